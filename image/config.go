@@ -1,0 +1,107 @@
+package image
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// Media types of a snapshot. FORMAT.md is normative.
+const (
+	// ArtifactType is the artifactType of a snapshot's manifest.
+	ArtifactType = "application/vnd.cryo.snapshot.v1"
+	// MediaTypeConfig is the config blob: [Config] as JSON.
+	MediaTypeConfig = "application/vnd.cryo.snapshot.config.v1+json"
+	// MediaTypeIndex is the memory map, see package image/index.
+	MediaTypeIndex = "application/vnd.cryo.snapshot.index.v1+zstd"
+	// MediaTypeCRIU holds CRIU's images, everything but pages.
+	MediaTypeCRIU = "application/vnd.cryo.snapshot.criu.v1.tar+zstd"
+	// MediaTypeRootFS is the difference between the container's rootfs and its base image.
+	MediaTypeRootFS = "application/vnd.cryo.snapshot.rootfs.v1.tar+zstd"
+	// MediaTypeSegment holds memory, frame after frame.
+	MediaTypeSegment = "application/vnd.cryo.snapshot.segment.v1"
+)
+
+// ConfigVersion is the version of the config that this package writes; it reads no other.
+const ConfigVersion = 1
+
+// Config is a snapshot's config blob: where the snapshot comes from and what a host must have to restore it.
+type Config struct {
+	Version   int       `json:"version"`
+	Created   time.Time `json:"created"`
+	Container Container `json:"container"`
+	// Spec is the OCI runtime specification the container was created with, before any injection by the host.
+	Spec json.RawMessage `json:"spec"`
+	// Host is the host the snapshot was taken on; package image/fit compares it with another.
+	Host    Host    `json:"host"`
+	Process Options `json:"options"`
+	Memory  Memory  `json:"memory"`
+	// Processes are the container's processes at the freeze, init first.
+	Processes []Process `json:"processes,omitempty"`
+	Timings   Timings   `json:"timings"`
+}
+
+// Container names the container a snapshot was taken of.
+type Container struct {
+	ID          string            `json:"id"`
+	Namespace   string            `json:"namespace,omitempty"`
+	Runtime     string            `json:"runtime"`
+	Snapshotter string            `json:"snapshotter,omitempty"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	// Image is the reference of the base image, ImageDigest the digest it had (of what the name pointed at: an index or a manifest).
+	Image       string        `json:"image,omitempty"`
+	ImageDigest digest.Digest `json:"imageDigest,omitempty"`
+}
+
+// Host says what a host is, as far as a restored process can tell.
+type Host struct {
+	OS            string   `json:"os"`
+	Architecture  string   `json:"architecture"`
+	Kernel        string   `json:"kernel"`
+	PageSize      int      `json:"pageSize"`
+	CPUModel      string   `json:"cpuModel,omitempty"`
+	CPUFeatures   []string `json:"cpuFeatures,omitempty"`
+	XSaveSize     uint32   `json:"xsaveSize,omitempty"` // bytes, CPUID leaf 0xD; 0 where there is none
+	CgroupVersion int      `json:"cgroupVersion"`       // 1 (also hybrid) or 2
+	CRIU          string   `json:"criu"`
+	Runc          string   `json:"runc,omitempty"`
+	LSM           string   `json:"lsm,omitempty"` // apparmor, selinux or empty
+	// Features are kernel features CRIU needs on restore for what the snapshot holds, by CRIU's own names.
+	Features []string `json:"features,omitempty"`
+}
+
+// Options are the choices at the dump that a restore must repeat.
+type Options struct {
+	TCPEstablished      bool `json:"tcpEstablished,omitempty"`
+	FileLocks           bool `json:"fileLocks,omitempty"`
+	ExternalUnixSockets bool `json:"externalUnixSockets,omitempty"`
+	Terminal            bool `json:"terminal,omitempty"`
+}
+
+// Memory totals, in bytes.
+type Memory struct {
+	Total  int64 `json:"total"`  // dumped pages, zero pages included
+	Zero   int64 `json:"zero"`   // pages of zeros, left out
+	Stored int64 `json:"stored"` // segments as stored
+}
+
+// Process is one process of the container.
+type Process struct {
+	PID     int    `json:"pid"` // inside the container
+	Command string `json:"command"`
+	Threads int    `json:"threads"`
+	Memory  int64  `json:"memory"` // dumped pages in bytes
+}
+
+// Timings of the checkpoint, in seconds.
+type Timings struct {
+	Freeze float64 `json:"freeze"` // container stood still
+	Dump   float64 `json:"dump"`   // of which CRIU
+	RootFS float64 `json:"rootfs"` // of which capture of the writable layer
+	Pack   float64 `json:"pack"`   // afterwards
+}
+
+// Progress is told how far a long operation is: bytes done of total (0: not known), what is a short constant
+// such as "pack", "push" or "pull". It may be called from several goroutines at once and must be fast. Nil: nobody listens.
+type Progress func(what string, done, total int64)

@@ -1,0 +1,15 @@
+//go:build tools
+
+// Package tools pins the daemons and clients the integration tests run against.
+package tools
+
+import (
+	_ "github.com/containerd/containerd/v2/cmd/containerd"
+	_ "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
+	_ "github.com/containerd/containerd/v2/cmd/ctr"
+	_ "github.com/distribution/distribution/v3/cmd/registry"
+	_ "github.com/google/go-containerregistry/cmd/crane"
+	_ "github.com/opencontainers/runc"
+	_ "honnef.co/go/tools/cmd/staticcheck"
+	_ "oras.land/oras/cmd/oras"
+)
