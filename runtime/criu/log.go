@@ -1,0 +1,62 @@
+package criu
+
+import (
+	"bufio"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// errorLine matches what CRIU prints of an error: "(00.038615) Error (criu/files-reg.c:1790): text", a pid before Error where it is known.
+var errorLine = regexp.MustCompile(`^\([0-9.]+\)\s+(?:[0-9]+:\s+)?Error \(([^)]*)\):\s*(.*)$`)
+
+// harmless are errors that CRIU prints and survives.
+var harmless = []string{
+	"Can't setup RLIMIT_NOFILE", // without CAP_SYS_RESOURCE
+}
+
+// consequences are errors that only say that something before them went wrong.
+var consequences = []string{
+	"Dumping FAILED",
+	"Restoring FAILED",
+	"Dump files (pid:",
+	"Unable to freeze tasks",
+	"exited, status=",
+	"killed by signal",
+}
+
+// Reason gives CRIU's own words for why it failed, from the log at path: the first error that is neither harmless nor
+// the consequence of another, with its place in CRIU's source. Empty if the log says nothing or cannot be read.
+func Reason(path string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var consequence string
+	s := bufio.NewScanner(f)
+	s.Buffer(nil, 1<<20)
+	for s.Scan() {
+		m := errorLine.FindStringSubmatch(s.Text())
+		if m == nil || contains(m[2], harmless) {
+			continue
+		}
+		text := strings.TrimSpace(m[2]) + " (" + m[1] + ")"
+		if !contains(m[2], consequences) {
+			return text
+		}
+		if consequence == "" {
+			consequence = text
+		}
+	}
+	return consequence
+}
+
+func contains(text string, parts []string) bool {
+	for _, p := range parts {
+		if strings.Contains(text, p) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,104 @@
+package criu
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Annotation is the container annotation through which runc is told of a CRIU configuration file. What the file says
+// overrides what runc passes itself. Source: runc, docs/checkpoint-restore.md.
+const Annotation = "org.criu.config"
+
+// RuncConfig is the file runc uses where a container has no [Annotation].
+const RuncConfig = "/etc/criu/runc.conf"
+
+// Options are what runc has no flag for. The zero value leaves CRIU's own choices.
+type Options struct {
+	GhostLimit      int64         // largest deleted but open file that is dumped, bytes; CRIU's own limit is 1 MiB
+	Timeout         time.Duration // for seizing all tasks; CRIU's own is 10 s
+	NetworkLock     string        // iptables, nftables or skip
+	Libdir          string        // where CRIU looks for plugins
+	TCPEstablished  bool
+	FileLocks       bool
+	ExternalSockets bool
+	LinkRemap       bool // dump files that were unlinked while other names or descriptors hold them
+	// Include is a configuration file whose contents come last, and so win: the user's own.
+	Include string
+}
+
+// Encode gives the options in the form of CRIU's configuration files (man 8 criu, CONFIGURATION FILES).
+func (o Options) Encode() ([]byte, error) {
+	var b bytes.Buffer
+	option := func(name, value string) error {
+		if strings.ContainsAny(value, "\n\"#") {
+			return fmt.Errorf("encode CRIU option %s: value %q", name, value)
+		}
+		if value == "" {
+			fmt.Fprintf(&b, "%s\n", name)
+		} else {
+			fmt.Fprintf(&b, "%s %s\n", name, value)
+		}
+		return nil
+	}
+	values := []struct{ name, value string }{
+		{"network-lock", o.NetworkLock},
+		{"libdir", o.Libdir},
+	}
+	for _, v := range values {
+		if v.value == "" {
+			continue
+		}
+		if err := option(v.name, v.value); err != nil {
+			return nil, err
+		}
+	}
+	if o.GhostLimit > 0 {
+		fmt.Fprintf(&b, "ghost-limit %d\n", o.GhostLimit)
+	}
+	if o.Timeout > 0 {
+		fmt.Fprintf(&b, "timeout %d\n", int64((o.Timeout+time.Second-1)/time.Second))
+	}
+	flags := []struct {
+		name string
+		set  bool
+	}{
+		{"tcp-established", o.TCPEstablished},
+		{"file-locks", o.FileLocks},
+		{"ext-unix-sk", o.ExternalSockets},
+		{"link-remap", o.LinkRemap},
+	}
+	for _, f := range flags {
+		if f.set {
+			fmt.Fprintf(&b, "%s\n", f.name)
+		}
+	}
+	if o.Include != "" {
+		own, err := os.ReadFile(o.Include)
+		if err != nil && !os.IsNotExist(err) {
+			return nil, fmt.Errorf("read CRIU configuration %s: %w", o.Include, err)
+		}
+		b.Write(own)
+	}
+	return b.Bytes(), nil
+}
+
+// WriteFile writes the options to path, whole or not at all.
+func (o Options) WriteFile(path string) error {
+	data, err := o.Encode()
+	if err != nil {
+		return err
+	}
+	staged := path + ".new"
+	if err := os.WriteFile(staged, data, 0o600); err != nil {
+		return fmt.Errorf("write CRIU configuration: %w", err)
+	}
+	if err := os.Rename(staged, path); err != nil {
+		_ = os.Remove(staged)
+		return fmt.Errorf("write CRIU configuration %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

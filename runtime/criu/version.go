@@ -1,0 +1,70 @@
+package criu
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// Minimum is the oldest CRIU that cryo works with: 4.0 has what runc 1.5 asks of it on kernels since 6.1.
+const Minimum = "4.0"
+
+// MissingError says that CRIU is not there, or too old. Its kind is FailedPrecondition.
+type MissingError struct {
+	Path    string // what was tried
+	Version string // empty: not there
+	Err     error
+}
+
+func (e *MissingError) Error() string {
+	if e.Version == "" {
+		return fmt.Sprintf("find CRIU (%s): %v", e.Path, e.Err)
+	}
+	return fmt.Sprintf("CRIU %s (%s) is too old: %s or later is needed", e.Version, e.Path, Minimum)
+}
+
+// Hint says how to mend it.
+func (e *MissingError) Hint() string {
+	return "install CRIU " + Minimum + " or later (contrib/criu/install does on Debian) and name it in the configuration: criu = \"/path/to/criu\""
+}
+
+// Is makes the error one of kind FailedPrecondition.
+func (e *MissingError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+
+// Unwrap gives the cause.
+func (e *MissingError) Unwrap() error { return e.Err }
+
+// ParseVersion takes the version out of what `criu --version` prints.
+func ParseVersion(output string) (string, error) {
+	for line := range strings.Lines(output) {
+		if v, ok := strings.CutPrefix(line, "Version: "); ok {
+			return strings.TrimSpace(v), nil
+		}
+	}
+	return "", fmt.Errorf("find the version in what criu --version printed: %q", output)
+}
+
+// AtLeast tells whether version a is b or later, comparing numbers between dots and ignoring what follows them.
+func AtLeast(a, b string) bool {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range max(len(as), len(bs)) {
+		if x, y := number(as, i), number(bs, i); x != y {
+			return x > y
+		}
+	}
+	return true
+}
+
+func number(parts []string, i int) int {
+	if i >= len(parts) {
+		return 0
+	}
+	digits := strings.TrimRightFunc(parts[i], func(r rune) bool { return r < '0' || r > '9' })
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		return 0
+	}
+	return n
+}

@@ -1,0 +1,119 @@
+// Package config reads cryo's configuration file, for the shim and the command line alike.
+//
+// The file is /etc/cryo/config.toml, or what the environment variable CRYO_CONFIG names. Without a file the defaults
+// hold; a key the file should not have is an error. Flags and environment variables of the command line win over it.
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/pelletier/go-toml/v2"
+)
+
+// Path is where the file is looked for unless CRYO_CONFIG names another.
+const Path = "/etc/cryo/config.toml"
+
+// Config is the file's contents. Every key may be left out.
+type Config struct {
+	// Root holds the local store and working directories. Default /var/lib/cryo.
+	Root string `toml:"root"`
+	// CRIU is the criu binary. Default: "criu" in PATH, then /opt/cryo/criu/bin/criu.
+	CRIU string `toml:"criu"`
+	// Dump holds CRIU's options for dumps.
+	Dump Dump `toml:"dump"`
+}
+
+// Dump are CRIU's options for dumps.
+type Dump struct {
+	// GhostLimit is the largest deleted but open file that a dump takes, in MiB. Default 64.
+	GhostLimit int64 `toml:"ghost-limit"`
+	// Timeout, in seconds, is for stopping all processes. Default 30.
+	Timeout int64 `toml:"timeout"`
+	// NetworkLock is iptables, nftables or skip. Default: nftables where the nft program is there, else CRIU's own.
+	NetworkLock string `toml:"network-lock"`
+}
+
+// Default is the configuration without a file.
+func Default() Config {
+	return Config{
+		Root: "/var/lib/cryo",
+		Dump: Dump{GhostLimit: 64, Timeout: 30},
+	}
+}
+
+// Load reads the file at path; an empty path means CRYO_CONFIG, then [Path]. Only the default path may be missing.
+func Load(path string) (Config, error) {
+	explicit := true
+	if path == "" {
+		path = os.Getenv("CRYO_CONFIG")
+	}
+	if path == "" {
+		path, explicit = Path, false
+	}
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) && !explicit {
+		return Default(), nil
+	}
+	if err != nil {
+		return Config{}, &Error{Path: path, Err: err}
+	}
+	return parse(path, data)
+}
+
+func parse(path string, data []byte) (Config, error) {
+	c := Default()
+	d := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		var strict *toml.StrictMissingError
+		if errors.As(err, &strict) {
+			return Config{}, &Error{Path: path, Err: fmt.Errorf("unknown key: %s", strict.String())}
+		}
+		return Config{}, &Error{Path: path, Err: err}
+	}
+	if err := c.validate(); err != nil {
+		return Config{}, &Error{Path: path, Err: err}
+	}
+	return c, nil
+}
+
+func (c Config) validate() error {
+	switch {
+	case !filepath.IsAbs(c.Root):
+		return fmt.Errorf("root = %q is not an absolute path", c.Root)
+	case c.CRIU != "" && (!filepath.IsAbs(c.CRIU) || filepath.Base(c.CRIU) != "criu"):
+		return fmt.Errorf("criu = %q: runc runs the program by the name criu, so this must be an absolute path that ends in /criu", c.CRIU)
+	case c.Dump.GhostLimit < 0:
+		return fmt.Errorf("dump.ghost-limit = %d is negative", c.Dump.GhostLimit)
+	case c.Dump.Timeout < 0 || c.Dump.Timeout > int64(time.Hour/time.Second):
+		return fmt.Errorf("dump.timeout = %d is not between 0 and 3600 seconds", c.Dump.Timeout)
+	}
+	switch c.Dump.NetworkLock {
+	case "", "iptables", "nftables", "skip":
+		return nil
+	}
+	return fmt.Errorf("dump.network-lock = %q is none of iptables, nftables, skip", c.Dump.NetworkLock)
+}
+
+// Error says what is wrong with the file. Its kind is InvalidArgument.
+type Error struct {
+	Path string
+	Err  error
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("read configuration %s: %v", e.Path, e.Err) }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Is makes the error one of kind InvalidArgument.
+func (e *Error) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
+
+// Hint says what to do.
+func (e *Error) Hint() string { return "mend the file, or name another with CRYO_CONFIG" }

@@ -1,0 +1,64 @@
+package config
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+// privateCRIU is where contrib/criu/install puts CRIU on distributions whose own does not run.
+const privateCRIU = "/opt/cryo/criu/bin/criu"
+
+// FindCRIU gives the criu binary to use: the configured one, the one in PATH, or the private one.
+func (c Config) FindCRIU() (string, error) {
+	if c.CRIU != "" {
+		if _, err := os.Stat(c.CRIU); err != nil {
+			return "", &criu.MissingError{Path: c.CRIU, Err: err}
+		}
+		return c.CRIU, nil
+	}
+	path, err := exec.LookPath("criu")
+	if err == nil {
+		return path, nil
+	}
+	if _, statErr := os.Stat(privateCRIU); statErr == nil {
+		return privateCRIU, nil
+	}
+	return "", &criu.MissingError{Path: "criu", Err: err}
+}
+
+// ExportPath puts the directory of the criu binary first in this process's PATH, where runc, its child, looks for it.
+// Without CRIU nothing changes: containers run all the same.
+func (c Config) ExportPath() error {
+	path, err := c.FindCRIU()
+	if err != nil {
+		return nil
+	}
+	dir := filepath.Dir(path)
+	for _, d := range filepath.SplitList(os.Getenv("PATH")) {
+		if d == dir {
+			return nil
+		}
+	}
+	return os.Setenv("PATH", strings.TrimSuffix(dir+string(filepath.ListSeparator)+os.Getenv("PATH"), string(filepath.ListSeparator)))
+}
+
+// CRIUOptions are the options of every dump and restore.
+func (c Config) CRIUOptions() criu.Options {
+	lock := c.Dump.NetworkLock
+	if lock == "" {
+		if _, err := exec.LookPath("nft"); err == nil {
+			lock = "nftables"
+		}
+	}
+	return criu.Options{
+		GhostLimit:  c.Dump.GhostLimit << 20,
+		Timeout:     time.Duration(c.Dump.Timeout) * time.Second,
+		NetworkLock: lock,
+		LinkRemap:   true,
+	}
+}
