@@ -1,0 +1,27 @@
+package image
+
+import (
+	"context"
+	"io"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// BlobStore is what [Pack] writes to; *store.Store implements it.
+type BlobStore interface {
+	// Fetch opens a blob. The reader verifies what it reads.
+	Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error)
+	// Exists says whether the store holds the blob.
+	Exists(ctx context.Context, d ocispec.Descriptor) (bool, error)
+	// Create starts a blob whose digest and size are not known yet.
+	Create(ctx context.Context) (BlobWriter, error)
+}
+
+// BlobWriter is a blob that is being written; nobody sees it before Commit.
+type BlobWriter interface {
+	io.Writer
+	// Commit makes the blob durable under its digest; a blob that is there already is kept.
+	Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error)
+	// Close drops what was not committed.
+	Close() error
+}
