@@ -25,7 +25,6 @@ type Options struct {
 	TCPEstablished  bool
 	FileLocks       bool
 	ExternalSockets bool
-	LinkRemap       bool // dump files that were unlinked while other names or descriptors hold them
 	// Include is a configuration file whose contents come last, and so win: the user's own.
 	Include string
 }
@@ -69,7 +68,6 @@ func (o Options) Encode() ([]byte, error) {
 		{"tcp-established", o.TCPEstablished},
 		{"file-locks", o.FileLocks},
 		{"ext-unix-sk", o.ExternalSockets},
-		{"link-remap", o.LinkRemap},
 	}
 	for _, f := range flags {
 		if f.set {

@@ -59,6 +59,5 @@ func (c Config) CRIUOptions() criu.Options {
 		GhostLimit:  c.Dump.GhostLimit << 20,
 		Timeout:     time.Duration(c.Dump.Timeout) * time.Second,
 		NetworkLock: lock,
-		LinkRemap:   true,
 	}
 }

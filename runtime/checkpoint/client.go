@@ -1,0 +1,104 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Client is the command's side of a held checkpoint. Its methods are called in the order Frozen, Resume or Kill, Close;
+// Close at any time lets the container go on.
+type Client struct {
+	listener *net.UnixListener
+	conn     net.Conn
+	in       *json.Decoder
+	out      *json.Encoder
+}
+
+// Listen makes the socket in dir, which is then given to the shim as CRIU's work directory.
+func Listen(dir string) (*Client, error) {
+	path := socketPath(dir)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the shim: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("listen for the shim: %w", err)
+	}
+	return &Client{listener: l}, nil
+}
+
+// Frozen waits until the container is dumped; it stands still from before then until [Client.Resume] or [Client.Kill].
+func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.listener.SetDeadline(time.Now()) })
+	conn, err := c.listener.Accept()
+	stop()
+	if err != nil {
+		return Dumped{}, c.cause(ctx, "wait for the shim", err)
+	}
+	c.conn, c.in, c.out = conn, json.NewDecoder(io.LimitReader(conn, maxConversation)), json.NewEncoder(conn)
+	if err := c.out.Encode(message{Version: protocolVersion}); err != nil {
+		return Dumped{}, fmt.Errorf("greet the shim: %w", err)
+	}
+	m, err := c.receive(ctx)
+	if err != nil {
+		return Dumped{}, c.cause(ctx, "wait for the dump", err)
+	}
+	if m.Dumped == nil {
+		return Dumped{}, fmt.Errorf("wait for the dump: the shim spoke of something else: %w", errdefs.ErrInternal)
+	}
+	return *m.Dumped, nil
+}
+
+// Resume lets the container run on.
+func (c *Client) Resume(ctx context.Context) (Released, error) { return c.release(ctx, Resume) }
+
+// Kill ends the container.
+func (c *Client) Kill(ctx context.Context) (Released, error) { return c.release(ctx, Kill) }
+
+func (c *Client) release(ctx context.Context, d Decision) (Released, error) {
+	if c.conn == nil {
+		return Released{}, fmt.Errorf("%s the container: it is not frozen: %w", d, errdefs.ErrFailedPrecondition)
+	}
+	if err := c.out.Encode(message{Decision: d}); err != nil {
+		return Released{}, fmt.Errorf("%s the container: %w", d, err)
+	}
+	m, err := c.receive(ctx)
+	if err != nil {
+		return Released{}, c.cause(ctx, string(d)+" the container", err)
+	}
+	if m.Released == nil {
+		return Released{}, fmt.Errorf("%s the container: the shim spoke of something else: %w", d, errdefs.ErrInternal)
+	}
+	return *m.Released, nil
+}
+
+func (c *Client) receive(ctx context.Context) (message, error) {
+	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	return receive(c.in)
+}
+
+func (c *Client) cause(ctx context.Context, what string, err error) error {
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// Close hangs up: a container that is still frozen goes on.
+func (c *Client) Close() error {
+	err := c.listener.Close()
+	if c.conn != nil {
+		err = errors.Join(err, c.conn.Close())
+	}
+	return err
+}

@@ -1,0 +1,10 @@
+// Package checkpoint is the sequence of a checkpoint and its rollback.
+//
+// A stock client's checkpoint is a dump: the container is afterwards as it was, or ended if the client asked for that.
+// A checkpoint by the cryo command is held: the container is frozen and dumped, and stays frozen until the command has
+// taken what must be of the same instant, the writable layer above all. The command says over a socket whether the
+// container goes on or ends; if it dies, the container goes on.
+//
+//	freeze -> dump -> dumped (client captures) -> resume or kill
+//	   \________ any failure, cancelling, or a client that is gone: thaw ________/
+package checkpoint

@@ -1,0 +1,60 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"time"
+)
+
+// protocolVersion is that of the conversation between the cryo command and the shim. Both refuse any other.
+const protocolVersion = 1
+
+// socketName is the unix socket on which the command listens, in CRIU's work directory. It being there is what makes
+// a checkpoint a held one.
+const socketName = "cryo.sock"
+
+func socketPath(dir string) string { return filepath.Join(dir, socketName) }
+
+// Decision is what becomes of a container that is dumped and frozen.
+type Decision string
+
+// The decisions there are.
+const (
+	Resume Decision = "resume" // it runs on
+	Kill   Decision = "kill"   // it ends
+)
+
+// Dumped is what the shim tells when the container is dumped; it is frozen then.
+type Dumped struct {
+	Frozen      time.Time `json:"frozen"`      // since when it stands still
+	DumpSeconds float64   `json:"dumpSeconds"` // of which runc and CRIU
+}
+
+// Released is what the shim tells last.
+type Released struct {
+	FreezeSeconds float64 `json:"freezeSeconds"` // how long the container stood still
+	Killed        bool    `json:"killed"`
+}
+
+// message is one line of the conversation: the command greets, the shim answers dumped, the command decides, the shim
+// answers released. Either side may send error instead and hang up.
+type message struct {
+	Version  int       `json:"version,omitempty"`
+	Dumped   *Dumped   `json:"dumped,omitempty"`
+	Decision Decision  `json:"decision,omitempty"`
+	Released *Released `json:"released,omitempty"`
+	Error    string    `json:"error,omitempty"`
+}
+
+// receive reads one message; the peer may be of another version or hostile, so it is bounded by the decoder's reader.
+func receive(d *json.Decoder) (message, error) {
+	var m message
+	if err := d.Decode(&m); err != nil {
+		return message{}, err
+	}
+	if m.Error != "" {
+		return message{}, fmt.Errorf("%s", m.Error)
+	}
+	return m, nil
+}

@@ -1,0 +1,166 @@
+package runc
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	gorunc "github.com/containerd/go-runc"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+// Dump says how a container is dumped.
+type Dump struct {
+	Images          string // directory the images go to; it exists
+	Work            string // directory for CRIU's log; it exists
+	Exit            bool   // CRIU ends the processes after the dump
+	TCPEstablished  bool
+	ExternalSockets bool
+	Terminal        bool
+	FileLocks       bool
+	EmptyNamespaces []string
+	Parent          string // images of an earlier pre-dump, relative to Images
+	CgroupsMode     string // soft, full, strict or ignore; empty is CRIU's own
+}
+
+// DumpError says why a dump did not come about.
+type DumpError struct {
+	ID     string
+	Reason string // CRIU's or runc's own words
+	Log    string // CRIU's log
+}
+
+func (e *DumpError) Error() string { return fmt.Sprintf("dump %s: %s", e.ID, e.Reason) }
+
+// Checkpoint dumps the container. Cancelling ctx ends CRIU, whose death makes the kernel and CRIU's parasite let go of
+// the processes, and returns the context's error once runc is gone. The cgroup may then be frozen still: see [Container.Thaw].
+func (c Container) Checkpoint(ctx context.Context, d Dump) error {
+	cmd, err := c.checkpointCommand(d)
+	if err != nil {
+		return err
+	}
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	exited, err := gorunc.Monitor.Start(cmd)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	done := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { endCRIU(cmd.Process.Pid, done) })
+	status, err := gorunc.Monitor.Wait(cmd, exited)
+	stop()
+	close(done)
+	if ctx.Err() != nil && (err != nil || status != 0) {
+		return fmt.Errorf("dump %s: %w", c.ID, context.Cause(ctx))
+	}
+	if err != nil {
+		return fmt.Errorf("wait for %s: %w", cmd.Path, err)
+	}
+	if status != 0 {
+		log := filepath.Join(d.Work, "dump.log")
+		reason := criu.Reason(log)
+		if reason == "" {
+			reason = lastError(c.Runtime.Log)
+		}
+		if reason == "" {
+			reason = fmt.Sprintf("%s exited with status %d: %s", cmd.Path, status, strings.TrimSpace(output.String()))
+		}
+		return &DumpError{ID: c.ID, Reason: reason, Log: log}
+	}
+	return nil
+}
+
+// checkpointCommand is made here rather than by go-runc, whose cancelling kills runc and leaves CRIU at work.
+func (c Container) checkpointCommand(d Dump) (*exec.Cmd, error) {
+	name := c.Runtime.Command
+	if name == "" {
+		name = gorunc.DefaultCommand
+	}
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return nil, fmt.Errorf("find the container runtime: %w", err)
+	}
+	args := []string{"--root", c.Runtime.Root, "--log", c.Runtime.Log, "--log-format", "json"}
+	if c.Runtime.SystemdCgroup {
+		args = append(args, "--systemd-cgroup")
+	}
+	args = append(args, "checkpoint", "--image-path", d.Images, "--work-path", d.Work)
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{
+		{"--leave-running", !d.Exit},
+		{"--tcp-established", d.TCPEstablished},
+		{"--ext-unix-sk", d.ExternalSockets},
+		{"--shell-job", d.Terminal},
+		{"--file-locks", d.FileLocks},
+	} {
+		if flag.set {
+			args = append(args, flag.name)
+		}
+	}
+	if d.Parent != "" {
+		args = append(args, "--parent-path", d.Parent)
+	}
+	if d.CgroupsMode != "" {
+		args = append(args, "--manage-cgroups-mode", d.CgroupsMode)
+	}
+	for _, ns := range d.EmptyNamespaces {
+		args = append(args, "--empty-ns", ns)
+	}
+	cmd := exec.Command(path, append(args, c.ID)...)
+	for _, v := range os.Environ() {
+		// runc would wait for systemd's answer.
+		if !strings.HasPrefix(v, "NOTIFY_SOCKET=") {
+			cmd.Env = append(cmd.Env, v)
+		}
+	}
+	return cmd, nil
+}
+
+// endCRIU kills the children of the runc process pid, which are CRIU, until done is closed. runc itself then sees their
+// socket close, reports and exits; killing it first would leave CRIU at work on its own.
+func endCRIU(pid int, done <-chan struct{}) {
+	for {
+		for _, child := range children(pid) {
+			_ = unix.Kill(child, unix.SIGKILL)
+		}
+		select {
+		case <-done:
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// children gives the processes whose parent is pid, from /proc/*/stat: /proc/pid/task/tid/children is not in every kernel.
+func children(pid int) []int {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return nil
+	}
+	var found []int
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue // ended meanwhile
+		}
+		// The second field, the command, is in parentheses and may hold anything; state and parent follow it.
+		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
+			child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			if err == nil {
+				found = append(found, child)
+			}
+		}
+	}
+	return found
+}

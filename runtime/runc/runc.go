@@ -1,0 +1,90 @@
+package runc
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	gorunc "github.com/containerd/go-runc"
+	"golang.org/x/sys/unix"
+)
+
+// Container is one container as runc knows it.
+type Container struct {
+	ID string
+	// Runtime is how runc is called; its log must be of JSON format.
+	Runtime *gorunc.Runc
+}
+
+// Pause freezes the container's cgroup.
+func (c Container) Pause(ctx context.Context) error {
+	return c.explain("pause", c.Runtime.Pause(ctx, c.ID))
+}
+
+// Resume thaws the container's cgroup.
+func (c Container) Resume(ctx context.Context) error {
+	return c.explain("resume", c.Runtime.Resume(ctx, c.ID))
+}
+
+// Paused tells whether the container's cgroup is frozen.
+func (c Container) Paused(ctx context.Context) (bool, error) {
+	state, err := c.Runtime.State(ctx, c.ID)
+	if err != nil {
+		return false, c.explain("state", err)
+	}
+	return state.Status == "paused", nil
+}
+
+// Thaw makes a frozen container run; a container that is not frozen, or is gone, is left as it is.
+func (c Container) Thaw(ctx context.Context) error {
+	paused, err := c.Paused(ctx)
+	if err != nil || !paused {
+		return nil //nolint:nilerr // without a state there is nothing frozen that could be thawed
+	}
+	return c.Resume(ctx)
+}
+
+// Kill ends every process of the container, also of a frozen one.
+func (c Container) Kill(ctx context.Context) error {
+	err := c.explain("kill", c.Runtime.Kill(ctx, c.ID, int(unix.SIGKILL), &gorunc.KillOpts{}))
+	// cgroup v1 delivers the signal only after thawing.
+	return errors.Join(err, c.Thaw(ctx))
+}
+
+// explain replaces the exit status of runc by the last error of its log.
+func (c Container) explain(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if reason := lastError(c.Runtime.Log); reason != "" {
+		return fmt.Errorf("runc %s %s: %s", verb, c.ID, reason)
+	}
+	return fmt.Errorf("runc %s %s: %w", verb, c.ID, err)
+}
+
+// lastError gives the message of the last entry of level error in a runc log in JSON format; empty if there is none.
+func lastError(path string) string {
+	if path == "" {
+		return ""
+	}
+	f, err := os.Open(filepath.Clean(path))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	var last string
+	for d := json.NewDecoder(f); d.More(); {
+		var entry struct{ Level, Msg string }
+		if d.Decode(&entry) != nil {
+			break
+		}
+		if entry.Level == "error" {
+			last = strings.TrimSpace(entry.Msg)
+		}
+	}
+	return last
+}
