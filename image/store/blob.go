@@ -1,0 +1,182 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+)
+
+func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(), d.Encoded()) }
+
+// Exists says whether the store has the blob, with the size that the descriptor gives.
+func (s *Store) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
+	if err := checkDescriptor(d); err != nil {
+		return false, &CorruptError{What: "descriptor", Err: err}
+	}
+	i, err := os.Lstat(s.blobPath(d.Digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for blob %s: %w", d.Digest, mapError(s.root, err))
+	}
+	return i.Mode().IsRegular() && i.Size() == d.Size, nil
+}
+
+// Fetch opens a blob; the reader is an [*os.File]. It is not verified beyond its size. Errors are [*MissingError] and
+// [*CorruptError].
+func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	if err := checkDescriptor(d); err != nil {
+		return nil, &CorruptError{What: "descriptor", Err: err}
+	}
+	f, err := os.Open(s.blobPath(d.Digest))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, &MissingError{Digest: d.Digest}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open blob %s: %w", d.Digest, mapError(s.root, err))
+	}
+	i, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open blob %s: %w", d.Digest, err)
+	}
+	if i.Size() != d.Size {
+		f.Close()
+		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d", i.Size(), d.Size)}
+	}
+	return f, nil
+}
+
+// Push stores a blob after verifying it; a blob that is there already is kept and r is left unread.
+func (s *Store) Push(ctx context.Context, d ocispec.Descriptor, r io.Reader) error {
+	if ok, err := s.Exists(ctx, d); err != nil || ok {
+		return err
+	}
+	w, err := s.create1()
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	n, err := io.Copy(w, io.LimitReader(contextReader{ctx, r}, d.Size+1))
+	if err != nil {
+		return fmt.Errorf("store blob %s: %w", d.Digest, mapError(s.root, err))
+	}
+	if n != d.Size {
+		return &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("not the %d bytes it should have", d.Size)}
+	}
+	if w.digest() != d.Digest {
+		return &CorruptError{What: "blob " + d.Digest.String(), Err: errDigest}
+	}
+	_, err = w.Commit(ctx, d.MediaType)
+	return err
+}
+
+// Create starts a blob of unknown digest and size.
+func (s *Store) Create(context.Context) (image.BlobWriter, error) { return s.create1() }
+
+func (s *Store) create1() (*writer, error) {
+	f, err := createTemp(s.ingest(), "blob-")
+	if err != nil {
+		return nil, fmt.Errorf("create blob: %w", mapError(s.root, err))
+	}
+	return &writer{s: s, f: f, h: sha256.New()}, nil
+}
+
+// writer is a blob in ingest.
+type writer struct {
+	s    *Store
+	f    *os.File // nil: committed or closed
+	h    hash.Hash
+	size int64
+}
+
+func (w *writer) digest() digest.Digest { return digest.NewDigest(digest.SHA256, w.h) }
+
+// Write implements [io.Writer].
+func (w *writer) Write(p []byte) (int, error) {
+	if w.f == nil {
+		return 0, fs.ErrClosed
+	}
+	n, err := w.f.Write(p)
+	w.h.Write(p[:n])
+	w.size += int64(n)
+	if err != nil {
+		return n, fmt.Errorf("write blob: %w", mapError(w.s.root, err))
+	}
+	return n, nil
+}
+
+// Commit implements [image.BlobWriter].
+func (w *writer) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
+	if w.f == nil {
+		return ocispec.Descriptor{}, fs.ErrClosed
+	}
+	defer w.Close()
+	d := ocispec.Descriptor{MediaType: mediaType, Digest: w.digest(), Size: w.size}
+	if err := w.s.place(ctx, w.f, d); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return d, nil
+}
+
+// Close implements [image.BlobWriter].
+func (w *writer) Close() error {
+	if w.f == nil {
+		return nil
+	}
+	f := w.f
+	w.f = nil
+	if still(f, f.Name()) {
+		os.Remove(f.Name())
+	}
+	return f.Close()
+}
+
+// place makes the complete, verified file f the blob d. Where the blob is there already f stays where it is.
+func (s *Store) place(ctx context.Context, f *os.File, d ocispec.Descriptor) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	ok, err := s.Exists(ctx, d)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		if err := f.Sync(); err != nil {
+			return fmt.Errorf("sync blob %s: %w", d.Digest, mapError(s.root, err))
+		}
+		if err := os.Rename(f.Name(), s.blobPath(d.Digest)); err != nil {
+			return fmt.Errorf("store blob %s: %w", d.Digest, mapError(s.root, err))
+		}
+	}
+	// Also where the blob was there: who renamed it may not have come this far.
+	if err := syncDir(s.blobs()); err != nil {
+		return fmt.Errorf("sync blob %s: %w", d.Digest, mapError(s.root, err))
+	}
+	return nil
+}
+
+// contextReader ends with the context.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.r.Read(p)
+}

@@ -1,0 +1,173 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lock takes the exclusive lock on path, waiting as long as ctx allows.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := lockFile(ctx, path, unix.LOCK_EX)
+	if err != nil {
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// lockFile opens path, creating it, and takes its flock in the mode given. Closing the file gives the lock back, so does
+// the death of the process. It polls: a blocked flock(2) could not be cancelled.
+func lockFile(ctx context.Context, path string, mode int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		ok, err := tryLock(f, mode)
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		if ok {
+			return f, nil
+		}
+		t := time.NewTimer(wait/2 + rand.N(wait))
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
+		case <-t.C:
+		}
+	}
+}
+
+// tryLock says whether it got the flock, without waiting.
+func tryLock(f *os.File, mode int) (bool, error) {
+	for {
+		switch err := unix.Flock(int(f.Fd()), mode|unix.LOCK_NB); {
+		case err == nil:
+			return true, nil
+		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.EWOULDBLOCK):
+			return false, nil
+		default:
+			return false, fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+	}
+}
+
+// still says whether path names the file that f has open: it may have been swept between open and flock.
+func still(f *os.File, path string) bool {
+	a, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Lstat(path)
+	return err == nil && os.SameFile(a, b)
+}
+
+// createTemp makes a new file in dir that nobody sweeps while it is open.
+func createTemp(dir, prefix string) (*os.File, error) {
+	for {
+		f, err := os.CreateTemp(dir, prefix)
+		if err != nil {
+			return nil, err
+		}
+		ok, err := tryLock(f, unix.LOCK_EX)
+		if err == nil && ok && still(f, f.Name()) {
+			return f, nil
+		}
+		f.Close()
+		if err != nil {
+			os.Remove(f.Name())
+			return nil, err
+		}
+	}
+}
+
+// sweepFiles removes the files in dir that nobody has locked and that are older than age.
+func sweepFiles(dir string, age time.Duration) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if i, err := e.Info(); err != nil || !i.Mode().IsRegular() || time.Since(i.ModTime()) < age {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		f, err := os.OpenFile(path, os.O_RDWR, 0)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		if ok, err := tryLock(f, unix.LOCK_EX); err == nil && ok && still(f, path) {
+			os.Remove(path)
+		}
+		f.Close()
+	}
+	return nil
+}
+
+// replaceFile puts data at path, durably: the old content or the new is there, whatever happens.
+func replaceFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		f.Close()
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// readLimited reads a file that must not be larger than limit bytes.
+func readLimited(path string, limit int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err != nil {
+		return nil, err
+	}
+	if int64(len(data)) > limit {
+		return nil, &CorruptError{What: path, Err: fmt.Errorf("larger than %d bytes", limit)}
+	}
+	return data, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,165 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+
+	"github.com/cryo-project/cryo/image"
+)
+
+// Limits of what is read into memory or trusted to be fetched.
+const (
+	// MaxManifest is the most bytes a manifest may have; registries take no more.
+	MaxManifest = 4 << 20
+	// MaxBlob is the most bytes a blob may have.
+	MaxBlob = 1 << 40
+	// MaxLayers is the most layers a manifest may list.
+	MaxLayers = 1 << 15
+)
+
+// Docker's media types of what OCI calls manifest and index.
+const (
+	dockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
+	dockerList     = "application/vnd.docker.distribution.manifest.list.v2+json"
+)
+
+// checkDigest accepts sha256 and nothing else: digests become file names.
+func checkDigest(d digest.Digest) error {
+	if err := d.Validate(); err != nil {
+		return fmt.Errorf("digest %.80q: %w", string(d), err)
+	}
+	if d.Algorithm() != digest.SHA256 {
+		return fmt.Errorf("digest %.80q: not sha256", string(d))
+	}
+	return nil
+}
+
+func checkDescriptor(d ocispec.Descriptor) error {
+	if err := checkDigest(d.Digest); err != nil {
+		return err
+	}
+	if d.Size < 0 || d.Size > MaxBlob {
+		return fmt.Errorf("%s: size %d out of range", d.Digest, d.Size)
+	}
+	return nil
+}
+
+// ReadAll fetches a blob of at most limit bytes and verifies it.
+func ReadAll(ctx context.Context, src content.Fetcher, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	if err := checkDescriptor(d); err != nil {
+		return nil, &CorruptError{What: "descriptor", Err: err}
+	}
+	if d.Size > limit {
+		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("%d bytes where at most %d are allowed", d.Size, limit)}
+	}
+	rc, err := src.Fetch(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	defer rc.Close()
+	data, err := io.ReadAll(io.LimitReader(rc, d.Size+1))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", d.Digest, err)
+	}
+	if int64(len(data)) != d.Size {
+		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("not the %d bytes it should have", d.Size)}
+	}
+	if digest.FromBytes(data) != d.Digest {
+		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: errDigest}
+	}
+	return data, nil
+}
+
+var errDigest = errors.New("content does not have this digest")
+
+// ParseSnapshot checks that data is the manifest of a snapshot and that all it lists is within bounds. ref names it in errors.
+func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manifest, error) {
+	var m ocispec.Manifest
+	if d.MediaType != ocispec.MediaTypeImageManifest {
+		return m, &NotSnapshotError{Ref: ref, MediaType: d.MediaType}
+	}
+	if err := unmarshal(data, &m); err != nil {
+		return m, &CorruptError{What: "manifest of " + ref, Err: err}
+	}
+	if m.ArtifactType != image.ArtifactType {
+		return m, &NotSnapshotError{Ref: ref, MediaType: d.MediaType, ArtifactType: m.ArtifactType}
+	}
+	if err := checkManifest(m); err != nil {
+		return m, &CorruptError{What: "manifest of " + ref, Err: err}
+	}
+	return m, nil
+}
+
+func checkManifest(m ocispec.Manifest) error {
+	if len(m.Layers) > MaxLayers {
+		return fmt.Errorf("%d layers, at most %d are allowed", len(m.Layers), MaxLayers)
+	}
+	sizes := make(map[digest.Digest]int64, len(m.Layers)+1)
+	for _, d := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
+		if err := checkDescriptor(d); err != nil {
+			return err
+		}
+		if size, ok := sizes[d.Digest]; ok && size != d.Size {
+			return fmt.Errorf("%s is listed with %d and with %d bytes", d.Digest, size, d.Size)
+		}
+		sizes[d.Digest] = d.Size
+	}
+	return nil
+}
+
+// unmarshal decodes one JSON value and nothing after it.
+func unmarshal(data []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("bytes after the JSON value")
+	}
+	return nil
+}
+
+// successors lists what the manifest or index d needs: nothing for any other blob. The subject is not needed, but is kept
+// where the store has it: optional says so.
+func successors(d ocispec.Descriptor, data []byte) (needed, optional []ocispec.Descriptor, err error) {
+	var subject *ocispec.Descriptor
+	switch d.MediaType {
+	case ocispec.MediaTypeImageManifest, dockerManifest:
+		var m ocispec.Manifest
+		if err := unmarshal(data, &m); err != nil {
+			return nil, nil, err
+		}
+		needed, subject = append([]ocispec.Descriptor{m.Config}, m.Layers...), m.Subject
+	case ocispec.MediaTypeImageIndex, dockerList:
+		var i ocispec.Index
+		if err := unmarshal(data, &i); err != nil {
+			return nil, nil, err
+		}
+		needed, subject = i.Manifests, i.Subject
+	}
+	if subject != nil {
+		optional = append(optional, *subject)
+	}
+	for _, n := range append(needed[:len(needed):len(needed)], optional...) {
+		if err := checkDescriptor(n); err != nil {
+			return nil, nil, err
+		}
+	}
+	return needed, optional, nil
+}
+
+func isManifest(mediaType string) bool {
+	switch mediaType {
+	case ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex, dockerManifest, dockerList:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// partialAge is how long an interrupted download is kept for its next attempt.
+const partialAge = 7 * 24 * time.Hour
+
+// Operation keeps every blob in the store while it is open, tagged or not: whoever writes blobs opens one before the first
+// and closes it after the tag, whoever reads blobs for longer than a moment does too.
+type Operation struct {
+	s    *Store
+	f    *os.File
+	once sync.Once
+}
+
+// Begin starts an operation. It waits for a running collection as long as ctx allows, and removes what dead processes left.
+func (s *Store) Begin(ctx context.Context) (*Operation, error) {
+	f, err := lockFile(ctx, s.opsLock(), unix.LOCK_SH)
+	if err != nil {
+		return nil, fmt.Errorf("begin operation: %w", mapError(s.root, err))
+	}
+	o := &Operation{s: s, f: f}
+	if err := s.sweep(); err != nil {
+		o.Close()
+		return nil, fmt.Errorf("begin operation: %w", mapError(s.root, err))
+	}
+	return o, nil
+}
+
+// sweep removes what nobody will finish.
+func (s *Store) sweep() error {
+	if err := sweepFiles(s.ingest(), 0); err != nil {
+		return err
+	}
+	if err := sweepFiles(s.partial(), partialAge); err != nil {
+		return err
+	}
+	return s.sweepWork()
+}
+
+// Close ends the operation. The last one makes up for a collection that had to wait.
+func (o *Operation) Close() error {
+	o.once.Do(func() {
+		o.f.Close()
+		if !exists(o.s.pending()) {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		// Whatever keeps it from being done now is met, and reported, by the next Remove.
+		_, _ = o.s.collect(ctx)
+	})
+	return nil
+}
+
+// Abandon closes the operation and has the blobs collected that it wrote and did not tag.
+func (o *Operation) Abandon() error {
+	if err := o.s.postpone(); err != nil {
+		o.Close()
+		return err
+	}
+	return o.Close()
+}

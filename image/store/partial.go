@@ -1,0 +1,133 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+)
+
+// Partial is a download that outlives its process: what is there is kept for the next attempt.
+type Partial struct {
+	s    *Store
+	d    ocispec.Descriptor
+	f    *os.File
+	path string
+	h    hash.Hash
+	off  int64
+}
+
+// Partial opens the download of a blob, alone: it waits for other processes with the same blob as long as ctx allows, and
+// returns nil where the blob is in the store by then. An [Operation] must be open.
+func (s *Store) Partial(ctx context.Context, d ocispec.Descriptor) (*Partial, error) {
+	path := filepath.Join(s.partial(), d.Digest.Encoded())
+	for {
+		if ok, err := s.Exists(ctx, d); err != nil || ok {
+			return nil, err
+		}
+		f, err := lockFile(ctx, path, unix.LOCK_EX)
+		if err != nil {
+			return nil, fmt.Errorf("resume %s: %w", d.Digest, mapError(s.root, err))
+		}
+		if !still(f, path) {
+			f.Close()
+			continue
+		}
+		if ok, err := s.Exists(ctx, d); err != nil || ok {
+			os.Remove(path)
+			f.Close()
+			return nil, err
+		}
+		p := &Partial{s: s, d: d, f: f, path: path}
+		if err := p.rehash(ctx); err != nil {
+			f.Close()
+			return nil, fmt.Errorf("resume %s: %w", d.Digest, mapError(s.root, err))
+		}
+		return p, nil
+	}
+}
+
+// rehash reads what an earlier attempt left. What is longer than the blob is not part of it.
+func (p *Partial) rehash(ctx context.Context) error {
+	p.h = sha256.New()
+	n, err := io.Copy(p.h, contextReader{ctx, p.f})
+	if err != nil {
+		return err
+	}
+	p.off = n
+	if n > p.d.Size {
+		return p.Reset()
+	}
+	return nil
+}
+
+// Offset is how many bytes are there.
+func (p *Partial) Offset() int64 { return p.off }
+
+// Write appends. More than the blob may have is an error.
+func (p *Partial) Write(b []byte) (int, error) {
+	if p.off+int64(len(b)) > p.d.Size {
+		return 0, &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("more than the %d bytes it should have", p.d.Size)}
+	}
+	n, err := p.f.WriteAt(b, p.off)
+	p.h.Write(b[:n])
+	p.off += int64(n)
+	if err != nil {
+		return n, fmt.Errorf("write blob %s: %w", p.d.Digest, mapError(p.s.root, err))
+	}
+	return n, nil
+}
+
+// Reset starts from nothing.
+func (p *Partial) Reset() error {
+	if err := p.f.Truncate(0); err != nil {
+		return mapError(p.s.root, err)
+	}
+	p.h.Reset()
+	p.off = 0
+	return nil
+}
+
+// Commit verifies what is there and makes it a blob of the store. Where it is not the blob all of it is dropped and the error
+// is a [*CorruptError].
+func (p *Partial) Commit(ctx context.Context) error {
+	if p.off != p.d.Size {
+		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("%d of its %d bytes", p.off, p.d.Size)}
+	}
+	if digest.NewDigest(digest.SHA256, p.h) != p.d.Digest {
+		if err := p.Reset(); err != nil {
+			return err
+		}
+		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: errDigest}
+	}
+	if err := p.s.place(ctx, p.f, p.d); err != nil {
+		return err
+	}
+	return p.Drop() // still there where another process was first
+}
+
+// Drop removes what is there.
+func (p *Partial) Drop() error {
+	if still(p.f, p.path) {
+		return os.Remove(p.path)
+	}
+	return nil
+}
+
+// Close lets others resume; an empty download leaves nothing.
+func (p *Partial) Close() error {
+	if p.off == 0 {
+		if err := p.Drop(); err != nil {
+			p.f.Close()
+			return err
+		}
+	}
+	return p.f.Close()
+}

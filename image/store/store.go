@@ -1,0 +1,114 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+
+	"github.com/cryo-project/cryo/image"
+)
+
+var (
+	_ image.BlobStore = (*Store)(nil)
+	_ content.Storage = (*Store)(nil)
+)
+
+// Store is a local store of snapshots. Its methods may be called from several goroutines and processes at once.
+type Store struct {
+	root string
+}
+
+// Open opens the store under root, such as /var/lib/cryo, and creates it (directories 0700) if there is none.
+func Open(root string) (*Store, error) {
+	root, err := filepath.Abs(root)
+	if err != nil {
+		return nil, fmt.Errorf("open store %s: %w", root, err)
+	}
+	s := &Store{root: root}
+	switch err := s.checkLayout(); {
+	case err == nil:
+		return s, s.makeDirs()
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("open store %s: %w", root, mapError(root, err))
+	}
+	if err := s.create(); err != nil {
+		return nil, fmt.Errorf("create store %s: %w", root, mapError(root, err))
+	}
+	return s, nil
+}
+
+// Root returns the directory that the store was opened with, as an absolute path.
+func (s *Store) Root() string { return s.root }
+
+// Layout returns the directory of the OCI image layout.
+func (s *Store) Layout() string { return filepath.Join(s.root, "store") }
+
+func (s *Store) blobs() string {
+	return filepath.Join(s.root, "store", ocispec.ImageBlobsDir, "sha256")
+}
+func (s *Store) ingest() string    { return filepath.Join(s.root, "ingest") }
+func (s *Store) partial() string   { return filepath.Join(s.root, "partial") }
+func (s *Store) work() string      { return filepath.Join(s.root, "work") }
+func (s *Store) indexLock() string { return filepath.Join(s.root, "index.lock") }
+func (s *Store) opsLock() string   { return filepath.Join(s.root, "operations.lock") }
+
+// pending exists while blobs wait for a collection that a running operation put off.
+func (s *Store) pending() string { return filepath.Join(s.root, "collect.pending") }
+
+func (s *Store) makeDirs() error {
+	for _, dir := range []string{s.blobs(), s.ingest(), s.partial(), s.work()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("create %s: %w", dir, mapError(s.root, err))
+		}
+	}
+	return nil
+}
+
+// create makes an empty layout. oci-layout comes last: where it is, the rest is.
+func (s *Store) create() error {
+	if err := s.makeDirs(); err != nil {
+		return err
+	}
+	unlock, err := lock(context.Background(), s.indexLock())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if _, err := os.Lstat(filepath.Join(s.Layout(), ocispec.ImageIndexFile)); errors.Is(err, fs.ErrNotExist) {
+		if err := s.writeIndex(emptyIndex()); err != nil {
+			return err
+		}
+	}
+	layout, err := json.Marshal(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(filepath.Join(s.Layout(), ocispec.ImageLayoutFile), layout); err != nil {
+		return err
+	}
+	return syncDir(s.root)
+}
+
+// checkLayout reads oci-layout.
+func (s *Store) checkLayout() error {
+	path := filepath.Join(s.Layout(), ocispec.ImageLayoutFile)
+	data, err := readLimited(path, 64<<10)
+	if err != nil {
+		return err
+	}
+	var l ocispec.ImageLayout
+	if err := json.Unmarshal(data, &l); err != nil {
+		return &CorruptError{What: path, Err: err}
+	}
+	if l.Version != ocispec.ImageLayoutVersion {
+		return &CorruptError{What: path, Err: fmt.Errorf("layout version %q, want %q", l.Version, ocispec.ImageLayoutVersion)}
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// Tagged is a reference and the manifest that it names.
+type Tagged struct {
+	Ref        string // normalised
+	Descriptor ocispec.Descriptor
+}
+
+// Tags lists the store's references in order.
+func (s *Store) Tags(context.Context) ([]Tagged, error) {
+	i, err := s.readIndex()
+	if err != nil {
+		return nil, err
+	}
+	var tags []Tagged
+	for _, d := range i.Manifests {
+		if ref := d.Annotations[ocispec.AnnotationRefName]; ref != "" {
+			tags = append(tags, Tagged{Ref: ref, Descriptor: plain(d)})
+		}
+	}
+	slices.SortStableFunc(tags, func(a, b Tagged) int { return strings.Compare(a.Ref, b.Ref) })
+	return tags, nil
+}
+
+// plain is the descriptor without what index.json adds to it.
+func plain(d ocispec.Descriptor) ocispec.Descriptor {
+	return ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size, ArtifactType: d.ArtifactType}
+}
+
+// Resolve finds the manifest that ref names: a reference in any form that [Normalize] takes, or the digest of a tagged
+// manifest. Errors are [*UnknownRefError] and [*InvalidRefError].
+func (s *Store) Resolve(_ context.Context, ref string) (ocispec.Descriptor, error) {
+	full, err := Normalize(ref)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	i, err := s.readIndex()
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	found := slices.IndexFunc(i.Manifests, func(d ocispec.Descriptor) bool { return matches(d, full) })
+	if found < 0 {
+		found = slices.IndexFunc(i.Manifests, func(d ocispec.Descriptor) bool { return d.Annotations[ocispec.AnnotationRefName] == ref })
+	}
+	if found < 0 {
+		return ocispec.Descriptor{}, &UnknownRefError{Ref: ref}
+	}
+	return plain(i.Manifests[found]), nil
+}
+
+// matches says whether an entry of index.json is what a normalised reference names.
+func matches(d ocispec.Descriptor, full string) bool {
+	if d.Annotations[ocispec.AnnotationRefName] == full {
+		return true
+	}
+	dg, ok := refDigest(full)
+	return ok && d.Digest == dg
+}
+
+// Tag makes ref name the manifest d; a name that is in use moves. All that the manifest needs must be in the store, or the
+// error is a [*MissingError].
+func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error {
+	full, err := Normalize(ref)
+	if err != nil {
+		return err
+	}
+	if _, ok := bareDigest(full); ok {
+		return &InvalidRefError{Ref: ref, Err: errors.New("a digest alone is no name")}
+	}
+	if dg, ok := refDigest(full); ok && dg != d.Digest {
+		return &InvalidRefError{Ref: ref, Err: fmt.Errorf("the manifest has digest %s", d.Digest)}
+	}
+	entry := plain(d)
+	entry.Annotations = map[string]string{ocispec.AnnotationRefName: full, annotationName: full}
+	err = s.update(ctx, func(i *ocispec.Index) (bool, error) {
+		// Under the lock, so that no collection can come in between.
+		if err := s.checkComplete(ctx, d, ref, make(map[digest.Digest]bool)); err != nil {
+			return false, err
+		}
+		i.Manifests = slices.DeleteFunc(i.Manifests, func(old ocispec.Descriptor) bool { return old.Annotations[ocispec.AnnotationRefName] == full })
+		i.Manifests = append(i.Manifests, entry)
+		return true, nil
+	})
+	if err != nil {
+		return fmt.Errorf("tag %s: %w", ref, err)
+	}
+	return nil
+}
+
+// checkComplete walks what d needs.
+func (s *Store) checkComplete(ctx context.Context, d ocispec.Descriptor, ref string, seen map[digest.Digest]bool) error {
+	if seen[d.Digest] {
+		return nil
+	}
+	seen[d.Digest] = true
+	ok, err := s.Exists(ctx, d)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return &MissingError{Digest: d.Digest, Of: ref}
+	}
+	if !isManifest(d.MediaType) {
+		return nil
+	}
+	data, err := ReadAll(ctx, s, d, MaxManifest)
+	if err != nil {
+		return err
+	}
+	needed, _, err := successors(d, data)
+	if err != nil {
+		return &CorruptError{What: "manifest of " + ref, Err: err}
+	}
+	for _, n := range needed {
+		if err := s.checkComplete(ctx, n, ref, seen); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Untag removes a reference and keeps the blobs. A digest removes all references of that manifest.
+func (s *Store) Untag(ctx context.Context, ref string) error {
+	full, err := Normalize(ref)
+	if err != nil {
+		return err
+	}
+	return s.update(ctx, func(i *ocispec.Index) (bool, error) {
+		n := len(i.Manifests)
+		i.Manifests = slices.DeleteFunc(i.Manifests, func(d ocispec.Descriptor) bool {
+			if _, bare := bareDigest(full); bare {
+				return matches(d, full)
+			}
+			name := d.Annotations[ocispec.AnnotationRefName]
+			return name == full || name == ref
+		})
+		if len(i.Manifests) == n {
+			return false, &UnknownRefError{Ref: ref}
+		}
+		return true, nil
+	})
+}

@@ -1,0 +1,139 @@
+package store
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Work is the directory of one operation (mode 0700), gone with it. It is an [Operation] too.
+type Work struct {
+	Dir  string
+	lock *os.File
+	op   *Operation
+}
+
+// Work makes a working directory and removes those whose owner died.
+func (s *Store) Work(ctx context.Context) (*Work, error) {
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		dir, f, err := s.tryWork()
+		if err != nil {
+			op.Close()
+			return nil, fmt.Errorf("create working directory: %w", mapError(s.root, err))
+		}
+		if f != nil {
+			return &Work{Dir: dir, lock: f, op: op}, nil
+		}
+	}
+}
+
+// tryWork returns no file where somebody swept the directory before it was locked.
+func (s *Store) tryWork() (string, *os.File, error) {
+	dir, err := os.MkdirTemp(s.work(), "")
+	if err != nil {
+		return "", nil, err
+	}
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil, nil
+	}
+	if err != nil {
+		os.RemoveAll(dir)
+		return "", nil, err
+	}
+	ok, err := tryLock(f, unix.LOCK_EX)
+	if err != nil {
+		f.Close()
+		os.RemoveAll(dir)
+		return "", nil, err
+	}
+	if !ok || !still(f, path) {
+		f.Close()
+		return "", nil, nil
+	}
+	return dir, f, nil
+}
+
+// Close removes the directory and ends the operation.
+func (w *Work) Close() error {
+	err := removeTree(w.Dir)
+	w.lock.Close()
+	return errors.Join(err, w.op.Close())
+}
+
+// sweepWork removes the directories that nobody has locked. One that has no lock yet gets ours, which tells its maker.
+func (s *Store) sweepWork() error {
+	entries, err := os.ReadDir(s.work())
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		dir := filepath.Join(s.work(), e.Name())
+		path := filepath.Join(dir, "lock")
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+		if err != nil {
+			continue // gone meanwhile
+		}
+		if ok, err := tryLock(f, unix.LOCK_EX); err == nil && ok && still(f, path) {
+			// What cannot be removed now is tried again by the next operation.
+			_ = removeTree(dir)
+		}
+		f.Close()
+	}
+	return nil
+}
+
+// removeTree removes dir, but never what is mounted below it: mounts go first.
+func removeTree(dir string) error {
+	mounts, err := mountsBelow(dir)
+	if err != nil {
+		return err
+	}
+	for i := len(mounts) - 1; i >= 0; i-- {
+		if err := unix.Unmount(mounts[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+			return fmt.Errorf("unmount %s: %w", mounts[i], err)
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove %s: %w", dir, err)
+	}
+	return nil
+}
+
+// mountsBelow lists the mount points below dir, outer ones first (proc_pid_mountinfo(5), field 5).
+func mountsBelow(dir string) ([]string, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	defer f.Close()
+	var mounts []string
+	escapes := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for sc := bufio.NewScanner(f); ; {
+		if !sc.Scan() {
+			return mounts, sc.Err()
+		}
+		fields := strings.Fields(sc.Text())
+		if len(fields) < 5 {
+			continue
+		}
+		if p := escapes.Replace(fields[4]); strings.HasPrefix(p, dir+"/") {
+			mounts = append(mounts, p)
+		}
+	}
+}
