@@ -1,14 +1,13 @@
 package checkpoint
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
 )
 
 // FailedError says that there is no checkpoint and that the container runs on as before. Its kind is that of the
-// cause where that tells more (cancelled, out of space), else Aborted.
+// cause where that has one (cancelled, out of space), else Aborted.
 type FailedError struct {
 	ID  string
 	Err error
@@ -18,13 +17,8 @@ func (e *FailedError) Error() string {
 	return fmt.Sprintf("checkpoint %s: %v; the container runs on", e.ID, e.Err)
 }
 
-// Unwrap gives the cause.
-func (e *FailedError) Unwrap() error { return e.Err }
-
-// Is makes the error one of kind Aborted unless its cause is of a kind.
-func (e *FailedError) Is(target error) bool {
-	return target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.Err), errdefs.ErrUnknown)
-}
+// Unwrap gives the cause and the kind.
+func (e *FailedError) Unwrap() []error { return []error{e.Err, errdefs.ErrAborted} }
 
 // LostError says that the container's processes are gone although they should not be. Its kind is Internal.
 type LostError struct {
@@ -36,8 +30,8 @@ func (e *LostError) Error() string {
 	return fmt.Sprintf("checkpoint %s: the container is lost: %v", e.ID, e.Err)
 }
 
-// Is makes the error one of kind Internal.
-func (e *LostError) Is(target error) bool { return target == errdefs.ErrInternal }
+// Unwrap gives the kind.
+func (e *LostError) Unwrap() error { return errdefs.ErrInternal }
 
 // BusyError says that another checkpoint or restore of the container is under way. Its kind is FailedPrecondition.
 type BusyError struct{ ID string }
@@ -49,8 +43,8 @@ func (e *BusyError) Error() string {
 // Hint says what to do.
 func (e *BusyError) Hint() string { return "wait until it has ended" }
 
-// Is makes the error one of kind FailedPrecondition.
-func (e *BusyError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+// Unwrap gives the kind.
+func (e *BusyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // NotRunningError says that the container has no running process to dump. Its kind is FailedPrecondition.
 type NotRunningError struct{ ID, Status string }
@@ -62,5 +56,5 @@ func (e *NotRunningError) Error() string {
 // Hint says what to do.
 func (e *NotRunningError) Hint() string { return "start it first: ctr task start, or nerdctl start" }
 
-// Is makes the error one of kind FailedPrecondition.
-func (e *NotRunningError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+// Unwrap gives the kind.
+func (e *NotRunningError) Unwrap() error { return errdefs.ErrFailedPrecondition }

@@ -30,11 +30,8 @@ func (e *MissingError) Hint() string {
 	return "install CRIU " + Minimum + " or later (contrib/criu/install does on Debian) and name it in the configuration: criu = \"/path/to/criu\""
 }
 
-// Is makes the error one of kind FailedPrecondition.
-func (e *MissingError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
-
-// Unwrap gives the cause.
-func (e *MissingError) Unwrap() error { return e.Err }
+// Unwrap gives the kind and the cause.
+func (e *MissingError) Unwrap() []error { return []error{errdefs.ErrFailedPrecondition, e.Err} }
 
 // ParseVersion takes the version out of what `criu --version` prints.
 func ParseVersion(output string) (string, error) {

@@ -109,11 +109,8 @@ type Error struct {
 
 func (e *Error) Error() string { return fmt.Sprintf("read configuration %s: %v", e.Path, e.Err) }
 
-// Unwrap gives the cause.
-func (e *Error) Unwrap() error { return e.Err }
-
-// Is makes the error one of kind InvalidArgument.
-func (e *Error) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
+// Unwrap gives the kind and the cause.
+func (e *Error) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
 
 // Hint says what to do.
 func (e *Error) Hint() string { return "mend the file, or name another with CRYO_CONFIG" }

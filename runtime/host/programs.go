@@ -1,0 +1,121 @@
+package host
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// patience is how long a program may take to tell its version.
+const patience = 10 * time.Second
+
+// Runc is what runc says of itself.
+type Runc struct {
+	Path    string
+	Version string
+	Seccomp bool // built with seccomp
+}
+
+// CRIUVersion gives the version of the criu program at path; empty means criu in PATH. The error says why there is none.
+func CRIUVersion(ctx context.Context, path string) (string, error) {
+	if path == "" {
+		path = "criu"
+	}
+	out, err := output(ctx, path, "--version")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(out) {
+		if v, ok := strings.CutPrefix(line, "Version: "); ok {
+			return strings.TrimSpace(v), nil
+		}
+	}
+	return "", fmt.Errorf("find a version in what %s --version prints", path)
+}
+
+// RuncVersion asks the runc program at path; empty means runc in PATH.
+func RuncVersion(ctx context.Context, path string) (Runc, error) {
+	if path == "" {
+		path = "runc"
+	}
+	full, err := exec.LookPath(path)
+	if err != nil {
+		return Runc{}, fmt.Errorf("find %s: %w", path, err)
+	}
+	out, err := output(ctx, full, "--version")
+	if err != nil {
+		return Runc{}, err
+	}
+	r := Runc{Path: full}
+	for line := range strings.Lines(out) {
+		line = strings.TrimSpace(line)
+		if v, ok := strings.CutPrefix(line, "runc version "); ok {
+			r.Version = v
+		}
+		if strings.HasPrefix(line, "libseccomp:") {
+			r.Seccomp = true
+		}
+	}
+	if r.Version == "" {
+		return Runc{}, fmt.Errorf("find a version in what %s --version prints", full)
+	}
+	// `runc features` came with 1.1 and is exact; the version's libseccomp line is what there was before.
+	if out, err := output(ctx, full, "features"); err == nil {
+		var f struct {
+			Linux struct{ Seccomp struct{ Enabled *bool } }
+		}
+		if json.Unmarshal([]byte(out), &f) == nil && f.Linux.Seccomp.Enabled != nil {
+			r.Seccomp = *f.Linux.Seccomp.Enabled
+		}
+	}
+	return r, nil
+}
+
+// featureName is what CRIU's names of features look like; others never reach its command line.
+var featureName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,40}$`)
+
+// features gives those of names that the host has, as criu check --feature tells.
+func features(ctx context.Context, criu string, names []string) []string {
+	if criu == "" {
+		criu = "criu"
+	}
+	const limit = 32 // more than CRIU knows
+	var have []string
+	for _, name := range names[:min(len(names), limit)] {
+		if !featureName.MatchString(name) || slices.Contains(have, name) {
+			continue
+		}
+		if _, err := output(ctx, criu, "check", "--feature", name); err == nil {
+			have = append(have, name)
+		}
+	}
+	return have
+}
+
+// output runs a program and gives what it printed on standard output.
+func output(ctx context.Context, path string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	if err == nil {
+		return string(out), nil
+	}
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+		return "", fmt.Errorf("run %s %s: %w: %s", path, strings.Join(args, " "), err, firstLine(exit.Stderr))
+	}
+	return "", fmt.Errorf("run %s %s: %w", path, strings.Join(args, " "), err)
+}
+
+func firstLine(b []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	return line
+}

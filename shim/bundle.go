@@ -1,0 +1,114 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+const (
+	specFile  = "config.json"
+	criuFile  = "criu.conf"  // CRIU's options, written anew before each dump and restore
+	ownedFile = "cryo-owned" // names the directory that is the shim's to remove
+)
+
+// bundle is what of a container's bundle matters to a checkpoint.
+type bundle struct {
+	dir         string
+	cgroupsPath string
+	// ownCRIUConfig is the CRIU configuration the container's creator has named, if any.
+	ownCRIUConfig string
+}
+
+func (b bundle) criuConfig() string { return filepath.Join(b.dir, criuFile) }
+
+// openBundle reads the bundle's specification and points CRIU's configuration at a file in the bundle. runc keeps
+// annotations from creation on, so this must be done for every container: any may be checkpointed later.
+func openBundle(dir string) (bundle, error) {
+	b := bundle{dir: dir}
+	path := filepath.Join(dir, specFile)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return b, fmt.Errorf("read the bundle: %w", err)
+	}
+	// Only what is changed is decoded: the specification may hold what this package's types do not know.
+	var spec map[string]json.RawMessage
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return b, fmt.Errorf("read the bundle's %s: %w", specFile, err)
+	}
+	var linux struct {
+		CgroupsPath string `json:"cgroupsPath"`
+	}
+	annotations := map[string]string{}
+	for field, into := range map[string]any{"linux": &linux, "annotations": &annotations} {
+		if raw, ok := spec[field]; ok {
+			if err := json.Unmarshal(raw, into); err != nil {
+				return b, fmt.Errorf("read %s of the bundle's %s: %w", field, specFile, err)
+			}
+		}
+	}
+	b.cgroupsPath = linux.CgroupsPath
+	own, ok := annotations[criu.Annotation]
+	switch {
+	case !ok:
+		b.ownCRIUConfig = criu.RuncConfig
+	case own != b.criuConfig():
+		b.ownCRIUConfig = own
+	}
+	annotations[criu.Annotation] = b.criuConfig()
+	if spec["annotations"], err = json.Marshal(annotations); err != nil {
+		return b, err
+	}
+	if data, err = json.Marshal(spec); err != nil {
+		return b, err
+	}
+	if err := os.WriteFile(path, data, 0o666); err != nil {
+		return b, fmt.Errorf("write the bundle's %s: %w", specFile, err)
+	}
+	return b, nil
+}
+
+// daemonPattern begins the name of every directory that containerd makes for a checkpoint image, and never removes
+// after a restore.
+const daemonPattern = "ctrd-checkpoint"
+
+// isDaemons tells whether containerd made dir itself, where it would have made it.
+func isDaemons(dir string) bool {
+	parent := os.Getenv("XDG_RUNTIME_DIR")
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	return strings.HasPrefix(filepath.Base(dir), daemonPattern) && filepath.Dir(dir) == filepath.Clean(parent)
+}
+
+// own writes down that dir is the shim's to remove, so that `delete` can do it for a dead shim.
+func (b bundle) own(dir string) error {
+	if err := os.WriteFile(filepath.Join(b.dir, ownedFile), []byte(dir), 0o600); err != nil {
+		return fmt.Errorf("write down what to remove: %w", err)
+	}
+	return nil
+}
+
+// removeOwned removes the directory that was written down in the bundle, if any.
+func removeOwned(bundle string) error {
+	path := filepath.Join(bundle, ownedFile)
+	dir, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if isDaemons(string(dir)) {
+		if err := os.RemoveAll(string(dir)); err != nil {
+			return err
+		}
+	}
+	return os.Remove(path)
+}

@@ -1,0 +1,183 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/api/types/task"
+	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/runc"
+)
+
+// Checkpoint dumps the container into r.Path. State, Wait, Stats and events go on meanwhile.
+func (s *service) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) (*ptypes.Empty, error) {
+	if err := s.checkpoint(ctx, r); err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	return &ptypes.Empty{}, nil
+}
+
+func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) error {
+	c := s.container(r.ID)
+	if c == nil {
+		return fmt.Errorf("checkpoint %s: no such container: %w", r.ID, errdefs.ErrNotFound)
+	}
+	var o options.CheckpointOptions
+	if r.Options != nil {
+		if err := typeurl.UnmarshalTo(r.Options, &o); err != nil {
+			return fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
+		}
+	}
+	ctx, open, ok, err := c.gate.close(ctx)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return &checkpoint.BusyError{ID: r.ID}
+	}
+	defer open()
+	return s.checkpointAlone(ctx, c, r.Path, &o)
+}
+
+// checkpointAlone runs while nothing else is at the container.
+func (s *service) checkpointAlone(ctx context.Context, c *container, images string, o *options.CheckpointOptions) error {
+	id := c.request.ID
+	state, err := s.TTRPCTaskService.State(ctx, &taskAPI.StateRequest{ID: id})
+	if err != nil {
+		return err
+	}
+	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
+		return &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
+	}
+	if _, err := s.config.FindCRIU(); err != nil {
+		return err
+	}
+	criuOptions, err := s.criuOptions(c)
+	if err != nil {
+		return err
+	}
+	if err := criuOptions.WriteFile(c.bundle.criuConfig()); err != nil {
+		return err
+	}
+	undo, err := makeImages(images)
+	if err != nil {
+		return err
+	}
+	work := o.WorkPath
+	if work == "" {
+		if work, err = os.MkdirTemp(c.bundle.dir, "criu-"); err != nil {
+			return fmt.Errorf("make CRIU's work directory: %w", err)
+		}
+		defer os.RemoveAll(work)
+	} else if err := os.MkdirAll(work, 0o700); err != nil {
+		return fmt.Errorf("make CRIU's work directory: %w", err)
+	}
+	conversation, err := checkpoint.Join(ctx, o.WorkPath)
+	if err != nil {
+		return err
+	}
+	request := checkpoint.Request{
+		ID:     id,
+		Frozen: state.Status == task.Status_PAUSED,
+		Alive:  func() bool { return unix.Kill(int(state.Pid), 0) == nil },
+		Dump: runc.Dump{
+			Images:          images,
+			Work:            work,
+			Exit:            o.Exit,
+			TCPEstablished:  o.OpenTcp,
+			ExternalSockets: o.ExternalUnixSockets,
+			Terminal:        o.Terminal,
+			FileLocks:       o.FileLocks,
+			EmptyNamespaces: o.EmptyNamespaces,
+			Parent:          o.ParentPath,
+			CgroupsMode:     o.CgroupsMode,
+		},
+	}
+	if conversation != nil {
+		request.Hold = conversation
+	}
+	result, err := checkpoint.Run(ctx, c.runtime, request)
+	if conversation != nil {
+		conversation.End(result, err)
+	}
+	if err != nil {
+		s.keepLog(ctx, c, work)
+		undo()
+	}
+	return err
+}
+
+// criuOptions are the configured options with what the container's creator has asked of CRIU.
+func (s *service) criuOptions(c *container) (criu.Options, error) {
+	o := s.config.CRIUOptions()
+	o.Include = c.bundle.ownCRIUConfig
+	// CRIU's plugins act on their own where they are installed; an empty directory keeps them out.
+	o.Libdir = filepath.Join(c.bundle.dir, "criu-plugins")
+	if err := os.MkdirAll(o.Libdir, 0o700); err != nil {
+		return o, fmt.Errorf("make an empty plugin directory: %w", err)
+	}
+	return o, nil
+}
+
+// makeImages makes sure that images is an empty directory; undo takes back what was made and what was put there.
+func makeImages(images string) (undo func(), err error) {
+	if images == "" {
+		return nil, fmt.Errorf("no directory for the images is named: %w", errdefs.ErrInvalidArgument)
+	}
+	entries, err := os.ReadDir(images)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := os.MkdirAll(images, 0o700); err != nil {
+			return nil, fmt.Errorf("make the directory for the images: %w", err)
+		}
+		return func() { _ = os.RemoveAll(images) }, nil
+	case err != nil:
+		return nil, fmt.Errorf("look into the directory for the images: %w", err)
+	case len(entries) > 0:
+		return nil, fmt.Errorf("directory %s for the images is not empty: name a new or an empty one: %w", images, errdefs.ErrAlreadyExists)
+	}
+	return func() {
+		entries, _ := os.ReadDir(images)
+		for _, e := range entries {
+			_ = os.RemoveAll(filepath.Join(images, e.Name()))
+		}
+	}, nil
+}
+
+// keepLog keeps CRIU's log of a failed dump in the bundle, where the stock shim puts it.
+func (s *service) keepLog(ctx context.Context, c *container, work string) {
+	data, err := os.ReadFile(filepath.Join(work, "dump.log"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(c.bundle.dir, "criu-dump.log"), data, 0o600)
+	}
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("keep CRIU's log")
+	}
+}
+
+func statusWord(s task.Status) string {
+	switch s {
+	case task.Status_CREATED:
+		return "created"
+	case task.Status_STOPPED:
+		return "stopped"
+	}
+	return s.String()
+}

@@ -1,0 +1,34 @@
+package shim
+
+import (
+	"path/filepath"
+	"sync/atomic"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process"
+
+	"github.com/cryo-project/cryo/runtime/runc"
+)
+
+// container is what cryo knows of a container beside what the stock service knows.
+type container struct {
+	bundle  bundle
+	runtime runtimeContainer
+	request *taskAPI.CreateTaskRequest // as the stock service got it
+	gate    gate
+
+	restore   string       // directory of the images it is restored from; empty: started afresh
+	restoring atomic.Bool  // CRIU is at work
+	cgroup    atomic.Value // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
+}
+
+// runtimeContainer is the container as runc knows it.
+type runtimeContainer = runc.Container
+
+// newRuntimeContainer calls runc as the stock service does, with a log of its own: the stock service reads reasons from its log.
+func newRuntimeContainer(id, bundle, namespace string, o *options.Options) runtimeContainer {
+	r := process.NewRunc(o.Root, bundle, namespace, o.BinaryName, o.SystemdCgroup)
+	r.Log = filepath.Join(bundle, "cryo-runc.json")
+	return runtimeContainer{ID: id, Runtime: r}
+}

@@ -1,0 +1,91 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+// Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
+func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
+	c, err := s.prepare(ctx, r)
+	if err != nil {
+		if isDaemons(r.Checkpoint) {
+			s.drop(ctx, c)
+		}
+		return nil, errgrpc.ToGRPC(err)
+	}
+	s.mu.Lock()
+	s.containers[r.ID] = c
+	s.mu.Unlock()
+	answer, err := s.TTRPCTaskService.Create(ctx, r)
+	if err != nil {
+		s.forget(ctx, r.ID)
+		return nil, errgrpc.ToGRPC(err)
+	}
+	return answer, nil
+}
+
+// prepare checks the request, and changes it and the bundle to what the stock service shall see.
+func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*container, error) {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &container{bundle: bundle{dir: r.Bundle}, request: r}
+	// Written down before anything can fail, so that nothing is left behind whatever does.
+	if isDaemons(r.Checkpoint) {
+		if err := c.bundle.own(r.Checkpoint); err != nil {
+			return c, err
+		}
+	}
+	b, err := openBundle(r.Bundle)
+	if err != nil {
+		return c, err
+	}
+	c.bundle = b
+	options, err := runcOptions(r.Options, b.cgroupsPath)
+	if err != nil {
+		return c, err
+	}
+	if r.Options, err = typeurl.MarshalAnyToProto(options); err != nil {
+		return c, fmt.Errorf("pass on runtime options: %w", err)
+	}
+	if r.Checkpoint == "" {
+		r.Checkpoint = options.CriuImagePath
+	}
+	c.restore = r.Checkpoint
+	c.runtime = newRuntimeContainer(r.ID, r.Bundle, ns, options)
+	if c.restore == "" {
+		return c, nil
+	}
+	if _, err := s.config.FindCRIU(); err != nil {
+		return c, err
+	}
+	return c, criu.CheckImages(c.restore)
+}
+
+// forget drops what is known of a container, and what is held for it.
+func (s *service) forget(ctx context.Context, id string) {
+	s.mu.Lock()
+	c := s.containers[id]
+	delete(s.containers, id)
+	s.mu.Unlock()
+	s.drop(ctx, c)
+}
+
+func (s *service) drop(ctx context.Context, c *container) {
+	if c == nil {
+		return
+	}
+	if err := removeOwned(c.bundle.dir); err != nil {
+		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
+	}
+}

@@ -1,0 +1,32 @@
+package shim
+
+import (
+	"context"
+	"errors"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
+	"golang.org/x/sys/unix"
+)
+
+// errKilled is why a checkpoint ends whose container is killed.
+var errKilled = errors.New("the container is being killed")
+
+// Kill sends a signal. SIGKILL to a container that is being dumped breaks the dump off: the container is to end now.
+func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Empty, error) {
+	c := s.container(r.ID)
+	if c == nil || r.ExecID != "" || r.Signal != uint32(unix.SIGKILL) {
+		return s.TTRPCTaskService.Kill(ctx, r)
+	}
+	c.gate.cancel(errKilled)
+	return inOrder(ctx, c, r, s.TTRPCTaskService.Kill)
+}
+
+// Delete waits for a dump to end, and drops what is held for the container.
+func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
+	answer, err := inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
+	if err == nil && r.ExecID == "" {
+		s.forget(ctx, r.ID)
+	}
+	return answer, err
+}

@@ -1,0 +1,89 @@
+package shim
+
+import (
+	"context"
+	"sync"
+)
+
+// gate lets either one checkpoint or any number of short operations at a container at a time.
+type gate struct {
+	mu      sync.Mutex
+	short   int           // operations inside, guarded by mu
+	closed  chan struct{} // not nil while a checkpoint holds the gate or waits for it, closed when it leaves; guarded by mu
+	emptied chan struct{} // not nil while a checkpoint waits for short operations to end; guarded by mu
+	abort   context.CancelCauseFunc
+}
+
+// enter waits until no checkpoint is under way.
+func (g *gate) enter(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		wait := g.closed
+		if wait == nil {
+			g.short++
+			g.mu.Unlock()
+			return nil
+		}
+		g.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// leave ends a short operation.
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.short--
+	if g.short == 0 && g.emptied != nil {
+		close(g.emptied)
+		g.emptied = nil
+	}
+}
+
+// close takes the gate for a checkpoint; false if another one has it. The context it returns is cancelled by cancel.
+func (g *gate) close(ctx context.Context) (_ context.Context, open func(), ok bool, err error) {
+	ctx, abort := context.WithCancelCause(ctx)
+	g.mu.Lock()
+	if g.closed != nil {
+		g.mu.Unlock()
+		abort(nil)
+		return nil, nil, false, nil
+	}
+	closed := make(chan struct{})
+	g.closed, g.abort = closed, abort
+	var emptied chan struct{}
+	if g.short > 0 {
+		emptied = make(chan struct{})
+		g.emptied = emptied
+	}
+	g.mu.Unlock()
+	open = func() {
+		g.mu.Lock()
+		g.closed, g.abort, g.emptied = nil, nil, nil
+		g.mu.Unlock()
+		close(closed)
+		abort(nil)
+	}
+	if emptied != nil {
+		select {
+		case <-emptied:
+		case <-ctx.Done():
+			open()
+			return nil, nil, false, context.Cause(ctx)
+		}
+	}
+	return ctx, open, true, nil
+}
+
+// cancel aborts the checkpoint that is under way, if any.
+func (g *gate) cancel(cause error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.abort != nil {
+		g.abort(cause)
+	}
+}

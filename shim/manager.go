@@ -1,0 +1,73 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
+	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+)
+
+// shimManager is the stock manager, which starts shims and cleans up after dead ones, with what cryo adds to both.
+type shimManager struct {
+	shim.Shim
+}
+
+func newManager() shim.Shim { return shimManager{manager.NewShimManager(Name)} }
+
+// Stop cleans up after a shim that died. What it froze for a checkpoint is thawed first, since a frozen process cannot
+// be ended on cgroup v1.
+func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return shim.StopStatus{}, err
+	}
+	bundle := filepath.Join(filepath.Dir(cwd), id)
+	if c, err := containerOf(ctx, bundle, id); err != nil {
+		log.G(ctx).WithError(err).Warn("find the container's runtime options")
+	} else if err := c.Thaw(ctx); err != nil {
+		log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
+	}
+	status, err := m.Shim.Stop(ctx, id)
+	if err := removeOwned(bundle); err != nil {
+		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
+	}
+	return status, err
+}
+
+// Info takes options of every kind, where the stock manager takes runc's only.
+func (m shimManager) Info(ctx context.Context, options io.Reader) (*types.RuntimeInfo, error) {
+	data, err := io.ReadAll(options)
+	if err != nil {
+		return nil, err
+	}
+	runcOptions, err := convertInfoOptions(data)
+	if err != nil {
+		return nil, err
+	}
+	return m.Shim.Info(ctx, runcOptions)
+}
+
+// containerOf gives the container of a bundle by what the stock service wrote there.
+func containerOf(ctx context.Context, bundle, id string) (runtimeContainer, error) {
+	ns, err := namespaces.NamespaceRequired(ctx)
+	if err != nil {
+		return runtimeContainer{}, err
+	}
+	options, err := runc.ReadOptions(bundle)
+	if err != nil {
+		return runtimeContainer{}, err
+	}
+	if options == nil {
+		return runtimeContainer{}, errors.Join(os.ErrNotExist, errdefs.ErrNotFound)
+	}
+	return newRuntimeContainer(id, bundle, ns, options), nil
+}

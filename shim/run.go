@@ -1,0 +1,31 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/containerd/containerd/v2/pkg/shim"
+	containerd "github.com/containerd/containerd/v2/version"
+
+	"github.com/cryo-project/cryo/shim/config"
+)
+
+// Name is the runtime's name as containerd knows it. io.containerd.runc.cryo.v1 resolves to the same binary.
+const Name = "io.containerd.cryo.v1"
+
+// Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself).
+func Run(ctx context.Context, version, revision string) {
+	// What pkg/shim prints for -v and Info are the variables of containerd's package.
+	containerd.Version, containerd.Revision = version, revision
+	c, err := config.Load("")
+	if err == nil {
+		err = c.ExportPath()
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
+		os.Exit(1)
+	}
+	register(c)
+	shim.RunShim(ctx, newManager())
+}

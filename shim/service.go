@@ -1,0 +1,76 @@
+package shim
+
+import (
+	"context"
+	"sync"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/core/events"
+	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
+	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/ttrpc"
+
+	"github.com/cryo-project/cryo/shim/config"
+)
+
+// service is the task service of all containers of one shim.
+type service struct {
+	taskAPI.TTRPCTaskService // the stock one
+
+	config config.Config
+	oom    *oomWatcher
+
+	mu         sync.Mutex
+	containers map[string]*container // guarded by mu
+}
+
+var _ shim.TTRPCService = (*service)(nil)
+
+func newService(ctx context.Context, stock taskAPI.TTRPCTaskService, publisher events.Publisher, c config.Config) *service {
+	return &service{
+		TTRPCTaskService: stock,
+		config:           c,
+		oom:              &oomWatcher{ctx: ctx, publisher: publisher},
+		containers:       make(map[string]*container),
+	}
+}
+
+// RegisterTTRPC implements [shim.TTRPCService].
+func (s *service) RegisterTTRPC(server *ttrpc.Server) error {
+	taskAPI.RegisterTTRPCTaskService(server, s)
+	return nil
+}
+
+// container gives what is known of a container; nil if it is not one of this shim's.
+func (s *service) container(id string) *container {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.containers[id]
+}
+
+// inOrder runs a stock operation that must not fall into a dump: it waits for one to end.
+func inOrder[Q any, A any](ctx context.Context, c *container, request Q, stock func(context.Context, Q) (A, error)) (answer A, err error) {
+	if c != nil {
+		if err := c.gate.enter(ctx); err != nil {
+			return answer, errgrpc.ToGRPC(err)
+		}
+		defer c.gate.leave()
+	}
+	return stock(ctx, request)
+}
+
+// Pause waits for a dump to end.
+func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
+	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Pause)
+}
+
+// Resume waits for a dump to end.
+func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes.Empty, error) {
+	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Resume)
+}
+
+// Update waits for a dump to end.
+func (s *service) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*ptypes.Empty, error) {
+	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Update)
+}

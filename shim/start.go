@@ -1,0 +1,83 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+// RestoreError says why a snapshot could not be made to run. Its kind is Aborted.
+type RestoreError struct {
+	ID     string
+	Reason string // CRIU's own words
+	Err    error  // what runc said
+}
+
+func (e *RestoreError) Error() string {
+	if e.Reason == "" {
+		return fmt.Sprintf("restore %s: %v", e.ID, e.Err)
+	}
+	return fmt.Sprintf("restore %s: CRIU: %s", e.ID, e.Reason)
+}
+
+// Unwrap gives the kind.
+func (e *RestoreError) Unwrap() error { return errdefs.ErrAborted }
+
+// Start starts a container or an exec; a container that was created from a snapshot is restored.
+func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+	c := s.container(r.ID)
+	if c == nil || r.ExecID != "" || c.restore == "" {
+		return inOrder(ctx, c, r, s.TTRPCTaskService.Start)
+	}
+	if !c.restoring.CompareAndSwap(false, true) {
+		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it is being restored already", r.ID)
+	}
+	defer c.restoring.Store(false)
+	answer, err := s.restore(ctx, c, r)
+	return answer, errgrpc.ToGRPC(err)
+}
+
+func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+	if err := s.writeRestoreOptions(c); err != nil {
+		return nil, err
+	}
+	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
+	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
+	if err != nil {
+		// Not the cgroup's processes alone: runc may have got far enough to know the container.
+		_ = c.runtime.Kill(context.WithoutCancel(ctx))
+		return nil, &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.bundle.dir, "work", "restore.log")), Err: err}
+	}
+	if err := s.adopt(c, int(answer.Pid)); err != nil {
+		log.G(ctx).WithError(err).WithField("id", r.ID).Error("find the cgroup of a restored container")
+	}
+	if err := removeOwned(c.bundle.dir); err != nil {
+		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
+	}
+	if ctx.Err() != nil {
+		return nil, errors.Join(context.Cause(ctx), c.runtime.Kill(context.WithoutCancel(ctx)))
+	}
+	return answer, nil
+}
+
+// writeRestoreOptions repeats the choices of the dump.
+func (s *service) writeRestoreOptions(c *container) error {
+	record, err := criu.ReadRecord(c.restore)
+	if err != nil {
+		return err
+	}
+	o, err := s.criuOptions(c)
+	if err != nil {
+		return err
+	}
+	o.TCPEstablished, o.FileLocks, o.ExternalSockets = record.TCPEstablished, record.FileLocks, record.ExternalSockets
+	return o.WriteFile(c.bundle.criuConfig())
+}

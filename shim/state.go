@@ -1,0 +1,49 @@
+package shim
+
+import (
+	"context"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+)
+
+// State answers at once also while a restore runs, when the stock service holds its lock.
+func (s *service) State(ctx context.Context, r *taskAPI.StateRequest) (*taskAPI.StateResponse, error) {
+	c := s.container(r.ID)
+	if c == nil || r.ExecID != "" || !c.restoring.Load() {
+		return s.TTRPCTaskService.State(ctx, r)
+	}
+	q := c.request
+	return &taskAPI.StateResponse{
+		ID:       q.ID,
+		Bundle:   q.Bundle,
+		Status:   task.Status_CREATED,
+		Stdin:    q.Stdin,
+		Stdout:   q.Stdout,
+		Stderr:   q.Stderr,
+		Terminal: q.Terminal,
+	}, nil
+}
+
+// Stats of a restored container come from the cgroup that was found after the restore.
+func (s *service) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskAPI.StatsResponse, error) {
+	c := s.container(r.ID)
+	if c == nil {
+		return s.TTRPCTaskService.Stats(ctx, r)
+	}
+	handle, ok := c.cgroup.Load().(cgroupHandle)
+	if !ok {
+		return s.TTRPCTaskService.Stats(ctx, r)
+	}
+	stats, err := handle.stats()
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	data, err := typeurl.MarshalAnyToProto(stats)
+	if err != nil {
+		return nil, errgrpc.ToGRPC(err)
+	}
+	return &taskAPI.StatsResponse{Stats: data}, nil
+}
