@@ -1,0 +1,78 @@
+package trust
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+type device struct{ major, minor int64 }
+
+// ordinaryDevices are those of every container. Source: OCI runtime specification, config-linux, default devices.
+var ordinaryDevices = map[string]device{
+	"/dev/null": {1, 3}, "/dev/zero": {1, 5}, "/dev/full": {1, 7}, "/dev/random": {1, 8}, "/dev/urandom": {1, 9},
+	"/dev/tty": {5, 0}, "/dev/console": {5, 1}, "/dev/ptmx": {5, 2},
+}
+
+// pseudoTerminals is the major of /dev/pts/*, of which a container has its own.
+const pseudoTerminals = 136
+
+// devices reviews device nodes, the cgroup's rules for devices, and network devices moved into the container. On restore
+// runc binds each node from the same path of the host, so the path counts as much as the numbers.
+func (r *reviewer) devices(spec *specs.Spec) {
+	if spec.Linux == nil {
+		return
+	}
+	for _, d := range spec.Linux.Devices {
+		if o, ok := ordinaryDevices[d.Path]; ok && d.Type == "c" && d.Major == o.major && d.Minor == o.minor {
+			continue
+		}
+		r.ask(Devices, "the device %s (%s %d:%d)", d.Path, d.Type, d.Major, d.Minor)
+	}
+	if spec.Linux.Resources != nil {
+		for _, rule := range spec.Linux.Resources.Devices {
+			if rule.Allow && !ordinaryRule(rule) {
+				r.ask(Devices, "access %s to devices %s %s:%s", rule.Access, orAll(rule.Type), number(rule.Major), number(rule.Minor))
+			}
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Linux.NetDevices)) {
+		r.ask(Devices, "the network device %s", name)
+	}
+}
+
+// ordinaryRule: making a node opens nothing, so mknod of any device is as free as it is with ctr and nerdctl.
+func ordinaryRule(rule specs.LinuxDeviceCgroup) bool {
+	if strings.Trim(rule.Access, "m") == "" && rule.Access != "" {
+		return true
+	}
+	if rule.Type != "c" || rule.Major == nil {
+		return false
+	}
+	if *rule.Major == pseudoTerminals {
+		return true
+	}
+	for _, o := range ordinaryDevices {
+		if rule.Minor != nil && o == (device{*rule.Major, *rule.Minor}) {
+			return true
+		}
+	}
+	return false
+}
+
+func orAll(kind string) string {
+	if kind == "" {
+		return "a"
+	}
+	return kind
+}
+
+func number(n *int64) string {
+	if n == nil || *n < 0 {
+		return "*"
+	}
+	return fmt.Sprint(*n)
+}

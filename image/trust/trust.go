@@ -1,0 +1,138 @@
+// Package trust decides what a container may get because a snapshot says so.
+//
+// Whoever wrote a snapshot wrote its runtime specification, so the specification is a request, not an order. What
+// a plain `ctr run` or `nerdctl run` gives to a container is granted; whatever reaches further into the host, such as a
+// bind mount, a device, a capability or a namespace of the host, must be allowed by the person who restores. Hooks,
+// which are programs of the host, are dropped in any case, and so are annotations and labels that steer the host.
+//
+// The specification is half of it: CRIU's images hold credentials and mounts too. [Images] compares them with what
+// the specification was granted.
+package trust
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// Grant is a kind of reach into the host.
+type Grant string
+
+// The grants there are.
+const (
+	Mounts       Grant = "mounts"       // bind mounts and other file systems of the host
+	Devices      Grant = "devices"      // devices beyond null, zero, full, random, urandom, tty, console and ptmx
+	Capabilities Grant = "capabilities" // capabilities beyond those a container has by default
+	Namespaces   Grant = "namespaces"   // namespaces of the host, or of a path
+	Privileges   Grant = "privileges"   // unmasked kernel files, sysctls of the host, mount propagation, real-time scheduling
+	All          Grant = "all"
+)
+
+// Grants lists all grants.
+func Grants() []Grant { return []Grant{Mounts, Devices, Capabilities, Namespaces, Privileges, All} }
+
+// ParseGrant gives the grant of a name, or an error of kind InvalidArgument.
+func ParseGrant(name string) (Grant, error) {
+	if g := Grant(name); slices.Contains(Grants(), g) {
+		return g, nil
+	}
+	return "", &GrantError{Name: name}
+}
+
+// Policy is what the person who restores allows. The zero value allows what every container has.
+type Policy struct {
+	Allow []Grant
+	// Mounts are destinations whose source that person gave; that is a grant.
+	Mounts []string
+	// Namespaces are kinds of namespaces whose path that person gave; that is a grant.
+	Namespaces []specs.LinuxNamespaceType
+}
+
+// Allows tells whether the policy holds a grant.
+func (p Policy) Allows(g Grant) bool {
+	return slices.Contains(p.Allow, g) || slices.Contains(p.Allow, All)
+}
+
+// Request is one thing that a snapshot asks for beyond what every container has.
+type Request struct {
+	Grant   Grant  `json:"grant"`
+	What    string `json:"what"`
+	Flag    string `json:"flag"` // of cryo restore, that grants it
+	Allowed bool   `json:"allowed"`
+}
+
+// Review lists what a specification asks for, in the order of its kinds.
+func Review(spec *specs.Spec, p Policy) []Request {
+	var r reviewer
+	r.mounts(spec, p)
+	r.devices(spec)
+	r.capabilities(spec)
+	r.namespaces(spec, p)
+	r.privileges(spec)
+	for i := range r.requests {
+		r.requests[i].Allowed = p.Allows(r.requests[i].Grant)
+	}
+	return r.requests
+}
+
+// Confine returns an error, a [*RefusedError], if the specification asks for what the policy does not allow. Otherwise
+// it takes out of it, in place, what no snapshot gets, and says what that was.
+func Confine(spec *specs.Spec, p Policy) (dropped []string, err error) {
+	requests := slices.DeleteFunc(Review(spec, p), func(r Request) bool { return r.Allowed })
+	if len(requests) > 0 {
+		return nil, &RefusedError{Requests: requests}
+	}
+	return drop(spec), nil
+}
+
+type reviewer struct{ requests []Request }
+
+func (r *reviewer) ask(g Grant, format string, a ...any) {
+	r.requests = append(r.requests, Request{Grant: g, What: fmt.Sprintf(format, a...), Flag: "--allow " + string(g)})
+}
+
+// RefusedError says what a snapshot asks for and nobody allowed. Its kind is PermissionDenied.
+type RefusedError struct{ Requests []Request }
+
+func (e *RefusedError) Error() string {
+	var b strings.Builder
+	b.WriteString("the snapshot asks for more of this host than a container has by default:")
+	for _, r := range e.Requests {
+		fmt.Fprintf(&b, "\n  %s: %s", r.Grant, r.What)
+	}
+	return b.String()
+}
+
+// Hint names the flags that allow it.
+func (e *RefusedError) Hint() string {
+	var flags []string
+	for _, r := range e.Requests {
+		if !slices.Contains(flags, r.Flag) {
+			flags = append(flags, r.Flag)
+		}
+	}
+	return "if you trust the snapshot with this, add: " + strings.Join(flags, " ")
+}
+
+// Is makes the error one of kind PermissionDenied.
+func (e *RefusedError) Is(target error) bool { return target == errdefs.ErrPermissionDenied }
+
+// GrantError says that there is no grant of this name. Its kind is InvalidArgument.
+type GrantError struct{ Name string }
+
+func (e *GrantError) Error() string { return fmt.Sprintf("there is no grant %q", e.Name) }
+
+// Hint lists the grants.
+func (e *GrantError) Hint() string {
+	var names []string
+	for _, g := range Grants() {
+		names = append(names, string(g))
+	}
+	return "--allow takes " + strings.Join(names, ", ")
+}
+
+// Is makes the error one of kind InvalidArgument.
+func (e *GrantError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
