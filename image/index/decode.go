@@ -1,0 +1,261 @@
+package index
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Decode reads the text of an index and checks it. A text that is not an index gives an [*Error], one of another version a
+// [*VersionError]; errors of r are passed on. Memory is used as the text comes in, at most three times its length.
+func Decode(r io.Reader) (*Index, error) {
+	d := decoder{r: bufio.NewReaderSize(r, 64<<10), x: new(Index)}
+	if err := d.read(); err != nil {
+		var e *Error
+		if errors.As(err, &e) && e.Line == 0 {
+			e.Line = d.lines
+		}
+		return nil, err
+	}
+	if err := d.x.Check(); err != nil {
+		return nil, err
+	}
+	return d.x, nil
+}
+
+type decoder struct {
+	r     *bufio.Reader
+	x     *Index
+	lines int   // read so far
+	size  int64 // of them
+	stage int   // kinds of line come in the order of kinds below
+	ended bool
+}
+
+// kinds of lines after the header. A run belongs to the frame before it.
+var kinds = map[string]struct {
+	stage int
+	read  func(*decoder, *fields)
+}{
+	"segment": {0, (*decoder).segment},
+	"pages":   {1, (*decoder).pages},
+	"frame":   {2, (*decoder).frame},
+	"run":     {2, (*decoder).run},
+	"end":     {3, (*decoder).end},
+}
+
+func (d *decoder) read() error {
+	line, err := d.line()
+	if err != nil {
+		return err
+	}
+	if err := d.header(line); err != nil {
+		return err
+	}
+	for !d.ended {
+		if line, err = d.line(); err != nil {
+			return err
+		}
+		f := fields{rest: line}
+		word := f.word()
+		kind, ok := kinds[string(word)]
+		if !ok {
+			return broken("a line of unknown kind %q", clip(word))
+		}
+		if kind.stage < d.stage {
+			return broken("a %s line is out of order", word)
+		}
+		d.stage = kind.stage
+		kind.read(d, &f)
+		if err := f.finish(); err != nil {
+			return err
+		}
+	}
+	switch _, err := d.r.ReadByte(); {
+	case err == nil:
+		return broken("something follows the end")
+	case err != io.EOF:
+		return fmt.Errorf("read index: %w", err)
+	}
+	return nil
+}
+
+// line gives the next line without its end, valid until the next call.
+func (d *decoder) line() ([]byte, error) {
+	line, err := d.r.ReadSlice('\n')
+	d.lines++
+	d.size += int64(len(line))
+	switch {
+	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, broken("the text is cut short")
+	case len(line) > maxLine || errors.Is(err, bufio.ErrBufferFull):
+		return nil, broken("a line of more than %d bytes", maxLine)
+	case err != nil:
+		return nil, fmt.Errorf("read index: %w", err)
+	case d.size > MaxText:
+		return nil, broken("more than %d bytes of text", int64(MaxText))
+	}
+	return line[:len(line)-1], nil
+}
+
+func (d *decoder) header(line []byte) error {
+	f := fields{rest: line}
+	if string(f.word()) != "cryo-index" {
+		return broken("the text does not begin with cryo-index")
+	}
+	if v := f.word(); string(v) != fmt.Sprint(Version) {
+		if len(v) > 0 && len(v) < 10 && strings.Trim(string(v), "0123456789") == "" {
+			return &VersionError{Version: string(v)}
+		}
+		return broken("its version is not a number")
+	}
+	if a := f.word(); f.err == nil && string(a) != "sha256" {
+		return broken("digest algorithm %q instead of sha256", clip(a))
+	}
+	d.x.PageSize = f.number(maxPageSize)
+	return f.finish()
+}
+
+func (d *decoder) segment(f *fields) {
+	if n := f.number(MaxSegments - 1); f.err == nil && n != int64(len(d.x.Segments)) {
+		f.fail("segment %d instead of %d", n, len(d.x.Segments))
+	}
+	var s Segment
+	f.digest(&s.Digest)
+	s.Size, s.Raw = f.number(MaxSize), f.number(MaxSize)
+	d.x.Segments = append(d.x.Segments, s)
+}
+
+func (d *decoder) pages(f *fields) {
+	if len(d.x.Files) == MaxPagesFiles {
+		f.fail("more than %d pages files", MaxPagesFiles)
+	}
+	id := f.number(1<<32 - 1)
+	name := string(f.word())
+	d.x.Files = append(d.x.Files, File{ID: uint32(id), Pagemap: name, Count: f.number(MaxPages)})
+}
+
+func (d *decoder) frame(f *fields) {
+	var fr Frame
+	fr.Segment = int(f.number(MaxSegments - 1))
+	fr.Offset, fr.Stored = f.number(MaxSize), f.number(MaxFrame)
+	switch name := f.word(); string(name) {
+	case "raw":
+		fr.Codec = Raw
+	case "zstd":
+		fr.Codec = Zstd
+	default:
+		f.fail("unknown codec %q", clip(name))
+	}
+	fr.Raw = f.number(MaxFrame)
+	f.digest(&fr.Digest)
+	d.x.Frames = append(d.x.Frames, fr)
+}
+
+func (d *decoder) run(f *fields) {
+	if len(d.x.Frames) == 0 {
+		f.fail("a run before the first frame")
+		return
+	}
+	fr := &d.x.Frames[len(d.x.Frames)-1]
+	if len(fr.Runs) == MaxFrame/minPageSize {
+		f.fail("more runs than pages in a frame")
+		return
+	}
+	id := f.number(1<<32 - 1)
+	r := Run{File: uint32(id), First: f.number(MaxPages), Count: f.number(MaxPages)}
+	r.Addr = f.address()
+	fr.Runs = append(fr.Runs, r)
+}
+
+func (d *decoder) end(f *fields) {
+	if n := f.number(maxNumber); f.err == nil && n != int64(d.lines-1) {
+		f.fail("the end counts %d lines, there are %d", n, d.lines-1)
+	}
+	d.ended = true
+}
+
+// fields takes a line apart: words separated by single spaces. The first error is kept.
+type fields struct {
+	rest []byte
+	none bool // nothing is left, not even an empty word
+	err  error
+}
+
+func (f *fields) fail(format string, args ...any) {
+	if f.err == nil {
+		f.err = broken(format, args...)
+	}
+}
+
+func (f *fields) word() []byte {
+	if f.none {
+		f.fail("too few fields")
+		return nil
+	}
+	word, rest, more := bytes.Cut(f.rest, []byte{' '})
+	f.rest, f.none = rest, !more
+	if len(word) == 0 {
+		f.fail("an empty field")
+	}
+	return word
+}
+
+// number reads a decimal number without sign or leading zeros, at most limit.
+func (f *fields) number(limit int64) int64 {
+	word := f.word()
+	var v int64
+	for i, c := range word {
+		if c < '0' || c > '9' || i == 0 && c == '0' && len(word) > 1 {
+			f.fail("%q is not a number", clip(word))
+			return 0
+		}
+		if v = v*10 + int64(c-'0'); v > limit || v < 0 {
+			f.fail("%q is larger than %d", clip(word), limit)
+			return 0
+		}
+		if v > maxNumber/10 && i+1 < len(word) {
+			f.fail("%q is too large", clip(word))
+			return 0
+		}
+	}
+	return v
+}
+
+// address reads a hexadecimal number in lower case without leading zeros.
+func (f *fields) address() uint64 {
+	word := f.word()
+	var v uint64
+	for i, c := range word {
+		digit := bytes.IndexByte([]byte("0123456789abcdef"), c)
+		if digit < 0 || i == 0 && c == '0' && len(word) > 1 || i == 16 {
+			f.fail("%q is not an address", clip(word))
+			return 0
+		}
+		v = v<<4 | uint64(digit)
+	}
+	return v
+}
+
+func (f *fields) digest(to *[32]byte) {
+	word := f.word()
+	if f.err != nil {
+		return
+	}
+	if _, err := hex.Decode(to[:], word[:min(len(word), 64)]); err != nil || len(word) != 64 || !bytes.Equal(word, bytes.ToLower(word)) {
+		f.fail("%q is not a sha256 digest", clip(word))
+	}
+}
+
+func (f *fields) finish() error {
+	if !f.none {
+		f.fail("too many fields")
+	}
+	return f.err
+}
+
+func clip(b []byte) []byte { return b[:min(len(b), 80)] }

@@ -1,0 +1,45 @@
+package index
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// Error says that a text is not an index. Its kind is DataLoss.
+type Error struct {
+	Line   int // from 1; 0: the index as a whole
+	Reason string
+}
+
+func (e *Error) Error() string {
+	if e.Line == 0 {
+		return "read index: " + e.Reason
+	}
+	return fmt.Sprintf("read index: line %d: %s", e.Line, e.Reason)
+}
+
+// Unwrap gives the kind of the error.
+func (e *Error) Unwrap() error { return errdefs.ErrDataLoss }
+
+// Hint says what to do next.
+func (e *Error) Hint() string {
+	return "the snapshot is damaged or was not written by cryo; pull it again or take a new one"
+}
+
+// VersionError says that an index is of a version that this package does not read. Its kind is NotImplemented.
+type VersionError struct{ Version string }
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("read index: version %q instead of %d", e.Version, Version)
+}
+
+// Unwrap gives the kind of the error.
+func (e *VersionError) Unwrap() error { return errdefs.ErrNotImplemented }
+
+// Hint says what to do next.
+func (e *VersionError) Hint() string {
+	return "use the version of cryo that took the snapshot, or a newer one"
+}
+
+func broken(format string, args ...any) error { return &Error{Reason: fmt.Sprintf(format, args...)} }

@@ -1,0 +1,122 @@
+// Package index reads and writes the index of a snapshot: a text that says which bytes of which segment hold which pages.
+//
+// FORMAT.md is normative. The text is made of lines that awk can read:
+//
+//	cryo-index 1 sha256 4096
+//	segment 0 <sha256> 8123456 16777216
+//	pages 1 pagemap-1.img 4096
+//	frame 0 0 524288 zstd 1048576 <sha256>
+//	run 1 0 256 7f0000000000
+//	end 4
+//
+// [Encode] writes exactly one text for an [Index] and [Decode] reads nothing else: decoding and encoding again gives the
+// same bytes. [Index.Check] holds the rules that tie the parts together; both call it.
+package index
+
+import (
+	"crypto/sha256"
+	"math"
+)
+
+// Version of the text; this package reads no other.
+const Version = 1
+
+// Limits of an index. No sum of two of them overflows an int64.
+const (
+	MaxFrame      = 1 << 20  // raw bytes of a frame; frames also end where this divides the address
+	MaxSegments   = 1 << 16  // of a snapshot
+	MaxPagesFiles = 1 << 23  // twice what a pid namespace can hold
+	MaxPages      = 1 << 40  // pages of one pages file
+	MaxSize       = 1 << 60  // bytes of a segment, raw or stored
+	MaxAddress    = 1 << 57  // above every user address
+	MaxText       = 1 << 30  // bytes of the text
+	maxLine       = 256      // bytes of a line, its end included
+	maxNumber     = 1 << 62  // no number of the text is larger
+	minPageSize   = 4 << 10  // bytes
+	maxPageSize   = 64 << 10 // bytes
+)
+
+// Codec is how a frame is stored.
+type Codec uint8
+
+// The codecs of version 1.
+const (
+	Raw  Codec = iota // as it is
+	Zstd              // one zstd frame (RFC 8878)
+)
+
+var codecNames = [...]string{Raw: "raw", Zstd: "zstd"}
+
+// String gives the codec's name in the text.
+func (c Codec) String() string {
+	if int(c) < len(codecNames) {
+		return codecNames[c]
+	}
+	return "invalid"
+}
+
+// Index says where the memory of a snapshot is.
+type Index struct {
+	PageSize int64 // bytes
+	Segments []Segment
+	Files    []File  // by ascending ID
+	Frames   []Frame // by segment and offset
+}
+
+// Segment is one blob of memory.
+type Segment struct {
+	Digest [sha256.Size]byte // of the blob
+	Size   int64             // of the blob, bytes
+	Raw    int64             // sum of its frames' raw lengths, bytes
+}
+
+// File is one pages file of CRIU's.
+type File struct {
+	ID      uint32 // of pages-ID.img
+	Pagemap string // name of the image that describes it
+	Count   int64  // pages
+}
+
+// Frame is a piece of a segment that can be read by itself.
+type Frame struct {
+	Segment int
+	Offset  int64 // in the segment, bytes
+	Stored  int64 // bytes in the segment
+	Codec   Codec
+	Raw     int64             // bytes when decoded
+	Digest  [sha256.Size]byte // of the decoded bytes
+	Runs    []Run             // filled in this order by the decoded bytes
+}
+
+// Run is a range of pages of one pages file.
+type Run struct {
+	File  uint32 // ID of the pages file
+	First int64  // index of the first page in it
+	Count int64  // pages
+	Addr  uint64 // of the first page, in the process or the shared memory object
+}
+
+// RawBytes is the sum of all frames' raw lengths: memory that is not zero, in bytes.
+func (x *Index) RawBytes() int64 {
+	var n int64
+	for _, s := range x.Segments {
+		n = saturate(n, s.Raw)
+	}
+	return n
+}
+
+// MemoryBytes is the sum of all pages files' lengths, in bytes.
+func (x *Index) MemoryBytes() int64 {
+	var n int64
+	for _, f := range x.Files {
+		n = saturate(n, f.Count*x.PageSize)
+	}
+	return n
+}
+
+func saturate(a, b int64) int64 {
+	if a > math.MaxInt64-b {
+		return math.MaxInt64
+	}
+	return a + b
+}

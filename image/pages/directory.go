@@ -1,0 +1,152 @@
+package pages
+
+import (
+	"cmp"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// FileName is the name of a pages file.
+func FileName(id uint32) string { return "pages-" + strconv.FormatUint(uint64(id), 10) + ".img" }
+
+// IsFileName says whether name is that of a pages file.
+func IsFileName(name string) bool {
+	digits, ok := between(name, "pages-", ".img")
+	return ok && canonical(digits)
+}
+
+// IsPagemapName says whether name is that of a pagemap image.
+func IsPagemapName(name string) bool {
+	_, _, ok := parsePagemapName(name)
+	return ok
+}
+
+// PagemapPID gives the pid whose memory the pagemap image called name describes; false for shared memory.
+func PagemapPID(name string) (int, bool) {
+	shared, id, ok := parsePagemapName(name)
+	return int(id), ok && !shared && id <= 1<<31
+}
+
+// ComparePagemapNames orders pagemap images: processes by pid, then shared memory by number.
+func ComparePagemapNames(a, b string) int {
+	aShared, aID, _ := parsePagemapName(a)
+	bShared, bID, _ := parsePagemapName(b)
+	if aShared != bShared {
+		if aShared {
+			return 1
+		}
+		return -1
+	}
+	return cmp.Compare(aID, bID)
+}
+
+func parsePagemapName(name string) (shared bool, id uint64, ok bool) {
+	digits, ok := between(name, "pagemap-", ".img")
+	if !ok {
+		return false, 0, false
+	}
+	digits, shared = strings.CutPrefix(digits, "shmem-")
+	if !canonical(digits) {
+		return false, 0, false
+	}
+	id, err := strconv.ParseUint(digits, 10, 64)
+	return shared, id, err == nil
+}
+
+func between(s, prefix, suffix string) (string, bool) {
+	s, ok := strings.CutPrefix(s, prefix)
+	if !ok {
+		return "", false
+	}
+	return strings.CutSuffix(s, suffix)
+}
+
+// canonical says whether s is a decimal number as printf writes it.
+func canonical(s string) bool {
+	if s == "" || len(s) > 20 || s[0] == '0' && s != "0" {
+		return false
+	}
+	return strings.Trim(s, "0123456789") == ""
+}
+
+// ReadDir reads all pagemap images of a directory, in the order of [ComparePagemapNames], and checks them against the
+// pages files: each belongs to exactly one pagemap and has exactly the length the pagemap says. A pagemap that needs no
+// pages and whose pages file CRIU therefore never made is left out.
+func ReadDir(dir string, pageSize int64) ([]*Pagemap, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("list CRIU images: %w", err)
+	}
+	var found []*Pagemap
+	files := make(map[string]string) // pages file -> pagemap that owns it, empty: none yet
+	for _, e := range entries {
+		switch {
+		case IsFileName(e.Name()):
+			files[e.Name()] = ""
+		case IsPagemapName(e.Name()):
+			m, err := readFile(dir, e, pageSize)
+			if err != nil {
+				return nil, err
+			}
+			found = append(found, m)
+		}
+	}
+	slices.SortFunc(found, func(a, b *Pagemap) int { return ComparePagemapNames(a.Name, b.Name) })
+	kept := found[:0]
+	for _, m := range found {
+		file := FileName(m.Pages)
+		owner, exists := files[file]
+		if owner != "" {
+			return nil, malformed(m.Name, "names %s, which %s names as well", file, owner)
+		}
+		if !exists && m.Count == 0 {
+			continue
+		}
+		if err := checkSize(dir, m, pageSize); err != nil {
+			return nil, err
+		}
+		files[file] = m.Name
+		kept = append(kept, m)
+	}
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if files[file] == "" {
+			return nil, malformed(file, "belongs to no pagemap")
+		}
+	}
+	return kept, nil
+}
+
+func readFile(dir string, e fs.DirEntry, pageSize int64) (*Pagemap, error) {
+	if !e.Type().IsRegular() {
+		return nil, malformed(e.Name(), "is not a regular file")
+	}
+	f, err := os.Open(filepath.Join(dir, e.Name()))
+	if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	defer f.Close()
+	return ReadPagemap(e.Name(), f, pageSize)
+}
+
+func checkSize(dir string, m *Pagemap, pageSize int64) error {
+	file := FileName(m.Pages)
+	fi, err := os.Lstat(filepath.Join(dir, file))
+	switch {
+	case os.IsNotExist(err):
+		return malformed(m.Name, "needs %d pages of %s, which is missing", m.Count, file)
+	case err != nil:
+		return fmt.Errorf("read CRIU images: %w", err)
+	case !fi.Mode().IsRegular():
+		return malformed(file, "is not a regular file")
+	case fi.Size() != m.Count*pageSize:
+		return malformed(file, "has %d bytes where %s describes %d; pages that CRIU compressed are not understood",
+			fi.Size(), m.Name, m.Count*pageSize)
+	}
+	return nil
+}

@@ -1,0 +1,182 @@
+package pages
+
+import (
+	"io"
+	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Flags of a pagemap entry, from CRIU's criu/include/pagemap.h.
+const (
+	flagParent  = 1 << 0 // the page is in the parent snapshot
+	flagPresent = 1 << 2 // the page is in the pages file; 1<<1 (may be restored lazily) does not matter here
+)
+
+// Limits. 2^57 is the largest user address space of any architecture CRIU knows; shared memory is addressed from 0.
+const (
+	maxAddress = 1 << 57
+	// MaxPages bounds the pages of one pages file, so that offsets in it fit an int64 at any page size.
+	MaxPages = 1 << 40
+)
+
+// Run is a range of pages that follow each other both in memory and in the pages file.
+type Run struct {
+	Addr  uint64 // of the first page; in shared memory the offset in the object
+	First int64  // index of the first page in the pages file
+	Count int64  // pages
+}
+
+// Pagemap is what one pagemap image says.
+type Pagemap struct {
+	Name  string // of the image, as pagemap-12.img
+	Pages uint32 // number of the pages file
+	Runs  []Run  // ascending, not touching each other both in address and index
+	Count int64  // pages in the pages file
+}
+
+// ReadPagemap reads the pagemap image called name. pageSize is in bytes.
+func ReadPagemap(name string, r io.Reader, pageSize int64) (*Pagemap, error) {
+	rs, err := newRecords(name, r, magicPagemap)
+	if err != nil {
+		return nil, err
+	}
+	head, err := rs.next()
+	if err == io.EOF {
+		return nil, malformed(name, "has no head")
+	} else if err != nil {
+		return nil, err
+	}
+	m := &Pagemap{Name: name}
+	if m.Pages, err = parseHead(name, head); err != nil {
+		return nil, err
+	}
+	var end uint64 // of the entry before
+	for {
+		record, err := rs.next()
+		if err == io.EOF {
+			return m, nil
+		} else if err != nil {
+			return nil, err
+		}
+		e, err := parseEntry(name, record)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case e.addr%uint64(pageSize) != 0:
+			return nil, malformed(name, "address %#x is not a multiple of the page size %d", e.addr, pageSize)
+		case e.count > MaxPages || e.addr > maxAddress || e.addr+e.count*uint64(pageSize) > maxAddress:
+			return nil, malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
+		case e.addr < end:
+			return nil, malformed(name, "address %#x comes after %#x", e.addr, end)
+		case e.flags&flagParent != 0:
+			return nil, &UnsupportedError{
+				File: name, Reason: "the memory is an increment: pages are in a parent snapshot",
+				Advice: "take the checkpoint without a parent (no --parent-path, no pre-dump)",
+			}
+		}
+		end = e.addr + e.count*uint64(pageSize)
+		if e.flags&flagPresent == 0 || e.count == 0 {
+			continue
+		}
+		if m.Count+int64(e.count) > MaxPages {
+			return nil, malformed(name, "more than %d pages", int64(MaxPages))
+		}
+		m.add(e.addr, int64(e.count), pageSize)
+	}
+}
+
+// add appends pages, joined to the run before where they continue it: CRIU cuts entries at 256 pages in places.
+func (m *Pagemap) add(addr uint64, count, pageSize int64) {
+	if n := len(m.Runs); n > 0 {
+		if last := &m.Runs[n-1]; last.Addr+uint64(last.Count*pageSize) == addr {
+			last.Count += count
+			m.Count += count
+			return
+		}
+	}
+	m.Runs = append(m.Runs, Run{Addr: addr, First: m.Count, Count: count})
+	m.Count += count
+}
+
+func parseHead(name string, b []byte) (uint32, error) {
+	var id uint64
+	var seen bool
+	err := eachVarint(name, b, func(num protowire.Number, v uint64) {
+		if num == 1 {
+			id, seen = v, true
+		}
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case !seen:
+		return 0, malformed(name, "its head names no pages file")
+	case id > math.MaxUint32:
+		return 0, malformed(name, "pages file number %d is too large", id)
+	}
+	return uint32(id), nil
+}
+
+type entry struct{ addr, count, flags uint64 }
+
+// parseEntry reads a pagemap_entry. Images written before CRIU had flags hold present pages, or pages of the parent where
+// in_parent is set. nr_pages is field 2, and field 5 where it was widened to 64 bits (then field 2 is only for old readers).
+func parseEntry(name string, b []byte) (entry, error) {
+	var e entry
+	var hasAddr, hasCount, hasWide, hasFlags, inParent bool
+	err := eachVarint(name, b, func(num protowire.Number, v uint64) {
+		switch num {
+		case 1:
+			e.addr, hasAddr = v, true
+		case 2:
+			if !hasWide {
+				e.count = v
+			}
+			hasCount = true
+		case 3:
+			inParent = v != 0
+		case 4:
+			e.flags, hasFlags = v, true
+		case 5:
+			e.count, hasWide = v, true
+		}
+	})
+	switch {
+	case err != nil:
+		return e, err
+	case !hasAddr || !hasCount && !hasWide:
+		return e, malformed(name, "an entry without address or number of pages")
+	case inParent:
+		e.flags |= flagParent
+	case !hasFlags:
+		e.flags = flagPresent
+	}
+	return e, nil
+}
+
+// eachVarint calls f for every field of a message that is a varint; other fields are skipped, as protobuf wants it.
+func eachVarint(name string, b []byte, f func(protowire.Number, uint64)) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return malformed(name, "a record is not protobuf: %v", protowire.ParseError(n))
+		}
+		b = b[n:]
+		if typ == protowire.VarintType {
+			v, n := protowire.ConsumeVarint(b)
+			if n < 0 {
+				return malformed(name, "a record is not protobuf: %v", protowire.ParseError(n))
+			}
+			f(num, v)
+			b = b[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return malformed(name, "a record is not protobuf: %v", protowire.ParseError(n))
+		}
+		b = b[n:]
+	}
+	return nil
+}

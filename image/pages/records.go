@@ -1,0 +1,80 @@
+package pages
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Magic numbers, from CRIU's criu/include/magic.h.
+const (
+	magicCommon  = 0x54564319 // IMG_COMMON_MAGIC, first in every image of format 1.1
+	magicPagemap = 0x56084025
+	magicPSTree  = 0x50273030
+	magicCore    = 0x55053847
+)
+
+// maxRecord bounds one protobuf record. Pagemap entries have some 20 bytes, a core image a few KiB.
+const maxRecord = 4 << 20
+
+// records reads an image of CRIU's: two magic numbers, then length-prefixed records.
+type records struct {
+	file string
+	r    *bufio.Reader
+	buf  []byte
+}
+
+func newRecords(file string, r io.Reader, magic uint32) (*records, error) {
+	rs := &records{file: file, r: bufio.NewReaderSize(r, 64<<10)}
+	var head [8]byte
+	if _, err := io.ReadFull(rs.r, head[:]); err != nil {
+		return nil, rs.failed("header", err)
+	}
+	if got := binary.LittleEndian.Uint32(head[0:]); got != magicCommon {
+		return nil, malformed(file, "magic number %#x instead of %#x", got, uint32(magicCommon))
+	}
+	if got := binary.LittleEndian.Uint32(head[4:]); got != magic {
+		return nil, malformed(file, "magic number %#x instead of %#x", got, magic)
+	}
+	return rs, nil
+}
+
+// next gives the next record, valid until the next call, and io.EOF after the last.
+func (rs *records) next() ([]byte, error) {
+	var size [4]byte
+	if _, err := io.ReadFull(rs.r, size[:]); err == io.EOF {
+		return nil, io.EOF
+	} else if err != nil {
+		return nil, rs.failed("length of a record", err)
+	}
+	n := binary.LittleEndian.Uint32(size[:])
+	if n > maxRecord {
+		return nil, malformed(rs.file, "a record of %d bytes; at most %d are allowed", n, maxRecord)
+	}
+	if int(n) > cap(rs.buf) {
+		// Grows with what is there, not with what the length claims.
+		rs.buf = make([]byte, 0, max(512, min(int(n), 64<<10)))
+	}
+	rs.buf = rs.buf[:0]
+	for len(rs.buf) < int(n) {
+		step := min(int(n)-len(rs.buf), 64<<10)
+		if len(rs.buf)+step > cap(rs.buf) {
+			rs.buf = append(make([]byte, 0, min(int(n), 2*cap(rs.buf)+step)), rs.buf...)
+		}
+		at := len(rs.buf)
+		rs.buf = rs.buf[:at+step]
+		if _, err := io.ReadFull(rs.r, rs.buf[at:]); err != nil {
+			return nil, rs.failed("record", err)
+		}
+	}
+	return rs.buf, nil
+}
+
+func (rs *records) failed(what string, err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return malformed(rs.file, "ends within a %s", what)
+	}
+	return fmt.Errorf("read CRIU image %s: %w", rs.file, err)
+}

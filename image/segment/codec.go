@@ -1,0 +1,96 @@
+package segment
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/klauspost/compress/zstd"
+)
+
+// Encoder encodes frames. It is for one goroutine; the same bytes give the same frame with every encoder of a version.
+type Encoder struct {
+	zstd *zstd.Encoder // nil: everything is stored raw
+	buf  []byte
+}
+
+// NewEncoder gives an encoder that compresses what can be compressed, or nothing.
+func NewEncoder(compress bool) (*Encoder, error) {
+	if !compress {
+		return &Encoder{}, nil
+	}
+	// One goroutine, the fastest level: the output depends on nothing but the input. No checksum: the index has one.
+	z, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(index.MaxFrame), zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true))
+	if err != nil {
+		return nil, fmt.Errorf("make zstd encoder: %w", err)
+	}
+	return &Encoder{zstd: z, buf: make([]byte, 0, index.MaxFrame)}, nil
+}
+
+// Encode stores raw, of [index.MaxFrame] bytes at most. What it gives is valid until the next call and while raw is: a frame
+// that compression would not make smaller by a 20th is raw itself.
+func (e *Encoder) Encode(raw []byte) (index.Codec, []byte) {
+	if e.zstd == nil {
+		return index.Raw, raw
+	}
+	e.buf = e.zstd.EncodeAll(raw, e.buf[:0])
+	if len(e.buf) > len(raw)-len(raw)/20 {
+		return index.Raw, raw
+	}
+	return index.Zstd, e.buf
+}
+
+// Close gives back what the encoder holds.
+func (e *Encoder) Close() {
+	if e.zstd != nil {
+		e.zstd.Close()
+	}
+}
+
+// Decoder decodes frames. It is for one goroutine.
+type Decoder struct {
+	zstd *zstd.Decoder
+	buf  []byte
+}
+
+// NewDecoder gives a decoder; it never uses more than a few MiB, whatever a frame claims.
+func NewDecoder() (*Decoder, error) {
+	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxMemory(index.MaxFrame), zstd.WithDecodeAllCapLimit(true))
+	if err != nil {
+		return nil, fmt.Errorf("make zstd decoder: %w", err)
+	}
+	return &Decoder{zstd: z, buf: make([]byte, 0, index.MaxFrame)}, nil
+}
+
+// Decode gives the pages of a frame from its stored bytes and verifies them. The result is valid until the next call and while
+// stored is. What does not verify gives a [*FrameError].
+func (d *Decoder) Decode(f *index.Frame, stored []byte) ([]byte, error) {
+	if int64(len(stored)) != f.Stored || f.Raw < 0 || f.Raw > index.MaxFrame {
+		return nil, frameError(f, "has %d bytes stored instead of %d", len(stored), f.Stored)
+	}
+	raw := stored
+	switch f.Codec {
+	case index.Raw:
+	case index.Zstd:
+		var err error
+		// The capacity bounds what is decoded.
+		if raw, err = d.zstd.DecodeAll(stored, d.buf[:0:f.Raw]); err != nil {
+			return nil, frameError(f, "does not decompress: %v", err)
+		}
+	default:
+		return nil, frameError(f, "has an unknown codec")
+	}
+	if int64(len(raw)) != f.Raw {
+		return nil, frameError(f, "holds %d bytes instead of %d", len(raw), f.Raw)
+	}
+	if sum := sha256.Sum256(raw); subtle.ConstantTimeCompare(sum[:], f.Digest[:]) != 1 {
+		return nil, frameError(f, "has digest %x instead of %x", sum, f.Digest)
+	}
+	return raw, nil
+}
+
+// Close gives back what the decoder holds.
+func (d *Decoder) Close() { d.zstd.Close() }
