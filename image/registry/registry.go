@@ -3,16 +3,13 @@
 // Blobs are sent whole (POST and PUT), several at once, what the registry has already is skipped; the manifest comes after
 // all blobs and the tag last. Interrupted downloads are resumed where they stopped, by this process or a later one, and every
 // byte is verified before it enters the local store.
+//
+// Requests that fail for a reason that may pass (5xx, 429, cut and stalled connections) are repeated a bounded number of times
+// with growing pauses.
 package registry
 
 import (
-	"context"
-
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"oras.land/oras-go/v2/content"
-
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/store"
 )
 
 // Options say how to reach a registry. The zero value uses TLS with the system's and Docker's certificates and Docker's
@@ -30,25 +27,14 @@ type Options struct {
 	Concurrency int
 	// Progress is told "push" or "pull" and bytes, those included that were there already.
 	Progress image.Progress
+
+	timing timing // tests have no time to wait
+	certs  string // in place of /etc/docker/certs.d
 }
 
-// Push sends the snapshot desc of the local store and gives it the name ref.
-func Push(ctx context.Context, src *store.Store, ref string, desc ocispec.Descriptor, o Options) error {
-	panic("not yet")
-}
-
-// Pull fetches the snapshot that ref names and tags it with ref in the local store.
-func Pull(ctx context.Context, dst *store.Store, ref string, o Options) (ocispec.Descriptor, error) {
-	panic("not yet")
-}
-
-// Resolve asks the registry what ref names.
-func Resolve(ctx context.Context, ref string, o Options) (ocispec.Descriptor, error) {
-	panic("not yet")
-}
-
-// PushImage sends a manifest or index, such as a base image, and what it needs to the repository of ref, with ref's tag where it
-// has one. What src lacks must be in the repository already.
-func PushImage(ctx context.Context, src content.ReadOnlyStorage, ref string, desc ocispec.Descriptor, o Options) error {
-	panic("not yet")
+func (o Options) concurrency() int {
+	if o.Concurrency > 0 {
+		return o.Concurrency
+	}
+	return 4
 }

@@ -86,7 +86,7 @@ func (s *Store) mark(ctx context.Context) (map[digest.Digest]bool, error) {
 			continue
 		}
 		live[d.Digest] = true
-		if !isManifest(d.MediaType) {
+		if !IsManifest(d.MediaType) {
 			continue
 		}
 		next, err := s.successors(ctx, d)

@@ -89,6 +89,9 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 	if err := unmarshal(data, &m); err != nil {
 		return m, &CorruptError{What: "manifest of " + ref, Err: err}
 	}
+	if m.MediaType != "" && m.MediaType != d.MediaType {
+		return m, &CorruptError{What: "manifest of " + ref, Err: fmt.Errorf("it says to be %.80q", m.MediaType)}
+	}
 	if m.ArtifactType != image.ArtifactType {
 		return m, &NotSnapshotError{Ref: ref, MediaType: d.MediaType, ArtifactType: m.ArtifactType}
 	}
@@ -113,6 +116,15 @@ func checkManifest(m ocispec.Manifest) error {
 		sizes[d.Digest] = d.Size
 	}
 	return nil
+}
+
+// Successors lists what a manifest or index needs, its subject not included.
+func Successors(d ocispec.Descriptor, data []byte) ([]ocispec.Descriptor, error) {
+	needed, _, err := successors(d, data)
+	if err != nil {
+		return nil, &CorruptError{What: "manifest " + d.Digest.String(), Err: err}
+	}
+	return needed, nil
 }
 
 // unmarshal decodes one JSON value and nothing after it.
@@ -156,7 +168,8 @@ func successors(d ocispec.Descriptor, data []byte) (needed, optional []ocispec.D
 	return needed, optional, nil
 }
 
-func isManifest(mediaType string) bool {
+// IsManifest says whether a media type is one of a manifest or index.
+func IsManifest(mediaType string) bool {
 	switch mediaType {
 	case ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex, dockerManifest, dockerList:
 		return true

@@ -3,9 +3,11 @@ package store
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -130,4 +132,24 @@ func (p *Partial) Close() error {
 		}
 	}
 	return p.f.Close()
+}
+
+// DropPartial removes an interrupted download that nobody works on.
+func (s *Store) DropPartial(d ocispec.Descriptor) error {
+	if err := checkDescriptor(d); err != nil {
+		return &CorruptError{What: "descriptor", Err: err}
+	}
+	path := filepath.Join(s.partial(), d.Digest.Encoded())
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return mapError(s.root, err)
+	}
+	defer f.Close()
+	if ok, err := tryLock(f, unix.LOCK_EX); err != nil || !ok || !still(f, path) {
+		return err
+	}
+	return os.Remove(path)
 }

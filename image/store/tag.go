@@ -111,7 +111,7 @@ func (s *Store) checkComplete(ctx context.Context, d ocispec.Descriptor, ref str
 	if !ok {
 		return &MissingError{Digest: d.Digest, Of: ref}
 	}
-	if !isManifest(d.MediaType) {
+	if !IsManifest(d.MediaType) {
 		return nil
 	}
 	data, err := ReadAll(ctx, s, d, MaxManifest)

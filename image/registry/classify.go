@@ -1,0 +1,163 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+)
+
+// hinter is what all errors for users have.
+type hinter interface {
+	error
+	Hint() string
+}
+
+// classify makes an error for users of whatever came from net/http, crypto/tls and oras.
+func (r *repo) classify(ctx context.Context, err error) error {
+	var (
+		h      hinter
+		answer *errcode.ErrorResponse
+		uerr   *url.Error
+	)
+	host := r.ref.Registry
+	switch {
+	case err == nil, errors.As(err, &h):
+		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &answer):
+		return r.classifyAnswer(answer)
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return r.authError(false, err)
+	case errors.Is(err, errdef.ErrNotFound):
+		return &UnknownRefError{Ref: r.name, Err: err}
+	case isCertificate(err):
+		if errors.As(err, &uerr) {
+			err = uerr.Err
+		}
+		return &CertificateError{Host: host, Err: err}
+	case isPlain(err):
+		return &SchemeError{Host: host}
+	}
+	if errors.As(err, &uerr) {
+		// The URL of a redirect may hold a signature.
+		err = uerr.Err
+	}
+	if isNetwork(err) || temporary(err) {
+		return &UnreachableError{Host: host, Err: err}
+	}
+	return err
+}
+
+func (r *repo) authError(denied bool, err error) error {
+	return &AuthError{Host: r.ref.Registry, Repo: r.ref.Repository, User: r.user(), Denied: denied, Err: err}
+}
+
+func (r *repo) classifyAnswer(e *errcode.ErrorResponse) error {
+	switch {
+	case e.StatusCode == http.StatusUnauthorized:
+		return r.authError(false, e)
+	case e.StatusCode == http.StatusForbidden, hasCode(e, errcode.ErrorCodeDenied):
+		return r.authError(true, e)
+	case hasCode(e, errcode.ErrorCodeDigestInvalid), hasCode(e, errcode.ErrorCodeSizeInvalid):
+		return &CorruptError{What: "what the registry received", Err: e}
+	case e.StatusCode == http.StatusNotFound && !hasCode(e, errcode.ErrorCodeManifestBlobUnknown):
+		return &UnknownRefError{Ref: r.name, Err: e}
+	}
+	return &ServerError{Host: r.ref.Registry, Status: e.StatusCode, Err: e}
+}
+
+func hasCode(e *errcode.ErrorResponse, code string) bool {
+	for _, x := range e.Errors {
+		if x.Code == code {
+			return true
+		}
+	}
+	return false
+}
+
+// answerError makes an error of an answer that was not expected, and closes it.
+func answerError(resp *http.Response) error {
+	defer resp.Body.Close()
+	u := *resp.Request.URL
+	u.RawQuery, u.User = "", nil
+	e := &errcode.ErrorResponse{Method: resp.Request.Method, URL: &u, StatusCode: resp.StatusCode}
+	var body struct {
+		Errors errcode.Errors `json:"errors"`
+	}
+	if data, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10)); err == nil && json.Unmarshal(data, &body) == nil {
+		e.Errors = body.Errors
+	}
+	return e
+}
+
+func isCertificate(err error) bool {
+	var (
+		verify    *tls.CertificateVerificationError
+		authority x509.UnknownAuthorityError
+		hostname  x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		alert     tls.AlertError
+	)
+	return errors.As(err, &verify) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) ||
+		errors.As(err, &alert)
+}
+
+// isPlain says whether TLS met plain HTTP. The second form is net/http's and has no type.
+func isPlain(err error) bool {
+	var record tls.RecordHeaderError
+	return errors.As(err, &record) || strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
+}
+
+func isNetwork(err error) bool {
+	var n net.Error
+	return errors.As(err, &n)
+}
+
+// refused says whether nobody listens at the address.
+func refused(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.EHOSTUNREACH) || errors.Is(err, syscall.ENETUNREACH)
+}
+
+// temporary says whether repeating a request may mend the error: a cut, reset or stalled connection.
+func temporary(err error) bool {
+	if errors.Is(err, context.Canceled) || isCertificate(err) || isPlain(err) {
+		return false
+	}
+	var dns *net.DNSError
+	if errors.As(err, &dns) {
+		return !dns.IsNotFound
+	}
+	for _, e := range []error{io.EOF, io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ETIMEDOUT, net.ErrClosed} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	var n net.Error
+	if errors.As(err, &n) && n.Timeout() {
+		return true
+	}
+	// net/http keeps these two to itself.
+	return refused(err) || strings.Contains(err.Error(), "server closed idle connection") || strings.Contains(err.Error(), "malformed HTTP")
+}
+
+func temporaryStatus(code int) bool {
+	switch code {
+	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusInternalServerError, http.StatusBadGateway,
+		http.StatusServiceUnavailable, http.StatusGatewayTimeout:
+		return true
+	}
+	return false
+}

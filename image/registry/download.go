@@ -1,0 +1,139 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// damageAttempts is how often a blob is fetched that arrives with another digest.
+const damageAttempts = 2
+
+// download brings a blob into the store, going on where an earlier attempt of any process stopped.
+func (r *repo) download(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (err error) {
+	p, err := dst.Partial(ctx, d)
+	if err != nil {
+		return err
+	}
+	if p == nil { // another process was faster
+		t.seek(d.Size)
+		return nil
+	}
+	defer func() {
+		if cerr := p.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	for damaged := 1; ; damaged++ {
+		if err := r.fill(ctx, p, d, t); err != nil {
+			return err
+		}
+		err := p.Commit(ctx)
+		var c *CorruptError
+		if !errors.As(err, &c) || damaged == damageAttempts {
+			return err
+		}
+	}
+}
+
+// fill fetches what is missing. Cut connections are taken up again as long as every attempt brings something.
+func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, t *tracker) error {
+	for n := 0; p.Offset() < d.Size; n++ {
+		before := p.Offset()
+		t.seek(before)
+		err := r.fetch(ctx, p, d, t)
+		if err == nil && p.Offset() < d.Size {
+			err = &sendError{io.ErrUnexpectedEOF, true}
+		}
+		if err == nil {
+			return nil
+		}
+		var s *sendError
+		if !errors.As(err, &s) || !s.again || ctx.Err() != nil {
+			return fmt.Errorf("fetch blob %s: %w", d.Digest, err)
+		}
+		if p.Offset() > before {
+			n = 0
+		}
+		if n >= r.timing.attempts {
+			return fmt.Errorf("fetch blob %s: %w", d.Digest, err)
+		}
+		if err := r.timing.pause(ctx, n, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fetch makes one request for what is missing.
+func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor, t *tracker) error {
+	ctx, dog := watch(ctx, r.timing.idle)
+	defer dog.stop()
+	dog.pause() // until there is an answer the transport bounds the time
+	header := http.Header{}
+	if p.Offset() > 0 {
+		header.Set("Range", fmt.Sprintf("bytes=%d-", p.Offset()))
+	}
+	resp, err := r.do(ctx, http.MethodGet, r.url("blobs", d.Digest.String()), header)
+	if err != nil {
+		return err
+	}
+	switch {
+	case resp.StatusCode == http.StatusPartialContent && rangeFrom(resp, p.Offset()):
+	case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusPartialContent, resp.StatusCode == http.StatusRequestedRangeNotSatisfiable:
+		// It does not do ranges.
+		if p.Offset() > 0 {
+			if err := p.Reset(); err != nil {
+				return err
+			}
+			t.seek(0)
+		}
+		if resp.StatusCode != http.StatusOK {
+			resp.Body.Close()
+			return &sendError{fmt.Errorf("unusable answer to a request for a range: %s", resp.Status), true}
+		}
+	case resp.StatusCode == http.StatusNotFound:
+		resp.Body.Close()
+		return &CorruptError{What: "snapshot in the registry", Err: fmt.Errorf("blob %s is gone", d.Digest)}
+	default:
+		return answerError(resp)
+	}
+	dog.kick()
+	body := &watched{resp.Body, dog, t}
+	defer body.Close()
+	return copyBody(ctx, p, body)
+}
+
+// copyBody tells errors of the network, which may pass, from those of the disk.
+func copyBody(ctx context.Context, p *store.Partial, body io.Reader) error {
+	buf := make([]byte, 256<<10)
+	for {
+		n, err := body.Read(buf)
+		if n > 0 {
+			if _, err := p.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			return &sendError{err, temporary(err)}
+		}
+	}
+}
+
+// rangeFrom says whether an answer starts at the byte that was asked for.
+func rangeFrom(resp *http.Response, off int64) bool {
+	return strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", off))
+}

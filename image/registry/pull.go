@@ -1,0 +1,186 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// accept lists what we want to be told about, snapshots or not.
+var accept = strings.Join([]string{
+	ocispec.MediaTypeImageManifest,
+	ocispec.MediaTypeImageIndex,
+	"application/vnd.docker.distribution.manifest.v2+json",
+	"application/vnd.docker.distribution.manifest.list.v2+json",
+}, ", ")
+
+// Resolve asks the registry what ref names.
+func Resolve(ctx context.Context, ref string, o Options) (ocispec.Descriptor, error) {
+	name, at, err := parse(ref, true)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("resolve: %w", err)
+	}
+	r, err := open(ctx, name, at, o)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("resolve %s: %w", ref, err)
+	}
+	defer r.close()
+	d, err := r.manager.Resolve(ctx, at.Reference)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("resolve %s: %w", ref, r.classify(ctx, err))
+	}
+	return d, nil
+}
+
+// Pull fetches the snapshot that ref names and tags it with ref in the local store. What is there is not fetched again, so a
+// pull that was interrupted is resumed by repeating it.
+func Pull(ctx context.Context, dst *store.Store, ref string, o Options) (ocispec.Descriptor, error) {
+	name, at, err := parse(ref, true)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("pull: %w", err)
+	}
+	r, err := open(ctx, name, at, o)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	defer r.close()
+	d, err := pull(ctx, dst, r, o)
+	if err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("pull %s: %w", ref, r.classify(ctx, err))
+	}
+	return d, nil
+}
+
+func pull(ctx context.Context, dst *store.Store, r *repo, o Options) (ocispec.Descriptor, error) {
+	op, err := dst.Begin(ctx)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer op.Close()
+	ctx = r.scoped(ctx, auth.ActionPull)
+	desc, data, err := r.manifest(ctx)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	m, err := store.ParseSnapshot(r.name, desc, data)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+	if err := r.downloadAll(ctx, dst, blobs, desc.Size, o); err != nil {
+		var full *store.DiskFullError
+		if errors.As(err, &full) {
+			// Room first: what was fetched would only be in the way.
+			for _, d := range blobs {
+				err = errors.Join(err, dst.DropPartial(d))
+			}
+			err = errors.Join(err, op.Abandon())
+		}
+		return ocispec.Descriptor{}, err
+	}
+	if err := dst.Push(ctx, desc, bytes.NewReader(data)); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	desc.ArtifactType = m.ArtifactType
+	if err := dst.Tag(ctx, desc, r.name); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return desc, nil
+}
+
+func (r *repo) downloadAll(ctx context.Context, dst *store.Store, blobs []ocispec.Descriptor, manifest int64, o Options) error {
+	sum := newMeter("pull", total(blobs)+manifest, o.Progress)
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(o.concurrency())
+	for _, d := range blobs {
+		group.Go(func() error {
+			if gctx.Err() != nil {
+				return context.Cause(gctx)
+			}
+			t := &tracker{m: sum}
+			ok, err := dst.Exists(gctx, d)
+			if err != nil {
+				return err
+			}
+			if ok {
+				t.seek(d.Size)
+				return nil
+			}
+			return r.download(gctx, dst, d, t)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	sum.add(manifest)
+	return nil
+}
+
+// manifest fetches what the reference names, again where it was cut or damaged on the way.
+func (r *repo) manifest(ctx context.Context) (ocispec.Descriptor, []byte, error) {
+	for n := 0; ; n++ {
+		d, data, err := r.manifestOnce(ctx)
+		var (
+			c *CorruptError
+			s *sendError
+		)
+		again := errors.As(err, &c) && n+1 < damageAttempts || errors.As(err, &s) && s.again && n < r.timing.attempts
+		if !again || ctx.Err() != nil {
+			return d, data, err
+		}
+		if err := r.timing.pause(ctx, n, 0); err != nil {
+			return d, nil, err
+		}
+	}
+}
+
+func (r *repo) manifestOnce(ctx context.Context) (ocispec.Descriptor, []byte, error) {
+	var none ocispec.Descriptor
+	ctx, dog := watch(ctx, r.timing.idle)
+	defer dog.stop()
+	dog.pause()
+	resp, err := r.do(ctx, http.MethodGet, r.url("manifests", r.ref.Reference), http.Header{"Accept": {accept}})
+	if err != nil {
+		return none, nil, fmt.Errorf("fetch manifest: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return none, nil, fmt.Errorf("fetch manifest: %w", answerError(resp))
+	}
+	defer resp.Body.Close()
+	dog.kick()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, store.MaxManifest+1))
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return none, nil, fmt.Errorf("fetch manifest: %w", &sendError{err, temporary(err)})
+	}
+	what := "manifest of " + r.name
+	if len(data) > store.MaxManifest {
+		return none, nil, &CorruptError{What: what, Err: fmt.Errorf("larger than %d bytes", store.MaxManifest)}
+	}
+	mediaType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if err != nil {
+		return none, nil, &CorruptError{What: what, Err: fmt.Errorf("parse Content-Type: %w", err)}
+	}
+	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
+	for _, want := range []string{r.ref.Reference, resp.Header.Get("Docker-Content-Digest")} {
+		// A tag is no digest; a digest by another algorithm cannot be compared.
+		if w := digest.Digest(want); w.Validate() == nil && w.Algorithm() == digest.SHA256 && w != d.Digest {
+			return none, nil, &CorruptError{What: what, Err: fmt.Errorf("it has digest %s, not %s", d.Digest, w)}
+		}
+	}
+	return d, data, nil
+}

@@ -1,0 +1,225 @@
+package registry
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/credentials"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// repo is one repository of a registry.
+type repo struct {
+	name    string             // the reference as normalised
+	ref     registry.Reference // host, repository, and tag, digest or nothing
+	scheme  string
+	client  *auth.Client
+	timing  timing
+	manager *remote.Repository // manifests and referrers
+	asUser  *atomic.Value      // string
+}
+
+// user is who we told the registry to be.
+func (r *repo) user() string {
+	u, _ := r.asUser.Load().(string)
+	return u
+}
+
+// parse splits a reference. latest says whether a name alone means the tag latest.
+func parse(ref string, latest bool) (string, registry.Reference, error) {
+	full, err := store.Normalize(ref)
+	if err != nil {
+		return "", registry.Reference{}, err
+	}
+	if digest.Digest(full).Validate() == nil {
+		return "", registry.Reference{}, &InvalidRefError{Ref: ref, Err: errors.New("a digest alone names no repository")}
+	}
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil {
+		return "", registry.Reference{}, &InvalidRefError{Ref: ref, Err: err}
+	}
+	out := registry.Reference{Registry: reference.Domain(named), Repository: reference.Path(named)}
+	switch d, ok := named.(reference.Digested); {
+	case ok:
+		out.Reference = d.Digest().String()
+	case latest || !reference.IsNameOnly(named):
+		tagged, ok := reference.TagNameOnly(named).(reference.Tagged)
+		if !ok {
+			return "", registry.Reference{}, &InvalidRefError{Ref: ref, Err: errors.New("neither tag nor digest")}
+		}
+		out.Reference = tagged.Tag()
+	}
+	return full, out, nil
+}
+
+// open prepares to speak to the registry of ref. Only a loopback address is contacted here.
+func open(ctx context.Context, name string, ref registry.Reference, o Options) (*repo, error) {
+	certs := o.certs
+	if certs == "" {
+		certs = dockerCerts
+	}
+	conf, err := tlsConfig(ref.Registry, certs, o)
+	if err != nil {
+		return nil, err
+	}
+	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), asUser: new(atomic.Value)}
+	credential, err := r.credentials(o)
+	if err != nil {
+		return nil, err
+	}
+	base := newTransport(conf, o.concurrency())
+	r.client = &auth.Client{
+		Client:     &http.Client{Transport: &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing}},
+		Credential: credential,
+		Cache:      auth.NewCache(),
+		ClientID:   "cryo",
+	}
+	r.client.SetUserAgent("cryo")
+	plain := o.PlainHTTP
+	if !plain && isLoopback(ref.Host()) {
+		plain = !speaksTLS(ctx, ref.Host())
+	}
+	r.scheme = "https"
+	if plain {
+		r.scheme = "http"
+	}
+	// Registries often cannot delete, and what another writer put there meanwhile must stay: SkipReferrersGC.
+	r.manager = &remote.Repository{Client: r.client, Reference: ref, PlainHTTP: plain, SkipReferrersGC: true, MaxMetadataBytes: store.MaxManifest}
+	return r, nil
+}
+
+// credentials returns the source of user names and passwords.
+func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
+	get := auth.StaticCredential(r.ref.Registry, auth.Credential{Username: o.Username, Password: o.Password})
+	if o.Username == "" && o.Password == "" {
+		docker, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+		if err != nil {
+			return nil, &CredentialsError{Host: r.ref.Registry, Err: err}
+		}
+		get = credentials.Credential(docker)
+	}
+	return func(ctx context.Context, host string) (auth.Credential, error) {
+		c, err := get(ctx, host)
+		if err != nil {
+			return c, &CredentialsError{Host: host, Err: err}
+		}
+		if c.Username != "" {
+			r.asUser.Store(c.Username)
+		}
+		return c, nil
+	}, nil
+}
+
+// newTransport returns transports that differ in how long they wait for an answer. HTTP/1.1 only: many connections move many
+// large blobs faster than one.
+func newTransport(conf *tls.Config, connections int) func(answer time.Duration) http.RoundTripper {
+	dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}
+	return func(answer time.Duration) http.RoundTripper {
+		return &http.Transport{
+			Proxy:                 http.ProxyFromEnvironment,
+			DialContext:           dialer.DialContext,
+			TLSClientConfig:       conf.Clone(),
+			TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
+			TLSHandshakeTimeout:   15 * time.Second,
+			ResponseHeaderTimeout: answer,
+			MaxIdleConnsPerHost:   connections,
+			IdleConnTimeout:       30 * time.Second,
+			DisableCompression:    true,
+			WriteBufferSize:       64 << 10,
+			ReadBufferSize:        64 << 10,
+		}
+	}
+}
+
+// close drops idle connections.
+func (r *repo) close() {
+	t, ok := r.client.Client.Transport.(*transport)
+	if !ok {
+		return
+	}
+	for _, base := range []http.RoundTripper{t.base, t.slow} {
+		if c, ok := base.(*http.Transport); ok {
+			c.CloseIdleConnections()
+		}
+	}
+}
+
+// isLoopback follows Docker, which takes registries on loopback addresses without TLS.
+func isLoopback(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// speaksTLS tries a handshake.
+func speaksTLS(ctx context.Context, hostport string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	if _, _, err := net.SplitHostPort(hostport); err != nil {
+		hostport = net.JoinHostPort(hostport, "443")
+	}
+	host, _, _ := net.SplitHostPort(hostport)
+	// Nothing is sent over this connection: it only tells TLS from HTTP.
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true, ServerName: host}}
+	c, err := d.DialContext(ctx, "tcp", hostport)
+	if err == nil {
+		c.Close()
+		return true
+	}
+	var alert tls.AlertError
+	return errors.As(err, &alert) // it speaks TLS and does not like ours
+}
+
+// url of something in the repository.
+func (r *repo) url(kind, name string) string {
+	return r.scheme + "://" + r.ref.Host() + "/v2/" + r.ref.Repository + "/" + kind + "/" + name
+}
+
+// scoped asks for tokens that are good for all that follows.
+func (r *repo) scoped(ctx context.Context, actions ...string) context.Context {
+	return auth.AppendRepositoryScope(ctx, r.ref, actions...)
+}
+
+// do sends a request without a body.
+func (r *repo) do(ctx context.Context, method, url string, header http.Header) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range header {
+		req.Header[k] = v
+	}
+	return r.client.Do(req)
+}
+
+// hasBlob asks whether the registry has a blob.
+func (r *repo) hasBlob(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+	resp, err := r.do(ctx, http.MethodHead, r.url("blobs", d.Digest.String()), nil)
+	if err != nil {
+		return false, err
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		resp.Body.Close()
+		return resp.ContentLength < 0 || resp.ContentLength == d.Size, nil
+	case http.StatusNotFound:
+		resp.Body.Close()
+		return false, nil
+	}
+	return false, answerError(resp)
+}

@@ -1,0 +1,72 @@
+package registry
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// dockerCerts is where Docker keeps registries' certificates, see
+// https://docs.docker.com/engine/security/certificates/.
+const dockerCerts = "/etc/docker/certs.d"
+
+// tlsConfig trusts the system, Docker's authorities for this host and the file in the options.
+func tlsConfig(host, certs string, o Options) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.Insecure}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if o.CAFile != "" {
+		if err := addAuthorities(pool, o.CAFile); err != nil {
+			return nil, err
+		}
+	}
+	if err := addDocker(c, pool, filepath.Join(certs, host)); err != nil {
+		return nil, err
+	}
+	c.RootCAs = pool
+	return c, nil
+}
+
+func addAuthorities(pool *x509.CertPool, path string) error {
+	pem, err := os.ReadFile(path)
+	if err != nil {
+		return &CAFileError{Path: path, Err: err}
+	}
+	if !pool.AppendCertsFromPEM(pem) {
+		return &CAFileError{Path: path, Err: errors.New("no certificate in it")}
+	}
+	return nil
+}
+
+// addDocker reads *.crt as authorities and pairs of *.cert and *.key as our own certificates.
+func addDocker(c *tls.Config, pool *x509.CertPool, dir string) error {
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return &CAFileError{Path: dir, Err: err}
+	}
+	for _, e := range entries {
+		path := filepath.Join(dir, e.Name())
+		switch filepath.Ext(path) {
+		case ".crt":
+			if err := addAuthorities(pool, path); err != nil {
+				return err
+			}
+		case ".cert":
+			pair, err := tls.LoadX509KeyPair(path, strings.TrimSuffix(path, ".cert")+".key")
+			if err != nil {
+				return &CAFileError{Path: path, Err: err}
+			}
+			c.Certificates = append(c.Certificates, pair)
+		}
+	}
+	return nil
+}

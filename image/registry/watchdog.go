@@ -1,0 +1,56 @@
+package registry
+
+import (
+	"context"
+	"io"
+	"time"
+)
+
+// stalledError ends a transfer on which nothing moves any more. It is a net.Error, so it counts as a timeout.
+type stalledError struct{ idle time.Duration }
+
+func (e *stalledError) Error() string   { return "no data for " + e.idle.String() }
+func (e *stalledError) Timeout() bool   { return true }
+func (e *stalledError) Temporary() bool { return true }
+
+// watchdog cancels a context when nobody kicks it for a while.
+type watchdog struct {
+	idle   time.Duration
+	timer  *time.Timer
+	cancel context.CancelCauseFunc
+}
+
+func watch(ctx context.Context, idle time.Duration) (context.Context, *watchdog) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	w := &watchdog{idle: idle, cancel: cancel}
+	w.timer = time.AfterFunc(idle, func() { cancel(&stalledError{idle}) })
+	return ctx, w
+}
+
+func (w *watchdog) kick() { w.timer.Reset(w.idle) }
+
+// pause lets it sleep: from here on somebody else bounds the time.
+func (w *watchdog) pause() { w.timer.Stop() }
+
+func (w *watchdog) stop() {
+	w.timer.Stop()
+	w.cancel(nil)
+}
+
+// watched kicks the watchdog and tells a tracker with every read, and lets the watchdog sleep at the end.
+type watched struct {
+	io.ReadCloser
+	w *watchdog
+	t *tracker
+}
+
+func (r *watched) Read(p []byte) (int, error) {
+	// Small pieces: one read must not take as long as a stall.
+	n, err := r.ReadCloser.Read(p[:min(len(p), 1<<20)])
+	r.w.kick()
+	r.t.add(int64(n))
+	if err != nil {
+		r.w.pause()
+	}
+	return n, err
+}
