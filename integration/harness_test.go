@@ -1,0 +1,125 @@
+package integration
+
+import (
+	"context"
+	"crypto/rand"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// pair is the two shared hosts.
+func pair(t *testing.T) (a, b *lab.Host) {
+	t.Helper()
+	return shared.a, shared.b
+}
+
+// newHost is a host of the test's own, with the base image.
+func newHost(t *testing.T, name string, o lab.HostOptions) *lab.Host {
+	t.Helper()
+	h, err := shared.lab.Host(t.Context(), name, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, leak := range h.Leaks() {
+			t.Error("left behind:", leak)
+		}
+		if err := h.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := h.Import(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// must ends the test unless the command succeeded.
+func must(t *testing.T, r lab.Result) lab.Result {
+	t.Helper()
+	if err := r.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// name is a container's name that no other test has.
+func name(t *testing.T) string {
+	t.Helper()
+	base := strings.ToLower(strings.NewReplacer("/", "-", "_", "-", " ", "-", "=", "-").Replace(t.Name()))
+	return base[max(0, len(base)-40):] + "-" + strings.ToLower(rand.Text()[:6])
+}
+
+// runtimes are the names of the runtime under test and, where only the harness is, of runc's.
+const (
+	runcRuntime = "io.containerd.runc.v2"
+	cryoRuntime = "io.containerd.cryo.v1"
+)
+
+// start runs a container of the base image in the background, and the workload in it as args say, and waits for its
+// answer. The flags are those of "ctr run"; unless they name another, the runtime is cryo's.
+func start(t *testing.T, h *lab.Host, id string, flags []string, args ...string) {
+	t.Helper()
+	startImage(t, h, lab.ImageName, id, flags, args...)
+	await(t, h, id)
+}
+
+// startImage is start with another image, without waiting.
+func startImage(t *testing.T, h *lab.Host, image, id string, flags []string, args ...string) {
+	t.Helper()
+	if !slices.Contains(flags, "--runtime") {
+		flags = append([]string{"--runtime", cryoRuntime}, flags...)
+	}
+	all := slices.Concat([]string{"run", "--detach", "--null-io"}, flags, []string{image, id}, args)
+	if slices.Contains(flags, "--tty") || slices.Contains(flags, "--log-uri") {
+		all = slices.DeleteFunc(all, func(s string) bool { return s == "--null-io" })
+	}
+	cleanup(t, h, id)
+	must(t, h.Ctr(t.Context(), all...))
+}
+
+// cleanup removes a container and its task when the test ends, should they be there.
+func cleanup(t *testing.T, h *lab.Host, id string) {
+	t.Helper()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+		defer cancel()
+		remove(ctx, h, id)
+	})
+}
+
+// remove removes a container, its task and its snapshot, whatever there is of them.
+func remove(ctx context.Context, h *lab.Host, id string) {
+	h.Ctr(ctx, "tasks", "delete", "--force", id)
+	h.Ctr(ctx, "containers", "delete", id)
+}
+
+// await waits until the workload answers that its state is whole.
+func await(t *testing.T, h *lab.Host, id string) lab.Answer {
+	t.Helper()
+	a, err := h.AwaitAnswer(t.Context(), id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !a.OK {
+		t.Fatalf("%s on %s is damaged: %s", id, h.Name, a.Error)
+	}
+	return a
+}
+
+// eventually repeats a check for at most the given time.
+func eventually(t *testing.T, what string, within time.Duration, check func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
+		if check() {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s", what, within)
+		}
+	}
+}

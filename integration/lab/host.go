@@ -1,0 +1,206 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+)
+
+//go:embed host.sh
+var hostScript []byte
+
+// HostOptions differ between hosts. The zero value is right for most.
+type HostOptions struct {
+	Path       []string // directories searched before the others, for programs that are to be replaced
+	Env        []string // further environment of the daemon and of every command
+	NoCRIU     bool     // criu is not in PATH
+	Config     string   // TOML appended to containerd's configuration
+	CryoConfig string   // content of the file CRYO_CONFIG names
+}
+
+// Host is a machine as far as its programs can tell: see the package comment.
+type Host struct {
+	Name    string
+	Dir     string // everything of it
+	Address string // IPv4 address on the lab's bridge
+
+	lab     *Lab
+	options HostOptions
+	init    *exec.Cmd // holds the namespaces
+
+	mu     sync.Mutex
+	daemon *daemon // guarded by mu; nil while stopped
+}
+
+// daemon is a running containerd and the news of its end.
+type daemon struct {
+	command *exec.Cmd
+	done    chan struct{}
+}
+
+// Host starts a host with its containerd.
+func (l *Lab) Host(ctx context.Context, name string, o HostOptions) (*Host, error) {
+	l.mu.Lock()
+	l.addresses++
+	h := &Host{Name: name, Dir: filepath.Join(l.Dir, name), Address: l.instance.address(l.addresses), lab: l, options: o}
+	l.hosts = append(l.hosts, h)
+	l.mu.Unlock()
+	if err := h.boot(ctx); err != nil {
+		return nil, fmt.Errorf("start host %s: %w", name, err)
+	}
+	return h, nil
+}
+
+func (h *Host) boot(ctx context.Context) error {
+	for _, dir := range []string{"containerd", "opt", "run", "tmp", "xdg", "cryo", "home"} {
+		if err := os.MkdirAll(filepath.Join(h.Dir, dir), 0o711); err != nil {
+			return fmt.Errorf("make host directory: %w", err)
+		}
+	}
+	if err := h.writeConfig(); err != nil {
+		return err
+	}
+	if err := h.makeNamespaces(); err != nil {
+		return err
+	}
+	if err := h.plug(ctx); err != nil {
+		return err
+	}
+	return h.StartDaemon(ctx)
+}
+
+// makeNamespaces starts the init process and waits until it has settled.
+func (h *Host) makeNamespaces() error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	cgroup := filepath.Join(h.lab.instance.name(), h.Name)
+	for _, hi := range all {
+		if err := hi.make(filepath.Join(hi.mount, cgroup)); err != nil {
+			return err
+		}
+	}
+	script := filepath.Join(h.Dir, "host.sh")
+	if err := os.WriteFile(script, hostScript, 0o700); err != nil {
+		return fmt.Errorf("write host script: %w", err)
+	}
+	h.init = exec.Command("sh", script, "join", cgroup, filepath.Join(h.Dir, "run"))
+	h.init.Dir = "/"
+	h.init.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	stdout, err := h.init.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("make pipe: %w", err)
+	}
+	var stderr strings.Builder
+	h.init.Stderr = &stderr
+	if err := h.init.Start(); err != nil {
+		return fmt.Errorf("start init: %w", err)
+	}
+	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
+		return fmt.Errorf("make namespaces: %w: %s", errors.Join(h.init.Process.Kill(), h.init.Wait()), stderr.String())
+	}
+	return nil
+}
+
+// plug connects the host to the bridge.
+func (h *Host) plug(ctx context.Context) error {
+	in, pid := h.lab.instance, strconv.Itoa(h.init.Process.Pid)
+	port := fmt.Sprintf("%s-%s", in.name(), h.Address[strings.LastIndexByte(h.Address, '.')+1:])
+	for _, args := range [][]string{
+		{"link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", pid},
+		{"link", "set", port, "master", in.name(), "up"},
+	} {
+		if err := ip(ctx, args...); err != nil {
+			return err
+		}
+	}
+	for _, args := range [][]string{
+		{"ip", "address", "add", h.Address + "/24", "dev", "eth0"},
+		{"ip", "link", "set", "eth0", "up"},
+	} {
+		if r := h.Run(ctx, args...); r.Err() != nil {
+			return r.Err()
+		}
+	}
+	return nil
+}
+
+// Pid is that of the host's init: /proc/PID/root is the host's view of the file system, /proc/PID/ns its namespaces.
+func (h *Host) Pid() int { return h.init.Process.Pid }
+
+// Socket is containerd's socket as seen from outside the host; inside it is the default address.
+func (h *Host) Socket() string { return filepath.Join(h.Dir, "run/containerd/containerd.sock") }
+
+// CryoRoot is cryo's store and working directories, CRYO_ROOT.
+func (h *Host) CryoRoot() string { return filepath.Join(h.Dir, "cryo") }
+
+// Log is the file that containerd and the shims log to.
+func (h *Host) Log() string { return filepath.Join(h.Dir, "containerd.log") }
+
+// Client connects to the host's containerd, with namespace "default". Who makes FIFOs for a task through it must put
+// them below [Host.Dir] (cio.WithFIFODir): /run inside is another than outside.
+func (h *Host) Client() (*containerd.Client, error) {
+	c, err := containerd.New(h.Socket(), containerd.WithDefaultNamespace("default"), containerd.WithTimeout(10*time.Second))
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd of %s: %w", h.Name, err)
+	}
+	return c, nil
+}
+
+// Close ends the host and all that runs on it; [Lab.Close] does it for those still up. What is left in its directory
+// goes with the lab.
+func (h *Host) Close() error {
+	h.lab.mu.Lock()
+	for i, other := range h.lab.hosts {
+		if other == h {
+			h.lab.hosts = append(h.lab.hosts[:i:i], h.lab.hosts[i+1:]...)
+			break
+		}
+	}
+	h.lab.mu.Unlock()
+	return h.stop()
+}
+
+// stop kills whatever is in the host's cgroups.
+func (h *Host) stop() error {
+	all, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for left := 1; left > 0; {
+		left = 0
+		for _, hi := range all {
+			left += killTree(filepath.Join(hi.mount, h.lab.instance.name(), h.Name))
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("stop host %s: %d cgroups are left", h.Name, left)
+		}
+		if left > 0 {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if h.init != nil && h.init.Process != nil {
+		_ = h.init.Wait() // it was killed
+	}
+	h.mu.Lock()
+	d := h.daemon
+	h.mu.Unlock()
+	if d != nil {
+		<-d.done
+	}
+	return nil
+}

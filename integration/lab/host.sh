@@ -1,0 +1,42 @@
+# Becomes the init of a lab's host: a sleeping process that holds the host's namespaces.
+# Started as: sh host.sh join NAME RUN, with NAME the host's cgroup below each hierarchy and RUN its /run.
+set -eu
+
+# hierarchies: one line each: type, mount point, super block options.
+hierarchies() {
+	sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \([^ ]*\) .* - \(cgroup2\{0,1\}\) [^ ]* \([^ ]*\)$/\2 \1 \3/p' /proc/self/mountinfo
+}
+
+case $1 in
+join)
+	# The cgroup this process is in when it unshares becomes the root of the new cgroup namespace.
+	hierarchies | while read -r _ point _; do
+		echo $$ >"$point/$2/cgroup.procs"
+	done
+	exec unshare --mount --cgroup --net --propagation private sh "$0" settle "$3"
+	;;
+settle)
+	mount --bind "$2" /run
+	mount --make-private /run
+	found=$(hierarchies)
+	echo "$found" | while read -r type point options; do
+		umount -l "$point"
+		case $type in
+		cgroup2) mount -t cgroup2 none "$point" ;;
+		*) mount -t cgroup -o "$(echo "$options" | sed 's/^rw,//; s/^name=/none,&/')" none "$point" ;;
+		esac
+		# With cgroup v2 a cgroup with members cannot hand controllers on.
+		mkdir -p "$point/daemon"
+		for name in cpuset.cpus cpuset.mems; do
+			if [ "$type" = cgroup ] && [ -e "$point/$name" ]; then
+				cat "$point/$name" >"$point/daemon/$name"
+			fi
+		done
+		echo $$ >"$point/daemon/cgroup.procs"
+		echo "$point/daemon/cgroup.procs"
+	done >/run/cgroups
+	ip link set lo up
+	echo ready
+	exec sleep infinity
+	;;
+esac

@@ -1,0 +1,176 @@
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// ImageName is the base image's name as imported; a copy in a registry has the registry's.
+const ImageName = "cryo.test/base:1"
+
+// Image is the lab's base image, made without any network: a static busybox and the workload program, nothing else.
+type Image struct {
+	Path   string        // OCI archive
+	Digest digest.Digest // of the manifest
+}
+
+// Import loads the base image into the host's containerd, as [ImageName], and unpacks it.
+func (h *Host) Import(ctx context.Context) error {
+	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", h.lab.image.Path).Err()
+}
+
+// Seed pushes the base image of the host to a registry as "base:1" and gives its reference there, by which the
+// other hosts, which have not imported it, can pull it. The host gets the image under that name too.
+func (h *Host) Seed(ctx context.Context, r *Registry) (string, error) {
+	ref := r.Reference("base:1")
+	for _, args := range [][]string{
+		{"images", "tag", "--force", ImageName, ref},
+		append([]string{"images", "push"}, append(r.CtrFlags(), ref)...),
+	} {
+		if result := h.Ctr(ctx, args...); result.Err() != nil {
+			return "", result.Err()
+		}
+	}
+	return ref, nil
+}
+
+// CtrFlags are what "ctr images push" and "pull" need for this registry.
+func (r *Registry) CtrFlags() []string {
+	var flags []string
+	if r.options.TLS {
+		flags = append(flags, "--tlscacert", r.CA)
+	} else {
+		flags = append(flags, "--plain-http")
+	}
+	if r.options.Auth != Anonymous {
+		flags = append(flags, "--user", User+":"+Password)
+	}
+	return flags
+}
+
+// applets are the names busybox gets in the image.
+const applets = "sh ls cat echo sleep ps kill id stat mkdir rm mv cp ln touch dd df mount umount env printf head tail wc " +
+	"sha256sum true false test stty tty nc wget ip free grep sed sync chmod chown readlink seq sort tr hostname date"
+
+// file is one entry of the image's layer.
+type file struct {
+	name    string
+	mode    int64
+	content []byte
+	link    string
+}
+
+func imageFiles(busybox, workload []byte) []file {
+	files := []file{
+		{name: "bin/", mode: 0o755}, {name: "dev/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "proc/", mode: 0o755},
+		{name: "root/", mode: 0o700}, {name: "run/", mode: 0o755}, {name: "sys/", mode: 0o755}, {name: "tmp/", mode: 0o1777},
+		{name: "var/", mode: 0o755}, {name: "work/", mode: 0o777},
+		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/work:/bin/sh\n")},
+		{name: "etc/group", mode: 0o644, content: []byte("root:x:0:\nalice:x:1000:\nstaff:x:2000:alice\n")},
+		{name: "etc/motd", mode: 0o644, content: []byte("as in the image\n")},
+		{name: "bin/busybox", mode: 0o755, content: busybox},
+		{name: "bin/workload", mode: 0o755, content: workload},
+	}
+	for _, applet := range strings.Fields(applets) {
+		files = append(files, file{name: "bin/" + applet, mode: 0o777, link: "busybox"})
+	}
+	return files
+}
+
+// writeImage writes an OCI image layout as a tar archive. The same programs give the same digest.
+func writeImage(name, workload string) (Image, error) {
+	busyboxPath, err := exec.LookPath("busybox")
+	if err != nil {
+		return Image{}, &MissingError{"no busybox", "run: make deps"}
+	}
+	busybox, err := os.ReadFile(busyboxPath)
+	if err != nil {
+		return Image{}, fmt.Errorf("read busybox: %w", err)
+	}
+	program, err := os.ReadFile(workload)
+	if err != nil {
+		return Image{}, fmt.Errorf("read workload: %w", err)
+	}
+	var layer bytes.Buffer
+	if err := writeTar(&layer, imageFiles(busybox, program)); err != nil {
+		return Image{}, err
+	}
+	config := ocispec.Image{
+		Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
+		Config:   ocispec.ImageConfig{Env: []string{"PATH=/bin"}, Cmd: []string{"workload", "count"}},
+		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer.Bytes())}},
+	}
+	archive := layout{{name: "oci-layout", mode: 0o644, content: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
+	manifest := ocispec.Manifest{
+		Versioned: specs.Versioned{SchemaVersion: 2},
+		MediaType: ocispec.MediaTypeImageManifest,
+		Config:    archive.addJSON(ocispec.MediaTypeImageConfig, config),
+		Layers:    []ocispec.Descriptor{archive.add(ocispec.MediaTypeImageLayer, layer.Bytes())},
+	}
+	desc := archive.addJSON(ocispec.MediaTypeImageManifest, manifest)
+	desc.Annotations = map[string]string{"io.containerd.image.name": ImageName, ocispec.AnnotationRefName: "1"}
+	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{desc}})
+	if err != nil {
+		return Image{}, fmt.Errorf("encode image index: %w", err)
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return Image{}, fmt.Errorf("write image: %w", err)
+	}
+	defer f.Close()
+	if err := writeTar(f, append(archive, file{name: "index.json", mode: 0o644, content: index})); err != nil {
+		return Image{}, err
+	}
+	return Image{Path: name, Digest: desc.Digest}, f.Close()
+}
+
+// layout collects the files of an OCI image layout.
+type layout []file
+
+func (l *layout) add(mediaType string, content []byte) ocispec.Descriptor {
+	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))}
+	*l = append(*l, file{name: path.Join("blobs/sha256", d.Digest.Encoded()), mode: 0o644, content: content})
+	return d
+}
+
+func (l *layout) addJSON(mediaType string, value any) ocispec.Descriptor {
+	content, err := json.Marshal(value)
+	if err != nil {
+		panic(err) // the types are ours and always encode
+	}
+	return l.add(mediaType, content)
+}
+
+func writeTar(w io.Writer, files []file) error {
+	t := tar.NewWriter(w)
+	for _, f := range files {
+		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg, Linkname: f.link, ModTime: time.Unix(0, 0)}
+		switch {
+		case f.link != "":
+			h.Typeflag = tar.TypeSymlink
+		case strings.HasSuffix(f.name, "/"):
+			h.Typeflag = tar.TypeDir
+		}
+		if err := t.WriteHeader(h); err != nil {
+			return fmt.Errorf("write tar header %s: %w", f.name, err)
+		}
+		if _, err := t.Write(f.content); err != nil {
+			return fmt.Errorf("write tar entry %s: %w", f.name, err)
+		}
+	}
+	return t.Close()
+}

@@ -1,0 +1,174 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// instances is how many labs fit on a machine: each takes a /24 of 10.213.0.0/16.
+const instances = 250
+
+// instance is a lab's number, from which the names of all it leaves in the system follow.
+type instance struct {
+	number int
+	dir    string
+	lock   *os.File // flocked while the owner lives
+}
+
+// claim takes the first free number and clears what an owner that died left under it.
+func claim(parent string) (*instance, error) {
+	if err := os.MkdirAll(parent, 0o711); err != nil {
+		return nil, fmt.Errorf("make lab directory: %w", err)
+	}
+	var claimed *instance
+	for n := 1; n <= instances; n++ {
+		dir := filepath.Join(parent, strconv.Itoa(n))
+		_, err := os.Stat(dir)
+		if claimed != nil && err != nil {
+			continue
+		}
+		in, err := lockInstance(n, dir)
+		if err != nil {
+			return nil, err
+		}
+		if in == nil {
+			continue
+		}
+		if err := in.sweep(); err != nil {
+			return nil, fmt.Errorf("clear lab %d: %w", n, err)
+		}
+		if claimed != nil {
+			if err := in.release(); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		claimed = in
+	}
+	if claimed == nil {
+		return nil, fmt.Errorf("claim lab in %s: all %d numbers are taken", parent, instances)
+	}
+	return claimed, nil
+}
+
+// lockInstance is nil where somebody else holds the number.
+func lockInstance(n int, dir string) (*instance, error) {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("make lab directory: %w", err)
+	}
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	if errors.Is(err, os.ErrNotExist) { // its owner has just removed it
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open lab lock: %w", err)
+	}
+	held := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+	// The name may meanwhile be gone or another file.
+	if a, err := os.Stat(path); held && err == nil {
+		if b, err := f.Stat(); err == nil && os.SameFile(a, b) {
+			return &instance{number: n, dir: dir, lock: f}, nil
+		}
+	}
+	return nil, f.Close()
+}
+
+// release removes the directory and frees the number.
+func (in *instance) release() error {
+	return errors.Join(os.RemoveAll(in.dir), in.lock.Close())
+}
+
+func (in *instance) name() string { return "cryo" + strconv.Itoa(in.number) }
+
+func (in *instance) address(host int) string { return fmt.Sprintf("10.213.%d.%d", in.number, host) }
+
+// makeBridge gives the machine an address of its own in the lab's network.
+func (in *instance) makeBridge(ctx context.Context) error {
+	for _, args := range [][]string{
+		{"link", "add", in.name(), "type", "bridge"},
+		{"address", "add", in.address(1) + "/24", "dev", in.name()},
+		{"link", "set", in.name(), "up"},
+	} {
+		if err := ip(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ip(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "ip", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// sweep ends every process of the lab and removes what it made, the directory's lock excepted. It may be repeated.
+func (in *instance) sweep() error {
+	errs := []error{in.removeCgroups()}
+	links, err := os.ReadDir("/sys/class/net")
+	errs = append(errs, err)
+	for _, link := range links {
+		if name := link.Name(); name == in.name() || strings.HasPrefix(name, in.name()+"-") {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			if err := ip(ctx, "link", "delete", name); err != nil && exists("/sys/class/net/"+name) {
+				errs = append(errs, err)
+			}
+			cancel()
+		}
+	}
+	errs = append(errs, in.unmount())
+	entries, err := os.ReadDir(in.dir)
+	errs = append(errs, err)
+	for _, e := range entries {
+		if e.Name() != "lock" {
+			errs = append(errs, os.RemoveAll(filepath.Join(in.dir, e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unmount undoes mounts under the lab's directory in the machine's own mount namespace; there should be none.
+func (in *instance) unmount() error {
+	points, err := mountPoints("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for i := len(points) - 1; i >= 0; i-- {
+		if strings.HasPrefix(points[i], in.dir+"/") {
+			errs = append(errs, os.NewSyscallError("umount "+points[i], syscall.Unmount(points[i], syscall.MNT_DETACH)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// mountPoints reads the fifth field of a mountinfo file, see proc_pid_mountinfo(5).
+func mountPoints(path string) ([]string, error) {
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	var points []string
+	for line := range strings.Lines(string(content)) {
+		if fields := strings.Fields(line); len(fields) > 4 {
+			points = append(points, fields[4])
+		}
+	}
+	return points, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}

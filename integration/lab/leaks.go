@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Leaks lists what the hosts' containers and clients left behind on hosts that should be idle by now: processes,
+// mounts, cgroups, sockets, temporary and working files. It waits a little for what is about to go.
+func (l *Lab) Leaks() []string {
+	l.mu.Lock()
+	hosts := slices.Clone(l.hosts)
+	l.mu.Unlock()
+	var found []string
+	for _, h := range hosts {
+		found = append(found, h.Leaks()...)
+	}
+	return found
+}
+
+// Leaks is [Lab.Leaks] of one host.
+func (h *Host) Leaks() []string {
+	deadline := time.Now().Add(5 * time.Second)
+	for {
+		found := slices.Concat(h.leakedProcesses(), h.leakedCgroups(), h.leakedMounts(), h.leakedFiles())
+		if len(found) == 0 || time.Now().After(deadline) {
+			for i := range found {
+				found[i] = h.Name + ": " + found[i]
+			}
+			return found
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// leakedProcesses are all in the host's cgroups but its init, its daemon and registries.
+func (h *Host) leakedProcesses() []string {
+	own := map[int]bool{h.Pid(): true}
+	h.mu.Lock()
+	if h.daemon != nil {
+		own[h.daemon.command.Process.Pid] = true
+	}
+	h.mu.Unlock()
+	h.lab.mu.Lock()
+	for _, r := range h.lab.registries {
+		if r.options.Host == h && r.command != nil {
+			own[r.command.Process.Pid] = true
+		}
+	}
+	h.lab.mu.Unlock()
+	seen := map[int]bool{}
+	var found []string
+	for _, dir := range h.cgroups() {
+		for _, pid := range members(dir) {
+			if own[pid] || seen[pid] {
+				continue
+			}
+			seen[pid] = true
+			line, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+			found = append(found, fmt.Sprintf("process %d: %s", pid, bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
+		}
+	}
+	return found
+}
+
+// cgroups lists the host's cgroups in all hierarchies.
+func (h *Host) cgroups() []string {
+	all, _ := hierarchies()
+	var dirs []string
+	for _, hi := range all {
+		dirs = append(dirs, subtree(filepath.Join(hi.mount, h.lab.instance.name(), h.Name))...)
+	}
+	return dirs
+}
+
+// leakedCgroups are those of containers: below a parent such as default, which runc leaves.
+func (h *Host) leakedCgroups() []string {
+	var found []string
+	for _, dir := range h.cgroups() {
+		_, below, _ := strings.Cut(dir, "/"+h.lab.instance.name()+"/"+h.Name+"/")
+		if strings.Count(below, "/") == 1 {
+			found = append(found, "cgroup "+dir)
+		}
+	}
+	return found
+}
+
+// leakedMounts are those below the host's /run, where bundles are, and below its directory.
+func (h *Host) leakedMounts() []string {
+	points, err := mountPoints(filepath.Join("/proc", strconv.Itoa(h.Pid()), "mountinfo"))
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var found []string
+	for _, point := range points {
+		if strings.HasPrefix(point, "/run/") || strings.HasPrefix(point, h.Dir+"/") {
+			found = append(found, "mount "+point)
+		}
+	}
+	return found
+}
+
+// leakedFiles are those in directories that an idle host has empty.
+func (h *Host) leakedFiles() []string {
+	var found []string
+	for _, pattern := range []string{
+		"tmp/*", "xdg/*", "cryo/work/*", "run/containerd/s/*", "run/containerd/fifo/*",
+		"run/containerd/io.containerd.runtime.v2.task/*/*", "run/containerd/runc/*/*", "containerd/io.containerd.runtime.v2.task/*/*",
+	} {
+		paths, _ := filepath.Glob(filepath.Join(h.Dir, pattern)) // the patterns are well formed
+		for _, path := range paths {
+			found = append(found, "file "+path)
+		}
+	}
+	return found
+}

@@ -1,0 +1,5 @@
+package main
+
+const childName = "child"
+
+func child([]string) error { return nil }
