@@ -86,10 +86,15 @@ func startImage(t *testing.T, h *lab.Host, image, id string, flags []string, arg
 func cleanup(t *testing.T, h *lab.Host, id string) {
 	t.Helper()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
-		defer cancel()
-		remove(ctx, h, id)
+		remove(cleanupContext(t), h, id)
 	})
+}
+
+// cleanupContext is for commands in t.Cleanup, where the test's own context has ended.
+func cleanupContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // remove removes a container, its task and its snapshot, whatever there is of them.
