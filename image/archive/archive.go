@@ -3,25 +3,43 @@
 package archive
 
 import (
-	"context"
+	"fmt"
 	"strings"
-
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/cryo-project/cryo/image/store"
 )
+
+// location is where a snapshot lies outside of the store.
+type location struct {
+	text string // as the user wrote it
+	tar  bool
+	path string
+	tag  string // may be empty; a tag or a whole reference
+}
 
 // IsLocation says whether a name given by a user is a location of this package and not a reference.
 func IsLocation(s string) bool {
 	return strings.HasPrefix(s, "oci:") || strings.HasPrefix(s, "oci-archive:")
 }
 
-// Export writes the snapshot desc to a location. It gets the location's tag there, or else the name ref.
-func Export(ctx context.Context, src *store.Store, desc ocispec.Descriptor, ref, location string) error {
-	panic("not yet")
+// parseLocation splits as skopeo does: the path ends at the first colon.
+func parseLocation(s string) (location, error) {
+	l := location{text: s}
+	rest, ok := strings.CutPrefix(s, "oci-archive:")
+	if ok {
+		l.tar = true
+	} else if rest, ok = strings.CutPrefix(s, "oci:"); !ok {
+		return l, &LocationError{Location: s, Reason: "it starts neither with oci: nor with oci-archive:"}
+	}
+	var tagged bool
+	l.path, l.tag, tagged = strings.Cut(rest, ":")
+	switch {
+	case l.path == "":
+		return l, &LocationError{Location: s, Reason: "the path is missing"}
+	case strings.ContainsRune(s, 0):
+		return l, &LocationError{Location: s, Reason: "it holds a NUL byte"}
+	case tagged && l.tag == "":
+		return l, &LocationError{Location: s, Reason: "nothing follows the last colon"}
+	}
+	return l, nil
 }
 
-// Import reads a snapshot from a location into the store and tags it with the name that it has there, which it returns.
-func Import(ctx context.Context, dst *store.Store, location string) (ref string, desc ocispec.Descriptor, err error) {
-	panic("not yet")
-}
+func (l location) String() string { return fmt.Sprintf("%q", l.text) }

@@ -1,0 +1,208 @@
+package archive
+
+import (
+	"archive/tar"
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// annotationName is what containerd names an imported image by.
+const annotationName = "io.containerd.image.name"
+
+// Export writes the snapshot desc to a location. It gets the location's tag there, or else the name ref. A directory may hold
+// other images already, an archive is replaced as a whole. The same snapshot and name give the same archive, byte for byte.
+func Export(ctx context.Context, src *store.Store, desc ocispec.Descriptor, ref, location string) error {
+	l, err := parseLocation(location)
+	if err != nil {
+		return err
+	}
+	op, err := src.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("export to %s: %w", l, err)
+	}
+	defer op.Close()
+	e, err := newExport(ctx, src, desc, ref, l)
+	if err != nil {
+		return fmt.Errorf("export to %s: %w", l, err)
+	}
+	if l.tar {
+		err = e.toTar(ctx)
+	} else {
+		err = e.toDir(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("export to %s: %w", l, mapError(l, err))
+	}
+	return nil
+}
+
+// export is a snapshot on its way out.
+type export struct {
+	src   *store.Store
+	l     location
+	entry ocispec.Descriptor   // for index.json
+	blobs []ocispec.Descriptor // each once, in the order of their digests
+}
+
+func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, ref string, l location) (*export, error) {
+	name := l.tag
+	if name == "" {
+		full, err := store.Normalize(ref)
+		if err != nil {
+			return nil, err
+		}
+		name = full
+	}
+	data, err := store.ReadAll(ctx, src, desc, store.MaxManifest)
+	if err != nil {
+		return nil, err
+	}
+	m, err := store.ParseSnapshot(ref, desc, data)
+	if err != nil {
+		return nil, err
+	}
+	entry := ocispec.Descriptor{
+		MediaType:    desc.MediaType,
+		Digest:       desc.Digest,
+		Size:         desc.Size,
+		ArtifactType: m.ArtifactType,
+		Annotations:  map[string]string{ocispec.AnnotationRefName: name},
+	}
+	if full, ok := fullName(name); ok {
+		entry.Annotations[annotationName] = full
+	}
+	blobs := append([]ocispec.Descriptor{desc, m.Config}, m.Layers...)
+	slices.SortFunc(blobs, func(a, b ocispec.Descriptor) int { return strings.Compare(string(a.Digest), string(b.Digest)) })
+	blobs = slices.CompactFunc(blobs, func(a, b ocispec.Descriptor) bool { return a.Digest == b.Digest })
+	return &export{src: src, l: l, entry: entry, blobs: blobs}, nil
+}
+
+func layoutJSON() []byte {
+	return []byte(`{"imageLayoutVersion":"` + ocispec.ImageLayoutVersion + `"}`)
+}
+
+func indexOf(entries ...ocispec.Descriptor) ocispec.Index {
+	return ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: entries}
+}
+
+// copyBlob verifies as it copies: a damaged blob is not passed on.
+func (e *export) copyBlob(ctx context.Context, w io.Writer, d ocispec.Descriptor) error {
+	rc, err := e.src.Fetch(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer rc.Close()
+	v := d.Digest.Verifier()
+	n, err := io.Copy(io.MultiWriter(w, v), contextReader{ctx, rc})
+	if err != nil {
+		return fmt.Errorf("copy blob %s: %w", d.Digest, err)
+	}
+	if n != d.Size || !v.Verified() {
+		return &store.CorruptError{What: "blob " + d.Digest.String(), Err: errors.New("content does not have this digest")}
+	}
+	return nil
+}
+
+// toTar writes beside the file and renames, so that no part of an archive is ever there.
+func (e *export) toTar(ctx context.Context) (err error) {
+	dir := filepath.Dir(e.l.path)
+	f, err := os.CreateTemp(dir, "."+filepath.Base(e.l.path)+"-")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		f.Close()
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	buf := bufio.NewWriterSize(f, 1<<20)
+	if err := e.writeTar(ctx, buf); err != nil {
+		return err
+	}
+	if err := buf.Flush(); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), e.l.path); err != nil {
+		return err
+	}
+	return syncDir(dir)
+}
+
+func (e *export) writeTar(ctx context.Context, w io.Writer) error {
+	index, err := json.Marshal(indexOf(e.entry))
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(w)
+	// Small files first: who reads a stream knows soon what comes.
+	for _, f := range []struct {
+		name string
+		data []byte
+	}{{ocispec.ImageLayoutFile, layoutJSON()}, {ocispec.ImageIndexFile, index}} {
+		if err := t.WriteHeader(&tar.Header{Name: f.name, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(f.data))}); err != nil {
+			return err
+		}
+		if _, err := t.Write(f.data); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{"blobs/", "blobs/sha256/"} {
+		if err := t.WriteHeader(&tar.Header{Name: dir, Typeflag: tar.TypeDir, Mode: 0o700}); err != nil {
+			return err
+		}
+	}
+	for _, d := range e.blobs {
+		if err := t.WriteHeader(&tar.Header{Name: blobName(d.Digest), Typeflag: tar.TypeReg, Mode: 0o600, Size: d.Size}); err != nil {
+			return err
+		}
+		if err := e.copyBlob(ctx, t, d); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}
+
+func blobName(d digest.Digest) string {
+	return path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
+}
+
+// contextReader ends with the context.
+type contextReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (r contextReader) Read(p []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.r.Read(p)
+}

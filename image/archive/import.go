@@ -1,0 +1,224 @@
+package archive
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// Import reads a snapshot from a location into the store and tags it with the name that it has there, which it returns. All of it
+// is verified; where something is wrong nothing of it stays in the store. A location without a tag must hold one manifest only.
+// A snapshot whose name there is just a tag is named after the file or directory.
+func Import(ctx context.Context, dst *store.Store, location string) (ref string, desc ocispec.Descriptor, err error) {
+	l, err := parseLocation(location)
+	if err != nil {
+		return "", desc, err
+	}
+	ref, desc, err = importFrom(ctx, dst, l)
+	if err != nil {
+		return "", ocispec.Descriptor{}, fmt.Errorf("import from %s: %w", l, l.classify(ctx, err))
+	}
+	return ref, desc, nil
+}
+
+// classify makes an error for users.
+func (l location) classify(ctx context.Context, err error) error {
+	var (
+		broken *damagedTar
+		hint   interface{ Hint() string }
+	)
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.As(err, &hint):
+		return err
+	case errors.As(err, &broken):
+		return damaged(l, broken.err)
+	case errors.Is(err, fs.ErrNotExist):
+		return &MissingError{Location: l.text, Err: err}
+	}
+	return mapError(l, err)
+}
+
+func importFrom(ctx context.Context, dst *store.Store, l location) (string, ocispec.Descriptor, error) {
+	none := ocispec.Descriptor{}
+	lay, err := openLayout(ctx, l)
+	if err != nil {
+		return "", none, err
+	}
+	defer lay.Close()
+	index, err := readIndex(lay)
+	if err != nil {
+		return "", none, err
+	}
+	entry, err := choose(l, index)
+	if err != nil {
+		return "", none, err
+	}
+	ref, err := l.name(entry)
+	if err != nil {
+		return "", none, err
+	}
+	op, err := dst.Begin(ctx)
+	if err != nil {
+		return "", none, err
+	}
+	desc, err := copyIn(ctx, dst, fetcher{lay}, entry, ref)
+	if err != nil {
+		return "", none, errors.Join(err, op.Abandon())
+	}
+	return ref, desc, op.Close()
+}
+
+func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.Descriptor, ref string) (ocispec.Descriptor, error) {
+	desc := ocispec.Descriptor{MediaType: entry.MediaType, Digest: entry.Digest, Size: entry.Size}
+	data, err := store.ReadAll(ctx, src, desc, store.MaxManifest)
+	if err != nil {
+		return desc, err
+	}
+	m, err := store.ParseSnapshot(ref, desc, data)
+	if err != nil {
+		return desc, err
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(4)
+	seen := make(map[digest.Digest]bool)
+	for _, d := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
+		if seen[d.Digest] {
+			continue
+		}
+		seen[d.Digest] = true
+		group.Go(func() error {
+			rc, err := src.Fetch(gctx, d)
+			if err != nil {
+				return err
+			}
+			defer rc.Close()
+			return dst.Push(gctx, d, rc)
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return desc, err
+	}
+	if err := dst.Push(ctx, desc, bytes.NewReader(data)); err != nil {
+		return desc, err
+	}
+	desc.ArtifactType = m.ArtifactType
+	return desc, dst.Tag(ctx, desc, ref)
+}
+
+// readIndex reads oci-layout and index.json.
+func readIndex(lay layout) (ocispec.Index, error) {
+	data, err := readSmall(lay, ocispec.ImageLayoutFile, 64<<10)
+	if err != nil {
+		return ocispec.Index{}, err
+	}
+	var v ocispec.ImageLayout
+	if err := json.Unmarshal(data, &v); err != nil {
+		return ocispec.Index{}, &damagedTar{fmt.Errorf("oci-layout: %w", err)}
+	}
+	if v.Version != ocispec.ImageLayoutVersion {
+		return ocispec.Index{}, &damagedTar{fmt.Errorf("oci-layout: version %.40q, want %q", v.Version, ocispec.ImageLayoutVersion)}
+	}
+	if data, err = readSmall(lay, ocispec.ImageIndexFile, maxIndex); err != nil {
+		return ocispec.Index{}, err
+	}
+	i, err := store.ParseIndex(data)
+	if err != nil {
+		return i, &damagedTar{fmt.Errorf("index.json: %w", err)}
+	}
+	return i, nil
+}
+
+func readSmall(lay layout, name string, limit int64) ([]byte, error) {
+	rc, size, err := lay.open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer rc.Close()
+	if size > limit {
+		return nil, &damagedTar{fmt.Errorf("%s has %d bytes, at most %d are allowed", name, size, limit)}
+	}
+	data, err := io.ReadAll(io.LimitReader(rc, limit))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return data, nil
+}
+
+// choose finds the entry that the location means.
+func choose(l location, index ocispec.Index) (ocispec.Descriptor, error) {
+	var tags []string
+	for _, d := range index.Manifests {
+		name := d.Annotations[ocispec.AnnotationRefName]
+		if l.tag != "" && (name == l.tag || sameName(name, l.tag)) {
+			return d, nil
+		}
+		if name == "" {
+			name = d.Digest.String()
+		}
+		tags = append(tags, name)
+	}
+	switch {
+	case l.tag != "":
+		if i := slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Digest.String() == l.tag }); i >= 0 {
+			return index.Manifests[i], nil
+		}
+		return ocispec.Descriptor{}, &MissingError{Location: l.text, Tags: tags}
+	case len(tags) == 0:
+		return ocispec.Descriptor{}, &MissingError{Location: l.text, Err: errors.New("it is empty")}
+	case len(tags) > 1:
+		return ocispec.Descriptor{}, &AmbiguousError{Location: l.text, Tags: tags}
+	}
+	return index.Manifests[0], nil
+}
+
+// fullName normalises what is more than a tag.
+func fullName(name string) (string, bool) {
+	if !strings.ContainsAny(name, "/:@") || digest.Digest(name).Validate() == nil {
+		return "", false
+	}
+	full, err := store.Normalize(name)
+	return full, err == nil
+}
+
+func sameName(a, b string) bool {
+	x, ok := fullName(a)
+	y, ok2 := fullName(b)
+	return ok && ok2 && x == y
+}
+
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
+// name is what the snapshot is called in the store.
+func (l location) name(entry ocispec.Descriptor) (string, error) {
+	tag := entry.Annotations[ocispec.AnnotationRefName]
+	for _, n := range []string{tag, entry.Annotations[annotationName]} {
+		if full, ok := fullName(n); ok {
+			return full, nil
+		}
+	}
+	if tag == "" {
+		tag = "latest"
+	}
+	base := filepath.Base(l.path)
+	base = strings.Trim(notInNames.ReplaceAllString(strings.ToLower(strings.TrimSuffix(base, ".tar")), "-"), "-")
+	if base == "" {
+		base = "imported"
+	}
+	return store.Normalize(base + ":" + tag)
+}
