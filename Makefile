@@ -1,0 +1,104 @@
+# cryo's build. "make help" lists the targets.
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS   += --no-builtin-rules
+
+VERSION  ?= 0.1.0-dev
+REVISION ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+FUZZTIME ?= 1m
+# Further flags of go test, for example: make integration TESTFLAGS='-run TestShim -v'
+TESTFLAGS ?=
+
+GO       := go
+BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
+BINARIES := containerd-shim-cryo-v1 cryo
+PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
+UNIT      = $(shell $(GO) list ./... | grep -v '/integration$$')
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
+
+.PHONY: deps
+deps: ## install what building and testing needs: Debian packages where they are missing, and CRIU
+	@if command -v apt-get >/dev/null; then \
+		missing=(); \
+		for package in $(PACKAGES); do \
+			dpkg-query -W -f '$${Status}' "$$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$$package"); \
+		done; \
+		if [ "$${#missing[@]}" -gt 0 ]; then \
+			echo "installing $${missing[*]}"; \
+			apt-get update -q; \
+			DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$${missing[@]}"; \
+		fi; \
+	else \
+		echo "no apt-get here; needed are the equivalents of: $(PACKAGES)"; \
+	fi
+	@contrib/criu/install >/dev/null
+
+.PHONY: build
+build: ## build cryo's programs into bin/
+	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name; done
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload
+
+.PHONY: tools
+tools: bin/tools/.built ## build the pinned containerd, runc, registry and others into bin/tools/
+
+# runc needs cgo for libseccomp; the rest is static.
+bin/tools/.built: integration/tools/go.mod integration/tools/go.sum integration/tools/tools.go
+	@echo "building the pinned tools; the first time takes some minutes"
+	@mkdir -p bin/tools
+	@cd integration/tools; \
+	packages=$$(sed -n 's/^\t_ "\(.*\)"$$/\1/p' tools.go | grep -v opencontainers/runc); \
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/tools/ $$packages; \
+	CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w" -tags seccomp -o ../../bin/tools/ github.com/opencontainers/runc
+	@touch $@
+
+.PHONY: test
+test: deps unit integration ## run the unit tests and the integration tests
+
+.PHONY: unit
+unit: ## run the unit tests
+	$(GO) test $(TESTFLAGS) $(UNIT)
+
+.PHONY: integration
+integration: deps build tools ## run the integration tests: real containerds, runc, CRIU and registries (as root)
+	$(GO) test -count=1 -timeout 45m $(TESTFLAGS) ./integration
+
+.PHONY: lint
+lint: tools ## check formatting, go vet, staticcheck and the syntax of scripts
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
+	$(GO) vet ./...
+	bin/tools/staticcheck ./...
+	@for script in $$(git grep -lE '^#!.*\bbash$$'); do bash -n "$$script"; done
+	@for script in $$(git ls-files '*.sh'); do sh -n "$$script"; done
+
+.PHONY: fuzz
+fuzz: ## run every fuzz target for FUZZTIME (1m)
+	@for package in $$($(GO) list ./...); do \
+		for target in $$($(GO) test -list '^Fuzz' "$$package" | grep '^Fuzz' || true); do \
+			echo "$$package $$target"; \
+			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \
+		done; \
+	done
+
+.PHONY: demo
+demo: deps build tools ## snapshot a container on one host and restore it on another, with private containerds
+	@$(GO) run ./integration/demo
+
+.PHONY: install
+install: build ## install cryo and the shim below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix bin/,$(BINARIES))
+	@d=$(DESTDIR)$(PREFIX)/share; \
+	mkdir -p $$d/bash-completion/completions $$d/zsh/site-functions $$d/fish/vendor_completions.d; \
+	bin/cryo completion bash >$$d/bash-completion/completions/cryo; \
+	bin/cryo completion zsh >$$d/zsh/site-functions/_cryo; \
+	bin/cryo completion fish >$$d/fish/vendor_completions.d/cryo.fish
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
