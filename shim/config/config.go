@@ -36,7 +36,7 @@ type Dump struct {
 	GhostLimit int64 `toml:"ghost-limit"`
 	// Timeout, in seconds, is for stopping all processes. Default 30.
 	Timeout int64 `toml:"timeout"`
-	// NetworkLock is iptables, nftables or skip. Default: nftables where the nft program is there, else CRIU's own.
+	// NetworkLock is iptables, nftables or skip. Default: CRIU's own, iptables; nftables where only nft is installed.
 	NetworkLock string `toml:"network-lock"`
 }
 

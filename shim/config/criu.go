@@ -49,15 +49,19 @@ func (c Config) ExportPath() error {
 
 // CRIUOptions are the options of every dump and restore.
 func (c Config) CRIUOptions() criu.Options {
+	// CRIU 4.1.1 crashes on any network-lock in a configuration file it gets from runc, so only what must be said is said.
 	lock := c.Dump.NetworkLock
-	if lock == "" {
-		if _, err := exec.LookPath("nft"); err == nil {
-			lock = "nftables"
-		}
+	if lock == "" && !installed("iptables-restore") && installed("nft") {
+		lock = "nftables"
 	}
 	return criu.Options{
 		GhostLimit:  c.Dump.GhostLimit << 20,
 		Timeout:     time.Duration(c.Dump.Timeout) * time.Second,
 		NetworkLock: lock,
 	}
+}
+
+func installed(program string) bool {
+	_, err := exec.LookPath(program)
+	return err == nil
 }
