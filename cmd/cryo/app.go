@@ -1,0 +1,49 @@
+package main
+
+import (
+	"context"
+	"io"
+
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/config"
+)
+
+// app is what all subcommands share.
+type app struct {
+	stdout, stderr io.Writer
+	progress       progress
+
+	namespace, address string // of containerd
+	root, configPath   string
+	debug, json        bool
+}
+
+// config reads the configuration; flags and environment win over it.
+func (a *app) config() (config.Config, error) {
+	c, err := config.Load(a.configPath)
+	if err != nil {
+		return c, err
+	}
+	if a.root != "" {
+		c.Root = a.root
+	}
+	return c, nil
+}
+
+// store opens the local store.
+func (a *app) store() (*store.Store, error) {
+	c, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	return store.Open(c.Root)
+}
+
+// closing closes what cannot fail in a way that matters to the user, and says so to who debugs.
+func closing(ctx context.Context, what string, c io.Closer) {
+	if err := c.Close(); err != nil {
+		log.G(ctx).WithError(err).WithField("what", what).Debug("close")
+	}
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/types/runc/options"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/rootfs"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// restore finds the snapshot, plans, and brings the container to life.
+func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
+	options, err := f.registry.resolve(a)
+	if err != nil {
+		return err
+	}
+	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	ctx, client, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, "containerd", client)
+	if f.name != "" {
+		if err := a.checkName(ctx, client, f.name); err != nil {
+			return err // before anything is fetched
+		}
+	}
+	work, err := s.Work(ctx)
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, "work", work)
+	ref, desc, err := a.locate(ctx, s, ref, f.pull, options)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	snapshot, err := image.Open(ctx, s, desc)
+	if err != nil {
+		return err
+	}
+	p, err := a.plan(ctx, client, snapshot, ref, f)
+	if err != nil {
+		return err
+	}
+	for _, w := range p.warnings {
+		a.warn("%s", w)
+	}
+	task, img, err := a.bring(ctx, client, s, p, f, options, work.Dir)
+	if err != nil {
+		return &failedError{op: "restore", name: p.name, err: err}
+	}
+	a.progress.stop()
+	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
+		Image: img.Name(), Seconds: time.Since(start).Seconds(), Warnings: p.warnings}
+	if a.json {
+		return a.printJSON(r)
+	}
+	a.line("%s", r.Container)
+	return nil
+}
+
+// bring makes the container and its task. If it fails, or ctx ends, nothing of them is left.
+func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, f restoreFlags, o registry.Options, work string) (_ containerd.Task, _ containerd.Image, err error) {
+	var u undo
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, u.run(ctx))
+		}
+	}()
+	ctx, done, err := client.WithLease(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("lease: %w", err)
+	}
+	// Last of all, whatever happens: without the lease, containerd may collect what nothing refers to.
+	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	img, err := baseImage(ctx, client, p, o, &u)
+	if err != nil {
+		return nil, nil, err
+	}
+	images := filepath.Join(work, "images")
+	if err := p.snapshot.Unpack(ctx, s, images, image.UnpackOptions{Progress: a.report()}); err != nil {
+		return nil, nil, full(s.Root(), err)
+	}
+	container, err := a.create(ctx, client, s, p, img, &u)
+	if err != nil {
+		return nil, nil, err
+	}
+	task, err := a.start(ctx, client, container, p, f, images, filepath.Join(work, "criu"), &u)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := context.Cause(ctx); err != nil {
+		return nil, nil, err
+	}
+	u.release()
+	return task, img, nil
+}
+
+// full gives an error that means a full disk its type.
+func full(dir string, err error) error {
+	if strings.Contains(strings.ToLower(err.Error()), "no space left on device") {
+		return &fullError{dir: dir, err: err}
+	}
+	return err
+}
+
+// create makes the container: rootfs of the base image, the snapshot's difference applied, and the specification.
+func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, u *undo) (containerd.Container, error) {
+	sn := client.SnapshotService(p.snapshotter)
+	key := p.name
+	if _, err := sn.Stat(ctx, key); err == nil {
+		return nil, fmt.Errorf("make the rootfs of %s: %w", p.name, &nameTakenError{name: p.name, namespace: a.namespace})
+	}
+	rootFS := containerd.WithNewSnapshot(key, img)
+	if l := p.spec.Linux; l != nil && len(l.UIDMappings) > 0 && len(l.GIDMappings) > 0 {
+		rootFS = containerd.WithUserNSRemappedSnapshot(key, img, l.UIDMappings, l.GIDMappings)
+	}
+	u.add("remove rootfs "+key, func(ctx context.Context) error { return ignoreNotFound(sn.Remove(ctx, key)) })
+	c := p.snapshot.Config
+	container, err := client.NewContainer(ctx, p.name,
+		containerd.WithSnapshotter(p.snapshotter),
+		rootFS,
+		func(ctx context.Context, _ *containerd.Client, c *containers.Container) error {
+			return applyRootFS(ctx, client, s, p, c.SnapshotKey)
+		},
+		containerd.WithSpec(p.spec),
+		containerd.WithRuntime(p.runtime, runtimeOptions(p.spec)),
+		containerd.WithContainerLabels(containerLabels(c.Container.Labels, a.namespace, p.name, p.snapshot.Descriptor.Digest.String(), p.ref)),
+	)
+	if errdefs.IsAlreadyExists(err) {
+		return nil, &nameTakenError{name: p.name, namespace: a.namespace}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create the container: %w", full("containerd's root", err))
+	}
+	u.add("remove container "+p.name, func(ctx context.Context) error { return ignoreNotFound(container.Delete(ctx)) })
+	return container, nil
+}
+
+func ignoreNotFound(err error) error {
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+// applyRootFS puts what the snapshot's container had changed into its new rootfs.
+func applyRootFS(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, key string) error {
+	if _, ok := p.snapshot.RootFS(); !ok {
+		return nil
+	}
+	mounts, err := client.SnapshotService(p.snapshotter).Mounts(ctx, key)
+	if err != nil {
+		return fmt.Errorf("find the new rootfs: %w", err)
+	}
+	return mount.WithTempMount(ctx, mounts, func(root string) error {
+		return p.snapshot.ReadRootFS(ctx, s, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
+	})
+}
+
+// runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.
+func runtimeOptions(spec *specs.Spec) *options.Options {
+	systemd := spec.Linux != nil && strings.Count(spec.Linux.CgroupsPath, ":") == 2
+	return &options.Options{SystemdCgroup: systemd}
+}
+
+// start makes the task out of CRIU's images and lets it run.
+func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, images, criuWork string, u *undo) (containerd.Task, error) {
+	if err := os.Mkdir(criuWork, 0o700); err != nil {
+		return nil, fmt.Errorf("make a working directory: %w", err)
+	}
+	id := container.ID()
+	asked := ctx
+	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container, asked.Err() != nil) })
+	task, err := container.NewTask(ctx, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
+		o := runtimeOptions(p.spec)
+		o.CriuImagePath, o.CriuWorkPath = images, criuWork
+		info.Options = o
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create the task: %w", errgrpc.ToNative(err))
+	}
+	if err := task.Start(ctx); err != nil {
+		return nil, fmt.Errorf("restore the processes: %w", errgrpc.ToNative(err))
+	}
+	return task, nil
+}
+
+// removeTask ends and removes the task of a container, if it has one. Where the call that makes it was cancelled, the task
+// may come a moment later.
+func removeTask(ctx context.Context, container containerd.Container, cancelled bool) error {
+	task, err := container.Task(ctx, nil)
+	for range 10 {
+		if !cancelled || !errdefs.IsNotFound(err) {
+			break
+		}
+		time.Sleep(200 * time.Millisecond)
+		task, err = container.Task(ctx, nil)
+	}
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = task.Delete(ctx, containerd.WithProcessKill)
+	return ignoreNotFound(err)
+}
+
+// taskIO says where the container's output goes: to the log, or nowhere. A terminal keeps its FIFOs, so that
+// ctr task attach and nerdctl attach find it.
+func taskIO(spec *specs.Spec, f restoreFlags) cio.Creator {
+	terminal := spec.Process != nil && spec.Process.Terminal
+	switch {
+	case f.log != nil && terminal:
+		return cio.TerminalLogURI(f.log)
+	case f.log != nil:
+		return cio.LogURI(f.log)
+	case terminal:
+		return cio.NewCreator(cio.WithTerminal, cio.WithStreams(strings.NewReader(""), io.Discard, nil))
+	}
+	return cio.NullIO
+}

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/diff"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	containerdrootfs "github.com/containerd/containerd/v2/pkg/rootfs"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/rootfs"
+)
+
+// layerWriter writes the rootfs difference as an uncompressed OCI layer.
+type layerWriter func(ctx context.Context, w io.Writer) error
+
+// capture takes what a frozen container changed in its rootfs into the directory work, and returns who makes a layer of
+// it afterwards. It is all that happens between dump and resume, so with overlayfs it is a plain copy.
+func capture(ctx context.Context, client *containerd.Client, info containers.Container, work string) (layerWriter, error) {
+	sn := client.SnapshotService(info.Snapshotter)
+	mounts, err := sn.Mounts(ctx, info.SnapshotKey)
+	if err != nil {
+		return nil, fmt.Errorf("find the rootfs of %s: %w", info.ID, err)
+	}
+	upper := upperDir(mounts)
+	if upper == "" {
+		return captureDiff(ctx, client, sn, info, work)
+	}
+	copied := filepath.Join(work, "upper")
+	if _, err := rootfs.Capture(ctx, copied, upper); err != nil {
+		return nil, err
+	}
+	stat, err := sn.Stat(ctx, info.SnapshotKey)
+	if err != nil {
+		return nil, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
+	}
+	return func(ctx context.Context, w io.Writer) error {
+		return withView(ctx, client, sn, stat.Parent, filepath.Base(work), func(lower string) error {
+			return rootfs.Diff(ctx, w, lower, copied)
+		})
+	}, nil
+}
+
+// upperDir gives the directory where overlayfs keeps what changed; empty if the rootfs is of another kind.
+func upperDir(mounts []mount.Mount) string {
+	if len(mounts) != 1 || mounts[0].Type != "overlay" {
+		return ""
+	}
+	for _, o := range mounts[0].Options {
+		if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
+			return dir
+		}
+	}
+	return ""
+}
+
+// withView mounts a committed snapshot, read-only, for as long as f runs.
+func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, parent, unique string, f func(root string) error) (err error) {
+	ctx, done, err := client.WithLease(ctx)
+	if err != nil {
+		return fmt.Errorf("lease: %w", err)
+	}
+	defer func() { err = errors.Join(err, done(context.WithoutCancel(ctx))) }()
+	key := "cryo-view-" + unique
+	mounts, err := sn.View(ctx, key, parent)
+	if err != nil {
+		return fmt.Errorf("view the base image: %w", err)
+	}
+	defer func() { err = errors.Join(err, sn.Remove(context.WithoutCancel(ctx), key)) }()
+	return mount.WithReadonlyTempMount(ctx, mounts, f)
+}
+
+// captureDiff has containerd compare the rootfs with its base, for snapshotters other than overlayfs. That takes longer
+// than a copy, and the container stands still meanwhile.
+func captureDiff(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, info containers.Container, work string) (_ layerWriter, err error) {
+	ctx, done, err := client.WithLease(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("lease: %w", err)
+	}
+	defer func() { err = errors.Join(err, done(context.WithoutCancel(ctx))) }()
+	desc, err := containerdrootfs.CreateDiff(ctx, info.SnapshotKey, sn, client.DiffService(), diff.WithMediaType(ocispec.MediaTypeImageLayer))
+	if err != nil {
+		return nil, fmt.Errorf("compare the rootfs with its image: %w", err)
+	}
+	r, err := client.ContentStore().ReaderAt(ctx, desc)
+	if err != nil {
+		return nil, fmt.Errorf("read the rootfs difference: %w", err)
+	}
+	defer r.Close()
+	path := filepath.Join(work, "rootfs.tar")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("keep the rootfs difference: %w", err)
+	}
+	_, err = io.Copy(f, content.NewReader(r))
+	if err := errors.Join(err, f.Close()); err != nil {
+		return nil, fmt.Errorf("keep the rootfs difference: %w", err)
+	}
+	if err := client.ContentStore().Delete(context.WithoutCancel(ctx), desc.Digest); err != nil && !errdefs.IsNotFound(err) {
+		return nil, fmt.Errorf("remove containerd's copy of the rootfs difference: %w", err)
+	}
+	return func(_ context.Context, w io.Writer) error {
+		f, err := os.Open(path)
+		if err != nil {
+			return fmt.Errorf("read the rootfs difference: %w", err)
+		}
+		defer f.Close()
+		if _, err := io.Copy(w, f); err != nil {
+			return fmt.Errorf("write the rootfs difference: %w", err)
+		}
+		return nil
+	}, nil
+}

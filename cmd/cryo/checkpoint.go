@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// checkpointFlags are the choices of cryo checkpoint.
+type checkpointFlags struct {
+	leaveRunning, push         bool
+	tcp, locks, externalUnix   bool
+	compression                string
+	segmentSize                string
+	segmentBytes               int64 // of segmentSize
+	workers                    int
+	registry                   registryFlags
+	container, ref, normalized string
+}
+
+type checkpointResult struct {
+	Reference string  `json:"reference"`
+	Digest    string  `json:"digest"`
+	Container string  `json:"container"`
+	Size      int64   `json:"size"`   // bytes of all blobs
+	Memory    int64   `json:"memory"` // bytes in the container, zero pages included
+	Freeze    float64 `json:"freeze"` // seconds the container stood still
+	Dump      float64 `json:"dump"`   // of which CRIU
+	RootFS    float64 `json:"rootfs"` // of which capture of the writable layer
+	Pack      float64 `json:"pack"`   // afterwards
+	Running   bool    `json:"running"`
+	Pushed    bool    `json:"pushed"`
+}
+
+func newCheckpoint(a *app) *cobra.Command {
+	var f checkpointFlags
+	cmd := &cobra.Command{
+		Use:   "checkpoint NAME REF",
+		Short: "Take a snapshot of a running container",
+		Long: `checkpoint takes a snapshot of the container NAME (its id, or the name nerdctl gave it) and keeps it as REF.
+
+The container stands still while its memory is dumped and its files are copied. With --leave-running it goes on as
+soon as that is done, and everything else follows while it runs. Without, it ends once the snapshot is safe on
+disk; if anything fails before, it goes on.`,
+		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
+  cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
+  cryo checkpoint web web:before-upgrade --tcp-established`,
+		Args: exactly("NAME", "REF"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			f.container, f.ref = args[0], args[1]
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.checkpoint(cmd, f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.BoolVar(&f.leaveRunning, "leave-running", false, "let the container run on after the snapshot")
+	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
+	flags.BoolVar(&f.tcp, "tcp-established", false, "keep established TCP connections")
+	flags.BoolVar(&f.locks, "file-locks", false, "keep locks on files")
+	flags.BoolVar(&f.externalUnix, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
+	flags.StringVar(&f.compression, "compression", "zstd", "of memory: zstd, or none")
+	flags.StringVar(&f.segmentSize, "segment-size", "256MiB", "memory that one layer of the snapshot covers, a power of two")
+	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one a core)")
+	f.registry.register(cmd)
+	return cmd
+}
+
+// check looks at everything that can be wrong before the container is touched.
+func (f *checkpointFlags) check() error {
+	wrong := func(format string, args ...any) error {
+		return &usageError{command: "cryo checkpoint", problem: fmt.Sprintf(format, args...)}
+	}
+	if archive.IsLocation(f.ref) {
+		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", f.ref)
+	}
+	var err error
+	if f.normalized, err = store.Normalize(f.ref); err != nil {
+		return err
+	}
+	if !slices.Contains([]string{"zstd", "none"}, f.compression) {
+		return wrong("--compression %q is neither zstd nor none", f.compression)
+	}
+	if f.segmentBytes, err = parseSize(f.segmentSize); err != nil {
+		return wrong("--segment-size: %v", err)
+	}
+	if f.segmentBytes < 1<<20 || f.segmentBytes > 16<<30 || bits.OnesCount64(uint64(f.segmentBytes)) != 1 {
+		return wrong("--segment-size %s is not a power of two between 1 MiB and 16 GiB", f.segmentSize)
+	}
+	if f.workers < 0 {
+		return wrong("--workers %d is negative", f.workers)
+	}
+	return nil
+}
+
+// checkpoint takes the snapshot, names it, and sends it away if that is wanted.
+func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
+	ctx := cmd.Context()
+	options, err := f.registry.resolve(a)
+	if err != nil {
+		return err
+	}
+	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	ctx, client, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, "containerd", client)
+	desc, result, err := a.take(ctx, client, s, f)
+	if err != nil {
+		return err
+	}
+	if f.push {
+		if err := a.pushTaken(cmd, s, f, desc, options); err != nil {
+			return err
+		}
+		result.Pushed = true
+	}
+	a.progress.stop()
+	if a.json {
+		return a.printJSON(result)
+	}
+	a.line("%s", result.Digest)
+	a.line("%s: %s of memory in %s, frozen %s (dump %s, files %s), packed in %s", f.ref, size(result.Memory), size(result.Size),
+		seconds(result.Freeze), seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
+	return nil
+}
+
+func (a *app) pushTaken(cmd *cobra.Command, s *store.Store, f checkpointFlags, desc ocispec.Descriptor, o registry.Options) error {
+	op, err := s.Begin(cmd.Context())
+	if err != nil {
+		return &pushError{ref: f.ref, err: err}
+	}
+	defer closing(cmd.Context(), "operation", op)
+	if err := registry.Push(cmd.Context(), s, f.ref, desc, o); err != nil {
+		return &pushError{ref: f.ref, err: err}
+	}
+	return nil
+}

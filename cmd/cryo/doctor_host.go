@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/host"
+)
+
+func checkUser(context.Context, *patient) []examined {
+	if os.Geteuid() != 0 {
+		return found("user", trouble, "run cryo as root (sudo)", "not root")
+	}
+	return found("user", good, "", "root")
+}
+
+func checkConfig(_ context.Context, p *patient) []examined {
+	if p.configErr != nil {
+		return found("configuration", trouble, hintOf(p.configErr), "%v", p.configErr)
+	}
+	return found("configuration", good, "", "root %s", p.config.Root)
+}
+
+func checkKernel(ctx context.Context, p *patient) []examined {
+	facts, err := host.Collect(ctx, host.Options{Root: p.root, CRIU: p.criu})
+	if err != nil {
+		return found("kernel", trouble, "mount /proc", "%v", err)
+	}
+	return found("kernel", good, "", "%s %s, %s", facts.Kernel, facts.Architecture, facts.CPUModel)
+}
+
+func checkCgroup(_ context.Context, p *patient) []examined {
+	if host.CgroupVersion(p.root) == 2 {
+		return found("cgroups", good, "", "version 2")
+	}
+	return found("cgroups", worry, "start the kernel with systemd.unified_cgroup_hierarchy=1; snapshots go only between hosts of one version",
+		"version 1: freezing takes several attempts at times")
+}
+
+func checkNetwork(context.Context, *patient) []examined {
+	for _, program := range []string{"nft", "iptables-restore"} {
+		if path, err := exec.LookPath(program); err == nil {
+			return found("network lock", good, "", "%s", path)
+		}
+	}
+	return found("network lock", worry, "install nftables, or iptables", "neither nft nor iptables: --tcp-established does not work")
+}
+
+func checkOverlay(_ context.Context, p *patient) []examined {
+	known, err := os.ReadFile(filepath.Join(p.root, "proc/filesystems"))
+	if err == nil && strings.Contains(string(known), "\toverlay\n") {
+		return found("overlayfs", good, "", "in the kernel")
+	}
+	return found("overlayfs", worry, "modprobe overlay", "not loaded: files are compared instead of copied while the container stands still")
+}
+
+func checkDisk(_ context.Context, p *patient) []examined {
+	dir := p.config.Root
+	var s unix.Statfs_t
+	for {
+		err := unix.Statfs(dir, &s)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || dir == "/" {
+			return found("disk", trouble, "choose another root in the configuration", "%s: %v", dir, err)
+		}
+		dir = filepath.Dir(dir)
+	}
+	free := int64(s.Bavail) * s.Bsize
+	const little = 4 << 30
+	if free < little {
+		return found("disk", worry, "make room under "+p.config.Root+", or choose another root in the configuration", "%s free under %s", size(free), p.config.Root)
+	}
+	return found("disk", good, "", "%s free under %s", size(free), p.config.Root)
+}
+
+func checkGPU(_ context.Context, p *patient) []examined {
+	driver, err := os.ReadFile(filepath.Join(p.root, "proc/driver/nvidia/version"))
+	if err != nil {
+		return found("gpu", good, "", "none")
+	}
+	first, _, _ := strings.Cut(string(driver), "\n")
+	return found("gpu", note, "", "%s; containers that use it cannot be checkpointed yet", strings.Join(strings.Fields(first), " "))
+}

@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/host"
+)
+
+func checkContainerd(ctx context.Context, p *patient) []examined {
+	p.paths = filepath.SplitList(os.Getenv("PATH"))
+	ctx, client, err := p.app.connect(ctx)
+	if err != nil {
+		return found("containerd", trouble, hintOf(err), "%v", err)
+	}
+	defer closing(ctx, "containerd", client)
+	version, err := client.Version(ctx)
+	if err != nil {
+		return found("containerd", trouble, "see containerd's log", "%v", err)
+	}
+	if paths := daemonPaths(p.app.address); paths != nil {
+		p.paths = paths
+	}
+	if v := strings.TrimPrefix(version.Version, "v"); strings.HasPrefix(v, "0.") || strings.HasPrefix(v, "1.") {
+		return found("containerd", worry, "use containerd 2.0 or later; cryo is tested with 2.4", "%s at %s", version.Version, p.app.address)
+	}
+	return found("containerd", good, "", "%s at %s", version.Version, p.app.address)
+}
+
+// daemonPaths is the PATH of the process behind a unix socket, where containerd looks for shims and shims for runc and
+// criu; nil where it cannot be told.
+func daemonPaths(address string) []string {
+	conn, err := net.DialTimeout("unix", strings.TrimPrefix(address, "unix://"), time.Second)
+	if err != nil {
+		return nil
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return nil
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	if err := raw.Control(func(fd uintptr) { peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || peerErr != nil {
+		return nil
+	}
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", peer.Pid))
+	if err != nil {
+		return nil
+	}
+	for v := range strings.SplitSeq(string(environ), "\x00") {
+		if path, ok := strings.CutPrefix(v, "PATH="); ok {
+			return filepath.SplitList(path)
+		}
+	}
+	return nil
+}
+
+// lookup finds a program in directories.
+func lookup(program string, dirs []string) (string, error) {
+	for _, dir := range dirs {
+		if path, err := exec.LookPath(filepath.Join(dir, program)); err == nil && filepath.IsAbs(path) {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not in %s", program, strings.Join(dirs, ":"))
+}
+
+func checkShim(_ context.Context, p *patient) []examined {
+	path, err := lookup(shimName, p.paths)
+	if err != nil {
+		return found("shim", trouble, "put "+shimName+" into a directory of containerd's PATH, such as /usr/local/bin", "%v", err)
+	}
+	return found("shim", good, "", "%s", path)
+}
+
+func checkRunc(ctx context.Context, p *patient) []examined {
+	path, err := lookup("runc", p.paths)
+	if err != nil {
+		return found("runc", trouble, "install runc 1.2 or later", "%v", err)
+	}
+	r, err := host.RuncVersion(ctx, path)
+	switch {
+	case err != nil:
+		return found("runc", trouble, "install runc 1.2 or later", "%v", err)
+	case !r.Seccomp:
+		return found("runc", worry, "install a runc with seccomp", "%s at %s, built without seccomp: containers with a seccomp profile cannot be restored", r.Version, r.Path)
+	}
+	return found("runc", good, "", "%s at %s", r.Version, r.Path)
+}
+
+func checkCRIU(ctx context.Context, p *patient) []examined {
+	path, err := p.config.FindCRIU()
+	if err != nil {
+		return found("criu", trouble, hintOf(err), "%v", err)
+	}
+	version, err := host.CRIUVersion(ctx, path)
+	if err != nil {
+		return found("criu", trouble, hintOf(&criu.MissingError{}), "%v", err)
+	}
+	if !criu.AtLeast(version, criu.Minimum) {
+		return found("criu", trouble, hintOf(&criu.MissingError{}), "%s at %s is older than %s", version, path, criu.Minimum)
+	}
+	all := found("criu", good, "", "%s at %s", version, path)
+	out, err := criuCheck(ctx, path)
+	if err != nil {
+		return append(all, found("criu check", trouble, "use a kernel with CONFIG_CHECKPOINT_RESTORE and what else criu check names", "%s", out)...)
+	}
+	return append(all, found("criu check", good, "", "%s", out)...)
+}
+
+// criuCheck has CRIU look at the kernel, and gives what it says of it, in one line.
+func criuCheck(ctx context.Context, path string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, append([]string{"check"}, args...)...).CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil && text == "" {
+		text = err.Error()
+	}
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "Error") {
+			return strings.TrimSpace(line), err
+		}
+	}
+	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
+		text = text[i+1:]
+	}
+	return text, err
+}
+
+// checkFeatures are those of the kernel that make things faster, or that only some containers need.
+func checkFeatures(ctx context.Context, p *patient) []examined {
+	if p.criu == "" {
+		return nil
+	}
+	var all []examined
+	for _, f := range []struct{ name, feature, without string }{
+		{"soft-dirty", "mem_dirty_track", "memory cannot be dumped ahead of the freeze"},
+		{"userfaultfd", "uffd-noncoop", "memory cannot be filled after a restore"},
+		{"time namespaces", "timens", "containers that have one cannot be restored"},
+	} {
+		_, err := criuCheck(ctx, p.criu, "--feature", f.feature)
+		var exit *exec.ExitError
+		switch {
+		case err == nil:
+			all = append(all, found(f.name, good, "", "in the kernel")...)
+		case errors.As(err, &exit):
+			all = append(all, found(f.name, note, "", "not in the kernel: %s", f.without)...)
+		default:
+			all = append(all, found(f.name, note, "", "%v", err)...)
+		}
+	}
+	return all
+}

@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// usageError says that the command line makes no sense. Its kind is InvalidArgument.
+type usageError struct {
+	command     string
+	problem     string
+	suggestions []string
+}
+
+func (e *usageError) Error() string { return e.problem }
+
+func (e *usageError) Hint() string {
+	if len(e.suggestions) > 0 {
+		return "did you mean " + strings.Join(e.suggestions, " or ") + "?"
+	}
+	return "see " + e.command + " --help"
+}
+
+func (e *usageError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
+
+// noContainerError says that containerd has no such container. Its kind is NotFound.
+type noContainerError struct{ name, namespace string }
+
+func (e *noContainerError) Error() string {
+	return fmt.Sprintf("find container %s: containerd's namespace %s has none of this name", e.name, e.namespace)
+}
+
+func (e *noContainerError) Hint() string {
+	return "list them with ctr -n " + e.namespace + " containers ls, or name another namespace with --namespace"
+}
+
+func (e *noContainerError) Is(target error) bool { return target == errdefs.ErrNotFound }
+
+// notRunningError says that the container has no process to take a snapshot of. Its kind is FailedPrecondition.
+type notRunningError struct{ name, status string }
+
+func (e *notRunningError) Error() string {
+	return fmt.Sprintf("checkpoint %s: the container is %s, not running", e.name, e.status)
+}
+
+func (e *notRunningError) Hint() string { return "start it first: ctr task start, or nerdctl start" }
+
+func (e *notRunningError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+
+// runtimeError says that another runtime than cryo's runs the container. Its kind is FailedPrecondition.
+type runtimeError struct{ name, runtime string }
+
+func (e *runtimeError) Error() string {
+	return fmt.Sprintf("checkpoint %s: it runs under %s, not under cryo's runtime", e.name, e.runtime)
+}
+
+func (e *runtimeError) Hint() string {
+	return "start it with --runtime " + runtimeNames[1] + " (ctr run, nerdctl run); a container keeps the runtime it was created with"
+}
+
+func (e *runtimeError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+
+// nameTakenError says that a container of this name exists. Its kind is AlreadyExists.
+type nameTakenError struct{ name, namespace string }
+
+func (e *nameTakenError) Error() string {
+	return fmt.Sprintf("restore as %s: containerd's namespace %s has a container of this name", e.name, e.namespace)
+}
+
+func (e *nameTakenError) Hint() string { return "choose another with --name, or remove that one first" }
+
+func (e *nameTakenError) Is(target error) bool { return target == errdefs.ErrAlreadyExists }
+
+// daemonError says that containerd cannot be reached. Its kind is Unavailable.
+type daemonError struct {
+	address string
+	err     error
+}
+
+func (e *daemonError) Error() string {
+	return fmt.Sprintf("reach containerd at %s: %v", e.address, e.err)
+}
+
+func (e *daemonError) Hint() string {
+	return "see that containerd runs and that you may use its socket, or name it with --address"
+}
+
+func (e *daemonError) Unwrap() error { return e.err }
+
+func (e *daemonError) Is(target error) bool { return target == errdefs.ErrUnavailable }
+
+// fullError says that CRIU found no space for its images. Its kind is ResourceExhausted.
+type fullError struct {
+	dir string
+	err error
+}
+
+func (e *fullError) Error() string { return e.err.Error() }
+
+func (e *fullError) Hint() string {
+	return "make room under " + e.dir + " (a checkpoint needs the container's memory twice for a while), or use another place with --root"
+}
+
+func (e *fullError) Unwrap() error { return e.err }
+
+func (e *fullError) Is(target error) bool { return target == errdefs.ErrResourceExhausted }
+
+// lostError says that a checkpoint cost the container its processes. Its kind is Internal.
+type lostError struct{ err error }
+
+func (e *lostError) Error() string { return e.err.Error() }
+
+func (e *lostError) Hint() string { return "restore it from an earlier snapshot: cryo ls" }
+
+func (e *lostError) Unwrap() error { return e.err }
+
+func (e *lostError) Is(target error) bool { return target == errdefs.ErrInternal }
+
+// failedError says that an operation did not come about and that all is as before. Its kind is its cause's, else Aborted.
+type failedError struct {
+	op, name string
+	err      error
+	hint     string
+}
+
+func (e *failedError) Error() string { return fmt.Sprintf("%s %s: %v", e.op, e.name, e.err) }
+
+func (e *failedError) Hint() string {
+	if e.hint != "" {
+		return e.hint
+	}
+	return "" // the cause may have one
+}
+
+func (e *failedError) Unwrap() error { return e.err }
+
+func (e *failedError) Is(target error) bool {
+	return target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.err), errdefs.ErrUnknown)
+}
+
+// pushError says that a snapshot is safe here and did not reach the registry. Its kind is its cause's.
+type pushError struct {
+	ref string
+	err error
+}
+
+func (e *pushError) Error() string { return e.err.Error() }
+
+func (e *pushError) Hint() string {
+	hint := "the snapshot is in the local store: cryo push " + e.ref + " sends what is missing"
+	if more := hintOf(e.err); more != "" {
+		hint = more + "\n" + hint
+	}
+	return hint
+}
+
+func (e *pushError) Unwrap() error { return e.err }
+
+// interruptedError says that a signal ended the work.
+type interruptedError struct{ err error }
+
+func (e *interruptedError) Error() string { return "interrupted: " + e.err.Error() }
+
+func (e *interruptedError) Unwrap() []error { return []error{errInterrupted, e.err} }
+
+// hintOf gives the first hint in an error's tree; empty if there is none.
+func hintOf(err error) string {
+	if err == nil {
+		return ""
+	}
+	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
+		return h.Hint()
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		return hintOf(u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if h := hintOf(e); h != "" {
+				return h
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/host"
+)
+
+// facts looks over this host. Without a CRIU that is new enough it fails.
+func (a *app) facts(ctx context.Context, features []string) (host.Facts, error) {
+	c, err := a.config()
+	if err != nil {
+		return host.Facts{}, err
+	}
+	path, err := c.FindCRIU()
+	if err != nil {
+		return host.Facts{}, err
+	}
+	version, err := host.CRIUVersion(ctx, path)
+	if err != nil {
+		return host.Facts{}, &criu.MissingError{Path: path, Err: err}
+	}
+	if !criu.AtLeast(version, criu.Minimum) {
+		return host.Facts{}, &criu.MissingError{Path: path, Version: version}
+	}
+	return host.Collect(ctx, host.Options{CRIU: path, Features: features})
+}
+
+// target is this host as the rules of fit see it. A missing CRIU is for them to find.
+func (a *app) target(ctx context.Context, features []string) (fit.Target, error) {
+	c, err := a.config()
+	if err != nil {
+		return fit.Target{}, err
+	}
+	path, err := c.FindCRIU()
+	if err != nil {
+		path = "criu" // is not there either
+	}
+	facts, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
+	if err != nil {
+		return fit.Target{}, err
+	}
+	t := fit.Target{Host: image.Host(facts), PathExists: exists}
+	if runc, err := host.RuncVersion(ctx, ""); err == nil {
+		t.Seccomp = runc.Seccomp
+	}
+	return t, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// neededFeatures names what the kernel must have, in CRIU's words, for what a container is made of.
+func neededFeatures(spec *specs.Spec) []string {
+	if spec.Linux == nil {
+		return nil
+	}
+	for _, ns := range spec.Linux.Namespaces {
+		if ns.Type == specs.TimeNamespace {
+			return []string{"timens"}
+		}
+	}
+	return nil
+}

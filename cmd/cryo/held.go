@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/runc/options"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+)
+
+// held is a checkpoint that the shim holds: containerd is asked for it in one goroutine, the shim speaks over a socket.
+type held struct {
+	name     string
+	client   *checkpoint.Client
+	call     chan error // of containerd's Checkpoint, once
+	released bool
+}
+
+// hold asks for a checkpoint of a container into the directories images and work, and waits until the container is
+// dumped and frozen. The caller must call resume or kill, or close, which lets the container go on.
+func hold(ctx context.Context, c *containerd.Client, name, id, images, work string, f checkpointFlags) (*held, checkpoint.Dumped, error) {
+	none := checkpoint.Dumped{}
+	client, err := checkpoint.Listen(work)
+	if err != nil {
+		return nil, none, err
+	}
+	asked, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{
+		ImagePath:           images,
+		WorkPath:            work,
+		OpenTcp:             f.tcp,
+		ExternalUnixSockets: f.externalUnix,
+		FileLocks:           f.locks,
+	})
+	if err != nil {
+		return nil, none, errors.Join(fmt.Errorf("ask for a checkpoint: %w", err), client.Close())
+	}
+	h := &held{name: name, client: client, call: make(chan error, 1)}
+	go func() {
+		_, err := c.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: asked})
+		h.call <- errgrpc.ToNative(err)
+	}()
+	dumped, err := h.frozen(ctx)
+	if err != nil {
+		_ = client.Close()
+		return nil, none, err
+	}
+	return h, dumped, nil
+}
+
+// frozen waits for the shim's word or for the end of the call, whichever comes first.
+func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		dumped checkpoint.Dumped
+		err    error
+	}
+	spoken := make(chan answer, 1)
+	go func() {
+		d, err := h.client.Frozen(waiting)
+		spoken <- answer{d, err}
+	}()
+	select {
+	case s := <-spoken:
+		if s.err == nil {
+			return s.dumped, nil
+		}
+		// What containerd answers has a kind; the socket only says that it was closed.
+		if err := h.result(5 * time.Second); err != nil {
+			return s.dumped, err
+		}
+		return s.dumped, s.err
+	case err := <-h.call:
+		cancel()
+		<-spoken
+		if err == nil {
+			err = fmt.Errorf("take a checkpoint of %s: the shim does not speak cryo's protocol: %w", h.name, errdefs.ErrFailedPrecondition)
+		}
+		return checkpoint.Dumped{}, h.explain(err)
+	}
+}
+
+// result waits a while for the end of the call and gives its error.
+func (h *held) result(patience time.Duration) error {
+	select {
+	case err := <-h.call:
+		return h.explain(err)
+	case <-time.After(patience):
+		return nil
+	}
+}
+
+// explain gives errors that have lost their type on the way through containerd a type again.
+func (h *held) explain(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case strings.Contains(err.Error(), "the container is lost"):
+		return &lostError{err: err}
+	}
+	return err
+}
+
+// resume lets the container run on, also where ctx has ended meanwhile.
+func (h *held) resume(ctx context.Context) (checkpoint.Released, error) {
+	return h.release(ctx, h.client.Resume)
+}
+
+// kill ends the container.
+func (h *held) kill(ctx context.Context) (checkpoint.Released, error) {
+	return h.release(ctx, h.client.Kill)
+}
+
+func (h *held) release(ctx context.Context, decide func(context.Context) (checkpoint.Released, error)) (checkpoint.Released, error) {
+	if h.released {
+		return checkpoint.Released{}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	r, err := decide(ctx)
+	if err != nil {
+		if cause := h.result(5 * time.Second); cause != nil {
+			err = cause
+		}
+		return r, err
+	}
+	h.released = true
+	// The task's state is settled only when containerd has answered.
+	return r, h.result(undoTime)
+}
+
+// close lets the container go on if it is frozen still, and waits until it does.
+func (h *held) close(ctx context.Context) error {
+	_, err := h.resume(ctx)
+	return errors.Join(err, h.client.Close())
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/trust"
+)
+
+type inspected struct {
+	Reference string          `json:"reference"`
+	Digest    string          `json:"digest"`
+	Size      int64           `json:"size"` // bytes of all blobs
+	Layers    []layer         `json:"layers"`
+	Asks      []trust.Request `json:"asks"` // of a host, beyond what every container has
+	Config    image.Config    `json:"config"`
+	Fits      *bool           `json:"fits,omitempty"` // with --check
+	Findings  []fit.Finding   `json:"findings,omitempty"`
+}
+
+type layer struct {
+	Title     string `json:"title"`
+	MediaType string `json:"mediaType"`
+	Digest    string `json:"digest"`
+	Size      int64  `json:"size"`
+}
+
+// verdictError is a misfit whose findings are printed already.
+type verdictError struct {
+	ref string
+	err error
+}
+
+func (e *verdictError) Error() string { return e.ref + " does not fit this host" }
+
+func (e *verdictError) Unwrap() error { return e.err }
+
+func newInspect(a *app) *cobra.Command {
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "inspect REF",
+		Short: "Show what a snapshot holds and needs",
+		Long: `inspect shows a snapshot of the local store: the container it is of, its processes and memory, what a host must
+have for it, what it asks of a host (see --allow of cryo restore), and its layers.
+
+With --check it compares the snapshot with this host, by the rules that cryo restore goes by, and prints what it
+finds. The exit code is 9 if the snapshot does not fit.`,
+		Example: `  cryo inspect app:warm
+  cryo inspect app:warm --check
+  cryo inspect app:warm --json | jq .config.spec`,
+		Args: exactly("REF"),
+		RunE: func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check) },
+	}
+	cmd.Flags().BoolVar(&check, "check", false, "compare the snapshot with this host")
+	return cmd
+}
+
+func (a *app) inspect(ctx context.Context, ref string, check bool) error {
+	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	desc, err := s.Resolve(ctx, ref)
+	if err != nil {
+		return err
+	}
+	snapshot, err := image.Open(ctx, s, desc)
+	if err != nil {
+		return err
+	}
+	i := describe(ref, snapshot)
+	var misfit error
+	if check {
+		target, err := a.target(ctx, snapshot.Config.Host.Features)
+		if err != nil {
+			return err
+		}
+		v := fit.Check(snapshot.Config, target)
+		fits := v.Fits()
+		i.Fits, i.Findings = &fits, v.Findings
+		if err := v.Err(); err != nil {
+			misfit = &verdictError{ref: ref, err: err}
+		}
+	}
+	if a.json {
+		err = a.printJSON(i)
+	} else {
+		err = a.printInspected(i, check)
+	}
+	if err != nil {
+		return err
+	}
+	return misfit
+}
+
+func describe(ref string, s *image.Snapshot) inspected {
+	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Config: s.Config, Layers: []layer{}, Asks: []trust.Request{}}
+	for _, l := range s.Manifest.Layers {
+		i.Layers = append(i.Layers, layer{Title: l.Annotations["org.opencontainers.image.title"], MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size})
+	}
+	var spec specs.Spec
+	if json.Unmarshal(s.Config.Spec, &spec) == nil {
+		i.Asks = append(i.Asks, trust.Review(&spec, trust.Policy{})...)
+	}
+	return i
+}
+
+func (a *app) printInspected(i inspected, check bool) error {
+	if check {
+		return a.printVerdict(i)
+	}
+	c := i.Config
+	rows := [][]string{
+		{"Reference:", i.Reference},
+		{"Digest:", i.Digest},
+		{"Created:", c.Created.Local().Format(time.RFC3339) + " (" + age(c.Created) + ")"},
+		{"Container:", c.Container.ID + ", namespace " + c.Container.Namespace + ", runtime " + c.Container.Runtime},
+		{"Image:", c.Container.Image},
+		{"", c.Container.ImageDigest.String()},
+		{"Memory:", fmt.Sprintf("%s, of which %s zero; %s stored", size(c.Memory.Total), size(c.Memory.Zero), size(c.Memory.Stored))},
+		{"Size:", fmt.Sprintf("%s in %d layers", size(i.Size), len(i.Layers))},
+		{"Frozen:", fmt.Sprintf("%s (dump %s, files %s)", seconds(c.Timings.Freeze), seconds(c.Timings.Dump), seconds(c.Timings.RootFS))},
+		{"Needs:", fmt.Sprintf("%s/%s, pages of %d bytes, cgroup version %d, CRIU %s", c.Host.OS, c.Host.Architecture, c.Host.PageSize, c.Host.CgroupVersion, c.Host.CRIU)},
+		{"Taken on:", fmt.Sprintf("kernel %s, %s, runc %s", c.Host.Kernel, c.Host.CPUModel, c.Host.Runc)},
+		{"Options:", choices(c.Process)},
+	}
+	if err := a.table(rows...); err != nil {
+		return err
+	}
+	a.line("\nProcesses:")
+	rows = [][]string{{"  PID", "COMMAND", "THREADS", "MEMORY"}}
+	for _, p := range c.Processes {
+		rows = append(rows, []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), size(p.Memory)})
+	}
+	if err := a.table(rows...); err != nil {
+		return err
+	}
+	if len(i.Asks) > 0 {
+		a.line("\nAsks of a host, and gets with these flags of cryo restore:")
+		rows = nil
+		for _, r := range i.Asks {
+			rows = append(rows, []string{"  " + r.Flag, r.What})
+		}
+		if err := a.table(rows...); err != nil {
+			return err
+		}
+	}
+	a.line("\nLayers:")
+	rows = [][]string{{"  TITLE", "SIZE", "DIGEST"}}
+	for _, l := range i.Layers {
+		rows = append(rows, []string{"  " + l.Title, size(l.Size), l.Digest})
+	}
+	return a.table(rows...)
+}
+
+func (a *app) printVerdict(i inspected) error {
+	rows := [][]string{}
+	for _, f := range i.Findings {
+		kind := "warning"
+		if f.Fatal {
+			kind = "fatal"
+		}
+		rows = append(rows, []string{kind, f.Rule, f.Problem})
+	}
+	if err := a.table(rows...); err != nil {
+		return err
+	}
+	if *i.Fits {
+		a.line("%s fits this host", i.Reference)
+	}
+	return nil
+}
+
+// choices puts the options of a dump into words.
+func choices(o image.Options) string {
+	var set []string
+	for _, flag := range []struct {
+		name string
+		set  bool
+	}{
+		{"established TCP connections", o.TCPEstablished}, {"file locks", o.FileLocks},
+		{"unix sockets to outside", o.ExternalUnixSockets}, {"terminal", o.Terminal},
+	} {
+		if flag.set {
+			set = append(set, flag.name)
+		}
+	}
+	if len(set) == 0 {
+		return "none"
+	}
+	return strings.Join(set, ", ")
+}

@@ -1,0 +1,38 @@
+// Command cryo takes snapshots of running containers, keeps and moves them as OCI artifacts, and restores them on this
+// or another host. Run it without arguments for its subcommands, and `cryo help exit-codes` for what its exit codes mean.
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() {
+	ctx, cancel := interruptible(context.Background())
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	cancel()
+	os.Exit(code)
+}
+
+// interruptible gives a context that SIGINT and SIGTERM cancel with [errInterrupted]. Undoing then runs to its end; who
+// cannot wait sends the signal again.
+func interruptible(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM)
+	go func() {
+		select {
+		case <-signals:
+			cancel(errInterrupted)
+			signal.Stop(signals)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel(nil)
+	}
+}

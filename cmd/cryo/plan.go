@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/identifiers"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/trust"
+)
+
+// plan is a restore that was found possible and allowed; nothing is changed yet.
+type plan struct {
+	snapshot    *image.Snapshot
+	ref         string // in the store
+	name        string
+	spec        *specs.Spec
+	runtime     string
+	snapshotter string
+	warnings    []string
+}
+
+// plan decides how a snapshot is restored, or why not.
+func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *image.Snapshot, ref string, f restoreFlags) (*plan, error) {
+	c := snapshot.Config
+	p := &plan{snapshot: snapshot, ref: ref, name: f.name, runtime: f.runtime, warnings: []string{}}
+	if p.name == "" {
+		p.name = c.Container.ID
+	}
+	if err := a.checkName(ctx, client, p.name); err != nil {
+		return nil, err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
+		return nil, fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	p.spec = &spec
+	policy := f.policy
+	var err error
+	if policy.Mounts, err = replaceMounts(&spec, f.replace); err != nil {
+		return nil, err
+	}
+	if f.networkNS != "" {
+		if err := joinNetwork(&spec, f.networkNS); err != nil {
+			return nil, err
+		}
+		policy.Namespaces = append(policy.Namespaces, specs.NetworkNamespace)
+	}
+	if err := a.fits(ctx, p, f.force); err != nil {
+		return nil, err
+	}
+	dropped, err := trust.Confine(&spec, policy)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range dropped {
+		p.warnings = append(p.warnings, "the snapshot does not get "+d)
+	}
+	adapt(&spec, a.namespace, p.name, exists("/run/systemd/system"))
+	if p.runtime == "" {
+		p.runtime = c.Container.Runtime
+		if !slices.Contains(runtimeNames, p.runtime) {
+			p.runtime = runtimeNames[0]
+		}
+	}
+	p.snapshotter, err = chooseSnapshotter(ctx, client, f.snapshotter, c.Container.Snapshotter)
+	return p, err
+}
+
+// fits compares the snapshot, with the mounts it is to have, with this host.
+func (a *app) fits(ctx context.Context, p *plan, force []string) error {
+	target, err := a.target(ctx, p.snapshot.Config.Host.Features)
+	if err != nil {
+		return err
+	}
+	config := p.snapshot.Config
+	if config.Spec, err = json.Marshal(p.spec); err != nil {
+		return fmt.Errorf("write the runtime specification: %w", err)
+	}
+	verdict, err := fit.Check(config, target).Force(force...)
+	if err != nil {
+		return err
+	}
+	for _, w := range verdict.Warnings() {
+		p.warnings = append(p.warnings, w.Problem)
+	}
+	return verdict.Err()
+}
+
+// checkName refuses a name that containerd does not take, or that is taken.
+func (a *app) checkName(ctx context.Context, client *containerd.Client, name string) error {
+	if err := identifiers.Validate(name); err != nil {
+		return fmt.Errorf("restore as %s: %w", name, err)
+	}
+	switch _, err := client.ContainerService().Get(ctx, name); {
+	case err == nil:
+		return &nameTakenError{name: name, namespace: a.namespace}
+	case errdefs.IsNotFound(err):
+		return nil
+	default:
+		return fmt.Errorf("restore as %s: %w", name, err)
+	}
+}
+
+// chooseSnapshotter takes the one asked for, else the snapshot's if this containerd has it, else containerd's default.
+func chooseSnapshotter(ctx context.Context, client *containerd.Client, asked, had string) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	if had != "" {
+		plugins, err := client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1")
+		if err != nil {
+			return "", fmt.Errorf("list containerd's snapshotters: %w", err)
+		}
+		for _, p := range plugins.Plugins {
+			if p.ID == had && p.InitErr == nil {
+				return had, nil
+			}
+		}
+	}
+	name, err := client.GetLabel(ctx, "containerd.io/defaults/snapshotter")
+	if err != nil {
+		return "", fmt.Errorf("find containerd's default snapshotter: %w", err)
+	}
+	if name == "" {
+		name = defaultSnapshotter
+	}
+	return name, nil
+}
+
+// defaultSnapshotter is containerd's own default on Linux.
+const defaultSnapshotter = "overlayfs"

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+)
+
+// report prints an error and what to do about it, as every subcommand does.
+func report(w io.Writer, err error) {
+	fmt.Fprintf(w, "cryo: %s\n", plain(err.Error()))
+	for line := range strings.Lines(hintOf(err)) {
+		fmt.Fprintf(w, "hint: %s\n", plain(strings.TrimSpace(line)))
+	}
+}
+
+// warn prints a warning on standard error.
+func (a *app) warn(format string, args ...any) {
+	a.progress.clear()
+	fmt.Fprintf(a.stderr, "warning: %s\n", plain(fmt.Sprintf(format, args...)))
+}
+
+// plain makes text of a snapshot harmless to a terminal: control characters other than newlines and tabs become '?'.
+func plain(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// printJSON prints v, indented, as the one JSON document of the output.
+func (a *app) printJSON(v any) error {
+	e := json.NewEncoder(a.stdout)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	return nil
+}
+
+// table prints rows of cells in columns, aligned.
+func (a *app) table(rows ...[]string) error {
+	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(w, plain(strings.Join(row, "\t")))
+	}
+	if err := w.Flush(); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	return nil
+}
+
+// line prints one line of a result for people.
+func (a *app) line(format string, args ...any) {
+	fmt.Fprintln(a.stdout, plain(fmt.Sprintf(format, args...)))
+}
+
+// size gives bytes as people read them, in units of 1024.
+func size(n int64) string {
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, unit := float64(n), ""
+	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		v, unit = v/1024, u
+		if v < 1024 {
+			break
+		}
+	}
+	return fmt.Sprintf("%.1f %s", v, unit)
+}
+
+// seconds gives a duration as people read it.
+func seconds(s float64) string {
+	switch {
+	case s < 1:
+		return fmt.Sprintf("%.0f ms", s*1000)
+	case s < 100:
+		return fmt.Sprintf("%.1f s", s)
+	}
+	return time.Duration(s * float64(time.Second)).Round(time.Second).String()
+}
+
+// age gives the time since t as people read it.
+func age(t time.Time) string {
+	d := time.Since(t)
+	switch {
+	case t.IsZero():
+		return "-"
+	case d < time.Minute:
+		return fmt.Sprintf("%d seconds ago", max(0, int(d.Seconds())))
+	case d < time.Hour:
+		return fmt.Sprintf("%d minutes ago", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d hours ago", int(d.Hours()))
+	}
+	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
+}
+
+// parseSize reads "256MiB", "256M", "1g" or plain bytes; units are of 1024.
+func parseSize(s string) (int64, error) {
+	digits := strings.TrimRightFunc(s, func(r rune) bool { return !unicode.IsDigit(r) })
+	shift, ok := map[string]uint{"": 0, "b": 0, "k": 10, "m": 20, "g": 30}[strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(strings.TrimSpace(s[len(digits):])), "ib"), "b")]
+	if !ok {
+		return 0, fmt.Errorf("%q has no unit of KiB, MiB or GiB", s)
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("%q is not a size", s)
+	}
+	return n << shift, nil
+}

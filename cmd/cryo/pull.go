@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+func newPull(a *app) *cobra.Command {
+	var flags registryFlags
+	cmd := &cobra.Command{
+		Use:   "pull REF",
+		Short: "Fetch a snapshot from a registry or a file",
+		Long: `pull fetches a snapshot into the local store and verifies it. What is there already is not fetched again, and
+a pull that was interrupted goes on where it stopped. The base image is left to restore.`,
+		Example: `  cryo pull registry.example.com/snapshots/app:warm
+  cryo pull oci-archive:/mnt/usb/app.tar`,
+		Args: exactly("REF"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			options, err := flags.resolve(a)
+			if err != nil {
+				return err
+			}
+			s, err := a.store()
+			if err != nil {
+				return err
+			}
+			ref, desc, err := fetch(ctx, s, args[0], options)
+			if err != nil {
+				return err
+			}
+			return a.moved("pulled", ref, desc.Digest.String())
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+// fetch brings a snapshot into the store, from wherever ref says it is. It returns the name it has there.
+func fetch(ctx context.Context, s *store.Store, ref string, o registry.Options) (string, ocispec.Descriptor, error) {
+	if archive.IsLocation(ref) {
+		return archive.Import(ctx, s, ref)
+	}
+	desc, err := registry.Pull(ctx, s, ref, o)
+	return ref, desc, err
+}

@@ -1,0 +1,70 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
+)
+
+type movedResult struct {
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+}
+
+func newPush(a *app) *cobra.Command {
+	var flags registryFlags
+	cmd := &cobra.Command{
+		Use:   "push REF [DESTINATION]",
+		Short: "Send a snapshot to a registry or into a file",
+		Long: `push sends a snapshot of the local store to the registry that its reference names, or to DESTINATION: another
+reference, an OCI image layout or a tar archive. What is there already is not sent again, so a push that was
+interrupted goes on where it stopped when it is repeated.`,
+		Example: `  cryo push registry.example.com/snapshots/app:warm
+  cryo push app:warm localhost:5000/app:warm
+  cryo push app:warm oci-archive:/mnt/usb/app.tar`,
+		Args: between(1, "REF", "DESTINATION"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			options, err := flags.resolve(a)
+			if err != nil {
+				return err
+			}
+			s, err := a.store()
+			if err != nil {
+				return err
+			}
+			op, err := s.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			defer closing(ctx, "operation", op)
+			desc, err := s.Resolve(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			to := args[len(args)-1]
+			if archive.IsLocation(to) {
+				err = archive.Export(ctx, s, desc, args[0], to)
+			} else {
+				err = registry.Push(ctx, s, to, desc, options)
+			}
+			if err != nil {
+				return err
+			}
+			return a.moved("pushed", to, desc.Digest.String())
+		},
+	}
+	flags.register(cmd)
+	return cmd
+}
+
+// moved prints where a snapshot is now.
+func (a *app) moved(verb, ref, digest string) error {
+	a.progress.stop()
+	if a.json {
+		return a.printJSON(movedResult{Reference: ref, Digest: digest})
+	}
+	a.line("%s %s %s", verb, ref, digest)
+	return nil
+}

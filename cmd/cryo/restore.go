@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"slices"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/trust"
+)
+
+// restoreFlags are the choices of cryo restore.
+type restoreFlags struct {
+	name, pull           string
+	mounts, allow, force []string
+	networkNS            string
+	logURI               string
+	runtime, snapshotter string
+	registry             registryFlags
+
+	replace []replacement // of mounts
+	policy  trust.Policy  // of allow, mounts and networkNS
+	log     *url.URL      // of logURI; nil: none
+}
+
+type restoreResult struct {
+	Container string   `json:"container"`
+	Namespace string   `json:"namespace"`
+	PID       uint32   `json:"pid"`
+	Reference string   `json:"reference"`
+	Digest    string   `json:"digest"`
+	Image     string   `json:"image"`
+	Seconds   float64  `json:"seconds"` // from reading the snapshot to running
+	Warnings  []string `json:"warnings"`
+}
+
+func newRestore(a *app) *cobra.Command {
+	var f restoreFlags
+	cmd := &cobra.Command{
+		Use:   "restore REF",
+		Short: "Make a running container out of a snapshot",
+		Long: `restore makes a container of the snapshot REF and lets it go on where it was. What is missing is fetched, the
+base image included. ctr and nerdctl treat the container as one of their own.
+
+Before anything is changed, the snapshot is compared with this host (cryo inspect --check), and what it asks of the
+host is compared with what --allow grants: bind mounts, devices, capabilities and namespaces beyond those of
+a plain container are refused unless they are granted, since whoever wrote the snapshot wrote the wish. A mount whose
+source is given with --mount is granted by that.`,
+		Example: `  cryo restore registry.example.com/snapshots/cache:warm
+  cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
+  cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
+  cryo restore app:warm --allow capabilities --allow devices`,
+		Args: exactly("REF"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.restore(cmd.Context(), args[0], f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.name, "name", "", "of the container (default: the name it had)")
+	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), always, or never")
+	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH")
+	flags.StringArrayVar(&f.allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
+	flags.StringArrayVar(&f.force, "force", nil, "override a rule of cryo inspect --check by its name")
+	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
+	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
+	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
+	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	f.registry.register(cmd)
+	return cmd
+}
+
+// check looks at everything that can be wrong before anything is looked up.
+func (f *restoreFlags) check() error {
+	wrong := func(format string, args ...any) error {
+		return &usageError{command: "cryo restore", problem: fmt.Sprintf(format, args...)}
+	}
+	if !slices.Contains([]string{"missing", "always", "never"}, f.pull) {
+		return wrong("--pull %q is none of missing, always, never", f.pull)
+	}
+	for _, name := range f.allow {
+		g, err := trust.ParseGrant(name)
+		if err != nil {
+			return err
+		}
+		f.policy.Allow = append(f.policy.Allow, g)
+	}
+	for _, m := range f.mounts {
+		r, err := parseMount(m)
+		if err != nil {
+			return wrong("--mount %s: %v", m, err)
+		}
+		f.replace = append(f.replace, r)
+	}
+	if f.networkNS != "" && !filepath.IsAbs(f.networkNS) {
+		return wrong("--network-ns %s is not an absolute path", f.networkNS)
+	}
+	if f.logURI != "" {
+		u, err := url.Parse(f.logURI)
+		if err != nil || !slices.Contains([]string{"file", "binary"}, u.Scheme) || u.Host != "" || !filepath.IsAbs(u.Path) {
+			return wrong("--log-uri %s is neither file:///PATH nor binary:///PATH", f.logURI)
+		}
+		f.log = u
+	}
+	return nil
+}
+
+// locate finds the snapshot in the store, or fetches it. The name is that in the store.
+func (a *app) locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options) (string, ocispec.Descriptor, error) {
+	if pull != "always" && !archive.IsLocation(ref) {
+		desc, err := s.Resolve(ctx, ref)
+		var unknown *store.UnknownRefError
+		if err == nil || pull == "never" || !errors.As(err, &unknown) {
+			return ref, desc, err
+		}
+	}
+	if pull == "never" {
+		return ref, ocispec.Descriptor{}, &usageError{command: "cryo restore", problem: "--pull never and a file as the snapshot contradict each other"}
+	}
+	return fetch(ctx, s, ref, o)
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+)
+
+type removed struct {
+	Reference string `json:"reference"`
+	Freed     int64  `json:"freed"` // bytes
+}
+
+func newRemove(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "rm REF...",
+		Aliases: []string{"remove"},
+		Short:   "Remove snapshots from the local store",
+		Long: `rm removes references from the local store, and what no other reference needs. While another cryo works on the
+store, blobs are kept until it has ended.`,
+		Example: `  cryo rm app:warm
+  cryo rm $(cryo ls -q)`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return &usageError{command: cmd.CommandPath(), problem: "missing REF"}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			s, err := a.store()
+			if err != nil {
+				return err
+			}
+			all := []removed{}
+			var failed []error
+			for _, ref := range args {
+				freed, err := s.Remove(cmd.Context(), ref)
+				if err != nil {
+					failed = append(failed, err)
+					continue
+				}
+				all = append(all, removed{Reference: ref, Freed: freed})
+				if !a.json {
+					a.line("removed %s, %s freed", ref, size(freed))
+				}
+			}
+			if a.json {
+				failed = append(failed, a.printJSON(all))
+			}
+			return errors.Join(failed...)
+		},
+	}
+}

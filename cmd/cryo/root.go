@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/containerd/log"
+	"github.com/spf13/cobra"
+)
+
+// run executes the command line args and gives the exit code.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	a := &app{stdout: stdout, stderr: stderr}
+	root := newRoot(a)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	a.progress.stop()
+	if err == nil {
+		return exitOK
+	}
+	err = interrupted(ctx, err)
+	report(stderr, err)
+	return exitCode(err)
+}
+
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "cryo",
+		Short: "Snapshot running containers, and restore them on any host",
+		Long: `cryo takes a snapshot of a running container: its processes, their memory, what they changed in its files.
+A snapshot is an OCI artifact; it is kept locally, pushed to and pulled from registries, and restored on this or
+another host, where the container goes on as if nothing had happened.`,
+		Example: `  ctr run -d --runtime io.containerd.runc.cryo.v1 docker.io/library/redis:alpine cache
+  cryo checkpoint cache registry.example.com/snapshots/cache:warm --push
+  cryo restore registry.example.com/snapshots/cache:warm --name cache2`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return nil
+			}
+			return &usageError{command: cmd.CommandPath(), problem: fmt.Sprintf("there is no command %q", args[0]), suggestions: cmd.SuggestionsFor(args[0])}
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return a.prepare(cmd)
+		},
+	}
+	root.SuggestionsMinimumDistance = 2
+	root.CompletionOptions.HiddenDefaultCmd = false
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{command: cmd.CommandPath(), problem: err.Error()}
+	})
+	f := root.PersistentFlags()
+	f.StringVarP(&a.namespace, "namespace", "n", environment("CONTAINERD_NAMESPACE", "default"), "containerd's namespace (CONTAINERD_NAMESPACE)")
+	f.StringVarP(&a.address, "address", "a", environment("CONTAINERD_ADDRESS", "/run/containerd/containerd.sock"), "containerd's socket (CONTAINERD_ADDRESS)")
+	f.StringVar(&a.root, "root", os.Getenv("CRYO_ROOT"), "where snapshots and working directories are kept (CRYO_ROOT; default: root of the configuration, /var/lib/cryo)")
+	f.StringVar(&a.configPath, "config", "", "configuration file (CRYO_CONFIG; default /etc/cryo/config.toml)")
+	f.BoolVar(&a.debug, "debug", false, "say what is done, on standard error")
+	f.BoolVar(&a.json, "json", false, "print JSON")
+	root.AddCommand(
+		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newInspect(a), newVerify(a), newRemove(a),
+		newDoctor(a), newVersion(a), newExitCodes(), newReferences(),
+	)
+	return root
+}
+
+func environment(name, otherwise string) string {
+	if v := os.Getenv(name); v != "" {
+		return v
+	}
+	return otherwise
+}
+
+// prepare runs before every subcommand.
+func (a *app) prepare(*cobra.Command) error {
+	level := "error"
+	if a.debug {
+		level = "debug"
+	}
+	return log.SetLevel(level)
+}
+
+// exactly wants n arguments, which names tells apart in the message.
+func exactly(names ...string) cobra.PositionalArgs { return between(len(names), names...) }
+
+// between wants at least least of the named arguments and no more than all.
+func between(least int, names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) >= least && len(args) <= len(names) {
+			return nil
+		}
+		problem := fmt.Sprintf("too many arguments: %s", strings.Join(args, " "))
+		if len(args) < least {
+			problem = "missing " + strings.Join(names[len(args):least], " and ")
+		}
+		return &usageError{command: cmd.CommandPath(), problem: problem}
+	}
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"path"
+	"strings"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/trust"
+)
+
+// adapt makes the specification of a snapshot that of the container id in a namespace of containerd on this host.
+// systemd tells whether systemd runs here.
+func adapt(spec *specs.Spec, namespace, id string, systemd bool) {
+	if spec.Linux != nil {
+		spec.Linux.CgroupsPath = cgroupsPath(spec.Linux.CgroupsPath, namespace, id, systemd)
+	}
+}
+
+// cgroupsPath gives a container a cgroup of its own in the manner the snapshot's had: none, slice:prefix:name for
+// systemd, or a path. The names of a snapshot are not followed, save for a slice of the usual form: they could be those
+// of another container. Without systemd there are only paths.
+func cgroupsPath(old, namespace, id string, systemd bool) string {
+	if old == "" {
+		return ""
+	}
+	parts := strings.Split(old, ":")
+	if len(parts) != 3 || !systemd {
+		return path.Join("/", namespace, id)
+	}
+	slice := parts[0]
+	if slice != "user.slice" && slice != "" {
+		slice = "system.slice"
+	}
+	return slice + ":" + plainUnit(namespace) + ":" + plainUnit(id)
+}
+
+// plainUnit makes text a part of a systemd unit's name. Source: systemd.unit(5).
+func plainUnit(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r) {
+			return r
+		}
+		return '_'
+	}, s)
+}
+
+// joinNetwork makes the container use the network namespace at path, if it had one of a path.
+func joinNetwork(spec *specs.Spec, path string) error {
+	if spec.Linux != nil {
+		for i, ns := range spec.Linux.Namespaces {
+			if ns.Type == specs.NetworkNamespace && ns.Path != "" {
+				spec.Linux.Namespaces[i].Path = path
+				return nil
+			}
+		}
+	}
+	return &usageError{command: "cryo restore", problem: "--network-ns: the container had a network namespace of its own, which is restored with it"}
+}
+
+// containerLabels are those of the restored container.
+func containerLabels(old map[string]string, namespace, name, digest, ref string) map[string]string {
+	labels := trust.Labels(old)
+	labels["io.cryo.snapshot"] = digest
+	if ref != "" {
+		labels["io.cryo.reference"] = ref
+	}
+	// nerdctl lists a container of its own by this name, and finds it by these.
+	if old[nerdctlName] != "" {
+		labels[nerdctlName] = name
+		labels["nerdctl/namespace"] = namespace
+		if p := old["nerdctl/platform"]; p != "" {
+			labels["nerdctl/platform"] = p
+		}
+	}
+	return labels
+}

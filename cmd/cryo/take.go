@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// subject is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
+type subject struct {
+	name   string // as the user calls it
+	info   containers.Container
+	pid    uint32
+	config image.Config
+	base   ocispec.Descriptor
+}
+
+// take takes a snapshot and names it. The container afterwards runs on or has ended, as f says, or, if there is an
+// error, is as it was.
+func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags) (ocispec.Descriptor, checkpointResult, error) {
+	var none ocispec.Descriptor
+	sub, err := a.examine(ctx, client, f)
+	if err != nil {
+		return none, checkpointResult{}, err
+	}
+	work, err := s.Work(ctx)
+	if err != nil {
+		return none, checkpointResult{}, err
+	}
+	defer closing(ctx, "work", work)
+	images, criuWork := filepath.Join(work.Dir, "images"), filepath.Join(work.Dir, "criu")
+	for _, dir := range []string{images, criuWork} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return none, checkpointResult{}, fmt.Errorf("make a working directory: %w", err)
+		}
+	}
+	desc, result, err := a.freeze(ctx, client, s, f, sub, images, criuWork, work.Dir)
+	switch {
+	case err == nil:
+		return desc, result, nil
+	case errors.Is(err, unix.ENOSPC), strings.Contains(strings.ToLower(err.Error()), "no space left on device"):
+		err = &fullError{dir: s.Root(), err: err}
+	}
+	return none, checkpointResult{}, &failedError{op: "checkpoint", name: f.container, err: err}
+}
+
+// examine finds the container and refuses what would fail later.
+func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpointFlags) (*subject, error) {
+	container, err := a.find(ctx, client, f.container)
+	if err != nil {
+		return nil, err
+	}
+	info, err := container.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("examine %s: %w", f.container, err)
+	}
+	task, err := container.Task(ctx, nil)
+	if errdefs.IsNotFound(err) {
+		return nil, &notRunningError{name: f.container, status: "stopped"}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("examine %s: %w", f.container, err)
+	}
+	status, err := task.Status(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("examine %s: %w", f.container, err)
+	}
+	if status.Status != containerd.Running && status.Status != containerd.Paused {
+		return nil, &notRunningError{name: f.container, status: string(status.Status)}
+	}
+	if !ourShim(info.Runtime.Name, task.Pid()) {
+		return nil, &runtimeError{name: f.container, runtime: info.Runtime.Name}
+	}
+	if info.SnapshotKey == "" {
+		return nil, fmt.Errorf("checkpoint %s: its rootfs is a plain directory (ctr run --rootfs), not a snapshot of an image: %w", f.container, errdefs.ErrNotImplemented)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(info.Spec.GetValue(), &spec); err != nil {
+		return nil, fmt.Errorf("read the runtime specification of %s: %w", f.container, err)
+	}
+	facts, err := a.facts(ctx, neededFeatures(&spec))
+	if err != nil {
+		return nil, err
+	}
+	base, err := baseOf(ctx, client, info)
+	if err != nil {
+		return nil, err
+	}
+	h := image.Host(facts)
+	h.Features = neededFeatures(&spec)
+	return &subject{name: f.container, info: info, pid: task.Pid(), base: base.Target, config: image.Config{
+		Version: image.ConfigVersion,
+		Container: image.Container{
+			ID: info.ID, Namespace: a.namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
+			Image: base.Name, ImageDigest: base.Target.Digest,
+		},
+		Spec: json.RawMessage(info.Spec.GetValue()),
+		Host: h,
+		Process: image.Options{
+			TCPEstablished: f.tcp, FileLocks: f.locks, ExternalUnixSockets: f.externalUnix,
+			Terminal: spec.Process != nil && spec.Process.Terminal,
+		},
+	}}, nil
+}
+
+// freeze does what happens while the container stands still, and what comes after.
+func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags, sub *subject, images, criuWork, work string) (desc ocispec.Descriptor, result checkpointResult, err error) {
+	h, dumped, err := hold(ctx, client, sub.name, sub.info.ID, images, criuWork, f)
+	if err != nil {
+		return desc, result, err
+	}
+	defer func() {
+		if released := h.close(ctx); err == nil {
+			err = released
+		} else {
+			err = errors.Join(err, released)
+		}
+	}()
+	start := time.Now()
+	files, err := capture(ctx, client, sub.info, work)
+	if err != nil {
+		return desc, result, err
+	}
+	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
+	if f.leaveRunning {
+		released, err := h.resume(ctx)
+		if err != nil {
+			return desc, result, err
+		}
+		t.Freeze = released.FreezeSeconds
+	} else {
+		t.Freeze = time.Since(dumped.Frozen).Seconds()
+	}
+	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
+	packing := time.Now()
+	desc, err = image.Pack(ctx, s, image.PackSource{Images: images, RootFS: files, Config: sub.config, Subject: &sub.base},
+		image.PackOptions{SegmentSize: f.segmentBytes, Compression: f.compression, Workers: f.workers, Progress: a.report()})
+	if err != nil {
+		return desc, result, err
+	}
+	pack := time.Since(packing).Seconds()
+	before, hadBefore := s.Resolve(ctx, f.normalized)
+	if err := s.Tag(ctx, desc, f.normalized); err != nil {
+		return desc, result, err
+	}
+	if !f.leaveRunning {
+		if err := a.end(ctx, h); err != nil {
+			// The container runs on, so there shall be no snapshot that says it ended.
+			again := context.WithoutCancel(ctx)
+			if hadBefore == nil {
+				err = errors.Join(err, s.Tag(again, before, f.normalized))
+			} else {
+				err = errors.Join(err, s.Untag(again, f.normalized))
+			}
+			return desc, result, err
+		}
+	}
+	snapshot, err := image.Open(ctx, s, desc)
+	if err != nil {
+		return desc, result, err
+	}
+	return desc, checkpointResult{
+		Reference: f.normalized, Digest: desc.Digest.String(), Container: sub.info.ID, Size: total(snapshot), Memory: snapshot.Config.Memory.Total,
+		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, Running: f.leaveRunning,
+	}, nil
+}
+
+// end kills the container, unless somebody has interrupted.
+func (a *app) end(ctx context.Context, h *held) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	_, err := h.kill(ctx)
+	return err
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image"
+)
+
+// version is set by the linker: -ldflags "-X main.version=v1.2.3".
+var version = ""
+
+type versionResult struct {
+	Version  string `json:"version"`
+	Commit   string `json:"commit,omitempty"`
+	Go       string `json:"go"`
+	Platform string `json:"platform"`
+	Config   int    `json:"config"` // version of snapshots' config that is written and read
+}
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Print the version of cryo",
+		Example: "  cryo version --json",
+		Args:    exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			v := versions()
+			if a.json {
+				return a.printJSON(v)
+			}
+			a.line("cryo %s, %s, %s", v.Version, v.Go, v.Platform)
+			if v.Commit != "" {
+				a.line("commit %s", v.Commit)
+			}
+			return nil
+		},
+	}
+}
+
+func versions() versionResult {
+	v := versionResult{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Config: image.ConfigVersion}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				v.Commit = s.Value
+			}
+		}
+		if v.Version == "" {
+			v.Version = info.Main.Version
+		}
+	}
+	if v.Version == "" {
+		v.Version = "unknown"
+	}
+	return v
+}
