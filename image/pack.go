@@ -2,19 +2,28 @@ package image
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"io"
+	"os"
+	"runtime"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/segment"
 )
 
 // PackSource is what a snapshot is made of.
 type PackSource struct {
-	// Images is the directory with CRIU's images, pages-*.img included.
+	// Images is the directory with CRIU's images, pages-*.img included. It must not change meanwhile.
 	Images string
-	// RootFS writes the rootfs difference as an uncompressed OCI layer tar; nil: the snapshot has none.
+	// RootFS writes the rootfs difference as an uncompressed OCI layer tar; nil: the snapshot has none. It runs beside the rest.
 	RootFS func(ctx context.Context, w io.Writer) error
-	// Config describes the snapshot; Version, Memory and Processes are filled in by [Pack].
+	// Config describes the snapshot; Version, Host.PageSize, Memory and Processes are filled in by [Pack].
 	Config Config
 	// Subject is the base image, where a registry shall list the snapshot as its referrer; nil: none.
 	Subject *ocispec.Descriptor
@@ -22,7 +31,7 @@ type PackSource struct {
 
 // PackOptions are the choices of [Pack]; the zero value is good.
 type PackOptions struct {
-	// SegmentSize is the window of memory that one segment covers, in bytes: a power of two of 1 MiB at least. 0: 256 MiB.
+	// SegmentSize is the window of memory that one segment covers, in bytes: a power of two from 1 MiB to 8 GiB. 0: 256 MiB.
 	SegmentSize int64
 	// Compression is "zstd" (or empty) or "none".
 	Compression string
@@ -32,7 +41,139 @@ type PackOptions struct {
 	Progress Progress
 }
 
-// Pack writes the blobs of a snapshot to dst and returns the descriptor of its manifest. Nothing is tagged.
+// Pack writes the blobs of a snapshot to dst and returns the descriptor of its manifest. Nothing is tagged. The same source
+// and options give the same snapshot, byte for byte, on any number of cores.
+//
+// Images that CRIU did not write give errors of package image/pages, a full disk a [*FullError]; what src.RootFS and dst
+// return is passed on. Blobs that were committed before an error stay in dst, where no manifest names them.
 func Pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
-	return ocispec.Descriptor{}, errdefs.ErrNotImplemented
+	d, err := pack(ctx, dst, src, o)
+	return d, full(err)
+}
+
+func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
+	none := ocispec.Descriptor{}
+	if o.Compression != "" && o.Compression != "zstd" && o.Compression != "none" {
+		return none, fmt.Errorf("pack snapshot: compression %q is neither zstd nor none: %w", o.Compression, errdefs.ErrInvalidArgument)
+	}
+	if o.SegmentSize == 0 {
+		o.SegmentSize = segment.DefaultSize
+	}
+	if o.Workers <= 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	cfg := src.Config
+	cfg.Version = ConfigVersion
+	if cfg.Host.PageSize == 0 {
+		cfg.Host.PageSize = os.Getpagesize()
+	}
+	pageSize := int64(cfg.Host.PageSize)
+	if pageSize < 4<<10 || pageSize > 64<<10 || pageSize&(pageSize-1) != 0 {
+		return none, fmt.Errorf("pack snapshot: page size %d: %w", pageSize, errdefs.ErrInvalidArgument)
+	}
+	maps, err := pages.ReadDir(src.Images, pageSize)
+	if err != nil {
+		return none, err
+	}
+	if cfg.Processes, err = processes(src.Images, maps, pageSize); err != nil {
+		return none, err
+	}
+	cut, err := segment.Cut(maps, pageSize, o.SegmentSize)
+	if err != nil {
+		return none, err
+	}
+	if len(cut) > maxSegments {
+		return none, &TooLargeError{Segments: len(cut), Limit: maxSegments}
+	}
+
+	var packed []packedSegment
+	layers := make([]ocispec.Descriptor, 2, 3+len(cut))
+	var rootFS ocispec.Descriptor
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() (err error) {
+		packed, err = packSegments(gctx, dst, src.Images, cut, maps, pageSize, o)
+		return err
+	})
+	g.Go(func() (err error) {
+		layers[1], err = writeLayer(gctx, dst, MediaTypeCRIU, titleCRIU, o.Workers, func(w io.Writer) error {
+			return writeCRIU(gctx, w, src.Images)
+		})
+		return err
+	})
+	if src.RootFS != nil {
+		g.Go(func() (err error) {
+			rootFS, err = writeLayer(gctx, dst, MediaTypeRootFS, titleRootFS, o.Workers, func(w io.Writer) error {
+				return src.RootFS(gctx, w)
+			})
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return none, err
+	}
+
+	x := newIndex(packed, maps, pageSize)
+	layers[0], err = writeLayer(ctx, dst, MediaTypeIndex, titleIndex, o.Workers, func(w io.Writer) error {
+		return index.Encode(w, x)
+	})
+	if err != nil {
+		return none, err
+	}
+	if src.RootFS != nil {
+		layers = append(layers, rootFS)
+	}
+	for _, s := range packed {
+		layers = append(layers, s.desc)
+		cfg.Memory.Stored += s.desc.Size
+	}
+	cfg.Memory.Total = x.MemoryBytes()
+	cfg.Memory.Zero = cfg.Memory.Total - x.RawBytes()
+	config, err := writeJSON(ctx, dst, MediaTypeConfig, cfg, maxConfig)
+	if err != nil {
+		return none, fmt.Errorf("write config: %w", err)
+	}
+	d, err := writeJSON(ctx, dst, ocispec.MediaTypeImageManifest, newManifest(cfg, config, layers, src.Subject), maxManifest)
+	if err != nil {
+		return none, fmt.Errorf("write manifest: %w", err)
+	}
+	d.ArtifactType = ArtifactType
+	return d, nil
+}
+
+// processes gives what the config says about processes.
+func processes(dir string, maps []*pages.Pagemap, pageSize int64) ([]Process, error) {
+	tree, err := pages.Processes(dir)
+	if err != nil {
+		return nil, err
+	}
+	memory := make(map[int]int64)
+	for _, m := range maps {
+		if pid, ok := pages.PagemapPID(m.Name); ok {
+			memory[pid] = m.Count * pageSize
+		}
+	}
+	var out []Process
+	for _, p := range tree {
+		out = append(out, Process{PID: p.PID, Command: p.Command, Threads: p.Threads, Memory: memory[p.PID]})
+	}
+	return out, nil
+}
+
+func writeJSON(ctx context.Context, dst BlobStore, mediaType string, v any, limit int) (ocispec.Descriptor, error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	if len(b) > limit {
+		return ocispec.Descriptor{}, fmt.Errorf("%d bytes are more than %d: %w", len(b), limit, errdefs.ErrInvalidArgument)
+	}
+	w, err := dst.Create(ctx)
+	if err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	defer w.Close()
+	if _, err := w.Write(b); err != nil {
+		return ocispec.Descriptor{}, err
+	}
+	return w.Commit(ctx, mediaType)
 }

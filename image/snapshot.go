@@ -2,10 +2,15 @@ package image
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"math"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/index"
 )
 
 // Fetcher opens blobs. It need not be trusted: what it gives is verified here. oras-go's content.Fetcher has this shape.
@@ -18,46 +23,96 @@ type Snapshot struct {
 	Descriptor ocispec.Descriptor
 	Manifest   ocispec.Manifest
 	Config     Config
+	layout     layout
 }
 
-// Open reads and verifies a snapshot's manifest and config.
+// Open reads and verifies a snapshot's manifest and config. What is not a snapshot gives a [*NotSnapshotError] or a
+// [*VersionError], what is damaged a [*DamagedError]; errors of src are passed on.
 func Open(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, error) {
-	return nil, errdefs.ErrNotImplemented
+	if d.MediaType != "" && d.MediaType != ocispec.MediaTypeImageManifest {
+		return nil, &NotSnapshotError{Digest: d.Digest, Reason: fmt.Sprintf("its media type is %.100q", d.MediaType)}
+	}
+	b, err := readBlob(ctx, src, "manifest", d, maxManifest)
+	if err != nil {
+		return nil, err
+	}
+	s := &Snapshot{Descriptor: d}
+	if s.Manifest, s.layout, err = parseManifest(b, d.Digest); err != nil {
+		return nil, err
+	}
+	if b, err = readBlob(ctx, src, "config", s.Manifest.Config, maxConfig); err != nil {
+		return nil, err
+	}
+	if s.Config, err = parseConfig(b, s.Manifest.Config.Digest); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // Index is the layer that says where memory is.
-func (s *Snapshot) Index() ocispec.Descriptor { return ocispec.Descriptor{} }
+func (s *Snapshot) Index() ocispec.Descriptor { return s.Manifest.Layers[0] }
 
 // CRIU is the layer with CRIU's images.
-func (s *Snapshot) CRIU() ocispec.Descriptor { return ocispec.Descriptor{} }
+func (s *Snapshot) CRIU() ocispec.Descriptor { return s.Manifest.Layers[1] }
 
 // RootFS is the layer with the rootfs difference; false where the snapshot has none.
-func (s *Snapshot) RootFS() (ocispec.Descriptor, bool) { return ocispec.Descriptor{}, false }
-
-// Segments are the layers that hold memory, in order.
-func (s *Snapshot) Segments() []ocispec.Descriptor { return nil }
-
-// UnpackOptions are the choices of [Snapshot.Unpack]; the zero value is good.
-type UnpackOptions struct {
-	// Workers is how many goroutines decode. 0: as many as there are cores.
-	Workers int
-	// Progress is told how many bytes of memory were written, as "unpack".
-	Progress Progress
+func (s *Snapshot) RootFS() (ocispec.Descriptor, bool) {
+	if !s.layout.rootFS {
+		return ocispec.Descriptor{}, false
+	}
+	return s.Manifest.Layers[2], true
 }
 
-// Unpack writes a complete directory of CRIU images to dir, which must be empty or missing.
-// Directories get mode 0700, files 0600. On an error nothing is left in dir.
-func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
-	return errdefs.ErrNotImplemented
+// Segments are the layers that hold memory, in order.
+func (s *Snapshot) Segments() []ocispec.Descriptor { return s.Manifest.Layers[s.layout.segments:] }
+
+// ReadIndex reads and verifies the index and compares it with manifest and config.
+func (s *Snapshot) ReadIndex(ctx context.Context, src Fetcher) (*index.Index, error) {
+	d := s.Index()
+	// A text of digests and numbers never compresses a hundredfold: a bomb ends here.
+	limit := min(int64(index.MaxText), 1<<20+100*min(d.Size, index.MaxText))
+	var x *index.Index
+	err := readLayer(ctx, src, d, limit, func(r io.Reader) (err error) {
+		x, err = index.Decode(r)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkIndex(x); err != nil {
+		return nil, &DamagedError{Part: titleIndex, Digest: d.Digest, Err: err}
+	}
+	return x, nil
+}
+
+// checkIndex says whether the index fits manifest and config.
+func (s *Snapshot) checkIndex(x *index.Index) error {
+	segments := s.Segments()
+	if len(segments) != len(x.Segments) {
+		return fmt.Errorf("it lists %d segments, the manifest %d", len(x.Segments), len(segments))
+	}
+	var stored int64
+	for i, d := range segments {
+		if is := x.Segments[i]; d.Size != is.Size || d.Digest.Encoded() != fmt.Sprintf("%x", is.Digest) {
+			return fmt.Errorf("its segment %d is not that of the manifest", i)
+		}
+		stored += d.Size
+	}
+	if n := s.Config.Host.PageSize; int64(n) != x.PageSize {
+		return fmt.Errorf("its page size is %d, that of the config %d", x.PageSize, n)
+	}
+	if want := (Memory{Total: x.MemoryBytes(), Zero: x.MemoryBytes() - x.RawBytes(), Stored: stored}); want != s.Config.Memory {
+		return errors.New("it does not sum up to the memory totals of the config")
+	}
+	return nil
 }
 
 // ReadRootFS hands the rootfs difference, an uncompressed tar, to read. It fails, after read returned, if the layer did not
 // verify: what read did must then be thrown away. A snapshot without a rootfs difference gives an error of kind NotFound.
 func (s *Snapshot) ReadRootFS(ctx context.Context, src Fetcher, read func(io.Reader) error) error {
-	return errdefs.ErrNotImplemented
-}
-
-// Verify reads every blob of a snapshot and checks every digest, every frame and every reference between the parts.
-func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) error {
-	return errdefs.ErrNotImplemented
+	d, ok := s.RootFS()
+	if !ok {
+		return fmt.Errorf("read %s: the snapshot has no rootfs difference: %w", titleRootFS, errdefs.ErrNotFound)
+	}
+	return readLayer(ctx, src, d, math.MaxInt64-1, read)
 }

@@ -12,7 +12,6 @@ import (
 // Encoder encodes frames. It is for one goroutine; the same bytes give the same frame with every encoder of a version.
 type Encoder struct {
 	zstd *zstd.Encoder // nil: everything is stored raw
-	buf  []byte
 }
 
 // NewEncoder gives an encoder that compresses what can be compressed, or nothing.
@@ -26,20 +25,20 @@ func NewEncoder(compress bool) (*Encoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make zstd encoder: %w", err)
 	}
-	return &Encoder{zstd: z, buf: make([]byte, 0, index.MaxFrame)}, nil
+	return &Encoder{zstd: z}, nil
 }
 
-// Encode stores raw, of [index.MaxFrame] bytes at most. What it gives is valid until the next call and while raw is: a frame
-// that compression would not make smaller by a 20th is raw itself.
-func (e *Encoder) Encode(raw []byte) (index.Codec, []byte) {
+// Encode stores raw, of [index.MaxFrame] bytes at most: it appends to dst[:0] what it compressed to, or gives raw itself
+// where compression would save less than a 20th.
+func (e *Encoder) Encode(dst, raw []byte) (index.Codec, []byte) {
 	if e.zstd == nil {
 		return index.Raw, raw
 	}
-	e.buf = e.zstd.EncodeAll(raw, e.buf[:0])
-	if len(e.buf) > len(raw)-len(raw)/20 {
+	dst = e.zstd.EncodeAll(raw, dst[:0])
+	if len(dst) > len(raw)-len(raw)/20 {
 		return index.Raw, raw
 	}
-	return index.Zstd, e.buf
+	return index.Zstd, dst
 }
 
 // Close gives back what the encoder holds.

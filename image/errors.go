@@ -1,0 +1,114 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+)
+
+// NotSnapshotError says that something sound is not a snapshot. Its kind is DataLoss.
+type NotSnapshotError struct {
+	Digest digest.Digest
+	Reason string
+}
+
+func (e *NotSnapshotError) Error() string {
+	return fmt.Sprintf("open snapshot %s: it is not a snapshot: %s", e.Digest, e.Reason)
+}
+
+// Unwrap gives the kind of the error.
+func (e *NotSnapshotError) Unwrap() error { return errdefs.ErrDataLoss }
+
+// Hint says what to do next.
+func (e *NotSnapshotError) Hint() string {
+	return "name something that cryo checkpoint made; a container image is run with ctr or nerdctl"
+}
+
+// VersionError says that a snapshot is of a version that this package does not read. Its kind is NotImplemented.
+type VersionError struct {
+	What string // manifest or config
+	Got  string
+}
+
+func (e *VersionError) Error() string {
+	return fmt.Sprintf("open snapshot: its %s is of version %q", e.What, e.Got)
+}
+
+// Unwrap gives the kind of the error.
+func (e *VersionError) Unwrap() error { return errdefs.ErrNotImplemented }
+
+// Hint says what to do next.
+func (e *VersionError) Hint() string {
+	return "use the version of cryo that took the snapshot, or a newer one"
+}
+
+// DamagedError says that a part of a snapshot is not what it was when it was written, or that its parts contradict each
+// other. Its kind is DataLoss.
+type DamagedError struct {
+	Part   string // manifest, config, or a layer's title
+	Digest digest.Digest
+	Err    error
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("read %s (%s): %v", e.Part, e.Digest, e.Err)
+}
+
+// Unwrap gives the kind of the error and its cause.
+func (e *DamagedError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.Err} }
+
+// Hint says what to do next.
+func (e *DamagedError) Hint() string {
+	return "the snapshot is damaged; remove it and pull it again, or take a new one"
+}
+
+// FullError says that a file system has no room, or no room for this user. Its kind is ResourceExhausted.
+type FullError struct{ Err error }
+
+func (e *FullError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the kind of the error and its cause, which is syscall.ENOSPC or syscall.EDQUOT.
+func (e *FullError) Unwrap() []error { return []error{errdefs.ErrResourceExhausted, e.Err} }
+
+// Hint says what to do next.
+func (e *FullError) Hint() string {
+	return "make room, for instance with cryo rm, or choose another root; the snapshot needs about as much as its memory"
+}
+
+// TooLargeError says that a snapshot would need more segments than a manifest can list. Its kind is InvalidArgument.
+type TooLargeError struct {
+	Segments, Limit int
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("pack memory: %d segments are more than %d", e.Segments, e.Limit)
+}
+
+// Unwrap gives the kind of the error.
+func (e *TooLargeError) Unwrap() error { return errdefs.ErrInvalidArgument }
+
+// Hint says what to do next.
+func (e *TooLargeError) Hint() string { return "choose larger segments" }
+
+// NotEmptyError says that a snapshot cannot be unpacked where something is already. Its kind is FailedPrecondition.
+type NotEmptyError struct{ Dir string }
+
+func (e *NotEmptyError) Error() string { return fmt.Sprintf("unpack to %s: it is not empty", e.Dir) }
+
+// Unwrap gives the kind of the error.
+func (e *NotEmptyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// Hint says what to do next.
+func (e *NotEmptyError) Hint() string { return "name an empty or a new directory" }
+
+// full gives the error of a full disk its type.
+func full(err error) error {
+	var typed *FullError
+	if err == nil || errors.As(err, &typed) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+		return err
+	}
+	return &FullError{Err: err}
+}

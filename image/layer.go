@@ -1,0 +1,153 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"github.com/klauspost/compress/zstd"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// AnnotationRawSize is the length in bytes of a compressed layer's contents. A reader takes no more, and no less.
+const AnnotationRawSize = "io.cryo.raw.size"
+
+const (
+	// zstdWindow of compressed layers, in bytes; jobs that are compressed at once are four times as long.
+	zstdWindow = 1 << 20
+	// maxZstdWindow is the largest window a reader accepts, what RFC 8878 asks every decoder to support.
+	maxZstdWindow = 8 << 20
+	// maxLayerWorkers bounds the memory of a compressor to some 80 MiB.
+	maxLayerWorkers = 8
+)
+
+// writeLayer stores what write writes as a zstd-compressed layer.
+func writeLayer(ctx context.Context, dst BlobStore, mediaType, title string, workers int, write func(io.Writer) error) (ocispec.Descriptor, error) {
+	none := ocispec.Descriptor{}
+	blob, err := dst.Create(ctx)
+	if err != nil {
+		return none, fmt.Errorf("write %s: %w", title, err)
+	}
+	defer blob.Close()
+	// With two or more goroutines the output does not depend on their number.
+	z, err := zstd.NewWriter(blob, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(zstdWindow),
+		zstd.WithConcurrentBlocks(true), zstd.WithEncoderConcurrency(min(max(workers, 2), maxLayerWorkers)))
+	if err != nil {
+		return none, fmt.Errorf("write %s: %w", title, err)
+	}
+	counted := &contextWriter{ctx: ctx, w: z}
+	if err := write(counted); err != nil {
+		z.Close()
+		return none, fmt.Errorf("write %s: %w", title, err)
+	}
+	if err := z.Close(); err != nil {
+		return none, fmt.Errorf("write %s: %w", title, err)
+	}
+	if err := ctx.Err(); err != nil {
+		return none, err
+	}
+	d, err := blob.Commit(ctx, mediaType)
+	if err != nil {
+		return none, fmt.Errorf("write %s: %w", title, err)
+	}
+	d.Annotations = map[string]string{
+		ocispec.AnnotationTitle: title,
+		AnnotationRawSize:       strconv.FormatInt(counted.n, 10),
+	}
+	return d, nil
+}
+
+// contextWriter counts, and ends when its context does.
+type contextWriter struct {
+	ctx context.Context
+	w   io.Writer
+	n   int64
+}
+
+func (c *contextWriter) Write(p []byte) (int, error) {
+	if err := c.ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// readLayer hands the contents of a compressed layer to read and says whether the whole layer is sound: length and digest of
+// the blob, length of its contents. limit bounds the contents.
+func readLayer(ctx context.Context, src Fetcher, d ocispec.Descriptor, limit int64, read func(io.Reader) error) error {
+	title := d.Annotations[ocispec.AnnotationTitle]
+	size, err := strconv.ParseInt(d.Annotations[AnnotationRawSize], 10, 64)
+	if err != nil || size < 0 || size > limit {
+		return &DamagedError{Part: title, Digest: d.Digest, Err: fmt.Errorf("its contents have %q bytes; from 0 to %d are allowed", d.Annotations[AnnotationRawSize], limit)}
+	}
+	blob, err := openBlob(ctx, src, title, d)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	z, err := zstd.NewReader(blob, zstd.WithDecoderMaxWindow(maxZstdWindow), zstd.WithDecoderMaxMemory(maxZstdWindow), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", title, err)
+	}
+	defer z.Close()
+	c := &layerReader{z: z, blob: blob, left: size}
+	if err := read(c); err != nil {
+		// What the reader made of damaged bytes says less than that they are damaged.
+		if damage := c.failed(); damage != nil {
+			return damage
+		}
+		return err
+	}
+	if _, err := io.Copy(io.Discard, c); err != nil {
+		return err
+	}
+	z.Close()
+	return blob.finish()
+}
+
+// layerReader reads the contents of a layer, exactly left bytes.
+type layerReader struct {
+	z    *zstd.Decoder
+	blob *blobReader
+	left int64
+	err  error
+}
+
+func (c *layerReader) Read(p []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if int64(len(p)) > c.left+1 {
+		p = p[:c.left+1]
+	}
+	n, err := c.z.Read(p)
+	if int64(n) > c.left {
+		n, err = int(c.left), c.blob.damaged(errors.New("its contents are longer than its descriptor says"))
+	}
+	c.left -= int64(n)
+	switch {
+	case err == io.EOF && c.left > 0:
+		err = c.blob.damaged(errors.New("its contents are cut short"))
+	case err != nil && err != io.EOF && !errors.As(err, new(*DamagedError)):
+		err = c.blob.damaged(fmt.Errorf("it does not decompress: %w", err))
+	}
+	c.err = err
+	if cause := c.blob.failed(); cause != nil && err != nil {
+		c.err = cause // the decompressor wraps, or replaces, what reading the blob gave
+	}
+	return n, c.err
+}
+
+// failed is the reason why the contents could not be read, if they could not.
+func (c *layerReader) failed() error {
+	if c.err == io.EOF {
+		return nil
+	}
+	return c.err
+}

@@ -1,0 +1,143 @@
+package image
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// AnnotationContainerID is the manifest's annotation with the container's name.
+const AnnotationContainerID = "io.cryo.container.id"
+
+// Titles of the layers; oras pull makes files of these names.
+const (
+	titleIndex  = "index.zst"
+	titleCRIU   = "criu.tar.zst"
+	titleRootFS = "rootfs.tar.zst"
+)
+
+func titleSegment(n int) string { return fmt.Sprintf("segment-%05d", n) }
+
+// Limits of what is read as a whole, in bytes. Registries and clients take manifests of 4 MiB.
+const (
+	maxManifest = 4 << 20
+	maxConfig   = 16 << 20
+)
+
+// maxSegments is what a manifest of 4 MiB holds with room to spare: 235 bytes each.
+const maxSegments = 15000
+
+func newManifest(cfg Config, config ocispec.Descriptor, layers []ocispec.Descriptor, subject *ocispec.Descriptor) ocispec.Manifest {
+	annotations := make(map[string]string)
+	for key, value := range map[string]string{
+		ocispec.AnnotationBaseImageName:   cfg.Container.Image,
+		ocispec.AnnotationBaseImageDigest: cfg.Container.ImageDigest.String(),
+		AnnotationContainerID:             cfg.Container.ID,
+	} {
+		if value != "" {
+			annotations[key] = value
+		}
+	}
+	if !cfg.Created.IsZero() {
+		annotations[ocispec.AnnotationCreated] = cfg.Created.UTC().Format(time.RFC3339)
+	}
+	if subject != nil {
+		subject = &ocispec.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}
+	}
+	return ocispec.Manifest{
+		Versioned:    specs.Versioned{SchemaVersion: 2},
+		MediaType:    ocispec.MediaTypeImageManifest,
+		ArtifactType: ArtifactType,
+		Config:       config,
+		Layers:       layers,
+		Subject:      subject,
+		Annotations:  annotations,
+	}
+}
+
+// layout is where a manifest's layers are.
+type layout struct {
+	rootFS   bool
+	segments int // index of the first one
+}
+
+// parseManifest reads a manifest and checks that it is one of a snapshot.
+func parseManifest(b []byte, d digest.Digest) (m ocispec.Manifest, l layout, err error) {
+	not := func(format string, args ...any) error {
+		return &NotSnapshotError{Digest: d, Reason: fmt.Sprintf(format, args...)}
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, l, not("its manifest is not JSON of the right shape: %v", err)
+	}
+	if m.MediaType != ocispec.MediaTypeImageManifest || m.SchemaVersion != 2 {
+		return m, l, not("its media type is %.100q", m.MediaType)
+	}
+	if m.ArtifactType != ArtifactType {
+		if v, ok := strings.CutPrefix(m.ArtifactType, "application/vnd.cryo.snapshot."); ok {
+			return m, l, &VersionError{What: "manifest", Got: fmt.Sprintf("%.100s", v)}
+		}
+		return m, l, not("its artifact type is %.100q", m.ArtifactType)
+	}
+	if m.Config.MediaType != MediaTypeConfig {
+		return m, l, not("the media type of its config is %.100q", m.Config.MediaType)
+	}
+	if l, err = checkLayers(m.Layers); err != nil {
+		return m, l, not("%v", err)
+	}
+	for _, part := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
+		if part.Digest.Algorithm() != digest.SHA256 || part.Digest.Validate() != nil || part.Size < 1 {
+			return m, l, not("the descriptor %.100q is not valid", part.Digest)
+		}
+	}
+	return m, l, nil
+}
+
+// checkLayers says whether layers are index, CRIU's images, the rootfs where there is one, and segments.
+func checkLayers(layers []ocispec.Descriptor) (layout, error) {
+	var l layout
+	is := func(i int, mediaType, title string) bool {
+		return i < len(layers) && layers[i].MediaType == mediaType && layers[i].Annotations[ocispec.AnnotationTitle] == title
+	}
+	if !is(0, MediaTypeIndex, titleIndex) || !is(1, MediaTypeCRIU, titleCRIU) {
+		return l, errors.New("it does not begin with an index and CRIU's images")
+	}
+	l.rootFS = is(2, MediaTypeRootFS, titleRootFS)
+	l.segments = 2
+	if l.rootFS {
+		l.segments = 3
+	}
+	for i := l.segments; i < len(layers); i++ {
+		if !is(i, MediaTypeSegment, titleSegment(i-l.segments)) {
+			return l, fmt.Errorf("layer %d is not segment %d", i, i-l.segments)
+		}
+	}
+	return l, nil
+}
+
+// parseConfig reads a config blob.
+func parseConfig(b []byte, d digest.Digest) (Config, error) {
+	damaged := func(format string, args ...any) error {
+		return &DamagedError{Part: "config", Digest: d, Err: fmt.Errorf(format, args...)}
+	}
+	var version struct{ Version int }
+	if err := json.Unmarshal(b, &version); err != nil {
+		return Config{}, damaged("it is not JSON of the right shape: %w", err)
+	}
+	if version.Version != ConfigVersion {
+		return Config{}, &VersionError{What: "config", Got: fmt.Sprint(version.Version)}
+	}
+	var c Config
+	if err := json.Unmarshal(b, &c); err != nil {
+		return Config{}, damaged("it is not JSON of the right shape: %w", err)
+	}
+	if c.Memory.Total < 0 || c.Memory.Zero < 0 || c.Memory.Stored < 0 || c.Memory.Zero > c.Memory.Total {
+		return Config{}, damaged("its memory totals are not possible")
+	}
+	return c, nil
+}

@@ -1,0 +1,79 @@
+package image
+
+import (
+	"fmt"
+	"os"
+	"sync"
+)
+
+// pagesFiles keeps pages files open as long as they are needed: a snapshot may have more than a process may have open.
+type pagesFiles struct {
+	path  func(id uint32) string
+	write bool
+
+	mu    sync.Mutex // guards what follows
+	files map[uint32]*pagesFile
+}
+
+type pagesFile struct {
+	uses int      // takes that are still to come, and those not put back
+	f    *os.File // nil: not open yet
+}
+
+// newPagesFiles counts with uses[id] calls of take and put for each file.
+func newPagesFiles(path func(id uint32) string, write bool, uses map[uint32]int) *pagesFiles {
+	p := &pagesFiles{path: path, write: write, files: make(map[uint32]*pagesFile, len(uses))}
+	for id, n := range uses {
+		p.files[id] = &pagesFile{uses: n}
+	}
+	return p
+}
+
+func (p *pagesFiles) take(id uint32) (*os.File, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	file := p.files[id]
+	if file.f == nil {
+		flag := os.O_RDONLY
+		if p.write {
+			flag = os.O_WRONLY
+		}
+		f, err := os.OpenFile(p.path(id), flag, 0)
+		if err != nil {
+			return nil, fmt.Errorf("open pages: %w", err)
+		}
+		file.f = f
+	}
+	return file.f, nil
+}
+
+// put closes the file after its last use.
+func (p *pagesFiles) put(id uint32) error {
+	p.mu.Lock()
+	file := p.files[id]
+	file.uses--
+	var f *os.File
+	if file.uses == 0 {
+		f, file.f = file.f, nil
+	}
+	p.mu.Unlock()
+	if f == nil {
+		return nil
+	}
+	if err := f.Close(); err != nil {
+		return fmt.Errorf("close pages: %w", err)
+	}
+	return nil
+}
+
+// close closes what is still open, after an error.
+func (p *pagesFiles) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, file := range p.files {
+		if file.f != nil {
+			file.f.Close()
+			file.f = nil
+		}
+	}
+}

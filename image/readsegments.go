@@ -1,0 +1,129 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"runtime"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/segment"
+)
+
+// segmentReader reads all segments and hands every frame, verified, to sink; from several goroutines, in no order.
+type segmentReader struct {
+	src     Fetcher
+	workers int  // 0: as many as there are cores
+	whole   bool // verify the digest of every segment, also where its frames' digests cover all its bytes
+	sink    func(f *index.Frame, raw []byte) error
+}
+
+// storedFrame is a frame on its way from its segment to a decoder.
+type storedFrame struct {
+	frame *index.Frame
+	buf   []byte // of index.MaxFrame; the frame is at its begin
+}
+
+func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor, x *index.Index) error {
+	workers := r.workers
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	jobs, free := make(chan storedFrame, workers), make(chan []byte, 2*workers+2)
+	for range cap(free) {
+		free <- make([]byte, index.MaxFrame)
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	for range workers {
+		g.Go(func() error {
+			dec, err := segment.NewDecoder()
+			if err != nil {
+				return err
+			}
+			defer dec.Close()
+			for job := range jobs {
+				if err := r.decode(ctx, dec, job); err != nil {
+					return err
+				}
+				free <- job.buf
+			}
+			return nil
+		})
+	}
+	g.Go(func() error {
+		defer close(jobs)
+		reads, readsCtx := errgroup.WithContext(ctx)
+		reads.SetLimit(workers)
+		frames := x.Frames
+		for i, d := range segments {
+			n := 0
+			for n < len(frames) && frames[n].Segment == i {
+				n++
+			}
+			own := frames[:n]
+			frames = frames[n:]
+			if readsCtx.Err() != nil {
+				break
+			}
+			reads.Go(func() error { return r.segment(readsCtx, d, own, jobs, free) })
+		}
+		return cmp.Or(reads.Wait(), ctx.Err())
+	})
+	return g.Wait()
+}
+
+// segment reads one segment from begin to end.
+func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, frames []index.Frame, jobs chan<- storedFrame, free chan []byte) error {
+	blob, err := openBlob(ctx, r.src, d.Annotations[ocispec.AnnotationTitle], d)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	if !r.whole && allRaw(frames) {
+		// Frames fill their segment without a gap: each byte is covered by the digest of a frame.
+		blob.hash = nil
+	}
+	for i := range frames {
+		var buf []byte
+		select {
+		case buf = <-free:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if _, err := io.ReadFull(blob, buf[:frames[i].Stored]); err != nil {
+			if err == io.ErrUnexpectedEOF || err == io.EOF {
+				err = blob.damaged(errShort)
+			}
+			return err
+		}
+		select {
+		case jobs <- storedFrame{frame: &frames[i], buf: buf}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return blob.finish()
+}
+
+func (r *segmentReader) decode(ctx context.Context, dec *segment.Decoder, job storedFrame) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	raw, err := dec.Decode(job.frame, job.buf[:job.frame.Stored])
+	if err != nil {
+		return err
+	}
+	return r.sink(job.frame, raw)
+}
+
+func allRaw(frames []index.Frame) bool {
+	for i := range frames {
+		if frames[i].Codec != index.Raw {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,170 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
+)
+
+// UnpackOptions are the choices of [Snapshot.Unpack]; the zero value is good.
+type UnpackOptions struct {
+	// Workers is how many goroutines decode. 0: as many as there are cores.
+	Workers int
+	// Progress is told how many bytes of memory were written, as "unpack".
+	Progress Progress
+}
+
+// Unpack writes a complete directory of CRIU images to dir, which must be empty or missing: all images, and the pages files as
+// sparse files. Directories get mode 0700, files 0600. On an error nothing is left in dir, nor dir itself if it was missing.
+//
+// A dir that is not empty gives a [*NotEmptyError], damage a [*DamagedError] or an error of a package below of kind DataLoss,
+// a full disk a [*FullError]; errors of src are passed on.
+func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return err
+	}
+	undo, err := makeEmpty(dir)
+	if err != nil {
+		return full(err)
+	}
+	u := unpacker{s: s, src: src, dir: dir, x: x, o: o, total: x.RawBytes()}
+	if err := u.run(ctx); err != nil {
+		if undoErr := undo(); undoErr != nil {
+			err = errors.Join(err, undoErr)
+		}
+		return full(err)
+	}
+	return nil
+}
+
+// makeEmpty makes sure of an empty directory, and gives what empties or removes it again.
+func makeEmpty(dir string) (undo func() error, err error) {
+	switch err := os.Mkdir(dir, 0o700); {
+	case err == nil:
+		return func() error { return os.RemoveAll(dir) }, nil
+	case !errors.Is(err, fs.ErrExist):
+		return nil, fmt.Errorf("unpack: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("unpack: %w", err)
+	}
+	if len(entries) > 0 {
+		return nil, &NotEmptyError{Dir: dir}
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("unpack: %w", err)
+	}
+	return func() error {
+		entries, err := os.ReadDir(dir)
+		for _, e := range entries {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+		return err
+	}, nil
+}
+
+type unpacker struct {
+	s     *Snapshot
+	src   Fetcher
+	dir   string
+	x     *index.Index
+	o     UnpackOptions
+	done  atomic.Int64
+	total int64 // bytes of memory that are stored
+}
+
+func (u *unpacker) run(ctx context.Context) error {
+	if err := u.images(ctx); err != nil {
+		return err
+	}
+	uses := make(map[uint32]int, len(u.x.Files))
+	for i := range u.x.Frames {
+		uses[u.x.Frames[i].Runs[0].File]++
+	}
+	for _, f := range u.x.Files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := u.makePages(f); err != nil {
+			return err
+		}
+	}
+	files := newPagesFiles(func(id uint32) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
+	defer files.close()
+	r := segmentReader{src: u.src, workers: u.o.Workers, sink: func(f *index.Frame, raw []byte) error { return u.frame(files, f, raw) }}
+	return r.read(ctx, u.s.Segments(), u.x)
+}
+
+// images unpacks CRIU's images and compares what they say about memory with the index.
+func (u *unpacker) images(ctx context.Context) error {
+	check := newPagemapCheck(u.x)
+	d := u.s.CRIU()
+	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
+	err := readLayer(ctx, u.src, d, math.MaxInt64-1, func(r io.Reader) error {
+		return readCRIU(r, damaged, func(name string, size int64, r io.Reader) error {
+			f, err := os.OpenFile(filepath.Join(u.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+			if err != nil {
+				return fmt.Errorf("unpack: %w", err)
+			}
+			err = check.file(name, io.TeeReader(r, f))
+			if closeErr := f.Close(); err == nil {
+				err = closeErr
+			}
+			return err
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if err := check.finish(); err != nil {
+		return damaged(err)
+	}
+	return nil
+}
+
+// makePages makes a pages file of the right length that holds zeros.
+func (u *unpacker) makePages(file index.File) error {
+	f, err := os.OpenFile(filepath.Join(u.dir, pages.FileName(file.ID)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("unpack: %w", err)
+	}
+	err = f.Truncate(file.Count * u.x.PageSize)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil {
+		return fmt.Errorf("unpack: %w", err)
+	}
+	return nil
+}
+
+// frame writes the pages of a frame to their places.
+func (u *unpacker) frame(files *pagesFiles, fr *index.Frame, raw []byte) error {
+	id := fr.Runs[0].File // an index has one file in a frame
+	f, err := files.take(id)
+	if err != nil {
+		return err
+	}
+	for _, r := range fr.Runs {
+		n := r.Count * u.x.PageSize
+		if _, err := f.WriteAt(raw[:n], r.First*u.x.PageSize); err != nil {
+			return fmt.Errorf("unpack: %w", err)
+		}
+		raw = raw[n:]
+	}
+	if u.o.Progress != nil {
+		u.o.Progress("unpack", u.done.Add(fr.Raw), u.total)
+	}
+	return files.put(id)
+}

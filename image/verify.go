@@ -1,0 +1,82 @@
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"fmt"
+	"io"
+	"math"
+	"sync/atomic"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/index"
+)
+
+// Verify reads every blob of a snapshot and checks every digest, every frame and every reference between the parts. Its errors
+// are those of [Open] and [Snapshot.Unpack]. The progress, as "verify", is in bytes of blobs.
+func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) error {
+	s, err := Open(ctx, src, d)
+	if err != nil {
+		return err
+	}
+	var done atomic.Int64
+	var total int64
+	for _, l := range s.Manifest.Layers {
+		total += l.Size
+	}
+	advance := func(n int64) {
+		if p != nil {
+			p("verify", done.Add(n), total)
+		}
+	}
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return err
+	}
+	advance(s.Index().Size)
+	if err := s.verifyCRIU(ctx, src, x); err != nil {
+		return err
+	}
+	advance(s.CRIU().Size)
+	if l, ok := s.RootFS(); ok {
+		if err := s.verifyRootFS(ctx, src); err != nil {
+			return err
+		}
+		advance(l.Size)
+	}
+	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, _ []byte) error {
+		advance(f.Stored)
+		return nil
+	}}
+	return r.read(ctx, s.Segments(), x)
+}
+
+func (s *Snapshot) verifyCRIU(ctx context.Context, src Fetcher, x *index.Index) error {
+	check := newPagemapCheck(x)
+	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: s.CRIU().Digest, Err: err} }
+	err := readLayer(ctx, src, s.CRIU(), math.MaxInt64-1, func(r io.Reader) error {
+		return readCRIU(r, damaged, func(name string, _ int64, r io.Reader) error { return check.file(name, r) })
+	})
+	if err != nil {
+		return err
+	}
+	if err := check.finish(); err != nil {
+		return damaged(err)
+	}
+	return nil
+}
+
+// verifyRootFS says whether the rootfs difference is a tar; what its entries say is checked when they are applied.
+func (s *Snapshot) verifyRootFS(ctx context.Context, src Fetcher) error {
+	return s.ReadRootFS(ctx, src, func(r io.Reader) error {
+		for tr := tar.NewReader(r); ; {
+			if _, err := tr.Next(); err == io.EOF {
+				return nil
+			} else if err != nil {
+				d, _ := s.RootFS()
+				return &DamagedError{Part: titleRootFS, Digest: d.Digest, Err: fmt.Errorf("it is not a tar: %w", err)}
+			}
+		}
+	})
+}
