@@ -86,7 +86,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	} else if err := os.MkdirAll(work, 0o700); err != nil {
 		return fmt.Errorf("make CRIU's work directory: %w", err)
 	}
-	conversation, err := checkpoint.Join(ctx, o.WorkPath)
+	conversation, ctx, err := checkpoint.Join(ctx, o.WorkPath)
 	if err != nil {
 		return err
 	}

@@ -19,39 +19,61 @@ const maxConversation = 1 << 16
 
 // Conversation is the shim's side of a held checkpoint.
 type Conversation struct {
-	conn net.Conn
-	in   *json.Decoder
-	out  *json.Encoder
+	conn    net.Conn
+	out     *json.Encoder
+	decided chan Decision
 }
 
 var _ Holder = (*Conversation)(nil)
 
-// Join finds the command that listens in CRIU's work directory dir. Nobody listens, for a stock client: nil, no error.
-func Join(ctx context.Context, dir string) (*Conversation, error) {
+// Join finds the command that listens in CRIU's work directory dir, and gives a context that ends when the command
+// hangs up: nobody waits for the dump then. Nobody listens, for a stock client: nil and ctx itself, no error.
+func Join(ctx context.Context, dir string) (*Conversation, context.Context, error) {
 	if dir == "" {
-		return nil, nil
+		return nil, ctx, nil
 	}
 	if _, err := os.Lstat(socketPath(dir)); errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, ctx, nil
 	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socketPath(dir))
 	if err != nil {
-		return nil, fmt.Errorf("reach the cryo command: %w: %w", err, errdefs.ErrUnavailable)
+		return nil, ctx, fmt.Errorf("reach the cryo command: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	c := &Conversation{conn: conn, in: json.NewDecoder(io.LimitReader(conn, maxConversation)), out: json.NewEncoder(conn)}
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	greeting, err := receive(c.in)
-	if err == nil && greeting.Version != protocolVersion {
-		err = fmt.Errorf("the cryo command speaks version %d, the shim %d: %w", greeting.Version, protocolVersion, errdefs.ErrInvalidArgument)
-		_ = c.out.Encode(message{Error: err.Error()})
-	}
-	if err != nil {
+	c := &Conversation{conn: conn, out: json.NewEncoder(conn), decided: make(chan Decision, 1)}
+	in := json.NewDecoder(io.LimitReader(conn, maxConversation))
+	if err := c.greet(in); err != nil {
 		conn.Close()
-		return nil, fmt.Errorf("greet the cryo command: %w", err)
+		return nil, ctx, fmt.Errorf("greet the cryo command: %w", err)
 	}
-	_ = conn.SetDeadline(time.Time{})
-	return c, nil
+	ctx, hungUp := context.WithCancelCause(ctx)
+	go c.listen(in, hungUp)
+	return c, ctx, nil
+}
+
+func (c *Conversation) greet(in *json.Decoder) error {
+	_ = c.conn.SetDeadline(time.Now().Add(10 * time.Second))
+	defer func() { _ = c.conn.SetDeadline(time.Time{}) }()
+	greeting, err := receive(in)
+	if err != nil {
+		return err
+	}
+	if greeting.Version != protocolVersion {
+		err := fmt.Errorf("it speaks version %d, the shim %d: %w", greeting.Version, protocolVersion, errdefs.ErrInvalidArgument)
+		_ = c.out.Encode(message{Error: err.Error()})
+		return err
+	}
+	return nil
+}
+
+// listen hears the command's one decision, and that it hangs up.
+func (c *Conversation) listen(in *json.Decoder, hungUp context.CancelCauseFunc) {
+	m, err := receive(in)
+	if err == nil {
+		c.decided <- m.Decision
+		_, err = receive(in)
+	}
+	hungUp(fmt.Errorf("the cryo command is gone: %w: %w", err, errdefs.ErrAborted))
 }
 
 // Dumped implements [Holder]. A command that is gone is an error, and so the container resumes.
@@ -59,16 +81,12 @@ func (c *Conversation) Dumped(ctx context.Context, d Dumped) (Decision, error) {
 	if err := c.out.Encode(message{Dumped: &d}); err != nil {
 		return "", fmt.Errorf("tell the cryo command: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { c.conn.Close() })
-	defer stop()
-	m, err := receive(c.in)
-	if ctx.Err() != nil {
+	select {
+	case decision := <-c.decided:
+		return decision, nil
+	case <-ctx.Done():
 		return "", context.Cause(ctx)
 	}
-	if err != nil {
-		return "", fmt.Errorf("wait for the cryo command: %w: %w", err, errdefs.ErrAborted)
-	}
-	return m.Decision, nil
 }
 
 // End tells the command how it went and hangs up.
