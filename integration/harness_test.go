@@ -3,6 +3,8 @@ package integration
 import (
 	"context"
 	"crypto/rand"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -74,13 +76,16 @@ func startImage(t *testing.T, h *lab.Host, image, id string, flags []string, arg
 	if !slices.Contains(flags, "--runtime") {
 		flags = append([]string{"--runtime", cryoRuntime}, flags...)
 	}
-	all := slices.Concat([]string{"run", "--detach", "--null-io"}, flags, []string{image, id}, args)
-	if slices.Contains(flags, "--tty") || slices.Contains(flags, "--log-uri") {
-		all = slices.DeleteFunc(all, func(s string) bool { return s == "--null-io" })
+	if !slices.Contains(flags, "--tty") && !slices.Contains(flags, "--null-io") {
+		flags = append([]string{"--log-uri", "file://" + logFile(h, id)}, flags...)
 	}
+	all := slices.Concat([]string{"run", "--detach"}, flags, []string{image, id}, args)
 	cleanup(t, h, id)
 	must(t, h.Ctr(t.Context(), all...))
 }
+
+// logFile is where a container that [start] started has its output, unless it has a terminal or --null-io.
+func logFile(h *lab.Host, id string) string { return filepath.Join(h.Dir, "logs", id) }
 
 // cleanup removes a container and its task when the test ends, should they be there.
 func cleanup(t *testing.T, h *lab.Host, id string) {
@@ -103,12 +108,13 @@ func remove(ctx context.Context, h *lab.Host, id string) {
 	h.Ctr(ctx, "containers", "delete", id)
 }
 
-// await waits until the workload answers that its state is whole.
+// await waits until the workload answers, and ends the test where it does not or where its state is not whole.
 func await(t *testing.T, h *lab.Host, id string) lab.Answer {
 	t.Helper()
 	a, err := h.AwaitAnswer(t.Context(), id)
 	if err != nil {
-		t.Fatal(err)
+		output, _ := os.ReadFile(logFile(h, id))
+		t.Fatalf("%v\noutput:\n%s", err, output)
 	}
 	if !a.OK {
 		t.Fatalf("%s on %s is damaged: %s", id, h.Name, a.Error)

@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -48,9 +49,19 @@ func (h *Host) Ask(ctx context.Context, id string, words ...string) (Answer, err
 		return a, err
 	}
 	if status != "RUNNING" {
-		return a, fmt.Errorf("ask %s: it is not running: %q", id, status)
+		return a, &notRunningError{id, status}
 	}
 	return askPID(ctx, pid, words)
+}
+
+// notRunningError is an answer that will never come.
+type notRunningError struct{ id, status string }
+
+func (e *notRunningError) Error() string {
+	if e.status == "" {
+		return fmt.Sprintf("ask %s: it has no task", e.id)
+	}
+	return fmt.Sprintf("ask %s: it is %s", e.id, e.status)
 }
 
 func askPID(ctx context.Context, pid int, words []string) (a Answer, err error) {
@@ -77,13 +88,14 @@ func askPID(ctx context.Context, pid int, words []string) (a Answer, err error) 
 	return a, nil
 }
 
-// AwaitAnswer asks until the workload answers, which a container does shortly after its start.
+// AwaitAnswer asks until the workload answers, which a container does shortly after its start, or until it has stopped.
 func (h *Host) AwaitAnswer(ctx context.Context, id string, words ...string) (Answer, error) {
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	for {
 		a, err := h.Ask(ctx, id, words...)
-		if err == nil || ctx.Err() != nil {
+		var stopped *notRunningError
+		if err == nil || ctx.Err() != nil || errors.As(err, &stopped) && stopped.status == "STOPPED" {
 			return a, err
 		}
 		time.Sleep(50 * time.Millisecond)

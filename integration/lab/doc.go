@@ -8,7 +8,7 @@
 // Everything of a lab lies under one numbered directory, one numbered bridge and one numbered cgroup:
 //
 //	<dir>/<n>/               lock (flocked by the owner), image.tar
-//	<dir>/<n>/<host>/        containerd/, opt/, run/ (the host's /run), tmp/, xdg/, cryo/ (CRYO_ROOT), home/, containerd.log
+//	<dir>/<n>/<host>/        containerd/, opt/, run/ (the host's /run), tmp/, xdg/, cryo/ (CRYO_ROOT), home/, logs/, containerd.log
 //	<dir>/<n>/<registry>/    config.yml, data/, registry.log
 //
 // Killing a lab means killing the members of its cgroup; mounts and network go with the namespaces. A reaper process

@@ -64,7 +64,7 @@ func (l *Lab) Host(ctx context.Context, name string, o HostOptions) (*Host, erro
 }
 
 func (h *Host) boot(ctx context.Context) error {
-	for _, dir := range []string{"containerd", "opt", "run", "tmp", "xdg", "cryo", "home"} {
+	for _, dir := range []string{"containerd", "opt", "run", "tmp", "xdg", "cryo", "home", "logs"} {
 		if err := os.MkdirAll(filepath.Join(h.Dir, dir), 0o711); err != nil {
 			return fmt.Errorf("make host directory: %w", err)
 		}

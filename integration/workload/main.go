@@ -38,7 +38,18 @@ type kind struct {
 
 // kinds are the subcommands.
 var kinds = map[string]kind{
-	"count": {"counts on stdout and holds memory", startCount},
+	"count":    {"counts on stdout and holds memory", startCount},
+	"files":    {"has files open: read, deleted, renamed, growing, locked", startFiles},
+	"identity": {"knows its ids, capabilities, limits, environment", startIdentity},
+	"oom":      {"allocates memory until it is killed", startOOM},
+	"pipes":    {"has data in pipes and sockets", startPipes},
+	"rootfs":   {"changes the root file system in all ways", startRootFS},
+	"shm":      {"has shared memory", startSharedMemory},
+	"tcp":      {"listens on TCP and has a connection", startTCP},
+	"terminal": {"echoes the lines of its terminal or standard input", startTerminal},
+	"tree":     {"has many processes and threads", startTree},
+	"unixsock": {"has unix sockets", startUnixSockets},
+	"volumes":  {"has written files in mounted directories", startVolumes},
 }
 
 // count goes up ten times a second.
