@@ -61,6 +61,7 @@ func (h *Host) Env() []string {
 		"XDG_RUNTIME_DIR=" + filepath.Join(h.Dir, "xdg"),
 		"CRYO_ROOT=" + h.CryoRoot(),
 		"CRYO_CONFIG=" + filepath.Join(h.Dir, "cryo.toml"),
+		"CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1", // so that ctr prints nothing else on standard error
 		"LANG=C.UTF-8",
 		"TERM=dumb",
 	}, h.options.Env...)

@@ -1,0 +1,92 @@
+// Package direction holds the test that dependencies between the project's packages point one way:
+//
+//	cmd -> shim -> {runtime, image}, and cmd -> {runtime, image}
+//
+// runtime and image know nothing of each other, so that each can be read, tested and replaced alone.
+package direction
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/cryo-project/cryo/"
+
+// allowed says which top folders a top folder may import, itself aside; tests of a package are held to the same.
+var allowed = map[string][]string{
+	"cmd":         {"shim", "runtime", "image"},
+	"shim":        {"runtime", "image"},
+	"runtime":     {},
+	"image":       {},
+	"integration": {"runtime", "image"},
+}
+
+// vague names say nothing of what a package is about.
+var vague = []string{"util", "utils", "common", "helper", "helpers", "misc", "shared", "lib"}
+
+type listed struct {
+	ImportPath                         string
+	Imports, TestImports, XTestImports []string
+}
+
+func TestDirection(t *testing.T) {
+	all := packages(t)
+	if len(all) < 5 {
+		t.Fatalf("go list found only %d packages", len(all))
+	}
+	for _, p := range all {
+		own := strings.TrimPrefix(p.ImportPath, module)
+		top, _, _ := strings.Cut(own, "/")
+		may, known := allowed[top]
+		if !known {
+			t.Errorf("%s: %s is no top folder that this test knows; add it with what it may import", own, top)
+			continue
+		}
+		for _, imported := range append(append(p.Imports, p.TestImports...), p.XTestImports...) {
+			if rest, ours := strings.CutPrefix(imported, module); ours && !permits(top, may, rest) {
+				t.Errorf("%s imports %s, and %s may import only itself and %v", own, rest, top, may)
+			}
+		}
+		for _, name := range vague {
+			if path.Base(own) == name {
+				t.Errorf("%s: %q says nothing of what the package is about", own, name)
+			}
+		}
+	}
+}
+
+func permits(top string, may []string, imported string) bool {
+	for _, folder := range append([]string{top}, may...) {
+		if imported == folder || strings.HasPrefix(imported, folder+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// packages lists the whole module.
+func packages(t *testing.T) []listed {
+	t.Helper()
+	c := exec.CommandContext(t.Context(), "go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"...")
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", c, err)
+	}
+	var all []listed
+	for decoder := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
