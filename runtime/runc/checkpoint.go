@@ -7,12 +7,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
-	"time"
 
 	gorunc "github.com/containerd/go-runc"
-	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/criu"
 )
@@ -47,17 +44,23 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	if err != nil {
 		return err
 	}
+	group := newGroup()
+	cmd.Env = append(cmd.Env, group.variable())
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	exited, err := gorunc.Monitor.Start(cmd)
 	if err != nil {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
-	done := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { endCRIU(cmd.Process.Pid, done) })
+	running := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { group.endUntil(running, cmd.Process.Pid) })
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	stop()
-	close(done)
+	close(running)
+	if err != nil || status != 0 {
+		// Where runc was killed, CRIU is at work still.
+		group.end()
+	}
 	if ctx.Err() != nil && (err != nil || status != 0) {
 		return fmt.Errorf("dump %s: %w", c.ID, context.Cause(ctx))
 	}
@@ -124,43 +127,4 @@ func (c Container) checkpointCommand(d Dump) (*exec.Cmd, error) {
 		}
 	}
 	return cmd, nil
-}
-
-// endCRIU kills the children of the runc process pid, which are CRIU, until done is closed. runc itself then sees their
-// socket close, reports and exits; killing it first would leave CRIU at work on its own.
-func endCRIU(pid int, done <-chan struct{}) {
-	for {
-		for _, child := range children(pid) {
-			_ = unix.Kill(child, unix.SIGKILL)
-		}
-		select {
-		case <-done:
-			return
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
-// children gives the processes whose parent is pid, from /proc/*/stat: /proc/pid/task/tid/children is not in every kernel.
-func children(pid int) []int {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return nil
-	}
-	var found []int
-	for _, path := range stats {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			continue // ended meanwhile
-		}
-		// The second field, the command, is in parentheses and may hold anything; state and parent follow it.
-		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
-			child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-			if err == nil {
-				found = append(found, child)
-			}
-		}
-	}
-	return found
 }
