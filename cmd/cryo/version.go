@@ -9,8 +9,8 @@ import (
 	"github.com/cryo-project/cryo/image"
 )
 
-// version is set by the linker: -ldflags "-X main.version=v1.2.3".
-var version = ""
+// Set by the linker: -ldflags "-X main.version=v1.2.3 -X main.revision=0123abcd".
+var version, revision string
 
 type versionResult struct {
 	Version  string `json:"version"`
@@ -41,10 +41,10 @@ func newVersion(a *app) *cobra.Command {
 }
 
 func versions() versionResult {
-	v := versionResult{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Config: image.ConfigVersion}
+	v := versionResult{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Commit: revision, Config: image.ConfigVersion}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
+			if s.Key == "vcs.revision" && v.Commit == "" {
 				v.Commit = s.Value
 			}
 		}

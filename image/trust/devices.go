@@ -23,9 +23,6 @@ const pseudoTerminals = 136
 // devices reviews device nodes, the cgroup's rules for devices, and network devices moved into the container. On restore
 // runc binds each node from the same path of the host, so the path counts as much as the numbers.
 func (r *reviewer) devices(spec *specs.Spec) {
-	if spec.Linux == nil {
-		return
-	}
 	for _, d := range spec.Linux.Devices {
 		if o, ok := ordinaryDevices[d.Path]; ok && d.Type == "c" && d.Major == o.major && d.Minor == o.minor {
 			continue

@@ -12,9 +12,6 @@ var ownNamespaces = []specs.LinuxNamespaceType{
 }
 
 func (r *reviewer) namespaces(spec *specs.Spec, p Policy) {
-	if spec.Linux == nil {
-		return
-	}
 	var has []specs.LinuxNamespaceType
 	for _, ns := range spec.Linux.Namespaces {
 		has = append(has, ns.Type)

@@ -22,26 +22,25 @@ var ipcSysctls = []string{
 }
 
 func (r *reviewer) privileges(spec *specs.Spec) {
-	if l := spec.Linux; l != nil {
-		if open := without(maskedPaths, l.MaskedPaths); len(open) > 0 {
-			r.ask(Privileges, "unmasked %s", strings.Join(open, ", "))
+	l := spec.Linux
+	if open := without(maskedPaths, l.MaskedPaths); len(open) > 0 {
+		r.ask(Privileges, "unmasked %s", strings.Join(open, ", "))
+	}
+	if open := without(readonlyPaths, append(slices.Clone(l.ReadonlyPaths), l.MaskedPaths...)); len(open) > 0 {
+		r.ask(Privileges, "writable %s", strings.Join(open, ", "))
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.Sysctl)) {
+		if !namespaced(spec, name) {
+			r.ask(Privileges, "sysctl %s", name)
 		}
-		if open := without(readonlyPaths, append(slices.Clone(l.ReadonlyPaths), l.MaskedPaths...)); len(open) > 0 {
-			r.ask(Privileges, "writable %s", strings.Join(open, ", "))
-		}
-		for _, name := range slices.Sorted(maps.Keys(l.Sysctl)) {
-			if !namespaced(spec, name) {
-				r.ask(Privileges, "sysctl %s", name)
-			}
-		}
-		switch l.RootfsPropagation {
-		case "", "private", "rprivate", "slave", "rslave":
-		default:
-			r.ask(Privileges, "mount propagation %s of the rootfs", l.RootfsPropagation)
-		}
-		if l.IntelRdt != nil {
-			r.ask(Privileges, "a class of the host's cache allocation (resctrl)")
-		}
+	}
+	switch l.RootfsPropagation {
+	case "", "private", "rprivate", "slave", "rslave":
+	default:
+		r.ask(Privileges, "mount propagation %s of the rootfs", l.RootfsPropagation)
+	}
+	if l.IntelRdt != nil {
+		r.ask(Privileges, "a class of the host's cache allocation (resctrl)")
 	}
 	if p := spec.Process; p != nil {
 		if p.OOMScoreAdj != nil && *p.OOMScoreAdj < 0 {

@@ -67,6 +67,11 @@ type Request struct {
 // Review lists what a specification asks for, in the order of its kinds.
 func Review(spec *specs.Spec, p Policy) []Request {
 	var r reviewer
+	if spec.Linux == nil {
+		bare := *spec
+		bare.Linux = &specs.Linux{} // which has no namespaces and masks nothing
+		spec = &bare
+	}
 	r.mounts(spec, p)
 	r.devices(spec)
 	r.capabilities(spec)
