@@ -28,12 +28,20 @@ type hinter interface {
 func (r *repo) classify(ctx context.Context, err error) error {
 	var (
 		h      hinter
+		scheme *SchemeError
+		login  *CredentialsError
 		answer *errcode.ErrorResponse
 		uerr   *url.Error
 	)
 	host := r.ref.Registry
 	switch {
-	case err == nil, errors.As(err, &h):
+	case err == nil:
+		return nil
+	case errors.As(err, &scheme): // without the URL that net/http puts before it
+		return scheme
+	case errors.As(err, &login):
+		return login
+	case errors.As(err, &h):
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -1,0 +1,63 @@
+package store_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+func FuzzParseIndex(f *testing.F) {
+	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"mediaType":"application/vnd.oci.image.manifest.v1+json","digest":"sha256:` + strings.Repeat("a", 64) + `","size":3}]}`))
+	f.Add([]byte(`{"schemaVersion":2,"manifests":null}{}`))
+	f.Add([]byte(`{"schemaVersion":2,"manifests":[{"digest":"sha256:../..","size":-1}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		i, err := store.ParseIndex(data)
+		if err != nil {
+			return
+		}
+		for _, d := range i.Manifests {
+			if d.Size < 0 || d.Size > store.MaxBlob || d.Digest.Algorithm() != digest.SHA256 || len(d.Digest.Encoded()) != 64 || strings.ContainsAny(d.Digest.Encoded(), "/.") {
+				t.Errorf("accepted %v", d)
+			}
+		}
+	})
+}
+
+func FuzzNormalize(f *testing.F) {
+	for _, s := range []string{"app", "a/b:c", "h:5000/a@sha256:" + strings.Repeat("0", 64), "sha256:" + strings.Repeat("0", 64), "", "a:b@c", "[::1]:5000/x"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, ref string) {
+		full, err := store.Normalize(ref)
+		if err != nil {
+			return
+		}
+		again, err := store.Normalize(full)
+		if err != nil || again != full {
+			t.Errorf("%q becomes %q becomes %q, %v", ref, full, again, err)
+		}
+		if short, err := store.Normalize(store.Familiar(full)); err != nil || short != full {
+			t.Errorf("%q is shown as %q, which is %q, %v", full, store.Familiar(full), short, err)
+		}
+	})
+}
+
+func FuzzParseSnapshot(f *testing.F) {
+	f.Add([]byte(`{"schemaVersion":2,"artifactType":"application/vnd.cryo.snapshot.v1","config":{"digest":"sha256:` + strings.Repeat("a", 64) + `","size":3},"layers":[]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data))}
+		m, err := store.ParseSnapshot("x", d, data)
+		if err != nil {
+			return
+		}
+		for _, l := range append(m.Layers, m.Config) {
+			if l.Size < 0 || l.Size > store.MaxBlob || l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 {
+				t.Errorf("accepted %v", l)
+			}
+		}
+	})
+}
