@@ -113,7 +113,7 @@ func sources(ref string, c image.Container) []source {
 	add := func(name string, original bool) {
 		n, err := reference.ParseNormalizedNamed(name)
 		if err != nil {
-			return // a digest, a file, or nonsense: not a place to pull from
+			return // nonsense: not a place to pull from
 		}
 		at, err := reference.WithDigest(reference.TrimNamed(n), c.ImageDigest)
 		if err != nil {
@@ -126,7 +126,9 @@ func sources(ref string, c image.Container) []source {
 		}
 		all = append(all, source{ref: at.String(), original: original})
 	}
-	add(ref, false)
+	if _, err := digest.Parse(ref); err != nil {
+		add(ref, false)
+	}
 	add(c.Image, true)
 	return all
 }

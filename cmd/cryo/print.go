@@ -114,7 +114,7 @@ func parseSize(s string) (int64, error) {
 		return 0, fmt.Errorf("%q has no unit of KiB, MiB or GiB", s)
 	}
 	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n > math.MaxInt64>>shift {
+	if err != nil || n < 0 || n > math.MaxInt64>>shift {
 		return 0, fmt.Errorf("%q is not a size", s)
 	}
 	return n << shift, nil

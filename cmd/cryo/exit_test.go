@@ -1,0 +1,119 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+func TestExitCode(t *testing.T) {
+	misfit := &fit.MisfitError{Findings: []fit.Finding{{Rule: "os", Fatal: true}}}
+	overGRPC := func(err error) error { return errgrpc.ToNative(errgrpc.ToGRPC(err)) }
+	for name, c := range map[string]struct {
+		err  error
+		code int
+	}{
+		"none":                          {nil, exitOK},
+		"other":                         {errors.New("x"), exitOther},
+		"usage":                         {&usageError{}, exitUsage},
+		"bad reference":                 {&store.InvalidRefError{Ref: "A", Err: errors.New("x")}, exitUsage},
+		"no container":                  {&noContainerError{}, exitNotFound},
+		"no snapshot":                   {&store.UnknownRefError{Ref: "a"}, exitNotFound},
+		"not running":                   {&notRunningError{}, exitPrecondition},
+		"busy":                          {&checkpoint.BusyError{}, exitPrecondition},
+		"busy, from the shim":           {&failedError{err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
+		"other runtime":                 {&runtimeError{}, exitPrecondition},
+		"no CRIU":                       {&criu.MissingError{Err: os.ErrNotExist}, exitPrecondition},
+		"sick host":                     {&sickError{failed: []examined{{}}}, exitPrecondition},
+		"name taken":                    {&failedError{op: "restore", err: &nameTakenError{}}, exitExists},
+		"no containerd":                 {&daemonError{err: unix.ECONNREFUSED}, exitUnavailable},
+		"refused":                       {&trust.RefusedError{}, exitDenied},
+		"unauthenticated":               {&pushError{err: errdefs.ErrUnauthenticated}, exitDenied},
+		"damaged":                       {&failedError{err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
+		"not a snapshot":                {&store.NotSnapshotError{}, exitDamaged},
+		"misfit":                        {misfit, exitMisfit},
+		"misfit, printed already":       {&verdictError{err: misfit}, exitMisfit},
+		"full disk":                     {&failedError{err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
+		"full disk, in CRIU's words":    {&failedError{err: &fullError{err: errors.New("no space left on device")}}, exitFull},
+		"full disk, of the store":       {&store.DiskFullError{Err: unix.ENOSPC}, exitFull},
+		"failed":                        {&failedError{op: "checkpoint", err: errors.New("x")}, exitAborted},
+		"failed, from the shim":         {&failedError{err: overGRPC(&checkpoint.FailedError{Err: errors.New("x")})}, exitAborted},
+		"lost":                          {&checkpoint.LostError{}, exitLost},
+		"lost, from the shim":           {&failedError{err: (&held{}).explain(overGRPC(&checkpoint.LostError{ID: "c", Err: errors.New("x")}))}, exitLost},
+		"unsupported":                   {&failedError{err: errdefs.ErrNotImplemented}, exitUnsupported},
+		"deadline":                      {&failedError{err: context.DeadlineExceeded}, exitDeadline},
+		"interrupted":                   {&interruptedError{err: context.Canceled}, exitInterrupted},
+		"interrupted, with a full disk": {&interruptedError{err: unix.ENOSPC}, exitInterrupted},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := exitCode(c.err); got != c.code {
+				t.Errorf("exitCode(%v) = %d, want %d", c.err, got, c.code)
+			}
+		})
+	}
+}
+
+func TestEveryExitCodeIsDocumented(t *testing.T) {
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"help", "exit-codes"}, &out, &out); code != exitOK {
+		t.Fatalf("exit code %d: %s", code, &out)
+	}
+	seen := map[int]bool{}
+	for _, e := range exitTable {
+		if seen[e.code] || e.meaning == "" || !strings.Contains(out.String(), e.meaning) {
+			t.Errorf("code %d", e.code)
+		}
+		seen[e.code] = true
+	}
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	if err := interrupted(ctx, context.Canceled); exitCode(err) == exitInterrupted {
+		t.Error("interrupted without a signal")
+	}
+	cancel(errInterrupted)
+	for _, err := range []error{context.Canceled, fmt.Errorf("pull: %w", context.Canceled), errgrpc.ToNative(errgrpc.ToGRPC(context.Canceled)), context.Cause(ctx)} {
+		if got := exitCode(interrupted(ctx, &failedError{err: err})); got != exitInterrupted {
+			t.Errorf("%v: exit code %d", err, got)
+		}
+	}
+	if got := exitCode(interrupted(ctx, &nameTakenError{})); got != exitExists {
+		t.Errorf("an error that came first: exit code %d", got)
+	}
+}
+
+func TestReport(t *testing.T) {
+	for name, c := range map[string]struct {
+		err  error
+		want string
+	}{
+		"plain":       {errors.New("no"), "cryo: no\n"},
+		"hint":        {&notRunningError{"c", "stopped"}, "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
+		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), &fit.RuleError{Name: "c"})), "hint: rules that can"},
+		"two hints":   {&fit.MisfitError{Findings: []fit.Finding{{Hint: "one"}, {Hint: "two"}, {Hint: "one"}}}, "hint: one\nhint: two\n"},
+		"escapes":     {errors.New("a\x1b[2Jb\x07\u009bc"), "cryo: a?[2Jb??c\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var out bytes.Buffer
+			report(&out, c.err)
+			if !strings.Contains(out.String(), c.want) {
+				t.Errorf("got %q, want %q", out.String(), c.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSizes(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 5 << 20: "5.0 MiB", 3 << 30: "3.0 GiB", 2 << 40: "2.0 TiB", 4096 << 40: "4096.0 TiB"} {
+		if got := size(n); got != want {
+			t.Errorf("size(%d) = %q, want %q", n, got, want)
+		}
+	}
+	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1 << 10, "256MiB": 256 << 20, "256 MiB": 256 << 20, "1GB": 1 << 30, "2gib": 2 << 30, "5B": 5} {
+		if got, err := parseSize(s); err != nil || got != want {
+			t.Errorf("parseSize(%q) = %d, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", "MiB", "-1", "1.5G", "1 parsec", "99999999999999999999", "99999999999G"} {
+		if got, err := parseSize(s); err == nil {
+			t.Errorf("parseSize(%q) = %d", s, got)
+		}
+	}
+}
+
+func TestTimes(t *testing.T) {
+	for s, want := range map[float64]string{0.0371: "37 ms", 1.25: "1.2 s", 3600: "1h0m0s"} {
+		if got := seconds(s); got != want {
+			t.Errorf("seconds(%v) = %q, want %q", s, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]string{5 * time.Second: "5 seconds ago", 90 * time.Second: "1 minutes ago", 5 * time.Hour: "5 hours ago", 72 * time.Hour: "3 days ago"} {
+		if got := age(time.Now().Add(-d)); got != want {
+			t.Errorf("age(%v) = %q, want %q", d, got, want)
+		}
+	}
+}
+
+func TestProgress(t *testing.T) {
+	var out bytes.Buffer
+	var p progress
+	now := time.Now()
+	p.draw(&out, "push", 0, 100<<20, now)
+	p.draw(&out, "push", 1, 100<<20, now.Add(time.Millisecond)) // too soon
+	p.draw(&out, "push", 50<<20, 100<<20, now.Add(time.Second))
+	if got := out.String(); strings.Count(got, "\r") != 2 || !strings.Contains(got, "push  50 %  50.0 MiB of 100.0 MiB  50.0 MiB/s") {
+		t.Errorf("drawn %q", got)
+	}
+	p.stop()
+	if !strings.HasSuffix(out.String(), "\r\033[K") {
+		t.Errorf("the line stays: %q", out.String())
+	}
+	n := out.Len()
+	p.draw(&out, "push", 100<<20, 100<<20, now.Add(time.Minute))
+	if out.Len() != n {
+		t.Error("drawn after stop")
+	}
+	if line("pull", 10, 0, 10, 0) != "pull 10 B" {
+		t.Errorf("without a total: %q", line("pull", 10, 0, 10, 0))
+	}
+	if (&app{stderr: &out}).report() != nil {
+		t.Error("progress without a terminal")
+	}
+}
+
+func TestUndo(t *testing.T) {
+	var order []string
+	var u undo
+	for _, what := range []string{"a", "b", "c"} {
+		u.add(what, func(ctx context.Context) error {
+			order = append(order, what)
+			if what == "b" {
+				return errors.New("stuck")
+			}
+			return ctx.Err()
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	err := u.run(ctx)
+	if strings.Join(order, "") != "cba" || err == nil || err.Error() != "b: stuck" {
+		t.Errorf("order %v, error %v", order, err)
+	}
+	if err := u.run(ctx); err != nil || len(order) != 3 {
+		t.Error("undone twice")
+	}
+	u.add("d", func(context.Context) error { t.Error("undone after release"); return nil })
+	u.release()
+	_ = u.run(ctx)
+}

@@ -1,0 +1,148 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+// cryo runs a command line with a root of its own.
+func cryo(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	t.Setenv("CRYO_ROOT", filepath.Join(t.TempDir(), "cryo"))
+	t.Setenv("CRYO_CONFIG", "")
+	t.Setenv("CONTAINERD_ADDRESS", filepath.Join(t.TempDir(), "none.sock"))
+	var out, err bytes.Buffer
+	code = run(t.Context(), args, &out, &err)
+	return code, out.String(), err.String()
+}
+
+func TestUsageErrors(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		says string
+	}{
+		{"nonsense", `there is no command "nonsense"`},
+		{"chekpoint", "did you mean checkpoint?"},
+		{"--nonsense", "unknown flag"},
+		{"ls extra", "too many arguments"},
+		{"checkpoint", "missing NAME and REF"},
+		{"checkpoint c", "missing REF"},
+		{"checkpoint c r --segment-size 3MiB", "power of two"},
+		{"checkpoint c r --segment-size 1KiB", "power of two"},
+		{"checkpoint c r --segment-size lots", "--segment-size"},
+		{"checkpoint c r --compression lz4", "neither zstd nor none"},
+		{"checkpoint c r --workers -1", "negative"},
+		{"checkpoint c NotLower", "lower"},
+		{"checkpoint c oci:/tmp/x", "cryo push"},
+		{"checkpoint c r --concurrency 1000", "--concurrency"},
+		{"restore", "missing REF"},
+		{"restore r --pull sometimes", "--pull"},
+		{"restore r --allow everything", "--allow takes"},
+		{"restore r --mount type=bind,src=/a", "absolute"},
+		{"restore r --mount type=tmpfs,dst=/a", "bind"},
+		{"restore r --log-uri /var/log/x", "file:///PATH"},
+		{"restore r --log-uri file://host/x", "file:///PATH"},
+		{"restore r --network-ns n", "absolute"},
+		{"rm", "missing REF"},
+		{"push", "missing REF"},
+		{"push a b c", "too many"},
+		{"pull r --password-stdin", "--user"},
+		{"verify", "missing REF"},
+		{"ls --config /no/such/file", "no/such/file"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			code, stdout, stderr := cryo(t, strings.Fields(c.args)...)
+			if code != exitUsage || stdout != "" || !strings.HasPrefix(stderr, "cryo: ") || !strings.Contains(stderr, c.says) {
+				t.Errorf("exit code %d, %q, %q", code, stdout, stderr)
+			}
+		})
+	}
+}
+
+func TestErrorsWithoutDaemons(t *testing.T) {
+	for _, c := range []struct {
+		args string
+		code int
+	}{
+		{"checkpoint c r", exitUnavailable},
+		{"restore r", exitUnavailable},
+		{"inspect none", exitNotFound},
+		{"verify none:v1", exitNotFound},
+		{"push none", exitNotFound},
+		{"rm none", exitNotFound},
+		{"pull oci-archive:/no/such/file", exitNotFound},
+		{"doctor", exitPrecondition},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			code, _, stderr := cryo(t, strings.Fields(c.args)...)
+			if code != c.code || !strings.HasPrefix(stderr, "cryo: ") || !strings.Contains(stderr, "\nhint: ") {
+				t.Errorf("exit code %d, %q", code, stderr)
+			}
+		})
+	}
+}
+
+func TestJSONIsAlwaysADocument(t *testing.T) {
+	for _, args := range []string{"ls --json", "version --json", "doctor --json"} {
+		_, stdout, _ := cryo(t, strings.Fields(args)...)
+		var v any
+		if err := json.Unmarshal([]byte(stdout), &v); err != nil || v == nil {
+			t.Errorf("%s: %v: %q", args, err, stdout)
+		}
+	}
+}
+
+// TestEveryCommandIsDocumented: each has a summary and, if it runs, an example; flags have a description.
+func TestEveryCommandIsDocumented(t *testing.T) {
+	root := newRoot(&app{})
+	for _, cmd := range append(root.Commands(), root) {
+		if cmd.Short == "" {
+			t.Errorf("%s has no summary", cmd.Name())
+		}
+		if cmd.Runnable() && cmd.Example == "" {
+			t.Errorf("%s has no example", cmd.Name())
+		}
+		for _, word := range strings.Fields(cmd.Example) {
+			if name, ok := strings.CutPrefix(word, "--"); ok && cmd.Name() != "cryo" && cmd.Flags().Lookup(name) == nil && root.PersistentFlags().Lookup(name) == nil {
+				t.Errorf("%s: the example has the unknown flag --%s", cmd.Name(), name)
+			}
+		}
+	}
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			if code, out, _ := cryo(t, sub.Name(), "--help"); code != exitOK || out == "" {
+				t.Errorf("%s --help: exit code %d", sub.Name(), code)
+			}
+		}
+	}
+	walk(root)
+}
+
+func TestCompletion(t *testing.T) {
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		if code, out, _ := cryo(t, "completion", shell); code != exitOK || !strings.Contains(out, "cryo") {
+			t.Errorf("completion %s: exit code %d", shell, code)
+		}
+	}
+}
+
+func TestFlagsWinOverEnvironment(t *testing.T) {
+	t.Setenv("CONTAINERD_NAMESPACE", "k8s.io")
+	a := &app{}
+	root := newRoot(a)
+	if a.namespace != "k8s.io" {
+		t.Errorf("namespace %q from the environment", a.namespace)
+	}
+	if err := root.ParseFlags([]string{"-n", "mine", "-a", "/x.sock", "--root", "/r"}); err != nil {
+		t.Fatal(err)
+	}
+	if a.namespace != "mine" || a.address != "/x.sock" || a.root != "/r" {
+		t.Errorf("flags: %+v", a)
+	}
+}
