@@ -57,16 +57,16 @@ func baseImage(ctx context.Context, client *containerd.Client, p *plan, o regist
 	}
 	var failed []error
 	for _, from := range sources(p.ref, c) {
-		before, existed := client.ImageService().Get(ctx, from.ref)
+		_, existed := client.ImageService().Get(ctx, from.ref)
 		img, err := client.Pull(ctx, from.ref, containerd.WithResolver(resolver(ctx, o)), containerd.WithPullUnpack, containerd.WithPullSnapshotter(p.snapshotter))
 		if err != nil {
 			failed = append(failed, fmt.Errorf("pull %s: %w", from.ref, err))
 			continue
 		}
 		if existed != nil {
-			u.add("remove image "+from.ref, func(ctx context.Context) error { return client.ImageService().Delete(ctx, from.ref) })
-		} else {
-			log.G(ctx).WithField("image", before.Name).Debug("image was there and not complete")
+			u.add("remove image "+from.ref, func(ctx context.Context) error {
+				return ignoreNotFound(client.ImageService().Delete(ctx, from.ref))
+			})
 		}
 		if img.Target().Digest != c.ImageDigest {
 			return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: fmt.Errorf("%s has the digest %s: %w", from.ref, img.Target().Digest, errdefs.ErrDataLoss)}
@@ -146,6 +146,9 @@ func named(ctx context.Context, client *containerd.Client, img containerd.Image,
 	if err != nil {
 		return img // taken, most likely
 	}
-	u.add("remove image "+name, func(ctx context.Context) error { return client.ImageService().Delete(ctx, name) })
+	u.add("remove image "+name, func(ctx context.Context) error { return ignoreNotFound(client.ImageService().Delete(ctx, name)) })
+	if err := client.ImageService().Delete(ctx, from.ref); err != nil {
+		log.G(ctx).WithError(err).WithField("image", from.ref).Debug("remove the name with the digest")
+	}
 	return containerd.NewImage(client, created)
 }

@@ -126,7 +126,13 @@ type failedError struct {
 	hint     string
 }
 
-func (e *failedError) Error() string { return fmt.Sprintf("%s %s: %v", e.op, e.name, e.err) }
+func (e *failedError) Error() string {
+	text := e.err.Error()
+	if strings.HasPrefix(text, e.op+" ") {
+		return text // the cause says it already
+	}
+	return fmt.Sprintf("%s %s: %s", e.op, e.name, text)
+}
 
 func (e *failedError) Hint() string {
 	if e.hint != "" {

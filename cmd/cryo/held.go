@@ -22,6 +22,7 @@ type held struct {
 	name     string
 	client   *checkpoint.Client
 	call     chan error // of containerd's Checkpoint, once
+	cancel   func()     // of that call
 	released bool
 }
 
@@ -43,14 +44,17 @@ func hold(ctx context.Context, c *containerd.Client, name, id, images, work stri
 	if err != nil {
 		return nil, none, errors.Join(fmt.Errorf("ask for a checkpoint: %w", err), client.Close())
 	}
-	h := &held{name: name, client: client, call: make(chan error, 1)}
+	// Not cancelled with ctx: hanging up is what makes the shim stop, and its answer says that the container goes on.
+	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	h := &held{name: name, client: client, call: make(chan error, 1), cancel: cancel}
 	go func() {
-		_, err := c.TaskService().Checkpoint(ctx, &tasks.CheckpointTaskRequest{ContainerID: id, Options: asked})
+		_, err := c.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: id, Options: asked})
 		h.call <- errgrpc.ToNative(err)
 	}()
 	dumped, err := h.frozen(ctx)
 	if err != nil {
 		_ = client.Close()
+		h.cancel()
 		return nil, none, err
 	}
 	return h, dumped, nil
@@ -58,8 +62,8 @@ func hold(ctx context.Context, c *containerd.Client, name, id, images, work stri
 
 // frozen waits for the shim's word or for the end of the call, whichever comes first.
 func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
 	type answer struct {
 		dumped checkpoint.Dumped
 		err    error
@@ -74,19 +78,33 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 		if s.err == nil {
 			return s.dumped, nil
 		}
+		if ctx.Err() != nil {
+			return s.dumped, h.hangUp(ctx)
+		}
 		// What containerd answers has a kind; the socket only says that it was closed.
 		if err := h.result(5 * time.Second); err != nil {
 			return s.dumped, err
 		}
 		return s.dumped, s.err
 	case err := <-h.call:
-		cancel()
+		stop()
 		<-spoken
 		if err == nil {
 			err = fmt.Errorf("take a checkpoint of %s: the shim does not speak cryo's protocol: %w", h.name, errdefs.ErrFailedPrecondition)
 		}
 		return checkpoint.Dumped{}, h.explain(err)
 	}
+}
+
+// hangUp makes the shim stop what it does for us, and waits until the container goes on.
+func (h *held) hangUp(ctx context.Context) error {
+	_ = h.client.Close()
+	err := h.result(undoTime)
+	var lost *lostError
+	if errors.As(err, &lost) {
+		return err
+	}
+	return context.Cause(ctx)
 }
 
 // result waits a while for the end of the call and gives its error.
@@ -140,6 +158,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 
 // close lets the container go on if it is frozen still, and waits until it does.
 func (h *held) close(ctx context.Context) error {
+	defer h.cancel()
 	_, err := h.resume(ctx)
 	return errors.Join(err, h.client.Close())
 }
