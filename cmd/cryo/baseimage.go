@@ -57,16 +57,15 @@ func baseImage(ctx context.Context, client *containerd.Client, p *plan, o regist
 	}
 	var failed []error
 	for _, from := range sources(p.ref, c) {
-		_, existed := client.ImageService().Get(ctx, from.ref)
+		if _, err := client.ImageService().Get(ctx, from.ref); errdefs.IsNotFound(err) {
+			u.add("remove image "+from.ref, func(ctx context.Context) error {
+				return ignoreNotFound(client.ImageService().Delete(ctx, from.ref))
+			})
+		}
 		img, err := client.Pull(ctx, from.ref, containerd.WithResolver(resolver(ctx, o)), containerd.WithPullUnpack, containerd.WithPullSnapshotter(p.snapshotter))
 		if err != nil {
 			failed = append(failed, fmt.Errorf("pull %s: %w", from.ref, err))
 			continue
-		}
-		if existed != nil {
-			u.add("remove image "+from.ref, func(ctx context.Context) error {
-				return ignoreNotFound(client.ImageService().Delete(ctx, from.ref))
-			})
 		}
 		if img.Target().Digest != c.ImageDigest {
 			return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: fmt.Errorf("%s has the digest %s: %w", from.ref, img.Target().Digest, errdefs.ErrDataLoss)}

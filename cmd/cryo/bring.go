@@ -13,10 +13,10 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -88,10 +88,12 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			err = errors.Join(err, u.run(ctx))
 		}
 	}()
-	ctx, done, err := client.WithLease(ctx)
+	leased, done, err := client.WithLease(context.WithoutCancel(ctx))
 	if err != nil {
 		return nil, nil, fmt.Errorf("lease: %w", err)
 	}
+	id, _ := leases.FromContext(leased)
+	ctx = leases.WithLease(ctx, id)
 	// Last of all, whatever happens: without the lease, containerd may collect what nothing refers to.
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
 	img, err := baseImage(ctx, client, p, o, &u)
@@ -138,10 +140,11 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	u.add("remove rootfs "+key, func(ctx context.Context) error { return ignoreNotFound(sn.Remove(ctx, key)) })
 	c := p.snapshot.Config
-	container, err := client.NewContainer(ctx, p.name,
+	// Cancelling a call to containerd does not take back what it does, so short ones are let end and are undone then.
+	container, err := client.NewContainer(context.WithoutCancel(ctx), p.name,
 		containerd.WithSnapshotter(p.snapshotter),
 		rootFS,
-		func(ctx context.Context, _ *containerd.Client, c *containers.Container) error {
+		func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
 			return applyRootFS(ctx, client, s, p, c.SnapshotKey)
 		},
 		containerd.WithSpec(p.spec),
@@ -191,34 +194,30 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 		return nil, fmt.Errorf("make a working directory: %w", err)
 	}
 	id := container.ID()
-	asked := ctx
-	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container, asked.Err() != nil) })
-	task, err := container.NewTask(ctx, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
+	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
+	// A restore cannot be broken off halfway: it is let end, and undone if nobody wants it any more.
+	calling := context.WithoutCancel(ctx)
+	task, err := container.NewTask(calling, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
 		o := runtimeOptions(p.spec)
 		o.CriuImagePath, o.CriuWorkPath = images, criuWork
 		info.Options = o
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create the task: %w", errgrpc.ToNative(err))
+		return nil, fmt.Errorf("create the task: %w", err)
 	}
-	if err := task.Start(ctx); err != nil {
-		return nil, fmt.Errorf("restore the processes: %w", errgrpc.ToNative(err))
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if err := task.Start(calling); err != nil {
+		return nil, fmt.Errorf("restore the processes: %w", err)
 	}
 	return task, nil
 }
 
-// removeTask ends and removes the task of a container, if it has one. Where the call that makes it was cancelled, the task
-// may come a moment later.
-func removeTask(ctx context.Context, container containerd.Container, cancelled bool) error {
+// removeTask ends and removes the task of a container, if it has one.
+func removeTask(ctx context.Context, container containerd.Container) error {
 	task, err := container.Task(ctx, nil)
-	for range 10 {
-		if !cancelled || !errdefs.IsNotFound(err) {
-			break
-		}
-		time.Sleep(200 * time.Millisecond)
-		task, err = container.Task(ctx, nil)
-	}
 	if errdefs.IsNotFound(err) {
 		return nil
 	}
