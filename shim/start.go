@@ -35,7 +35,7 @@ func (e *RestoreError) Unwrap() error { return errdefs.ErrAborted }
 func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
 	c := s.container(r.ID)
 	if c == nil || r.ExecID != "" || c.restore == "" {
-		return inOrder(ctx, c, r, s.TTRPCTaskService.Start)
+		return s.startPlain(ctx, c, r)
 	}
 	if !c.restoring.CompareAndSwap(false, true) {
 		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it is being restored already", r.ID)
@@ -43,6 +43,18 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	defer c.restoring.Store(false)
 	answer, err := s.restore(ctx, c, r)
 	return answer, errgrpc.ToGRPC(err)
+}
+
+// startPlain waits for a dump to end, but does not keep one from beginning: starting an exec whose client has died takes
+// for ever, since nobody opens the other ends of its pipes.
+func (s *service) startPlain(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+	if c != nil {
+		if err := c.gate.enter(ctx); err != nil {
+			return nil, errgrpc.ToGRPC(err)
+		}
+		c.gate.leave()
+	}
+	return s.TTRPCTaskService.Start(ctx, r)
 }
 
 func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {

@@ -44,8 +44,12 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	if err != nil {
 		return err
 	}
-	group := newGroup()
-	cmd.Env = append(cmd.Env, group.variable())
+	work, err := filepath.EvalSymlinks(d.Work)
+	if err != nil {
+		return fmt.Errorf("find CRIU's work directory: %w", err)
+	}
+	group := group{work: work}
+	cmd.Dir = work
 	var output bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &output, &output
 	exited, err := gorunc.Monitor.Start(cmd)
@@ -53,7 +57,7 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
 	running := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { group.endUntil(running, cmd.Process.Pid) })
+	stop := context.AfterFunc(ctx, func() { group.endUntil(running) })
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	stop()
 	close(running)

@@ -1,37 +1,29 @@
 package runc
 
 import (
-	"bytes"
-	"crypto/rand"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// group marks the processes of one dump, runc and CRIU, by a variable in their environment, so that CRIU is found also
-// when runc has died and left it to the shim.
-type group struct{ mark string }
-
-func newGroup() group { return group{"CRYO_DUMP=" + rand.Text()} }
-
-// variable is what goes into the environment of runc.
-func (g group) variable() string { return g.mark }
+// group is the CRIU processes of one dump. They are told by their working directory, so that they are found also when
+// runc has died and left them to the shim: CRIU overwrites its environment and its command line.
+type group struct {
+	work string // CRIU's work directory, of this dump alone
+}
 
 // endTime bounds how long a killed process may take to go.
 const endTime = 10 * time.Second
 
-// endUntil kills CRIU, and what it becomes until runc has gone: runc sees their socket close, reports and exits.
-// Killing runc first would leave CRIU at work on its own.
-func (g group) endUntil(done <-chan struct{}, runc int) {
+// endUntil kills CRIU until runc has gone: runc sees their socket close, reports and exits. Killing runc first would
+// leave CRIU at work on its own.
+func (g group) endUntil(done <-chan struct{}) {
 	for {
-		for _, pid := range g.processes() {
-			if pid != runc {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-		}
+		g.kill()
 		select {
 		case <-done:
 			return
@@ -42,32 +34,31 @@ func (g group) endUntil(done <-chan struct{}, runc int) {
 
 // end kills all that is left of the group and waits until it is gone.
 func (g group) end() {
-	for deadline := time.Now().Add(endTime); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		left := g.processes()
-		if len(left) == 0 {
-			return
-		}
-		for _, pid := range left {
-			_ = unix.Kill(pid, unix.SIGKILL)
-		}
+	for deadline := time.Now().Add(endTime); time.Now().Before(deadline) && g.kill() > 0; {
+		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-// processes gives the processes that carry the mark. A zombie has no environment any more.
-func (g group) processes() []int {
-	environments, err := filepath.Glob("/proc/[0-9]*/environ")
+// kill sends SIGKILL to what there is of the group, and tells how many processes that were.
+func (g group) kill() (killed int) {
+	commands, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
-		return nil
+		return 0
 	}
-	var found []int
-	for _, path := range environments {
-		environment, err := os.ReadFile(path)
-		if err != nil || !bytes.Contains(environment, []byte(g.mark)) {
+	for _, path := range commands {
+		process := filepath.Dir(path)
+		command, err := os.ReadFile(path)
+		if err != nil || strings.TrimSpace(string(command)) != "criu" {
 			continue
 		}
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
-			found = append(found, pid)
+		// A zombie has no working directory any more.
+		if dir, err := os.Readlink(filepath.Join(process, "cwd")); err != nil || dir != g.work {
+			continue
+		}
+		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil {
+			_ = unix.Kill(pid, unix.SIGKILL)
+			killed++
 		}
 	}
-	return found
+	return killed
 }
