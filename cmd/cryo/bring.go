@@ -23,6 +23,7 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/trust"
 )
 
 // restore finds the snapshot, plans, and brings the container to life.
@@ -103,6 +104,12 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	images := filepath.Join(work, "images")
 	if err := p.snapshot.Unpack(ctx, s, images, image.UnpackOptions{Progress: a.report()}); err != nil {
 		return nil, nil, full(s.Root(), err)
+	}
+	if err := trust.Images(images, p.spec, p.policy, exists); err != nil {
+		return nil, nil, err
+	}
+	if err := giveImages(images, p.spec); err != nil {
+		return nil, nil, err
 	}
 	container, err := a.create(ctx, client, s, p, img, &u)
 	if err != nil {
@@ -204,13 +211,13 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("create the task: %w", err)
+		return nil, fmt.Errorf("create the task: %w", &remoteError{err: err})
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	if err := task.Start(calling); err != nil {
-		return nil, fmt.Errorf("restore the processes: %w", err)
+		return nil, fmt.Errorf("restore the processes: %w", &remoteError{err: err})
 	}
 	return task, nil
 }

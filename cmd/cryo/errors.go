@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -171,6 +172,31 @@ type interruptedError struct{ err error }
 func (e *interruptedError) Error() string { return "interrupted: " + e.err.Error() }
 
 func (e *interruptedError) Unwrap() []error { return []error{errInterrupted, e.err} }
+
+// remoteError is an error of containerd or the shim. On its way here its text may have got the names of its kinds as
+// lines of their own, which tell a user nothing.
+type remoteError struct{ err error }
+
+func (e *remoteError) Error() string {
+	text := strings.ReplaceAll(e.err.Error(), "rpc error: code = Unknown desc = ", "")
+	lines := strings.Split(text, "\n")
+	kept := lines[:1]
+	for _, line := range lines[1:] {
+		if !slices.ContainsFunc(kinds, func(k error) bool { return k.Error() == line }) {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
+func (e *remoteError) Unwrap() error { return e.err }
+
+// kinds are those of errdefs that a shim's errors have.
+var kinds = []error{
+	errdefs.ErrUnknown, errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrPermissionDenied,
+	errdefs.ErrResourceExhausted, errdefs.ErrFailedPrecondition, errdefs.ErrAborted, errdefs.ErrNotImplemented, errdefs.ErrInternal,
+	errdefs.ErrUnavailable, errdefs.ErrDataLoss, errdefs.ErrUnauthenticated,
+}
 
 // hintOf gives the first hint in an error's tree; empty if there is none.
 func hintOf(err error) string {

@@ -125,7 +125,7 @@ func (h *held) explain(err error) error {
 	case strings.Contains(err.Error(), "the container is lost"):
 		return &lostError{err: err}
 	}
-	return err
+	return &remoteError{err: err}
 }
 
 // resume lets the container run on, also where ctx has ended meanwhile.

@@ -22,6 +22,7 @@ type plan struct {
 	ref         string // in the store
 	name        string
 	spec        *specs.Spec
+	policy      trust.Policy // by which spec was confined
 	runtime     string
 	snapshotter string
 	warnings    []string
@@ -42,6 +43,9 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 		return nil, fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	p.spec = &spec
+	if f.log != nil && f.log.Scheme == "file" && spec.Process != nil && spec.Process.Terminal {
+		return nil, &usageError{command: "cryo restore", problem: "--log-uri file:// does not work for a container with a terminal: use binary://, or leave it out and attach"}
+	}
 	policy := f.policy
 	var err error
 	if policy.Mounts, err = replaceMounts(&spec, f.replace); err != nil {
@@ -56,6 +60,7 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 	if err := a.fits(ctx, p, f.force); err != nil {
 		return nil, err
 	}
+	p.policy = policy
 	dropped, err := trust.Confine(&spec, policy)
 	if err != nil {
 		return nil, err

@@ -105,8 +105,17 @@ type RefusedError struct{ Requests []Request }
 func (e *RefusedError) Error() string {
 	var b strings.Builder
 	b.WriteString("the snapshot asks for more of this host than a container has by default:")
+	const most = 8 // of each kind: a privileged container has every device there is
+	shown := map[Grant]int{}
 	for _, r := range e.Requests {
-		fmt.Fprintf(&b, "\n  %s: %s", r.Grant, r.What)
+		if shown[r.Grant]++; shown[r.Grant] <= most {
+			fmt.Fprintf(&b, "\n  %s: %s", r.Grant, r.What)
+		}
+	}
+	for _, g := range Grants() {
+		if more := shown[g] - most; more > 0 {
+			fmt.Fprintf(&b, "\n  %s: and %d more (cryo inspect lists all)", g, more)
+		}
 	}
 	return b.String()
 }

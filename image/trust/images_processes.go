@@ -1,0 +1,177 @@
+package trust
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/creds"
+	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/pstree"
+	"github.com/containerd/containerd/v2/pkg/cap"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// credentials: no thread may have a capability that the specification, as it was granted, does not have.
+func (r *imageReviewer) credentials() error {
+	granted := r.granted()
+	cores, err := r.files("core-*.img")
+	if err != nil {
+		return err
+	}
+	for _, name := range cores {
+		entries, err := read[criucore.CoreEntry](r.dir, name)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			r.compare(e.GetThreadCore().GetCreds(), granted)
+		}
+	}
+	old, err := r.files("creds-*.img") // of CRIU before 2.0
+	if err != nil {
+		return err
+	}
+	for _, name := range old {
+		entries, err := read[creds.CredsEntry](r.dir, name)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			r.compare(e, granted)
+		}
+	}
+	return nil
+}
+
+// granted is the set of capabilities, by number.
+func (r *imageReviewer) granted() map[uint]bool {
+	set := map[uint]bool{}
+	if r.spec.Process == nil || r.spec.Process.Capabilities == nil {
+		return set
+	}
+	c := r.spec.Process.Capabilities
+	known := cap.Known()
+	for _, names := range [][]string{c.Bounding, c.Effective, c.Inheritable, c.Permitted, c.Ambient} {
+		for _, name := range names {
+			if i := slices.Index(known, name); i >= 0 {
+				set[uint(i)] = true
+			}
+		}
+	}
+	return set
+}
+
+func (r *imageReviewer) compare(c *creds.CredsEntry, granted map[uint]bool) {
+	const wordBits = 32
+	known := cap.Known()
+	for _, set := range [][]uint32{c.GetCapInh(), c.GetCapPrm(), c.GetCapEff(), c.GetCapBnd()} {
+		var more []string
+		for i, word := range set {
+			for bit := range uint(wordBits) {
+				n := uint(i)*wordBits + bit
+				if word&(1<<bit) == 0 || granted[n] {
+					continue
+				}
+				name := fmt.Sprintf("capability %d", n)
+				if n < uint(len(known)) {
+					name = known[n]
+				}
+				more = append(more, name)
+			}
+		}
+		if len(more) > 0 {
+			slices.Sort(more)
+			r.ask(Capabilities, "%s, which processes hold and the container was not to have", strings.Join(more, ", "))
+		}
+	}
+}
+
+// kernelObjects: processes must be in other namespaces than CRIU itself was. The inventory says which those were; a
+// process with the same is restored into the host's. Source: CRIU, criu/pstree.c, get_clone_mask.
+func (r *imageReviewer) kernelObjects() error {
+	inventories, err := read[inventory.InventoryEntry](r.dir, "inventory.img")
+	if err != nil {
+		return err
+	}
+	trees, err := read[pstree.PstreeEntry](r.dir, "pstree.img")
+	if err != nil {
+		return err
+	}
+	if len(inventories) != 1 || inventories[0].GetRootIds() == nil || len(trees) == 0 {
+		return &DamagedError{File: "inventory.img", Err: errors.New("it does not say in which namespaces the dump was made")}
+	}
+	outside := inventories[0].GetRootIds()
+	root := trees[0].GetPid()
+	rootSeen := false
+	look := func(ids *criucore.TaskKobjIdsEntry) {
+		for _, ns := range r.private() {
+			if id := namespaceID(ids, ns); id == 0 || id == namespaceID(outside, ns) {
+				r.ask(Namespaces, "the host's %s namespace, in which processes are", ns)
+			}
+		}
+	}
+	for _, pattern := range []string{"core-*.img", "ids-*.img"} {
+		names, err := r.files(pattern)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			ids, err := r.identities(name)
+			if err != nil {
+				return err
+			}
+			for _, id := range ids {
+				look(id)
+				rootSeen = rootSeen || name == fmt.Sprintf("core-%d.img", root) || name == fmt.Sprintf("ids-%d.img", root)
+			}
+		}
+	}
+	if !rootSeen {
+		return &DamagedError{File: fmt.Sprintf("ids-%d.img", root), Err: errors.New("the first process has no namespaces")}
+	}
+	return nil
+}
+
+// identities reads which namespaces a process is in, from either image that may say it.
+func (r *imageReviewer) identities(name string) ([]*criucore.TaskKobjIdsEntry, error) {
+	if strings.HasPrefix(name, "ids-") {
+		return read[criucore.TaskKobjIdsEntry](r.dir, name)
+	}
+	entries, err := read[criucore.CoreEntry](r.dir, name)
+	if err != nil {
+		return nil, err
+	}
+	var ids []*criucore.TaskKobjIdsEntry
+	for _, e := range entries {
+		if e.GetIds() != nil {
+			ids = append(ids, e.GetIds())
+		}
+	}
+	return ids, nil
+}
+
+// private lists the namespaces that the container, by its specification, shares with nobody or with a path granted.
+func (r *imageReviewer) private() []specs.LinuxNamespaceType {
+	return slices.DeleteFunc(slices.Clone(ownNamespaces), func(kind specs.LinuxNamespaceType) bool {
+		return r.spec.Linux == nil || !slices.ContainsFunc(r.spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == kind })
+	})
+}
+
+func namespaceID(ids *criucore.TaskKobjIdsEntry, kind specs.LinuxNamespaceType) uint32 {
+	switch kind {
+	case specs.PIDNamespace:
+		return ids.GetPidNsId()
+	case specs.IPCNamespace:
+		return ids.GetIpcNsId()
+	case specs.UTSNamespace:
+		return ids.GetUtsNsId()
+	case specs.MountNamespace:
+		return ids.GetMntNsId()
+	case specs.NetworkNamespace:
+		return ids.GetNetNsId()
+	}
+	return 0
+}

@@ -1,0 +1,101 @@
+package trust
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+)
+
+// maxImage bounds an image that is looked at, bytes. CRIU's images of credentials, mounts and cgroups are far smaller.
+const maxImage = 64 << 20
+
+// DamagedError says that an image of CRIU's is not what it should be. Its kind is DataLoss.
+type DamagedError struct {
+	File string
+	Err  error
+}
+
+func (e *DamagedError) Error() string { return fmt.Sprintf("read CRIU image %s: %v", e.File, e.Err) }
+
+// Hint says how to mend it.
+func (e *DamagedError) Hint() string {
+	return "the snapshot cannot be trusted: get it again from where it was taken"
+}
+
+// Unwrap gives the cause.
+func (e *DamagedError) Unwrap() error { return e.Err }
+
+// Is makes the error one of kind DataLoss.
+func (e *DamagedError) Is(target error) bool { return target == errdefs.ErrDataLoss }
+
+// read gives the records of an image: after one or two magic numbers, each is a length and a protobuf message. Source:
+// CRIU, criu/image.c and criu/protobuf.c. A file that is not there has none.
+func read[T any, P interface {
+	*T
+	proto.Message
+}](dir, name string) ([]P, error) {
+	path := filepath.Join(dir, name)
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	if info.Size() > maxImage {
+		return nil, &DamagedError{File: name, Err: fmt.Errorf("%d bytes are too many", info.Size())}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	records, err := parse[T, P](data)
+	if err != nil {
+		return nil, &DamagedError{File: name, Err: err}
+	}
+	return records, nil
+}
+
+func parse[T any, P interface {
+	*T
+	proto.Message
+}](data []byte) ([]P, error) {
+	const (
+		word   = 4
+		common = 0x54564319 // IMG_COMMON_MAGIC, before the type's own
+	)
+	if len(data) < word {
+		return nil, errors.New("no magic number")
+	}
+	skip := word
+	if binary.LittleEndian.Uint32(data) == common {
+		skip = 2 * word
+	}
+	if len(data) < skip {
+		return nil, errors.New("no magic number")
+	}
+	data = data[skip:]
+	var records []P
+	for len(data) > 0 {
+		if len(data) < word {
+			return nil, errors.New("ends within a length")
+		}
+		n := int64(binary.LittleEndian.Uint32(data))
+		data = data[word:]
+		if n > int64(len(data)) {
+			return nil, errors.New("ends within a record")
+		}
+		record := P(new(T))
+		if err := proto.Unmarshal(data[:n], record); err != nil {
+			return nil, err
+		}
+		records, data = append(records, record), data[n:]
+	}
+	return records, nil
+}
