@@ -1,0 +1,196 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// Captured counts what [Capture] copied.
+type Captured struct {
+	Files int64 // entries of any kind
+	Bytes int64 // of file contents, holes left out
+}
+
+// Capture copies an overlayfs upper directory to dst, which must be missing or empty, with everything that makes it an upper
+// directory: whiteouts, opaque marks, hard links, ownership, times, extended attributes. Sockets are left out. Files share
+// their blocks with the original where the file system can do that. Nothing is synced to disk. On an error nothing is
+// left in dst, nor dst itself if it was missing.
+//
+// Nothing may change in upper meanwhile: the container must stand still.
+func Capture(ctx context.Context, dst, upper string) (Captured, error) {
+	made, err := makeEmpty(dst)
+	if err != nil {
+		return Captured{}, full(err)
+	}
+	g, gctx := errgroup.WithContext(ctx)
+	g.SetLimit(2 * runtime.GOMAXPROCS(0))
+	c := capturer{ctx: gctx, files: g, links: make(map[inode]string)}
+	err = c.dir(dst, upper)
+	if waitErr := g.Wait(); waitErr != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		err = waitErr
+	}
+	// Last, and the innermost first: whatever is made in a directory changes its time.
+	for i := len(c.dirs) - 1; i >= 0 && err == nil; i-- {
+		err = copyMeta(c.dirs[i].dst, c.dirs[i].src, c.dirs[i].fi)
+	}
+	if err != nil {
+		return Captured{}, full(errors.Join(fmt.Errorf("capture rootfs: %w", err), empty(dst, made)))
+	}
+	return Captured{Files: c.count, Bytes: c.bytes.Load()}, nil
+}
+
+type inode struct{ dev, ino uint64 }
+
+type capturer struct {
+	ctx   context.Context
+	files *errgroup.Group  // copies of files' contents
+	links map[inode]string // where an inode with several names is already
+	dirs  []copiedDir      // parents before children
+	count int64
+	bytes atomic.Int64
+}
+
+type copiedDir struct {
+	dst, src string
+	fi       os.FileInfo
+}
+
+// dir copies a directory whose copy exists already, but for its ownership, times and attributes.
+func (c *capturer) dir(dst, src string) error {
+	fi, err := os.Lstat(src)
+	if err != nil {
+		return err
+	}
+	c.dirs = append(c.dirs, copiedDir{dst, src, fi})
+	entries, err := os.ReadDir(src)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		fi, err := e.Info()
+		if err != nil {
+			return err
+		}
+		if err := c.entry(filepath.Join(dst, e.Name()), filepath.Join(src, e.Name()), fi); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *capturer) entry(dst, src string, fi os.FileInfo) error {
+	st := fi.Sys().(*syscall.Stat_t)
+	if fi.Mode()&os.ModeSocket != 0 {
+		return nil
+	}
+	c.count++
+	if !fi.IsDir() && st.Nlink > 1 {
+		key := inode{uint64(st.Dev), st.Ino}
+		if first, ok := c.links[key]; ok {
+			return os.Link(first, dst)
+		}
+		c.links[key] = dst
+	}
+	switch mode := fi.Mode(); {
+	case mode.IsDir():
+		if err := os.Mkdir(dst, 0o700); err != nil {
+			return err
+		}
+		return c.dir(dst, src)
+	case mode.IsRegular():
+		// The name must exist before the next entry may link to it; the contents may come later.
+		f, err := os.OpenFile(dst, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		c.files.Go(func() error {
+			n, err := copyData(c.ctx, f, src)
+			c.bytes.Add(n)
+			if closeErr := f.Close(); err == nil {
+				err = closeErr
+			}
+			if err != nil {
+				return fmt.Errorf("copy %s: %w", src, err)
+			}
+			return copyMeta(dst, src, fi)
+		})
+		return nil
+	case mode&os.ModeSymlink != 0:
+		target, err := os.Readlink(src)
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(target, dst); err != nil {
+			return err
+		}
+	default:
+		if err := unix.Mknod(dst, st.Mode&(unix.S_IFMT|0o7777), int(st.Rdev)); err != nil {
+			return &os.PathError{Op: "mknod", Path: dst, Err: err}
+		}
+	}
+	return copyMeta(dst, src, fi)
+}
+
+// copyMeta gives dst ownership, attributes, mode and times of src, in the order in which none undoes another.
+func copyMeta(dst, src string, fi os.FileInfo) error {
+	st := fi.Sys().(*syscall.Stat_t)
+	if err := os.Lchown(dst, int(st.Uid), int(st.Gid)); err != nil {
+		return err
+	}
+	if err := copyXattrs(dst, src); err != nil {
+		return err
+	}
+	if fi.Mode()&os.ModeSymlink == 0 {
+		if err := unix.Chmod(dst, st.Mode&0o7777); err != nil {
+			return &os.PathError{Op: "chmod", Path: dst, Err: err}
+		}
+	}
+	times := []unix.Timespec{{Sec: st.Atim.Sec, Nsec: st.Atim.Nsec}, {Sec: st.Mtim.Sec, Nsec: st.Mtim.Nsec}}
+	if err := unix.UtimesNanoAt(unix.AT_FDCWD, dst, times, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return &os.PathError{Op: "utimensat", Path: dst, Err: err}
+	}
+	return nil
+}
+
+// makeEmpty makes sure of an empty directory and says whether it had to be made.
+func makeEmpty(dir string) (made bool, err error) {
+	switch err := os.Mkdir(dir, 0o700); {
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, fs.ErrExist):
+		return false, fmt.Errorf("capture rootfs: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return false, fmt.Errorf("capture rootfs: %w", err)
+	}
+	if len(entries) > 0 {
+		return false, &NotEmptyError{Dir: dir}
+	}
+	return false, nil
+}
+
+// empty undoes makeEmpty.
+func empty(dir string, made bool) error {
+	if made {
+		return os.RemoveAll(dir)
+	}
+	entries, err := os.ReadDir(dir)
+	for _, e := range entries {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
+}

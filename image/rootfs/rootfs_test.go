@@ -1,0 +1,349 @@
+package rootfs
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+)
+
+// must ends the test on an error of a preparation.
+func must(t testing.TB, errs ...error) {
+	t.Helper()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func write(t testing.TB, path, content string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644))
+}
+
+// baseImage makes a small lower directory.
+func baseImage(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	must(t, os.Chmod(dir, 0o755))
+	for _, name := range []string{"etc/passwd", "etc/conf.d/a", "etc/conf.d/b", "usr/lib/x.so", "usr/lib/deep/er/y", "var/log/old", "var/cache/1/2/3", "gone/1", "gone/2", "kept"} {
+		write(t, filepath.Join(dir, name), "base "+name)
+	}
+	must(t, os.Symlink("usr/lib", filepath.Join(dir, "lib")), os.Symlink("/does/not/exist", filepath.Join(dir, "etc/dangling")), os.Symlink("/etc/passwd", filepath.Join(dir, "etc/absolute")))
+	return dir
+}
+
+func TestTransfer(t *testing.T) {
+	acl := []byte("\x02\x00\x00\x00\x01\x00\x07\x00\xff\xff\xff\xff\x02\x00\x06\x00\x05\x00\x00\x00\x04\x00\x05\x00\xff\xff\xff\xff\x10\x00\x07\x00\xff\xff\xff\xff\x20\x00\x05\x00\xff\xff\xff\xff")
+	capability := []byte("\x01\x00\x00\x02\x00\x04\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00")
+	tests := []struct {
+		name    string
+		options []string
+		change  func(t *testing.T, root string)
+	}{
+		{"nothing", nil, func(*testing.T, string) {}},
+		{"files", nil, func(t *testing.T, root string) {
+			write(t, root+"/new/a/b/c", strings.Repeat("x", 3<<20))
+			write(t, root+"/etc/passwd", "changed")
+			must(t, os.Chmod(root+"/kept", 0o4751), os.Lchown(root+"/kept", 1000, 2000), os.Chmod(root+"/kept", 0o4751))
+			must(t, os.Chtimes(root+"/etc/conf.d/a", time.Unix(1, 2), time.Unix(1234567890, 123456789)))
+			must(t, os.Chmod(root+"/usr/lib", 0o1700|os.ModeSticky))
+			write(t, root+"/"+strings.Repeat("long", 60)+"/"+strings.Repeat("name", 60), "")
+			write(t, root+"/not\xffutf8/ü", "")
+		}},
+		{"deletions", nil, func(t *testing.T, root string) {
+			must(t, os.RemoveAll(root+"/gone"), os.Remove(root+"/etc/dangling"), os.Remove(root+"/etc/absolute"), os.Remove(root+"/etc/conf.d/a"), os.Remove(root+"/lib"))
+		}},
+		{"directory made again", nil, func(t *testing.T, root string) {
+			must(t, os.RemoveAll(root+"/usr/lib"), os.RemoveAll(root+"/gone"))
+			write(t, root+"/usr/lib/deep/z", "new")
+			must(t, os.Mkdir(root+"/gone", 0o711))
+		}},
+		{"kinds change places", nil, func(t *testing.T, root string) {
+			must(t, os.Remove(root+"/lib"), os.RemoveAll(root+"/etc/conf.d"), os.Remove(root+"/kept"))
+			write(t, root+"/lib/now/a/directory", "")
+			write(t, root+"/etc/conf.d", "now a file")
+			must(t, os.Symlink("gone", root+"/kept"))
+		}},
+		{"hard links", nil, func(t *testing.T, root string) {
+			write(t, root+"/b/first", "shared")
+			must(t, os.Link(root+"/b/first", root+"/a-second"), os.Link(root+"/b/first", root+"/c"), os.Link(root+"/etc/passwd", root+"/etc/passwd-"))
+			must(t, os.Symlink("x", root+"/s1"), os.Link(root+"/s1", root+"/s2"))
+		}},
+		{"special files", nil, func(t *testing.T, root string) {
+			must(t, unix.Mkfifo(root+"/fifo", 0o640), unix.Mknod(root+"/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3))), unix.Mknod(root+"/loop", unix.S_IFBLK|0o660, int(unix.Mkdev(7, 300))))
+			l, err := net.Listen("unix", root+"/socket")
+			must(t, err)
+			t.Cleanup(func() { l.Close() })
+		}},
+		{"attributes", nil, func(t *testing.T, root string) {
+			write(t, root+"/a", "")
+			must(t, unix.Setxattr(root+"/a", "user.text", []byte("v\x00\n="), 0), unix.Setxattr(root+"/kept", "user.empty", nil, 0), unix.Setxattr(root+"/etc", "user.dir", []byte("d"), 0))
+			must(t, unix.Setxattr(root+"/a", "security.capability", capability, 0))
+			must(t, unix.Setxattr(root+"/usr", "system.posix_acl_access", acl, 0))
+			must(t, os.Mkdir(root+"/inherit", 0o755))
+			write(t, root+"/inherit/before", "")
+			must(t, unix.Setxattr(root+"/inherit", "system.posix_acl_default", acl, 0))
+			write(t, root+"/inherit/after/x", "")
+		}},
+		{"moved directories", []string{"redirect_dir=on"}, func(t *testing.T, root string) {
+			must(t, os.Rename(root+"/usr/lib", root+"/usr/lib64"), os.Rename(root+"/var", root+"/moved"))
+			write(t, root+"/usr/lib64/deep/new", "new in moved")
+			must(t, os.Remove(root+"/moved/log/old"), os.Rename(root+"/moved/cache/1", root+"/one"))
+			write(t, root+"/one/2/4", "")
+			must(t, os.Mkdir(root+"/var", 0o700))
+		}},
+		{"data left below", []string{"metacopy=on,redirect_dir=on"}, func(t *testing.T, root string) {
+			must(t, os.Chmod(root+"/kept", 0o600), os.Lchown(root+"/etc/passwd", 7, 7), os.Rename(root+"/etc/passwd", root+"/pw"))
+		}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			o := mountOverlay(t, baseImage(t), test.options...)
+			test.change(t, o.root)
+			to := transfer(t, o)
+			sameTree(t, o.root, to.root)
+			// A second generation must not lose anything either.
+			sameTree(t, o.root, transfer(t, to).root)
+		})
+	}
+}
+
+// TestTransferRandom changes a rootfs at random, as a shell might.
+func TestTransferRandom(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			var options []string
+			if seed%2 == 1 {
+				options = []string{"redirect_dir=on,metacopy=on"}
+			}
+			o := mountOverlay(t, baseImage(t), options...)
+			r := rand.New(rand.NewPCG(seed, 2))
+			for range 150 {
+				change(t, r, o.root)
+			}
+			sameTree(t, o.root, transfer(t, o).root)
+		})
+	}
+}
+
+// change does one random thing; what cannot be done is not.
+func change(t testing.TB, r *rand.Rand, root string) {
+	var all []string
+	for name := range describe(t, root) {
+		all = append(all, name)
+	}
+	if len(all) == 0 {
+		all = []string{"."}
+	}
+	// Map order is random on its own, the seed should not be.
+	pick := func() string {
+		best := all[0]
+		at := r.Uint64()
+		for _, name := range all {
+			if hash(name, at) < hash(best, at) {
+				best = name
+			}
+		}
+		return filepath.Join(root, best)
+	}
+	fresh := filepath.Join(filepath.Dir(pick()), fmt.Sprintf("n%d", r.IntN(30)))
+	switch r.IntN(11) {
+	case 0, 1:
+		content := bytes.Repeat([]byte{byte(r.Uint32())}, r.IntN(20000))
+		if f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o640); err == nil { // it may be a fifo
+			_, _ = f.Write(content)
+			f.Close()
+		}
+	case 2:
+		_ = os.Mkdir(fresh, 0o750)
+	case 3:
+		_ = os.RemoveAll(pick())
+	case 4, 5:
+		_ = os.Rename(pick(), fresh)
+	case 6:
+		_ = os.Symlink("../x", fresh)
+	case 7:
+		_ = os.Link(pick(), fresh)
+	case 8:
+		_ = os.Lchown(pick(), r.IntN(9), r.IntN(9))
+	case 9:
+		_ = unix.Setxattr(pick(), "user.k", []byte{byte(r.Uint32())}, 0)
+	case 10:
+		_ = unix.Mkfifo(fresh, 0o600)
+	}
+}
+
+func hash(s string, h uint64) uint64 {
+	for _, c := range []byte(s) {
+		h = (h ^ uint64(c)) * 1099511628211
+	}
+	return h ^ h>>29
+}
+
+func TestCaptureKeepsHoles(t *testing.T) {
+	src, dst := t.TempDir(), filepath.Join(t.TempDir(), "copy")
+	f, err := os.Create(filepath.Join(src, "sparse"))
+	must(t, err)
+	_, err = f.WriteAt([]byte("end"), 1<<30)
+	must(t, err, f.Close())
+	c, err := Capture(context.Background(), dst, src)
+	must(t, err)
+	fi, err := os.Stat(filepath.Join(dst, "sparse"))
+	must(t, err)
+	if blocks := fi.Sys().(*syscall.Stat_t).Blocks; fi.Size() != 1<<30+3 || blocks > 1024 {
+		t.Errorf("the copy has %d bytes in %d blocks; %+v", fi.Size(), blocks, c)
+	}
+}
+
+func TestCaptureErrors(t *testing.T) {
+	src := t.TempDir()
+	write(t, src+"/a/b", "x")
+	busy := t.TempDir()
+	write(t, busy+"/mine", "x")
+	if _, err := Capture(context.Background(), busy, src); !errors.As(err, new(*NotEmptyError)) {
+		t.Errorf("Capture to a directory in use gives %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	dst := filepath.Join(t.TempDir(), "copy")
+	if _, err := Capture(ctx, dst, src); !errors.Is(err, context.Canceled) {
+		t.Errorf("Capture without time gives %v", err)
+	}
+	if _, err := os.Lstat(dst); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Capture left %s: %v", dst, err)
+	}
+	if _, err := Capture(context.Background(), dst, src+"/none"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Capture of nothing gives %v", err)
+	}
+}
+
+func TestCaptureFullDisk(t *testing.T) {
+	small := smallDisk(t)
+	src := t.TempDir()
+	write(t, src+"/big", strings.Repeat("x", 4<<20))
+	_, err := Capture(context.Background(), filepath.Join(small, "copy"), src)
+	if !errors.As(err, new(*FullError)) || !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("Capture to a full disk gives %v", err)
+	}
+	if _, err := os.Lstat(filepath.Join(small, "copy")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Capture left something: %v", err)
+	}
+}
+
+// smallDisk mounts a file system of 1 MiB.
+func smallDisk(t testing.TB) string {
+	t.Helper()
+	needRoot(t)
+	dir := t.TempDir()
+	must(t, unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"))
+	t.Cleanup(func() { _ = unix.Unmount(dir, 0) })
+	return dir
+}
+
+func TestDiffRefusesNames(t *testing.T) {
+	for _, name := range []string{".wh.x", ".wh..wh..opq"} {
+		upper := t.TempDir()
+		write(t, filepath.Join(upper, "d", name), "")
+		var unsupported *UnsupportedError
+		if err := Diff(context.Background(), io.Discard, t.TempDir(), upper); !errors.As(err, &unsupported) || !errdefs.IsFailedPrecondition(err) || unsupported.Path != "d/"+name {
+			t.Errorf("Diff of %s gives %v", name, err)
+		}
+	}
+}
+
+func TestApplyHostile(t *testing.T) {
+	tests := []struct {
+		name   string
+		header tar.Header
+	}{
+		{"above", tar.Header{Typeflag: tar.TypeReg, Name: "../outside"}},
+		{"absolute", tar.Header{Typeflag: tar.TypeReg, Name: "/outside"}},
+		{"through a link", tar.Header{Typeflag: tar.TypeReg, Name: "link/outside"}},
+		{"linked", tar.Header{Typeflag: tar.TypeLink, Name: "x", Linkname: "../../outside"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			root := filepath.Join(dir, "root")
+			must(t, os.Mkdir(root, 0o755), os.Symlink(dir, root+"/link"))
+			var b bytes.Buffer
+			tw := tar.NewWriter(&b)
+			must(t, tw.WriteHeader(&test.header), tw.Close())
+			err := Apply(context.Background(), root, &b)
+			if _, statErr := os.Lstat(filepath.Join(dir, "outside")); !errors.Is(statErr, os.ErrNotExist) {
+				t.Errorf("something was made outside (Apply gave %v)", err)
+			}
+		})
+	}
+}
+
+// TestApplySparse tries files that claim a length which their tar does not hold; Go's writer would not write them.
+func TestApplySparse(t *testing.T) {
+	old := rawHeader('S', "s", 0, func(b []byte) {
+		copy(b[386:], "20000000000\x0000000000000\x00")
+		copy(b[483:], "20000000000\x00")
+	})
+	records := "22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n22 GNU.sparse.name=so\n37 GNU.sparse.realsize=1099511627776\n"
+	pax := rawHeader('x', "h", len(records), nil)
+	pax = append(pax, append([]byte(records), make([]byte, 512-len(records))...)...)
+	pax = append(pax, rawHeader('0', "s", 512, nil)...)
+	pax = append(pax, append([]byte("1\n1099511627776\n0\n"), make([]byte, 512-18)...)...)
+	for name, layer := range map[string][]byte{"old": old, "pax": pax} {
+		root := t.TempDir()
+		err := Apply(context.Background(), root, bytes.NewReader(append(layer, make([]byte, 1024)...)))
+		var e *LayerError
+		if !errors.As(err, &e) || !strings.Contains(e.Reason, "sparse") {
+			t.Errorf("Apply of a sparse file (%s) gives %v", name, err)
+		}
+	}
+}
+
+// rawHeader is a tar header as it is on tape.
+func rawHeader(kind byte, name string, size int, more func([]byte)) []byte {
+	b := make([]byte, 512)
+	copy(b, name)
+	copy(b[100:], fmt.Sprintf("0000644\x000000000\x000000000\x00%011o\x0000000000000\x00        %c", size, kind))
+	if kind == 'S' {
+		copy(b[257:], "ustar  \x00")
+	} else {
+		copy(b[257:], "ustar\x0000")
+	}
+	if more != nil {
+		more(b)
+	}
+	sum := 0
+	for _, c := range b {
+		sum += int(c)
+	}
+	copy(b[148:], fmt.Sprintf("%06o\x00 ", sum))
+	return b
+}
+
+func TestApplyErrors(t *testing.T) {
+	if err := Apply(context.Background(), t.TempDir(), strings.NewReader(strings.Repeat("no tar", 200))); !errdefs.IsDataLoss(err) {
+		t.Errorf("Apply of no tar gives %v", err)
+	}
+	var b bytes.Buffer
+	upper := t.TempDir()
+	write(t, upper+"/big", strings.Repeat("x", 4<<20))
+	must(t, Diff(context.Background(), &b, "", upper))
+	if err := Apply(context.Background(), t.TempDir(), bytes.NewReader(b.Bytes()[:2<<20])); !errdefs.IsDataLoss(err) {
+		t.Errorf("Apply of half a tar gives %v", err)
+	}
+	if err := Apply(context.Background(), smallDisk(t), &b); !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("Apply to a full disk gives %v", err)
+	}
+}
