@@ -63,7 +63,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
 		return &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
 	}
-	if _, err := s.config.FindCRIU(); err != nil {
+	if err := s.config.CheckCRIU(); err != nil {
 		return err
 	}
 	criuOptions, err := s.criuOptions(c)

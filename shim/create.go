@@ -66,7 +66,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if c.restore == "" {
 		return c, nil
 	}
-	if _, err := s.config.FindCRIU(); err != nil {
+	if err := s.config.CheckCRIU(); err != nil {
 		return c, err
 	}
 	return c, criu.CheckImages(c.restore)

@@ -2,7 +2,6 @@ package criu
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/errdefs"
@@ -20,7 +19,7 @@ type MissingError struct {
 
 func (e *MissingError) Error() string {
 	if e.Version == "" {
-		return fmt.Sprintf("find CRIU (%s): %v", e.Path, e.Err)
+		return fmt.Sprintf("CRIU is missing (%s): %v", e.Path, e.Err)
 	}
 	return fmt.Sprintf("CRIU %s (%s) is too old: %s or later is needed", e.Version, e.Path, Minimum)
 }
@@ -31,7 +30,12 @@ func (e *MissingError) Hint() string {
 }
 
 // Unwrap gives the kind and the cause.
-func (e *MissingError) Unwrap() []error { return []error{errdefs.ErrFailedPrecondition, e.Err} }
+func (e *MissingError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{errdefs.ErrFailedPrecondition}
+	}
+	return []error{errdefs.ErrFailedPrecondition, e.Err}
+}
 
 // ParseVersion takes the version out of what `criu --version` prints.
 func ParseVersion(output string) (string, error) {
@@ -58,10 +62,12 @@ func number(parts []string, i int) int {
 	if i >= len(parts) {
 		return 0
 	}
-	digits := strings.TrimRightFunc(parts[i], func(r rune) bool { return r < '0' || r > '9' })
-	n, err := strconv.Atoi(digits)
-	if err != nil {
-		return 0
+	n := 0
+	for _, r := range parts[i] {
+		if r < '0' || r > '9' || n > 1e6 {
+			break
+		}
+		n = 10*n + int(r-'0')
 	}
 	return n
 }

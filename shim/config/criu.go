@@ -31,6 +31,15 @@ func (c Config) FindCRIU() (string, error) {
 	return "", &criu.MissingError{Path: "criu", Err: err}
 }
 
+// CheckCRIU finds the criu binary and makes sure that it runs and is new enough.
+func (c Config) CheckCRIU() error {
+	path, err := c.FindCRIU()
+	if err != nil {
+		return err
+	}
+	return criu.Check(path)
+}
+
 // ExportPath puts the directory of the criu binary first in this process's PATH, where runc, its child, looks for it.
 // Without CRIU nothing changes: containers run all the same.
 func (c Config) ExportPath() error {

@@ -1,0 +1,136 @@
+package checkpoint
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+func listen(t *testing.T) (*Client, string) {
+	t.Helper()
+	dir := t.TempDir()
+	c, err := Listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c, dir
+}
+
+func TestConversation(t *testing.T) {
+	for _, decision := range []Decision{Resume, Kill} {
+		t.Run(string(decision), func(t *testing.T) {
+			client, dir := listen(t)
+			heard := make(chan Decision, 1)
+			go func() {
+				shim, ctx, err := Join(context.Background(), dir)
+				if err != nil {
+					t.Error(err)
+					close(heard)
+					return
+				}
+				d, err := shim.Dumped(ctx, Dumped{DumpSeconds: 1.5})
+				if err != nil {
+					t.Error(err)
+				}
+				heard <- d
+				shim.End(Result{Freeze: 2 * time.Second, Killed: d == Kill}, nil)
+			}()
+			dumped, err := client.Frozen(t.Context())
+			if err != nil || dumped.DumpSeconds != 1.5 {
+				t.Fatalf("got %+v, %v", dumped, err)
+			}
+			release := client.Resume
+			if decision == Kill {
+				release = client.Kill
+			}
+			released, err := release(t.Context())
+			if err != nil || released.FreezeSeconds != 2 || released.Killed != (decision == Kill) {
+				t.Errorf("got %+v, %v", released, err)
+			}
+			if d := <-heard; d != decision {
+				t.Errorf("shim heard %q", d)
+			}
+		})
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	for _, dir := range []string{"", t.TempDir()} {
+		if c, _, err := Join(t.Context(), dir); c != nil || err != nil {
+			t.Errorf("%q: got %v, %v", dir, c, err)
+		}
+	}
+}
+
+func TestHangingUpEndsTheDump(t *testing.T) {
+	client, dir := listen(t)
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		_ = client.Close()
+	}()
+	go func() { _, _ = client.Frozen(context.Background()) }()
+	_, ctx, err := Join(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-ctx.Done():
+		if !errors.Is(context.Cause(ctx), errdefs.ErrAborted) {
+			t.Errorf("cause %v", context.Cause(ctx))
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("the context outlives the command")
+	}
+}
+
+func TestOtherVersionIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	l, err := net.Listen("unix", socketPath(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = json.NewEncoder(conn).Encode(message{Version: protocolVersion + 1})
+	}()
+	if _, _, err := Join(t.Context(), dir); !errors.Is(err, errdefs.ErrInvalidArgument) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFailureReachesTheCommand(t *testing.T) {
+	client, dir := listen(t)
+	go func() {
+		shim, _, err := Join(context.Background(), dir)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		shim.End(Result{}, errFake)
+	}()
+	if _, err := client.Frozen(t.Context()); err == nil || err.Error() != "wait for the dump: as ordered" {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFrozenIsCancelled(t *testing.T) {
+	client, _ := listen(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := client.Frozen(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := client.Resume(t.Context()); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("resume of what is not frozen: got %v", err)
+	}
+}

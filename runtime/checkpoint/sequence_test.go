@@ -1,0 +1,127 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/runc"
+)
+
+// fake is a container that writes down what is done to it.
+type fake struct {
+	did  []string
+	fail string // step that fails
+	dead bool
+}
+
+var errFake = errors.New("as ordered")
+
+func (f *fake) do(step string) error {
+	f.did = append(f.did, step)
+	if f.fail == step {
+		return errFake
+	}
+	return nil
+}
+
+func (f *fake) Pause(context.Context) error { return f.do("pause") }
+func (f *fake) Thaw(context.Context) error  { return f.do("thaw") }
+func (f *fake) Kill(context.Context) error  { return f.do("kill") }
+func (f *fake) Checkpoint(_ context.Context, d runc.Dump) error {
+	step := "dump"
+	if d.Exit {
+		step = "dump and exit"
+	}
+	if err := f.do(step); err != nil {
+		return err
+	}
+	for _, name := range []string{"inventory.img", "descriptors.json"} {
+		if err := os.WriteFile(filepath.Join(d.Images, name), nil, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holder decides as it was told.
+type holder struct {
+	f        *fake
+	decision Decision
+	err      error
+}
+
+func (h holder) Dumped(context.Context, Dumped) (Decision, error) {
+	h.f.did = append(h.f.did, "held")
+	return h.decision, h.err
+}
+
+func TestRun(t *testing.T) {
+	tests := []struct {
+		name   string
+		fail   string
+		frozen bool
+		exit   bool
+		hold   *holder
+		want   []string
+		err    bool
+	}{
+		{name: "plain", want: []string{"dump"}},
+		{name: "plain, ends", exit: true, want: []string{"dump and exit"}},
+		{name: "plain, dump fails", fail: "dump", want: []string{"dump", "thaw"}, err: true},
+		{name: "paused by the client", frozen: true, want: []string{"dump"}},
+		{name: "paused by the client, dump fails", frozen: true, fail: "dump", want: []string{"dump"}, err: true},
+		{name: "held, resume", hold: &holder{decision: Resume}, want: []string{"pause", "dump", "held", "thaw"}},
+		{name: "held, kill", exit: true, hold: &holder{decision: Kill}, want: []string{"pause", "dump", "held", "kill"}},
+		{name: "held, paused before", frozen: true, hold: &holder{decision: Resume}, want: []string{"dump", "held"}},
+		{name: "held, pause fails", fail: "pause", hold: &holder{}, want: []string{"pause", "thaw"}, err: true},
+		{name: "held, dump fails", fail: "dump", hold: &holder{}, want: []string{"pause", "dump", "thaw"}, err: true},
+		{name: "held, command gone", hold: &holder{err: errFake}, want: []string{"pause", "dump", "held", "thaw"}, err: true},
+		{name: "held, nonsense", hold: &holder{decision: "fly"}, want: []string{"pause", "dump", "held", "thaw"}, err: true},
+		{name: "held, kill fails", fail: "kill", hold: &holder{decision: Kill}, want: []string{"pause", "dump", "held", "kill", "thaw"}, err: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			f := &fake{fail: test.fail}
+			r := Request{ID: "c", Frozen: test.frozen, Alive: func() bool { return !f.dead }, Dump: runc.Dump{Images: t.TempDir(), Exit: test.exit}}
+			if test.hold != nil {
+				test.hold.f = f
+				r.Hold = *test.hold
+			}
+			_, err := Run(t.Context(), f, r)
+			if !slices.Equal(f.did, test.want) {
+				t.Errorf("did %q, want %q", f.did, test.want)
+			}
+			if (err != nil) != test.err {
+				t.Errorf("error %v", err)
+			}
+			if err != nil && !errors.Is(err, errdefs.ErrAborted) {
+				t.Errorf("error %v is not of kind Aborted", err)
+			}
+		})
+	}
+}
+
+func TestRunReportsLoss(t *testing.T) {
+	f := &fake{fail: "dump"}
+	_, err := Run(t.Context(), f, Request{ID: "c", Alive: func() bool { return false }, Dump: runc.Dump{Images: t.TempDir()}})
+	var lost *LostError
+	if !errors.As(err, &lost) || !errors.Is(err, errdefs.ErrInternal) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCauseHasPrecedence(t *testing.T) {
+	err := error(&FailedError{ID: "c", Err: context.Canceled})
+	if errdefs.Resolve(err) != context.Canceled {
+		t.Errorf("kind of %v is %v", err, errdefs.Resolve(err))
+	}
+	if err := error(&FailedError{ID: "c", Err: errFake}); errdefs.Resolve(err) != errdefs.ErrAborted {
+		t.Errorf("kind of %v is %v", err, errdefs.Resolve(err))
+	}
+}

@@ -1,0 +1,47 @@
+package criu
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+func TestCheck(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "criu")
+	tests := []struct {
+		name, script, version string
+		ok                    bool
+	}{
+		{"new enough", "echo 'Version: 4.1.1'", "", true},
+		{"too old", "echo 'Version: 3.17.1'", "3.17.1", false},
+		{"does not run", "echo cannot; exit 127", "", false},
+		{"says nothing", "true", "", false},
+	}
+	for i, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+test.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			// The binary is asked anew only when it has changed.
+			changed := time.Unix(int64(1000+i), 0)
+			if err := os.Chtimes(path, changed, changed); err != nil {
+				t.Fatal(err)
+			}
+			err := Check(path)
+			var missing *MissingError
+			switch {
+			case test.ok && err != nil:
+				t.Error(err)
+			case !test.ok && (!errors.As(err, &missing) || missing.Version != test.version || !errors.Is(err, errdefs.ErrFailedPrecondition)):
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	if err := Check(path + "-absent"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("absent: got %v", err)
+	}
+}

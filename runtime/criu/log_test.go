@@ -1,0 +1,42 @@
+package criu
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestReason(t *testing.T) {
+	tests := []struct{ name, log, want string }{
+		{"none", "(00.027080) Looking good\n", ""},
+		{"harmless only", "(00.027080) Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n", ""},
+		{
+			"cause before consequences",
+			"(00.027080) Error (criu/util.c:1533): rlimit: Can't setup RLIMIT_NOFILE for self: Operation not permitted\n" +
+				"(00.038615) Error (criu/files-reg.c:1790): Can't lookup mount=27 for fd=1 path=/var/log/x\n" +
+				"(00.038627) Error (criu/cr-dump.c:1681): Dump files (pid: 17395) failed with -1\n" +
+				"(00.114476) Error (criu/cr-dump.c:2111): Dumping FAILED.\n",
+			"Can't lookup mount=27 for fd=1 path=/var/log/x (criu/files-reg.c:1790)",
+		},
+		{
+			"with the process of a restore",
+			"(00.115000)     24: Error (criu/files-reg.c:2211): File tmp/log has bad size 10 (expect 5)\n",
+			"File tmp/log has bad size 10 (expect 5) (criu/files-reg.c:2211)",
+		},
+		{"consequence alone", "(00.1) Error (criu/cr-dump.c:2111): Dumping FAILED.\n", "Dumping FAILED. (criu/cr-dump.c:2111)"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "dump.log")
+			if err := os.WriteFile(path, []byte(test.log), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if got := Reason(path); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+	if got := Reason(filepath.Join(t.TempDir(), "absent")); got != "" {
+		t.Errorf("a log that is not there says %q", got)
+	}
+}

@@ -1,0 +1,43 @@
+package criu
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestEncode(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "own.conf")
+	if err := os.WriteFile(own, []byte("tcp-close\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := Options{
+		GhostLimit: 64 << 20, Timeout: 1500 * time.Millisecond, NetworkLock: "nftables", Libdir: "/run/x",
+		TCPEstablished: true, FileLocks: true, ExternalSockets: true, Include: own,
+	}
+	want := "network-lock nftables\nlibdir /run/x\nghost-limit 67108864\ntimeout 2\ntcp-established\nfile-locks\next-unix-sk\ntcp-close\n"
+	got, err := o.Encode()
+	if err != nil || string(got) != want {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+	if got, err := (Options{Include: "/nonexistent"}).Encode(); err != nil || len(got) != 0 {
+		t.Errorf("zero options: got %q, %v", got, err)
+	}
+	if _, err := (Options{Libdir: "/a\ntcp-close"}).Encode(); err == nil {
+		t.Error("a value with a second line was let through")
+	}
+}
+
+func TestWriteFileReplaces(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "criu.conf")
+	for _, o := range []Options{{Timeout: time.Minute, TCPEstablished: true}, {FileLocks: true}} {
+		if err := o.WriteFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := os.ReadFile(path)
+	if err != nil || string(got) != "file-locks\n" {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

@@ -1,0 +1,90 @@
+package shim
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+func TestOpenBundle(t *testing.T) {
+	tests := []struct {
+		name, spec    string
+		own, cgroups  string
+		annotations   int
+		keepsUnknowns bool
+	}{
+		{name: "bare", spec: `{}`, own: criu.RuncConfig, annotations: 1},
+		{name: "with others", spec: `{"annotations":{"a":"b"},"linux":{"cgroupsPath":"/x/y"}}`, own: criu.RuncConfig, cgroups: "/x/y", annotations: 2},
+		{name: "named by its creator", spec: `{"annotations":{"org.criu.config":"/my.conf"}}`, own: "/my.conf", annotations: 1},
+		{name: "switched off by its creator", spec: `{"annotations":{"org.criu.config":""}}`, own: "", annotations: 1},
+		{name: "of a later version", spec: `{"later":{"x":12345678901234567890}}`, own: criu.RuncConfig, annotations: 1, keepsUnknowns: true},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, specFile)
+			if err := os.WriteFile(path, []byte(test.spec), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			// Twice: what the first writes must not be taken for the creator's by the second.
+			b, err := openBundle(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.ownCRIUConfig != test.own || b.cgroupsPath != test.cgroups {
+				t.Errorf("got %+v", b)
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var spec struct {
+				Annotations map[string]string `json:"annotations"`
+				Later       json.RawMessage   `json:"later"`
+			}
+			if err := json.Unmarshal(data, &spec); err != nil {
+				t.Fatal(err)
+			}
+			if len(spec.Annotations) != test.annotations || spec.Annotations[criu.Annotation] != b.criuConfig() {
+				t.Errorf("annotations %v", spec.Annotations)
+			}
+			if test.keepsUnknowns && string(spec.Later) != `{"x":12345678901234567890}` {
+				t.Errorf("unknown field became %s", spec.Later)
+			}
+			again, err := openBundle(dir)
+			if err != nil || again.ownCRIUConfig != "" {
+				t.Errorf("again: %+v, %v", again, err)
+			}
+		})
+	}
+}
+
+func TestOwnedDirectories(t *testing.T) {
+	runtimeDir := t.TempDir()
+	t.Setenv("XDG_RUNTIME_DIR", runtimeDir)
+	daemons := filepath.Join(runtimeDir, daemonPattern+"123")
+	users := filepath.Join(runtimeDir, "mine")
+	elsewhere := filepath.Join(t.TempDir(), daemonPattern+"123")
+	for _, dir := range []string{daemons, users, elsewhere} {
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		b := bundle{dir: t.TempDir()}
+		if err := b.own(dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := removeOwned(b.dir); err != nil {
+			t.Fatal(err)
+		}
+		if err := removeOwned(b.dir); err != nil {
+			t.Errorf("twice: %v", err)
+		}
+		_, err := os.Stat(dir)
+		if removed := os.IsNotExist(err); removed != (dir == daemons) {
+			t.Errorf("%s: removed %v", dir, removed)
+		}
+	}
+}

@@ -1,0 +1,76 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+)
+
+func TestLoad(t *testing.T) {
+	tests := []struct {
+		name, text string
+		ok         bool
+	}{
+		{"empty", "", true},
+		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n", true},
+		{"unknown key", "rot = '/r'\n", false},
+		{"unknown key in a table", "[dump]\nghostlimit = 1\n", false},
+		{"not TOML", "{", false},
+		{"relative root", "root = 'r'\n", false},
+		{"criu by another name", "criu = '/usr/bin/criu-4'\n", false},
+		{"negative limit", "[dump]\nghost-limit = -1\n", false},
+		{"endless timeout", "[dump]\ntimeout = 100000\n", false},
+		{"unknown lock", "[dump]\nnetwork-lock = 'ufw'\n", false},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "config.toml")
+			if err := os.WriteFile(path, []byte(test.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			t.Setenv("CRYO_CONFIG", path)
+			c, err := Load("")
+			if test.ok {
+				if err != nil || c.Root == "" {
+					t.Errorf("got %+v, %v", c, err)
+				}
+				return
+			}
+			var typed *Error
+			if !errors.As(err, &typed) || !errors.Is(err, errdefs.ErrInvalidArgument) || typed.Path != path {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestNamedFileMustExist(t *testing.T) {
+	t.Setenv("CRYO_CONFIG", filepath.Join(t.TempDir(), "absent.toml"))
+	if _, err := Load(""); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestFindCRIU(t *testing.T) {
+	c := Default()
+	c.CRIU = filepath.Join(t.TempDir(), "criu")
+	if _, err := c.FindCRIU(); !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("missing: got %v", err)
+	}
+	if err := os.WriteFile(c.CRIU, nil, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.FindCRIU(); err != nil || got != c.CRIU {
+		t.Errorf("got %q, %v", got, err)
+	}
+	t.Setenv("PATH", "/bin")
+	if err := c.ExportPath(); err != nil {
+		t.Fatal(err)
+	}
+	if got := os.Getenv("PATH"); got != filepath.Dir(c.CRIU)+":/bin" {
+		t.Errorf("PATH became %q", got)
+	}
+}
