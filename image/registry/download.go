@@ -45,9 +45,9 @@ func (r *repo) download(ctx context.Context, dst *store.Store, d ocispec.Descrip
 
 // fill fetches what is missing. Cut connections are taken up again as long as every attempt brings something.
 func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, t *tracker) error {
+	high := p.Offset()
 	for n := 0; p.Offset() < d.Size; n++ {
-		before := p.Offset()
-		t.seek(before)
+		t.seek(p.Offset())
 		err := r.fetch(ctx, p, d, t)
 		if err == nil && p.Offset() < d.Size {
 			err = &sendError{io.ErrUnexpectedEOF, true}
@@ -59,8 +59,8 @@ func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 		if !errors.As(err, &s) || !s.again || ctx.Err() != nil {
 			return fmt.Errorf("fetch blob %s: %w", d.Digest, err)
 		}
-		if p.Offset() > before {
-			n = 0
+		if p.Offset() > high { // further than ever: starting over is no progress
+			n, high = 0, p.Offset()
 		}
 		if n >= r.timing.attempts {
 			return fmt.Errorf("fetch blob %s: %w", d.Digest, err)

@@ -76,7 +76,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		resp, err := t.base.RoundTrip(req)
 		if err == nil {
 			t.spoken.Store(true)
-			if err := wantsTLS(req, resp); err != nil {
+			if err := t.wantsTLS(req, resp); err != nil {
 				return nil, err
 			}
 		}
@@ -132,9 +132,22 @@ func retryAfter(resp *http.Response) time.Duration {
 }
 
 // wantsTLS recognises the answer that Go's server and nginx give to plain HTTP on a TLS port.
-func wantsTLS(req *http.Request, resp *http.Response) error {
+func (t *transport) wantsTLS(req *http.Request, resp *http.Response) error {
 	if req.URL.Scheme != "http" || resp.StatusCode != http.StatusBadRequest {
 		return nil
+	}
+	if req.Method == http.MethodHead { // the reason is in the body, which this has not
+		get, err := http.NewRequestWithContext(req.Context(), http.MethodGet, req.URL.String(), nil)
+		if err != nil {
+			return err
+		}
+		if resp, err = t.base.RoundTrip(get); err != nil || resp.StatusCode != http.StatusBadRequest {
+			if err == nil {
+				resp.Body.Close()
+			}
+			return nil
+		}
+		defer resp.Body.Close()
 	}
 	head, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	if bytes.Contains(head, []byte("HTTPS server")) || bytes.Contains(head, []byte("HTTPS port")) {

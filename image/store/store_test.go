@@ -223,7 +223,7 @@ func TestOpenRefusesWhatIsNoStore(t *testing.T) {
 func TestModes(t *testing.T) {
 	s := storetest.Open(t)
 	storetest.MustPut(t, s, "app", storetest.Spec{Seed: 1, Segments: []uint64{1}})
-	filepath.WalkDir(s.Root(), func(path string, e os.DirEntry, err error) error {
+	filepath.WalkDir(s.Root(), func(path string, e os.DirEntry, _ error) error {
 		if path == s.Root() {
 			return nil // made by the test
 		}

@@ -1,0 +1,342 @@
+package registry
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store/storetest"
+)
+
+// basic lets alice in.
+func basic(w http.ResponseWriter, r *http.Request) bool {
+	if u, p, ok := r.BasicAuth(); ok && u == "alice" && p == "right" {
+		return false
+	}
+	w.Header().Set("WWW-Authenticate", `Basic realm="r"`)
+	refuse(w, http.StatusUnauthorized, "UNAUTHORIZED")
+	return true
+}
+
+func dockerConfig(t *testing.T, config string) {
+	t.Helper()
+	dir := t.TempDir()
+	t.Setenv("DOCKER_CONFIG", dir)
+	if config != "" {
+		if err := os.WriteFile(filepath.Join(dir, "config.json"), []byte(config), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func auths(f *fake, user, password string) string {
+	return fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, strings.TrimPrefix(f.URL, "http://"), base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
+}
+
+func TestBasicAuth(t *testing.T) {
+	f := newFake(t)
+	dockerConfig(t, "")
+	src, d := pushed(t, f, "p:1", spec(1, 1))
+	f.fault = basic
+	as := func(user, password string) Options {
+		o := fast()
+		o.Username, o.Password = user, password
+		return o
+	}
+	if err := Push(t.Context(), src, f.ref("p:2"), d, as("alice", "right")); err != nil {
+		t.Error(err)
+	}
+	var a *AuthError
+	if err := Push(t.Context(), src, f.ref("p:2"), d, as("alice", "wrong")); !errors.As(err, &a) || a.User != "alice" || !errdefs.IsUnauthorized(err) {
+		t.Errorf("wrong password: %v", err)
+	}
+	if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &a) || a.User != "" || !errdefs.IsUnauthorized(err) {
+		t.Errorf("no password: %v", err)
+	}
+	if _, err := Resolve(t.Context(), f.ref("p:1"), fast()); !errdefs.IsUnauthorized(err) {
+		t.Errorf("no password: %v", err)
+	}
+	t.Run("docker's store", func(t *testing.T) {
+		dockerConfig(t, auths(f, "alice", "right"))
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); err != nil {
+			t.Error(err)
+		}
+		dockerConfig(t, auths(f, "bob", "right"))
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &a) || a.User != "bob" {
+			t.Error(err)
+		}
+	})
+	t.Run("credential helper", func(t *testing.T) {
+		dockerConfig(t, `{"credsStore":"cryotest"}`)
+		dir := t.TempDir()
+		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+		var c *CredentialsError
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &c) {
+			t.Errorf("without the helper: %v", err)
+		}
+		script := "#!/bin/sh\ncat > /dev/null\necho '{\"Username\":\"alice\",\"Secret\":\"right\"}'\n"
+		if err := os.WriteFile(filepath.Join(dir, "docker-credential-cryotest"), []byte(script), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Run("broken config", func(t *testing.T) {
+		dockerConfig(t, `{`)
+		var c *CredentialsError
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &c) {
+			t.Error(err)
+		}
+	})
+	t.Run("denied", func(t *testing.T) {
+		dockerConfig(t, auths(f, "alice", "right"))
+		f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPost {
+				refuse(w, http.StatusForbidden, "DENIED")
+			}
+			return r.Method == http.MethodPost
+		}
+		if err := Push(t.Context(), src, f.ref("new:2"), d, fast()); !errdefs.IsPermissionDenied(err) {
+			t.Error(err)
+		}
+	})
+}
+
+// The token flow of https://distribution.github.io/distribution/spec/auth/token/, with tokens that run out.
+func TestTokenAuth(t *testing.T) {
+	f := newFake(t)
+	dockerConfig(t, "")
+	var issued atomic.Int32
+	var mu sync.Mutex
+	uses := make(map[string]int)
+	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/token" {
+			if u, p, ok := r.BasicAuth(); !ok || u != "alice" || p != "right" {
+				refuse(w, http.StatusUnauthorized, "UNAUTHORIZED")
+				return true
+			}
+			if s := strings.Join(r.URL.Query()["scope"], " "); !strings.Contains(s, "repository:t:pull") {
+				t.Errorf("scope %q", s)
+			}
+			json.NewEncoder(w).Encode(map[string]any{"token": fmt.Sprint("t", issued.Add(1)), "expires_in": 60})
+			return true
+		}
+		token := r.Header.Get("Authorization")
+		mu.Lock()
+		uses[token]++
+		good := strings.HasPrefix(token, "Bearer t") && uses[token] <= 10
+		mu.Unlock()
+		if good {
+			return false
+		}
+		w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s/token",service="s",scope="repository:t:pull,push"`, f.URL))
+		refuse(w, http.StatusUnauthorized, "UNAUTHORIZED")
+		return true
+	}
+	o := fast()
+	o.Username, o.Password = "alice", "right"
+	s := storetest.Open(t)
+	d := storetest.MustPut(t, s, f.ref("t:1"), spec(1, 1, 2, 3, 4, 5, 6))
+	if err := Push(t.Context(), s, f.ref("t:1"), d, o); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Pull(t.Context(), storetest.Open(t), f.ref("t:1"), o); err != nil {
+		t.Fatal(err)
+	}
+	o.Password = "wrong"
+	var a *AuthError
+	if _, err := Pull(t.Context(), storetest.Open(t), f.ref("t:1"), o); !errors.As(err, &a) || a.User != "alice" {
+		t.Error(err)
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	dockerConfig(t, "")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := l.Addr().String()
+	l.Close()
+	f := newFake(t)
+	_, d := pushed(t, f, "u:1", spec(1))
+	for name, c := range map[string]struct {
+		ref   string
+		fault func(http.ResponseWriter, *http.Request) bool
+		kind  func(error) bool
+	}{
+		"refused":          {closed + "/a:1", nil, errdefs.IsUnavailable},
+		"unknown host":     {"registry.invalid/a:1", nil, errdefs.IsUnavailable},
+		"unknown tag":      {f.ref("u:2"), nil, errdefs.IsNotFound},
+		"unknown repo":     {f.ref("v:2"), nil, errdefs.IsNotFound},
+		"unknown digest":   {f.ref("u@" + digest.FromString("x").String()), nil, errdefs.IsNotFound},
+		"always 503":       {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(503); return true }, errdefs.IsUnavailable},
+		"always cut":       {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { cut(w); return true }, errdefs.IsUnavailable},
+		"teapot":           {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(418); return true }, errdefs.IsFailedPrecondition},
+		"no reference":     {"A//b", nil, errdefs.IsInvalidArgument},
+		"digest alone":     {d.Digest.String(), nil, errdefs.IsInvalidArgument},
+		"not a registry":   {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte("<html>")); return true }, errdefs.IsInvalidArgument},
+		"endless redirect": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { http.Redirect(w, r, "/v2/x", 302); return true }, func(err error) bool { return err != nil }},
+	} {
+		f.fault = c.fault
+		start := time.Now()
+		_, err := Pull(t.Context(), storetest.Open(t), c.ref, fast())
+		var hint interface{ Hint() string }
+		if !c.kind(err) || name != "endless redirect" && !errors.As(err, &hint) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("%s took %v", name, took)
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%s looks like a deadline of ours", name)
+		}
+	}
+}
+
+func TestTLS(t *testing.T) {
+	dockerConfig(t, "")
+	f := unstarted()
+	f.Server = httptest.NewUnstartedServer(f)
+	f.Config.ErrorLog = log.New(io.Discard, "", 0)
+	f.StartTLS()
+	t.Cleanup(f.Close)
+	ca := filepath.Join(t.TempDir(), "ca.crt")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := storetest.Open(t)
+	d := storetest.MustPut(t, s, f.ref("s:1"), spec(1, 1))
+	try := func(change func(*Options)) error {
+		o := fast()
+		change(&o)
+		return Push(t.Context(), s, f.ref("s:1"), d, o)
+	}
+	var (
+		cert   *CertificateError
+		scheme *SchemeError
+		file   *CAFileError
+	)
+	if err := try(func(*Options) {}); !errors.As(err, &cert) || !errdefs.IsUnavailable(err) {
+		t.Errorf("unknown authority: %v", err)
+	}
+	if err := try(func(o *Options) { o.PlainHTTP = true }); !errors.As(err, &scheme) || !scheme.TLS {
+		t.Errorf("plain HTTP: %v", err)
+	}
+	if err := try(func(o *Options) { o.CAFile = "/nonexistent" }); !errors.As(err, &file) {
+		t.Errorf("no CA file: %v", err)
+	}
+	if err := try(func(o *Options) { o.CAFile = ca }); err != nil {
+		t.Errorf("CA file: %v", err)
+	}
+	if err := try(func(o *Options) { o.Insecure = true }); err != nil {
+		t.Errorf("insecure: %v", err)
+	}
+	certs := t.TempDir()
+	host := strings.TrimPrefix(f.URL, "https://")
+	if err := os.Mkdir(filepath.Join(certs, host), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	data, _ := os.ReadFile(ca)
+	os.WriteFile(filepath.Join(certs, host, "ca.crt"), data, 0o600)
+	if err := try(func(o *Options) { o.certs = certs }); err != nil {
+		t.Errorf("docker's certificates: %v", err)
+	}
+	// A name that the certificate is not for, and HTTP where it is not expected. 0.0.0.0 reaches loopback without being it.
+	_, port, _ := net.SplitHostPort(host)
+	o := fast()
+	o.CAFile = ca
+	if _, err := Pull(t.Context(), storetest.Open(t), "0.0.0.0:"+port+"/s:1", o); !errors.As(err, &cert) {
+		t.Errorf("wrong name: %v", err)
+	}
+	plain := newFake(t)
+	_, port, _ = net.SplitHostPort(strings.TrimPrefix(plain.URL, "http://"))
+	if _, err := Pull(t.Context(), storetest.Open(t), "0.0.0.0:"+port+"/s:1", fast()); !errors.As(err, &scheme) || scheme.TLS {
+		t.Errorf("HTTP for HTTPS: %v", err)
+	}
+}
+
+// What a registry says must not lead uploads elsewhere.
+func TestUploadStaysOnHost(t *testing.T) {
+	dockerConfig(t, "")
+	var reached atomic.Bool
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))
+	defer other.Close()
+	f := newFake(t)
+	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			w.Header().Set("Location", other.URL+"/v2/x/blobs/uploads/1")
+			w.WriteHeader(http.StatusAccepted)
+		}
+		return r.Method == http.MethodPost
+	}
+	s := storetest.Open(t)
+	d := storetest.MustPut(t, s, f.ref("s:1"), spec(1))
+	if err := Push(t.Context(), s, f.ref("s:1"), d, fast()); err == nil || reached.Load() {
+		t.Errorf("%v, reached %v", err, reached.Load())
+	}
+}
+
+func TestPushImage(t *testing.T) {
+	dockerConfig(t, "")
+	f := newFake(t)
+	s := storetest.Open(t)
+	put := func(mediaType string, v any) ocispec.Descriptor {
+		data, _ := json.Marshal(v)
+		d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
+		if err := s.Push(t.Context(), d, strings.NewReader(string(data))); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	foreign := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerNonDistributable, Digest: digest.FromString("f"), Size: 1, URLs: []string{"https://x"}}
+	m := put(ocispec.MediaTypeImageManifest, ocispec.Manifest{Config: put(ocispec.MediaTypeImageConfig, "c"), Layers: []ocispec.Descriptor{put(ocispec.MediaTypeImageLayer, "l")}})
+	absent := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("absent"), Size: 6}
+	list := put(ocispec.MediaTypeImageIndex, ocispec.Index{Manifests: []ocispec.Descriptor{m, absent}})
+	var missing *MissingError
+	if err := PushImage(t.Context(), s, f.ref("app"), list, fast()); !errors.As(err, &missing) || missing.Digest != absent.Digest {
+		t.Errorf("index with a platform that is not there: %v", err)
+	}
+	if err := PushImage(t.Context(), s, f.ref("app"), m, fast()); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := f.manifests["app"]["latest"]; ok {
+		t.Error("a name alone was tagged")
+	}
+	f.seed("app", "x", ocispec.MediaTypeImageManifest, []byte("absent"))
+	if err := PushImage(t.Context(), s, f.ref("app:base"), list, fast()); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.manifests["app"]["base"]; digest.FromBytes(got.data) != list.Digest {
+		t.Error("the index has not the tag")
+	}
+	withForeign := put(ocispec.MediaTypeImageManifest, ocispec.Manifest{Config: put(ocispec.MediaTypeImageConfig, "c"), Layers: []ocispec.Descriptor{foreign}})
+	if err := PushImage(t.Context(), s, f.ref("app2"), withForeign, fast()); err == nil || f.count("HEAD /v2/app2/blobs/"+string(foreign.Digest)) != 0 {
+		// The fake refuses it, as some registries do; what counts is that it was not looked for.
+		t.Logf("foreign layer: %v", err)
+	}
+	if slices.Contains(f.log, "HEAD /v2/app2/blobs/"+foreign.Digest.String()+" ") {
+		t.Error("a foreign layer was sent")
+	}
+}

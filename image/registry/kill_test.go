@@ -1,0 +1,150 @@
+package registry
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/store/storetest"
+)
+
+// TestMain runs the test binary as a process that pushes or pulls until it is killed.
+func TestMain(m *testing.M) {
+	if what := os.Getenv("CRYO_TEST_TRANSFER"); what != "" {
+		if err := transfer(what, os.Getenv("CRYO_TEST_STORE"), os.Getenv("CRYO_TEST_REF")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func transfer(what, root, ref string) error {
+	ctx := context.Background()
+	s, err := store.Open(root)
+	if err != nil {
+		return err
+	}
+	if what == "pull" {
+		_, err := Pull(ctx, s, ref, fast())
+		return err
+	}
+	d, err := s.Resolve(ctx, ref)
+	if err != nil {
+		return err
+	}
+	return Push(ctx, s, ref, d, fast())
+}
+
+// untilDone starts a transfer again and again and kills it at random, until one gets to the end. It says how many were killed.
+func untilDone(t *testing.T, what, root, ref string) (killed int) {
+	t.Helper()
+	for n := 0; n < 60; n++ {
+		c := exec.Command(os.Args[0])
+		c.Env = append(os.Environ(), "CRYO_TEST_TRANSFER="+what, "CRYO_TEST_STORE="+root, "CRYO_TEST_REF="+ref)
+		c.Stderr = os.Stderr
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(30*time.Millisecond+rand.N(100*time.Millisecond), func() { _ = c.Process.Signal(syscall.SIGKILL) })
+		err := c.Wait()
+		timer.Stop()
+		if err == nil {
+			return killed
+		}
+		if ws, ok := c.ProcessState.Sys().(syscall.WaitStatus); !ok || !ws.Signaled() {
+			t.Fatalf("%s ended by itself: %v", what, err)
+		}
+		killed++
+	}
+	t.Fatalf("%s gets nowhere", what)
+	return killed
+}
+
+// A push and a pull that are killed at any moment go on where they stopped, and no part of a blob ever shows.
+func TestKilled(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	f := newFake(t)
+	var in atomic.Int64
+	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") && r.Method != http.MethodHead {
+			time.Sleep(4 * time.Millisecond)
+		}
+		if r.Method == http.MethodPut {
+			in.Add(r.ContentLength)
+		}
+		return false
+	}
+	src := storetest.Open(t)
+	var segments []uint64
+	for i := range uint64(60) {
+		segments = append(segments, i)
+	}
+	d := storetest.MustPut(t, src, f.ref("k:1"), storetest.Spec{Seed: 1, Segments: segments, Size: 256 << 10})
+	size := int64(60 * 256 << 10)
+	killed := untilDone(t, "push", src.Root(), f.ref("k:1"))
+	t.Logf("push: killed %d times, sent %d of %d bytes", killed, in.Load(), size)
+	if limit := size + int64(killed+1)*4*(256<<10) + 1<<20; in.Load() > limit {
+		t.Errorf("sent %d bytes of %d in %d attempts", in.Load(), size, killed+1)
+	}
+
+	dst, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out atomic.Int64
+	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.Contains(r.URL.Path, "/blobs/") || r.Method != http.MethodGet {
+			return false
+		}
+		_, repo, _ := strings.Cut(r.URL.Path, "/v2/")
+		repo, name, _ := strings.Cut(repo, "/blobs/")
+		f.serveBlob(&slowWriter{w, &out}, r, repo, name)
+		return true
+	}
+	killed = untilDone(t, "pull", dst.Root(), f.ref("k:1"))
+	t.Logf("pull: killed %d times, fetched %d of %d bytes", killed, out.Load(), size)
+	got, err := dst.Resolve(t.Context(), f.ref("k:1"))
+	if err != nil || got.Digest != d.Digest {
+		t.Errorf("Resolve: %v, %v", got, err)
+	}
+	if err := storetest.Check(t.Context(), dst); err != nil {
+		t.Error(err)
+	}
+	if e, _ := os.ReadDir(dst.Root() + "/partial"); len(e) != 0 {
+		t.Errorf("left in partial: %v", e)
+	}
+}
+
+// slowWriter sends in small pieces.
+type slowWriter struct {
+	http.ResponseWriter
+	n *atomic.Int64
+}
+
+func (w *slowWriter) Write(p []byte) (n int, err error) {
+	for len(p) > 0 {
+		k, err := w.ResponseWriter.Write(p[:min(len(p), 32<<10)])
+		n += k
+		w.n.Add(int64(k))
+		if err != nil {
+			return n, err
+		}
+		if fl, ok := w.ResponseWriter.(http.Flusher); ok {
+			fl.Flush()
+		}
+		p = p[k:]
+		time.Sleep(time.Millisecond)
+	}
+	return n, nil
+}
