@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
 )
 
 // cryo runs a command line with a root of its own.
@@ -113,15 +111,11 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 			}
 		}
 	}
-	var walk func(*cobra.Command)
-	walk = func(c *cobra.Command) {
-		for _, sub := range c.Commands() {
-			if code, out, _ := cryo(t, sub.Name(), "--help"); code != exitOK || out == "" {
-				t.Errorf("%s --help: exit code %d", sub.Name(), code)
-			}
+	for _, sub := range root.Commands() {
+		if code, out, _ := cryo(t, sub.Name(), "--help"); code != exitOK || out == "" {
+			t.Errorf("%s --help: exit code %d", sub.Name(), code)
 		}
 	}
-	walk(root)
 }
 
 func TestCompletion(t *testing.T) {

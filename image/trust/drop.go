@@ -61,7 +61,7 @@ func hooks(h *specs.Hooks) int {
 		return 0
 	}
 	n := 0
-	//nolint:staticcheck // Prestart is deprecated, and there all the same
+	//lint:ignore SA1019 Prestart is deprecated, and in old specifications all the same
 	for _, list := range [][]specs.Hook{h.Prestart, h.CreateRuntime, h.CreateContainer, h.StartContainer, h.Poststart, h.Poststop} {
 		n += len(list)
 	}

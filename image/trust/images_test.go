@@ -1,0 +1,269 @@
+package trust
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/cgroup"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/creds"
+	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/mnt"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/pstree"
+	"github.com/containerd/containerd/v2/pkg/oci"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"google.golang.org/protobuf/proto"
+)
+
+// dump is what CRIU's images say, before it is written; tests change it.
+type dump struct {
+	inventory *inventory.InventoryEntry
+	ids       *criucore.TaskKobjIdsEntry // of both processes
+	creds     *creds.CredsEntry          // of the second process
+	mounts    []*mnt.MntEntry
+	cgroups   *cgroup.CgroupEntry
+	spec      *specs.Spec
+}
+
+func mount(id, parent uint32, kind mnt.Fstype, flags uint32, root, at, source, key string) *mnt.MntEntry {
+	e := &mnt.MntEntry{Fstype: proto.Uint32(uint32(kind)), MntId: &id, RootDev: &id, ParentMntId: &parent, Flags: &flags, Root: &root, Mountpoint: &at, Source: &source, Options: proto.String("")}
+	if key != "" {
+		e.ExtKey = &key
+	}
+	return e
+}
+
+// ordinaryDump is that of a container of ctr run with a bind mount at /data.
+func ordinaryDump(t *testing.T) *dump {
+	id := func(pid, net uint32) *criucore.TaskKobjIdsEntry {
+		n := proto.Uint32
+		return &criucore.TaskKobjIdsEntry{VmId: n(1), FilesId: n(1), FsId: n(1), SighandId: n(1), PidNsId: n(pid), NetNsId: n(net), IpcNsId: n(pid + 1), UtsNsId: n(pid + 2), MntNsId: n(pid + 3), UserNsId: n(7)}
+	}
+	const caps = 0xa80425fb // the default set
+	z := proto.Uint32(0)
+	return &dump{
+		inventory: &inventory.InventoryEntry{ImgVersion: proto.Uint32(2), RootIds: id(100, 200)},
+		ids:       id(300, 400),
+		creds: &creds.CredsEntry{Uid: z, Gid: z, Euid: z, Egid: z, Suid: z, Sgid: z, Fsuid: z, Fsgid: z, Secbits: z,
+			CapInh: []uint32{0, 0}, CapPrm: []uint32{caps, 0}, CapEff: []uint32{caps, 0}, CapBnd: []uint32{caps, 0}},
+		mounts: []*mnt.MntEntry{
+			mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""),
+			mount(2, 1, mnt.Fstype_PROC, 0, "/", "/proc", "proc", ""),
+			mount(3, 2, mnt.Fstype_PROC, 1, "/sys", "/proc/sys", "proc", ""),
+			mount(4, 2, mnt.Fstype_TMPFS, 0, "/null", "/proc/keys", "tmpfs", "/dev/null"),
+			mount(5, 1, mnt.Fstype_SYSFS, 1, "/", "/sys", "sysfs", ""),
+			mount(6, 5, mnt.Fstype_TMPFS, 1, "/", "/sys/firmware", "tmpfs", ""),
+			mount(7, 1, mnt.Fstype_TMPFS, 0, "/", "/dev", "tmpfs", ""),
+			mount(8, 7, mnt.Fstype_DEVPTS, 0, "/", "/dev/pts", "devpts", ""),
+			mount(9, 1, mnt.Fstype_UNSUPPORTED, 0, "/srv", "/data", "/dev/vda", "/data"),
+		},
+		cgroups: &cgroup.CgroupEntry{
+			Sets: []*cgroup.CgSetEntry{{Id: proto.Uint32(2), Ctls: []*cgroup.CgMemberEntry{
+				{Name: proto.String("memory"), Path: proto.String("/default/c")}, {Name: proto.String("cpu"), Path: proto.String("/default/c/inner")}}}},
+			Controllers: []*cgroup.CgControllerEntry{
+				{Cnames: []string{"memory"}, Dirs: []*cgroup.CgroupDirEntry{{DirName: proto.String("default/c")}}},
+				{Cnames: []string{"cpu"}, Dirs: []*cgroup.CgroupDirEntry{{DirName: proto.String("default/c"), Children: []*cgroup.CgroupDirEntry{{DirName: proto.String("inner")}}}}},
+			},
+		},
+		spec: ctrRun(t, oci.WithMounts([]specs.Mount{{Destination: "/data", Type: "bind", Source: "/srv"}})),
+	}
+}
+
+func image(t *testing.T, dir, name string, records ...proto.Message) {
+	t.Helper()
+	data := binary.LittleEndian.AppendUint32(nil, 0x54564319)
+	data = binary.LittleEndian.AppendUint32(data, 0x12345678)
+	if name == "inventory.img" {
+		data = data[4:]
+	}
+	for _, r := range records {
+		b, err := proto.MarshalOptions{AllowPartial: true}.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = append(binary.LittleEndian.AppendUint32(data, uint32(len(b))), b...)
+	}
+	if err := os.WriteFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (d *dump) write(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	n := proto.Uint32
+	core := func(c *creds.CredsEntry) *criucore.CoreEntry {
+		march := criucore.CoreEntry_X86_64
+		return &criucore.CoreEntry{Mtype: &march, ThreadCore: &criucore.ThreadCoreEntry{FutexRla: proto.Uint64(0), FutexRlaLen: n(0), Creds: c}}
+	}
+	image(t, dir, "inventory.img", d.inventory)
+	image(t, dir, "pstree.img", &pstree.PstreeEntry{Pid: n(1), Ppid: n(0), Pgid: n(1), Sid: n(1)}, &pstree.PstreeEntry{Pid: n(7), Ppid: n(1), Pgid: n(1), Sid: n(1)})
+	if d.ids != nil {
+		image(t, dir, "ids-1.img", d.ids)
+		image(t, dir, "ids-7.img", d.ids)
+	}
+	image(t, dir, "core-1.img", core(&creds.CredsEntry{Uid: n(0), Gid: n(0), Euid: n(0), Egid: n(0), Suid: n(0), Sgid: n(0), Fsuid: n(0), Fsgid: n(0), Secbits: n(0)}))
+	image(t, dir, "core-7.img", core(d.creds))
+	var mounts []proto.Message
+	for _, m := range d.mounts {
+		mounts = append(mounts, m)
+	}
+	image(t, dir, "mountpoints-12.img", mounts...)
+	image(t, dir, "cgroup.img", d.cgroups)
+	return dir
+}
+
+// here is a host whose kernel has these of the dangerous files.
+func here(path string) bool { return path == "/proc/sys" || path == "/proc/keys" }
+
+func TestImagesOfAnOrdinaryContainer(t *testing.T) {
+	d := ordinaryDump(t)
+	if err := Images(d.write(t), d.spec, Policy{}, here); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestImagesThatHoldMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*dump)
+		grant  Grant
+		names  string
+	}{
+		"capability":             {func(d *dump) { d.creds.CapEff = []uint32{1 << 21, 0} }, Capabilities, "CAP_SYS_ADMIN"},
+		"capability in bounding": {func(d *dump) { d.creds.CapBnd = []uint32{0, 1 << (39 - 32)} }, Capabilities, "CAP_BPF"},
+		"unknown capability":     {func(d *dump) { d.creds.CapInh = []uint32{0, 0, 1} }, Capabilities, "capability 64"},
+		"host's pid namespace":   {func(d *dump) { d.ids.PidNsId = d.inventory.RootIds.PidNsId }, Namespaces, "pid"},
+		"host's network":         {func(d *dump) { d.ids.NetNsId = d.inventory.RootIds.NetNsId }, Namespaces, "network"},
+		"no mount namespace":     {func(d *dump) { d.ids.MntNsId = nil }, Namespaces, "mount"},
+		"disk": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 1, mnt.Fstype_AUTO, 0, "/", "/x", "/dev/vda", ""))
+		}, Mounts, "/dev/vda"},
+		"disk of a known device": {func(d *dump) {
+			e := mount(20, 1, mnt.Fstype_AUTO, 0, "/", "/x", "/dev/vda", "")
+			e.RootDev = d.mounts[0].RootDev
+			d.mounts = append(d.mounts, e)
+		}, Mounts, "/dev/vda"},
+		"overlay": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 1, mnt.Fstype_OVERLAYFS, 0, "/", "/x", "overlay", ""))
+		}, Mounts, "/x"},
+		"debugfs": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 1, mnt.Fstype_DEBUGFS, 0, "/", "/x", "debugfs", ""))
+		}, Mounts, "debugfs"},
+		"host's devices": {func(d *dump) { d.mounts[6] = mount(7, 1, mnt.Fstype_DEVTMPFS, 0, "/", "/dev", "devtmpfs", "") }, Mounts, "devtmpfs"},
+		"external mount": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 1, mnt.Fstype_UNSUPPORTED, 0, "/", "/x", "/dev/vda", "/x"))
+		}, Mounts, "/x"},
+		"second proc": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 1, mnt.Fstype_PROC, 0, "/", "/proc2", "proc", ""))
+		}, Mounts, "/proc2"},
+		"part of proc elsewhere": {func(d *dump) { d.mounts = append(d.mounts, mount(20, 1, mnt.Fstype_PROC, 1, "/sys", "/x", "proc", "")) }, Mounts, "/x"},
+		"writable sysfs":         {func(d *dump) { *d.mounts[4].Flags = 0 }, Mounts, "/sys"},
+		"writable cgroup": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 5, mnt.Fstype_CGROUP2, 0, "/", "/sys/fs/cgroup", "cgroup2", ""))
+		}, Mounts, "cgroup2"},
+		"no mask":               {func(d *dump) { d.mounts[3].Mountpoint = proto.String("/tmp") }, Privileges, "/proc/keys"},
+		"writable /proc/sys":    {func(d *dump) { d.mounts[2] = mount(3, 2, mnt.Fstype_TMPFS, 1, "/", "/proc/sis", "tmpfs", "") }, Privileges, "/proc/sys"},
+		"cgroup of the host":    {func(d *dump) { d.cgroups.Sets[0].Ctls[0].Path = proto.String("/") }, Privileges, "memory"},
+		"cgroup of a neighbour": {func(d *dump) { d.cgroups.Sets[0].Ctls[0].Path = proto.String("/default/cc") }, Privileges, "/default/cc"},
+		"cgroup with dots":      {func(d *dump) { d.cgroups.Sets[0].Ctls[1].Path = proto.String("/default/c/../d") }, Privileges, "cpu"},
+		"two tops": {func(d *dump) {
+			d.cgroups.Controllers[0].Dirs = append(d.cgroups.Controllers[0].Dirs, &cgroup.CgroupDirEntry{DirName: proto.String("x")})
+		}, Privileges, "2 cgroups"},
+		"root as the top": {func(d *dump) { d.cgroups.Controllers[0].Dirs[0].DirName = proto.String("") }, Privileges, "root cgroup"},
+		"child with dots": {func(d *dump) { d.cgroups.Controllers[1].Dirs[0].Children[0].DirName = proto.String("../x") }, Privileges, "../x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := ordinaryDump(t)
+			c.change(d)
+			dir := d.write(t)
+			err := Images(dir, d.spec, Policy{}, here)
+			var refused *RefusedError
+			if !errors.As(err, &refused) || refused.Requests[0].Grant != c.grant || !strings.Contains(err.Error(), c.names) {
+				t.Fatalf("Images = %v", err)
+			}
+			if err := Images(dir, d.spec, Policy{Allow: []Grant{All}}, here); err != nil {
+				t.Errorf("with all: %v", err)
+			}
+		})
+	}
+}
+
+func TestImagesHoldWhatWasGranted(t *testing.T) {
+	d := ordinaryDump(t)
+	d.spec.Process.Capabilities.Bounding = append(d.spec.Process.Capabilities.Bounding, "CAP_SYS_ADMIN")
+	d.creds.CapEff = []uint32{1 << 21, 0}
+	d.spec.Linux.Namespaces = []specs.LinuxNamespace{{Type: specs.PIDNamespace}}
+	d.ids.NetNsId = d.inventory.RootIds.NetNsId
+	d.spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}}
+	d.mounts = append(d.mounts, mount(20, 7, mnt.Fstype_DEVTMPFS, 0, "/kvm", "/dev/kvm", "devtmpfs", "/dev/kvm"))
+	if err := Images(d.write(t), d.spec, Policy{}, here); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDamagedImages(t *testing.T) {
+	for name, change := range map[string]func(*testing.T, *dump, string){
+		"no inventory":    func(_ *testing.T, _ *dump, dir string) { _ = os.Remove(filepath.Join(dir, "inventory.img")) },
+		"no process tree": func(_ *testing.T, _ *dump, dir string) { _ = os.Remove(filepath.Join(dir, "pstree.img")) },
+		"no namespaces":   func(_ *testing.T, _ *dump, dir string) { _ = os.Remove(filepath.Join(dir, "ids-1.img")) },
+		"no outside":      func(t *testing.T, _ *dump, dir string) { image(t, dir, "inventory.img", &inventory.InventoryEntry{}) },
+		"truncated":       func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "core-7.img"), 40) },
+		"empty":           func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 0) },
+		"half a header":   func(_ *testing.T, _ *dump, dir string) { _ = os.Truncate(filepath.Join(dir, "cgroup.img"), 6) },
+		"no mounts":       func(t *testing.T, _ *dump, dir string) { image(t, dir, "mountpoints-12.img") },
+		"two roots": func(t *testing.T, d *dump, dir string) {
+			image(t, dir, "mountpoints-12.img", d.mounts[0], mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/", "/dev/vda", ""))
+		},
+		"root is elsewhere": func(t *testing.T, d *dump, dir string) {
+			image(t, dir, "mountpoints-12.img", mount(30, 98, mnt.Fstype_AUTO, 0, "/", "/x", "/dev/vda", ""))
+		},
+		"one id twice": func(t *testing.T, d *dump, dir string) { image(t, dir, "mountpoints-12.img", d.mounts[0], d.mounts[0]) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := ordinaryDump(t)
+			dir := d.write(t)
+			change(t, d, dir)
+			var damaged *DamagedError
+			if err := Images(dir, d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !errdefs.IsDataLoss(err) {
+				t.Errorf("Images = %v", err)
+			}
+		})
+	}
+}
+
+// FuzzImages: no image makes it panic, and mounts that pass without a grant are those that every container has.
+func FuzzImages(f *testing.F) {
+	f.Add([]byte{0x19, 0x43, 0x56, 0x54, 0, 0, 0, 0, 2, 0, 0, 0, 8, 1})
+	f.Add([]byte{0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, _ = parse[inventory.InventoryEntry](data)
+		_, _ = parse[criucore.CoreEntry](data)
+		if sets, err := parse[cgroup.CgroupEntry](data); err == nil {
+			for _, s := range sets {
+				for _, c := range s.GetControllers() {
+					for _, d := range c.GetDirs() {
+						new(imageReviewer).children(d)
+					}
+				}
+			}
+		}
+		entries, err := parse[mnt.MntEntry](data)
+		if err != nil {
+			return
+		}
+		r := imageReviewer{spec: &specs.Spec{}, host: host{exists: here}}
+		if r.tree(entries) != nil || len(r.requests) > 0 {
+			return
+		}
+		for _, e := range entries {
+			if e.GetFstype() == uint32(mnt.Fstype_AUTO) && e.GetMountpoint() != "/" && e.GetExtKey() == "" {
+				t.Errorf("a mount of anything passed: %v", e)
+			}
+		}
+	})
+}
