@@ -3,8 +3,10 @@ package integration
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -52,9 +54,13 @@ func must(t *testing.T, r lab.Result) lab.Result {
 // name is a container's name that no other test has.
 func name(t *testing.T) string {
 	t.Helper()
-	base := strings.ToLower(strings.NewReplacer("/", "-", "_", "-", " ", "-", "=", "-").Replace(t.Name()))
-	return base[max(0, len(base)-40):] + "-" + strings.ToLower(rand.Text()[:6])
+	base := strings.Trim(notName.ReplaceAllString(strings.ToLower(t.Name()), "-"), "-")
+	base = strings.TrimLeft(base[max(0, len(base)-40):], "-")
+	return base + "-" + strings.ToLower(rand.Text()[:6])
 }
+
+// notName is what containerd does not take in a name.
+var notName = regexp.MustCompile("[^a-z0-9]+")
 
 // runtimes are the names of the runtime under test and, where only the harness is, of runc's.
 const (
@@ -87,6 +93,16 @@ func startImage(t *testing.T, h *lab.Host, image, id string, flags []string, arg
 // logFile is where a container that [start] started has its output, unless it has a terminal or --null-io.
 func logFile(h *lab.Host, id string) string { return filepath.Join(h.Dir, "logs", id) }
 
+// output is what is in [logFile]; nothing if there is none.
+func output(t *testing.T, h *lab.Host, id string) string {
+	t.Helper()
+	content, err := os.ReadFile(logFile(h, id))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
 // cleanup removes a container and its task when the test ends, should they be there.
 func cleanup(t *testing.T, h *lab.Host, id string) {
 	t.Helper()
@@ -113,8 +129,7 @@ func await(t *testing.T, h *lab.Host, id string) lab.Answer {
 	t.Helper()
 	a, err := h.AwaitAnswer(t.Context(), id)
 	if err != nil {
-		output, _ := os.ReadFile(logFile(h, id))
-		t.Fatalf("%v\noutput:\n%s", err, output)
+		t.Fatalf("%v\noutput:\n%s", err, output(t, h, id))
 	}
 	if !a.OK {
 		t.Fatalf("%s on %s is damaged: %s", id, h.Name, a.Error)

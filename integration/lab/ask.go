@@ -18,7 +18,8 @@ const WorkloadSocket = "/work/ask.sock"
 // Answer is what the workload program says of itself, see integration/workload.
 type Answer struct {
 	Kind  string         `json:"kind"`
-	PID   int            `json:"pid"` // inside the container
+	Life  string         `json:"life"` // differs after every start of the program
+	PID   int            `json:"pid"`  // inside the container
 	Count int64          `json:"count"`
 	OK    bool           `json:"ok"`
 	Error string         `json:"error"`

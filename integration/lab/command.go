@@ -67,8 +67,10 @@ func (h *Host) Env() []string {
 	}, h.options.Env...)
 }
 
-// Run runs a program on the host to its end.
+// Run runs a program on the host to its end, which comes after ten minutes at the latest.
 func (h *Host) Run(ctx context.Context, args ...string) Result {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
 	return Finish(h.Command(ctx, args[0], args[1:]...))
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,12 +23,16 @@ func socket() string {
 // answer is one line of JSON, the reply to one line with a command and its arguments.
 type answer struct {
 	Kind  string         `json:"kind"`
+	Life  string         `json:"life"` // random, chosen at the start
 	PID   int            `json:"pid"`
 	Count int64          `json:"count"`
 	OK    bool           `json:"ok"`
 	Error string         `json:"error,omitempty"`
 	State map[string]any `json:"state,omitempty"`
 }
+
+// life tells a process that went on from one that was started again.
+var life = rand.Text()
 
 // serve answers in the background.
 func serve(name string, w workload) error {
@@ -60,7 +65,7 @@ func reply(c net.Conn, name string, w workload) {
 	if err != nil {
 		return
 	}
-	a := answer{Kind: name, PID: os.Getpid(), OK: true}
+	a := answer{Kind: name, Life: life, PID: os.Getpid(), OK: true}
 	a.State, err = do(strings.Fields(string(buffer[:n])), w)
 	a.Count = count.Load()
 	if err != nil {

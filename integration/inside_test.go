@@ -1,0 +1,76 @@
+package integration
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// The tests whose names begin with TestInside have something inside of a container that shall survive a snapshot. Each
+// starts a workload on host a, takes a snapshot, sends it to the registry, and restores it on host b, which has
+// nothing of it. The workload knows what its state shall be.
+
+// journey is a container's way from one host to the other.
+type journey struct {
+	id         string
+	ref        string   // of the snapshot
+	run        []string // flags of ctr run
+	checkpoint []string // flags of cryo checkpoint
+	restore    []string // flags of cryo restore
+}
+
+// travel starts a workload on a and moves it to b. The answers are those of the workload on either host.
+func travel(t *testing.T, j journey, workload ...string) (before, after lab.Answer) {
+	t.Helper()
+	a, _ := pair(t)
+	if j.id == "" {
+		j.id = name(t)
+	}
+	startImage(t, a, shared.image, j.id, j.run, append([]string{"workload"}, workload...)...)
+	await(t, a, j.id)
+	return move(t, j)
+}
+
+// move moves a container that runs on a to b, and sees that it went on there and ended here.
+func move(t *testing.T, j journey) (before, after lab.Answer) {
+	t.Helper()
+	a, b := pair(t)
+	j.ref = snapshotRef(t, j.id)
+	before = await(t, a, j.id)
+	must(t, a.Cryo(t.Context(), slices.Concat([]string{"checkpoint", j.id, j.ref, "--push", "--plain-http"}, j.checkpoint)...))
+	if pid, status, err := a.Task(t.Context(), j.id); status != "STOPPED" {
+		t.Errorf("after the snapshot the task is %q, pid %d (%v)", status, pid, err)
+	}
+	after = restore(t, b, j)
+	goneOn(t, before, after)
+	return before, after
+}
+
+// snapshotRef is a name in the shared registry for a container's snapshot, which both hosts forget when the test ends.
+func snapshotRef(t *testing.T, id string) string {
+	a, b := pair(t)
+	ref := shared.registry.Reference("snapshots/" + id + ":1")
+	t.Cleanup(func() {
+		a.Cryo(cleanupContext(t), "rm", ref)
+		b.Cryo(cleanupContext(t), "rm", ref)
+	})
+	return ref
+}
+
+// restore restores a snapshot and waits for the workload's answer.
+func restore(t *testing.T, h *lab.Host, j journey) lab.Answer {
+	t.Helper()
+	cleanup(t, h, j.id)
+	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", j.ref, "--plain-http", "--name", j.id}, j.restore)...))
+	return await(t, h, j.id)
+}
+
+// goneOn ends the test unless the second answer is a later one of the same process.
+func goneOn(t *testing.T, before, after lab.Answer) {
+	t.Helper()
+	if after.Life != before.Life || after.PID != before.PID || after.Count < before.Count {
+		t.Fatalf("was process %d (%s) at %d, is process %d (%s) at %d",
+			before.PID, before.Life, before.Count, after.PID, after.Life, after.Count)
+	}
+}
