@@ -128,7 +128,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 
 // full gives an error that means a full disk its type.
 func full(dir string, err error) error {
-	if strings.Contains(strings.ToLower(err.Error()), "no space left on device") {
+	if noSpace(err.Error()) {
 		return &fullError{dir: dir, err: err}
 	}
 	return err

@@ -99,7 +99,12 @@ type fullError struct {
 	err error
 }
 
-func (e *fullError) Error() string { return e.err.Error() }
+func (e *fullError) Error() string {
+	if text := e.err.Error(); noSpace(text) {
+		return text
+	}
+	return fmt.Sprintf("%v: no space left under %s", e.err, e.dir)
+}
 
 func (e *fullError) Hint() string {
 	return "make room under " + e.dir + " (a checkpoint needs the container's memory twice for a while), or use another place with --root"

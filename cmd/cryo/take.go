@@ -38,6 +38,24 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 	if err != nil {
 		return none, checkpointResult{}, err
 	}
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return none, checkpointResult{}, err
+	}
+	desc, result, err := a.takeInto(ctx, client, s, f, sub)
+	if err != nil {
+		// What was written of the snapshot goes.
+		if abandoned := op.Abandon(); abandoned != nil {
+			err = errors.Join(err, abandoned)
+		}
+		return none, checkpointResult{}, &failedError{op: "checkpoint", name: f.container, err: err}
+	}
+	return desc, result, op.Close()
+}
+
+// takeInto does it in a working directory, which is gone afterwards.
+func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags, sub *subject) (ocispec.Descriptor, checkpointResult, error) {
+	var none ocispec.Descriptor
 	work, err := s.Work(ctx)
 	if err != nil {
 		return none, checkpointResult{}, err
@@ -50,13 +68,24 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 		}
 	}
 	desc, result, err := a.freeze(ctx, client, s, f, sub, images, criuWork, work.Dir)
-	switch {
-	case err == nil:
-		return desc, result, nil
-	case errors.Is(err, unix.ENOSPC), strings.Contains(strings.ToLower(err.Error()), "no space left on device"):
+	if err != nil && (errors.Is(err, unix.ENOSPC) || noSpace(err.Error()) || noSpace(dumpLog(criuWork))) {
 		err = &fullError{dir: s.Root(), err: err}
 	}
-	return none, checkpointResult{}, &failedError{op: "checkpoint", name: f.container, err: err}
+	return desc, result, err
+}
+
+// dumpLog gives what CRIU and the programs it runs have said of a dump. Not every error of theirs says why.
+func dumpLog(criuWork string) string {
+	data, err := os.ReadFile(filepath.Join(criuWork, "dump.log"))
+	if err != nil {
+		return "" // there was no dump
+	}
+	return string(data)
+}
+
+// noSpace tells whether text says, as the C library does, that a disk is full.
+func noSpace(text string) bool {
+	return strings.Contains(strings.ToLower(text), "no space left on device")
 }
 
 // examine finds the container and refuses what would fail later.
