@@ -14,11 +14,14 @@ import (
 // journey is a container's way from one host to the other.
 type journey struct {
 	id         string
-	ref        string   // of the snapshot
 	run        []string // flags of ctr run
 	checkpoint []string // flags of cryo checkpoint
+	between    func()   // done when the snapshot is in the registry
 	restore    []string // flags of cryo restore
 }
+
+// ref is the snapshot's name in the shared registry.
+func (j journey) ref() string { return shared.registry.Reference("snapshots/" + j.id + ":1") }
 
 // travel starts a workload on a and moves it to b. The answers are those of the workload on either host.
 func travel(t *testing.T, j journey, workload ...string) (before, after lab.Answer) {
@@ -36,33 +39,35 @@ func travel(t *testing.T, j journey, workload ...string) (before, after lab.Answ
 func move(t *testing.T, j journey) (before, after lab.Answer) {
 	t.Helper()
 	a, b := pair(t)
-	j.ref = snapshotRef(t, j.id)
 	before = await(t, a, j.id)
-	must(t, a.Cryo(t.Context(), slices.Concat([]string{"checkpoint", j.id, j.ref, "--push", "--plain-http"}, j.checkpoint)...))
+	checkpoint(t, a, j)
 	if pid, status, err := a.Task(t.Context(), j.id); status != "STOPPED" {
 		t.Errorf("after the snapshot the task is %q, pid %d (%v)", status, pid, err)
+	}
+	if j.between != nil {
+		j.between()
 	}
 	after = restore(t, b, j)
 	goneOn(t, before, after)
 	return before, after
 }
 
-// snapshotRef is a name in the shared registry for a container's snapshot, which both hosts forget when the test ends.
-func snapshotRef(t *testing.T, id string) string {
+// checkpoint takes a snapshot and sends it to the registry. When the test ends, neither host knows it any more.
+func checkpoint(t *testing.T, h *lab.Host, j journey) lab.Result {
+	t.Helper()
 	a, b := pair(t)
-	ref := shared.registry.Reference("snapshots/" + id + ":1")
 	t.Cleanup(func() {
-		a.Cryo(cleanupContext(t), "rm", ref)
-		b.Cryo(cleanupContext(t), "rm", ref)
+		a.Cryo(cleanupContext(t), "rm", j.ref())
+		b.Cryo(cleanupContext(t), "rm", j.ref())
 	})
-	return ref
+	return must(t, h.Cryo(t.Context(), slices.Concat([]string{"checkpoint", j.id, j.ref(), "--push", "--plain-http"}, j.checkpoint)...))
 }
 
 // restore restores a snapshot and waits for the workload's answer.
 func restore(t *testing.T, h *lab.Host, j journey) lab.Answer {
 	t.Helper()
 	cleanup(t, h, j.id)
-	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", j.ref, "--plain-http", "--name", j.id}, j.restore)...))
+	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", j.ref(), "--plain-http", "--name", j.id}, j.restore)...))
 	return await(t, h, j.id)
 }
 

@@ -106,11 +106,12 @@ func (h *Host) leakedMounts() []string {
 	return found
 }
 
-// leakedFiles are those in directories that an idle host has empty.
+// leakedFiles are those in directories that an idle host has empty. FIFOs are not among them: ctr leaves those of what it
+// starts and detaches from.
 func (h *Host) leakedFiles() []string {
 	var found []string
 	for _, pattern := range []string{
-		"tmp/*", "xdg/*", "cryo/work/*", "run/containerd/s/*", "run/containerd/fifo/*",
+		"tmp/*", "xdg/*", "cryo/work/*", "run/containerd/s/*",
 		"run/containerd/io.containerd.runtime.v2.task/*/*", "run/containerd/runc/*/*", "containerd/io.containerd.runtime.v2.task/*/*",
 	} {
 		paths, _ := filepath.Glob(filepath.Join(h.Dir, pattern)) // the patterns are well formed

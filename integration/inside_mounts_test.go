@@ -1,0 +1,78 @@
+package integration
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestInsideMounts has files open in a directory of the host's, and a single file of the host's. On the other host they
+// come from where the flags of restore say; without any, nothing of that host is given away.
+func TestInsideMounts(t *testing.T) {
+	a, b := pair(t)
+	for _, test := range []struct {
+		name  string
+		other bool // another source on the other host; else it is the same, as on a shared file system
+	}{
+		{"mount", true},
+		{"allow", false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			j := journey{id: name(t)}
+			from := filepath.Join(a.Dir, "volumes", j.id)
+			to := from
+			if test.other {
+				to = filepath.Join(b.Dir, "volumes", j.id)
+			}
+			settings(t, from, "here")
+			j.run = []string{"--mount", "type=bind,src=" + from + "/data,dst=/data,options=rbind:rw",
+				"--mount", "type=bind,src=" + from + "/settings,dst=/etc/settings,options=rbind:ro"}
+			j.between = func() {
+				if test.other {
+					settings(t, to, "there")
+					if err := os.CopyFS(filepath.Join(to, "data"), os.DirFS(filepath.Join(from, "data"))); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if r := b.Cryo(t.Context(), "restore", j.ref(), "--plain-http", "--name", j.id); r.Code != 7 || !strings.Contains(r.Stderr, "/data") {
+					t.Errorf("restore without a word on mounts: exit status %d: %s", r.Code, r.Stderr)
+				}
+			}
+			j.restore = []string{"--allow", "mounts"}
+			want := "here\n"
+			if test.other {
+				j.restore = []string{"--mount", "type=bind,src=" + to + "/data,dst=/data", "--mount", "type=bind,src=" + to + "/settings,dst=/etc/settings"}
+				want = "there\n"
+			}
+			travel(t, j, "volumes", "/data")
+			if r := must(t, b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "x", j.id, "cat", "/etc/settings")); r.Stdout != want {
+				t.Errorf("the file mounted from the host is %q, want %q", r.Stdout, want)
+			}
+			// What the container writes arrives on the host.
+			must(t, b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "y", j.id, "touch", "/data/new"))
+			if _, err := os.Stat(filepath.Join(to, "data/new")); err != nil {
+				t.Error(err)
+			}
+			if r := b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "z", j.id, "touch", "/etc/settings"); r.Code == 0 {
+				t.Error("the read-only mount can be written")
+			}
+		})
+	}
+}
+
+// settings makes the directory data and the file settings.
+func settings(t *testing.T, dir, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Join(dir, "data"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.WriteFile(filepath.Join(dir, "settings"), []byte(content+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
