@@ -19,6 +19,7 @@ type container struct {
 	gate    gate
 
 	restore   string       // directory of the images it is restored from; empty: started afresh
+	work      string       // where CRIU leaves its log of the restore
 	restoring atomic.Bool  // CRIU is at work
 	cgroup    atomic.Value // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
 }

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
@@ -61,7 +62,10 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if r.Checkpoint == "" {
 		r.Checkpoint = options.CriuImagePath
 	}
-	c.restore = r.Checkpoint
+	c.restore, c.work = r.Checkpoint, options.CriuWorkPath
+	if c.work == "" {
+		c.work = filepath.Join(b.dir, "work") // as in the stock service
+	}
 	c.runtime = newRuntimeContainer(r.ID, r.Bundle, ns, options)
 	if c.restore == "" {
 		return c, nil

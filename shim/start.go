@@ -66,7 +66,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if err != nil {
 		// Not the cgroup's processes alone: runc may have got far enough to know the container.
 		_ = c.runtime.Kill(context.WithoutCancel(ctx))
-		return nil, &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.bundle.dir, "work", "restore.log")), Err: err}
+		return nil, &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, "restore.log")), Err: err}
 	}
 	if err := s.adopt(c, int(answer.Pid)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", r.ID).Error("find the cgroup of a restored container")
