@@ -2,9 +2,9 @@
 # Started as: sh host.sh join NAME RUN, with NAME the host's cgroup below each hierarchy and RUN its /run.
 set -eu
 
-# hierarchies: one line each: type, mount point, super block options.
+# hierarchies: one line each: type, mount point, super block options. CRIU mounts them elsewhere for moments.
 hierarchies() {
-	sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \([^ ]*\) .* - \(cgroup2\{0,1\}\) [^ ]* \([^ ]*\)$/\2 \1 \3/p' /proc/self/mountinfo
+	sed -n 's/^[^ ]* [^ ]* [^ ]* [^ ]* \(\/sys\/fs\/cgroup[^ ]*\) .* - \(cgroup2\{0,1\}\) [^ ]* \([^ ]*\)$/\2 \1 \3/p' /proc/self/mountinfo
 }
 
 case $1 in
