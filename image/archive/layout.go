@@ -51,7 +51,7 @@ func openLayout(ctx context.Context, l location) (layout, error) {
 		f.Close()
 		return nil, err
 	}
-	return &tarLayout{f: f, files: t}, nil
+	return &tarLayout{r: f, close: f.Close, files: t}, nil
 }
 
 // dirLayout reads below a directory; symbolic links do not lead out of it.
@@ -79,18 +79,19 @@ type span struct{ off, size int64 }
 
 // tarLayout reads from an archive where it lies, without unpacking it.
 type tarLayout struct {
-	f     *os.File
+	r     io.ReaderAt
+	close func() error
 	files map[string]span
 }
 
-func (t *tarLayout) Close() error { return t.f.Close() }
+func (t *tarLayout) Close() error { return t.close() }
 
 func (t *tarLayout) open(name string) (io.ReadCloser, int64, error) {
 	s, ok := t.files[name]
 	if !ok {
 		return nil, 0, fmt.Errorf("open %s: %w", name, fs.ErrNotExist)
 	}
-	return io.NopCloser(io.NewSectionReader(t.f, s.off, s.size)), s.size, nil
+	return io.NopCloser(io.NewSectionReader(t.r, s.off, s.size)), s.size, nil
 }
 
 // damagedTar is what scanTar returns for an archive that is not one, is cut or holds what it may not.

@@ -197,7 +197,7 @@ func TestUnreachable(t *testing.T) {
 		"no reference":     {"A//b", nil, errdefs.IsInvalidArgument},
 		"digest alone":     {d.Digest.String(), nil, errdefs.IsInvalidArgument},
 		"not a registry":   {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte("<html>")); return true }, errdefs.IsInvalidArgument},
-		"endless redirect": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { http.Redirect(w, r, "/v2/x", 302); return true }, func(err error) bool { return err != nil }},
+		"endless redirect": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { http.Redirect(w, r, "/v2/x", http.StatusFound); return true }, func(err error) bool { return err != nil }},
 	} {
 		f.fault = c.fault
 		start := time.Now()
@@ -310,7 +310,7 @@ func TestPushImage(t *testing.T) {
 		}
 		return d
 	}
-	foreign := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageLayerNonDistributable, Digest: digest.FromString("f"), Size: 1, URLs: []string{"https://x"}}
+	foreign := ocispec.Descriptor{MediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar", Digest: digest.FromString("f"), Size: 1, URLs: []string{"https://x"}}
 	m := put(ocispec.MediaTypeImageManifest, ocispec.Manifest{Config: put(ocispec.MediaTypeImageConfig, "c"), Layers: []ocispec.Descriptor{put(ocispec.MediaTypeImageLayer, "l")}})
 	absent := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("absent"), Size: 6}
 	list := put(ocispec.MediaTypeImageIndex, ocispec.Index{Manifests: []ocispec.Descriptor{m, absent}})
