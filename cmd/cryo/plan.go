@@ -102,7 +102,7 @@ func (a *app) fits(ctx context.Context, p *plan, force []string) error {
 // checkName refuses a name that containerd does not take, or that is taken.
 func (a *app) checkName(ctx context.Context, client *containerd.Client, name string) error {
 	if err := identifiers.Validate(name); err != nil {
-		return fmt.Errorf("restore as %s: %w", name, err)
+		return &usageError{command: "cryo restore", problem: fmt.Sprintf("restore as %s: %v", name, err)}
 	}
 	switch _, err := client.ContainerService().Get(ctx, name); {
 	case err == nil:
