@@ -31,9 +31,7 @@ func TestInsideMounts(t *testing.T) {
 			j.between = func() {
 				if test.other {
 					settings(t, to, "there")
-					if err := os.CopyFS(filepath.Join(to, "data"), os.DirFS(filepath.Join(from, "data"))); err != nil {
-						t.Fatal(err)
-					}
+					must(t, b.Run(t.Context(), "cp", "-a", from+"/data", to))
 				}
 				if r := b.Cryo(t.Context(), "restore", j.ref(), "--plain-http", "--name", j.id); r.Code != 7 || !strings.Contains(r.Stderr, "/data") {
 					t.Errorf("restore without a word on mounts: exit status %d: %s", r.Code, r.Stderr)
