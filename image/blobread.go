@@ -34,7 +34,7 @@ type blobReader struct {
 }
 
 func openBlob(ctx context.Context, src Fetcher, part string, d ocispec.Descriptor) (*blobReader, error) {
-	if d.Digest.Algorithm() != digest.SHA256 || d.Digest.Validate() != nil || d.Size < 0 {
+	if !validDigest(d.Digest) || d.Size < 0 {
 		return nil, &DamagedError{Part: part, Digest: d.Digest, Err: errors.New("its descriptor is not valid")}
 	}
 	rc, err := src.Fetch(ctx, d)
@@ -127,4 +127,9 @@ func readBlob(ctx context.Context, src Fetcher, part string, d ocispec.Descripto
 	}
 	defer b.Close()
 	return io.ReadAll(b)
+}
+
+// validDigest says whether a digest is of the one algorithm the format has.
+func validDigest(d digest.Digest) bool {
+	return d.Validate() == nil && d.Algorithm() == digest.SHA256
 }

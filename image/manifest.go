@@ -91,7 +91,7 @@ func parseManifest(b []byte, d digest.Digest) (m ocispec.Manifest, l layout, err
 		return m, l, not("%v", err)
 	}
 	for _, part := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
-		if part.Digest.Algorithm() != digest.SHA256 || part.Digest.Validate() != nil || part.Size < 1 {
+		if !validDigest(part.Digest) || part.Size < 1 {
 			return m, l, not("the descriptor %.100q is not valid", part.Digest)
 		}
 	}

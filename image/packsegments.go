@@ -54,7 +54,7 @@ type segmentPacker struct {
 func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segment.Piece, maps []*pages.Pagemap, pageSize int64, o PackOptions) ([]packedSegment, error) {
 	p := &segmentPacker{dst: dst, pageSize: pageSize, progress: o.Progress, jobs: make(chan *frameJob), free: make(chan *slot, 2*o.Workers+2)}
 	for range cap(p.free) {
-		p.free <- &slot{raw: make([]byte, index.MaxFrame), out: make([]byte, 0, index.MaxFrame)}
+		p.free <- &slot{raw: make([]byte, index.MaxFrame), out: make([]byte, 0, index.MaxFrame+64<<10)} // what does not compress grows a little
 	}
 	uses := make(map[uint32]int)
 	for _, pieces := range cut {
