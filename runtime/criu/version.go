@@ -7,8 +7,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// Minimum is the oldest CRIU that cryo works with: 4.0 has what runc 1.5 asks of it on kernels since 6.1.
-const Minimum = "4.0"
+// Minimum is the oldest CRIU that cryo works with: what older ones lack on current kernels was not tried.
+const Minimum = "4.1"
 
 // MissingError says that CRIU is not there, or too old. Its kind is FailedPrecondition.
 type MissingError struct {

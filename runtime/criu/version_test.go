@@ -16,7 +16,7 @@ func TestAtLeast(t *testing.T) {
 		a, b string
 		want bool
 	}{
-		{"4.0", "4.0", true}, {"4.1.1", "4.0", true}, {"3.19", "4.0", false}, {"4.10", "4.9", true},
+		{"4.0", "4.0", true}, {"4.1.1", "4.1", true}, {"3.19", "4.0", false}, {"4.10", "4.9", true},
 		{"4", "4.0", true}, {"4.0", "4.0.1", false}, {"4.1-rc1", "4.1", true}, {"", "4.0", false},
 	}
 	for _, test := range tests {
