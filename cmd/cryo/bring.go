@@ -17,6 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -71,6 +72,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
 	}
+	if err := a.sweepEtcFiles(ctx, client, s.Root()); err != nil {
+		a.warn("%v", err)
+	}
 	a.progress.stop()
 	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
 		Image: img.Name(), Seconds: time.Since(start).Seconds(), Warnings: p.warnings}
@@ -110,6 +114,12 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	}
 	if err := giveImages(images, p.spec); err != nil {
 		return nil, nil, err
+	}
+	if p.etc != "" {
+		u.add("remove "+p.etc, func(context.Context) error { return os.RemoveAll(p.etc) })
+		if err := writeEtcFiles(p.etc, p.spec.Hostname); err != nil {
+			return nil, nil, full(s.Root(), err)
+		}
 	}
 	container, err := a.create(ctx, client, s, p, img, &u)
 	if err != nil {
@@ -184,9 +194,16 @@ func applyRootFS(ctx context.Context, client *containerd.Client, s *store.Store,
 	if err != nil {
 		return fmt.Errorf("find the new rootfs: %w", err)
 	}
-	return mount.WithTempMount(ctx, mounts, func(root string) error {
-		return p.snapshot.ReadRootFS(ctx, s, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
+	var applied error
+	err = mount.WithTempMount(ctx, mounts, func(root string) error {
+		applied = p.snapshot.ReadRootFS(ctx, s, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
+		return applied
 	})
+	if applied != nil {
+		log.G(ctx).WithError(err).Debug("apply rootfs") // err names a directory that is gone
+		return applied
+	}
+	return err
 }
 
 // runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.

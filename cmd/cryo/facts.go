@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"os"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -39,8 +40,8 @@ func (a *app) target(ctx context.Context, features []string) (fit.Target, error)
 		return fit.Target{}, err
 	}
 	path, err := c.FindCRIU()
-	if err != nil {
-		path = "criu" // is not there either
+	if missing := (*criu.MissingError)(nil); errors.As(err, &missing) {
+		path = missing.Path
 	}
 	facts, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
 	if err != nil {

@@ -77,14 +77,18 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	if err != nil {
 		return err
 	}
-	i := describe(ref, snapshot)
+	// What restore would make for the container is neither asked for nor missing.
+	etc := etcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID)
+	config, provided := withEtcFiles(snapshot.Config, etc)
+	i := describe(ref, snapshot, trust.Policy{Mounts: provided})
 	var misfit error
 	if check {
-		target, err := a.target(ctx, snapshot.Config.Host.Features)
+		target, err := a.target(ctx, config.Host.Features)
 		if err != nil {
 			return err
 		}
-		v := fit.Check(snapshot.Config, target)
+		target.PathExists = existsOr(etc)
+		v := fit.Check(config, target)
 		fits := v.Fits()
 		i.Fits, i.Findings = &fits, v.Findings
 		if err := v.Err(); err != nil {
@@ -102,14 +106,27 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	return misfit
 }
 
-func describe(ref string, s *image.Snapshot) inspected {
+// withEtcFiles gives the config with mounts of the files that restore makes in dir, and their destinations.
+func withEtcFiles(c image.Config, dir string) (image.Config, []string) {
+	var spec specs.Spec
+	if json.Unmarshal(c.Spec, &spec) != nil {
+		return c, nil
+	}
+	provided := provideEtcFiles(&spec, dir, nil, false)
+	if changed, err := json.Marshal(&spec); err == nil && len(provided) > 0 {
+		c.Spec = changed
+	}
+	return c, provided
+}
+
+func describe(ref string, s *image.Snapshot, p trust.Policy) inspected {
 	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Config: s.Config, Layers: []layer{}, Asks: []trust.Request{}}
 	for _, l := range s.Manifest.Layers {
 		i.Layers = append(i.Layers, layer{Title: l.Annotations["org.opencontainers.image.title"], MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size})
 	}
 	var spec specs.Spec
 	if json.Unmarshal(s.Config.Spec, &spec) == nil {
-		i.Asks = append(i.Asks, trust.Review(&spec, trust.Policy{})...)
+		i.Asks = append(i.Asks, trust.Review(&spec, p)...)
 	}
 	return i
 }

@@ -23,6 +23,7 @@ type plan struct {
 	name        string
 	spec        *specs.Spec
 	policy      trust.Policy // by which spec was confined
+	etc         string       // directory of files for /etc that are to be made; empty: none
 	runtime     string
 	snapshotter string
 	warnings    []string
@@ -57,6 +58,15 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 		}
 		policy.Namespaces = append(policy.Namespaces, specs.NetworkNamespace)
 	}
+	settings, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	etc := etcDir(settings.Root, a.address, a.namespace, p.name)
+	if provided := provideEtcFiles(&spec, etc, policy.Mounts, policy.Allows(trust.Mounts)); len(provided) > 0 {
+		p.etc = etc
+		policy.Mounts = append(policy.Mounts, provided...)
+	}
 	if err := a.fits(ctx, p, f.force); err != nil {
 		return nil, err
 	}
@@ -85,6 +95,7 @@ func (a *app) fits(ctx context.Context, p *plan, force []string) error {
 	if err != nil {
 		return err
 	}
+	target.PathExists = existsOr(p.etc)
 	config := p.snapshot.Config
 	if config.Spec, err = json.Marshal(p.spec); err != nil {
 		return fmt.Errorf("write the runtime specification: %w", err)
