@@ -181,25 +181,34 @@ func TestUnreachable(t *testing.T) {
 	l.Close()
 	f := newFake(t)
 	_, d := pushed(t, f, "u:1", spec(1))
+	// A request of one case may still be served in the next.
+	var current atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
+	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+		fault := current.Load()
+		return *fault != nil && (*fault)(w, r)
+	}
 	for name, c := range map[string]struct {
 		ref   string
 		fault func(http.ResponseWriter, *http.Request) bool
 		kind  func(error) bool
 	}{
-		"refused":          {closed + "/a:1", nil, errdefs.IsUnavailable},
-		"unknown host":     {"registry.invalid/a:1", nil, errdefs.IsUnavailable},
-		"unknown tag":      {f.ref("u:2"), nil, errdefs.IsNotFound},
-		"unknown repo":     {f.ref("v:2"), nil, errdefs.IsNotFound},
-		"unknown digest":   {f.ref("u@" + digest.FromString("x").String()), nil, errdefs.IsNotFound},
-		"always 503":       {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(503); return true }, errdefs.IsUnavailable},
-		"always cut":       {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { cut(w); return true }, errdefs.IsUnavailable},
-		"teapot":           {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(418); return true }, errdefs.IsFailedPrecondition},
-		"no reference":     {"A//b", nil, errdefs.IsInvalidArgument},
-		"digest alone":     {d.Digest.String(), nil, errdefs.IsInvalidArgument},
-		"not a registry":   {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte("<html>")); return true }, errdefs.IsInvalidArgument},
-		"endless redirect": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { http.Redirect(w, r, "/v2/x", http.StatusFound); return true }, func(err error) bool { return err != nil }},
+		"refused":        {closed + "/a:1", nil, errdefs.IsUnavailable},
+		"unknown host":   {"registry.invalid/a:1", nil, errdefs.IsUnavailable},
+		"unknown tag":    {f.ref("u:2"), nil, errdefs.IsNotFound},
+		"unknown repo":   {f.ref("v:2"), nil, errdefs.IsNotFound},
+		"unknown digest": {f.ref("u@" + digest.FromString("x").String()), nil, errdefs.IsNotFound},
+		"always 503":     {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(503); return true }, errdefs.IsUnavailable},
+		"always cut":     {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { cut(w); return true }, errdefs.IsUnavailable},
+		"teapot":         {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(418); return true }, errdefs.IsFailedPrecondition},
+		"no reference":   {"A//b", nil, errdefs.IsInvalidArgument},
+		"digest alone":   {d.Digest.String(), nil, errdefs.IsInvalidArgument},
+		"not a registry": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte("<html>")); return true }, errdefs.IsInvalidArgument},
+		"endless redirect": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool {
+			http.Redirect(w, r, "/v2/x", http.StatusFound)
+			return true
+		}, func(err error) bool { return err != nil }},
 	} {
-		f.fault = c.fault
+		current.Store(&c.fault)
 		start := time.Now()
 		_, err := Pull(t.Context(), storetest.Open(t), c.ref, fast())
 		var hint interface{ Hint() string }

@@ -56,7 +56,8 @@ func untilDone(t *testing.T, what, root, ref string) (killed int) {
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		timer := time.AfterFunc(30*time.Millisecond+rand.N(100*time.Millisecond), func() { _ = c.Process.Signal(syscall.SIGKILL) })
+		// Longer each time: starting alone takes long on a busy machine.
+		timer := time.AfterFunc(time.Duration(30+5*n)*time.Millisecond+rand.N(100*time.Millisecond), func() { _ = c.Process.Signal(syscall.SIGKILL) })
 		err := c.Wait()
 		timer.Stop()
 		if err == nil {
