@@ -27,7 +27,7 @@ func TestLab(t *testing.T) {
 // TestLabHostsApart runs containers of one name on both hosts at once, and pulls the image on the second.
 func TestLabHostsApart(t *testing.T) {
 	a, b := pair(t)
-	must(t, b.Ctr(t.Context(), append([]string{"images", "pull"}, append(shared.registry.CtrFlags(), shared.image)...)...))
+	must(t, b.Ctr(t.Context(), append([]string{"images", "pull"}, append(shared.registry.CtrFlags(lab.Password), shared.image)...)...))
 	id := name(t)
 	for _, h := range []*lab.Host{a, b} {
 		startImage(t, h, shared.image, id, []string{"--runtime", runcRuntime}, "workload", "count")

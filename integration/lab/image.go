@@ -39,7 +39,7 @@ func (h *Host) Seed(ctx context.Context, r *Registry) (string, error) {
 	ref := r.Reference("base:1")
 	for _, args := range [][]string{
 		{"images", "tag", "--force", ImageName, ref},
-		append([]string{"images", "push"}, append(r.CtrFlags(), ref)...),
+		append([]string{"images", "push"}, append(r.CtrFlags(Password), ref)...),
 	} {
 		if result := h.Ctr(ctx, args...); result.Err() != nil {
 			return "", result.Err()
@@ -48,16 +48,16 @@ func (h *Host) Seed(ctx context.Context, r *Registry) (string, error) {
 	return ref, nil
 }
 
-// CtrFlags are what "ctr images push" and "pull" need for this registry.
-func (r *Registry) CtrFlags() []string {
+// CtrFlags are what "ctr images push" and "pull" need for this registry, with [Password] or a wrong one.
+func (r *Registry) CtrFlags(password string) []string {
 	var flags []string
 	if r.options.TLS {
-		flags = append(flags, "--tlscacert", r.CA)
+		flags = append(flags, "--local", "--tlscacert", r.CA)
 	} else {
 		flags = append(flags, "--plain-http")
 	}
 	if r.options.Auth != Anonymous {
-		flags = append(flags, "--user", User+":"+Password)
+		flags = append(flags, "--user", User+":"+password)
 	}
 	return flags
 }

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -113,16 +114,15 @@ func (r *Registry) serving(ctx context.Context) error {
 			return fmt.Errorf("start registry %s: %w", r.Name, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}
-		if r.reachable(ctx) {
+		if r.reachable() {
 			return nil
 		}
 	}
 }
 
-func (r *Registry) reachable(ctx context.Context) bool {
-	if h := r.options.Host; h != nil {
-		host, port, _ := net.SplitHostPort(r.Address)
-		return h.Run(ctx, "busybox", "nc", "-z", host, port).Code == 0
+func (r *Registry) reachable() bool {
+	if r.options.Host != nil { // its loopback is not ours
+		return strings.Contains(tail(filepath.Join(r.Dir, "registry.log"), 10000), "listening on "+r.Address)
 	}
 	conn, err := net.DialTimeout("tcp", r.Address, time.Second)
 	if err != nil {
