@@ -7,18 +7,14 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
-	"github.com/containerd/containerd/api/types/runc/options"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
@@ -204,65 +200,4 @@ func applyRootFS(ctx context.Context, client *containerd.Client, s *store.Store,
 		return applied
 	}
 	return err
-}
-
-// runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.
-func runtimeOptions(spec *specs.Spec) *options.Options {
-	systemd := spec.Linux != nil && strings.Count(spec.Linux.CgroupsPath, ":") == 2
-	return &options.Options{SystemdCgroup: systemd}
-}
-
-// start makes the task out of CRIU's images and lets it run.
-func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, images, criuWork string, u *undo) (containerd.Task, error) {
-	if err := os.Mkdir(criuWork, 0o700); err != nil {
-		return nil, fmt.Errorf("make a working directory: %w", err)
-	}
-	id := container.ID()
-	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
-	// A restore cannot be broken off halfway: it is let end, and undone if nobody wants it any more.
-	calling := context.WithoutCancel(ctx)
-	task, err := container.NewTask(calling, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
-		o := runtimeOptions(p.spec)
-		o.CriuImagePath, o.CriuWorkPath = images, criuWork
-		info.Options = o
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("create the task: %w", &remoteError{err: err})
-	}
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
-	if err := task.Start(calling); err != nil {
-		return nil, fmt.Errorf("restore the processes: %w", &remoteError{err: err})
-	}
-	return task, nil
-}
-
-// removeTask ends and removes the task of a container, if it has one.
-func removeTask(ctx context.Context, container containerd.Container) error {
-	task, err := container.Task(ctx, nil)
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = task.Delete(ctx, containerd.WithProcessKill)
-	return ignoreNotFound(err)
-}
-
-// taskIO says where the container's output goes: to the log, or nowhere. A terminal keeps its FIFOs, so that
-// ctr task attach and nerdctl attach find it.
-func taskIO(spec *specs.Spec, f restoreFlags) cio.Creator {
-	terminal := spec.Process != nil && spec.Process.Terminal
-	switch {
-	case f.log != nil && terminal:
-		return cio.TerminalLogURI(f.log)
-	case f.log != nil:
-		return cio.LogURI(f.log)
-	case terminal:
-		return cio.NewCreator(cio.WithTerminal, cio.WithStreams(strings.NewReader(""), io.Discard, nil))
-	}
-	return cio.NullIO
 }

@@ -52,7 +52,8 @@ disk; if anything fails before, it goes on.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
   cryo checkpoint web web:before-upgrade --tcp-established`,
-		Args: exactly("NAME", "REF"),
+		Args:              exactly("NAME", "REF"),
+		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.container, f.ref = args[0], args[1]
 			if err := f.check(); err != nil {

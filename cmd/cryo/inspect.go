@@ -57,8 +57,9 @@ finds. The exit code is 9 if the snapshot does not fit.`,
 		Example: `  cryo inspect app:warm
   cryo inspect app:warm --check
   cryo inspect app:warm --json | jq .config.spec`,
-		Args: exactly("REF"),
-		RunE: func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check) },
+		Args:              exactly("REF"),
+		ValidArgsFunction: a.completeRefs(1),
+		RunE:              func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check) },
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "compare the snapshot with this host")
 	return cmd

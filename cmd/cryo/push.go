@@ -23,7 +23,8 @@ interrupted goes on where it stopped when it is repeated.`,
 		Example: `  cryo push registry.example.com/snapshots/app:warm
   cryo push app:warm localhost:5000/app:warm
   cryo push app:warm oci-archive:/mnt/usb/app.tar`,
-		Args: between(1, "REF", "DESTINATION"),
+		Args:              between(1, "REF", "DESTINATION"),
+		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			options, err := flags.resolve(a)

@@ -58,7 +58,8 @@ source is given with --mount is granted by that.`,
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
   cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
   cryo restore app:warm --allow capabilities --allow devices`,
-		Args: exactly("REF"),
+		Args:              exactly("REF"),
+		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(); err != nil {
 				return err

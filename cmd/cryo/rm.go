@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"math"
 
 	"github.com/spf13/cobra"
 )
@@ -26,6 +27,7 @@ store, blobs are kept until it has ended.`,
 			}
 			return nil
 		},
+		ValidArgsFunction: a.completeRefs(math.MaxInt),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			s, err := a.store()
 			if err != nil {

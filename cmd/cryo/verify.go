@@ -18,8 +18,9 @@ func newVerify(a *app) *cobra.Command {
 		Short: "Read all of a snapshot and check it",
 		Long: `verify reads every blob of a snapshot in the local store and checks every digest, every frame of memory and
 every reference between the parts.`,
-		Example: "  cryo verify app:warm",
-		Args:    exactly("REF"),
+		Example:           "  cryo verify app:warm",
+		Args:              exactly("REF"),
+		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
 			s, err := a.store()

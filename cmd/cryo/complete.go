@@ -1,0 +1,59 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// completeRefs has the shell complete the first most arguments with references of the local store, those left out that
+// are on the command line already.
+func (a *app) completeRefs(most int) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) >= most {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		s, err := a.store()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		tags, err := s.Tags(cmd.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		var refs []cobra.Completion
+		for _, t := range tags {
+			if ref := store.Familiar(t.Ref); !slices.Contains(args, ref) {
+				refs = append(refs, ref)
+			}
+		}
+		return refs, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeContainers completes the first argument with the names of containers.
+func (a *app) completeContainers(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, client, err := a.connect(cmd.Context())
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	defer closing(ctx, "containerd", client)
+	all, err := client.ContainerService().List(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveError
+	}
+	var names []cobra.Completion
+	for _, c := range all {
+		if name := c.Labels[nerdctlName]; name != "" {
+			names = append(names, name)
+		} else {
+			names = append(names, c.ID)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
