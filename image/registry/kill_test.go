@@ -51,7 +51,8 @@ func untilDone(t *testing.T, what, root, ref string) (killed int) {
 	t.Helper()
 	for n := 0; n < 60; n++ {
 		c := exec.Command(os.Args[0])
-		c.Env = append(os.Environ(), "CRYO_TEST_TRANSFER="+what, "CRYO_TEST_STORE="+root, "CRYO_TEST_REF="+ref)
+		c.Env = append(os.Environ(), "CRYO_TEST_TRANSFER="+what, "CRYO_TEST_STORE="+root, "CRYO_TEST_REF="+ref,
+			"GORACE=atexit_sleep_ms=0") // the race detector would have us kill it while it waits to exit
 		c.Stderr = os.Stderr
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
