@@ -77,14 +77,19 @@ func untilDone(t *testing.T, what, root, ref string) (killed int) {
 func TestKilled(t *testing.T) {
 	t.Setenv("DOCKER_CONFIG", t.TempDir())
 	f := newFake(t)
-	var in atomic.Int64
+	var in, out atomic.Int64
 	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
-		if strings.Contains(r.URL.Path, "/blobs/") && r.Method != http.MethodHead {
-			time.Sleep(4 * time.Millisecond)
-		}
-		if r.Method == http.MethodPut {
+		repo, name, ok := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v2/"), "/blobs/")
+		switch {
+		case !ok || r.Method == http.MethodHead:
+			return false
+		case r.Method == http.MethodGet:
+			f.serveBlob(&slowWriter{w, &out}, r, repo, name)
+			return true
+		case r.Method == http.MethodPut:
 			in.Add(r.ContentLength)
 		}
+		time.Sleep(4 * time.Millisecond)
 		return false
 	}
 	src := storetest.Open(t)
@@ -103,16 +108,6 @@ func TestKilled(t *testing.T) {
 	dst, err := store.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
-	}
-	var out atomic.Int64
-	f.fault = func(w http.ResponseWriter, r *http.Request) bool {
-		if !strings.Contains(r.URL.Path, "/blobs/") || r.Method != http.MethodGet {
-			return false
-		}
-		_, repo, _ := strings.Cut(r.URL.Path, "/v2/")
-		repo, name, _ := strings.Cut(repo, "/blobs/")
-		f.serveBlob(&slowWriter{w, &out}, r, repo, name)
-		return true
 	}
 	killed = untilDone(t, "pull", dst.Root(), f.ref("k:1"))
 	t.Logf("pull: killed %d times, fetched %d of %d bytes", killed, out.Load(), size)
