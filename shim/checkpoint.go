@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/containerd/api/types/task"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
@@ -26,7 +25,7 @@ import (
 // Checkpoint dumps the container into r.Path. State, Wait, Stats and events go on meanwhile.
 func (s *service) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) (*ptypes.Empty, error) {
 	if err := s.checkpoint(ctx, r); err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, reply(err)
 	}
 	return &ptypes.Empty{}, nil
 }

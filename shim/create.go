@@ -7,7 +7,6 @@ import (
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
@@ -21,7 +20,7 @@ func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*ta
 		if isDaemons(r.Checkpoint) {
 			s.drop(ctx, c)
 		}
-		return nil, errgrpc.ToGRPC(err)
+		return nil, reply(err)
 	}
 	s.mu.Lock()
 	s.containers[r.ID] = c
@@ -29,7 +28,7 @@ func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*ta
 	answer, err := s.TTRPCTaskService.Create(ctx, r)
 	if err != nil {
 		s.forget(ctx, r.ID)
-		return nil, errgrpc.ToGRPC(err)
+		return nil, reply(err)
 	}
 	return answer, nil
 }

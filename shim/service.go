@@ -8,7 +8,6 @@ import (
 	"github.com/containerd/containerd/v2/core/events"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
 	"github.com/containerd/containerd/v2/pkg/shim"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/ttrpc"
 
 	"github.com/cryo-project/cryo/shim/config"
@@ -53,7 +52,7 @@ func (s *service) container(id string) *container {
 func inOrder[Q any, A any](ctx context.Context, c *container, request Q, stock func(context.Context, Q) (A, error)) (answer A, err error) {
 	if c != nil {
 		if err := c.gate.enter(ctx); err != nil {
-			return answer, errgrpc.ToGRPC(err)
+			return answer, reply(err)
 		}
 		defer c.gate.leave()
 	}

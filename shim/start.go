@@ -42,7 +42,7 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	}
 	defer c.restoring.Store(false)
 	answer, err := s.restore(ctx, c, r)
-	return answer, errgrpc.ToGRPC(err)
+	return answer, reply(err)
 }
 
 // startPlain waits for a dump to end, but does not keep one from beginning: starting an exec whose client has died takes
@@ -50,7 +50,7 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 func (s *service) startPlain(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
 	if c != nil {
 		if err := c.gate.enter(ctx); err != nil {
-			return nil, errgrpc.ToGRPC(err)
+			return nil, reply(err)
 		}
 		c.gate.leave()
 	}

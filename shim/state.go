@@ -5,7 +5,6 @@ import (
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/task"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 )
 
@@ -39,11 +38,11 @@ func (s *service) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskAPI.
 	}
 	stats, err := handle.stats()
 	if err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, reply(err)
 	}
 	data, err := typeurl.MarshalAnyToProto(stats)
 	if err != nil {
-		return nil, errgrpc.ToGRPC(err)
+		return nil, reply(err)
 	}
 	return &taskAPI.StatsResponse{Stats: data}, nil
 }

@@ -1,0 +1,29 @@
+package shim
+
+import (
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc/status"
+)
+
+// reply gives an error the form in which it crosses to containerd: its kind, and its text once. errgrpc alone sends
+// every cause of an error that joins several a second time, and clients print them all.
+func reply(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err // the stock service's
+	}
+	return errgrpc.ToGRPC(&plainError{text: err.Error(), kind: errdefs.Resolve(err)})
+}
+
+// plainError is a text with a kind.
+type plainError struct {
+	text string
+	kind error
+}
+
+func (e *plainError) Error() string { return e.text }
+
+func (e *plainError) Unwrap() error { return e.kind }
