@@ -19,6 +19,7 @@ const (
 	codeUnavailable  = 6
 	codeDenied       = 7
 	codeDamaged      = 8
+	codeMisfit       = 9
 	codeFull         = 10
 	codeAborted      = 11
 	codeLost         = 12

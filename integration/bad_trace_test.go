@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -146,19 +148,36 @@ func traceStore(t *testing.T, root string) (found []string) {
 		if err != nil || d.IsDir() && filepath.Base(filepath.Dir(path)) != "work" || strings.HasSuffix(path, ".lock") {
 			return nil //nolint:nilerr // not made yet, or gone meanwhile
 		}
-		kind := "store "
-		if strings.Contains(path, "/blobs/") {
-			kind = "blob "
-		}
-		found = append(found, kind+strings.TrimPrefix(path, root))
-		if d.Name() == "index.json" {
-			content, err := os.ReadFile(path)
-			found = append(found, fmt.Sprintf("index %s %v", content, err))
+		switch name := strings.TrimPrefix(path, root); {
+		case name == "/store/oci-layout":
+		case name == "/store/index.json":
+			found = append(found, traceIndex(t, path)...)
+		case strings.HasPrefix(name, "/store/blobs/"):
+			found = append(found, "blob "+name)
+		default:
+			found = append(found, "store "+name)
 		}
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return found
+}
+
+// traceIndex is the names of snapshots in a store.
+func traceIndex(t *testing.T, path string) (found []string) {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var index ocispec.Index
+	if err := json.Unmarshal(content, &index); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range index.Manifests {
+		found = append(found, fmt.Sprintf("tag %s %s", m.Digest, m.Annotations))
 	}
 	return found
 }
