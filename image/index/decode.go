@@ -214,14 +214,11 @@ func (f *fields) number(limit int64) int64 {
 			f.fail("%q is not a number", clip(word))
 			return 0
 		}
-		if v = v*10 + int64(c-'0'); v > limit || v < 0 {
+		if v > maxNumber/10 || v*10+int64(c-'0') > limit {
 			f.fail("%q is larger than %d", clip(word), limit)
 			return 0
 		}
-		if v > maxNumber/10 && i+1 < len(word) {
-			f.fail("%q is too large", clip(word))
-			return 0
-		}
+		v = v*10 + int64(c-'0')
 	}
 	return v
 }

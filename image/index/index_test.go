@@ -1,0 +1,251 @@
+package index
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/containerd/errdefs"
+)
+
+// random makes an index that keeps all rules.
+func random(r *rand.Rand) *Index {
+	x := &Index{PageSize: 4096 << r.IntN(3)}
+	pagesInFrame := MaxFrame / x.PageSize
+	for id := range uint32(1 + r.IntN(4)) {
+		x.Files = append(x.Files, File{ID: id*3 + 1, Pagemap: fmt.Sprintf("pagemap-%d.img", id+1)})
+		f := &x.Files[id]
+		addr := uint64(r.IntN(1<<20)) * MaxFrame
+		n := len(x.Segments)
+		x.Segments = append(x.Segments, Segment{})
+		s := &x.Segments[n]
+		for range 1 + r.IntN(5) {
+			fr := Frame{Segment: n, Offset: s.Size}
+			for i := range fr.Digest {
+				fr.Digest[i] = byte(r.Uint32())
+			}
+			for at := int64(r.IntN(3)); at < pagesInFrame; {
+				run := Run{File: f.ID, First: f.Count, Count: min(1+r.Int64N(100), pagesInFrame-at), Addr: addr + uint64(at*x.PageSize)}
+				fr.Runs = append(fr.Runs, run)
+				fr.Raw += run.Count * x.PageSize
+				f.Count += run.Count
+				at += run.Count + 1 + r.Int64N(50)
+			}
+			fr.Stored = fr.Raw
+			if fr.Raw > 1 && r.IntN(2) == 0 {
+				fr.Codec, fr.Stored = Zstd, 1+r.Int64N(fr.Raw-1)
+			}
+			s.Size += fr.Stored
+			s.Raw += fr.Raw
+			x.Frames = append(x.Frames, fr)
+			addr += MaxFrame
+		}
+		f.Count += r.Int64N(10)
+	}
+	return x
+}
+
+func encode(t testing.TB, x *Index) string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Encode(&b, x); err != nil {
+		t.Fatalf("Encode: %v", err)
+	}
+	return b.String()
+}
+
+func TestRoundTrip(t *testing.T) {
+	for seed := range uint64(200) {
+		x := random(rand.New(rand.NewPCG(seed, 0)))
+		text := encode(t, x)
+		got, err := Decode(iotest.OneByteReader(strings.NewReader(text)))
+		if err != nil {
+			t.Fatalf("Decode: %v\n%s", err, text)
+		}
+		if !reflect.DeepEqual(got, x) {
+			t.Fatalf("the index came back as\n%+v instead of\n%+v", got, x)
+		}
+	}
+	if _, err := Decode(strings.NewReader(encode(t, &Index{PageSize: 4096}))); err != nil {
+		t.Errorf("Decode of an empty index: %v", err)
+	}
+}
+
+const (
+	sumA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	sumB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	good = "cryo-index 1 sha256 4096\n" +
+		"segment 0 " + sumA + " 8292 12288\n" +
+		"pages 1 pagemap-1.img 3\n" +
+		"pages 4 pagemap-shmem-1048.img 7\n" +
+		"frame 0 0 100 zstd 4096 " + sumB + "\n" +
+		"run 1 2 1 7f0000000000\n" +
+		"frame 0 100 8192 raw 8192 " + sumB + "\n" +
+		"run 4 0 1 0\n" +
+		"run 4 1 1 2000\n" +
+		"end 9\n"
+)
+
+// bad are texts that no one may take for an index, and why. Each is the good one with one string replaced.
+var bad = []struct{ old, new, reason string }{
+	{"cryo-index 1", "cryo-index x", "not a number"},
+	{"cryo-index", "index", "does not begin"},
+	{"sha256 4096", "sha512 4096", "algorithm"},
+	{"sha256 4096", "sha256 4097", "page size"},
+	{"sha256 4096", "sha256 131072", "larger"},
+	{"sha256 4096", "sha256 8192", "frame of 4096"},
+	{"sha256 4096", "sha256 4096 ", "too many"},
+	{"sha256 4096", "sha256 04096", "not a number"},
+	{"sha256 4096", "sha256  4096", "empty field"},
+	{"sha256 4096", "sha256", "too few"},
+	{"segment 0", "segment 1", "instead of 0"},
+	{"segment 0", "segment -0", "not a number"},
+	{"segment 0 " + sumA, "segment 0 " + strings.ToUpper(sumA), "digest"},
+	{"segment 0 " + sumA, "segment 0 " + sumA + "a", "digest"},
+	{"segment 0 " + sumA, "segment 0 abc", "digest"},
+	{"8292 12288", "8291 12288", "make 8292 bytes"},
+	{"8292 12288", "8293 12288", "make 8292 bytes"},
+	{"8292 12288", "8292 12289", "instead of"},
+	{"8292 12288", "9223372036854775807 12288", "larger"},
+	{"8292 12288", "99999999999999999999999999999999999 12288", "larger"},
+	{"8292 12288", "0 12288", "segment 0 has"},
+	{"pages 1 pagemap-1.img 3", "pages 1 pagemap-1.img 2", "not inside"},
+	{"pages 1 pagemap-1.img 3", "pages 5 pagemap-1.img 3", "out of order"},
+	{"pages 1 pagemap-1.img 3", "pages 4 pagemap-1.img 3", "out of order"},
+	{"pages 1 pagemap-1.img 3", "pages 1 pagemap-shmem-1048.img 3", "two pages files"},
+	{"pages 1 pagemap-1.img 3", "pages 1 ../../etc/passwd 3", "not the name"},
+	{"pages 1 pagemap-1.img 3", "pages 4294967296 pagemap-1.img 3", "larger"},
+	{"pages 1 pagemap-1.img 3", "pages 1 pagemap-1.img 1099511627777", "larger"},
+	{"frame 0 0 100", "frame 0 1 100", "instead of 0"},
+	{"frame 0 0 100", "frame 1 0 100", "make 0 bytes"},
+	{"frame 0 0 100", "frame 0 0 0", "with codec"},
+	{"frame 0 0 100", "frame 0 0 4096", "with codec"},
+	{"frame 0 0 100", "frame 0 0 1048577", "larger"},
+	{"zstd 4096", "lz4 4096", "codec"},
+	{"raw 8192 ", "raw 4096 ", "with codec"},
+	{"raw 8192 ", "raw 1048577 ", "larger"},
+	{"frame 0 100 8192 raw", "frame 0 100 8191 raw", "with codec"},
+	{"run 1 2 1 7f0000000000\n", "", "without runs"},
+	{"run 1 2 1", "run 2 2 1", "not listed"},
+	{"run 1 2 1", "run 1 3 1", "not inside"},
+	{"run 1 2 1", "run 1 2 2", "not inside"},
+	{"run 1 2 1", "run 1 1 2", "not inside"},
+	{"run 1 2 1", "run 1 2 0", "not inside"},
+	{"7f0000000000", "7F0000000000", "not an address"},
+	{"7f0000000000", "0x7f0000000000", "not an address"},
+	{"7f0000000000", "07f0000000000", "not an address"},
+	{"7f0000000000", "7f0000000001", "not aligned"},
+	{"7f0000000000", "ffffffffffffffff", "not aligned"},
+	{"7f0000000000", "fffffffffffffffff", "not an address"},
+	{"7f0000000000", "200000000001000", "not aligned"},
+	{"run 4 1 1 2000", "run 4 1 1 1000", "should be one"},
+	{"run 4 1 1 2000", "run 4 0 1 2000", "overlap"},
+	{"run 4 1 1 2000", "run 4 1 1 0", "overlap"},
+	{"run 4 1 1 2000", "run 4 1 1 100000", "crosses"},
+	{"run 4 1 1 2000", "run 1 1 1 2000", "out of order"},
+	{"run 4 1 1 2000\n", "", "hold 1 pages"},
+	{"end 9", "end 8", "counts"},
+	{"end 9\n", "", "cut short"},
+	{"end 9\n", "end 9", "cut short"},
+	{"end 9\n", "end 9\n\n", "follows"},
+	{"end 9\n", "end 9\r\n", "not a number"},
+	{"end 9", "pages 9 pagemap-9.img 1\nend 10", "out of order"},
+	{"end 9", "hello\nend 10", "unknown kind"},
+	{"end 9", strings.Repeat("x", 300) + "\nend 10", "256"},
+	{"end 9", strings.Repeat("x", 100000) + "\nend 10", "256"},
+	{"frame 0 0 100 zstd 4096 " + sumB + "\n", "", "before the first frame"},
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	if _, err := Decode(strings.NewReader(good)); err != nil {
+		t.Fatalf("Decode of the good text: %v", err)
+	}
+	for _, b := range bad {
+		text := strings.Replace(good, b.old, b.new, 1)
+		if !strings.Contains(b.old, "end") {
+			text = strings.Replace(text, "end 9", fmt.Sprintf("end %d", strings.Count(text, "\n")-1), 1)
+		}
+		_, err := Decode(strings.NewReader(text))
+		var e *Error
+		if !errors.As(err, &e) || !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), b.reason) {
+			t.Errorf("%.60q for %q gives %v, not %q", b.new, b.old, err, b.reason)
+		}
+	}
+	for n := range len(good) {
+		if _, err := Decode(strings.NewReader(good[:n])); !errdefs.IsDataLoss(err) {
+			t.Errorf("cut to %d bytes gives %v", n, err)
+		}
+	}
+	newer := strings.Replace(good, "index 1", "index 2", 1)
+	if _, err := Decode(strings.NewReader(newer)); !errors.As(err, new(*VersionError)) || !errdefs.IsNotImplemented(err) {
+		t.Errorf("a newer version gives %v", err)
+	}
+	boom := errors.New("boom")
+	if _, err := Decode(io.MultiReader(strings.NewReader(good[:50]), iotest.ErrReader(boom))); !errors.Is(err, boom) || errdefs.IsDataLoss(err) {
+		t.Errorf("a reader's error gives %v", err)
+	}
+}
+
+// TestOverlap gives one page to two frames.
+func TestOverlap(t *testing.T) {
+	x := random(rand.New(rand.NewPCG(1, 1)))
+	x.Frames[1].Runs = x.Frames[0].Runs
+	x.Segments[0].Raw += x.Frames[0].Raw - x.Frames[1].Raw
+	x.Segments[0].Size += x.Frames[0].Raw - x.Frames[1].Stored
+	x.Frames[1].Raw, x.Frames[1].Stored, x.Frames[1].Codec = x.Frames[0].Raw, x.Frames[0].Raw, Raw
+	for i, at := 1, x.Frames[0].Stored; i < len(x.Frames) && x.Frames[i].Segment == 0; i++ {
+		x.Frames[i].Offset = at
+		at += x.Frames[i].Stored
+	}
+	if err := x.Check(); err == nil || !strings.Contains(err.Error(), "overlap") {
+		t.Errorf("Check gives %v", err)
+	}
+	if err := Encode(io.Discard, x); err == nil {
+		t.Error("Encode wrote an index that breaks a rule")
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(good))
+	for _, b := range bad {
+		f.Add([]byte(strings.Replace(good, b.old, b.new, 1)))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		x, err := Decode(bytes.NewReader(b))
+		if err != nil {
+			if !errdefs.IsDataLoss(err) && !errdefs.IsNotImplemented(err) {
+				t.Errorf("Decode gives %v", err)
+			}
+			return
+		}
+		if text := encode(t, x); text != string(b) {
+			t.Errorf("the text came back as\n%q instead of\n%q", text, b)
+		}
+	})
+}
+
+func BenchmarkDecode(b *testing.B) {
+	// 100 GB of memory in 400 segments.
+	x := &Index{PageSize: 4096, Files: []File{{ID: 1, Pagemap: "pagemap-1.img", Count: 400 * 256 * 256}}}
+	for s := range 400 {
+		x.Segments = append(x.Segments, Segment{Size: 256 << 20, Raw: 256 << 20})
+		for f := range int64(256) {
+			n := int64(s)*256 + f
+			x.Frames = append(x.Frames, Frame{Segment: s, Offset: f << 20, Stored: 1 << 20, Raw: 1 << 20, Runs: []Run{{File: 1, First: n * 256, Count: 256, Addr: uint64(n) << 20}}})
+		}
+	}
+	text := encode(b, x)
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Decode(strings.NewReader(text)); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
