@@ -177,7 +177,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
 	packing := time.Now()
-	desc, err = image.Pack(ctx, s, image.PackSource{Images: images, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.info.Image, f.normalized)},
+	desc, err = image.Pack(ctx, s, image.PackSource{Images: images, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
 		image.PackOptions{SegmentSize: f.segmentBytes, Compression: f.compression, Workers: f.workers, Progress: a.report()})
 	if err != nil {
 		return desc, result, err
