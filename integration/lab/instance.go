@@ -138,6 +138,31 @@ func (in *instance) sweep() error {
 	return errors.Join(errs...)
 }
 
+// traces lists what is left of a lab that was swept.
+func (in *instance) traces() []string {
+	var found []string
+	if all, err := hierarchies(); err == nil {
+		for _, h := range all {
+			for _, dir := range subtree(filepath.Join(h.mount, in.name())) {
+				found = append(found, "cgroup "+dir)
+			}
+		}
+	}
+	links, _ := filepath.Glob("/sys/class/net/" + in.name() + "*") // the pattern is well formed
+	for _, link := range links {
+		if base := filepath.Base(link); base == in.name() || strings.HasPrefix(base, in.name()+"-") {
+			found = append(found, "network device "+base)
+		}
+	}
+	mounts, _ := os.ReadFile("/proc/self/mountinfo")
+	for line := range strings.Lines(string(mounts)) {
+		if strings.Contains(line, in.dir+"/") {
+			found = append(found, "mount "+strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
 // unmount undoes mounts under the lab's directory in the machine's own mount namespace; there should be none.
 func (in *instance) unmount() error {
 	points, err := mountPoints("/proc/self/mountinfo")

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 )
 
 // Options say where a lab finds what it runs. The zero value is right inside a built checkout.
@@ -107,6 +108,9 @@ func (l *Lab) Close() error {
 		errs = append(errs, r.Stop())
 	}
 	errs = append(errs, l.instance.sweep())
+	for _, trace := range l.instance.traces() {
+		errs = append(errs, fmt.Errorf("close lab: left: %s", trace))
+	}
 	if l.reaper != nil {
 		errs = append(errs, l.reaper.stop())
 	}
@@ -144,7 +148,23 @@ func (o Options) complete() (Options, error) {
 			return o, &MissingError{"no " + name, "run: make deps"}
 		}
 	}
-	return o, nil
+	return o, diskOK(o.Dir)
+}
+
+// diskOK says whether overlayfs takes its upper directories in dir: it does not where dir is itself on one.
+func diskOK(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return fmt.Errorf("make lab directory: %w", err)
+	}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(dir, &fs); err != nil {
+		return os.NewSyscallError("statfs "+dir, err)
+	}
+	const overlay = 0x794c7630 // OVERLAYFS_SUPER_MAGIC, statfs(2)
+	if fs.Type == overlay {
+		return &MissingError{dir + " is on overlayfs", "set CRYO_LAB to a directory on a disk"}
+	}
+	return nil
 }
 
 // findCRIU is the binary contrib/criu/install provides, or else the first in PATH; CRYO_CRIU overrides both.
