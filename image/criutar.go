@@ -101,7 +101,9 @@ func readCRIU(r io.Reader, damaged func(error) error, file func(name string, siz
 			return damaged(errors.New("it has too many entries"))
 		}
 		before = h.Name
-		if err := file(h.Name, h.Size, tr); err != nil {
+		if err := file(h.Name, h.Size, tr); errors.Is(err, io.ErrUnexpectedEOF) {
+			return damaged(fmt.Errorf("entry %s is cut short", h.Name))
+		} else if err != nil {
 			return err
 		}
 	}
