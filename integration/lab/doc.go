@@ -7,7 +7,7 @@
 //
 // Everything of a lab lies under one numbered directory, one numbered bridge and one numbered cgroup:
 //
-//	<dir>/<n>/               lock (flocked by the owner), image.tar
+//	<dir>/<n>/               image.tar, cgroups
 //	<dir>/<n>/<host>/        containerd/, opt/, run/ (the host's /run), tmp/, xdg/, cryo/ (CRYO_ROOT), home/, logs/, containerd.log
 //	<dir>/<n>/<registry>/    config.yml, data/, registry.log
 //

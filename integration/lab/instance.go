@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,7 +21,7 @@ const instances = 250
 type instance struct {
 	number int
 	dir    string
-	lock   *os.File // flocked while the owner lives
+	lock   *os.File // holds the number while owner or reaper live
 }
 
 // claim takes the first free number and clears what an owner that died left under it.
@@ -59,27 +60,25 @@ func claim(parent string) (*instance, error) {
 	return claimed, nil
 }
 
-// lockInstance is nil where somebody else holds the number.
+// lockInstance is nil where somebody else holds the number. The lock is an abstract socket: it is known in the whole
+// network namespace, as the names of network devices are, whatever the directory, and gone with the last process that has it.
 func lockInstance(n int, dir string) (*instance, error) {
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return nil, fmt.Errorf("make lab directory: %w", err)
-	}
-	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if errors.Is(err, os.ErrNotExist) { // its owner has just removed it
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("@cryo-lab-%d", n), Net: "unix"})
+	if errors.Is(err, syscall.EADDRINUSE) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open lab lock: %w", err)
+		return nil, fmt.Errorf("lock lab %d: %w", n, err)
 	}
-	held := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
-	// The name may meanwhile be gone or another file.
-	if a, err := os.Stat(path); held && err == nil {
-		if b, err := f.Stat(); err == nil && os.SameFile(a, b) {
-			return &instance{number: n, dir: dir, lock: f}, nil
-		}
+	defer listener.Close()
+	lock, err := listener.File()
+	if err != nil {
+		return nil, fmt.Errorf("lock lab %d: %w", n, err)
 	}
-	return nil, f.Close()
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, errors.Join(fmt.Errorf("make lab directory: %w", err), lock.Close())
+	}
+	return &instance{number: n, dir: dir, lock: lock}, nil
 }
 
 // release removes the directory and frees the number.
@@ -113,7 +112,7 @@ func ip(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// sweep ends every process of the lab and removes what it made, the directory's lock excepted. It may be repeated.
+// sweep ends every process of the lab and removes what it made, its directory excepted. It may be repeated.
 func (in *instance) sweep() error {
 	errs := []error{in.removeCgroups()}
 	links, err := os.ReadDir("/sys/class/net")
@@ -131,9 +130,7 @@ func (in *instance) sweep() error {
 	entries, err := os.ReadDir(in.dir)
 	errs = append(errs, err)
 	for _, e := range entries {
-		if e.Name() != "lock" {
-			errs = append(errs, os.RemoveAll(filepath.Join(in.dir, e.Name())))
-		}
+		errs = append(errs, os.RemoveAll(filepath.Join(in.dir, e.Name())))
 	}
 	return errors.Join(errs...)
 }
