@@ -61,6 +61,10 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if err := s.writeRestoreOptions(c); err != nil {
 		return nil, err
 	}
+	// Of another containerd that has the same namespace and the same root for runc. It must not be taken for ours below.
+	if c.runtime.Known(ctx) {
+		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
+	}
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
 	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
 	if err != nil {

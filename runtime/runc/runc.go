@@ -39,6 +39,12 @@ func (c Container) Paused(ctx context.Context) (bool, error) {
 	return state.Status == "paused", nil
 }
 
+// Known tells whether runc has a container of this name, whoever made it.
+func (c Container) Known(ctx context.Context) bool {
+	_, err := c.Runtime.State(ctx, c.ID)
+	return err == nil
+}
+
 // Thaw makes a frozen container run; a container that is not frozen, or is gone, is left as it is.
 func (c Container) Thaw(ctx context.Context) error {
 	paused, err := c.Paused(ctx)
