@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,26 +10,30 @@ import (
 )
 
 // giveImages makes the images in dir readable to the container's root, for a container with a user namespace: CRIU opens
-// images when it has become that user. Nobody else gains anything, since the directories above let only root pass.
+// some images when it has become that user, and one (timens) while it is still root but has no capabilities over files of
+// this host. So they stay root's, and are the group's too. Nobody else gains anything, since the directories above let
+// only root pass.
 func giveImages(dir string, spec *specs.Spec) error {
 	if spec.Linux == nil || len(spec.Linux.UIDMappings) == 0 {
 		return nil
 	}
-	uid, gid := hostID(spec.Linux.UIDMappings), hostID(spec.Linux.GIDMappings)
+	gid := hostID(spec.Linux.GIDMappings)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("give the images to the container's root: %w", err)
 	}
-	paths := []string{dir}
-	for _, e := range entries {
-		paths = append(paths, filepath.Join(dir, e.Name()))
-	}
-	for _, path := range paths {
-		if err := os.Lchown(path, uid, gid); err != nil {
+	give := func(path string, mode os.FileMode) error {
+		if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, mode)); err != nil {
 			return fmt.Errorf("give the images to the container's root: %w", err)
 		}
+		return nil
 	}
-	return nil
+	for _, e := range entries {
+		if err := give(filepath.Join(dir, e.Name()), 0o640); err != nil {
+			return err
+		}
+	}
+	return give(dir, 0o750)
 }
 
 // hostID is who the container's 0 is on the host.
