@@ -43,6 +43,7 @@ var kinds = map[string]kind{
 	"identity": {"knows its ids, capabilities, limits, environment", startIdentity},
 	"oom":      {"allocates memory until it is killed", startOOM},
 	"pipes":    {"has data in pipes and sockets", startPipes},
+	"region":   {"is count whose memory changes in runs of pages", startRegion},
 	"rootfs":   {"changes the root file system in all ways", startRootFS},
 	"shm":      {"has shared memory", startSharedMemory},
 	"tcp":      {"listens on TCP and has a connection", startTCP},

@@ -88,8 +88,11 @@ func (m *memory) change(perMille int) {
 		page := i * total / n * pageSize
 		m.fill(m.pages[page:page+pageSize], "random")
 	}
-	m.expected = sha256.Sum256(m.pages)
+	m.rehash()
 }
+
+// rehash makes the memory as it is what is expected.
+func (m *memory) rehash() { m.expected = sha256.Sum256(m.pages) }
 
 // counting holds memory.
 type counting struct{ memory *memory }

@@ -1,0 +1,98 @@
+package integration
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// The tests whose names begin with TestArtifact or TestRegistry take the snapshot itself for what it is, an OCI artifact:
+// what is shared between two of them, which ways they can go, and that what arrives still runs.
+
+// snapshot is what "cryo inspect --json" says, as far as tests look at it.
+type snapshot struct {
+	Reference string        `json:"reference"`
+	Digest    digest.Digest `json:"digest"`
+	Size      int64         `json:"size"`
+	Layers    []struct {
+		Title  string        `json:"title"`
+		Digest digest.Digest `json:"digest"`
+		Size   int64         `json:"size"`
+	} `json:"layers"`
+}
+
+// segments are the layers with memory: digests and sizes.
+func (s snapshot) segments() map[digest.Digest]int64 {
+	found := map[digest.Digest]int64{}
+	for _, l := range s.Layers {
+		if strings.HasPrefix(l.Title, "segment-") {
+			found[l.Digest] = l.Size
+		}
+	}
+	return found
+}
+
+// inspect looks at a snapshot in a host's store.
+func inspect(t *testing.T, h *lab.Host, ref string) (s snapshot) {
+	t.Helper()
+	output := must(t, h.Cryo(t.Context(), "inspect", ref, "--json")).Stdout
+	if err := json.Unmarshal([]byte(output), &s); err != nil {
+		t.Fatalf("%v:\n%s", err, output)
+	}
+	return s
+}
+
+// frozen is a snapshot in the store of host a, of a container that has ended there.
+type frozen struct {
+	id, ref string
+	digest  digest.Digest
+	before  lab.Answer // of the workload
+}
+
+// freeze starts a workload on host a and takes a snapshot of it, which goes with the test. The reference is of the
+// shared registry; nothing is there yet.
+func freeze(t *testing.T, workload []string, flags ...string) (f frozen) {
+	t.Helper()
+	return freezeImage(t, shared.image, workload, flags...)
+}
+
+// freezeImage is freeze with an image that host a has; the reference is in the image's registry.
+func freezeImage(t *testing.T, image string, workload []string, flags ...string) (f frozen) {
+	t.Helper()
+	a, _ := pair(t)
+	f.id = name(t)
+	address, _, _ := strings.Cut(image, "/")
+	f.ref = address + "/artifact/" + f.id + ":1"
+	startImage(t, a, image, f.id, nil, append([]string{"workload"}, workload...)...)
+	f.before = await(t, a, f.id)
+	away(t, f.ref)
+	must(t, a.Cryo(t.Context(), slices.Concat([]string{"checkpoint", f.id, f.ref}, flags)...))
+	remove(t.Context(), a, f.id)
+	f.digest = inspect(t, a, f.ref).Digest
+	return f
+}
+
+// away removes a snapshot from both hosts when the test ends.
+func away(t *testing.T, ref string) {
+	t.Helper()
+	t.Cleanup(func() {
+		for _, h := range []*lab.Host{shared.a, shared.b} {
+			h.Cryo(cleanupContext(t), "rm", ref)
+		}
+	})
+}
+
+// thaw restores a snapshot from anywhere on a host and sees that its container goes on, which it then removes.
+func thaw(t *testing.T, h *lab.Host, f frozen, from string, flags ...string) {
+	t.Helper()
+	id := f.id + "-thawed"
+	cleanup(t, h, id)
+	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", from, "--plain-http", "--name", id}, flags)...))
+	goneOn(t, f.before, await(t, h, id))
+	remove(t.Context(), h, id)
+}
