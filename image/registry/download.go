@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -85,6 +86,10 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 	if err != nil {
 		return err
 	}
+	if has, known := sizeThere(resp); known && has != d.Size {
+		resp.Body.Close()
+		return &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("the registry has %d bytes, not %d", has, d.Size)}
+	}
 	switch {
 	case resp.StatusCode == http.StatusPartialContent && rangeFrom(resp, p.Offset()):
 	case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusPartialContent, resp.StatusCode == http.StatusRequestedRangeNotSatisfiable:
@@ -136,4 +141,17 @@ func copyBody(ctx context.Context, p *store.Partial, body io.Reader) error {
 // rangeFrom says whether an answer starts at the byte that was asked for.
 func rangeFrom(resp *http.Response, off int64) bool {
 	return strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", off))
+}
+
+// sizeThere is how large the registry says that the whole blob is, if it does.
+func sizeThere(resp *http.Response) (size int64, known bool) {
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return resp.ContentLength, resp.ContentLength >= 0
+	case http.StatusPartialContent, http.StatusRequestedRangeNotSatisfiable:
+		_, total, _ := strings.Cut(resp.Header.Get("Content-Range"), "/")
+		size, err := strconv.ParseInt(total, 10, 64)
+		return size, err == nil && size >= 0
+	}
+	return 0, false
 }
