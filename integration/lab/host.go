@@ -26,6 +26,7 @@ type HostOptions struct {
 	Path       []string // directories searched before the others, for programs that are to be replaced
 	Env        []string // further environment of the daemon and of every command
 	NoCRIU     bool     // criu is not in PATH
+	Unified    bool     // cgroup v2 alone also where the machine has v1, then with few controllers or none
 	Config     string   // TOML appended to containerd's configuration
 	CryoConfig string   // content of the file CRYO_CONFIG names
 }
@@ -97,7 +98,11 @@ func (h *Host) makeNamespaces() error {
 	if err := os.WriteFile(script, hostScript, 0o700); err != nil {
 		return fmt.Errorf("write host script: %w", err)
 	}
-	h.init = exec.Command("sh", script, "join", cgroup, filepath.Join(h.Dir, "run"))
+	layout := "machine"
+	if h.options.Unified {
+		layout = "unified"
+	}
+	h.init = exec.Command("sh", script, "join", cgroup, filepath.Join(h.Dir, "run"), layout)
 	h.init.Dir = "/"
 	h.init.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdout, err := h.init.StdoutPipe()

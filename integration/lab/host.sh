@@ -1,5 +1,6 @@
 # Becomes the init of a lab's host: a sleeping process that holds the host's namespaces.
-# Started as: sh host.sh join NAME RUN, with NAME the host's cgroup below each hierarchy and RUN its /run.
+# Started as: sh host.sh join NAME RUN LAYOUT, with NAME the host's cgroup below each hierarchy, RUN its /run, and LAYOUT
+# "unified" for a host that has cgroup v2 alone, with the controllers that v1 leaves it, else "machine".
 set -eu
 
 # hierarchies: one line each: type, mount point, super block options. CRIU mounts them elsewhere for moments.
@@ -13,14 +14,21 @@ join)
 	hierarchies | while read -r _ point _; do
 		echo $$ >"$point/$2/cgroup.procs"
 	done
-	exec unshare --mount --cgroup --net --propagation private sh "$0" settle "$3"
+	exec unshare --mount --cgroup --net --propagation private sh "$0" settle "$3" "$4"
 	;;
 settle)
 	mount --bind "$2" /run
 	mount --make-private /run
 	found=$(hierarchies)
+	if [ "$3" = unified ]; then
+		# Processes are in the hierarchies of v1 all the same, so these are mounted where nobody looks for them.
+		umount -l /sys/fs/cgroup
+		mount -t cgroup2 none /sys/fs/cgroup
+		found=$(echo "$found" | sed -n 's|^cgroup /sys/fs/cgroup|cgroup /run/cgroup1|p'; hierarchies)
+		mkdir -p $(echo "$found" | cut -d " " -f 2)
+	fi
 	echo "$found" | while read -r type point options; do
-		umount -l "$point"
+		umount -l "$point" 2>/dev/null || [ "$3" = unified ]
 		case $type in
 		cgroup2) mount -t cgroup2 none "$point" ;;
 		*) mount -t cgroup -o "$(echo "$options" | sed 's/^rw,//; s/^name=/none,&/')" none "$point" ;;
