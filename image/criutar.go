@@ -84,7 +84,7 @@ func badCRIUName(name string) string {
 
 // readCRIU calls file for every image of a tar, which must be one that [writeCRIU] could have written. What is wrong with the
 // tar itself goes through damaged; errors of file are passed on.
-func readCRIU(r io.Reader, damaged func(error) error, file func(name string, size int64, r io.Reader) error) error {
+func readCRIU(r io.Reader, damaged func(error) error, file func(name string, r io.Reader) error) error {
 	tr := tar.NewReader(r)
 	var before string
 	for n := 0; ; n++ {
@@ -101,7 +101,7 @@ func readCRIU(r io.Reader, damaged func(error) error, file func(name string, siz
 			return damaged(errors.New("it has too many entries"))
 		}
 		before = h.Name
-		if err := file(h.Name, h.Size, tr); errors.Is(err, io.ErrUnexpectedEOF) {
+		if err := file(h.Name, tr); errors.Is(err, io.ErrUnexpectedEOF) {
 			return damaged(fmt.Errorf("entry %s is cut short", h.Name))
 		} else if err != nil {
 			return err

@@ -112,7 +112,7 @@ func (u *unpacker) images(ctx context.Context) error {
 	d := u.s.CRIU()
 	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
 	err := readLayer(ctx, u.src, d, math.MaxInt64-1, func(r io.Reader) error {
-		return readCRIU(r, damaged, func(name string, size int64, r io.Reader) error {
+		return readCRIU(r, damaged, func(name string, r io.Reader) error {
 			f, err := os.OpenFile(filepath.Join(u.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if err != nil {
 				return fmt.Errorf("unpack: %w", err)

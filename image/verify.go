@@ -56,7 +56,7 @@ func (s *Snapshot) verifyCRIU(ctx context.Context, src Fetcher, x *index.Index) 
 	check := newPagemapCheck(x)
 	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: s.CRIU().Digest, Err: err} }
 	err := readLayer(ctx, src, s.CRIU(), math.MaxInt64-1, func(r io.Reader) error {
-		return readCRIU(r, damaged, func(name string, _ int64, r io.Reader) error { return check.file(name, r) })
+		return readCRIU(r, damaged, func(name string, r io.Reader) error { return check.file(name, r) })
 	})
 	if err != nil {
 		return err
