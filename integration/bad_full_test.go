@@ -1,0 +1,78 @@
+package integration
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// small mounts a file system of so many MiB on a host, for use as a root of cryo's; inside and outside are its paths as the
+// host and the test see it.
+func small(t *testing.T, h *lab.Host, mib int) (inside, outside string) {
+	t.Helper()
+	inside = filepath.Join("/run", name(t))
+	must(t, h.Run(t.Context(), "mkdir", inside))
+	must(t, h.Run(t.Context(), "mount", "-t", "tmpfs", "-o", fmt.Sprintf("size=%dm", mib), "tmpfs", inside))
+	t.Cleanup(func() {
+		must(t, h.Run(cleanupContext(t), "umount", inside))
+		must(t, h.Run(cleanupContext(t), "rmdir", inside))
+	})
+	return inside, fmt.Sprintf("/proc/%d/root%s", h.Pid(), inside)
+}
+
+// empty wants a store to have nothing in it.
+func empty(t *testing.T, root string) {
+	t.Helper()
+	for _, line := range traceStore(t, root) {
+		t.Error("left in the store:", line)
+	}
+}
+
+// TestBadFullCheckpoint has room for nothing, for a part of the dump, and for the dump but not for the snapshot. The
+// container holds 64 MiB that do not compress.
+func TestBadFullCheckpoint(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	start(t, a, id, nil, "workload", "count", "--memory", "64")
+	for _, mib := range []int{1, 40, 75, 110} {
+		t.Run(fmt.Sprintf("%d MiB", mib), func(t *testing.T) {
+			inside, outside := small(t, a, mib)
+			for _, leave := range []string{"true", "false"} {
+				refused(t, a, codeFull, "o space left", "checkpoint", id, "bad/full:1", "--segment-size=8MiB", "--leave-running="+leave, "--root", inside)
+				counts(t, a, id)
+				empty(t, outside)
+			}
+		})
+	}
+	inside, _ := small(t, a, 200)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, "bad/full:1", "--leave-running", "--root", inside))
+	counts(t, a, id)
+}
+
+// TestBadFullPull has room for a part of a snapshot.
+func TestBadFullPull(t *testing.T) {
+	a, b := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "32")
+	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
+	for _, mib := range []int{1, 20} {
+		inside, outside := small(t, b, mib)
+		refused(t, b, codeFull, "o space left", "pull", ref, "--plain-http", "--root", inside)
+		empty(t, outside)
+	}
+}
+
+// TestBadFullRestore has room for a snapshot, but not for CRIU's images made of it.
+func TestBadFullRestore(t *testing.T) {
+	a, b := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "32")
+	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
+	inside, outside := small(t, b, 50)
+	must(t, b.Cryo(t.Context(), "pull", ref, "--plain-http", "--root", inside))
+	before := traceStore(t, outside)
+	refused(t, b, codeFull, "o space left", "restore", ref, "--plain-http", "--root", inside)
+	if lost := without(traceStore(t, outside), before, nil); len(lost) > 0 {
+		t.Errorf("left in the store: %v", lost)
+	}
+}
