@@ -90,10 +90,11 @@ func (in *instance) name() string { return "cryo" + strconv.Itoa(in.number) }
 
 func (in *instance) address(host int) string { return fmt.Sprintf("10.213.%d.%d", in.number, host) }
 
-// makeBridge gives the machine an address of its own in the lab's network.
+// makeBridge gives the machine an address of its own in the lab's network. A bridge without a hardware address of its own
+// takes one of its ports', another with each host that comes, and the others would speak to the old one for a while.
 func (in *instance) makeBridge(ctx context.Context) error {
 	for _, args := range [][]string{
-		{"link", "add", in.name(), "type", "bridge"},
+		{"link", "add", in.name(), "address", fmt.Sprintf("02:00:0a:d5:%02x:01", in.number), "type", "bridge"},
 		{"address", "add", in.address(1) + "/24", "dev", in.name()},
 		{"link", "set", in.name(), "up"},
 	} {

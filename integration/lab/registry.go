@@ -58,7 +58,7 @@ func (l *Lab) Registry(ctx context.Context, name string, o RegistryOptions) (*Re
 	if o.Host != nil {
 		ip = "127.0.0.1"
 	}
-	port, err := freePort(l.Address())
+	port, err := l.freePort()
 	if err != nil {
 		return nil, err
 	}
@@ -152,9 +152,10 @@ func (r *Registry) configure(ip string) error {
 	config := fmt.Sprintf("version: 0.1\nlog: {level: info, accesslog: {disabled: false}}\n"+
 		"storage: {filesystem: {rootdirectory: %q}, delete: {enabled: true}}\nhttp:\n  addr: %q\n  secret: lab\n",
 		filepath.Join(r.Dir, "data"), r.Address)
+	var cert, key string
 	if r.options.TLS {
-		cert, key, err := r.writeCertificate(ip)
-		if err != nil {
+		var err error
+		if cert, key, err = r.writeCertificate(ip); err != nil {
 			return err
 		}
 		config += fmt.Sprintf("  tls: {certificate: %q, key: %q}\n", cert, key)
@@ -167,7 +168,7 @@ func (r *Registry) configure(ip string) error {
 		}
 		config += fmt.Sprintf("auth: {htpasswd: {realm: lab, path: %q}}\n", path)
 	case Token:
-		tokens, err := startTokenService(r.Dir, r.lab.Address())
+		tokens, err := startTokenService(r.Dir, r.lab.Address(), cert, key)
 		if err != nil {
 			return err
 		}
@@ -197,13 +198,23 @@ func (r *Registry) Get(ctx context.Context, path, accept string) (*http.Response
 	return client.Do(request)
 }
 
-// freePort is a port nobody listens on, outside the range of ports given to clients.
-func freePort(ip string) (int, error) {
+// freePort is a port nobody listens on and no registry of the lab has, outside the range of ports given to clients.
+func (l *Lab) freePort() (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	taken := map[string]bool{}
+	for _, r := range l.registries {
+		_, port, _ := net.SplitHostPort(r.Address)
+		taken[port] = true
+	}
 	for port := 5000; port < 5200; port++ {
-		l, err := net.Listen("tcp", net.JoinHostPort(ip, strconv.Itoa(port)))
+		if taken[strconv.Itoa(port)] {
+			continue // stopped, or on the loopback of a host
+		}
+		listener, err := net.Listen("tcp", net.JoinHostPort(l.Address(), strconv.Itoa(port)))
 		if err == nil {
-			return port, l.Close()
+			return port, listener.Close()
 		}
 	}
-	return 0, fmt.Errorf("find a free port on %s: none between 5000 and 5199", ip)
+	return 0, fmt.Errorf("find a free port on %s: none between 5000 and 5199", l.Address())
 }

@@ -24,7 +24,9 @@ type tokenService struct {
 	server      *http.Server
 }
 
-func startTokenService(dir, ip string) (*tokenService, error) {
+// startTokenService serves HTTPS where there are files with a certificate and a key: a client that speaks to a registry over
+// TLS does not give its password to a service without.
+func startTokenService(dir, ip, cert, private string) (*tokenService, error) {
 	der, key, err := selfSigned(ip)
 	if err != nil {
 		return nil, err
@@ -38,7 +40,13 @@ func startTokenService(dir, ip string) (*tokenService, error) {
 		return nil, err
 	}
 	s.server = &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second}
-	go func() { _ = s.server.Serve(listener) }() // ends with Close
+	// Serving ends with Close.
+	if cert == "" {
+		go func() { _ = s.server.Serve(listener) }()
+		return s, nil
+	}
+	s.url = strings.Replace(s.url, "http:", "https:", 1)
+	go func() { _ = s.server.ServeTLS(listener, cert, private) }()
 	return s, nil
 }
 
