@@ -112,6 +112,9 @@ func checkLayers(layers []ocispec.Descriptor) (layout, error) {
 	if l.rootFS {
 		l.segments = 3
 	}
+	if n := len(layers) - l.segments; n > maxSegments {
+		return l, fmt.Errorf("%d segments are more than %d", n, maxSegments)
+	}
 	for i := l.segments; i < len(layers); i++ {
 		if !is(i, MediaTypeSegment, titleSegment(i-l.segments)) {
 			return l, fmt.Errorf("layer %d is not segment %d", i, i-l.segments)

@@ -5,8 +5,9 @@ import (
 	"crypto/subtle"
 	"fmt"
 
-	"github.com/cryo-project/cryo/image/index"
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/cryo-project/cryo/image/index"
 )
 
 // Encoder encodes frames. It is for one goroutine; the same bytes give the same frame with every encoder of a version.

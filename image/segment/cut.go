@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 
 	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 )

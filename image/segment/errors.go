@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/index"
 )
 
