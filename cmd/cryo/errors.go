@@ -141,10 +141,13 @@ func (e *failedError) Error() string {
 }
 
 func (e *failedError) Hint() string {
-	if e.hint != "" {
+	switch {
+	case e.hint != "":
 		return e.hint
+	case hintOf(e.err) != "":
+		return "" // it is found there
 	}
-	return "" // the cause may have one
+	return remedy(e.err.Error())
 }
 
 func (e *failedError) Unwrap() error { return e.err }

@@ -1,0 +1,25 @@
+package main
+
+import "strings"
+
+// remedies are what can be done about what CRIU says. The words are CRIU's own, of versions 4.1 and 4.2.
+var remedies = []struct{ words, hint string }{
+	{"consider using --tcp-established", "the container has established TCP connections: keep them with --tcp-established"},
+	{"Unsupported proto 262", "the container has Multipath TCP sockets, which CRIU does not know, and programs in Go 1.24 and later listen with them: start it with GODEBUG=multipathtcp=0 in its environment, or with sysctl net.mptcp.enabled=0"},
+	{"try --file-locks", "the container holds locks on files: keep them with --file-locks"},
+	{"External socket is used", "the container is connected to a unix socket outside of it: close that connection, or allow it with --ext-unix-sk if the other host has the socket too"},
+	{"Can't dump ghost file", "the container holds a large deleted file open: raise ghost-limit of [dump] in the configuration file"},
+	{"Can't get rlimit", "CRIU reads the limits of other users' processes only with CAP_SYS_RESOURCE: give it to containerd"},
+	{"has bad size", "a mounted file is not as it was: copy the mount's files as they were when the snapshot was taken"},
+	{"has bad mode", "a mounted file is not as it was: copy the mount's files with their permissions"},
+}
+
+// remedy gives a hint on what CRIU said; empty if none is known.
+func remedy(text string) string {
+	for _, r := range remedies {
+		if strings.Contains(text, r.words) {
+			return r.hint
+		}
+	}
+	return ""
+}
