@@ -72,6 +72,9 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.config.CheckCRIU(); err != nil {
 		return c, err
 	}
+	if err := b.addLoopback(); err != nil {
+		return c, err
+	}
 	return c, criu.CheckImages(c.restore)
 }
 

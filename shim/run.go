@@ -14,8 +14,16 @@ import (
 // Name is the runtime's name as containerd knows it. io.containerd.runc.cryo.v1 resolves to the same binary.
 const Name = "io.containerd.cryo.v1"
 
-// Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself).
+// Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
+// or is the hook of a container that is restored.
 func Run(ctx context.Context, version, revision string) {
+	if len(os.Args) == 2 && os.Args[1] == loopbackCommand {
+		if err := setLoopback(os.Stdin); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
+			os.Exit(1)
+		}
+		return
+	}
 	// What pkg/shim prints for -v and Info are the variables of containerd's package.
 	containerd.Version, containerd.Revision = version, revision
 	c, err := config.Load("")
