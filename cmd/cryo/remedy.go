@@ -6,6 +6,7 @@ import "strings"
 var remedies = []struct{ words, hint string }{
 	{"consider using --tcp-established", "the container has established TCP connections: keep them with --tcp-established"},
 	{"Unsupported proto 262", "the container has Multipath TCP sockets, which CRIU does not know, and programs in Go 1.24 and later listen with them: start it with GODEBUG=multipathtcp=0 in its environment, or with sysctl net.mptcp.enabled=0"},
+	{"Can't get 1:16 opt", "CRIU before 4.2 cannot dump network sockets on Linux 6.16 and later: install a newer one (contrib/criu/install does on Debian)"},
 	{"try --file-locks", "the container holds locks on files: keep them with --file-locks"},
 	{"External socket is used", "the container is connected to a unix socket outside of it: close that connection, or allow it with --ext-unix-sk if the other host has the socket too"},
 	{"Can't dump ghost file", "the container holds a large deleted file open: raise ghost-limit of [dump] in the configuration file"},
