@@ -1,0 +1,81 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// plainTCP keeps a Go program from listening with Multipath TCP, which CRIU does not know.
+var plainTCP = []string{"--env", "GODEBUG=multipathtcp=0"}
+
+// TestInsideListening has a socket that listens, and takes connections on the other host.
+func TestInsideListening(t *testing.T) {
+	dumpsNetwork(t)
+	travel(t, journey{run: plainTCP}, "tcp")
+}
+
+// TestInsideConnection has a TCP connection with both ends in the container, which goes on with the flag for it. Without
+// the flag there is no snapshot, and the container goes on.
+func TestInsideConnection(t *testing.T) {
+	dumpsNetwork(t)
+	a, _ := pair(t)
+	j := journey{id: name(t), checkpoint: []string{"--tcp-established"}}
+	startImage(t, a, shared.image, j.id, plainTCP, "workload", "tcp", "--connect", "self")
+	first := await(t, a, j.id)
+	if r := a.Cryo(t.Context(), "checkpoint", j.id, j.ref()); r.Code != 11 || !strings.Contains(r.Stderr, "--tcp-established") {
+		t.Errorf("without the flag: exit status %d: %s", r.Code, r.Stderr)
+	}
+	before, after := move(t, j)
+	goneOn(t, first, before)
+	if before.State["connection"] != after.State["connection"] {
+		t.Errorf("connection was %v and is %v", before.State["connection"], after.State["connection"])
+	}
+}
+
+// TestInsideMultipath has a socket that CRIU does not know. There is no snapshot but good advice, and the container goes on.
+func TestInsideMultipath(t *testing.T) {
+	a, _ := pair(t)
+	if _, err := os.Stat("/proc/sys/net/mptcp/enabled"); err != nil {
+		t.Skip("the kernel has no Multipath TCP:", err)
+	}
+	j := journey{id: name(t)}
+	startImage(t, a, shared.image, j.id, []string{"--env", "GODEBUG=multipathtcp=1"}, "workload", "tcp")
+	before := await(t, a, j.id)
+	if r := a.Cryo(t.Context(), "checkpoint", j.id, j.ref()); r.Code != 11 || !strings.Contains(r.Stderr, "GODEBUG=multipathtcp=0") {
+		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
+	}
+	goneOn(t, before, await(t, a, j.id))
+}
+
+// dumpsNetwork skips the test, or fails it in CI, where CRIU is too old for the kernel's network sockets.
+func dumpsNetwork(t *testing.T) {
+	t.Helper()
+	a, _ := pair(t)
+	var kernel unix.Utsname
+	if err := unix.Uname(&kernel); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(kernel.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	if major < 6 || major == 6 && minor < 16 {
+		return
+	}
+	version := must(t, a.Run(t.Context(), "criu", "--version")).Stdout
+	if _, err := fmt.Sscanf(version, "Version: %d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	if major > 4 || major == 4 && minor >= 2 {
+		return
+	}
+	const missing = "CRIU before 4.2 cannot dump sockets of this kernel; run: make deps"
+	if os.Getenv("CI") != "" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+}
