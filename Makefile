@@ -79,7 +79,7 @@ lint: tools ## check formatting, go vet, staticcheck and the syntax of scripts
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (1m)
-	@for package in $$($(GO) list ./...); do \
+	@for package in $(UNIT); do \
 		for target in $$($(GO) test -list '^Fuzz' "$$package" | grep '^Fuzz' || true); do \
 			echo "$$package $$target"; \
 			$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package"; \

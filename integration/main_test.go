@@ -31,6 +31,9 @@ func TestMain(m *testing.M) {
 		fmt.Println("integration tests need more than -short: skipped")
 		os.Exit(0)
 	}
+	if flag.Lookup("test.list").Value.String() != "" {
+		os.Exit(m.Run())
+	}
 	os.Exit(run(m))
 }
 
