@@ -48,6 +48,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	defer closing(ctx, "work", work)
+	if err := mountIn(work.Dir); err != nil {
+		return err
+	}
 	ref, desc, err := a.locate(ctx, s, ref, f.pull, options)
 	if err != nil {
 		return err

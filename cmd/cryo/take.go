@@ -61,6 +61,9 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 		return none, checkpointResult{}, err
 	}
 	defer closing(ctx, "work", work)
+	if err := mountIn(work.Dir); err != nil {
+		return none, checkpointResult{}, err
+	}
 	images, criuWork := filepath.Join(work.Dir, "images"), filepath.Join(work.Dir, "criu")
 	for _, dir := range []string{images, criuWork} {
 		if err := os.Mkdir(dir, 0o700); err != nil {
