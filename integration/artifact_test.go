@@ -58,17 +58,17 @@ type frozen struct {
 // shared registry; nothing is there yet.
 func freeze(t *testing.T, workload []string, flags ...string) (f frozen) {
 	t.Helper()
-	return freezeImage(t, shared.image, workload, flags...)
+	return freezeImage(t, shared.image, nil, workload, flags...)
 }
 
-// freezeImage is freeze with an image that host a has; the reference is in the image's registry.
-func freezeImage(t *testing.T, image string, workload []string, flags ...string) (f frozen) {
+// freezeImage is freeze with an image that host a has, and with flags of ctr run; the reference is in the image's registry.
+func freezeImage(t *testing.T, image string, run, workload []string, flags ...string) (f frozen) {
 	t.Helper()
 	a, _ := pair(t)
 	f.id = name(t)
 	address, _, _ := strings.Cut(image, "/")
 	f.ref = address + "/artifact/" + f.id + ":1"
-	startImage(t, a, image, f.id, nil, append([]string{"workload"}, workload...)...)
+	startImage(t, a, image, f.id, run, append([]string{"workload"}, workload...)...)
 	f.before = await(t, a, f.id)
 	away(t, f.ref)
 	must(t, a.Cryo(t.Context(), slices.Concat([]string{"checkpoint", f.id, f.ref}, flags)...))
