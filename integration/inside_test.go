@@ -41,7 +41,7 @@ func move(t *testing.T, j journey) (before, after lab.Answer) {
 	a, b := pair(t)
 	before = await(t, a, j.id)
 	checkpoint(t, a, j)
-	if pid, status, err := a.Task(t.Context(), j.id); status != "STOPPED" {
+	if pid, status, err := a.Task(t.Context(), j.id); err != nil || status == "RUNNING" || status == "PAUSED" {
 		t.Errorf("after the snapshot the task is %q, pid %d (%v)", status, pid, err)
 	}
 	if j.between != nil {
