@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/runtime/criu"
 )
 
@@ -52,6 +54,12 @@ func openBundle(dir string) (bundle, error) {
 				return b, fmt.Errorf("read %s of the bundle's %s: %w", field, specFile, err)
 			}
 		}
+	}
+	if spec == nil {
+		return b, fmt.Errorf("read the bundle's %s: it is null: %w", specFile, errdefs.ErrInvalidArgument)
+	}
+	if annotations == nil { // where the specification says null
+		annotations = map[string]string{}
 	}
 	b.cgroupsPath = linux.CgroupsPath
 	own, ok := annotations[criu.Annotation]

@@ -1,6 +1,7 @@
 package shim
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
-	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
@@ -92,7 +92,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	request := checkpoint.Request{
 		ID:     id,
 		Frozen: state.Status == task.Status_PAUSED,
-		Alive:  func() bool { return unix.Kill(int(state.Pid), 0) == nil },
+		Alive:  func() bool { return !errors.Is(context.Cause(ctx), errKilled) && alive(int(state.Pid)) },
 		Dump: runc.Dump{
 			Images:          images,
 			Work:            work,
@@ -118,6 +118,16 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		undo()
 	}
 	return err
+}
+
+// alive tells whether a process runs: one that has ended and was not waited for does not. Source: proc_pid_stat(5).
+func alive(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, state, _ := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" "))
+	return !bytes.HasPrefix(state, []byte("Z")) && !bytes.HasPrefix(state, []byte("X"))
 }
 
 // criuOptions are the configured options with what the container's creator has asked of CRIU.

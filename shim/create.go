@@ -75,6 +75,9 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := b.addLoopback(); err != nil {
 		return c, err
 	}
+	if err := giveStreams(r, r.Bundle); err != nil {
+		return c, err
+	}
 	return c, criu.CheckImages(c.restore)
 }
 

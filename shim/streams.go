@@ -1,0 +1,34 @@
+package shim
+
+import (
+	"fmt"
+	"path/filepath"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"golang.org/x/sys/unix"
+)
+
+// nowhere is what the stock service copies output to that nobody wants.
+const nowhere = "file:///dev/null"
+
+// giveStreams gives a container that is restored pipes where its creator has named no streams. The stock service would
+// give it the host's /dev/null, opened for reading: processes that write get EBADF, those that read get the end of
+// their input, and CRIU cannot dump them again, as the file is on none of the container's mounts. For a container that
+// is created, runc's init puts the container's own /dev/null in its place, but nothing does for one that is restored.
+func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
+	if r.Terminal {
+		return nil
+	}
+	if r.Stdin == "" {
+		// Nobody writes to it: who reads from it waits.
+		stdin := filepath.Join(bundle, "stdin")
+		if err := unix.Mkfifo(stdin, 0o600); err != nil {
+			return fmt.Errorf("make standard input: %w", err)
+		}
+		r.Stdin = stdin
+	}
+	if r.Stdout == "" && r.Stderr == "" {
+		r.Stdout, r.Stderr = nowhere, nowhere
+	}
+	return nil
+}
