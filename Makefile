@@ -15,6 +15,7 @@ TESTFLAGS ?=
 GO       := go
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 BINARIES := containerd-shim-cryo-v1 cryo
+QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
 PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
 UNIT      = $(shell $(GO) list ./... | grep -v '/integration$$')
 
@@ -41,7 +42,7 @@ deps: ## install what building and testing needs: Debian packages where they are
 
 .PHONY: build
 build: ## build cryo's programs into bin/
-	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name; done
+	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name $(QUIETLY); done
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload
 
 .PHONY: tools
@@ -53,8 +54,8 @@ bin/tools/.built: integration/tools/go.mod integration/tools/go.sum integration/
 	@mkdir -p bin/tools
 	@cd integration/tools; \
 	packages=$$(sed -n 's/^\t_ "\(.*\)"$$/\1/p' tools.go | grep -v opencontainers/runc); \
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/tools/ $$packages; \
-	CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w" -tags seccomp -o ../../bin/tools/ github.com/opencontainers/runc
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/tools/ $$packages $(QUIETLY); \
+	CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w" -tags seccomp -o ../../bin/tools/ github.com/opencontainers/runc $(QUIETLY)
 	@touch $@
 
 .PHONY: test
