@@ -8,6 +8,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/containerd/v2/pkg/oci"
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // TestShimTerminal types into a container's terminal and changes its size.
@@ -30,6 +31,37 @@ func TestShimTerminal(t *testing.T) {
 		t.Errorf("terminal is %v", state)
 	}
 	close(s.input)
+}
+
+// TestShimExecTerminal gives an exec a terminal that the container does not have.
+func TestShimExecTerminal(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	start(t, a, id, nil, "workload", "count")
+	var s streams
+	spec := &specs.Process{Args: []string{"sh", "-c", "read line; echo got $line; tty"}, Cwd: "/", Terminal: true, Env: []string{"PATH=/bin"}}
+	process, err := taskOf(t, a, id).Exec(inDefault(t), "terminal", spec, s.creator(a, cio.WithTerminal))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended, err := process.Wait(inDefault(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := process.Start(inDefault(t)); err != nil {
+		t.Fatal(err)
+	}
+	s.input <- []byte("line\n")
+	if code, _, err := (<-ended).Result(); code != 0 || err != nil {
+		t.Errorf("exit status %d (%v)", code, err)
+	}
+	close(s.input)
+	if _, err := process.Delete(inDefault(t)); err != nil {
+		t.Error(err)
+	}
+	if out := s.out.String(); !strings.Contains(out, "got line\r\n/dev/pts/") {
+		t.Errorf("it said %q", out)
+	}
 }
 
 // TestShimInput writes to a container's standard input and closes it.
