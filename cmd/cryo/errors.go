@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -141,13 +142,20 @@ func (e *failedError) Error() string {
 }
 
 func (e *failedError) Hint() string {
+	text := e.err.Error()
 	switch {
 	case e.hint != "":
 		return e.hint
-	case hintOf(e.err) != "":
-		return "" // it is found there
+	case hintOf(e.err) != "", errors.Is(e.err, errInterrupted), errors.Is(e.err, context.Canceled):
+		return "" // it is found there, or not needed
+	case remedy(text) != "":
+		return remedy(text)
+	case errdefs.IsUnavailable(e.err):
+		return "see that containerd runs, and try again"
+	case e.op == "checkpoint":
+		return "try again; CRIU's log is criu-dump.log in the container's bundle, below /run/containerd/io.containerd.runtime.v2.task"
 	}
-	return remedy(e.err.Error())
+	return "try again; containerd's log tells more"
 }
 
 func (e *failedError) Unwrap() error { return e.err }

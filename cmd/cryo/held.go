@@ -20,6 +20,7 @@ import (
 // held is a checkpoint that the shim holds: containerd is asked for it in one goroutine, the shim speaks over a socket.
 type held struct {
 	name     string
+	pid      uint32 // of the container's first process
 	client   *checkpoint.Client
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
@@ -28,7 +29,7 @@ type held struct {
 
 // hold asks for a checkpoint of a container into the directories images and work, and waits until the container is
 // dumped and frozen. The caller must call resume or kill, or close, which lets the container go on.
-func hold(ctx context.Context, c *containerd.Client, name, id, images, work string, f checkpointFlags) (*held, checkpoint.Dumped, error) {
+func hold(ctx context.Context, c *containerd.Client, sub *subject, images, work string, f checkpointFlags) (*held, checkpoint.Dumped, error) {
 	none := checkpoint.Dumped{}
 	client, err := checkpoint.Listen(work)
 	if err != nil {
@@ -46,9 +47,9 @@ func hold(ctx context.Context, c *containerd.Client, name, id, images, work stri
 	}
 	// Not cancelled with ctx: hanging up is what makes the shim stop, and its answer says that the container goes on.
 	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	h := &held{name: name, client: client, call: make(chan error, 1), cancel: cancel}
+	h := &held{name: sub.name, pid: sub.pid, client: client, call: make(chan error, 1), cancel: cancel}
 	go func() {
-		_, err := c.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: id, Options: asked})
+		_, err := c.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: sub.info.ID, Options: asked})
 		h.call <- errgrpc.ToNative(err)
 	}()
 	dumped, err := h.frozen(ctx)
@@ -124,8 +125,23 @@ func (h *held) explain(err error) error {
 		return nil
 	case strings.Contains(err.Error(), "the container is lost"):
 		return &lostError{err: err}
+	case strings.Contains(err.Error(), "another checkpoint of this container is under way"):
+		return &checkpoint.BusyError{ID: h.name}
+	}
+	if strings.Contains(err.Error(), "ttrpc: closed") && h.gone() {
+		return &lostError{err: fmt.Errorf("checkpoint %s: the container is lost: its shim has died: %w", h.name, err)}
 	}
 	return &remoteError{err: err}
+}
+
+// gone waits a while for the end of the container, which containerd brings about when a shim has died.
+func (h *held) gone() bool {
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if !exists(fmt.Sprintf("/proc/%d", h.pid)) {
+			return true
+		}
+	}
+	return false
 }
 
 // resume lets the container run on, also where ctx has ended meanwhile.

@@ -152,7 +152,7 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 
 // freeze does what happens while the container stands still, and what comes after.
 func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags, sub *subject, images, criuWork, work string) (desc ocispec.Descriptor, result checkpointResult, err error) {
-	h, dumped, err := hold(ctx, client, sub.name, sub.info.ID, images, criuWork, f)
+	h, dumped, err := hold(ctx, client, sub, images, criuWork, f)
 	if err != nil {
 		return desc, result, err
 	}
