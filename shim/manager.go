@@ -36,6 +36,9 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	} else if err := c.Thaw(ctx); err != nil {
 		log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
 	}
+	if err := removeSockets(ctx, bundle, id); err != nil {
+		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
+	}
 	status, err := m.Shim.Stop(ctx, id)
 	if err := removeOwned(bundle); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
