@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nowhere is what the stock service copies output to that nobody wants.
-const nowhere = "file:///dev/null"
+// nowhere is the file that the stock service copies output to that nobody wants. Who attaches can open it as well.
+const nowhere = "/dev/null"
 
 // giveStreams gives a container that is restored pipes where its creator has named no streams. The stock service would
 // give it the host's /dev/null, opened for reading: processes that write get EBADF, those that read get the end of

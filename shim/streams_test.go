@@ -1,0 +1,42 @@
+package shim
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+)
+
+// TestGiveStreams gives streams to who has none, and leaves those alone that are there.
+func TestGiveStreams(t *testing.T) {
+	for _, test := range []struct {
+		name                  string
+		terminal              bool
+		stdin, stdout, stderr string
+		want                  [3]string // "pipe": in the bundle
+	}{
+		{name: "none", want: [3]string{"pipe", nowhere, nowhere}},
+		{name: "terminal", terminal: true},
+		{name: "log", stdout: "file:///log", stderr: "file:///log", want: [3]string{"pipe", "file:///log", "file:///log"}},
+		{name: "all", stdin: "/in", stdout: "/out", stderr: "/err", want: [3]string{"/in", "/out", "/err"}},
+		{name: "input only", stdin: "/in", want: [3]string{"/in", nowhere, nowhere}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			bundle := t.TempDir()
+			r := &taskAPI.CreateTaskRequest{Terminal: test.terminal, Stdin: test.stdin, Stdout: test.stdout, Stderr: test.stderr}
+			if err := giveStreams(r, bundle); err != nil {
+				t.Fatal(err)
+			}
+			if test.want[0] == "pipe" {
+				test.want[0] = filepath.Join(bundle, "stdin")
+				if info, err := os.Stat(r.Stdin); err != nil || info.Mode() != os.ModeNamedPipe|0o600 {
+					t.Errorf("standard input is %v, %v", info, err)
+				}
+			}
+			if got := [3]string{r.Stdin, r.Stdout, r.Stderr}; got != test.want {
+				t.Errorf("streams are %v, want %v", got, test.want)
+			}
+		})
+	}
+}
