@@ -23,8 +23,8 @@ type inspected struct {
 	Layers    []layer         `json:"layers"`
 	Asks      []trust.Request `json:"asks"` // of a host, beyond what every container has
 	Config    image.Config    `json:"config"`
-	Fits      *bool           `json:"fits,omitempty"` // with --check
-	Findings  []fit.Finding   `json:"findings,omitempty"`
+	Fits      *bool           `json:"fits,omitempty"`    // with --check
+	Findings  []fit.Finding   `json:"findings,omitzero"` // likewise; empty if there are none
 }
 
 type layer struct {
