@@ -1,0 +1,101 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// TestCLIRestoreName restores under the name the container had, under another, and not under one that is taken or none.
+func TestCLIRestoreName(t *testing.T) {
+	_, b := pair(t)
+	f := freeze(t, []string{"count"}, "--push", "--plain-http")
+	other := f.id + "-other"
+	cleanup(t, b, f.id)
+	cleanup(t, b, other)
+	if out := must(t, b.Cryo(t.Context(), "restore", f.ref, "--plain-http")).Stdout; out != f.id+"\n" {
+		t.Errorf("restore printed %q", out)
+	}
+	goneOn(t, f.before, await(t, b, f.id))
+	refused(t, b, codeExists, f.id, "restore", f.ref)
+	refused(t, b, codeExists, f.id, "restore", f.ref, "--name", f.id)
+	refused(t, b, codeUsage, "no name", "restore", f.ref, "--name", "no name")
+	must(t, b.Cryo(t.Context(), "restore", f.ref, "--name", other))
+	for _, id := range []string{f.id, other} {
+		counts(t, b, id)
+	}
+}
+
+// TestCLIRestoreOwn treats a restored container as ctr's own, and takes it through a second generation.
+func TestCLIRestoreOwn(t *testing.T) {
+	a, b := pair(t)
+	f := freeze(t, []string{"count", "--memory", "8"}, "--push", "--plain-http")
+	cleanup(t, b, f.id)
+	must(t, b.Cryo(t.Context(), "restore", f.ref, "--plain-http"))
+	middle := await(t, b, f.id)
+	goneOn(t, f.before, middle)
+	for _, list := range [][]string{{"containers", "ls", "-q"}, {"tasks", "ls", "-q"}} {
+		if out := must(t, b.Ctr(t.Context(), list...)).Stdout; !slices.Contains(strings.Fields(out), f.id) {
+			t.Errorf("ctr %s does not list it:\n%s", strings.Join(list, " "), out)
+		}
+	}
+	if out := must(t, b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "x", f.id, "cat", "/etc/motd")).Stdout; out != "as in the image\n" {
+		t.Errorf("exec printed %q", out)
+	}
+	must(t, b.Ctr(t.Context(), "tasks", "pause", f.id))
+	must(t, b.Ctr(t.Context(), "tasks", "resume", f.id))
+
+	second := shared.registry.Reference("artifact/" + f.id + ":2")
+	away(t, second)
+	must(t, b.Cryo(t.Context(), "checkpoint", f.id, second, "--push", "--plain-http"))
+	must(t, b.Ctr(t.Context(), "tasks", "delete", f.id))
+	must(t, b.Ctr(t.Context(), "containers", "delete", f.id))
+	cleanup(t, a, f.id)
+	must(t, a.Cryo(t.Context(), "restore", second, "--plain-http"))
+	last := await(t, a, f.id)
+	goneOn(t, middle, last)
+	if last.State["sha256"] != f.before.State["sha256"] {
+		t.Errorf("memory was %v, is %v", f.before.State, last.State)
+	}
+	must(t, a.Ctr(t.Context(), "tasks", "kill", "--signal", "SIGKILL", f.id))
+	if r := must(t, a.Ctr(t.Context(), "tasks", "delete", f.id)); !strings.Contains(r.Stderr, "exit code 137") {
+		t.Errorf("ctr does not know how it ended:\n%s", r.Stderr)
+	}
+	must(t, a.Ctr(t.Context(), "containers", "delete", f.id))
+}
+
+// TestCLIRestoreStreams restores a process that had pipes as its streams with none given: it can still write, does not
+// read the end of its input, and can be frozen again.
+func TestCLIRestoreStreams(t *testing.T) {
+	a, b := pair(t)
+	id := name(t)
+	var s streams
+	task := created(t, a, id, cryoRuntime, nil, s.creator(a), nil, "workload", "terminal")
+	if err := task.Start(inDefault(t)); err != nil {
+		t.Fatal(err)
+	}
+	before := await(t, a, id)
+	refs := []string{shared.registry.Reference("artifact/" + id + ":1"), shared.registry.Reference("artifact/" + id + ":2")}
+	cleanup(t, b, id)
+	for i, h := range []*lab.Host{a, b} {
+		away(t, refs[i])
+		must(t, h.Cryo(t.Context(), "checkpoint", id, refs[i], "--push", "--plain-http"))
+		if i == 0 {
+			if err := b.Import(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			must(t, b.Cryo(t.Context(), "restore", refs[i], "--plain-http"))
+			after := await(t, b, id)
+			goneOn(t, before, after)
+			pid, _, err := b.Task(t.Context(), id)
+			stdout, linkErr := os.Readlink(fmt.Sprintf("/proc/%d/fd/1", pid))
+			if err != nil || linkErr != nil || !strings.HasPrefix(stdout, "pipe:") || after.State["ended"] != false {
+				t.Errorf("standard output is %s, end of standard input %v (%v, %v)", stdout, after.State["ended"], err, linkErr)
+			}
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package integration
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestCLIJSON has every command print JSON: one document, with these keys and no others, and nothing on standard error.
+func TestCLIJSON(t *testing.T) {
+	a, b := pair(t)
+	id, to := name(t), shared.registry.Reference("cli/json:1")
+	startImage(t, a, shared.image, id, nil, "workload", "count")
+	await(t, a, id)
+	away(t, to)
+	cleanup(t, b, id)
+	const moved = "digest reference"
+	for _, test := range []struct {
+		name, keys string // keys of the document, or of the first element of a list
+		onB        bool
+		args       []string
+	}{
+		{"checkpoint", "container digest dump freeze memory pack pushed reference rootfs running size", false, []string{"checkpoint", id, to}},
+		{"ls", "container created digest image memory reference size", false, []string{"ls"}},
+		{"inspect", "asks config digest layers reference size", false, []string{"inspect", to}},
+		{"inspect --check", "asks config digest findings fits layers reference size", false, []string{"inspect", to, "--check"}},
+		{"verify", "digest reference size", false, []string{"verify", to}},
+		{"push", moved, false, []string{"push", to, "--plain-http"}},
+		{"pull", moved, true, []string{"pull", to, "--plain-http"}},
+		{"restore", "container digest image namespace pid reference seconds warnings", true, []string{"restore", to, "--plain-http"}},
+		{"rm", "freed reference", false, []string{"rm", to}},
+		{"version", "config go platform version", false, []string{"version"}},
+		{"doctor", "detail name status", false, []string{"doctor"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			h := a
+			if test.onB {
+				h = b
+			}
+			r := must(t, h.Cryo(t.Context(), append(test.args, "--json")...))
+			if r.Stderr != "" {
+				t.Errorf("on standard error:\n%s", r.Stderr)
+			}
+			document := map[string]any{}
+			list := []map[string]any{}
+			into := any(&document)
+			if strings.HasPrefix(r.Stdout, "[") {
+				into = &list
+			}
+			if err := json.Unmarshal([]byte(r.Stdout), into); err != nil {
+				t.Fatalf("%v:\n%s", err, r.Stdout)
+			}
+			if len(list) > 0 {
+				document = list[0]
+			}
+			if keys := strings.Join(slices.Sorted(maps.Keys(document)), " "); keys != test.keys {
+				t.Errorf("keys are %s, want %s", keys, test.keys)
+			}
+		})
+	}
+	if out := must(t, a.Cryo(t.Context(), "--root", a.Dir+"/home/empty", "ls", "--json")).Stdout; out != "[]\n" {
+		t.Errorf("an empty store lists as %q", out)
+	}
+}
+
+// TestCLIText sees what people see: the important words are there.
+func TestCLIText(t *testing.T) {
+	a, _ := pair(t)
+	f := freeze(t, []string{"count", "--memory", "4"})
+	for _, test := range []struct {
+		args, words []string
+	}{
+		{[]string{"ls"}, []string{"REFERENCE", f.ref, f.id, f.digest.String()[:19]}},
+		{[]string{"ls", "-q"}, []string{f.ref}},
+		{[]string{"inspect", f.ref}, []string{f.digest.String(), shared.image, "workload", "segment-00000", "Needs:"}},
+		{[]string{"inspect", f.ref, "--check"}, []string{f.ref + " fits this host"}},
+		{[]string{"inspect", f.digest.String()}, []string{f.digest.String()}},
+		{[]string{"verify", f.ref}, []string{f.digest.String(), "as they should be"}},
+		{[]string{"version"}, []string{"cryo 0.1.0", "go1.", "linux/"}},
+		{[]string{"doctor"}, []string{"kernel", "criu", "runc", "containerd", "cgroups", "gpu"}},
+		{[]string{"rm", f.ref}, []string{"removed " + f.ref, "MiB freed"}},
+	} {
+		out := must(t, a.Cryo(t.Context(), test.args...)).Stdout
+		for _, word := range test.words {
+			if !strings.Contains(out, word) {
+				t.Errorf("%s does not say %q:\n%s", strings.Join(test.args, " "), word, out)
+			}
+		}
+	}
+}
