@@ -44,17 +44,30 @@ func processes(t *testing.T, h *lab.Host) (found []process) {
 	return found
 }
 
-// find waits for a process of a host by its command, for at most some seconds; 0 if there is none.
-func find(t *testing.T, h *lab.Host, command string) (pid int) {
+// find waits for a process of a host, for at most some seconds; 0 if there is none.
+func find(t *testing.T, h *lab.Host, is func(process) bool) (pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		for _, p := range processes(t, h) {
-			if p.command == command {
+			if is(p) {
 				return p.pid
 			}
 		}
 	}
 	return 0
+}
+
+// dumping tells whether a process is the CRIU of a dump for the cryo command, whose working directory is that command's.
+func dumping(h *lab.Host) func(process) bool {
+	return func(p process) bool {
+		dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
+		return err == nil && p.command == "criu" && strings.HasPrefix(dir, filepath.Join(h.CryoRoot(), "work")+"/")
+	}
+}
+
+// called tells whether a process has a command.
+func called(command string) func(process) bool {
+	return func(p process) bool { return p.command == command }
 }
 
 // kill ends a process with SIGKILL; one that has ended by itself is no error.

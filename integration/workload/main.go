@@ -38,19 +38,21 @@ type kind struct {
 
 // kinds are the subcommands.
 var kinds = map[string]kind{
-	"count":    {"counts on stdout and holds memory", startCount},
-	"files":    {"has files open: read, deleted, renamed, growing, locked", startFiles},
-	"identity": {"knows its ids, capabilities, limits, environment", startIdentity},
-	"oom":      {"allocates memory until it is killed", startOOM},
-	"pipes":    {"has data in pipes and sockets", startPipes},
-	"region":   {"is count whose memory changes in runs of pages", startRegion},
-	"rootfs":   {"changes the root file system in all ways", startRootFS},
-	"shm":      {"has shared memory", startSharedMemory},
-	"tcp":      {"listens on TCP and has a connection", startTCP},
-	"terminal": {"echoes the lines of its terminal or standard input", startTerminal},
-	"tree":     {"has many processes and threads", startTree},
-	"unixsock": {"has unix sockets", startUnixSockets},
-	"volumes":  {"has written files in mounted directories", startVolumes},
+	"count":      {"counts on stdout and holds memory", startCount},
+	"files":      {"has files open: read, deleted, renamed, growing, locked", startFiles},
+	"identity":   {"knows its ids, capabilities, limits, environment", startIdentity},
+	"oom":        {"allocates memory until it is killed", startOOM},
+	"overlay":    {"replaces what the image has, also while it is open", startOverlay},
+	"pipes":      {"has data in pipes and sockets", startPipes},
+	"region":     {"is count whose memory changes in runs of pages", startRegion},
+	"rootfs":     {"changes the root file system in all ways", startRootFS},
+	"shm":        {"has shared memory", startSharedMemory},
+	"tcp":        {"listens on TCP and has a connection", startTCP},
+	"terminal":   {"echoes the lines of its terminal or standard input", startTerminal},
+	"tree":       {"has many processes and threads", startTree},
+	"undumpable": {"holds what CRIU refuses", startUndumpable},
+	"unixsock":   {"has unix sockets", startUnixSockets},
+	"volumes":    {"has written files in mounted directories", startVolumes},
 }
 
 // count goes up ten times a second.

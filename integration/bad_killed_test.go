@@ -1,0 +1,117 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// duringDump starts a checkpoint that leaves a container running, calls do once CRIU is at work, and gives the result.
+func duringDump(t *testing.T, h *lab.Host, id, ref string, do func(criu int), flags ...string) lab.Result {
+	t.Helper()
+	ended := make(chan lab.Result, 1)
+	go func() {
+		ended <- h.Cryo(t.Context(), append([]string{"checkpoint", id, ref, "--leave-running"}, flags...)...)
+	}()
+	criu := find(t, h, dumping(h))
+	if criu == 0 {
+		t.Fatalf("no dump: %v", <-ended)
+	}
+	do(criu)
+	select {
+	case r := <-ended:
+		return r
+	case <-time.After(40 * time.Second):
+		t.Fatal("the checkpoint hangs")
+		return lab.Result{}
+	}
+}
+
+// TestBadKilledDump kills CRIU or runc some times at random moments of a dump: the container runs on.
+func TestBadKilledDump(t *testing.T) {
+	a, _ := pair(t)
+	id, ref := name(t), "bad/killed:1"
+	start(t, a, id, nil, "workload", "count", "--memory", "128")
+	forget(t, a, ref)
+	for victim, is := range map[string]func(process) bool{"criu": dumping(a), "runc": called("runc")} {
+		t.Run(victim, func(t *testing.T) {
+			before := trace(t, a)
+			hits := 0
+			for range breaks {
+				wait := time.Duration(rand.Int64N(int64(250 * time.Millisecond)))
+				r := duringDump(t, a, id, ref, func(int) {
+					time.Sleep(wait)
+					if pid := find(t, a, is); pid != 0 {
+						kill(t, pid)
+					}
+				})
+				if r.Code != 0 {
+					hits++
+					refusal(t, r, codeAborted, "the container runs on")
+				}
+				counts(t, a, id)
+				a.Cryo(t.Context(), "rm", ref)
+				wantTrace(t, a, before)
+				if t.Failed() {
+					t.Fatalf("killed %s after %s", victim, wait)
+				}
+			}
+			t.Logf("%d of %d dumps were hit", hits, breaks)
+			if hits == 0 {
+				t.Error("no dump was hit")
+			}
+		})
+	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+}
+
+// TestBadKilledShim kills the shim during a dump: the container is lost, is reported so, and nothing of it is left.
+func TestBadKilledShim(t *testing.T) {
+	a, _ := pair(t)
+	before := trace(t, a)
+	for range 3 {
+		id, ref := name(t), "bad/killed:2"
+		start(t, a, id, nil, "workload", "count", "--memory", "128")
+		shim := find(t, a, called("containerd-shim"))
+		r := duringDump(t, a, id, ref, func(int) {
+			time.Sleep(time.Duration(rand.Int64N(int64(150 * time.Millisecond))))
+			kill(t, shim)
+		})
+		if r.Code != 0 {
+			refusal(t, r, codeLost, "lost")
+		}
+		eventually(t, "end of the container", 10*time.Second, func() bool {
+			_, status, err := a.Task(t.Context(), id)
+			return err == nil && status != "RUNNING" && status != "PAUSED"
+		})
+		remove(t.Context(), a, id)
+		a.Cryo(t.Context(), "rm", ref)
+		wantTrace(t, a, before)
+	}
+}
+
+// TestBadKilledDaemon kills containerd during a dump and starts it again: the container runs on.
+func TestBadKilledDaemon(t *testing.T) {
+	h := newHost(t, "bad-daemon", lab.HostOptions{})
+	id, ref := name(t), "bad/killed:3"
+	start(t, h, id, nil, "workload", "count", "--memory", "128")
+	forget(t, h, ref)
+	before := trace(t, h)
+	r := duringDump(t, h, id, ref, func(int) {
+		if err := h.StopDaemon(syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+	})
+	refusal(t, r, codeUnavailable, "")
+	if err := h.StartDaemon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	counts(t, h, id)
+	swept(t, h)
+	wantTrace(t, h, without(before, []string{""}, []string{"process "}), "process ")
+	must(t, h.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	counts(t, h, id)
+}

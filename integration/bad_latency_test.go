@@ -1,0 +1,55 @@
+package integration
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+)
+
+// TestBadLatency asks for the state of a container of 1 GiB while it is dumped. The answer shall come within 100 ms; as
+// other programs share the machine, the test allows more and prints the figure.
+func TestBadLatency(t *testing.T) {
+	const limit = time.Second
+	a, _ := pair(t)
+	id, ref := name(t), "bad/latency:1"
+	start(t, a, id, nil, "workload", "count", "--memory", "1024")
+	forget(t, a, ref)
+	c, err := a.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	ctx := namespaces.WithNamespace(t.Context(), "default")
+	container, err := c.LoadContainer(ctx, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	task, err := container.Task(ctx, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var states, lists []time.Duration
+	r := duringDump(t, a, id, ref, func(criu int) {
+		for syscall.Kill(criu, 0) == nil {
+			began := time.Now()
+			if _, err := task.Status(ctx); err != nil {
+				t.Error(err)
+			}
+			states = append(states, time.Since(began))
+			if len(states)%20 == 1 {
+				lists = append(lists, must(t, a.Ctr(ctx, "tasks", "ls")).Elapsed)
+			}
+		}
+	})
+	must(t, r)
+	counts(t, a, id)
+	worst, worstList := slices.Max(states), slices.Max(lists)
+	t.Logf("State: worst of %d answers during the dump %s; ctr tasks ls: worst of %d runs %s", len(states), worst, len(lists), worstList)
+	t.Log(r.Stdout)
+	if worst > limit || worstList > limit {
+		t.Errorf("more than %s", limit)
+	}
+}

@@ -1,0 +1,43 @@
+package integration
+
+import (
+	"testing"
+	"time"
+)
+
+// TestBadTwo takes two snapshots of one container at once: one of them is refused, and changes nothing of the other.
+func TestBadTwo(t *testing.T) {
+	a, _ := pair(t)
+	id, first, second := name(t), "bad/two:1", "bad/two:2"
+	start(t, a, id, nil, "workload", "count", "--memory", "128")
+	forget(t, a, first)
+	r := duringDump(t, a, id, first, func(int) {
+		refusal(t, a.Cryo(t.Context(), "checkpoint", id, second, "--leave-running"), codePrecondition, "another checkpoint of this container is under way")
+	})
+	must(t, r)
+	must(t, a.Cryo(t.Context(), "verify", first))
+	counts(t, a, id)
+}
+
+// TestBadKill kills a container during its checkpoint: it ends soon, and the checkpoint says so.
+func TestBadKill(t *testing.T) {
+	a, _ := pair(t)
+	id, ref := name(t), "bad/kill:1"
+	start(t, a, id, nil, "workload", "count", "--memory", "256")
+	before := trace(t, a)
+	forget(t, a, ref)
+	started := time.Now()
+	r := duringDump(t, a, id, ref, func(int) {
+		started = time.Now()
+		must(t, a.Ctr(t.Context(), "tasks", "kill", "--signal", "KILL", id))
+	})
+	t.Logf("the checkpoint ended after %s: exit code %d: %s", time.Since(started), r.Code, r.Stderr)
+	if r.Code != codeAborted && r.Code != codeLost {
+		t.Errorf("exit code %d", r.Code)
+	}
+	eventually(t, "end of the container", 10*time.Second, func() bool {
+		_, status, err := a.Task(t.Context(), id)
+		return err == nil && status == "STOPPED"
+	})
+	wantTrace(t, a, without(before, nil, []string{"process ", "task ", "cgroup ", "mount "}), "process ", "task ", "cgroup ", "mount ")
+}
