@@ -51,14 +51,14 @@ func tomlOptions(o *runtimeoptions.Options) (*options.Options, error) {
 		NoPivotRoot   bool
 		NoNewKeyring  bool
 		ShimCgroup    string
-		IoUid         uint32 //nolint:revive // the key's name
-		IoGid         uint32 //nolint:revive // the key's name
+		IoUID         uint32
+		IoGID         uint32
 		BinaryName    string
 		Root          string
 		SystemdCgroup bool
 		CriuImagePath string
 		CriuWorkPath  string
-		TypeUrl       string //nolint:revive // CRI's own, tells the type
+		TypeURL       string // CRI's own, tells the type
 		ConfigPath    string // CRI's own
 	}
 	if err := toml.NewDecoder(bytes.NewReader(body)).DisallowUnknownFields().Decode(&t); err != nil {
@@ -72,8 +72,8 @@ func tomlOptions(o *runtimeoptions.Options) (*options.Options, error) {
 		NoPivotRoot:   t.NoPivotRoot,
 		NoNewKeyring:  t.NoNewKeyring,
 		ShimCgroup:    t.ShimCgroup,
-		IoUid:         t.IoUid,
-		IoGid:         t.IoGid,
+		IoUid:         t.IoUID,
+		IoGid:         t.IoGID,
 		BinaryName:    t.BinaryName,
 		Root:          t.Root,
 		SystemdCgroup: t.SystemdCgroup,
