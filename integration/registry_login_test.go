@@ -91,3 +91,22 @@ func forgetAll(t *testing.T, h *lab.Host) {
 		must(t, h.Cryo(ctx, "rm", ref))
 	}
 }
+
+// TestRegistryTokenRefused knocks at a token service without a login, and with a wrong one.
+func TestRegistryTokenRefused(t *testing.T) {
+	a, _ := pair(t)
+	f := freeze(t, []string{"count"})
+	r := newRegistry(t, "tokens", lab.RegistryOptions{Auth: lab.Token})
+	to := r.Reference("snapshots/refused:1")
+	for _, test := range []struct {
+		words string
+		flags []string
+	}{
+		{"wants a login", nil},
+		{"refuses the password", []string{"--user", lab.User + ":guess"}},
+	} {
+		flags := append([]string{"--plain-http"}, test.flags...)
+		refused(t, a, codeDenied, test.words, append([]string{"push", f.ref, to}, flags...)...)
+		refused(t, a, codeDenied, test.words, append([]string{"pull", to}, flags...)...)
+	}
+}
