@@ -45,6 +45,11 @@ func (r *repo) classify(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case isRealm(err):
+		if errors.As(err, &uerr) {
+			err = uerr.Err
+		}
+		return &TokenServiceError{Host: host, Err: err}
 	case errors.As(err, &answer):
 		return r.classifyAnswer(answer)
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
@@ -128,6 +133,10 @@ func isPlain(err error) bool {
 	var record tls.RecordHeaderError
 	return errors.As(err, &record) || strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
+
+// isRealm says whether oras-go refuses the token service that a registry names, to keep passwords from those who could only
+// want them (https://github.com/oras-project/oras-go/security/advisories/GHSA-xf85-363p-868w). The error has no type.
+func isRealm(err error) bool { return strings.Contains(err.Error(), "bearer realm") }
 
 func isNetwork(err error) bool {
 	var n net.Error

@@ -80,7 +80,7 @@ func (e *CertificateError) Unwrap() []error { return []error{errdefs.ErrUnavaila
 
 // Hint says where to put the authority's certificate.
 func (e *CertificateError) Hint() string {
-	return fmt.Sprintf("give the certificate of its authority with --ca-file or put it at %s/%s/ca.crt", dockerCerts, e.Host)
+	return fmt.Sprintf("give the certificate of its authority with --tlscacert or put it at %s/%s/ca.crt", dockerCerts, e.Host)
 }
 
 // CAFileError says that a file with certificates or keys cannot be used. It is an errdefs.ErrInvalidArgument.
@@ -134,6 +134,23 @@ func (e *AuthError) Hint() string {
 		return fmt.Sprintf("check the name %s and that user %s may read and write there", e.Repo, e.User)
 	}
 	return fmt.Sprintf("log in with `docker login %s` or `nerdctl login %s`, as the user that runs cryo, and check the name", e.Host, e.Host)
+}
+
+// TokenServiceError says that the registry sends us with our password to a service that we do not trust with it. It is an
+// errdefs.ErrPermissionDenied.
+type TokenServiceError struct {
+	Host string
+	Err  error
+}
+
+func (e *TokenServiceError) Error() string {
+	return fmt.Sprintf("registry %s names a token service that gets no password: %v", e.Host, e.Err)
+}
+func (e *TokenServiceError) Unwrap() []error { return []error{errdefs.ErrPermissionDenied, e.Err} }
+
+// Hint says which services are trusted.
+func (e *TokenServiceError) Hint() string {
+	return "a token service must speak HTTPS if the registry does, and must have the registry's own host name or a public address"
 }
 
 // CredentialsError says that Docker's credential store cannot be read. It is an errdefs.ErrFailedPrecondition.

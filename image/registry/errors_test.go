@@ -53,6 +53,25 @@ func auths(f *fake, user, password string) string {
 	return fmt.Sprintf(`{"auths":{%q:{"auth":%q}}}`, strings.TrimPrefix(f.URL, "http://"), base64.StdEncoding.EncodeToString([]byte(user+":"+password)))
 }
 
+// TestTokenService meets registries that send us, with our password, to where no token service should be.
+func TestTokenService(t *testing.T) {
+	for _, realm := range []string{"http://169.254.169.254/token", "http://10.1.2.3/token", "ftp://example.com/token"} {
+		f := newFake(t)
+		dockerConfig(t, auths(f, "alice", "right"))
+		src, d := pushed(t, f, "p:1", spec(1, 1))
+		f.fault = func(w http.ResponseWriter, _ *http.Request) bool {
+			w.Header().Set("WWW-Authenticate", fmt.Sprintf("Bearer realm=%q,service=s", realm))
+			refuse(w, http.StatusUnauthorized, "UNAUTHORIZED")
+			return true
+		}
+		err := Push(t.Context(), src, f.ref("p:2"), d, fast())
+		var refused *TokenServiceError
+		if !errors.As(err, &refused) || !errdefs.IsPermissionDenied(err) || refused.Hint() == "" {
+			t.Errorf("%s: %v", realm, err)
+		}
+	}
+}
+
 func TestBasicAuth(t *testing.T) {
 	f := newFake(t)
 	dockerConfig(t, "")
