@@ -60,6 +60,7 @@ func TestStockRestoredTask(t *testing.T) {
 	a, _ := pair(t)
 	id, ref := name(t), "cryo.test/"+name(t)
 	start(t, a, id, nil, "workload", "count", "--memory", "8")
+	eventually(t, "the count is past 1", 10*time.Second, func() bool { return await(t, a, id).Count > 1 })
 	before := stockCheckpoint(t, a, id, ref)
 
 	c, ctx := client(t, a), inDefault(t)
