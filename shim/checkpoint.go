@@ -69,6 +69,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if err != nil {
 		return err
 	}
+	criuOptions.LinkRemap = true
 	if err := criuOptions.WriteFile(c.bundle.criuConfig()); err != nil {
 		return err
 	}

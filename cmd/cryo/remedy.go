@@ -11,6 +11,7 @@ var remedies = []struct{ words, hint string }{
 	{"External socket is used", "the container is connected to a unix socket outside of it: close that connection, or allow it with --ext-unix-sk if the other host has the socket too"},
 	{"Can't dump ghost file", "the container holds a large deleted file open: raise ghost-limit of [dump] in the configuration file"},
 	{"Can't retrieve FDs from socket", "the container has an io_uring, most likely, which CRIU does not know: have its program do without, such as Node.js with UV_USE_IO_URING=0 in its environment"},
+	{"its name is gone, and the file has another one", "have the program close the file, or open it by its new name"},
 	{"Can't get rlimit", "CRIU reads the limits of other users' processes only with CAP_SYS_RESOURCE: give it to containerd"},
 	{"has bad size", "a mounted file is not as it was: copy the mount's files as they were when the snapshot was taken"},
 	{"has bad mode", "a mounted file is not as it was: copy the mount's files with their permissions"},

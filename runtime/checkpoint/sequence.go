@@ -87,6 +87,11 @@ func run(ctx context.Context, c Container, r Request) (result Result, err error)
 	if err := criu.CheckImages(dump.Images); err != nil {
 		return result, err
 	}
+	if !dump.Exit {
+		if err := criu.CheckLinks(dump.Images); err != nil {
+			return result, err
+		}
+	}
 	record := criu.Record{TCPEstablished: dump.TCPEstablished, FileLocks: dump.FileLocks, ExternalSockets: dump.ExternalSockets}
 	if err := criu.WriteRecord(dump.Images, record); err != nil {
 		return result, err

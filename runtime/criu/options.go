@@ -25,6 +25,7 @@ type Options struct {
 	TCPEstablished  bool
 	FileLocks       bool
 	ExternalSockets bool
+	LinkRemap       bool // dump files that are open by a name that is gone, but have another; also files of overlayfs's lower layers
 	// Include is a configuration file whose contents come last, and so win: the user's own.
 	Include string
 }
@@ -68,6 +69,7 @@ func (o Options) Encode() ([]byte, error) {
 		{"tcp-established", o.TCPEstablished},
 		{"file-locks", o.FileLocks},
 		{"ext-unix-sk", o.ExternalSockets},
+		{"link-remap", o.LinkRemap},
 	}
 	for _, f := range flags {
 		if f.set {

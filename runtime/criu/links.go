@@ -1,0 +1,86 @@
+package criu
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/fdinfo"
+	remap "github.com/checkpoint-restore/go-criu/v7/crit/images/remap-file-path"
+	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
+)
+
+// LinkedError says that a file is open by a name that is gone, while it has another one. CRIU gives such a file a name of
+// its own for the restore, but takes it away again at the end of a dump that leaves the processes. Its kind is
+// FailedPrecondition.
+type LinkedError struct{ Path string }
+
+func (e *LinkedError) Error() string {
+	return fmt.Sprintf("%s is open, its name is gone, and the file has another one", e.Path)
+}
+
+// Hint says what to do.
+func (e *LinkedError) Hint() string {
+	return "have the program close the file or open it by its new name"
+}
+
+// Is makes the error one of kind FailedPrecondition.
+func (e *LinkedError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+
+// CheckLinks returns a [*LinkedError] if the dump in dir, which left the processes, has a file that its restore would not find.
+func CheckLinks(dir string) error {
+	var linked *remap.RemapFilePathEntry
+	err := eachRecord(dir, "remap-fpath.img", func(data []byte) error {
+		var r remap.RemapFilePathEntry
+		if err := proto.Unmarshal(data, &r); err != nil {
+			return err
+		}
+		if r.GetRemapType() == remap.RemapType_LINKED {
+			linked = &r
+		}
+		return nil
+	})
+	if err != nil || linked == nil {
+		return err
+	}
+	e := &LinkedError{Path: "a file"}
+	err = eachRecord(dir, "files.img", func(data []byte) error {
+		var f fdinfo.FileEntry
+		if err := (proto.UnmarshalOptions{AllowPartial: true}).Unmarshal(data, &f); err != nil {
+			return err
+		}
+		if f.GetReg() != nil && f.GetReg().GetId() == linked.GetOrigId() {
+			e.Path = "/" + f.GetReg().GetName()
+		}
+		return nil
+	})
+	return errors.Join(err, e)
+}
+
+// eachRecord reads an image that CRIU has just written: two magic numbers, then records, each with its length before it.
+// Source: CRIU, criu/image.c and criu/protobuf.c. A file that is not there has none.
+func eachRecord(dir, name string, f func(data []byte) error) error {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read CRIU's images: %w", err)
+	}
+	const word, head = 4, 8
+	for at := head; at < len(data); {
+		if len(data)-at < word || int64(binary.LittleEndian.Uint32(data[at:])) > int64(len(data)-at-word) {
+			return fmt.Errorf("read CRIU's image %s: it ends within a record: %w", name, errdefs.ErrDataLoss)
+		}
+		end := at + word + int(binary.LittleEndian.Uint32(data[at:]))
+		if err := f(data[at+word : end]); err != nil {
+			return fmt.Errorf("read CRIU's image %s: %w: %w", name, err, errdefs.ErrDataLoss)
+		}
+		at = end
+	}
+	return nil
+}
