@@ -18,6 +18,8 @@ type Container interface {
 	Pause(ctx context.Context) error
 	Thaw(ctx context.Context) error
 	Kill(ctx context.Context) error
+	// Silence makes connections end without a word to their peers when the frozen container is killed.
+	Silence(ctx context.Context) error
 	Checkpoint(ctx context.Context, d runc.Dump) error
 }
 
@@ -114,6 +116,11 @@ func hold(ctx context.Context, c Container, r Request, start time.Time, dump tim
 	}
 	switch decision {
 	case Kill:
+		if r.Dump.TCPEstablished {
+			if err := c.Silence(ctx); err != nil {
+				return false, err
+			}
+		}
 		return true, undo(ctx, c.Kill)
 	case Resume:
 		if r.Frozen {

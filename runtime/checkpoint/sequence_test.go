@@ -30,9 +30,10 @@ func (f *fake) do(step string) error {
 	return nil
 }
 
-func (f *fake) Pause(context.Context) error { return f.do("pause") }
-func (f *fake) Thaw(context.Context) error  { return f.do("thaw") }
-func (f *fake) Kill(context.Context) error  { return f.do("kill") }
+func (f *fake) Pause(context.Context) error   { return f.do("pause") }
+func (f *fake) Thaw(context.Context) error    { return f.do("thaw") }
+func (f *fake) Kill(context.Context) error    { return f.do("kill") }
+func (f *fake) Silence(context.Context) error { return f.do("silence") }
 func (f *fake) Checkpoint(_ context.Context, d runc.Dump) error {
 	step := "dump"
 	if d.Exit {
@@ -67,6 +68,7 @@ func TestRun(t *testing.T) {
 		fail   string
 		frozen bool
 		exit   bool
+		tcp    bool
 		hold   *holder
 		want   []string
 		err    bool
@@ -78,6 +80,9 @@ func TestRun(t *testing.T) {
 		{name: "paused by the client, dump fails", frozen: true, fail: "dump", want: []string{"dump"}, err: true},
 		{name: "held, resume", hold: &holder{decision: Resume}, want: []string{"pause", "dump", "held", "thaw"}},
 		{name: "held, kill", exit: true, hold: &holder{decision: Kill}, want: []string{"pause", "dump", "held", "kill"}},
+		{name: "held, kill with connections", tcp: true, hold: &holder{decision: Kill}, want: []string{"pause", "dump", "held", "silence", "kill"}},
+		{name: "held, connections not silenced", tcp: true, fail: "silence", hold: &holder{decision: Kill}, want: []string{"pause", "dump", "held", "silence", "thaw"}, err: true},
+		{name: "held, resume with connections", tcp: true, hold: &holder{decision: Resume}, want: []string{"pause", "dump", "held", "thaw"}},
 		{name: "held, paused before", frozen: true, hold: &holder{decision: Resume}, want: []string{"dump", "held"}},
 		{name: "held, pause fails", fail: "pause", hold: &holder{}, want: []string{"pause", "thaw"}, err: true},
 		{name: "held, dump fails", fail: "dump", hold: &holder{}, want: []string{"pause", "dump", "thaw"}, err: true},
@@ -88,7 +93,7 @@ func TestRun(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			f := &fake{fail: test.fail}
-			r := Request{ID: "c", Frozen: test.frozen, Alive: func() bool { return !f.dead }, Dump: runc.Dump{Images: t.TempDir(), Exit: test.exit}}
+			r := Request{ID: "c", Frozen: test.frozen, Alive: func() bool { return !f.dead }, Dump: runc.Dump{Images: t.TempDir(), Exit: test.exit, TCPEstablished: test.tcp}}
 			if test.hold != nil {
 				test.hold.f = f
 				r.Hold = *test.hold

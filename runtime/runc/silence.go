@@ -1,0 +1,99 @@
+package runc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// States of tcp_info, from Linux, include/net/tcp_states.h.
+const (
+	tcpClosed    = 7
+	tcpListening = 10
+)
+
+// repairOff ends repair mode without sending anything: TCP_REPAIR_OFF_NO_WP of Linux, include/uapi/linux/tcp.h.
+const repairOff = -1
+
+// Silence makes the TCP connections of a frozen container end without a word to their peers when it is killed, so that
+// they can go on elsewhere. It puts them into repair mode, as CRIU does (https://criu.org/TCP_connection). If it fails,
+// connections are as before.
+func (c Container) Silence(ctx context.Context) (err error) {
+	pids, err := c.Runtime.Ps(ctx, c.ID)
+	if err != nil {
+		return c.explain("ps", err)
+	}
+	var silent []int
+	defer func() {
+		for _, fd := range silent {
+			if err != nil {
+				err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_TCP, unix.TCP_REPAIR, repairOff))
+			}
+			_ = unix.Close(fd) // a copy
+		}
+	}()
+	seen := map[string]bool{}
+	for _, pid := range pids {
+		fds, err := silence(pid, seen)
+		silent = append(silent, fds...)
+		if err != nil {
+			return fmt.Errorf("silence connections of process %d: %w", pid, err)
+		}
+	}
+	return nil
+}
+
+// silence gives copies of the connections of a process that it has put into repair mode. Sockets in seen are left alone.
+func silence(pid int, seen map[string]bool) (silent []int, err error) {
+	process, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open process: %w", err)
+	}
+	defer unix.Close(process)
+	links, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "fd/*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, link := range links {
+		target, err := os.Readlink(link)
+		if err != nil {
+			return silent, fmt.Errorf("look at descriptors: %w", err)
+		}
+		if !strings.HasPrefix(target, "socket:") || seen[target] {
+			continue
+		}
+		seen[target] = true
+		fd, err := strconv.Atoi(filepath.Base(link))
+		if err != nil {
+			return silent, err
+		}
+		socket, err := unix.PidfdGetfd(process, fd, 0)
+		if err != nil {
+			return silent, fmt.Errorf("get descriptor %d: %w", fd, err)
+		}
+		if !connected(socket) {
+			_ = unix.Close(socket)
+			continue
+		}
+		if err := unix.SetsockoptInt(socket, unix.SOL_TCP, unix.TCP_REPAIR, 1); err != nil {
+			return silent, errors.Join(fmt.Errorf("put descriptor %d into repair mode: %w", fd, err), unix.Close(socket))
+		}
+		silent = append(silent, socket)
+	}
+	return silent, nil
+}
+
+// connected tells whether a socket is of TCP and would tell its peer of its end.
+func connected(socket int) bool {
+	if protocol, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_PROTOCOL); err != nil || protocol != unix.IPPROTO_TCP {
+		return false
+	}
+	info, err := unix.GetsockoptTCPInfo(socket, unix.SOL_TCP, unix.TCP_INFO)
+	return err == nil && info.State != tcpListening && info.State != tcpClosed
+}
