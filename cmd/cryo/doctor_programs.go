@@ -112,11 +112,20 @@ func checkCRIU(ctx context.Context, p *patient) []examined {
 		return found("criu", trouble, hintOf(&criu.MissingError{}), "%s at %s is older than %s", version, path, criu.Minimum)
 	}
 	all := found("criu", good, "", "%s at %s", version, path)
+	if !criu.AtLeast(version, criu.ForSockets) && criu.AtLeast(kernelRelease(p.root), criu.SocketsKernel) {
+		all = found("criu", worry, hintOf(&criu.MissingError{}), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
+	}
 	out, err := criuCheck(ctx, path)
 	if err != nil {
 		return append(all, found("criu check", trouble, "use a kernel with CONFIG_CHECKPOINT_RESTORE and what else criu check names", "%s", out)...)
 	}
 	return append(all, found("criu check", good, "", "%s", out)...)
+}
+
+// kernelRelease gives the release of the running kernel; nothing where /proc does not tell.
+func kernelRelease(root string) string {
+	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease")) // doctor says what is wrong with /proc
+	return strings.TrimSpace(string(release))
 }
 
 // criuCheck has CRIU look at the kernel, and gives what it says of it, in one line.

@@ -10,6 +10,13 @@ import (
 // Minimum is the oldest CRIU that cryo works with: what older ones lack on current kernels was not tried.
 const Minimum = "4.1"
 
+// Linux 6.16 took a socket option away that CRIU before 4.2 wants of every TCP and UDP socket (SO_PASSCRED, now only of
+// unix sockets): from [SocketsKernel] on, [ForSockets] is needed to dump containers with such sockets.
+const (
+	ForSockets    = "4.2"
+	SocketsKernel = "6.16"
+)
+
 // MissingError says that CRIU is not there, or too old. Its kind is FailedPrecondition.
 type MissingError struct {
 	Path    string // what was tried

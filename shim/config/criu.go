@@ -13,7 +13,8 @@ import (
 // privateCRIU is where contrib/criu/install puts CRIU on distributions whose own does not run.
 const privateCRIU = "/opt/cryo/criu/bin/criu"
 
-// FindCRIU gives the criu binary to use: the configured one, the one in PATH, or the private one.
+// FindCRIU gives the criu binary to use: the configured one, the one in PATH, or the private one, which also goes before
+// one in PATH that is too old.
 func (c Config) FindCRIU() (string, error) {
 	if c.CRIU != "" {
 		if _, err := os.Stat(c.CRIU); err != nil {
@@ -22,10 +23,11 @@ func (c Config) FindCRIU() (string, error) {
 		return c.CRIU, nil
 	}
 	path, err := exec.LookPath("criu")
-	if err == nil {
+	_, statErr := os.Stat(privateCRIU)
+	switch {
+	case err == nil && (statErr != nil || criu.Check(path) == nil):
 		return path, nil
-	}
-	if _, statErr := os.Stat(privateCRIU); statErr == nil {
+	case statErr == nil:
 		return privateCRIU, nil
 	}
 	return "", &criu.MissingError{Path: "criu", Err: err}
@@ -47,13 +49,10 @@ func (c Config) ExportPath() error {
 	if err != nil {
 		return nil
 	}
-	dir := filepath.Dir(path)
-	for _, d := range filepath.SplitList(os.Getenv("PATH")) {
-		if d == dir {
-			return nil
-		}
+	if first, err := exec.LookPath("criu"); err == nil && first == path {
+		return nil
 	}
-	return os.Setenv("PATH", strings.TrimSuffix(dir+string(filepath.ListSeparator)+os.Getenv("PATH"), string(filepath.ListSeparator)))
+	return os.Setenv("PATH", strings.TrimSuffix(filepath.Dir(path)+string(filepath.ListSeparator)+os.Getenv("PATH"), string(filepath.ListSeparator)))
 }
 
 // CRIUOptions are the options of every dump and restore.
