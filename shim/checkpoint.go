@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/runc/options"
@@ -111,6 +112,9 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		request.Hold = conversation
 	}
 	result, err := checkpoint.Run(ctx, c.runtime, request)
+	if err == nil && (result.Killed || request.Hold == nil && o.Exit) {
+		s.awaitEnd(ctx, id)
+	}
 	if conversation != nil {
 		conversation.End(result, err)
 	}
@@ -129,6 +133,19 @@ func alive(pid int) bool {
 	}
 	_, state, _ := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" "))
 	return !bytes.HasPrefix(state, []byte("Z")) && !bytes.HasPrefix(state, []byte("X"))
+}
+
+// endTime bounds how long a container that was ended may take to be known as stopped.
+const endTime = 10 * time.Second
+
+// awaitEnd waits until the container is stopped for everybody who asks, so that it can be deleted at once.
+func (s *service) awaitEnd(ctx context.Context, id string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	_, err := s.TTRPCTaskService.Wait(ctx, &taskAPI.WaitRequest{ID: id})
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("wait for the end of a container that was ended after its checkpoint")
+	}
 }
 
 // criuOptions are the configured options with what the container's creator has asked of CRIU.
