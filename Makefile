@@ -63,11 +63,11 @@ test: deps unit integration ## run the unit tests and the integration tests
 
 .PHONY: unit
 unit: ## run the unit tests
-	$(GO) test $(TESTFLAGS) $(UNIT)
+	@$(GO) test $(TESTFLAGS) $(UNIT)
 
 .PHONY: integration
 integration: deps build tools ## run the integration tests: real containerds, runc, CRIU and registries (as root)
-	$(GO) test -count=1 -timeout 45m $(TESTFLAGS) ./integration
+	@$(GO) test -count=1 -timeout 45m $(TESTFLAGS) ./integration
 
 .PHONY: lint
 lint: tools ## check formatting, go vet, staticcheck and the syntax of scripts
