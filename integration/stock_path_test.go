@@ -16,6 +16,7 @@ import (
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/pkg/archive"
 	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -169,7 +170,7 @@ func packCheckpoint(t *testing.T, c *containerd.Client, dir string) ocispec.Desc
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Commit(ctx, size, digester.Digest()); err != nil {
+	if err := w.Commit(ctx, size, digester.Digest()); err != nil && !errdefs.IsAlreadyExists(err) {
 		t.Fatal(err)
 	}
 	return ocispec.Descriptor{MediaType: images.MediaTypeContainerd1Checkpoint, Digest: digester.Digest(), Size: size}
