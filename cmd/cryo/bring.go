@@ -38,11 +38,6 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	defer closing(ctx, "containerd", client)
-	if f.name != "" {
-		if err := a.checkName(ctx, client, f.name); err != nil {
-			return err // before anything is fetched
-		}
-	}
 	work, err := s.Work(ctx)
 	if err != nil {
 		return err
@@ -50,6 +45,14 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	defer closing(ctx, "work", work)
 	if err := mountIn(work.Dir); err != nil {
 		return err
+	}
+	if err := removeAbandoned(ctx, client, work.Dir); err != nil {
+		a.warn("%v", err)
+	}
+	if f.name != "" {
+		if err := a.checkName(ctx, client, f.name); err != nil {
+			return err // before anything is fetched
+		}
 	}
 	ref, desc, err := a.locate(ctx, s, ref, f.pull, options)
 	if err != nil {
@@ -92,9 +95,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			err = errors.Join(err, u.run(ctx))
 		}
 	}()
-	leased, done, err := client.WithLease(context.WithoutCancel(ctx))
+	leased, done, err := lease(context.WithoutCancel(ctx), client, work)
 	if err != nil {
-		return nil, nil, fmt.Errorf("lease: %w", err)
+		return nil, nil, err
 	}
 	id, _ := leases.FromContext(leased)
 	ctx = leases.WithLease(ctx, id)
@@ -120,7 +123,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			return nil, nil, full(s.Root(), err)
 		}
 	}
-	container, err := a.create(ctx, client, s, p, img, &u)
+	container, err := a.create(ctx, client, s, p, img, work, &u)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -144,7 +147,7 @@ func full(dir string, err error) error {
 }
 
 // create makes the container: rootfs of the base image, the snapshot's difference applied, and the specification.
-func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, u *undo) (containerd.Container, error) {
+func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, work string, u *undo) (containerd.Container, error) {
 	sn := client.SnapshotService(p.snapshotter)
 	key := p.name
 	if _, err := sn.Stat(ctx, key); err == nil {
@@ -166,6 +169,7 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 		containerd.WithSpec(p.spec),
 		containerd.WithRuntime(p.runtime, runtimeOptions(p.spec)),
 		containerd.WithContainerLabels(containerLabels(c.Container.Labels, a.namespace, p.name, p.snapshot.Descriptor.Digest.String(), p.ref)),
+		containerd.WithAdditionalContainerLabels(map[string]string{workLabel: mark(work)}),
 	)
 	if errdefs.IsAlreadyExists(err) {
 		return nil, &nameTakenError{name: p.name, namespace: a.namespace}

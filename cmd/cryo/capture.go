@@ -46,7 +46,7 @@ func capture(ctx context.Context, client *containerd.Client, info containers.Con
 		return nil, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
 	}
 	return func(ctx context.Context, w io.Writer) error {
-		return withView(ctx, client, sn, stat.Parent, filepath.Base(work), func(lower string) error {
+		return withView(ctx, client, sn, stat.Parent, work, func(lower string) error {
 			return rootfs.Diff(ctx, w, lower, copied)
 		})
 	}, nil
@@ -66,13 +66,13 @@ func upperDir(mounts []mount.Mount) string {
 }
 
 // withView mounts a committed snapshot, read-only, for as long as f runs.
-func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, parent, unique string, f func(root string) error) (err error) {
-	ctx, done, err := client.WithLease(ctx)
+func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, parent, work string, f func(root string) error) (err error) {
+	ctx, done, err := lease(ctx, client, work)
 	if err != nil {
-		return fmt.Errorf("lease: %w", err)
+		return err
 	}
 	defer func() { err = errors.Join(err, done(context.WithoutCancel(ctx))) }()
-	key := "cryo-view-" + unique
+	key := "cryo-view-" + filepath.Base(work)
 	mounts, err := sn.View(ctx, key, parent)
 	if err != nil {
 		return fmt.Errorf("view the base image: %w", err)
@@ -84,9 +84,9 @@ func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snaps
 // captureDiff has containerd compare the rootfs with its base, for snapshotters other than overlayfs. That takes longer
 // than a copy, and the container stands still meanwhile.
 func captureDiff(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, info containers.Container, work string) (_ layerWriter, err error) {
-	ctx, done, err := client.WithLease(ctx)
+	ctx, done, err := lease(ctx, client, work)
 	if err != nil {
-		return nil, fmt.Errorf("lease: %w", err)
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, done(context.WithoutCancel(ctx))) }()
 	desc, err := containerdrootfs.CreateDiff(ctx, info.SnapshotKey, sn, client.DiffService(), diff.WithMediaType(ocispec.MediaTypeImageLayer))

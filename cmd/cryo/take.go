@@ -64,6 +64,9 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 	if err := mountIn(work.Dir); err != nil {
 		return none, checkpointResult{}, err
 	}
+	if err := removeAbandoned(ctx, client, work.Dir); err != nil {
+		a.warn("%v", err)
+	}
 	images, criuWork := filepath.Join(work.Dir, "images"), filepath.Join(work.Dir, "criu")
 	for _, dir := range []string{images, criuWork} {
 		if err := os.Mkdir(dir, 0o700); err != nil {

@@ -44,7 +44,7 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 	if err := task.Start(calling); err != nil {
 		return nil, fmt.Errorf("restore the processes: %w", &remoteError{err: err})
 	}
-	return task, nil
+	return task, finished(calling, container)
 }
 
 // removeTask ends and removes the task of a container, if it has one.

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/leases"
+	"github.com/containerd/errdefs"
+)
+
+// workLabel marks what a command makes in containerd until it is finished. A command that is killed cannot undo it; the
+// next one with the same root does.
+const workLabel = "io.cryo.work"
+
+// leaseTime is how long containerd keeps what a killed command has leased, where no other command removes it before.
+const leaseTime = 24 * time.Hour
+
+// mark is the label's value for a working directory: its path, and by which file system it is told from a directory of
+// the same path that another mount namespace sees.
+func mark(work string) string { return work + fileID(filepath.Dir(work)) }
+
+// fileID is the end of a mark; empty if there is no such directory.
+func fileID(dir string) string {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return ""
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf("@%x.%x", stat.Dev, stat.Ino)
+}
+
+// lease keeps what a command makes in containerd until done.
+func lease(ctx context.Context, client *containerd.Client, work string) (_ context.Context, done func(context.Context) error, err error) {
+	ctx, done, err = client.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(leaseTime),
+		leases.WithLabels(map[string]string{workLabel: mark(work)}))
+	if err != nil {
+		return ctx, nil, fmt.Errorf("lease: %w", err)
+	}
+	return ctx, done, nil
+}
+
+// finished takes the mark from a container.
+func finished(ctx context.Context, container containerd.Container) error {
+	err := container.Update(ctx, func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
+		delete(c.Labels, workLabel)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("finish the container: %w", err)
+	}
+	return nil
+}
+
+// abandon removes a container that was not finished. One that runs has become whole after its command was killed, and
+// stays.
+func abandon(ctx context.Context, container containerd.Container) (err error) {
+	// The start that the command had asked for may be under way: it is let end.
+	for deadline := time.Now().Add(startTime); time.Now().Before(deadline) && status(ctx, container) == containerd.Created; {
+		time.Sleep(50 * time.Millisecond)
+	}
+	for deadline := time.Now().Add(undoTime); ; time.Sleep(50 * time.Millisecond) {
+		if err = tryAbandon(ctx, container); err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// startTime bounds how long the start of an abandoned container is waited for.
+const startTime = 5 * time.Second
+
+func tryAbandon(ctx context.Context, container containerd.Container) error {
+	switch status(ctx, container) {
+	case containerd.Running, containerd.Paused, containerd.Pausing:
+		return finished(ctx, container)
+	}
+	if err := removeTask(ctx, container); err != nil {
+		return err
+	}
+	return ignoreNotFound(container.Delete(ctx, containerd.WithSnapshotCleanup))
+}
+
+// status is that of a container's task; empty if it has none.
+func status(ctx context.Context, container containerd.Container) containerd.ProcessStatus {
+	task, err := container.Task(ctx, nil)
+	if err != nil {
+		return ""
+	}
+	status, err := task.Status(ctx)
+	if err != nil {
+		return ""
+	}
+	return status.Status
+}
+
+// removeAbandoned removes what commands of the same root have left that were killed. Their working directories are swept
+// already, work is this command's own.
+func removeAbandoned(ctx context.Context, client *containerd.Client, work string) error {
+	own := fileID(filepath.Dir(work))
+	abandoned := func(labels map[string]string) bool {
+		dir, ok := strings.CutSuffix(labels[workLabel], own)
+		return ok && own != "" && filepath.Dir(dir) == filepath.Dir(work) && !exists(dir)
+	}
+	marked := fmt.Sprintf("labels.%q", workLabel)
+	found, err := client.Containers(ctx, marked)
+	if err != nil {
+		return fmt.Errorf("look for abandoned containers: %w", err)
+	}
+	var failed []error
+	for _, container := range found {
+		if labels, err := container.Labels(ctx); err != nil || !abandoned(labels) {
+			continue // gone meanwhile
+		}
+		if err := abandon(ctx, container); err != nil {
+			failed = append(failed, fmt.Errorf("remove the abandoned container %s: %w", container.ID(), err))
+		}
+	}
+	held, err := client.LeasesService().List(ctx, marked)
+	if err != nil {
+		return errors.Join(append(failed, fmt.Errorf("look for abandoned leases: %w", err))...)
+	}
+	for _, l := range held {
+		if !abandoned(l.Labels) {
+			continue
+		}
+		// With what only the lease has kept: the name of its snapshot shall be free.
+		if err := client.LeasesService().Delete(ctx, l, leases.SynchronousDelete); err != nil && !errdefs.IsNotFound(err) {
+			failed = append(failed, fmt.Errorf("remove an abandoned lease: %w", err))
+		}
+	}
+	return errors.Join(failed...)
+}
