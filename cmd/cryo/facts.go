@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -24,6 +25,9 @@ func (a *app) facts(ctx context.Context, features []string) (host.Facts, error) 
 		return host.Facts{}, err
 	}
 	version, err := host.CRIUVersion(ctx, path)
+	if cause := context.Cause(ctx); cause != nil {
+		return host.Facts{}, fmt.Errorf("look over the host: %w", cause) // CRIU was ended with it
+	}
 	if err != nil {
 		return host.Facts{}, &criu.MissingError{Path: path, Err: err}
 	}
