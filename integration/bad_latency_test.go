@@ -2,7 +2,6 @@ package integration
 
 import (
 	"slices"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,8 +31,12 @@ func TestBadLatency(t *testing.T) {
 		t.Fatal(err)
 	}
 	var states, lists []time.Duration
-	r := duringDump(t, a, id, ref, func(criu int) {
-		for syscall.Kill(criu, 0) == nil {
+	r := duringDump(t, a, id, ref, func(int) {
+		// runc asks CRIU for its version first, so there are two processes one after the other.
+		for seen := time.Now(); time.Since(seen) < 200*time.Millisecond; {
+			if len(states)%20 == 0 && slices.ContainsFunc(processes(t, a), dumping(a)) {
+				seen = time.Now()
+			}
 			began := time.Now()
 			if _, err := task.Status(ctx); err != nil {
 				t.Error(err)
@@ -49,7 +52,7 @@ func TestBadLatency(t *testing.T) {
 	worst, worstList := slices.Max(states), slices.Max(lists)
 	t.Logf("State: worst of %d answers during the dump %s; ctr tasks ls: worst of %d runs %s", len(states), worst, len(lists), worstList)
 	t.Log(r.Stdout)
-	if worst > limit || worstList > limit {
-		t.Errorf("more than %s", limit)
+	if worst > limit || worstList > limit || len(states) < 50 {
+		t.Errorf("want at least 50 answers, none after more than %s", limit)
 	}
 }
