@@ -38,7 +38,11 @@ func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o Unpack
 		return full(err)
 	}
 	u := unpacker{s: s, src: src, dir: dir, x: x, o: o, total: x.RawBytes()}
-	if err := u.run(ctx); err != nil {
+	err = u.run(ctx)
+	if err == nil {
+		err = ctx.Err() // cancelled while the last frames were written: the directory is not taken for wanted
+	}
+	if err != nil {
 		if undoErr := undo(); undoErr != nil {
 			err = errors.Join(err, undoErr)
 		}

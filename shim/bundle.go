@@ -12,12 +12,14 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 const (
 	specFile  = "config.json"
 	criuFile  = "criu.conf"  // CRIU's options, written anew before each dump and restore
 	ownedFile = "cryo-owned" // names the directory that is the shim's to remove
+	dumpFile  = "cryo-dump"  // names CRIU's work directory while a dump is under way
 )
 
 // bundle is what of a container's bundle matters to a checkpoint.
@@ -119,4 +121,26 @@ func removeOwned(bundle string) error {
 		}
 	}
 	return os.Remove(path)
+}
+
+// dumps writes down that a dump with CRIU's work directory work is under way, so that `delete` can end it for a dead
+// shim; done takes that back.
+func (b bundle) dumps(work string) (done func(), err error) {
+	path := filepath.Join(b.dir, dumpFile)
+	if err := os.WriteFile(path, []byte(work), 0o600); err != nil {
+		return nil, fmt.Errorf("write down the dump: %w", err)
+	}
+	return func() { _ = os.Remove(path) }, nil
+}
+
+// endDump ends the dump that was written down in the bundle, if any.
+func endDump(bundle string) error {
+	work, err := os.ReadFile(filepath.Join(bundle, dumpFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return runc.EndDump(string(work))
 }

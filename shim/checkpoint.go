@@ -87,6 +87,11 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	} else if err := os.MkdirAll(work, 0o700); err != nil {
 		return fmt.Errorf("make CRIU's work directory: %w", err)
 	}
+	done, err := c.bundle.dumps(work)
+	if err != nil {
+		return err
+	}
+	defer done()
 	conversation, ctx, err := checkpoint.Join(ctx, o.WorkPath)
 	if err != nil {
 		return err

@@ -23,14 +23,17 @@ type shimManager struct {
 
 func newManager() shim.Shim { return shimManager{manager.NewShimManager(Name)} }
 
-// Stop cleans up after a shim that died. What it froze for a checkpoint is thawed first, since a frozen process cannot
-// be ended on cgroup v1.
+// Stop cleans up after a shim that died. A dump it had under way is ended, and what it froze for it is thawed first,
+// since a frozen process cannot be ended on cgroup v1.
 func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
 		return shim.StopStatus{}, err
 	}
 	bundle := filepath.Join(filepath.Dir(cwd), id)
+	if err := endDump(bundle); err != nil {
+		log.G(ctx).WithError(err).Warn("end the dump of a dead shim")
+	}
 	if c, err := containerOf(ctx, bundle, id); err != nil {
 		log.G(ctx).WithError(err).Warn("find the container's runtime options")
 	} else if err := c.Thaw(ctx); err != nil {

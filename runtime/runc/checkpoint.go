@@ -58,6 +58,7 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	}
 	running := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() { group.endUntil(running) })
+	go group.endOrphans(cmd.Process.Pid, running)
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	stop()
 	close(running)

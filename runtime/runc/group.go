@@ -1,8 +1,13 @@
 package runc
 
 import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,8 +21,23 @@ type group struct {
 	work string // CRIU's work directory, of this dump alone
 }
 
-// endTime bounds how long a killed process may take to go.
-const endTime = 10 * time.Second
+// EndDump ends what is left of a dump whose shim has died: the CRIU processes in its work directory. runc ends with them.
+func EndDump(work string) error {
+	work, err := filepath.EvalSymlinks(work)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("find CRIU's work directory: %w", err)
+	}
+	group{work: work}.end()
+	return nil
+}
+
+const (
+	endTime    = 10 * time.Second // bounds how long a killed process may take to go
+	orphanTime = time.Second      // between two looks for orphans
+)
 
 // endUntil kills CRIU until runc has gone: runc sees their socket close, reports and exits. Killing runc first would
 // leave CRIU at work on its own.
@@ -39,11 +59,51 @@ func (g group) end() {
 	}
 }
 
+// endOrphans ends the group as soon as it has a process whose parent is neither runc nor of the group, until done. A CRIU
+// that is killed while it probes the kernel leaves a stopped child, which holds the socket whose end runc waits for.
+func (g group) endOrphans(runc int, done <-chan struct{}) {
+	ticker := time.NewTicker(orphanTime)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-done:
+			return
+		case <-ticker.C:
+		}
+		pids := g.processes()
+		if slices.ContainsFunc(pids, func(pid int) bool {
+			parent, err := parentOf(pid)
+			return err == nil && parent != runc && !slices.Contains(pids, parent)
+		}) {
+			g.endUntil(done)
+		}
+	}
+}
+
+// parentOf gives the parent of a process. Source: proc_pid_stat(5).
+func parentOf(pid int) (parent int, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	var state string
+	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
+	return parent, err
+}
+
 // kill sends SIGKILL to what there is of the group, and tells how many processes that were.
 func (g group) kill() (killed int) {
+	pids := g.processes()
+	for _, pid := range pids {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	return len(pids)
+}
+
+func (g group) processes() (pids []int) {
 	commands, err := filepath.Glob("/proc/[0-9]*/comm")
 	if err != nil {
-		return 0
+		return nil
 	}
 	for _, path := range commands {
 		process := filepath.Dir(path)
@@ -56,9 +116,8 @@ func (g group) kill() (killed int) {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil {
-			_ = unix.Kill(pid, unix.SIGKILL)
-			killed++
+			pids = append(pids, pid)
 		}
 	}
-	return killed
+	return pids
 }

@@ -48,8 +48,13 @@ func (c Container) Known(ctx context.Context) bool {
 // Thaw makes a frozen container run; a container that is not frozen, or is gone, is left as it is.
 func (c Container) Thaw(ctx context.Context) error {
 	paused, err := c.Paused(ctx)
-	if err != nil || !paused {
-		return nil //nolint:nilerr // without a state there is nothing frozen that could be thawed
+	switch {
+	case err != nil && strings.Contains(err.Error(), "does not exist"): // runc's words; it has no exit code of its own
+		return nil
+	case err != nil:
+		return err
+	case !paused:
+		return nil
 	}
 	return c.Resume(ctx)
 }
