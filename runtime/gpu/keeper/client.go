@@ -27,14 +27,16 @@ func Start(ctx context.Context, path string) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{process: p}
+	stop := context.AfterFunc(ctx, func() { _ = p.kill() }) // nothing is held yet
 	a, err := p.receive()
+	stop()
 	if err == nil && a.Driver != nil {
 		err = a.Driver
 	}
 	if err == nil && a.Hello != Version {
 		err = fmt.Errorf("start cryo-gpu-keeper: it speaks version %d, not %d: %w", a.Hello, Version, errdefs.ErrFailedPrecondition)
 	}
-	if err == nil && ctx.Err() != nil {
+	if ctx.Err() != nil {
 		err = fmt.Errorf("start cryo-gpu-keeper: %w", context.Cause(ctx))
 	}
 	if err != nil {

@@ -12,7 +12,9 @@ type MissingError struct {
 	Err  error
 }
 
-func (e *MissingError) Error() string { return fmt.Sprintf("find cryo-gpu-keeper (%s): %v", e.Path, e.Err) }
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("find cryo-gpu-keeper (%s): %v", e.Path, e.Err)
+}
 
 // Hint says what to do.
 func (e *MissingError) Hint() string {

@@ -36,14 +36,19 @@ func ReadFacts(ctx context.Context, path string) (Facts, error) {
 	if noLine != nil {
 		return Facts{}, fmt.Errorf("read GPU facts: %w", noLine)
 	}
+	if err == nil {
+		var f Facts
+		if err := decode(line, &f); err != nil {
+			return Facts{}, fmt.Errorf("read GPU facts: %w", err)
+		}
+		return f, nil
+	}
 	a, err := decodeAnswer(line)
 	switch {
 	case err != nil:
 		return Facts{}, fmt.Errorf("read GPU facts: %w", err)
 	case a.Driver != nil:
 		return Facts{}, a.Driver
-	case a.Error != "" || a.Facts == nil:
-		return Facts{}, fmt.Errorf("read GPU facts: %s: %w", a.Error, errdefs.ErrInternal)
 	}
-	return *a.Facts, nil
+	return Facts{}, fmt.Errorf("read GPU facts: %s: %w", a.Error, errdefs.ErrInternal)
 }

@@ -29,10 +29,12 @@ const maxLast = 4 << 10
 type process struct {
 	command *exec.Cmd
 	in      io.WriteCloser
+	pipe    *os.File // under out
 	out     lines
 	last    *tail
 	ended   chan struct{} // closed when it has been waited for
 	err     error         // how it ended; written before ended is closed
+	end     func() error  // once
 }
 
 // find gives the program's path.
@@ -82,7 +84,7 @@ func startProcess(path string, args ...string) (*process, error) {
 		r.Close()
 		return nil, errors.Join(fmt.Errorf("start %s: %w", Program, err), p.in.Close())
 	}
-	p.out = newLines(r)
+	p.pipe, p.out, p.end = r, newLines(r), sync.OnceValue(p.finish)
 	go func() {
 		p.err = command.Wait()
 		close(p.ended)
@@ -135,11 +137,12 @@ func (p *process) kill() error {
 	return nil
 }
 
-// end closes the keeper's standard input, reads what it undid, and waits for it.
-func (p *process) end() error {
+// finish closes the keeper's standard input, reads what it undid, and waits for it.
+func (p *process) finish() error {
 	_ = p.in.Close()
 	last := make(chan error, 1)
 	go func() {
+		defer p.pipe.Close()
 		a, err := p.receive()
 		if failed := failures(a.Undone); err == nil && len(failed) > 0 {
 			err = &UndoError{failed}
