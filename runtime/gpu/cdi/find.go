@@ -54,14 +54,6 @@ func (h *Host) Find(spec *specs.Spec) []string {
 	return names
 }
 
-// Units lists the nodes of single GPUs in a specification, /dev/nvidia2 before /dev/nvidia10.
-func Units(spec *specs.Spec) []string {
-	if spec.Linux == nil {
-		return nil
-	}
-	return unitsOf(spec.Linux.Devices)
-}
-
 func unitsOf(devices []specs.LinuxDevice) []string {
 	var units []string
 	for _, d := range devices {

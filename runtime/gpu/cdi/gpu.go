@@ -3,6 +3,8 @@ package cdi
 import (
 	"path"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -34,3 +36,18 @@ func has(spec *specs.Spec, is func(path string) bool) bool {
 
 // unit matches nodes that belong to one GPU, or to a part of one; others serve all of them.
 var unit = regexp.MustCompile(`^/dev/(nvidia[0-9]+|nvidia-caps/.+|nvidia-caps-imex-channels/.+|dri/.+)$`)
+
+// Minors lists the NVIDIA GPUs that a container has nodes of, by the numbers in /dev/nvidiaN, ascending.
+func Minors(spec *specs.Spec) []int {
+	if spec.Linux == nil {
+		return nil
+	}
+	var minors []int
+	for _, d := range spec.Linux.Devices {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(path.Clean(d.Path), "/dev/nvidia"), 10, 20); err == nil {
+			minors = append(minors, int(n))
+		}
+	}
+	slices.Sort(minors)
+	return slices.Compact(minors)
+}
