@@ -15,6 +15,10 @@ TESTFLAGS ?=
 GO       := go
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 BINARIES := containerd-shim-cryo-v1 cryo
+# The keeper opens NVIDIA's libraries at run time, and so needs cgo, glibc, and functions that are bound when they are called.
+KEEPER   := cryo-gpu-keeper
+export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
+BUILDCGO := CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w -extldflags=-Wl,-z,lazy -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
 PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
 UNIT      = $(shell $(GO) list ./... | grep -v '/integration$$')
@@ -43,6 +47,7 @@ deps: ## install what building and testing needs: Debian packages where they are
 .PHONY: build
 build: ## build cryo's programs into bin/
 	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name $(QUIETLY); done
+	@$(BUILDCGO) -o bin/$(KEEPER) ./cmd/$(KEEPER) $(QUIETLY)
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload
 
 .PHONY: tools
@@ -92,8 +97,8 @@ demo: deps build tools ## snapshot a container on one host and restore it on ano
 	@$(GO) run ./integration/demo
 
 .PHONY: install
-install: build ## install cryo and the shim below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
-	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix bin/,$(BINARIES))
+install: build ## install cryo, the shim and the GPU keeper below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix bin/,$(BINARIES) $(KEEPER))
 	@d=$(DESTDIR)$(PREFIX)/share; \
 	mkdir -p $$d/bash-completion/completions $$d/zsh/site-functions $$d/fish/vendor_completions.d; \
 	bin/cryo completion bash >$$d/bash-completion/completions/cryo; \

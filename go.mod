@@ -3,6 +3,7 @@ module github.com/cryo-project/cryo
 go 1.26.6
 
 require (
+	github.com/NVIDIA/go-nvml v0.13.2-0
 	github.com/checkpoint-restore/go-criu/v7 v7.2.0
 	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/containerd/containerd/api v1.12.0

@@ -37,8 +37,8 @@ const (
 // DriverError says that this host's NVIDIA driver cannot be used. Its kind is FailedPrecondition.
 type DriverError struct {
 	Fault   Fault  `json:"fault"`
-	Call    string `json:"call,omitempty"` // that failed, or the function that is missing
-	Code    int    `json:"code,omitempty"`
+	Call    string `json:"call,omitempty"` // that failed, or the function or library that is missing
+	Code    int    `json:"code,omitempty"` // CUresult, or nvmlReturn_t for calls of NVML
 	Name    string `json:"name,omitempty"`
 	Message string `json:"message"`
 }
@@ -54,7 +54,7 @@ func (e *DriverError) Hint() string {
 		return "install NVIDIA's driver 580 or later"
 	case e.Code == systemNotReady:
 		return "start nvidia-fabricmanager (systemctl start nvidia-fabricmanager)"
-	case e.Code == driverMismatch:
+	case e.Code == driverMismatch, e.Code == libraryMismatch:
 		return "the driver's libraries and kernel module are of different versions: load the new module, or restart the host"
 	default:
 		return "see whether nvidia-smi works, and the kernel's log"
@@ -64,10 +64,11 @@ func (e *DriverError) Hint() string {
 // Unwrap gives the kind.
 func (e *DriverError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// Codes of cuInit that a user can do something about. Source: CUresult in cuda.h.
+// Codes of cuInit and nvmlInit that a user can do something about. Sources: CUresult in cuda.h, nvmlReturn_t in nvml.h.
 const (
-	systemNotReady = 802
-	driverMismatch = 803
+	systemNotReady  = 802
+	driverMismatch  = 803
+	libraryMismatch = 18
 )
 
 // DiedError says that the keeper ended without being asked to. What it had done to processes stays done. Its kind is

@@ -1,0 +1,71 @@
+//go:build cgo
+
+// Command cryo-gpu-keeper asks NVIDIA's driver to take the device memory of processes into their host memory and back. The
+// shim and cryo start it; see package runtime/gpu/keeper for the protocol it speaks. It is a program of its own because the
+// driver's library must be opened in one, and because it undoes what it did when the one who started it dies.
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// Set by the linker.
+var (
+	version  = "0.1.0-dev"
+	revision = "unknown"
+)
+
+const usage = `cryo-gpu-keeper asks NVIDIA's driver for what cryo needs of it.
+
+  cryo-gpu-keeper facts   print devices, what processes hold on them, and versions, as JSON
+  cryo-gpu-keeper serve   answer the shim's requests, until standard input ends; then undo what is to be undone
+  cryo-gpu-keeper --version | --help
+
+It exits with 1 where the driver cannot be used, or where something could not be undone.
+`
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	if len(args) != 1 {
+		fmt.Fprint(stderr, usage)
+		return 2
+	}
+	var err error
+	switch args[0] {
+	case "--help", "-h", "help":
+		fmt.Fprint(stdout, usage)
+	case "--version", "version":
+		fmt.Fprintf(stdout, "cryo-gpu-keeper %s, %s, %s/%s\ncommit %s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, revision)
+	case "facts":
+		prepare()
+		err = keeper.PrintFacts(stdout, openDriver)
+	case "serve":
+		prepare()
+		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+		defer stop()
+		// A client that died must not end the undoing by a closed pipe.
+		signal.Ignore(unix.SIGPIPE)
+		err = keeper.Serve(ctx, os.Stdin, stdout, openDriver)
+	default:
+		fmt.Fprint(stderr, usage)
+		return 2
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "cryo-gpu-keeper:", err)
+		return 1
+	}
+	return 0
+}
+
+// prepare takes away what would hide devices from the keeper, though not from those it works on.
+func prepare() { os.Unsetenv("CUDA_VISIBLE_DEVICES") }
