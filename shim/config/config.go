@@ -28,6 +28,8 @@ type Config struct {
 	CRIU string `toml:"criu"`
 	// Dump holds CRIU's options for dumps.
 	Dump Dump `toml:"dump"`
+	// GPU is for containers with GPUs.
+	GPU GPU `toml:"gpu"`
 }
 
 // Dump are CRIU's options for dumps.
@@ -40,11 +42,21 @@ type Dump struct {
 	NetworkLock string `toml:"network-lock"`
 }
 
+// GPU is for containers with GPUs.
+type GPU struct {
+	// Timeout, in seconds, is for the work that processes have given to a GPU to end before a snapshot. Default 10.
+	Timeout int64 `toml:"timeout"`
+	// CDI are the directories of CDI files, later ones winning over earlier ones. Default: those of every CDI client,
+	// /etc/cdi and /var/run/cdi.
+	CDI []string `toml:"cdi"`
+}
+
 // Default is the configuration without a file.
 func Default() Config {
 	return Config{
 		Root: "/var/lib/cryo",
 		Dump: Dump{GhostLimit: 64, Timeout: 30},
+		GPU:  GPU{Timeout: 10},
 	}
 }
 
@@ -93,6 +105,14 @@ func (c Config) validate() error {
 		return fmt.Errorf("dump.ghost-limit = %d is negative", c.Dump.GhostLimit)
 	case c.Dump.Timeout < 0 || c.Dump.Timeout > int64(time.Hour/time.Second):
 		return fmt.Errorf("dump.timeout = %d is not between 0 and 3600 seconds", c.Dump.Timeout)
+	}
+	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
+		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)
+	}
+	for _, dir := range c.GPU.CDI {
+		if !filepath.IsAbs(dir) {
+			return fmt.Errorf("gpu.cdi: %q is not an absolute path", dir)
+		}
 	}
 	switch c.Dump.NetworkLock {
 	case "", "iptables", "nftables", "skip":
