@@ -44,13 +44,16 @@ func checkCgroup(_ context.Context, p *patient) []examined {
 		"version 1: freezing takes several attempts at times")
 }
 
-func checkNetwork(context.Context, *patient) []examined {
-	for _, program := range []string{"nft", "iptables-restore"} {
-		if path, err := exec.LookPath(program); err == nil {
-			return found("network lock", good, "", "%s", path)
+func checkNetwork(ctx context.Context, p *patient) []examined {
+	if path, err := exec.LookPath("iptables-restore"); err == nil {
+		return found("network lock", good, "", "%s", path)
+	}
+	if p.criu != "" {
+		if _, err := criuCheck(ctx, p.criu, "--feature", "network_lock_nftables"); err == nil {
+			return found("network lock", good, "", "nftables, by CRIU's own library")
 		}
 	}
-	return found("network lock", worry, "install nftables, or iptables", "neither nft nor iptables: --tcp-established does not work")
+	return found("network lock", worry, "install iptables, or a CRIU with nftables", "neither iptables nor CRIU's nftables: containers with a network namespace of their own cannot be dumped")
 }
 
 func checkOverlay(_ context.Context, p *patient) []examined {

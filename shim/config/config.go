@@ -38,7 +38,7 @@ type Dump struct {
 	GhostLimit int64 `toml:"ghost-limit"`
 	// Timeout, in seconds, is for stopping all processes. Default 30.
 	Timeout int64 `toml:"timeout"`
-	// NetworkLock is iptables, nftables or skip. Default: CRIU's own, iptables; nftables where only nft is installed.
+	// NetworkLock is iptables, nftables or skip. Default: CRIU's own, iptables; nftables where iptables is not installed.
 	NetworkLock string `toml:"network-lock"`
 }
 

@@ -59,7 +59,7 @@ func (c Config) ExportPath() error {
 func (c Config) CRIUOptions() criu.Options {
 	// CRIU 4.1.1 crashes on any network-lock in a configuration file it gets from runc, so only what must be said is said.
 	lock := c.Dump.NetworkLock
-	if lock == "" && !installed("iptables-restore") && installed("nft") {
+	if lock == "" && !installed("iptables-restore") { // nftables needs no program: CRIU has the library
 		lock = "nftables"
 	}
 	return criu.Options{
