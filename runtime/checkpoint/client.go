@@ -16,6 +16,9 @@ import (
 // Client is the command's side of a held checkpoint. Its methods are called in the order Frozen, Resume or Kill, Close;
 // Close at any time lets the container go on.
 type Client struct {
+	// Wishes are sent by Frozen.
+	Wishes Wishes
+
 	listener *net.UnixListener
 	conn     net.Conn
 	in       *json.Decoder
@@ -45,7 +48,7 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 		return Dumped{}, c.cause(ctx, "wait for the shim", err)
 	}
 	c.conn, c.in, c.out = conn, json.NewDecoder(io.LimitReader(conn, maxConversation)), json.NewEncoder(conn)
-	if err := c.out.Encode(message{Version: protocolVersion}); err != nil {
+	if err := c.out.Encode(message{Version: protocolVersion, Wishes: c.Wishes}); err != nil {
 		return Dumped{}, fmt.Errorf("greet the shim: %w", err)
 	}
 	m, err := c.receive(ctx)

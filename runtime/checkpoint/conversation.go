@@ -17,8 +17,14 @@ import (
 // maxConversation bounds what is read of a peer, bytes.
 const maxConversation = 1 << 16
 
+// maxGPUTimeout is the longest one may wish for, seconds.
+const maxGPUTimeout = 86400
+
 // Conversation is the shim's side of a held checkpoint.
 type Conversation struct {
+	// Wishes are the command's.
+	Wishes Wishes
+
 	conn    net.Conn
 	out     *json.Encoder
 	decided chan Decision
@@ -63,6 +69,10 @@ func (c *Conversation) greet(in *json.Decoder) error {
 		_ = c.out.Encode(message{Error: err.Error()})
 		return err
 	}
+	if t := greeting.GPUTimeout; t < 0 || t > maxGPUTimeout {
+		return fmt.Errorf("a GPU timeout of %g seconds: %w", t, errdefs.ErrInvalidArgument)
+	}
+	c.Wishes = greeting.Wishes
 	return nil
 }
 
@@ -93,7 +103,7 @@ func (c *Conversation) Dumped(ctx context.Context, d Dumped) (Decision, error) {
 func (c *Conversation) End(r Result, err error) {
 	defer c.conn.Close()
 	_ = c.conn.SetDeadline(time.Now().Add(10 * time.Second))
-	m := message{Released: &Released{FreezeSeconds: r.Freeze.Seconds(), Killed: r.Killed}}
+	m := message{Released: &Released{FreezeSeconds: r.Freeze.Seconds(), LoadSeconds: r.Load.Seconds(), Killed: r.Killed}}
 	if err != nil {
 		m = message{Error: err.Error()}
 	}

@@ -60,6 +60,33 @@ func TestConversation(t *testing.T) {
 	}
 }
 
+func TestWishes(t *testing.T) {
+	for _, test := range []struct {
+		wishes Wishes
+		err    bool
+	}{
+		{wishes: Wishes{}},
+		{wishes: Wishes{GPUTimeout: 2.5, Force: true}},
+		{wishes: Wishes{GPUTimeout: -1}, err: true},
+		{wishes: Wishes{GPUTimeout: 1e9}, err: true},
+	} {
+		client, dir := listen(t)
+		client.Wishes = test.wishes
+		go func() { _, _ = client.Frozen(context.Background()) }()
+		shim, _, err := Join(t.Context(), dir)
+		switch {
+		case test.err:
+			if !errors.Is(err, errdefs.ErrInvalidArgument) {
+				t.Errorf("%+v: got %v", test.wishes, err)
+			}
+		case err != nil:
+			t.Error(err)
+		case shim.Wishes != test.wishes:
+			t.Errorf("got %+v, want %+v", shim.Wishes, test.wishes)
+		}
+	}
+}
+
 func TestNobodyListens(t *testing.T) {
 	for _, dir := range []string{"", t.TempDir()} {
 		if c, _, err := Join(t.Context(), dir); c != nil || err != nil {

@@ -5,6 +5,10 @@
 // taken what must be of the same instant, the writable layer above all. The command says over a socket whether the
 // container goes on or ends; if it dies, the container goes on.
 //
-//	freeze -> dump -> dumped (client captures) -> resume or kill
-//	   \________ any failure, cancelling, or a client that is gone: thaw ________/
+//	save -> freeze -> dump -> dumped (client captures) -> resume: thaw, load; or kill
+//	   \________ any failure, cancelling, or a client that is gone: thaw, load ________/
+//
+// What a container has on devices is saved before the freeze and loaded after the thaw ([Devices]), since a device's driver
+// needs the process for that. A container that a stock client has paused is thawed for it and frozen again, and stays frozen
+// with its devices saved ([Result.Parked]) until the client resumes it.
 package checkpoint

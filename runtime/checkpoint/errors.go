@@ -20,6 +20,15 @@ func (e *FailedError) Error() string {
 // Unwrap gives the cause and the kind.
 func (e *FailedError) Unwrap() []error { return []error{e.Err, errdefs.ErrAborted} }
 
+// LossError is what [Devices] say when what was on devices cannot be brought back: the processes that had it there are of no
+// use any more. Its kind is Internal.
+type LossError struct{ Err error }
+
+func (e *LossError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause and the kind.
+func (e *LossError) Unwrap() []error { return []error{e.Err, errdefs.ErrInternal} }
+
 // LostError says that the container's processes are gone although they should not be. Its kind is Internal.
 type LostError struct {
 	ID  string

@@ -25,22 +25,35 @@ const (
 	Kill   Decision = "kill"   // it ends
 )
 
+// Wishes are what the command asks of the shim beyond what containerd's request has fields for. A shim that does not know
+// one passes over it.
+type Wishes struct {
+	// GPUTimeout, in seconds, is how long processes may take to finish their work on GPUs; 0: as configured.
+	GPUTimeout float64 `json:"gpuTimeout,omitempty"`
+	// Force overrides what is refused because a restore may fail.
+	Force bool `json:"force,omitempty"`
+}
+
 // Dumped is what the shim tells when the container is dumped; it is frozen then.
 type Dumped struct {
-	Frozen      time.Time `json:"frozen"`      // since when it stands still
-	DumpSeconds float64   `json:"dumpSeconds"` // of which runc and CRIU
+	Frozen      time.Time `json:"frozen"`                // since when it stands still
+	LockSeconds float64   `json:"lockSeconds,omitempty"` // of which its GPUs finished their work
+	SaveSeconds float64   `json:"saveSeconds,omitempty"` // of which device memory was moved into memory
+	DumpSeconds float64   `json:"dumpSeconds"`           // of which runc and CRIU
 }
 
 // Released is what the shim tells last.
 type Released struct {
-	FreezeSeconds float64 `json:"freezeSeconds"` // how long the container stood still
+	FreezeSeconds float64 `json:"freezeSeconds"`         // how long the container stood still
+	LoadSeconds   float64 `json:"loadSeconds,omitempty"` // of which device memory was moved back
 	Killed        bool    `json:"killed"`
 }
 
 // message is one line of the conversation: the command greets, the shim answers dumped, the command decides, the shim
 // answers released. Either side may send error instead and hang up.
 type message struct {
-	Version  int       `json:"version,omitempty"`
+	Version int `json:"version,omitempty"`
+	Wishes
 	Dumped   *Dumped   `json:"dumped,omitempty"`
 	Decision Decision  `json:"decision,omitempty"`
 	Released *Released `json:"released,omitempty"`

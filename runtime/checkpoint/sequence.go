@@ -10,9 +10,6 @@ import (
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
-// undoTime bounds what is done to undo, seconds.
-const undoTime = 30 * time.Second
-
 // Container is what a checkpoint drives.
 type Container interface {
 	Pause(ctx context.Context) error
@@ -41,98 +38,239 @@ type Request struct {
 	Alive func() bool
 	// Hold, unless nil, keeps the container frozen after the dump; Dump.Exit is then its decision.
 	Hold Holder
+	// Devices, unless nil, are those of a container that may keep something there.
+	Devices Devices
+	// Parked tells that a checkpoint before has left the container frozen and its devices saved.
+	Parked bool
 }
 
 // Result says how it went.
 type Result struct {
 	Freeze time.Duration // the container stood still
 	Dump   time.Duration // of which runc and CRIU
+	Load   time.Duration // of which moving back onto devices
 	Killed bool
+	// Parked tells that the container stands frozen with its devices saved, because its client had paused it: who resumes
+	// it must thaw it and then load. It may be so also after an error.
+	Parked bool
 }
 
 // Run takes the checkpoint. Whatever happens, the container afterwards is as before, or ended because that was wanted,
 // or the error is a [*LostError].
 func Run(ctx context.Context, c Container, r Request) (Result, error) {
-	result, err := run(ctx, c, r)
-	if err == nil {
-		return result, nil
+	s := &sequence{Container: c, Request: r}
+	err := s.run(ctx)
+	if err != nil {
+		err = errors.Join(err, s.undo(ctx))
 	}
-	if !r.Alive() {
-		return result, &LostError{ID: r.ID, Err: err}
+	var loss *LossError
+	switch {
+	case err == nil:
+		return s.result, nil
+	case errors.As(err, &loss):
+		s.release()
+		return s.result, &LostError{ID: r.ID, Err: errors.Join(err, within(ctx, c.Kill))}
+	case !r.Alive():
+		s.release()
+		return s.result, &LostError{ID: r.ID, Err: err}
 	}
-	return result, &FailedError{ID: r.ID, Err: err}
+	return s.result, &FailedError{ID: r.ID, Err: err}
 }
 
-func run(ctx context.Context, c Container, r Request) (result Result, err error) {
-	dump := r.Dump
-	if r.Hold != nil {
+// sequence is one checkpoint and how far it is; undo goes by that.
+type sequence struct {
+	Container
+	Request
+	result Result
+
+	thawed bool // what the client had paused
+	saved  bool // by this checkpoint
+	frozen bool // perhaps, by this checkpoint
+}
+
+func (s *sequence) run(ctx context.Context) error {
+	saved, err := s.save(ctx)
+	if err != nil {
+		return err
+	}
+	start := saved.since(time.Now())
+	dump := s.Dump
+	if s.Hold != nil {
 		dump.Exit = false
 	}
-	if !r.Frozen {
-		// Also after a plain dump: where CRIU was ended, the cgroup it had frozen stays so.
-		defer func() {
-			if err != nil {
-				err = errors.Join(err, undo(ctx, c.Thaw))
-			}
-		}()
-	}
-	start := time.Now()
-	if r.Hold != nil && !r.Frozen {
-		if err := c.Pause(ctx); err != nil {
-			return result, err
+	if s.Devices != nil {
+		if err := s.Devices.Record(dump.Images); err != nil {
+			return err
 		}
 	}
-	if err := c.Checkpoint(ctx, dump); err != nil {
-		return result, err
+	// Also before a plain dump: where CRIU was ended, the cgroup it had frozen stays so.
+	s.frozen = !s.Frozen || s.thawed
+	if s.frozen && (s.Hold != nil || s.thawed) {
+		if err := s.Pause(ctx); err != nil {
+			return err
+		}
 	}
-	result.Dump = time.Since(start)
+	dumping := time.Now()
+	if err := s.Checkpoint(ctx, dump); err != nil {
+		return err
+	}
+	s.result.Dump = time.Since(dumping)
+	if err := s.examine(dump); err != nil {
+		return err
+	}
+	switch {
+	case s.Hold != nil:
+		err = s.hold(ctx, Dumped{Frozen: start, DumpSeconds: s.result.Dump.Seconds(), LockSeconds: saved.Lock.Seconds(), SaveSeconds: saved.Save.Seconds()})
+	case dump.Exit:
+		s.release()
+	default:
+		err = s.resume(ctx)
+	}
+	s.result.Freeze = time.Since(start)
+	return err
+}
+
+// save moves what is on devices into memory. The driver of a device cannot do that to a frozen process.
+func (s *sequence) save(ctx context.Context) (Saved, error) {
+	if s.Devices == nil || s.Parked {
+		return Saved{}, nil
+	}
+	if s.Frozen {
+		if err := within(ctx, s.Thaw); err != nil {
+			return Saved{}, err
+		}
+		s.thawed = true
+	}
+	saved, err := s.Devices.Save(ctx)
+	s.saved = err == nil
+	return saved, err
+}
+
+// examine looks at the images, and puts beside them what a restore must know.
+func (s *sequence) examine(dump runc.Dump) error {
 	if err := criu.CheckImages(dump.Images); err != nil {
-		return result, err
+		return err
 	}
 	if !dump.Exit {
 		if err := criu.CheckLinks(dump.Images); err != nil {
-			return result, err
+			return err
 		}
 	}
 	record := criu.Record{TCPEstablished: dump.TCPEstablished, FileLocks: dump.FileLocks, ExternalSockets: dump.ExternalSockets}
-	if err := criu.WriteRecord(dump.Images, record); err != nil {
-		return result, err
-	}
-	if r.Hold != nil {
-		result.Killed, err = hold(ctx, c, r, start, result.Dump)
-		if err != nil {
-			return result, err
-		}
-	}
-	result.Freeze = time.Since(start)
-	return result, nil
+	return criu.WriteRecord(dump.Images, record)
 }
 
 // hold waits for the holder's decision and carries it out.
-func hold(ctx context.Context, c Container, r Request, start time.Time, dump time.Duration) (killed bool, err error) {
-	decision, err := r.Hold.Dumped(ctx, Dumped{Frozen: start, DumpSeconds: dump.Seconds()})
+func (s *sequence) hold(ctx context.Context, d Dumped) error {
+	decision, err := s.Hold.Dumped(ctx, d)
 	if err != nil {
-		return false, err
+		return err
 	}
 	switch decision {
 	case Kill:
-		if r.Dump.TCPEstablished {
-			if err := c.Silence(ctx); err != nil {
-				return false, err
+		if s.Dump.TCPEstablished {
+			if err := s.Silence(ctx); err != nil {
+				return err
 			}
 		}
-		return true, undo(ctx, c.Kill)
-	case Resume:
-		if r.Frozen {
-			return false, nil
+		if err := within(ctx, s.Kill); err != nil {
+			return err
 		}
-		return false, undo(ctx, c.Thaw)
+		s.result.Killed = true
+		s.release()
+		return nil
+	case Resume:
+		return s.resume(ctx)
 	}
-	return false, fmt.Errorf("decision %q is neither %q nor %q", decision, Resume, Kill)
+	return fmt.Errorf("decision %q is neither %q nor %q", decision, Resume, Kill)
 }
 
-// undo runs f although ctx may be cancelled.
-func undo(ctx context.Context, f func(context.Context) error) error {
+// resume lets the container go on after its dump. What its client had paused stays frozen, so that what the client copies
+// next is of the same instant; what was on devices stays in memory for as long.
+func (s *sequence) resume(ctx context.Context) error {
+	if s.Frozen {
+		s.result.Parked = s.Devices != nil
+		s.release()
+		return nil
+	}
+	if s.Hold != nil {
+		if err := s.thaw(ctx); err != nil {
+			return err
+		}
+	}
+	return s.load(ctx)
+}
+
+// undo makes the container what it was before: running with its devices, or paused if the client had paused it.
+func (s *sequence) undo(ctx context.Context) error {
+	s.result.Parked = s.Parked
+	if s.frozen {
+		if err := s.thaw(ctx); err != nil {
+			if s.saved { // it can neither run nor be brought to
+				return &LossError{Err: err}
+			}
+			return err
+		}
+	}
+	if s.Alive() {
+		if err := s.load(ctx); err != nil {
+			return err
+		}
+	}
+	if s.thawed && s.Alive() {
+		return within(ctx, s.Pause)
+	}
+	return nil
+}
+
+// thawTime is how long to wait before a container that could not be thawed is tried again.
+var thawTime = time.Second
+
+// thaw is tried again for a while: there is nothing else to do for a frozen container.
+func (s *sequence) thaw(ctx context.Context) error {
+	return within(ctx, func(ctx context.Context) error {
+		for {
+			err := s.Thaw(ctx)
+			if err == nil {
+				s.frozen = false
+				return nil
+			}
+			select {
+			case <-time.After(thawTime):
+			case <-ctx.Done():
+				return err
+			}
+		}
+	})
+}
+
+// load moves back onto devices what this checkpoint has saved. It may take long, and is not ended halfway.
+func (s *sequence) load(ctx context.Context) error {
+	if !s.saved {
+		return nil
+	}
+	s.saved = false
+	start := time.Now()
+	err := s.Devices.Load(context.WithoutCancel(ctx))
+	s.result.Load = time.Since(start)
+	if err != nil {
+		return &LossError{Err: err}
+	}
+	return nil
+}
+
+func (s *sequence) release() {
+	s.saved = false
+	if s.Devices != nil {
+		s.Devices.Release()
+	}
+}
+
+// undoTime bounds what is done to undo, loading aside.
+var undoTime = 30 * time.Second
+
+// within runs f although ctx may be cancelled, but not for ever.
+func within(ctx context.Context, f func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	return f(ctx)

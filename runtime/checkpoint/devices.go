@@ -1,0 +1,36 @@
+package checkpoint
+
+import (
+	"context"
+	"time"
+)
+
+// Devices moves what a container keeps on devices into the memory of its processes, where a dump finds it, and back. The
+// container must run, not stand frozen, while Save and Load are at work.
+type Devices interface {
+	// Save moves it into memory; the processes wait at the next use of a device then. If it fails, all is as before, or the
+	// error is a [*LossError].
+	Save(ctx context.Context) (Saved, error)
+	// Record writes what a restore must know into dir, which the images go to next.
+	Record(dir string) error
+	// Load moves it back and lets the processes go on. It ends whatever becomes of ctx. If it fails, what could not be moved is
+	// in memory still, or the error is a [*LossError].
+	Load(ctx context.Context) error
+	// Release gives up what is held for Load to be quick. The container has ended, or stays frozen as it is for long.
+	Release()
+}
+
+// Saved says how a [Devices.Save] went. The zero value: there was nothing to save.
+type Saved struct {
+	Since time.Time     // when the first process was held up
+	Lock  time.Duration // until all stood at the door
+	Save  time.Duration // moving, afterwards
+}
+
+// since is when the container began to stand still, if it did so before now.
+func (s Saved) since(now time.Time) time.Time {
+	if s.Since.IsZero() {
+		return now
+	}
+	return s.Since
+}

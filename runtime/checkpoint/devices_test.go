@@ -1,0 +1,280 @@
+package checkpoint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/runc"
+)
+
+// model is a container with devices that can be seen to be frozen, saved or dead, and refuses what cannot be done then.
+type model struct {
+	frozen, saved, held, dead bool
+	did                       []string
+	fail                      string // "step" or "step 2": what fails, and which time
+	count                     map[string]int
+	before                    func(step string) // is told of each
+	misused                   string
+}
+
+func (m *model) do(step string) error {
+	if m.before != nil {
+		m.before(step)
+	}
+	if m.count == nil {
+		m.count = map[string]int{}
+	}
+	m.count[step]++
+	m.did = append(m.did, step)
+	if m.fail == step || m.fail == fmt.Sprintf("%s %d", step, m.count[step]) {
+		return errFake
+	}
+	return nil
+}
+
+func (m *model) Pause(context.Context) error {
+	if m.frozen {
+		m.misused = "paused twice"
+	}
+	if err := m.do("pause"); err != nil {
+		return err
+	}
+	m.frozen = true
+	return nil
+}
+
+func (m *model) Thaw(context.Context) error {
+	if err := m.do("thaw"); err != nil {
+		return err
+	}
+	m.frozen = false
+	return nil
+}
+
+func (m *model) Kill(context.Context) error {
+	if err := m.do("kill"); err != nil {
+		return err
+	}
+	m.dead, m.frozen = true, false
+	return nil
+}
+
+func (m *model) Silence(context.Context) error { return m.do("silence") }
+
+func (m *model) Checkpoint(ctx context.Context, d runc.Dump) error {
+	if !m.saved {
+		m.misused = "dumped with something on devices"
+	}
+	if err := m.do("dump"); err != nil {
+		m.frozen = true // as CRIU leaves it where it was ended
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if d.Exit {
+		m.dead, m.frozen = true, false
+	}
+	for _, name := range []string{"inventory.img", "descriptors.json"} {
+		if err := os.WriteFile(filepath.Join(d.Images, name), nil, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *model) Save(context.Context) (Saved, error) {
+	if m.frozen || m.saved {
+		m.misused = "saved while frozen or saved"
+	}
+	if err := m.do("save"); err != nil {
+		return Saved{}, err
+	}
+	m.saved, m.held = true, true
+	return Saved{Since: time.Now(), Lock: time.Second, Save: 2 * time.Second}, nil
+}
+
+func (m *model) Load(ctx context.Context) error {
+	if m.frozen || !m.saved || ctx.Err() != nil {
+		m.misused = "loaded while frozen, not saved or cancelled"
+	}
+	if err := m.do("load"); err != nil {
+		return err
+	}
+	m.saved, m.held = false, false
+	return nil
+}
+
+func (m *model) Record(string) error { return m.do("record") }
+func (m *model) Release()            { m.held = false }
+
+// TestDevicesAtEveryStep lets each step of each way through the sequence fail, cancels the context there, and has the
+// container killed there. It must afterwards be as it was, or gone with a reason.
+func TestDevicesAtEveryStep(t *testing.T) {
+	thawTime = time.Microsecond
+	ways := []struct {
+		name           string
+		frozen, parked bool
+		exit           bool
+		decision       Decision // "": not held
+		want           string
+	}{
+		{name: "plain", want: "save record dump load"},
+		{name: "plain, ends", exit: true, want: "save record dump"},
+		{name: "paused", frozen: true, want: "thaw save record pause dump"},
+		{name: "paused, ends", frozen: true, exit: true, want: "thaw save record pause dump"},
+		{name: "parked", frozen: true, parked: true, want: "record dump"},
+		{name: "held, resumes", decision: Resume, want: "save record pause dump held thaw load"},
+		{name: "held, ends", decision: Kill, want: "save record pause dump held silence kill"},
+		{name: "held, paused, resumes", frozen: true, decision: Resume, want: "thaw save record pause dump held"},
+		{name: "held, parked, ends", frozen: true, parked: true, decision: Kill, want: "record dump held silence kill"},
+	}
+	for _, way := range ways {
+		steps := strings.Fields(way.want)
+		run := func(t *testing.T, m *model) (Result, error) {
+			t.Helper()
+			m.frozen, m.saved = way.frozen, way.parked
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if before := m.before; before != nil {
+				m.before = func(step string) {
+					before(step)
+					if m.fail == "cancel "+step {
+						cancel()
+					}
+				}
+			}
+			r := Request{
+				ID: "c", Frozen: way.frozen, Parked: way.parked, Devices: m, Alive: func() bool { return !m.dead },
+				Dump: runc.Dump{Images: t.TempDir(), Exit: way.exit, TCPEstablished: true},
+			}
+			if way.decision != "" {
+				r.Hold = modelHolder{m, way.decision}
+			}
+			result, err := Run(ctx, m, r)
+			if m.misused != "" {
+				t.Errorf("%s; did %q", m.misused, m.did)
+			}
+			return result, err
+		}
+		// asBefore checks a container that is not dead.
+		asBefore := func(t *testing.T, m *model, result Result) {
+			t.Helper()
+			if m.frozen != way.frozen {
+				t.Errorf("frozen is %v; did %q", m.frozen, m.did)
+			}
+			if m.saved != way.parked || result.Parked != way.parked {
+				t.Errorf("saved is %v, parked %v; did %q", m.saved, result.Parked, m.did)
+			}
+			if m.held {
+				t.Errorf("something is held; did %q", m.did)
+			}
+		}
+		t.Run(way.name, func(t *testing.T) {
+			m := &model{}
+			result, err := run(t, m)
+			if err != nil || !slices.Equal(m.did, steps) {
+				t.Fatalf("did %q, %v, want %q", m.did, err, steps)
+			}
+			ends := way.exit || way.decision == Kill
+			if stays := way.frozen && !ends; m.frozen != stays || m.saved != stays && !ends || result.Parked != stays || m.dead != ends || m.held {
+				t.Errorf("left %+v, %+v", m, result)
+			}
+		})
+		for _, step := range steps {
+			t.Run(way.name+", fails at "+step, func(t *testing.T) {
+				m := &model{fail: step + " 1"}
+				result, err := run(t, m)
+				var lost *LostError
+				switch {
+				case step == "load" || m.dead:
+					if !m.dead || !errors.As(err, &lost) {
+						t.Errorf("dead is %v, error %v", m.dead, err)
+					}
+				case err == nil && step == "thaw" && way.decision == Resume: // tried again
+				default:
+					var failed *FailedError
+					if !errors.As(err, &failed) {
+						t.Errorf("error %v", err)
+					}
+					asBefore(t, m, result)
+				}
+			})
+			t.Run(way.name+", cancelled at "+step, func(t *testing.T) {
+				m := &model{fail: "cancel " + step, before: func(string) {}}
+				result, err := run(t, m)
+				switch {
+				case err != nil && m.dead:
+					t.Errorf("lost: %v; did %q", err, m.did)
+				case err != nil:
+					asBefore(t, m, result)
+				}
+			})
+			t.Run(way.name+", killed at "+step, func(t *testing.T) {
+				m := &model{fail: step + " 1"}
+				m.before = func(s string) {
+					if s == step {
+						m.dead, m.frozen = true, false
+					}
+				}
+				_, err := run(t, m)
+				var lost *LostError
+				if err == nil && step == "load" || err != nil && !errors.As(err, &lost) {
+					t.Errorf("got %v; did %q", err, m.did)
+				}
+				if m.held {
+					t.Errorf("something is held; did %q", m.did)
+				}
+			})
+		}
+	}
+}
+
+// modelHolder decides as it was told, if it can.
+type modelHolder struct {
+	m        *model
+	decision Decision
+}
+
+func (h modelHolder) Dumped(_ context.Context, d Dumped) (Decision, error) {
+	if !h.m.frozen {
+		h.m.misused = "held while running"
+	}
+	return h.decision, h.m.do("held")
+}
+
+// TestThawFailsForGood: a container that can neither be thawed nor loaded is ended rather than left as it is.
+func TestThawFailsForGood(t *testing.T) {
+	thawTime = time.Hour
+	defer func(before time.Duration) { undoTime = before }(undoTime)
+	undoTime = 10 * time.Millisecond
+	m := &model{fail: "thaw"}
+	_, err := Run(t.Context(), m, Request{ID: "c", Devices: m, Alive: func() bool { return !m.dead }, Hold: modelHolder{m, Resume}, Dump: runc.Dump{Images: t.TempDir()}})
+	var lost *LostError
+	if !errors.As(err, &lost) || !m.dead {
+		t.Errorf("dead is %v, error %v", m.dead, err)
+	}
+}
+
+func TestTimesReachTheHolder(t *testing.T) {
+	m := &model{}
+	var got Dumped
+	h := holderFunc(func(d Dumped) (Decision, error) { got = d; return Resume, nil })
+	if _, err := Run(t.Context(), m, Request{ID: "c", Devices: m, Alive: func() bool { return true }, Hold: h, Dump: runc.Dump{Images: t.TempDir()}}); err != nil {
+		t.Fatal(err)
+	}
+	if got.LockSeconds != 1 || got.SaveSeconds != 2 || got.Frozen.IsZero() {
+		t.Errorf("got %+v", got)
+	}
+}
+
+type holderFunc func(Dumped) (Decision, error)
+
+func (f holderFunc) Dumped(_ context.Context, d Dumped) (Decision, error) { return f(d) }
