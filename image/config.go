@@ -39,7 +39,9 @@ type Config struct {
 	Memory  Memory  `json:"memory"`
 	// Processes are the container's processes at the freeze, init first.
 	Processes []Process `json:"processes,omitempty"`
-	Timings   Timings   `json:"timings"`
+	// GPU is there if the container had GPUs.
+	GPU     *GPU    `json:"gpu,omitempty"`
+	Timings Timings `json:"timings"`
 }
 
 // Container names the container a snapshot was taken of.

@@ -142,5 +142,10 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	if c.Memory.Total < 0 || c.Memory.Zero < 0 || c.Memory.Stored < 0 || c.Memory.Zero > c.Memory.Total {
 		return Config{}, damaged("its memory totals are not possible")
 	}
+	if c.GPU != nil {
+		if err := c.GPU.check(); err != nil {
+			return Config{}, damaged("%w", err)
+		}
+	}
 	return c, nil
 }

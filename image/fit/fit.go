@@ -23,6 +23,8 @@ type Target struct {
 	PathExists func(path string) bool
 	// Seccomp tells that the host's runc is built with seccomp.
 	Seccomp bool
+	// GPUs are looked at only for a snapshot that has some.
+	GPUs GPUs
 }
 
 // Rule is one comparison.
