@@ -127,7 +127,7 @@ func describe(ref string, s *image.Snapshot, p trust.Policy) inspected {
 	}
 	var spec specs.Spec
 	if json.Unmarshal(s.Config.Spec, &spec) == nil {
-		i.Asks = append(i.Asks, trust.Review(&spec, p)...)
+		i.Asks = append(i.Asks, trust.Review(&spec, nil, p)...)
 	}
 	return i
 }

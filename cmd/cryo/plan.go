@@ -71,7 +71,7 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 		return nil, err
 	}
 	p.policy = policy
-	dropped, err := trust.Confine(&spec, policy)
+	dropped, err := trust.Confine(&spec, nil, policy)
 	if err != nil {
 		return nil, err
 	}

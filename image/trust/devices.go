@@ -41,6 +41,16 @@ func (r *reviewer) devices(spec *specs.Spec) {
 	}
 }
 
+// cdi reviews CDI devices by their names. One stands for nodes, mounts, variables and hooks, all of them out of files of
+// this host.
+func (r *reviewer) cdi(names []string, p Policy) {
+	for _, name := range names {
+		if !slices.Contains(p.Devices, name) {
+			r.requests = append(r.requests, Request{Grant: Devices, What: "the CDI device " + name, Flag: "--device " + name})
+		}
+	}
+}
+
 // ordinaryRule: making a node opens nothing, so mknod of any device is as free as it is with ctr and nerdctl.
 func ordinaryRule(rule specs.LinuxDeviceCgroup) bool {
 	if strings.Trim(rule.Access, "m") == "" && rule.Access != "" {

@@ -49,6 +49,8 @@ type Policy struct {
 	Mounts []string
 	// Namespaces are kinds of namespaces whose path that person gave; that is a grant.
 	Namespaces []specs.LinuxNamespaceType
+	// Devices are names of CDI devices that that person gave; that is a grant.
+	Devices []string
 }
 
 // Allows tells whether the policy holds a grant.
@@ -64,8 +66,8 @@ type Request struct {
 	Allowed bool   `json:"allowed"`
 }
 
-// Review lists what a specification asks for, in the order of its kinds.
-func Review(spec *specs.Spec, p Policy) []Request {
+// Review lists what a specification asks for, in the order of its kinds; cdi are the CDI devices that it is to get.
+func Review(spec *specs.Spec, cdi []string, p Policy) []Request {
 	var r reviewer
 	if spec.Linux == nil {
 		bare := *spec
@@ -74,6 +76,7 @@ func Review(spec *specs.Spec, p Policy) []Request {
 	}
 	r.mounts(spec, p)
 	r.devices(spec)
+	r.cdi(cdi, p)
 	r.capabilities(spec)
 	r.namespaces(spec, p)
 	r.privileges(spec)
@@ -84,9 +87,10 @@ func Review(spec *specs.Spec, p Policy) []Request {
 }
 
 // Confine returns an error, a [*RefusedError], if the specification asks for what the policy does not allow. Otherwise
-// it takes out of it, in place, what no snapshot gets, and says what that was.
-func Confine(spec *specs.Spec, p Policy) (dropped []string, err error) {
-	requests := slices.DeleteFunc(Review(spec, p), func(r Request) bool { return r.Allowed })
+// it takes out of it, in place, what no snapshot gets, and says what that was. The CDI devices are not in the specification yet:
+// whoever has the answer puts them in, by this host's own files.
+func Confine(spec *specs.Spec, cdi []string, p Policy) (dropped []string, err error) {
+	requests := slices.DeleteFunc(Review(spec, cdi, p), func(r Request) bool { return r.Allowed })
 	if len(requests) > 0 {
 		return nil, &RefusedError{Requests: requests}
 	}

@@ -59,7 +59,7 @@ func TestOrdinaryContainersNeedNoGrant(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := ctrRun(t, opts...)
 			before, _ := json.Marshal(spec)
-			dropped, err := Confine(spec, Policy{})
+			dropped, err := Confine(spec, nil, Policy{})
 			if err != nil || len(dropped) > 0 {
 				t.Fatalf("Confine: dropped %v, error %v", dropped, err)
 			}
@@ -118,7 +118,7 @@ func TestReachIntoTheHostNeedsAGrant(t *testing.T) {
 		"cache class":            {change(func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{ClosID: "x"} }), Privileges, "resctrl"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Confine(ctrRun(t, c.opt), Policy{})
+			_, err := Confine(ctrRun(t, c.opt), nil, Policy{})
 			var refused *RefusedError
 			if !errors.As(err, &refused) || !errdefs.IsPermissionDenied(err) {
 				t.Fatalf("Confine = %v", err)
@@ -130,7 +130,7 @@ func TestReachIntoTheHostNeedsAGrant(t *testing.T) {
 				t.Errorf("hint %q", refused.Hint())
 			}
 			for _, g := range []Grant{c.grant, All} {
-				if _, err := Confine(ctrRun(t, c.opt), Policy{Allow: []Grant{g}}); err != nil {
+				if _, err := Confine(ctrRun(t, c.opt), nil, Policy{Allow: []Grant{g}}); err != nil {
 					t.Errorf("with %s: %v", g, err)
 				}
 			}
@@ -138,7 +138,7 @@ func TestReachIntoTheHostNeedsAGrant(t *testing.T) {
 				if g == c.grant || g == All {
 					continue
 				}
-				if _, err := Confine(ctrRun(t, c.opt), Policy{Allow: []Grant{g}}); err == nil {
+				if _, err := Confine(ctrRun(t, c.opt), nil, Policy{Allow: []Grant{g}}); err == nil {
 					t.Errorf("%s was enough", g)
 				}
 			}
@@ -149,14 +149,14 @@ func TestReachIntoTheHostNeedsAGrant(t *testing.T) {
 func TestNoLinuxAtAll(t *testing.T) {
 	spec := ctrRun(t)
 	spec.Linux = nil
-	_, err := Confine(spec, Policy{})
+	_, err := Confine(spec, nil, Policy{})
 	if !errdefs.IsPermissionDenied(err) || !strings.Contains(err.Error(), "pid namespace") || !strings.Contains(err.Error(), "/proc/kcore") {
 		t.Errorf("Confine = %v", err)
 	}
 }
 
 func TestPrivilegedAsksForAll(t *testing.T) {
-	_, err := Confine(ctrRun(t, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithAddedCapabilities([]string{"CAP_SYS_ADMIN"}), oci.WithHostNamespace(specs.NetworkNamespace)), Policy{})
+	_, err := Confine(ctrRun(t, oci.WithPrivileged, oci.WithAllDevicesAllowed, oci.WithAddedCapabilities([]string{"CAP_SYS_ADMIN"}), oci.WithHostNamespace(specs.NetworkNamespace)), nil, Policy{})
 	var refused *RefusedError
 	if !errors.As(err, &refused) {
 		t.Fatal(err)
@@ -171,10 +171,38 @@ func TestSourcesGivenAreGrants(t *testing.T) {
 	spec := ctrRun(t, oci.WithMounts([]specs.Mount{{Destination: "/a", Type: "bind", Source: "/x"}, {Destination: "/b", Type: "bind", Source: "/y"}}),
 		oci.WithLinuxNamespace(specs.LinuxNamespace{Type: specs.NetworkNamespace, Path: "/run/netns/n"}))
 	p := Policy{Mounts: []string{"/a"}, Namespaces: []specs.LinuxNamespaceType{specs.NetworkNamespace}}
-	_, err := Confine(spec, p)
+	_, err := Confine(spec, nil, p)
 	var refused *RefusedError
 	if !errors.As(err, &refused) || len(refused.Requests) != 1 || !strings.Contains(err.Error(), "/b") {
 		t.Errorf("Confine = %v", err)
+	}
+}
+
+// TestCDIDevicesNeedAGrant: which the flag that names one is.
+func TestCDIDevicesNeedAGrant(t *testing.T) {
+	asked := []string{"nvidia.com/gpu=0", "nvidia.com/gpu=1"}
+	for name, c := range map[string]struct {
+		policy Policy
+		hint   string // empty: nothing is refused
+	}{
+		"nothing granted":  {Policy{}, "--device nvidia.com/gpu=0 --device nvidia.com/gpu=1"},
+		"one of them":      {Policy{Devices: asked[:1]}, "--device nvidia.com/gpu=1"},
+		"another":          {Policy{Devices: []string{"nvidia.com/gpu=2"}, Allow: []Grant{Mounts}}, "--device nvidia.com/gpu=0 --device nvidia.com/gpu=1"},
+		"both":             {Policy{Devices: asked}, ""},
+		"--allow devices":  {Policy{Allow: []Grant{Devices}}, ""},
+		"--allow all":      {Policy{Allow: []Grant{All}}, ""},
+		"the other grants": {Policy{Allow: []Grant{Mounts, Capabilities, Namespaces, Privileges}}, "--device nvidia.com/gpu=0 --device nvidia.com/gpu=1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Confine(ctrRun(t), asked, c.policy)
+			var refused *RefusedError
+			if c.hint == "" && err != nil {
+				t.Errorf("Confine = %v", err)
+			}
+			if c.hint != "" && (!errors.As(err, &refused) || !strings.HasSuffix(refused.Hint(), "add: "+c.hint)) {
+				t.Errorf("Confine = %v, want %s", err, c.hint)
+			}
+		})
 	}
 }
 
@@ -182,10 +210,10 @@ func TestWhatNoSnapshotGets(t *testing.T) {
 	spec := ctrRun(t)
 	spec.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{{Path: "/bin/sh"}}, Poststop: []specs.Hook{{Path: "/bin/sh"}}}
 	spec.Root = &specs.Root{Path: "/", Readonly: true}
-	spec.Annotations = map[string]string{"org.criu.config": "/x", "cdi.k8s.io/gpu": "all", "io.kubernetes.cri.sandbox-id": "s", "mine": "kept"}
+	spec.Annotations = map[string]string{"org.criu.config": "/x", "cdi.k8s.io/gpu": "all", "io.kubernetes.cri.sandbox-id": "s", "cryo.gpu/devices": "nvidia.com/gpu=all", "cryo.gpu/force": "true", "mine": "kept"}
 	spec.VM, spec.Windows = &specs.VM{}, &specs.Windows{}
 	spec.Linux.Seccomp = &specs.LinuxSeccomp{ListenerPath: "/run/x.sock"}
-	dropped, err := Confine(spec, Policy{Allow: []Grant{All}})
+	dropped, err := Confine(spec, nil, Policy{Allow: []Grant{All}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,13 +268,13 @@ func FuzzConfine(f *testing.F) {
 		if json.Unmarshal(data, &spec) != nil {
 			return
 		}
-		if _, err := Confine(&spec, Policy{}); err != nil {
+		if _, err := Confine(&spec, nil, Policy{}); err != nil {
 			return
 		}
 		if spec.Hooks != nil || spec.Root == nil || spec.Root.Path != "rootfs" {
 			t.Fatalf("hooks or root stayed: %s", data)
 		}
-		if again := Review(&spec, Policy{}); len(again) > 0 {
+		if again := Review(&spec, nil, Policy{}); len(again) > 0 {
 			t.Fatalf("asks again: %v", again)
 		}
 		if slices.ContainsFunc(spec.Mounts, bind) {
