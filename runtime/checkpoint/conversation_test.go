@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"reflect"
 	"testing"
 	"time"
 
@@ -66,7 +67,7 @@ func TestWishes(t *testing.T) {
 		err    bool
 	}{
 		{wishes: Wishes{}},
-		{wishes: Wishes{GPUTimeout: 2.5, Force: true}},
+		{wishes: Wishes{GPUTimeout: 2.5, Force: []string{"gpu-several"}}},
 		{wishes: Wishes{GPUTimeout: -1}, err: true},
 		{wishes: Wishes{GPUTimeout: 1e9}, err: true},
 	} {
@@ -81,7 +82,7 @@ func TestWishes(t *testing.T) {
 			}
 		case err != nil:
 			t.Error(err)
-		case shim.Wishes != test.wishes:
+		case !reflect.DeepEqual(shim.Wishes, test.wishes):
 			t.Errorf("got %+v, want %+v", shim.Wishes, test.wishes)
 		}
 	}

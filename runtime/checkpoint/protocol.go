@@ -30,8 +30,8 @@ const (
 type Wishes struct {
 	// GPUTimeout, in seconds, is how long processes may take to finish their work on GPUs; 0: as configured.
 	GPUTimeout float64 `json:"gpuTimeout,omitempty"`
-	// Force overrides what is refused because a restore may fail.
-	Force bool `json:"force,omitempty"`
+	// Force names rules of package gpu that are overridden; "all" is every one.
+	Force []string `json:"force,omitempty"`
 }
 
 // Dumped is what the shim tells when the container is dumped; it is frozen then.
