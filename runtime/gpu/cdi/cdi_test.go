@@ -307,6 +307,29 @@ func TestStripOnlyTakes(t *testing.T) {
 	hostile.Strip(&specs.Spec{})
 }
 
+func TestDisplace(t *testing.T) {
+	spec := container()
+	want := text(t, spec)
+	old, other := int64(195), int64(7)
+	spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{Path: "/dev/nvidia7", Type: "c", Major: old, Minor: other})
+	spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &old, Minor: &other, Access: "rw"})
+	spec.Mounts = append(spec.Mounts, specs.Mount{Destination: "/usr/bin/nvidia-smi/", Type: "bind", Source: "/opt/old"}, specs.Mount{Destination: "/dev/nvidia-uvm", Type: "bind", Source: "/dev/nvidia-uvm"})
+	e, err := two().Edits([]string{"nvidia.com/gpu=0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := text(t, spec)
+	Edits{Env: e.Env}.Displace(spec)
+	if got := text(t, spec); got != before {
+		t.Errorf("edits without nodes displaced something: %s", got)
+	}
+	e.Displace(spec)
+	if got := text(t, spec); got != want {
+		t.Errorf("\n%s\n%s", got, want)
+	}
+	e.Displace(&specs.Spec{})
+}
+
 func TestAnnotation(t *testing.T) {
 	for _, names := range [][]string{nil, {"nvidia.com/gpu=0"}, {"nvidia.com/gpu=0", "nvidia.com/gpu=1"}} {
 		var spec specs.Spec

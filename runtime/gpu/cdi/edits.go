@@ -77,6 +77,33 @@ func (e Edits) Strip(spec *specs.Spec) {
 	}
 }
 
+// Displace takes out of a specification what is in the way of the edits: NVIDIA's nodes of another host, if the edits bring
+// nodes of their own, with the rules for them, and mounts at the same places.
+func (e Edits) Displace(spec *specs.Spec) {
+	brings := slices.ContainsFunc(e.Devices, func(d specs.LinuxDevice) bool { return isNVIDIA(d.Path) })
+	spec.Mounts = without(spec.Mounts, e.Mounts, func(a, b specs.Mount) bool {
+		return path.Clean(a.Destination) == path.Clean(b.Destination) || brings && isNVIDIA(a.Destination)
+	})
+	l := spec.Linux
+	if l == nil {
+		return
+	}
+	var displaced []specs.LinuxDeviceCgroup
+	l.Devices = slices.DeleteFunc(slices.Clone(l.Devices), func(d specs.LinuxDevice) bool {
+		gone := brings && isNVIDIA(d.Path) || slices.ContainsFunc(e.Devices, func(b specs.LinuxDevice) bool { return path.Clean(b.Path) == path.Clean(d.Path) })
+		if gone {
+			displaced = append(displaced, specs.LinuxDeviceCgroup{Type: d.Type, Major: &d.Major, Minor: &d.Minor})
+		}
+		return gone
+	})
+	if l.Resources != nil {
+		l.Resources.Devices = without(l.Resources.Devices, displaced, func(a, b specs.LinuxDeviceCgroup) bool {
+			b.Allow, b.Access = true, a.Access
+			return sameRule(a, b)
+		})
+	}
+}
+
 func sameDevice(a, b specs.LinuxDevice) bool {
 	return path.Clean(a.Path) == path.Clean(b.Path) && a.Type == b.Type && a.Major == b.Major && a.Minor == b.Minor
 }

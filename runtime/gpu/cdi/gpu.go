@@ -11,9 +11,9 @@ import (
 )
 
 // HasNVIDIA tells whether a container has NVIDIA's device nodes, or mounts of them.
-func HasNVIDIA(spec *specs.Spec) bool {
-	return has(spec, func(p string) bool { return strings.HasPrefix(p, "/dev/nvidia") })
-}
+func HasNVIDIA(spec *specs.Spec) bool { return has(spec, isNVIDIA) }
+
+func isNVIDIA(p string) bool { return strings.HasPrefix(path.Clean(p), "/dev/nvidia") }
 
 // HasAMD tells whether a container has the compute device of AMD GPUs.
 func HasAMD(spec *specs.Spec) bool { return has(spec, func(p string) bool { return p == "/dev/kfd" }) }
