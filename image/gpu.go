@@ -22,7 +22,9 @@ type GPU struct {
 	// Mounts are where these devices mounted files in the container. CRIU's images want something mounted at each.
 	Mounts []string `json:"mounts,omitempty"`
 	// Nodes are the device nodes that the container had for its GPUs.
-	Nodes   []GPUNode  `json:"nodes,omitempty"`
+	Nodes []GPUNode `json:"nodes,omitempty"`
+	// Forced are rules that spoke against the checkpoint and were overridden: the restore may fail.
+	Forced  []string   `json:"forced,omitempty"`
 	Seconds GPUSeconds `json:"seconds"`
 }
 
@@ -33,6 +35,7 @@ type GPUDevice struct {
 	Name         string `json:"name"`
 	Architecture string `json:"architecture"` // compute capability, "9.0"
 	Memory       int64  `json:"memory"`       // bytes that it has
+	Used         int64  `json:"used"`         // bytes of which the container held, as far as the driver told
 }
 
 // GPUProcess is a process that used GPUs.
@@ -62,8 +65,8 @@ const (
 	maxGPUItems = 1 << 16
 )
 
-// Need gives the memory, in bytes, that processes held on each device, in the order of Devices, and in all. What a process held
-// on several devices is in the sum only: how much was on which is not known.
+// Need gives the memory, in bytes, that is wanted on each device, in the order of Devices, and in all. What a process held
+// on several devices may be in the sum only.
 func (g *GPU) Need() (each []int64, all int64) {
 	each = make([]int64, len(g.Devices))
 	for _, p := range g.Processes {
@@ -74,7 +77,12 @@ func (g *GPU) Need() (each []int64, all int64) {
 			}
 		}
 	}
-	return each, all
+	var used int64
+	for i, d := range g.Devices {
+		each[i] = max(each[i], d.Used)
+		used += each[i]
+	}
+	return each, max(all, used)
 }
 
 // check says what cannot be so.
@@ -83,8 +91,10 @@ func (g *GPU) check() error {
 		return errors.New("it lists more GPUs, or more of them, than there can be")
 	}
 	known := map[string]bool{}
+	var used int64
 	for _, d := range g.Devices {
-		if d.UUID == "" || known[d.UUID] || d.Memory < 0 || d.Minor < 0 {
+		used += d.Used
+		if d.UUID == "" || known[d.UUID] || d.Memory < 0 || d.Used < 0 || used < 0 || d.Minor < 0 {
 			return fmt.Errorf("its GPU %.100q is not possible", d.UUID)
 		}
 		known[d.UUID] = true

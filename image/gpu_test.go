@@ -41,6 +41,8 @@ func TestGPUConfig(t *testing.T) {
 		"one UUID twice":     {func(g *GPU) { g.Devices[0].UUID = "GPU-b" }, false},
 		"negative memory":    {func(g *GPU) { g.Devices[0].Memory = -1 }, false},
 		"negative minor":     {func(g *GPU) { g.Devices[0].Minor = -1 }, false},
+		"negative part":      {func(g *GPU) { g.Devices[0].Used = -1 }, false},
+		"endless parts":      {func(g *GPU) { g.Devices[0].Used, g.Devices[1].Used = math.MaxInt64, 1 }, false},
 		"negative use":       {func(g *GPU) { g.Processes[0].Memory = -1 }, false},
 		"overflow":           {func(g *GPU) { g.Processes[0].Memory, g.Processes[1].Memory = math.MaxInt64, 1 }, false},
 		"unknown GPU":        {func(g *GPU) { g.Processes[0].Devices = []string{"GPU-c"} }, false},
@@ -73,6 +75,11 @@ func TestGPUConfig(t *testing.T) {
 func TestNeed(t *testing.T) {
 	each, all := twoGPUs().Need()
 	if !slices.Equal(each, []int64{8 << 30, 0}) || all != 15<<30 {
+		t.Errorf("Need = %v, %d", each, all)
+	}
+	g := twoGPUs()
+	g.Devices[0].Used, g.Devices[1].Used = 9<<30, 7<<30
+	if each, all = g.Need(); !slices.Equal(each, []int64{9 << 30, 7 << 30}) || all != 16<<30 {
 		t.Errorf("Need = %v, %d", each, all)
 	}
 }
