@@ -1,0 +1,87 @@
+package interrupt
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Lease is for how long Raise raises a flag: longer than the default deadline of the driver's lock.
+const Lease = time.Minute
+
+// Raise asks the kernels of a process to return early and the process to launch none, for the time of Lease. pid is that of
+// the caller's namespace. n is the number of flags raised, one for each page that the process has: 0 for a process that
+// has none or is gone. An error, which can come with n above 0, says which pages could not be used: *PageError,
+// *VersionError, *LimitError, or the system's.
+func Raise(pid int) (n int, err error) { return RaiseFor(pid, Lease) }
+
+// RaiseFor raises with another lease, at least a millisecond and at most 49 days. Make it longer than the deadline of
+// the lock.
+func RaiseFor(pid int, lease time.Duration) (n int, err error) {
+	if n, err = each(pid, max(lease, time.Millisecond)); err != nil {
+		return n, fmt.Errorf("raise the interrupt flag: %w", err)
+	}
+	return n, nil
+}
+
+// Lower lets the process launch kernels again. It answers as Raise does, and lowers as well what is not raised.
+func Lower(pid int) (n int, err error) {
+	if n, err = each(pid, 0); err != nil {
+		return n, fmt.Errorf("lower the interrupt flag: %w", err)
+	}
+	return n, nil
+}
+
+// each sets the flags of all pages of a process. All is done by the process's directory, which never becomes another process's.
+func each(pid int, lease time.Duration) (n int, err error) {
+	dir, err := unix.Open(filepath.Join("/proc", strconv.Itoa(pid)), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if gone(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open process %d: %w", pid, err)
+	}
+	defer unix.Close(dir)
+	found, err := list(dir)
+	switch {
+	case errors.Is(err, errTooMany):
+		err = &LimitError{PID: pid}
+	case gone(err):
+		err = nil
+	case err != nil:
+		err = fmt.Errorf("read the mappings of process %d: %w", pid, err)
+	}
+	errs := []error{err}
+	for _, m := range found {
+		fd, err := memory(dir, m)
+		if gone(err) || errors.Is(err, errForeign) {
+			continue // unmapped, or another mapping by now
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("open %s of process %d: %w", m.file(), pid, err))
+			continue
+		}
+		err = errors.Join(set(pid, fd, lease), unix.Close(fd))
+		if err == nil {
+			n++
+		}
+		errs = append(errs, err)
+	}
+	return n, errors.Join(errs...)
+}
+
+// list reads a process's mappings.
+func list(dir int) ([]mapping, error) {
+	fd, err := unix.Openat(dir, "maps", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	maps := os.NewFile(uintptr(fd), "maps")
+	defer maps.Close()
+	return mappings(maps)
+}
