@@ -63,6 +63,7 @@ type GPUSeconds struct {
 const (
 	maxGPUs     = 1024
 	maxGPUItems = 1 << 16
+	maxGPUBytes = 1 << 60
 )
 
 // Need gives the memory, in bytes, that is wanted on each device, in the order of Devices, and in all. What a process held
@@ -94,7 +95,7 @@ func (g *GPU) check() error {
 	var used int64
 	for _, d := range g.Devices {
 		used += d.Used
-		if d.UUID == "" || known[d.UUID] || d.Memory < 0 || d.Used < 0 || used < 0 || d.Minor < 0 {
+		if d.UUID == "" || known[d.UUID] || d.Memory < 0 || d.Used < 0 || used < 0 || used > maxGPUBytes || d.Minor < 0 {
 			return fmt.Errorf("its GPU %.100q is not possible", d.UUID)
 		}
 		known[d.UUID] = true
@@ -102,7 +103,7 @@ func (g *GPU) check() error {
 	var all int64
 	for _, p := range g.Processes {
 		all += p.Memory
-		if p.Memory < 0 || all < 0 || len(p.Devices) > maxGPUs {
+		if p.Memory < 0 || all < 0 || all > maxGPUBytes || len(p.Devices) > maxGPUs {
 			return fmt.Errorf("what its process %d held on GPUs is not possible", p.PID)
 		}
 		for _, uuid := range p.Devices {

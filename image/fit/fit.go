@@ -35,6 +35,9 @@ type Rule struct {
 	check func(subject, Target) []mismatch
 }
 
+// Forcible tells whether the rule can be overridden: something may come of it.
+func (r Rule) Forcible() bool { return !inexorable[r.Name] }
+
 // mismatch is what a rule has against a host.
 type mismatch struct{ problem, hint string }
 
@@ -148,7 +151,7 @@ func (e *RuleError) Error() string { return fmt.Sprintf("there is no rule %q", e
 func (e *RuleError) Hint() string {
 	var names []string
 	for _, r := range Rules() {
-		if r.Fatal && !inexorable[r.Name] {
+		if r.Fatal && r.Forcible() {
 			names = append(names, r.Name)
 		}
 	}
