@@ -375,7 +375,8 @@ func TestMinors(t *testing.T) {
 	for _, p := range []string{"/dev/nvidia10", "/dev/nvidiactl", "/dev/nvidia2", "/dev/null", "/dev//nvidia2", "/dev/nvidia-1", "/dev/nvidia+1", "/dev/nvidia99999999999999999999", "/dev/nvidia"} {
 		spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{Path: p})
 	}
-	if got := Minors(spec); !slices.Equal(got, []int{2, 10}) {
+	spec.Mounts = []specs.Mount{{Source: "/dev/nvidia3", Destination: "/dev/nvidia3"}, {Source: "/dev/nvidia4", Destination: "/x"}}
+	if got := Minors(spec); !slices.Equal(got, []int{2, 3, 10}) {
 		t.Errorf("Minors = %v", got)
 	}
 	if got := Minors(&specs.Spec{}); got != nil {

@@ -38,13 +38,19 @@ func has(spec *specs.Spec, is func(path string) bool) bool {
 var unit = regexp.MustCompile(`^/dev/(nvidia[0-9]+|nvidia-caps/.+|nvidia-caps-imex-channels/.+|dri/.+)$`)
 
 // Minors lists the NVIDIA GPUs that a container has nodes of, by the numbers in /dev/nvidiaN, ascending.
-func Minors(spec *specs.Spec) []int {
-	if spec.Linux == nil {
-		return nil
+func Minors(spec *specs.Spec) []int { return edits(spec).Minors() }
+
+// Minors lists the NVIDIA GPUs that the edits bring nodes of, by the numbers in /dev/nvidiaN, ascending.
+func (e Edits) Minors() (minors []int) {
+	var paths []string
+	for _, d := range e.Devices {
+		paths = append(paths, d.Path)
 	}
-	var minors []int
-	for _, d := range spec.Linux.Devices {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(path.Clean(d.Path), "/dev/nvidia"), 10, 20); err == nil {
+	for _, m := range e.Mounts {
+		paths = append(paths, m.Destination)
+	}
+	for _, p := range paths {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(path.Clean(p), "/dev/nvidia"), 10, 20); err == nil {
 			minors = append(minors, int(n))
 		}
 	}
