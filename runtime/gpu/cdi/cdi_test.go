@@ -372,7 +372,7 @@ func TestHasGPU(t *testing.T) {
 
 func TestMinors(t *testing.T) {
 	spec := &specs.Spec{Linux: &specs.Linux{}}
-	for _, p := range []string{"/dev/nvidia10", "/dev/nvidiactl", "/dev/nvidia2", "/dev/null", "/dev//nvidia2", "/dev/nvidia-1", "/dev/nvidia+1", "/dev/nvidia99999999999999999999", "/dev/nvidia"} {
+	for _, p := range []string{"/dev/nvidia10", "/dev/nvidiactl", "/dev/nvidia2", "/dev/null", "/dev//nvidia2", "/dev/nvidia-1", "/dev/nvidia+1", "/dev/nvidia99999999999999999999", "/dev/nvidia", "5"} {
 		spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{Path: p})
 	}
 	spec.Mounts = []specs.Mount{{Source: "/dev/nvidia3", Destination: "/dev/nvidia3"}, {Source: "/dev/nvidia4", Destination: "/x"}}

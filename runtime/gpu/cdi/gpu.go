@@ -50,7 +50,8 @@ func (e Edits) Minors() (minors []int) {
 		paths = append(paths, m.Destination)
 	}
 	for _, p := range paths {
-		if n, err := strconv.ParseUint(strings.TrimPrefix(path.Clean(p), "/dev/nvidia"), 10, 20); err == nil {
+		number, ok := strings.CutPrefix(path.Clean(p), "/dev/nvidia")
+		if n, err := strconv.ParseUint(number, 10, 20); ok && err == nil {
 			minors = append(minors, int(n))
 		}
 	}
