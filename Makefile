@@ -63,15 +63,31 @@ bin/tools/.built: integration/tools/go.mod integration/tools/go.sum integration/
 	CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w" -tags seccomp -o ../../bin/tools/ github.com/opencontainers/runc $(QUIETLY)
 	@touch $@
 
+.PHONY: fakecuda
+fakecuda: bin/fakecuda/.built ## build the fake NVIDIA driver and its test program into bin/fakecuda/
+
+# The program brings the loader and the C library it is built with, so that it runs in an empty image.
+bin/fakecuda/.built: $(wildcard integration/fakecuda/*.[ch])
+	@mkdir -p bin/fakecuda/program
+	@cd integration/fakecuda; \
+	out=../../bin/fakecuda; \
+	flags='-std=gnu11 -O2 -g -Wall -Wextra -Werror -Wno-format-truncation -fvisibility=hidden -fPIC -pthread'; \
+	gcc $$flags -shared -Wl,-soname,libcuda.so.1 -o $$out/libcuda.so.1 driver.c memory.c directory.c text.c orders.c outside.c; \
+	gcc $$flags -shared -Wl,-soname,libnvidia-ml.so.1 -o $$out/libnvidia-ml.so.1 nvml.c directory.c text.c; \
+	gcc $$flags -o $$out/program/fakeapp fakeapp.c -L$$out -l:libcuda.so.1 -Wl,--dynamic-linker=/fake/ld.so -Wl,-rpath,/fake:/usr/lib64:/usr/lib; \
+	cp -L "$$(gcc -print-file-name=libc.so.6)" $$out/program/libc.so.6; \
+	cp -L "$$(ldd $$out/libcuda.so.1 | grep -o '/[^ ]*/ld-linux[^ ]*')" $$out/program/ld.so
+	@touch $@
+
 .PHONY: test
 test: deps unit integration ## run the unit tests and the integration tests
 
 .PHONY: unit
-unit: ## run the unit tests
+unit: fakecuda ## run the unit tests
 	@$(GO) test $(TESTFLAGS) $(UNIT)
 
 .PHONY: integration
-integration: deps build tools ## run the integration tests: real containerds, runc, CRIU and registries (as root)
+integration: deps build tools fakecuda ## run the integration tests: real containerds, runc, CRIU and registries (as root)
 	@$(GO) test -count=1 -timeout 45m $(TESTFLAGS) ./integration
 
 .PHONY: lint

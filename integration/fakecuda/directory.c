@@ -1,0 +1,151 @@
+#define _GNU_SOURCE
+#include "directory.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *root(void)
+{
+	const char *dir = getenv("FAKECUDA_DIR");
+
+	return dir ? dir : "/dev/fakegpu";
+}
+
+static void path_of(const struct device *device, const char *name, char path[PATH_MAX])
+{
+	char uuid[UUID_TEXT];
+
+	uuid_text(&device->uuid, uuid);
+	snprintf(path, PATH_MAX, "%s/%s/%s", root(), uuid, name);
+}
+
+int directory_total(struct device *device)
+{
+	char path[PATH_MAX];
+	long long total;
+	FILE *f;
+	int ok;
+
+	path_of(device, "total", path);
+	f = fopen(path, "re");
+	if (!f)
+		return 0;
+	ok = fscanf(f, "%lld", &total) == 1;
+	fclose(f);
+	if (ok)
+		device->total = total;
+	return ok;
+}
+
+int directory_devices(struct device *found, int most)
+{
+	DIR *d = opendir(root());
+	struct dirent *e;
+	int n = 0;
+
+	while (d && n < most && (e = readdir(d)))
+		if (uuid_parse(e->d_name, &found[n].uuid) && directory_total(&found[n]))
+			n++;
+	if (d)
+		closedir(d);
+	return n;
+}
+
+// lock keeps others from allocating on the device until its descriptor is closed.
+static int lock(const struct device *device)
+{
+	char path[PATH_MAX];
+	int fd;
+
+	path_of(device, "total", path);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd >= 0)
+		flock(fd, LOCK_EX);
+	return fd;
+}
+
+// used removes what killed processes have left, and adds up the rest. The device is locked.
+static int64_t used(const struct device *device)
+{
+	char path[PATH_MAX];
+	int64_t sum = 0;
+	struct dirent *e;
+	struct stat st;
+	DIR *d;
+
+	path_of(device, "", path);
+	d = opendir(path);
+	while (d && (e = readdir(d))) {
+		int fd;
+
+		if (strncmp(e->d_name, "mem-", 4))
+			continue;
+		path_of(device, e->d_name, path);
+		fd = open(path, O_RDWR | O_CLOEXEC);
+		if (fd < 0)
+			continue;
+		if (!flock(fd, LOCK_EX | LOCK_NB))
+			unlink(path);
+		else if (!fstat(fd, &st))
+			sum += st.st_size;
+		close(fd);
+	}
+	if (d)
+		closedir(d);
+	return sum;
+}
+
+int64_t directory_used(const struct device *device)
+{
+	int fd = lock(device);
+	int64_t sum = used(device);
+
+	if (fd >= 0)
+		close(fd);
+	return sum;
+}
+
+CUresult directory_create(const struct device *device, size_t bytes, char name[MEMORY_NAME], int *fd)
+{
+	char path[PATH_MAX];
+	CUresult r = CUDA_SUCCESS;
+	int locked = lock(device);
+
+	*fd = -1;
+	if (locked < 0)
+		return CUDA_ERROR_INVALID_DEVICE;
+	if (used(device) + (int64_t)bytes > device->total) {
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	} else {
+		path_of(device, "mem-XXXXXX", path);
+		*fd = mkostemp(path, O_CLOEXEC);
+		if (*fd < 0 || flock(*fd, LOCK_EX | LOCK_NB) || posix_fallocate(*fd, 0, bytes)) {
+			r = CUDA_ERROR_OPERATING_SYSTEM;
+			if (*fd >= 0) {
+				unlink(path);
+				close(*fd);
+				*fd = -1;
+			}
+		} else {
+			snprintf(name, MEMORY_NAME, "%s", strrchr(path, '/') + 1);
+		}
+	}
+	close(locked);
+	return r;
+}
+
+void directory_remove(const struct device *device, const char *name, int fd)
+{
+	char path[PATH_MAX];
+
+	path_of(device, name, path);
+	unlink(path);
+	close(fd);
+}

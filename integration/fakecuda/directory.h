@@ -1,0 +1,20 @@
+// Device memory as files: FAKECUDA_DIR/UUID/mem-NUMBER, each locked by the process that has it. A file without a lock is
+// that of a process that was killed, and is removed by the next one that looks.
+#ifndef FAKECUDA_DIRECTORY_H
+#define FAKECUDA_DIRECTORY_H
+
+#include "memory.h"
+
+#define MEMORY_NAME 40
+
+// directory_devices lists the devices that are visible here.
+int directory_devices(struct device *found, int most);
+// directory_total reads a device's size; false where it is not visible.
+int directory_total(struct device *device);
+// directory_used is what is allocated on a device, bytes.
+int64_t directory_used(const struct device *device);
+// directory_create makes a file of zeros if the device has room for it. fd is -1 where it has not.
+CUresult directory_create(const struct device *device, size_t bytes, char name[MEMORY_NAME], int *fd);
+void directory_remove(const struct device *device, const char *name, int fd);
+
+#endif

@@ -1,0 +1,338 @@
+// The driver as the program itself sees it, and the thread that does what the keeper asks for.
+#define _GNU_SOURCE
+#include "memory.h"
+#include "orders.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+struct control control = {.magic = CONTROL_MAGIC};
+
+struct fake_context { int device; };
+
+// Every call holds gate from its beginning to its end, so who holds it knows that none is in progress. closed makes new ones wait.
+static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+static int closed;          // guarded by gate
+static int64_t busy_until;  // end of the last launched work; guarded by gate
+static int peers;           // peer access was enabled; guarded by gate
+static struct fake_context contexts[MAX_DEVICES];
+static __thread CUcontext current;
+
+static CUresult enter(void)
+{
+	pthread_mutex_lock(&gate);
+	while (closed)
+		pthread_cond_wait(&opened, &gate);
+	return control.initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+}
+
+static CUresult leave(CUresult r)
+{
+	pthread_mutex_unlock(&gate);
+	return r;
+}
+
+// enter_idle is enter, and waits for launched work.
+static CUresult enter_idle(void)
+{
+	CUresult r = enter();
+
+	while (r == CUDA_SUCCESS && busy_until > now_ns()) {
+		leave(r);
+		sleep_ms(1);
+		r = enter();
+	}
+	return r;
+}
+
+static CUresult do_lock(int64_t deadline)
+{
+	if (control.state != CU_PROCESS_STATE_RUNNING)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	closed = 1;
+	for (;;) {
+		int64_t now = now_ns();
+
+		if (deadline && now >= deadline) {
+			closed = 0;
+			pthread_cond_broadcast(&opened);
+			return CUDA_ERROR_NOT_READY;
+		}
+		if (busy_until <= now)
+			break;
+		pthread_mutex_unlock(&gate);
+		sleep_ms(1);
+		pthread_mutex_lock(&gate);
+	}
+	busy_until = 0; // the clock of the next host may be behind
+	control.state = CU_PROCESS_STATE_LOCKED;
+	return CUDA_SUCCESS;
+}
+
+static CUresult do_checkpoint(void)
+{
+	CUresult r;
+
+	if (control.state != CU_PROCESS_STATE_LOCKED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (memory_is_managed())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	r = memory_save();
+	control.state = r == CUDA_SUCCESS ? CU_PROCESS_STATE_CHECKPOINTED : CU_PROCESS_STATE_FAILED;
+	return r;
+}
+
+static CUresult do_restore(const struct request *request)
+{
+	CUresult r;
+
+	if (control.state != CU_PROCESS_STATE_CHECKPOINTED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (peers) // as the real driver: a checkpoint succeeds, and its restore does not
+		return CUDA_ERROR_INVALID_VALUE;
+	r = memory_load(request->pairs, request->pairs_count);
+	if (r == CUDA_SUCCESS)
+		control.state = CU_PROCESS_STATE_LOCKED;
+	return r;
+}
+
+static CUresult do_unlock(void)
+{
+	if (control.state != CU_PROCESS_STATE_LOCKED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	control.state = CU_PROCESS_STATE_RUNNING;
+	closed = 0;
+	pthread_cond_broadcast(&opened);
+	return CUDA_SUCCESS;
+}
+
+static CUresult serve(const struct request *request)
+{
+	CUresult r = CUDA_ERROR_INVALID_VALUE;
+
+	sleep_ms(request->slow_ms);
+	pthread_mutex_lock(&gate);
+	switch (request->call) {
+	case CALL_LOCK:
+		r = do_lock(request->deadline);
+		break;
+	case CALL_CHECKPOINT:
+		r = do_checkpoint();
+		break;
+	case CALL_RESTORE:
+		r = do_restore(request);
+		break;
+	case CALL_UNLOCK:
+		r = do_unlock();
+		break;
+	}
+	return leave(r);
+}
+
+// attend waits for requests. It looks, as nothing that would wake it could be open during a dump.
+static void *attend(void *unused)
+{
+	(void)unused;
+	for (;; sleep_ms(1)) {
+		unsigned asked = __atomic_load_n(&control.asked, __ATOMIC_ACQUIRE);
+		struct request request;
+
+		if (asked == control.answered)
+			continue;
+		request = control.request;
+		control.result = serve(&request);
+		__atomic_store_n(&control.answered, asked, __ATOMIC_RELEASE);
+	}
+	return NULL;
+}
+
+// forked makes a child what it is with the real driver too: a process that must not use what its parent had.
+static void forked(void)
+{
+	pthread_mutex_init(&gate, NULL);
+	pthread_cond_init(&opened, NULL);
+	closed = 0;
+	memory_forget();
+	memset(&control, 0, sizeof(control));
+	memcpy(control.magic, CONTROL_MAGIC, sizeof(control.magic));
+}
+
+CUresult cuInit(unsigned flags)
+{
+	static int handler;
+	sigset_t all, before;
+	pthread_t thread;
+	CUresult r = CUDA_SUCCESS;
+
+	if (flags != 0)
+		return CUDA_ERROR_INVALID_VALUE;
+	r = orders_init();
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (enter() == CUDA_SUCCESS)
+		return leave(CUDA_SUCCESS);
+	r = devices_find();
+	if (r != CUDA_SUCCESS)
+		return leave(r);
+	if (!handler && pthread_atfork(NULL, NULL, forked))
+		return leave(CUDA_ERROR_OPERATING_SYSTEM);
+	handler = 1;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	if (pthread_create(&thread, NULL, attend, NULL))
+		r = CUDA_ERROR_OPERATING_SYSTEM;
+	else
+		pthread_detach(thread);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	control.initialized = r == CUDA_SUCCESS;
+	return leave(r);
+}
+
+CUresult cuDriverGetVersion(int *version)
+{
+	*version = 13000;
+	return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+	CUresult r = enter();
+
+	*count = devices_count;
+	return leave(r);
+}
+
+CUresult cuDeviceGet(CUdevice *device, int ordinal)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && (ordinal < 0 || ordinal >= devices_count))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	*device = ordinal;
+	return leave(r);
+}
+
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && (device < 0 || device >= devices_count))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS)
+		*uuid = devices[device].uuid;
+	return leave(r);
+}
+
+CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && (device < 0 || device >= devices_count))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS)
+		*bytes = devices[device].total;
+	return leave(r);
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+	CUresult r = enter();
+
+	(void)flags;
+	if (r == CUDA_SUCCESS && (device < 0 || device >= devices_count))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS) {
+		contexts[device].device = device;
+		*context = current = &contexts[device];
+	}
+	return leave(r);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	CUresult r = enter();
+
+	current = context;
+	return leave(r);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	return leave(enter_idle());
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+	CUresult r = enter();
+
+	(void)flags;
+	if (r == CUDA_SUCCESS && (!current || !peer || peer == current))
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS)
+		peers = 1;
+	return leave(r);
+}
+
+static CUresult alloc(CUdeviceptr *pointer, size_t bytes, int managed)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !current)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS)
+		r = memory_alloc(current->device, bytes, managed, pointer);
+	return leave(r);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+	return alloc(pointer, bytes, 0);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+{
+	(void)flags;
+	return alloc(pointer, bytes, 1);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+	CUresult r = enter_idle();
+
+	return leave(r == CUDA_SUCCESS ? memory_free(pointer) : r);
+}
+
+static CUresult copy(CUdeviceptr pointer, size_t bytes, void *to, const void *from)
+{
+	CUresult r = enter_idle();
+
+	if (r == CUDA_SUCCESS && !memory_holds(pointer, bytes))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		memcpy(to, from, bytes);
+	return leave(r);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+	return copy(to, bytes, (void *)to, from);
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+	return copy(from, bytes, to, (const void *)from);
+}
+
+CUresult fakeLaunch(unsigned milliseconds)
+{
+	CUresult r = enter();
+	int64_t now = now_ns();
+
+	if (r == CUDA_SUCCESS && !current)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS)
+		busy_until = (busy_until > now ? busy_until : now) + milliseconds * INT64_C(1000000);
+	return leave(r);
+}

@@ -1,0 +1,376 @@
+// fakeapp is a program with device memory, for tests of checkpoints under the fake driver. It fills memory on each of its devices with a
+// pattern, counts, and answers on a unix socket as integration/workload does.
+#define _GNU_SOURCE
+#include "cuda.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char usage[] =
+	"fakeapp [--processes N] [--mib N] [--kernel MS] [--managed] [--peer] [--quiet] [--socket PATH]\n"
+	"  each of N processes holds that much on each device, and launches a kernel of MS milliseconds at its start\n"
+	"It answers one line of JSON to one line on the socket (/work/ask.sock):\n"
+	"  check        reads all device memory of all processes; waits while the driver is locked\n"
+	"  count        never waits\n"
+	"  change KEY   fills device memory anew\n"
+	"  launch MS    starts a kernel in each process\n"
+	"  exit STATUS\n";
+
+#define MAX_DEVICES 16
+#define MAX_PROCESSES 64
+#define CHUNK (256 * 1024)
+
+static struct { int processes, mib, kernel_ms, managed, peer, quiet; const char *socket; } options = {
+	.processes = 1, .mib = 1, .socket = "/work/ask.sock",
+};
+
+// What one process has.
+static int number, devices;
+static CUcontext contexts[MAX_DEVICES];
+static CUdeviceptr memory[MAX_DEVICES], counter;
+static uint64_t key = 1, ticks;
+static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER; // over all of these
+
+// The others, known to the first: a socket each, on which a command has one line for an answer.
+static struct { FILE *in, *out; pthread_mutex_t asked; } others[MAX_PROCESSES];
+static unsigned count; // of the first
+static char life[33];
+
+__attribute__((noreturn)) static void die(const char *what, int code)
+{
+	fprintf(stderr, "fakeapp: %s: %d\n", what, code);
+	exit(1);
+}
+
+static void must(const char *what, CUresult r)
+{
+	if (r != CUDA_SUCCESS)
+		die(what, r);
+}
+
+// word is the pattern; mixed as in splitmix64 (Steele, Lea, Flood 2014), so that no page is like another.
+static uint64_t word(int device, size_t i)
+{
+	uint64_t x = (key << 48 ^ (uint64_t)number << 40 ^ (uint64_t)device << 32) + i * UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+// over writes the pattern to a device's memory, or reads it back and compares. It gives 0, a CUresult, or -1 for a difference.
+static int over(int device, int write)
+{
+	static uint64_t buffer[CHUNK / 8];
+	size_t all = (size_t)options.mib << 20;
+
+	for (size_t done = 0; done < all; done += CHUNK) {
+		CUresult r = CUDA_SUCCESS;
+
+		if (!write)
+			r = cuMemcpyDtoH_v2(buffer, memory[device] + done, CHUNK);
+		for (size_t i = 0; i < CHUNK / 8; i++) {
+			uint64_t want = word(device, done / 8 + i);
+
+			if (write)
+				buffer[i] = want;
+			else if (r == CUDA_SUCCESS && buffer[i] != want)
+				return -1;
+		}
+		if (write)
+			r = cuMemcpyHtoD_v2(memory[device] + done, buffer, CHUNK);
+		if (r != CUDA_SUCCESS)
+			return r;
+	}
+	return 0;
+}
+
+static void uuid_of(int device, char text[41])
+{
+	CUuuid u;
+
+	must("cuDeviceGetUuid", cuDeviceGetUuid(&u, device));
+	text += sprintf(text, "GPU-");
+	for (int i = 0; i < 16; i++)
+		text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)u.bytes[i]);
+}
+
+static void start_devices(void)
+{
+	must("cuInit", cuInit(0));
+	must("cuDeviceGetCount", cuDeviceGetCount(&devices));
+	if (devices > MAX_DEVICES)
+		die("too many devices", devices);
+	for (int d = 0; d < devices; d++) {
+		size_t bytes = (size_t)options.mib << 20;
+
+		must("cuCtxCreate", cuCtxCreate_v2(&contexts[d], 0, d));
+		if (options.managed)
+			must("cuMemAllocManaged", cuMemAllocManaged(&memory[d], bytes, 1));
+		else
+			must("cuMemAlloc", cuMemAlloc_v2(&memory[d], bytes));
+		must("fill", over(d, 1));
+		if (options.peer && d > 0)
+			must("cuCtxEnablePeerAccess", cuCtxEnablePeerAccess(contexts[0], 0));
+	}
+	must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[0]));
+	must("cuMemAlloc", cuMemAlloc_v2(&counter, sizeof(ticks)));
+	must("fill", cuMemcpyHtoD_v2(counter, &ticks, sizeof(ticks)));
+	if (options.kernel_ms)
+		must("fakeLaunch", fakeLaunch(options.kernel_ms));
+}
+
+// tick counts up on the device.
+static void *tick(void *unused)
+{
+	struct timespec pause = {0, 100000000};
+	uint64_t on_device;
+
+	(void)unused;
+	for (;; nanosleep(&pause, NULL)) {
+		pthread_mutex_lock(&own);
+		must("cuMemcpyDtoH", cuMemcpyDtoH_v2(&on_device, counter, sizeof(on_device)));
+		if (on_device != ticks)
+			die("the counter on the device is wrong", on_device);
+		ticks++;
+		must("cuMemcpyHtoD", cuMemcpyHtoD_v2(counter, &ticks, sizeof(ticks)));
+		pthread_mutex_unlock(&own);
+	}
+	return NULL;
+}
+
+// append adds to a text that holds size bytes.
+__attribute__((format(printf, 3, 4))) static void append(char *text, size_t size, const char *format, ...)
+{
+	size_t used = strlen(text);
+	va_list args;
+
+	va_start(args, format);
+	vsnprintf(text + used, size - used, format, args);
+	va_end(args);
+}
+
+// answer_own does a command in this process: "ok JSON", or "error WORDS".
+static void answer_own(const char *command, char *text, size_t size)
+{
+	unsigned long argument = 0;
+	char uuid[41];
+	int r = 0;
+
+	*text = 0;
+	pthread_mutex_lock(&own);
+	must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[0]));
+	if (sscanf(command, "launch %lu", &argument) == 1) {
+		r = fakeLaunch(argument);
+	} else if (sscanf(command, "change %lu", &argument) == 1) {
+		key = argument;
+		for (int d = 0; d < devices && !r; d++)
+			r = over(d, 1);
+	} else {
+		for (int d = 0; d < devices && !r; d++)
+			r = over(d, 0);
+	}
+	if (r == 0)
+		append(text, size, "ok {\"pid\":%d,\"bytes\":%zu,\"ticks\":%llu,\"devices\":[", getpid(), ((size_t)options.mib << 20) * devices, (unsigned long long)ticks);
+	else if (r == -1)
+		append(text, size, "error device memory of process %d is damaged", getpid());
+	else
+		append(text, size, "error process %d: the driver says %d", getpid(), r);
+	for (int d = 0; d < devices && r == 0; d++) {
+		uuid_of(d, uuid);
+		append(text, size, "%s\"%s\"", d ? "," : "", uuid);
+	}
+	if (r == 0)
+		append(text, size, "]}");
+	pthread_mutex_unlock(&own);
+}
+
+// answer_other has another process do it.
+static void answer_other(int n, const char *command, char *text, size_t size)
+{
+	pthread_mutex_lock(&others[n].asked);
+	if (fprintf(others[n].out, "%s\n", command) < 0 || fflush(others[n].out) || !fgets(text, size, others[n].in))
+		snprintf(text, size, "error process number %d is gone", n + 1);
+	text[strcspn(text, "\n")] = 0;
+	pthread_mutex_unlock(&others[n].asked);
+}
+
+// reply answers one connection.
+static void *reply(void *connection)
+{
+	int fd = (intptr_t)connection, status;
+	char command[256], text[1024], error[256] = "";
+	size_t size = sizeof(text) * options.processes;
+	char *state = calloc(1, size);
+	ssize_t n = read(fd, command, sizeof(command) - 1);
+
+	if (!state || n <= 0)
+		goto out;
+	command[n] = 0;
+	command[strcspn(command, "\n")] = 0;
+	if (sscanf(command, "exit %d", &status) == 1) {
+		dprintf(fd, "{\"kind\":\"gpu\",\"life\":\"%s\",\"pid\":%d,\"count\":%u,\"ok\":true}\n", life, getpid(), count);
+		usleep(50000);
+		_exit(status);
+	}
+	for (int p = 0; p < options.processes && strcmp(command, "count"); p++) {
+		if (p == 0)
+			answer_own(command, text, sizeof(text));
+		else
+			answer_other(p - 1, command, text, sizeof(text));
+		if (!strncmp(text, "ok ", 3))
+			append(state, size, "%s%s", *state ? "," : "", text + 3);
+		else if (!*error)
+			snprintf(error, sizeof(error), "%s", text + 6);
+	}
+	dprintf(fd, "{\"kind\":\"gpu\",\"life\":\"%s\",\"pid\":%d,\"count\":%u,\"ok\":%s,\"error\":\"%s\",\"state\":{\"processes\":[%s]}}\n",
+		life, getpid(), count, *error ? "false" : "true", error, state);
+out:
+	free(state);
+	close(fd);
+	return NULL;
+}
+
+static void *serve(void *listening)
+{
+	int s = (intptr_t)listening;
+	pthread_t thread;
+
+	for (;;) {
+		int fd = accept4(s, NULL, NULL, SOCK_CLOEXEC);
+
+		if (fd < 0 && errno != EINTR && errno != ECONNABORTED)
+			die("accept", errno);
+		if (fd >= 0 && !pthread_create(&thread, NULL, reply, (void *)(intptr_t)fd))
+			pthread_detach(thread);
+	}
+	return NULL;
+}
+
+static int listening(void)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	snprintf(address.sun_path, sizeof(address.sun_path), "%s", options.socket);
+	unlink(options.socket);
+	if (s < 0 || bind(s, (struct sockaddr *)&address, sizeof(address)) || chmod(options.socket, 0666) || listen(s, 16))
+		die("listen", errno);
+	return s;
+}
+
+// child is a process other than the first: it answers until the first is gone.
+static void child(int fd)
+{
+	FILE *in = fdopen(fd, "r");
+	char command[256], text[1024];
+	pthread_t ticker;
+
+	start_devices();
+	if (pthread_create(&ticker, NULL, tick, NULL))
+		die("pthread_create", 0);
+	dprintf(fd, "ready\n");
+	while (fgets(command, sizeof(command), in)) {
+		answer_own(command, text, sizeof(text));
+		dprintf(fd, "%s\n", text);
+	}
+	_exit(0);
+}
+
+// start_others forks before any of them uses the driver, as one has to.
+static void start_others(void)
+{
+	char line[64];
+
+	for (int n = 0; n < options.processes - 1; n++) {
+		int pair[2];
+
+		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))
+			die("socketpair", errno);
+		fflush(NULL);
+		switch (fork()) {
+		case -1:
+			die("fork", errno);
+		case 0:
+			for (int i = 0; i < n; i++)
+				close(fileno(others[i].in));
+			close(pair[0]);
+			number = n + 1;
+			child(pair[1]);
+		}
+		close(pair[1]);
+		others[n].in = fdopen(pair[0], "r");
+		others[n].out = fdopen(pair[0], "w");
+		pthread_mutex_init(&others[n].asked, NULL);
+		if (!fgets(line, sizeof(line), others[n].in))
+			die("a process has not started", n + 1);
+	}
+}
+
+static void ended(int signal)
+{
+	(void)signal;
+	_exit(0);
+}
+
+static void parse(int argc, char **argv)
+{
+	static const struct option known[] = {
+		{"processes", 1, NULL, 'n'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
+		{"peer", 0, NULL, 'P'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
+	};
+
+	for (int o; (o = getopt_long(argc, argv, "", known, NULL)) != -1;) {
+		switch (o) {
+		case 'n': options.processes = atoi(optarg); break;
+		case 'm': options.mib = atoi(optarg); break;
+		case 'k': options.kernel_ms = atoi(optarg); break;
+		case 'M': options.managed = 1; break;
+		case 'P': options.peer = 1; break;
+		case 'q': options.quiet = 1; break;
+		case 's': options.socket = optarg; break;
+		case 'h': fputs(usage, stdout); exit(0);
+		default: fputs(usage, stderr); exit(2);
+		}
+	}
+	if (options.processes < 1 || options.processes > MAX_PROCESSES || options.mib < 1)
+		die("--processes or --mib", EINVAL);
+}
+
+int main(int argc, char **argv)
+{
+	struct timespec pause = {0, 100000000};
+	unsigned char random[16];
+	pthread_t thread;
+	int s;
+
+	parse(argc, argv);
+	signal(SIGTERM, ended); // the first process of a container has no default for it
+	signal(SIGPIPE, SIG_IGN);
+	if (getrandom(random, sizeof(random), 0) != sizeof(random))
+		die("getrandom", errno);
+	for (size_t i = 0; i < sizeof(random); i++)
+		sprintf(life + 2 * i, "%02x", random[i]);
+	start_others();
+	start_devices();
+	s = listening();
+	if (pthread_create(&thread, NULL, tick, NULL) || pthread_create(&thread, NULL, serve, (void *)(intptr_t)s))
+		die("pthread_create", 0);
+	for (;; nanosleep(&pause, NULL)) {
+		count++;
+		if (!options.quiet && printf("count %u\n", count) > 0)
+			fflush(stdout);
+	}
+}

@@ -1,0 +1,29 @@
+// Devices and their memory, as a process sees them.
+#ifndef FAKECUDA_MEMORY_H
+#define FAKECUDA_MEMORY_H
+
+#include "control.h"
+
+struct device {
+	CUuuid uuid;
+	int64_t total;
+};
+
+extern struct device devices[MAX_DEVICES];
+extern int devices_count;
+
+// All of these are called with the driver's lock held.
+
+CUresult devices_find(void);
+CUresult memory_alloc(int device, size_t bytes, int managed, CUdeviceptr *pointer);
+CUresult memory_free(CUdeviceptr pointer);
+// memory_holds says whether all of a range is in one allocation.
+int memory_holds(CUdeviceptr pointer, size_t bytes);
+int memory_is_managed(void); // any of it
+// memory_save makes device memory anonymous memory of the process; memory_load is the way back, onto the devices that the pairs say.
+CUresult memory_save(void);
+CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count);
+// memory_forget is for a child after fork, which has no devices.
+void memory_forget(void);
+
+#endif

@@ -1,0 +1,22 @@
+// Failures to order, for the keeper's side; README.md has the form of the file.
+#ifndef FAKECUDA_ORDERS_H
+#define FAKECUDA_ORDERS_H
+
+#include "cuda.h"
+
+struct order {
+	CUresult error;   // instead of the call
+	unsigned slow_ms; // in the process
+	int exit_after;
+};
+
+// orders_take carries out the next order for this call, waits included, and gives what is left of it to do.
+struct order orders_take(const char *call, int pid);
+// orders_done writes the log, and ends the keeper where that was ordered. It returns the result.
+CUresult orders_done(const struct order *order, const char *call, int pid, CUresult result);
+// orders_init is both for cuInit.
+CUresult orders_init(void);
+// process_number is the nth process by pid in pid's session, of those that use the fake driver, from 1; 0: none of them.
+int process_number(int pid);
+
+#endif
