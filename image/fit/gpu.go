@@ -63,6 +63,9 @@ func looked(s subject, t Target) bool {
 	return s.GPU != nil && t.GPUs.NoKeeper == nil && t.GPUs.NoGPU == nil && t.GPUs.Driver != ""
 }
 
+// used tells so too, but where no process has used its GPUs there is nothing to load.
+func used(s subject, t Target) bool { return looked(s, t) && len(s.GPU.Processes) > 0 }
+
 // branch is the first number of a driver's version. NVIDIA does not say that one branch loads what another has saved.
 func branch(version string) string {
 	first, _, _ := strings.Cut(version, ".")
@@ -70,7 +73,7 @@ func branch(version string) string {
 }
 
 func gpuDriver(s subject, t Target) []mismatch {
-	if !looked(s, t) || branch(s.GPU.Driver) == branch(t.GPUs.Driver) {
+	if !used(s, t) || branch(s.GPU.Driver) == branch(t.GPUs.Driver) {
 		return nil
 	}
 	return one(sprintf("the snapshot is by NVIDIA driver %s, this host has %s, which is of another branch", s.GPU.Driver, t.GPUs.Driver),
@@ -78,14 +81,14 @@ func gpuDriver(s subject, t Target) []mismatch {
 }
 
 func gpuDriverVersion(s subject, t Target) []mismatch {
-	if !looked(s, t) || s.GPU.Driver == t.GPUs.Driver || branch(s.GPU.Driver) != branch(t.GPUs.Driver) {
+	if !used(s, t) || s.GPU.Driver == t.GPUs.Driver || branch(s.GPU.Driver) != branch(t.GPUs.Driver) {
 		return nil
 	}
 	return one(sprintf("the snapshot is by NVIDIA driver %s, this host has %s", s.GPU.Driver, t.GPUs.Driver), "")
 }
 
 func gpuCount(s subject, t Target) []mismatch {
-	if !looked(s, t) || len(t.GPUs.Devices) >= len(s.GPU.Devices) {
+	if !used(s, t) || len(t.GPUs.Devices) >= len(s.GPU.Devices) {
 		return nil
 	}
 	return one(sprintf("the snapshot has %d GPUs, and would get %d", len(s.GPU.Devices), len(t.GPUs.Devices)),
@@ -94,7 +97,7 @@ func gpuCount(s subject, t Target) []mismatch {
 
 // gpuPairs gives each device of the snapshot with the one that takes its place.
 func gpuPairs(s subject, t Target, pair func(i int, old image.GPUDevice, now FreeGPU) []mismatch) []mismatch {
-	if !looked(s, t) {
+	if !used(s, t) {
 		return nil
 	}
 	var found []mismatch
@@ -116,7 +119,7 @@ func gpuArchitecture(s subject, t Target) []mismatch {
 
 // gpuMemory: what processes held on one GPU must fit there, and what they held in all must fit on all.
 func gpuMemory(s subject, t Target) []mismatch {
-	if !looked(s, t) {
+	if !used(s, t) {
 		return nil
 	}
 	each, all := s.GPU.Need()

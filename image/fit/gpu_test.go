@@ -58,6 +58,9 @@ func TestGPURules(t *testing.T) {
 		"several, full": {func(c *image.Config, _ *specs.Spec, _ *Target) {
 			c.GPU.Processes[1] = image.GPUProcess{Memory: 21 << 30, Devices: []string{"GPU-a", "GPU-b"}}
 		}, []string{"gpu-memory"}, "held 31744 MiB on GPUs"},
+		"never used": {func(c *image.Config, _ *specs.Spec, t *Target) {
+			c.GPU.Processes, c.GPU.Driver, t.GPUs.Devices = nil, "", t.GPUs.Devices[:1]
+		}, nil, ""},
 		"libraries":     {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Mounts = t.GPUs.Mounts[:1] }, []string{"gpu-libraries"}, "/usr/lib/libcuda.so.580.159.04"},
 		"all libraries": {func(c *image.Config, _ *specs.Spec, _ *Target) { c.GPU.Mounts = []string{"/a", "/b", "/c", "/d", "/e"} }, []string{"gpu-libraries"}, "/c and 2 more"},
 		"mounted by hand": {func(_ *image.Config, s *specs.Spec, t *Target) {
