@@ -1,6 +1,8 @@
 package shim
 
 import (
+	"errors"
+
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/status"
@@ -15,7 +17,20 @@ func reply(err error) error {
 	if _, ok := status.FromError(err); ok {
 		return err // the stock service's
 	}
-	return errgrpc.ToGRPC(&plainError{text: err.Error(), kind: errdefs.Resolve(err)})
+	text := err.Error()
+	if h := hint(err); h != "" {
+		text += "\nhint: " + h // types are lost on the way, and no client asks for more than text
+	}
+	return errgrpc.ToGRPC(&plainError{text: text, kind: errdefs.Resolve(err)})
+}
+
+// hint gives the first hint in an error's tree; empty if there is none.
+func hint(err error) string {
+	var h interface{ Hint() string }
+	if !errors.As(err, &h) {
+		return ""
+	}
+	return h.Hint()
 }
 
 // plainError is a text with a kind.

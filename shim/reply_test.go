@@ -26,3 +26,14 @@ func TestReplyKeepsKindAndText(t *testing.T) {
 		t.Error("an error out of none")
 	}
 }
+
+type hinted struct{ error }
+
+func (hinted) Hint() string { return "do this" }
+
+func TestReplySaysTheHint(t *testing.T) {
+	got := errgrpc.ToNative(reply(fmt.Errorf("x: %w: %w", hinted{errors.New("y")}, errdefs.ErrAborted)))
+	if want := "x: y: aborted\nhint: do this"; got.Error() != want && got.Error() != want+": aborted" || !errdefs.IsAborted(got) {
+		t.Errorf("got %q", got)
+	}
+}
