@@ -1,9 +1,9 @@
 # An image with cryo's programs and nothing else, to copy them from:
 #
 #   docker build -t cryo .
-#   id=$(docker create cryo) && docker cp $id:/containerd-shim-cryo-v1 . && docker cp $id:/cryo . && docker rm $id
+#   id=$(docker create cryo) && docker cp $id:/containerd-shim-cryo-v1 . && docker cp $id:/cryo . && docker cp $id:/cryo-gpu-keeper . && docker rm $id
 #
-# The programs are static. They run on the host, beside its containerd, runc and CRIU; not in this image.
+# The programs are static but for cryo-gpu-keeper, which needs glibc 2.34. They run on the host, beside its containerd, runc and CRIU; not in this image.
 FROM docker.io/library/golang:1.26-bookworm AS build
 ARG VERSION=0.1.0-dev
 ARG REVISION=unknown
@@ -14,6 +14,6 @@ COPY . .
 RUN make build VERSION=$VERSION REVISION=$REVISION
 
 FROM scratch
-COPY --from=build /src/bin/containerd-shim-cryo-v1 /src/bin/cryo /
+COPY --from=build /src/bin/containerd-shim-cryo-v1 /src/bin/cryo /src/bin/cryo-gpu-keeper /
 ENTRYPOINT ["/cryo"]
 CMD ["help"]
