@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -128,6 +129,26 @@ func TestLongKernelOfOne(t *testing.T) {
 	done(t)(c.Unlock(t.Context(), pids[1:]))
 	idle.works()
 	busy.works() // once its kernel is through
+}
+
+// TestFrozen locks a process that does not run: the call ends at the deadline, and has no late effect.
+func TestFrozen(t *testing.T) {
+	r := newRig(t, 1)
+	a := r.run()
+	c := r.start()
+	if err := syscall.Kill(a.pids[0], syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	got, err := c.Lock(t.Context(), a.pids, 200*time.Millisecond)
+	if err != nil || got[0].Code != NotReady {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if err := syscall.Kill(a.pids[0], syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	a.works()
+	states(t, c, a.pids, Running)
+	hold(t, c, a.pids, Locked)
 }
 
 func TestPairs(t *testing.T) {
