@@ -23,11 +23,12 @@ type group struct {
 
 // EndDump ends what is left of a dump whose shim has died: the CRIU processes in its work directory. runc ends with them.
 func EndDump(work string) error {
-	work, err := filepath.EvalSymlinks(work)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	// The directory itself may be gone: its owner, the cryo command, may have died as well.
+	parent, err := filepath.EvalSymlinks(filepath.Dir(work))
+	switch {
+	case err == nil:
+		work = filepath.Join(parent, filepath.Base(work))
+	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("find CRIU's work directory: %w", err)
 	}
 	group{work: work}.end()
@@ -111,8 +112,8 @@ func (g group) processes() (pids []int) {
 		if err != nil || strings.TrimSpace(string(command)) != "criu" {
 			continue
 		}
-		// A zombie has no working directory any more.
-		if dir, err := os.Readlink(filepath.Join(process, "cwd")); err != nil || dir != g.work {
+		// A zombie has no working directory any more. A directory that was removed under a process is marked so by the kernel.
+		if dir, err := os.Readlink(filepath.Join(process, "cwd")); err != nil || strings.TrimSuffix(dir, " (deleted)") != g.work {
 			continue
 		}
 		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil {
