@@ -87,12 +87,13 @@ func gpuDriverVersion(s subject, t Target) []mismatch {
 	return one(sprintf("the snapshot is by NVIDIA driver %s, this host has %s", s.GPU.Driver, t.GPUs.Driver), "")
 }
 
+// gpuCount: the driver wants a partner for each GPU whose node a process can see, no more and no fewer. Measured with 580.159.04.
 func gpuCount(s subject, t Target) []mismatch {
-	if !used(s, t) || len(t.GPUs.Devices) >= len(s.GPU.Devices) {
+	if !used(s, t) || len(t.GPUs.Devices) == len(s.GPU.Devices) {
 		return nil
 	}
 	return one(sprintf("the snapshot has %d GPUs, and would get %d", len(s.GPU.Devices), len(t.GPUs.Devices)),
-		"give it as many: --device nvidia.com/gpu=0 --device nvidia.com/gpu=1, and so on")
+		"give it exactly as many: --device nvidia.com/gpu=0 --device nvidia.com/gpu=1, and so on")
 }
 
 // gpuPairs gives each device of the snapshot with the one that takes its place.

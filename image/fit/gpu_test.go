@@ -48,7 +48,7 @@ func TestGPURules(t *testing.T) {
 		"older branch":   {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "58.0" }, []string{"gpu-driver"}, "58.0"},
 		"version":        {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "580.173.01" }, []string{"gpu-driver-version"}, "580.173.01"},
 		"fewer":          {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices = t.GPUs.Devices[:1] }, []string{"gpu-count"}, "2 GPUs, and would get 1"},
-		"more":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices = append(t.GPUs.Devices, FreeGPU{}) }, nil, ""},
+		"more":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices = append(t.GPUs.Devices, FreeGPU{}) }, []string{"gpu-count"}, "2 GPUs, and would get 3"},
 		"architecture":   {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices[1].Architecture = "8.0" }, []string{"gpu-architecture"}, "GPU 1 was"},
 		"full":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices[0].Free-- }, []string{"gpu-memory"}, "GPU 0 held 30720 MiB"},
 		"other is empty": {func(_ *image.Config, _ *specs.Spec, t *Target) { slices.Reverse(t.GPUs.Devices) }, []string{"gpu-memory"}, "GPU-d"},
