@@ -7,10 +7,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -100,8 +103,41 @@ func imageFiles(busybox, workload []byte) []file {
 	return files
 }
 
-// writeImage writes an OCI image layout as a tar archive. The same programs give the same digest.
-func writeImage(name, workload string) (Image, error) {
+// added lists what is in a directory, as entries of the image beyond those there are.
+func added(dir string, files []file) ([]file, error) {
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		f := file{name: strings.TrimPrefix(path, dir+"/"), mode: int64(info.Mode().Perm())}
+		switch {
+		case d.IsDir():
+			f.name += "/"
+			if slices.ContainsFunc(files, func(other file) bool { return other.name == f.name }) {
+				return nil
+			}
+		case d.Type() == fs.ModeSymlink:
+			f.link, err = os.Readlink(path)
+		case d.Type().IsRegular():
+			f.content, err = os.ReadFile(path)
+		default:
+			err = fmt.Errorf("%s is no file, directory or symbolic link", path)
+		}
+		files = append(files, f)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read what to add to the image: %w", err)
+	}
+	return files, nil
+}
+
+// writeImage writes an OCI image layout as a tar archive. The same programs and added files give the same digest.
+func writeImage(name, workload, add string) (Image, error) {
 	busyboxPath, err := exec.LookPath("busybox")
 	if err != nil {
 		return Image{}, &MissingError{"no busybox", "run: make deps"}
@@ -114,8 +150,14 @@ func writeImage(name, workload string) (Image, error) {
 	if err != nil {
 		return Image{}, fmt.Errorf("read workload: %w", err)
 	}
+	files := imageFiles(busybox, program)
+	if add != "" {
+		if files, err = added(filepath.Clean(add), files); err != nil {
+			return Image{}, err
+		}
+	}
 	var layer bytes.Buffer
-	if err := writeTar(&layer, imageFiles(busybox, program)); err != nil {
+	if err := writeTar(&layer, files); err != nil {
 		return Image{}, err
 	}
 	config := ocispec.Image{

@@ -16,6 +16,7 @@ import (
 type Options struct {
 	Dir string // parent of all labs; "": environment CRYO_LAB, or /var/tmp/cryo-lab
 	Bin string // cryo's binaries and tools/; "": environment CRYO_BIN, or bin/ of the checkout
+	Add string // directory with files, directories and symbolic links that the base image has as well; "": none
 }
 
 // Lab is a bridge with hosts and registries on it. Its methods may be called from several goroutines.
@@ -73,7 +74,7 @@ func (l *Lab) start(ctx context.Context) (err error) {
 	if err := l.instance.makeBridge(ctx); err != nil {
 		return err
 	}
-	l.image, err = writeImage(filepath.Join(l.Dir, "image.tar"), l.Tool("workload"))
+	l.image, err = writeImage(filepath.Join(l.Dir, "image.tar"), l.Tool("workload"), l.options.Add)
 	return err
 }
 
