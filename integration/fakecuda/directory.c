@@ -26,6 +26,25 @@ static void path_of(const struct device *device, const char *name, char path[PAT
 	snprintf(path, PATH_MAX, "%s/%s/%s", root(), uuid, name);
 }
 
+// visible is false where the device has a number, and its node is not here.
+static int visible(const struct device *device)
+{
+	char path[PATH_MAX], node[32];
+	int minor, ok = 0;
+	FILE *f;
+
+	path_of(device, "minor", path);
+	f = fopen(path, "re");
+	if (!f)
+		return 1;
+	if (fscanf(f, "%d", &minor) == 1) {
+		snprintf(node, sizeof(node), "/dev/nvidia%d", minor);
+		ok = !access(node, F_OK);
+	}
+	fclose(f);
+	return ok;
+}
+
 int directory_total(struct device *device)
 {
 	char path[PATH_MAX];
@@ -33,6 +52,8 @@ int directory_total(struct device *device)
 	FILE *f;
 	int ok;
 
+	if (!visible(device))
+		return 0;
 	path_of(device, "total", path);
 	f = fopen(path, "re");
 	if (!f)

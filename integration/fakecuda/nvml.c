@@ -21,6 +21,7 @@ static struct known {
 	char name[64], architecture[16];
 } known[MAX_DEVICES];
 static int known_count = -1;
+static char driver[64] = "580.159.04";
 
 FAKE nvmlReturn_t nvmlInit_v2(void)
 {
@@ -36,6 +37,8 @@ FAKE nvmlReturn_t nvmlInit_v2(void)
 		char uuid[64], last[8] = "";
 		long long total;
 
+		if (sscanf(line, "driver %63s", driver) == 1)
+			continue;
 		if (sscanf(line, "%63s %d %63s %15s %lld %7s", uuid, &k->minor, k->name, k->architecture, &total, last) < 5 || !uuid_parse(uuid, &k->device.uuid))
 			continue;
 		for (char *c = k->name; *c; c++)
@@ -64,7 +67,7 @@ FAKE nvmlReturn_t nvmlSystemGetDriverVersion(char *version, unsigned length)
 {
 	const char *own = getenv("FAKECUDA_DRIVER");
 
-	snprintf(version, length, "%s", own ? own : "580.159.04");
+	snprintf(version, length, "%s", own ? own : driver);
 	return SUCCESS;
 }
 
