@@ -1,0 +1,133 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+const (
+	keepers     = 3 // that may die, or not start, before it is given up
+	outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY of cuda.h
+)
+
+// How long to wait before something is tried again, and for how long that is done: for memory of a device that somebody else has
+// taken meanwhile, and for a driver that is busy with a process.
+var (
+	pause    = time.Second
+	patience = 30 * time.Second
+)
+
+// notYet says that a process could not be brought back, is as it was, and may be brought back later.
+type notYet struct{ error }
+
+// Unwrap gives the cause.
+func (e notYet) Unwrap() error { return e.error }
+
+// bringBack restores and unlocks processes, whatever state they are in, and does not end before that is done or cannot be
+// done. It goes by the state that the driver tells alone, so it does not matter who did what before, or died over it. An
+// error is a [*checkpoint.LossError], or what could not be restored is as it was: no keeper could be started, or a
+// device has no room for it.
+func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair) error {
+	ctx = context.WithoutCancel(ctx)
+	died := 0
+	for start := time.Now(); ; time.Sleep(pause) {
+		err := bringBackOnce(ctx, l, host, all, pairs)
+		var loss *checkpoint.LossError
+		var later notYet
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &loss):
+			return err
+		case errors.As(err, &later):
+			if time.Since(start) >= patience {
+				return err
+			}
+		default: // the keeper's own
+			started := l.open != nil
+			l.drop()
+			if died++; died == keepers && started {
+				return &checkpoint.LossError{Err: err}
+			} else if died == keepers {
+				return err
+			}
+		}
+		log.G(ctx).WithError(err).Warn("load GPUs, again")
+	}
+}
+
+func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair) error {
+	var alive []cudaProcess
+	for _, p := range all {
+		if host.alive(p.PID) {
+			alive = append(alive, p)
+		}
+	}
+	if len(alive) == 0 {
+		return nil
+	}
+	k, err := l.keeper(ctx)
+	if err != nil {
+		return err
+	}
+	// What a keeper that died has begun ends first: the driver tells no state before.
+	states, err := within(k, moveTime(memoryOf(alive)), func() (map[int]keeper.State, error) { return k.States(ctx, pidsOf(alive)) })
+	if err != nil {
+		return err
+	}
+	var saved, locked []cudaProcess
+	for _, p := range alive {
+		switch states[p.PID] {
+		case keeper.Running:
+		case keeper.Locked:
+			locked = append(locked, p)
+		case keeper.Checkpointed:
+			saved = append(saved, p)
+		case keeper.Failed:
+			return &checkpoint.LossError{Err: fmt.Errorf("%s: the driver has given it up", p)}
+		default:
+			// Nothing, if it has become another program meanwhile.
+			if touches, err := host.touches(p.PID); err == nil && touches && host.alive(p.PID) {
+				return notYet{fmt.Errorf("%s: the driver does not tell its state", p)}
+			}
+		}
+	}
+	if len(saved) > 0 {
+		outcomes, err := within(k, moveTime(memoryOf(saved)), func() ([]keeper.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
+		if err := judge(host, saved, outcomes, err); err != nil {
+			return err
+		}
+		locked = append(locked, saved...)
+	}
+	// Only when all are there: those that work together go on together.
+	if len(locked) > 0 {
+		outcomes, err := within(k, askTime, func() ([]keeper.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		return judge(host, locked, outcomes, err)
+	}
+	return nil
+}
+
+// judge gives the worst failure among processes that live. Only want of memory, and another state than was told, may pass.
+func judge(host proc, all []cudaProcess, outcomes []keeper.Outcome, err error) error {
+	if err != nil {
+		return err
+	}
+	var later error
+	for i, o := range outcomes {
+		switch {
+		case o.Code == 0 || !host.alive(all[i].PID):
+		case o.Code == outOfMemory || o.Code == keeper.IllegalState:
+			later = notYet{callError(all[i], o)}
+		default:
+			return &checkpoint.LossError{Err: callError(all[i], o)}
+		}
+	}
+	return later
+}

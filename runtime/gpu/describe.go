@@ -1,0 +1,57 @@
+package gpu
+
+import (
+	"slices"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// describe notes the driver, the devices and what was overridden.
+func (r *Record) describe(facts keeper.Facts, s subject, forced []string) {
+	r.Driver, r.CUDA = facts.Driver, facts.CUDA
+	for _, d := range s.devices {
+		if !slices.ContainsFunc(r.Devices, func(known Device) bool { return known.UUID == d.UUID }) {
+			r.Devices = append(r.Devices, Device{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory})
+		}
+	}
+	for _, rule := range forced {
+		if !slices.Contains(r.Forced, rule) {
+			r.Forced = append(r.Forced, rule)
+		}
+	}
+}
+
+// add notes processes that were saved. What one holds on a device that the container has no node of is not its own.
+func (r *Record) add(all []cudaProcess) {
+	for _, p := range all {
+		saved := Saved{PID: p.Inner, Command: p.Command, Devices: []string{}}
+		for _, u := range p.uses {
+			for i, d := range r.Devices {
+				if d.UUID == u.UUID {
+					r.Devices[i].Used += u.Memory
+					saved.Memory += u.Memory
+					saved.Devices = append(saved.Devices, u.UUID)
+				}
+			}
+		}
+		r.Processes = append(r.Processes, saved)
+	}
+}
+
+// known gives the devices as they are named to people.
+func (r *Record) known() (all []keeper.Device) {
+	for _, d := range r.Devices {
+		all = append(all, keeper.Device{UUID: d.UUID, Index: d.Minor})
+	}
+	return all
+}
+
+// uuids are the devices that a process holds something on.
+func (p cudaProcess) uuids() (all []string) {
+	for _, u := range p.uses {
+		if !slices.Contains(all, u.UUID) {
+			all = append(all, u.UUID)
+		}
+	}
+	return all
+}

@@ -1,0 +1,307 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// hasten makes waits short for a test.
+func hasten(t *testing.T) {
+	t.Helper()
+	beforePause, beforePatience, beforeAsk, beforeStart, beforeSlowest := pause, patience, askTime, startTime, slowest
+	pause, patience, askTime, startTime, slowest = time.Millisecond, 20*time.Millisecond, 60*time.Millisecond, time.Second, 1<<50
+	t.Cleanup(func() {
+		pause, patience, askTime, startTime, slowest = beforePause, beforePatience, beforeAsk, beforeStart, beforeSlowest
+	})
+}
+
+func TestSaveAndLoad(t *testing.T) {
+	w := newWorld(t, 101, 102, 103)
+	w.states[103] = keeper.None // has loaded the library, and nothing else
+	w.process(104)
+	w.write("proc/104/maps", plainMaps)
+	w.end(104)
+	e := w.engine()
+	e.CDI = []string{"nvidia.com/gpu=0"}
+	saved, err := e.Save(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if saved.Since.IsZero() || saved.Lock <= 0 || saved.Save <= 0 {
+		t.Errorf("times are %+v", saved)
+	}
+	if w.states[101] != keeper.Checkpointed || w.states[102] != keeper.Checkpointed {
+		t.Errorf("states %v", w.states)
+	}
+	dir := t.TempDir()
+	if err := e.Record(dir); err != nil {
+		t.Fatal(err)
+	}
+	r, err := ReadRecord(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Devices) != 1 || r.Devices[0].UUID != uuidA || r.Devices[0].Used != 2<<30 || len(r.Processes) != 2 || r.Processes[1].PID != 2 ||
+		r.Processes[1].Memory != 1<<30 || r.Driver != "580.159.04" || r.CDI[0] != "nvidia.com/gpu=0" || r.Forced[0] != "gpu-several" {
+		t.Errorf("record %+v", r)
+	}
+	if err := e.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.steps("lock", "checkpoint", "restore", "unlock"), "lock 101, lock 102, checkpoint 101, checkpoint 102, restore 101, restore 102, unlock 101, unlock 102"; got != want {
+		t.Errorf("did %s, want %s", got, want)
+	}
+	if w.started != 1 {
+		t.Errorf("%d keepers for one checkpoint", w.started)
+	}
+	w.settled()
+}
+
+// TestParked: what was saved long ago is loaded by another keeper.
+func TestParked(t *testing.T) {
+	w := newWorld(t, 101)
+	e := w.engine()
+	if _, err := e.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.Release()
+	w.quiet()
+	if w.states[101] != keeper.Checkpointed {
+		t.Errorf("state %s", w.states[101])
+	}
+	if err := e.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.settled()
+}
+
+// TestNothingOnGPUs: no keeper is started for a container whose processes have nothing to do with CUDA.
+func TestNothingOnGPUs(t *testing.T) {
+	w := newWorld(t, 101)
+	w.write("proc/101/maps", plainMaps)
+	if err := removeDescriptor(w, 101); err != nil {
+		t.Fatal(err)
+	}
+	e := w.engine()
+	saved, err := e.Save(t.Context())
+	if err != nil || !saved.Since.IsZero() || w.started != 0 {
+		t.Errorf("%+v, %v, %d keepers", saved, err, w.started)
+	}
+	dir := t.TempDir()
+	if err := e.Record(dir); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := ReadRecord(dir); err != nil || r == nil || len(r.Processes) != 0 || r.Driver != "580.159.04" {
+		t.Errorf("record %+v, %v", r, err)
+	}
+	if err := e.Load(t.Context()); err != nil || w.started != 0 {
+		t.Errorf("load: %v, %d keepers", err, w.started)
+	}
+}
+
+// TestEveryFailure lets each call for each process fail in each way. The processes run on afterwards, or are said to be lost.
+func TestEveryFailure(t *testing.T) {
+	hasten(t)
+	pids := []int{101, 102, 103}
+	var steps []string
+	for _, call := range []string{"lock", "checkpoint", "restore", "unlock"} {
+		for _, pid := range pids {
+			steps = append(steps, fmt.Sprintf("%s %d", call, pid))
+		}
+	}
+	steps = append(steps, "states 0", "facts 0")
+	for _, step := range steps {
+		for _, how := range []string{"1", "2", "401", "600", "801", "999", "die", "die after", "hang", "cancel", "end"} {
+			if strings.HasSuffix(step, " 0") && (how == "end" || how[0] >= '0' && how[0] <= '9') {
+				continue
+			}
+			for _, always := range []bool{false, true} {
+				if always && how == "end" {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s, %s, always %v", step, how, always), func(t *testing.T) {
+					t.Parallel()
+					w := newWorld(t, pids...)
+					w.fail, w.how, w.always = step, how, always
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					w.cancel = cancel
+					e := w.engine()
+					_, err := e.Save(ctx)
+					var loss *checkpoint.LossError
+					lost := errors.As(err, &loss)
+					if err == nil {
+						if err = e.Load(context.WithoutCancel(ctx)); err != nil {
+							lost = true // the sequence ends the container
+						}
+					}
+					// Once is never a reason to lose a process, unless the driver itself refuses to bring it back.
+					call, _, _ := strings.Cut(step, " ")
+					refusal := (call == "restore" || call == "unlock") && how[0] >= '0' && how[0] <= '9' && (always || how != "2" && how != "401")
+					deaf := always && (how == "die" || how == "die after" || how == "hang") && call != "lock" && call != "checkpoint" && call != "facts"
+					if lost && !refusal && !deaf {
+						t.Errorf("lost: %v; did %q", err, w.did)
+					}
+					if err != nil && err.Error() == "" {
+						t.Error("no reason")
+					}
+					if !lost {
+						w.settled()
+					} else {
+						w.mu.Lock()
+						defer w.mu.Unlock()
+						w.quiet()
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestErrorsName: who reads the error knows which process it was.
+func TestErrorsName(t *testing.T) {
+	hasten(t)
+	for _, test := range []struct {
+		fail, how, want string
+		as              any
+	}{
+		{"lock 102", "600", "work still ran after 50ms: process 102 (app) on GPU 0", new(*DeadlineError)},
+		{"lock 102", "1", "process 102 (app): lock: CUDA_ERROR (1)", new(*CallError)},
+		{"checkpoint 102", "801", "process 102 (app) uses managed memory", new(*UnsupportedError)},
+		{"checkpoint 102", "end", "process 102 (app) has ended", new(*EndedError)},
+	} {
+		w := newWorld(t, 101, 102)
+		w.fail, w.how = test.fail, test.how
+		_, err := w.engine().Save(t.Context())
+		if err == nil || !strings.Contains(err.Error(), test.want) || !errors.As(err, test.as) {
+			t.Errorf("%s, %s: got %v, want %s", test.fail, test.how, err, test.want)
+		}
+		w.settled()
+	}
+}
+
+// TestEndedBeforeTheLock: a process that goes of its own accord is none of the checkpoint's business.
+func TestEndedBeforeTheLock(t *testing.T) {
+	w := newWorld(t, 101, 102)
+	w.fail, w.how = "lock 101", "end"
+	e := w.engine()
+	if _, err := e.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if len(e.record.Processes) != 1 {
+		t.Errorf("record %+v", e.record)
+	}
+	if err := e.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.settled()
+}
+
+// TestStartedMeanwhile: processes that begin while others are saved are saved too, unless there is no end of them.
+func TestStartedMeanwhile(t *testing.T) {
+	for _, endless := range []bool{false, true} {
+		w := newWorld(t, 101)
+		e := w.engine()
+		next, pids := 102, e.PIDs
+		e.PIDs = func(ctx context.Context) ([]int, error) {
+			if w.states[101] == keeper.Checkpointed && (next == 102 || endless) {
+				w.process(next)
+				w.states[next] = keeper.Running
+				next++
+			}
+			return pids(ctx)
+		}
+		_, err := e.Save(t.Context())
+		var restless *RestlessError
+		if errors.As(err, &restless) != endless || err != nil && !endless {
+			t.Errorf("endless %v: %v", endless, err)
+		}
+		if err == nil {
+			if w.states[102] != keeper.Checkpointed {
+				t.Errorf("state %s", w.states[102])
+			}
+			if err := e.Load(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+		w.settled()
+	}
+}
+
+func TestHeldByOthers(t *testing.T) {
+	for _, s := range []keeper.State{keeper.Locked, keeper.Checkpointed, keeper.Failed} {
+		w := newWorld(t, 101)
+		w.states[101] = s
+		_, err := w.engine().Save(t.Context())
+		var state *StateError
+		if !errors.As(err, &state) || w.states[101] != s {
+			t.Errorf("%s: %v, and now %s", s, err, w.states[101])
+		}
+	}
+}
+
+// TestRefused: nothing at all is done to processes that a rule speaks against.
+func TestRefused(t *testing.T) {
+	w := newWorld(t, 101, 102)
+	e := w.engine()
+	e.Force = nil
+	_, err := e.Save(t.Context())
+	var refused *RefusedError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "process 101 (app), process 102 (app)") || !strings.Contains(refused.Hint(), "--force gpu-several") {
+		t.Errorf("got %v", err)
+	}
+	if got := w.steps("lock", "checkpoint", "restore", "unlock"); got != "" {
+		t.Errorf("did %s", got)
+	}
+	w.settled()
+	e.Force = []string{"gpu-sevral"}
+	var unknown *ForceError
+	if _, err := e.Save(t.Context()); !errors.As(err, &unknown) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNoKeeperToLoad: what is saved stays so for want of a keeper or of memory, and can be loaded later.
+func TestNoKeeperToLoad(t *testing.T) {
+	hasten(t)
+	for _, test := range []struct {
+		name  string
+		upset func(*world)
+		calm  func(*world)
+	}{
+		{"no keeper", func(w *world) { w.noStart = 100 }, func(w *world) { w.noStart = 0 }},
+		{"no memory", func(w *world) { w.fail, w.how, w.always = "restore 102", "2", true }, func(w *world) { w.fail = "" }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, 101, 102)
+			e := w.engine()
+			if _, err := e.Save(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			e.Release()
+			test.upset(w)
+			err := e.Load(t.Context())
+			var loss *checkpoint.LossError
+			if err == nil || errors.As(err, &loss) {
+				t.Errorf("got %v", err)
+			}
+			for pid, s := range w.states {
+				if s == keeper.Running {
+					t.Errorf("process %d runs without the others", pid)
+				}
+			}
+			test.calm(w)
+			if err := e.Load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			w.settled()
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// Late is a process that had work on GPUs past the deadline.
+type Late struct {
+	Process
+	GPUs string // for people
+}
+
+// DeadlineError says that processes had not finished their work on GPUs in time. Its kind is FailedPrecondition.
+type DeadlineError struct {
+	Timeout   time.Duration
+	Processes []Late
+}
+
+func (e *DeadlineError) Error() string {
+	names := make([]string, len(e.Processes))
+	for i, p := range e.Processes {
+		names[i] = fmt.Sprintf("%s on %s", p.Process, p.GPUs)
+	}
+	return fmt.Sprintf("lock its GPUs: work still ran after %s: %s", e.Timeout, list(names))
+}
+
+// Hint says how to give it more time, or to need less.
+func (e *DeadlineError) Hint() string {
+	return fmt.Sprintf("wait longer with --gpu-timeout, annotation %s or timeout of [gpu] in the configuration file, or have long kernels return early by contrib/cuda/cryo_interrupt.cuh", TimeoutAnnotation)
+}
+
+// Unwrap gives the kind; DeadlineExceeded would mean that the caller has no more time.
+func (e *DeadlineError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// CallError says that a call of the driver failed for a process. Its kind is Internal.
+type CallError struct {
+	Process
+	Call string // cuCheckpointProcessCheckpoint
+	Code int    // CUresult
+	Name string // its name in cuda.h
+}
+
+func (e *CallError) Error() string {
+	return fmt.Sprintf("%s: %s: %s (%d)", e.Process, e.Call, e.Name, e.Code)
+}
+
+// Unwrap gives the kind.
+func (e *CallError) Unwrap() error { return errdefs.ErrInternal }
+
+// UnsupportedError says that a process uses what the driver cannot save; nothing has happened to it. Its kind is
+// NotImplemented.
+type UnsupportedError struct {
+	Process
+	Driver string
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("save its GPUs: %s uses managed memory (cudaMallocManaged), most likely, which driver %s cannot save", e.Process, e.Driver)
+}
+
+// Hint says what to do.
+func (e *UnsupportedError) Hint() string {
+	return "have the program allocate with cudaMalloc or cudaMallocAsync instead of cudaMallocManaged"
+}
+
+// Unwrap gives the kind.
+func (e *UnsupportedError) Unwrap() error { return errdefs.ErrNotImplemented }
+
+// StateError says that something else has locked or checkpointed a process, or the driver has given it up. Its kind is
+// FailedPrecondition.
+type StateError struct {
+	Process
+	State keeper.State
+}
+
+func (e *StateError) Error() string {
+	return fmt.Sprintf("save its GPUs: the driver has %s in state %q already", e.Process, e.State)
+}
+
+// Hint says what to do.
+func (e *StateError) Hint() string {
+	if e.State == keeper.Failed {
+		return "the driver cannot use the process any more: start it again"
+	}
+	return fmt.Sprintf("undo what has been done to it by others: cuda-checkpoint --toggle --pid %d", e.PID)
+}
+
+// Unwrap gives the kind.
+func (e *StateError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// EndedError says that a process came to its end while it was being saved. Its kind is Aborted.
+type EndedError struct{ Process }
+
+func (e *EndedError) Error() string {
+	return fmt.Sprintf("save its GPUs: %s has ended meanwhile", e.Process)
+}
+
+// Hint says what may have ended it.
+func (e *EndedError) Hint() string {
+	return "see the kernel's log: device memory becomes memory of the process, and the kernel may have had none for it"
+}
+
+// Unwrap gives the kind.
+func (e *EndedError) Unwrap() error { return errdefs.ErrAborted }
+
+// RestlessError says that the container went on starting processes that use GPUs. Its kind is Unavailable.
+type RestlessError struct{ Processes []string }
+
+func (e *RestlessError) Error() string {
+	return "save its GPUs: it goes on starting processes that use them, at last " + list(e.Processes)
+}
+
+// Hint says what to do.
+func (e *RestlessError) Hint() string { return "try again when it has settled" }
+
+// Unwrap gives the kind.
+func (e *RestlessError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// MisfitError says why a snapshot's GPUs cannot be had here; nothing was started. Its kind is FailedPrecondition.
+type MisfitError struct {
+	Rule    string // as in package image/fit
+	Problem string
+	advice  string
+}
+
+func (e *MisfitError) Error() string { return e.Problem + " (" + e.Rule + ")" }
+
+// Hint says what to do.
+func (e *MisfitError) Hint() string { return e.advice }
+
+// Unwrap gives the kind.
+func (e *MisfitError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// MissingError says that processes which had something on GPUs are not there to get it back. Its kind is DataLoss.
+type MissingError struct{ Processes []Saved }
+
+func (e *MissingError) Error() string {
+	names := make([]string, len(e.Processes))
+	for i, p := range e.Processes {
+		names[i] = fmt.Sprintf("process %d of the container (%s)", p.PID, p.Command)
+	}
+	return "load its GPUs: the driver knows nothing of what was saved of " + list(names)
+}
+
+// Unwrap gives the kind.
+func (e *MissingError) Unwrap() error { return errdefs.ErrDataLoss }
+
+// label names devices for people: by number where they are known, else by UUID.
+func label(devices []keeper.Device, uuids []string) string {
+	names := slices.Clone(uuids)
+	for i, uuid := range uuids {
+		for _, d := range devices {
+			if d.UUID == uuid {
+				names[i] = fmt.Sprintf("GPU %d", d.Index)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "a GPU"
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,102 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// Keeper is what the engine asks of the keeper process; see [keeper.Client], which is the one there is.
+type Keeper interface {
+	Facts(ctx context.Context) (keeper.Facts, error)
+	States(ctx context.Context, pids []int) (map[int]keeper.State, error)
+	Lock(ctx context.Context, pids []int, timeout time.Duration) ([]keeper.Outcome, error)
+	Checkpoint(ctx context.Context, pids []int) ([]keeper.Outcome, error)
+	Restore(ctx context.Context, pids []int, pairs []keeper.Pair) ([]keeper.Outcome, error)
+	Unlock(ctx context.Context, pids []int) ([]keeper.Outcome, error)
+	Release(ctx context.Context) error
+	Kill() error
+	Close() error
+}
+
+var _ Keeper = (*keeper.Client)(nil)
+
+// StartKeeper starts the keeper that belongs to this program.
+func StartKeeper(ctx context.Context) (Keeper, error) {
+	c, err := keeper.Start(ctx, "")
+	if err != nil {
+		return nil, err // not c, which would be an interface that is not nil
+	}
+	return c, nil
+}
+
+// How long a keeper may take. Without a bound, a driver that hangs would hold up the container for ever.
+var (
+	startTime = 2 * time.Minute  // to initialise the driver; with many GPUs that are off it takes tens of seconds
+	askTime   = 30 * time.Second // to answer what takes milliseconds
+	slowest   = int64(256 << 20) // bytes a second that are moved at least; measured are 1.6 GB and more
+)
+
+// moveTime bounds moving so many bytes.
+func moveTime(bytes int64) time.Duration {
+	return askTime + time.Duration(bytes/slowest)*time.Second
+}
+
+// line is a keeper that is started when there is something to ask, and started anew when it has died.
+type line struct {
+	start func(ctx context.Context) (Keeper, error)
+	open  Keeper // nil: none
+}
+
+func (l *line) keeper(ctx context.Context) (Keeper, error) {
+	if l.open != nil {
+		return l.open, nil
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("the driver is not ready after %s", startTime))
+	defer cancel()
+	k, err := l.start(bounded)
+	if err != nil {
+		return nil, err
+	}
+	l.open = k
+	return k, nil
+}
+
+// hangUp makes the keeper forget what it did and ends it.
+func (l *line) hangUp(ctx context.Context) {
+	if l.open == nil {
+		return
+	}
+	// One that is dead, or busy for ever, forgets as well.
+	_, _ = within(l.open, askTime, func() (struct{}, error) { return struct{}{}, l.open.Release(context.WithoutCancel(ctx)) })
+	_ = l.open.Close()
+	l.open = nil
+}
+
+// lost drops a keeper that has died, so that another is started next time.
+func (l *line) lost(err error) {
+	var died *keeper.DiedError
+	if errors.As(err, &died) {
+		l.drop()
+	}
+}
+
+// drop ends the keeper at once, which undoes nothing.
+func (l *line) drop() {
+	if l.open == nil {
+		return
+	}
+	_ = l.open.Kill()
+	_ = l.open.Close()
+	l.open = nil
+}
+
+// within makes a call and ends a keeper that does not answer in time: the call fails then as if the keeper had died.
+func within[T any](k Keeper, bound time.Duration, call func() (T, error)) (T, error) {
+	t := time.AfterFunc(bound, func() { _ = k.Kill() })
+	defer t.Stop()
+	return call()
+}

@@ -1,0 +1,200 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// margin is what the driver needs beside the device memory itself: a part of it, and something.
+func margin(need int64) int64 { return need/16 + 64<<20 }
+
+// hostMemory: the driver moves device memory into anonymous memory of its process. If there is not enough, the kernel ends
+// a process; it chooses that of the container if the container's own limit is hit.
+func hostMemory(s subject) (found []mismatch, err error) {
+	need := s.need()
+	if need == 0 || len(s.processes) == 0 {
+		return nil, nil
+	}
+	need += margin(need)
+	available, err := s.host.available()
+	if err != nil {
+		return nil, err
+	}
+	if available < need {
+		found = append(found, mismatch{
+			problem: fmt.Sprintf("its device memory takes %s of this host's memory while it is saved, and %s are available", size(need), size(available)),
+			hint:    "make room on this host",
+		})
+	}
+	for _, p := range s.processes[:1] { // all are in one cgroup, or below it
+		group, room, err := s.host.room(p.PID)
+		if err != nil {
+			return nil, err
+		}
+		if group != "" && room < need {
+			found = append(found, mismatch{
+				problem: fmt.Sprintf("its device memory takes %s of memory while it is saved, and the memory limit of its cgroup %s leaves %s", size(need), group, size(room)),
+				hint:    "raise the container's memory limit by the size of its device memory",
+			})
+		}
+	}
+	return found, nil
+}
+
+// need is what the processes hold on devices, bytes. Where the driver does not say, it is all that is taken on the device.
+func (s subject) need() (need int64) {
+	unknown := map[string]bool{}
+	for _, p := range s.processes {
+		need += p.memory()
+		for _, u := range p.uses {
+			unknown[u.UUID] = unknown[u.UUID] || u.Memory == 0
+		}
+	}
+	for _, d := range s.facts.Devices {
+		if unknown[d.UUID] {
+			need += max(0, d.Memory-d.Free-used(s.facts.Uses, d.UUID))
+		}
+	}
+	return need
+}
+
+// used is what processes are known to hold on a device, bytes.
+func used(uses []keeper.Use, uuid string) (all int64) {
+	for _, u := range uses {
+		if u.UUID == uuid {
+			all += u.Memory
+		}
+	}
+	return all
+}
+
+// available is what the kernel can give without ending anybody, bytes. Source: proc_meminfo(5).
+func (p proc) available() (int64, error) {
+	data, err := os.ReadFile(filepath.Join(p.root, "proc/meminfo"))
+	if err != nil {
+		return 0, fmt.Errorf("look at available memory: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		fields := strings.Fields(line)
+		if len(fields) >= 2 && fields[0] == "MemAvailable:" {
+			kib, err := strconv.ParseInt(fields[1], 10, 64)
+			return kib << 10, err
+		}
+	}
+	return 0, fmt.Errorf("look at available memory: no MemAvailable: %w", fs.ErrNotExist)
+}
+
+// hierarchy is where limits of memory are in one of the two versions of cgroups.
+type hierarchy struct {
+	controller, mount   string
+	limit, usage, cache string   // files
+	caches              []string // counters in the file cache that can be given back
+}
+
+// Sources: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+var hierarchies = []hierarchy{
+	{"", "sys/fs/cgroup", "memory.max", "memory.current", "memory.stat", []string{"active_file", "inactive_file"}},
+	{"memory", "sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", []string{"total_active_file", "total_inactive_file"}},
+}
+
+// room finds the limit of memory that leaves a process least, in its cgroup or one above, and what it leaves in bytes. No
+// group: there is none.
+func (p proc) room(pid int) (group string, least int64, err error) {
+	data, err := os.ReadFile(p.path(pid, "cgroup"))
+	if err != nil {
+		return "", 0, ended(gone(err))
+	}
+	for line := range strings.Lines(string(data)) {
+		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		for _, h := range hierarchies {
+			if !has(parts[1], h.controller) {
+				continue
+			}
+			for path := filepath.Clean("/" + parts[2]); ; path = filepath.Dir(path) {
+				left, limited, err := h.left(filepath.Join(p.root, h.mount, path))
+				if err != nil {
+					return "", 0, err
+				}
+				if limited && (group == "" || left < least) {
+					group, least = path, left
+				}
+				if path == "/" {
+					break
+				}
+			}
+		}
+	}
+	return group, least, nil
+}
+
+// has tells whether a list of controllers has one; the empty list is that of version 2.
+func has(controllers, one string) bool {
+	for c := range strings.SplitSeq(controllers, ",") {
+		if c == one {
+			return true
+		}
+	}
+	return false
+}
+
+// left is what the limit of one cgroup leaves; files that are not there mean no limit.
+func (h hierarchy) left(dir string) (left int64, limited bool, err error) {
+	limit, err := number(filepath.Join(dir, h.limit))
+	if err != nil || limit < 0 {
+		return 0, false, ended(err)
+	}
+	usage, err := number(filepath.Join(dir, h.usage))
+	if err != nil {
+		return 0, false, ended(err)
+	}
+	stat, err := os.ReadFile(filepath.Join(dir, h.cache))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, false, fmt.Errorf("look at a cgroup's memory: %w", err)
+	}
+	for line := range strings.Lines(string(stat)) {
+		fields := strings.Fields(line)
+		for _, name := range h.caches {
+			if len(fields) == 2 && fields[0] == name {
+				n, _ := strconv.ParseInt(fields[1], 10, 64) // the kernel's
+				usage -= n
+			}
+		}
+	}
+	return limit - max(0, usage), true, nil
+}
+
+// number reads a file with one number; max, or what is no limit in version 1, is -1.
+func number(path string) (int64, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0, fmt.Errorf("look at a cgroup's memory: %w", err)
+	}
+	text := strings.TrimSpace(string(data))
+	n, err := strconv.ParseUint(text, 10, 64)
+	const unlimited = 1 << 62 // more than any machine has
+	if text == "max" || err == nil && n >= unlimited {
+		return -1, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look at a cgroup's memory: %w", err)
+	}
+	return int64(n), nil
+}
+
+// size prints bytes for people.
+func size(n int64) string {
+	if n >= 10<<30 {
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	}
+	return fmt.Sprintf("%d MiB", n>>20)
+}

@@ -1,0 +1,124 @@
+package gpu
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// Rule is one case that the driver takes down and cannot bring back up, or that ends badly on the way.
+type Rule struct {
+	Name  string // what overrides it
+	Why   string // what happens to those who go on all the same
+	check func(subject) ([]mismatch, error)
+}
+
+// mismatch is what a rule has against a container.
+type mismatch struct{ problem, hint string }
+
+// subject is a container whose devices are to be saved.
+type subject struct {
+	facts     keeper.Facts
+	devices   []keeper.Device // those it can see
+	processes []cudaProcess
+	host      proc
+}
+
+// cudaProcess is a process that the driver knows.
+type cudaProcess struct {
+	Process
+	uses []keeper.Use
+}
+
+// memory is what it holds on all devices, bytes.
+func (p cudaProcess) memory() (all int64) {
+	for _, u := range p.uses {
+		all += u.Memory
+	}
+	return all
+}
+
+// Finding is one thing that stands in the way of a checkpoint.
+type Finding struct{ Rule, Problem, Hint string }
+
+// preflight gives what stands in the way, without what is overridden, and the rules that were overridden and would have refused.
+func preflight(s subject, force []string) (findings []Finding, forced []string, err error) {
+	for _, r := range Rules() {
+		found, err := r.check(s)
+		if err != nil {
+			return nil, nil, fmt.Errorf("preflight %s: %w", r.Name, err)
+		}
+		if len(found) > 0 && overridden(r.Name, force) {
+			forced = append(forced, r.Name)
+			continue
+		}
+		for _, m := range found {
+			findings = append(findings, Finding{Rule: r.Name, Problem: m.problem, Hint: m.hint})
+		}
+	}
+	return findings, forced, nil
+}
+
+func overridden(rule string, force []string) bool {
+	return slices.Contains(force, rule) || slices.Contains(force, "all")
+}
+
+// CheckForce returns a [*ForceError] if a rule is named that is not there.
+func CheckForce(rules []string) error {
+	for _, name := range rules {
+		if name != "all" && !slices.ContainsFunc(Rules(), func(r Rule) bool { return r.Name == name }) {
+			return &ForceError{Name: name}
+		}
+	}
+	return nil
+}
+
+// RefusedError lists what stands in the way of a checkpoint; nothing was done. Its kind is FailedPrecondition.
+type RefusedError struct{ Findings []Finding }
+
+func (e *RefusedError) Error() string {
+	problems := make([]string, len(e.Findings))
+	for i, f := range e.Findings {
+		problems[i] = f.Problem + " (" + f.Rule + ")"
+	}
+	return "refuse to save its GPUs: " + strings.Join(problems, "; ")
+}
+
+// Hint says what to do about each, and how to go on all the same.
+func (e *RefusedError) Hint() string {
+	var hints, names []string
+	for _, f := range e.Findings {
+		if f.Hint != "" && !slices.Contains(hints, f.Hint) {
+			hints = append(hints, f.Hint)
+		}
+		if !slices.Contains(names, f.Rule) {
+			names = append(names, f.Rule)
+		}
+	}
+	list := strings.Join(names, ",")
+	return strings.Join(append(hints, fmt.Sprintf("to go on all the same and risk the processes: --force %s, or annotation %s=%s", list, ForceAnnotation, list)), "; ")
+}
+
+// Unwrap gives the kind.
+func (e *RefusedError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// ForceError says that there is no rule of this name. Its kind is InvalidArgument.
+type ForceError struct{ Name string }
+
+func (e *ForceError) Error() string { return fmt.Sprintf("there is no rule %q for GPUs", e.Name) }
+
+// Hint lists the rules.
+func (e *ForceError) Hint() string {
+	var names []string
+	for _, r := range Rules() {
+		names = append(names, r.Name)
+	}
+	return "rules that can be overridden: " + strings.Join(names, ", ") + ", or all"
+}
+
+// Unwrap gives the kind.
+func (e *ForceError) Unwrap() error { return errdefs.ErrInvalidArgument }

@@ -1,0 +1,96 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// Restore loads what a snapshot has of GPUs after CRIU has restored the processes.
+type Restore struct {
+	Container
+	Record Record
+	// Map says which devices shall take the places of which, by UUIDs; others do in order.
+	Map map[string]string
+
+	line  line
+	pairs []keeper.Pair
+}
+
+// Check makes sure, before anything is started, that this host can take what the snapshot holds. Errors are [MisfitError]
+// and those of package keeper. A keeper runs afterwards: see [Restore.Close].
+func (r *Restore) Check(ctx context.Context) error {
+	r.line.start = r.Start
+	if len(r.Record.Processes) == 0 {
+		return nil
+	}
+	k, err := r.line.keeper(ctx)
+	if err != nil {
+		return err
+	}
+	facts, err := within(k, askTime, func() (keeper.Facts, error) { return k.Facts(ctx) })
+	if err != nil {
+		return err
+	}
+	places, err := r.Record.places(r.visible(facts), r.Map)
+	if err != nil {
+		return err
+	}
+	if err := r.Record.fits(facts, places); err != nil {
+		return err
+	}
+	r.pairs = r.Record.pairs(places)
+	return nil
+}
+
+// Load is called when CRIU has restored the processes and their device nodes are those of this host. It lets them go on,
+// or returns an error: what the driver has not restored then is of no use, and the container is to be ended.
+func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
+	if len(r.Record.Processes) == 0 {
+		return 0, nil
+	}
+	start := time.Now()
+	saved, err := r.find(ctx)
+	if err != nil {
+		return 0, err
+	}
+	if err := bringBack(ctx, &r.line, r.host(), saved, r.pairs); err != nil {
+		return 0, err
+	}
+	return time.Since(start), nil
+}
+
+// find gives the processes of the record. Those that have ended since CRIU let them run are passed over.
+func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
+	pids, err := r.PIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	missing := slices.Clone(r.Record.Processes)
+	for _, pid := range pids {
+		p, err := r.host().process(pid)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(missing, func(s Saved) bool { return s.PID == p.Inner })
+		if i < 0 {
+			continue
+		}
+		found = append(found, cudaProcess{Process: p, uses: []keeper.Use{{PID: pid, Memory: missing[i].Memory}}})
+		missing = slices.Delete(missing, i, i+1)
+	}
+	if len(found) == 0 {
+		return nil, &MissingError{Processes: missing}
+	}
+	return found, nil
+}
+
+// Close ends the keeper, which undoes nothing.
+func (r *Restore) Close() { r.line.hangUp(context.Background()) }

@@ -1,0 +1,181 @@
+package gpu
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Rules is the table. Evidence for each is in DESIGN.md.
+func Rules() []Rule {
+	return []Rule{
+		{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several},
+		{"gpu-peer", "a process that reads one GPU's memory from another is lost: the driver saves it and may not be able to restore it", peer},
+		{"gpu-mps", "contexts are shared with a server outside of the container, which the driver does not save", mps},
+		{"gpu-mig", "nobody has seen the driver restore instances of a divided GPU", mig},
+		{"gpu-fabric", "memory that other machines have imported is not theirs any more afterwards", fabric},
+		{"gpu-host-memory", "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory},
+	}
+}
+
+// ncclSettings make NCCL share no device memory between processes. Source: NCCL, environment variables; measured with 2.28.
+var ncclSettings = []struct{ name, value string }{{"NCCL_P2P_DISABLE", "1"}, {"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_CUMEM_HOST_ENABLE", "0"}}
+
+// several: imported memory leaves no trace outside of the process: not in its mappings, its descriptors or what NVML tells. But it
+// takes a second process to import from. Processes that use NCCL in a way that shares nothing are the one case that can be told.
+func several(s subject) ([]mismatch, error) {
+	near, err := s.neighbours()
+	if err != nil {
+		return nil, err
+	}
+	all := append(slices.Clone(near), s.names()...)
+	if len(all) < 2 {
+		return nil, nil
+	}
+	nccl, harmless := false, len(near) == 0
+	for _, p := range s.processes {
+		uses, set, err := s.nccl(p.PID)
+		if err != nil {
+			return nil, err
+		}
+		nccl, harmless = nccl || uses, harmless && uses && set
+	}
+	if harmless {
+		return nil, nil
+	}
+	m := mismatch{
+		problem: fmt.Sprintf("%s use GPUs, and may share device memory, which the driver cannot restore", list(all)),
+		hint:    "if they share none (no CUDA IPC, no NCCL with its defaults), override it",
+	}
+	if nccl {
+		var settings []string
+		for _, v := range ncclSettings {
+			settings = append(settings, v.name+"="+v.value)
+		}
+		m.hint = "start them with " + strings.Join(settings, " ") + ", with which NCCL shares none; " + m.hint
+	}
+	return []mismatch{m}, nil
+}
+
+// nccl tells whether a process has loaded NCCL, and was started with the settings that make it share nothing.
+func (s subject) nccl(pid int) (uses, set bool, err error) {
+	uses, err = s.host.maps(pid, func(path string) bool { return strings.Contains(path, "/libnccl.so") })
+	if err != nil || !uses {
+		return false, false, ended(err)
+	}
+	environment, err := s.host.environment(pid)
+	if err != nil {
+		return false, false, ended(err)
+	}
+	return true, !slices.ContainsFunc(ncclSettings, func(v struct{ name, value string }) bool { return environment[v.name] != v.value }), nil
+}
+
+// neighbours are processes outside of the container that use GPUs and share its IPC namespace, as those of other
+// containers of a pod do.
+func (s subject) neighbours() (names []string, err error) {
+	if len(s.processes) == 0 {
+		return nil, nil
+	}
+	own, err := os.Readlink(s.host.path(s.processes[0].PID, "ns/ipc"))
+	if err != nil {
+		return nil, ended(err)
+	}
+	seen := map[int]bool{}
+	for _, p := range s.processes {
+		seen[p.PID] = true
+	}
+	for _, u := range s.facts.Uses {
+		if seen[u.PID] {
+			continue
+		}
+		seen[u.PID] = true
+		if other, err := os.Readlink(s.host.path(u.PID, "ns/ipc")); err != nil || other != own {
+			continue
+		}
+		if p, err := s.host.process(u.PID); err == nil {
+			names = append(names, p.String()+" outside of the container")
+		}
+	}
+	return names, nil
+}
+
+// ended passes over the end of a process that is being looked at: nothing of it stands in the way then.
+func ended(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// peer: access of one device to another's memory cannot be seen from outside, contexts on several devices can.
+func peer(s subject) (found []mismatch, err error) {
+	for _, p := range s.processes {
+		var devices []string
+		for _, u := range p.uses {
+			if !slices.Contains(devices, u.UUID) {
+				devices = append(devices, u.UUID)
+			}
+		}
+		if len(devices) < 2 {
+			continue
+		}
+		found = append(found, mismatch{
+			problem: fmt.Sprintf("%s uses %d GPUs (%s), and may have made the memory of one accessible to another", p, len(devices), s.label(devices)),
+			hint:    "use one process for each GPU, or, if it does not copy between them, override it",
+		})
+	}
+	return found, nil
+}
+
+func mps(s subject) ([]mismatch, error) {
+	if !s.facts.MPS {
+		return nil, nil
+	}
+	return []mismatch{{"the Multi-Process Service (MPS) runs on this host", "end it: echo quit | nvidia-cuda-mps-control"}}, nil
+}
+
+func mig(s subject) (found []mismatch, err error) {
+	for _, d := range s.devices {
+		if d.MIG {
+			found = append(found, mismatch{fmt.Sprintf("GPU %d (%s) is divided into instances (MIG)", d.Index, d.UUID), "use a GPU that is not"})
+		}
+	}
+	return found, nil
+}
+
+// fabric: memory is shared between machines through channels of the IMEX daemon. Source: NVIDIA IMEX service guide.
+func fabric(s subject) (found []mismatch, err error) {
+	for _, p := range s.processes {
+		opened, err := s.host.opened(p.PID, "/dev/nvidia-caps-imex-channels/")
+		if ended(err) != nil {
+			return nil, err
+		}
+		if opened {
+			found = append(found, mismatch{fmt.Sprintf("%s shares device memory with other machines (it has opened an IMEX channel)", p), "start it without IMEX channels"})
+		}
+	}
+	return found, nil
+}
+
+func (s subject) names() (names []string) {
+	for _, p := range s.processes {
+		names = append(names, p.String())
+	}
+	return names
+}
+
+// label names devices for people: numbers where they are known.
+func (s subject) label(uuids []string) string { return label(s.facts.Devices, uuids) }
+
+// list puts names together, not too many of them.
+func list(names []string) string {
+	const most = 8
+	text := strings.Join(names[:min(most, len(names))], ", ")
+	if more := len(names) - most; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
