@@ -85,6 +85,6 @@ func open(ctx context.Context) (err error) {
 	if err = s.a.Import(ctx); err != nil {
 		return err
 	}
-	s.image, err = s.a.Seed(ctx, s.registry)
+	s.image, err = s.a.Seed(ctx, s.registry, lab.ImageName)
 	return err
 }

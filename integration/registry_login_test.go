@@ -35,7 +35,7 @@ func TestRegistryLogin(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRegistry(t, strings.NewReplacer(", ", "-", " ", "-").Replace(test.name), test.registry)
-			if _, err := a.Seed(t.Context(), r); err != nil {
+			if _, err := a.Seed(t.Context(), r, lab.ImageName); err != nil {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { a.Ctr(cleanupContext(t), "images", "delete", r.Reference("base:1")) })

@@ -26,7 +26,7 @@ func TestLabRegistries(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			r := newRegistry(t, test.name, test.options)
-			ref, err := a.Seed(t.Context(), r)
+			ref, err := a.Seed(t.Context(), r, lab.ImageName)
 			if err != nil {
 				t.Fatal(err)
 			}

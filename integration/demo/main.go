@@ -54,7 +54,7 @@ func run(ctx context.Context) (err error) {
 	if err := first.Import(ctx); err != nil {
 		return err
 	}
-	image, err := first.Seed(ctx, registry)
+	image, err := first.Seed(ctx, registry, lab.ImageName)
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -53,7 +54,7 @@ func (h *Host) Env() []string {
 		path = append(path, h.lab.criu)
 	}
 	path = append(path, "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
-	return append([]string{
+	return slices.Concat([]string{
 		"PATH=" + strings.Join(path, ":"),
 		"HOME=" + filepath.Join(h.Dir, "home"),
 		"DOCKER_CONFIG=" + filepath.Join(h.Dir, "home/.docker"),
@@ -64,7 +65,7 @@ func (h *Host) Env() []string {
 		"CONTAINERD_SUPPRESS_DEPRECATION_WARNINGS=1", // so that ctr prints nothing else on standard error
 		"LANG=C.UTF-8",
 		"TERM=dumb",
-	}, h.options.Env...)
+	}, h.gpuEnv(), h.options.Env)
 }
 
 // Run runs a program on the host to its end, which comes after ten minutes at the latest.

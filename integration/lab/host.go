@@ -29,6 +29,7 @@ type HostOptions struct {
 	Unified    bool     // cgroup v2 alone also where the machine has v1, then with few controllers or none
 	Config     string   // TOML appended to containerd's configuration
 	CryoConfig string   // content of the file CRYO_CONFIG names
+	GPUs       *GPUs    // with the fake driver, which "make fakecuda" builds; nil: the host has none, and no such driver
 }
 
 // Host is a machine as far as its programs can tell: see the package comment.
@@ -79,6 +80,14 @@ func (h *Host) boot(ctx context.Context) error {
 	if err := h.plug(ctx); err != nil {
 		return err
 	}
+	if h.options.GPUs != nil {
+		if _, err := os.Stat(h.DriverLibrary()); err != nil {
+			return &MissingError{"no fake driver in " + filepath.Dir(h.DriverLibrary()), "run: make fakecuda"}
+		}
+		if err := h.SetGPUs(*h.options.GPUs); err != nil {
+			return err
+		}
+	}
 	return h.StartDaemon(ctx)
 }
 
@@ -102,7 +111,11 @@ func (h *Host) makeNamespaces() error {
 	if h.options.Unified {
 		layout = "unified"
 	}
-	h.init = exec.Command("sh", script, "join", cgroup, filepath.Join(h.Dir, "run"), layout)
+	dev := "machine"
+	if h.options.GPUs != nil {
+		dev = "own"
+	}
+	h.init = exec.Command("sh", script, "join", cgroup, filepath.Join(h.Dir, "run"), layout, dev)
 	h.init.Dir = "/"
 	h.init.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdout, err := h.init.StdoutPipe()

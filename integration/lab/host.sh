@@ -1,6 +1,7 @@
 # Becomes the init of a lab's host: a sleeping process that holds the host's namespaces.
-# Started as: sh host.sh join NAME RUN LAYOUT, with NAME the host's cgroup below each hierarchy, RUN its /run, and LAYOUT
-# "unified" for a host that has cgroup v2 alone, with the controllers that v1 leaves it, else "machine".
+# Started as: sh host.sh join NAME RUN LAYOUT DEV, with NAME the host's cgroup below each hierarchy, RUN its /run, LAYOUT
+# "unified" for a host that has cgroup v2 alone, with the controllers that v1 leaves it, else "machine", and DEV "own" for one
+# that has a /dev of its own, else "machine".
 set -eu
 
 # hierarchies: one line each: type, mount point, super block options. CRIU mounts them elsewhere for moments.
@@ -14,11 +15,27 @@ join)
 	hierarchies | while read -r _ point _; do
 		echo $$ >"$point/$2/cgroup.procs"
 	done
-	exec unshare --mount --cgroup --net --propagation private sh "$0" settle "$3" "$4"
+	exec unshare --mount --cgroup --net --propagation private sh "$0" settle "$3" "$4" "$5"
 	;;
 settle)
 	mount --bind "$2" /run
 	mount --make-private /run
+	if [ "$4" = own ]; then
+		mkdir -p "$2/dev"
+		mount -t tmpfs -o mode=755 dev "$2/dev"
+		mount --make-private "$2/dev"
+		for entry in /dev/*; do
+			if [ -d "$entry" ] && [ ! -L "$entry" ]; then
+				mkdir "$2$entry"
+				mount --rbind "$entry" "$2$entry"
+			elif [ ! -S "$entry" ]; then
+				cp -a "$entry" "$2$entry"
+			fi
+		done
+		rm -f "$2"/dev/nvidia*
+		mount --move "$2/dev" /dev
+		rmdir "$2/dev"
+	fi
 	found=$(hierarchies)
 	if [ "$3" = unified ]; then
 		# Processes are in the hierarchies of v1 all the same, so these are mounted where nobody looks for them.

@@ -25,7 +25,10 @@ import (
 // ImageName is the base image's name as imported; a copy in a registry has the registry's.
 const ImageName = "cryo.test/base:1"
 
-// Image is the lab's base image, made without any network: a static busybox and the workload program, nothing else.
+// GPUImageName is the name of the image for containers with GPUs.
+const GPUImageName = "cryo.test/gpu:1"
+
+// Image is made without any network. The lab's base image is a static busybox and the workload program, nothing else.
 type Image struct {
 	Path   string        // OCI archive
 	Digest digest.Digest // of the manifest
@@ -36,12 +39,22 @@ func (h *Host) Import(ctx context.Context) error {
 	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", h.lab.image.Path).Err()
 }
 
-// Seed pushes the base image of the host to a registry as "base:1" and gives its reference there, by which the
-// other hosts, which have not imported it, can pull it. The host gets the image under that name too.
-func (h *Host) Seed(ctx context.Context, r *Registry) (string, error) {
-	ref := r.Reference("base:1")
+// ImportGPU imports the image for containers with GPUs, as [GPUImageName]: fakeapp of integration/fakecuda and what it needs but
+// for the driver, nothing else.
+func (h *Host) ImportGPU(ctx context.Context) error {
+	archive := filepath.Join(h.Dir, "gpu-image.tar")
+	if _, err := writeGPUImage(archive, h.lab.Tool("fakecuda/program")); err != nil {
+		return err
+	}
+	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", archive).Err()
+}
+
+// Seed pushes an image of the host to a registry and gives its reference there, by which the other hosts, which have not
+// imported it, can pull it: that of [ImageName] is "base:1". The host gets the image under that name too.
+func (h *Host) Seed(ctx context.Context, r *Registry, image string) (string, error) {
+	ref := r.Reference(path.Base(image))
 	for _, args := range [][]string{
-		{"images", "tag", "--force", ImageName, ref},
+		{"images", "tag", "--force", image, ref},
 		append([]string{"images", "push"}, append(r.CtrFlags(Password), ref)...),
 	} {
 		if result := h.Ctr(ctx, args...); result.Err() != nil {
@@ -156,13 +169,34 @@ func writeImage(name, workload, add string) (Image, error) {
 			return Image{}, err
 		}
 	}
+	return writeLayout(name, ImageName, []string{"workload", "count"}, files)
+}
+
+// writeGPUImage writes the image with fakeapp and its loader and C library.
+func writeGPUImage(name, programs string) (Image, error) {
+	files := []file{
+		{name: "dev/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "fake/", mode: 0o755}, {name: "proc/", mode: 0o755}, {name: "run/", mode: 0o755},
+		{name: "sys/", mode: 0o755}, {name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755}, {name: "usr/lib64/", mode: 0o755}, {name: "work/", mode: 0o777},
+	}
+	for _, program := range []string{"fakeapp", "ld.so", "libc.so.6"} {
+		content, err := os.ReadFile(filepath.Join(programs, program))
+		if err != nil {
+			return Image{}, fmt.Errorf("read the program for GPUs: %w", err)
+		}
+		files = append(files, file{name: "fake/" + program, mode: 0o755, content: content})
+	}
+	return writeLayout(name, GPUImageName, []string{"/fake/fakeapp"}, files)
+}
+
+// writeLayout writes an image of one layer.
+func writeLayout(name, ref string, command []string, files []file) (Image, error) {
 	var layer bytes.Buffer
 	if err := writeTar(&layer, files); err != nil {
 		return Image{}, err
 	}
 	config := ocispec.Image{
 		Platform: ocispec.Platform{OS: "linux", Architecture: runtime.GOARCH},
-		Config:   ocispec.ImageConfig{Env: []string{"PATH=/bin"}, Cmd: []string{"workload", "count"}},
+		Config:   ocispec.ImageConfig{Env: []string{"PATH=/bin"}, Cmd: command},
 		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer.Bytes())}},
 	}
 	archive := layout{{name: "oci-layout", mode: 0o644, content: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
@@ -173,7 +207,7 @@ func writeImage(name, workload, add string) (Image, error) {
 		Layers:    []ocispec.Descriptor{archive.add(ocispec.MediaTypeImageLayer, layer.Bytes())},
 	}
 	desc := archive.addJSON(ocispec.MediaTypeImageManifest, manifest)
-	desc.Annotations = map[string]string{"io.containerd.image.name": ImageName, ocispec.AnnotationRefName: "1"}
+	desc.Annotations = map[string]string{"io.containerd.image.name": ref, ocispec.AnnotationRefName: "1"}
 	index, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{desc}})
 	if err != nil {
 		return Image{}, fmt.Errorf("encode image index: %w", err)
