@@ -50,11 +50,11 @@ func lease(ctx context.Context, client *containerd.Client, work string) (_ conte
 	return ctx, done, nil
 }
 
-// finished takes the mark from a container.
+// finished takes the mark from a container, and what was told to its shim.
 func finished(ctx context.Context, container containerd.Container) error {
 	err := container.Update(ctx, func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
 		delete(c.Labels, workLabel)
-		return nil
+		return forgetIn(c)
 	})
 	if err != nil {
 		return fmt.Errorf("finish the container: %w", err)

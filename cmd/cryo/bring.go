@@ -80,6 +80,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	a.progress.stop()
 	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
 		Image: img.Name(), Seconds: time.Since(start).Seconds(), Warnings: p.warnings}
+	for _, pair := range p.gpus.pairs {
+		r.GPUs = append(r.GPUs, restoredGPU(pair))
+	}
 	if a.json {
 		return a.printJSON(r)
 	}
@@ -110,6 +113,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	images := filepath.Join(work, "images")
 	if err := p.snapshot.Unpack(ctx, s, images, image.UnpackOptions{Progress: a.report()}); err != nil {
 		return nil, nil, full(s.Root(), err)
+	}
+	if err := checkRecord(p.snapshot.Config, images); err != nil {
+		return nil, nil, err
 	}
 	if err := trust.Images(images, p.spec, p.policy, exists); err != nil {
 		return nil, nil, err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // checkpointFlags are the choices of cryo checkpoint.
@@ -21,22 +23,32 @@ type checkpointFlags struct {
 	segmentSize                string
 	segmentBytes               int64 // of segmentSize
 	workers                    int
+	gpuTimeout                 time.Duration // 0: as configured
+	force                      []string      // rules of package gpu
 	registry                   registryFlags
 	container, ref, normalized string
 }
 
 type checkpointResult struct {
-	Reference string  `json:"reference"`
-	Digest    string  `json:"digest"`
-	Container string  `json:"container"`
-	Size      int64   `json:"size"`   // bytes of all blobs
-	Memory    int64   `json:"memory"` // bytes in the container, zero pages included
-	Freeze    float64 `json:"freeze"` // seconds the container stood still
-	Dump      float64 `json:"dump"`   // of which CRIU
-	RootFS    float64 `json:"rootfs"` // of which capture of the writable layer
-	Pack      float64 `json:"pack"`   // afterwards
-	Running   bool    `json:"running"`
-	Pushed    bool    `json:"pushed"`
+	Reference string      `json:"reference"`
+	Digest    string      `json:"digest"`
+	Container string      `json:"container"`
+	Size      int64       `json:"size"`          // bytes of all blobs
+	Memory    int64       `json:"memory"`        // bytes in the container, zero pages included
+	Freeze    float64     `json:"freeze"`        // seconds the container stood still
+	Dump      float64     `json:"dump"`          // of which CRIU
+	RootFS    float64     `json:"rootfs"`        // of which capture of the writable layer
+	Pack      float64     `json:"pack"`          // afterwards
+	GPU       *gpuSeconds `json:"gpu,omitempty"` // if it has GPUs
+	Running   bool        `json:"running"`
+	Pushed    bool        `json:"pushed"`
+}
+
+// gpuSeconds are what device memory has taken of the freeze, seconds.
+type gpuSeconds struct {
+	Lock float64 `json:"lock"`           // until its processes had ended their work on GPUs
+	Save float64 `json:"save"`           // moving device memory into memory
+	Load float64 `json:"load,omitempty"` // and back, with --leave-running
 }
 
 func newCheckpoint(a *app) *cobra.Command {
@@ -48,10 +60,15 @@ func newCheckpoint(a *app) *cobra.Command {
 
 The container stands still while its memory is dumped and its files are copied. With --leave-running it goes on as
 soon as that is done, and everything else follows while it runs. Without, it ends once the snapshot is safe on
-disk; if anything fails before, it goes on.`,
+disk; if anything fails before, it goes on.
+
+What the container has on NVIDIA GPUs goes along: the driver moves it into the memory of the processes, once they have ended the
+work that they had given to the GPUs. Where the driver is known to save what it cannot load again, or nobody can tell, the
+checkpoint is refused and the container runs on; --force RULE overrides that, and may cost it its processes.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
-  cryo checkpoint web web:before-upgrade --tcp-established`,
+  cryo checkpoint web web:before-upgrade --tcp-established
+  cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
 		Args:              exactly("NAME", "REF"),
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -70,7 +87,11 @@ disk; if anything fails before, it goes on.`,
 	flags.BoolVar(&f.externalUnix, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
 	flags.StringVar(&f.compression, "compression", "zstd", "of memory: zstd, or none")
 	flags.StringVar(&f.segmentSize, "segment-size", "256MiB", "memory that one layer of the snapshot covers, a power of two")
+	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "how long processes may take to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
+	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses the checkpoint of a container with GPUs, by its name, or all")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one a core)")
+	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
+	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
 	f.registry.register(cmd)
 	return cmd
 }
@@ -96,10 +117,28 @@ func (f *checkpointFlags) check() error {
 	if f.segmentBytes < 1<<20 || f.segmentBytes > 16<<30 || bits.OnesCount64(uint64(f.segmentBytes)) != 1 {
 		return wrong("--segment-size %s is not a power of two between 1 MiB and 16 GiB", f.segmentSize)
 	}
+	if f.gpuTimeout < 0 || f.gpuTimeout > time.Hour {
+		return wrong("--gpu-timeout %s is not between 0 and 1h", f.gpuTimeout)
+	}
+	if err := gpu.CheckForce(f.force); err != nil {
+		return err
+	}
 	if f.workers < 0 {
 		return wrong("--workers %d is negative", f.workers)
 	}
 	return nil
+}
+
+// String is the part of a line about the freeze; empty without GPUs.
+func (g *gpuSeconds) String() string {
+	if g == nil {
+		return ""
+	}
+	text := fmt.Sprintf("GPU locked in %s, saved in %s, ", seconds(g.Lock), seconds(g.Save))
+	if g.Load > 0 {
+		text += fmt.Sprintf("loaded in %s, ", seconds(g.Load))
+	}
+	return text
 }
 
 // checkpoint takes the snapshot, names it, and sends it away if that is wanted.
@@ -133,8 +172,8 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		return a.printJSON(result)
 	}
 	a.line("%s", result.Digest)
-	a.line("%s: %s of memory in %s, frozen %s (dump %s, files %s), packed in %s", f.ref, size(result.Memory), size(result.Size),
-		seconds(result.Freeze), seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
+	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", f.ref, size(result.Memory), size(result.Size),
+		seconds(result.Freeze), result.GPU, seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
 	return nil
 }
 

@@ -5,7 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // completeRefs has the shell complete the first most arguments with references of the local store, those left out that
@@ -31,6 +33,29 @@ func (a *app) completeRefs(most int) cobra.CompletionFunc {
 		}
 		return refs, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// completeRules completes the value of --force.
+func completeRules(rules []string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(append(rules, "all"), cobra.ShellCompDirectiveNoFileComp)
+}
+
+// gpuRules are those that may refuse a checkpoint.
+func gpuRules() (names []string) {
+	for _, r := range gpu.Rules() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+// fitRules are those of cryo inspect --check that can be overridden.
+func fitRules() (names []string) {
+	for _, r := range fit.Rules() {
+		if r.Fatal && r.Forcible() {
+			names = append(names, r.Name)
+		}
+	}
+	return names
 }
 
 // completeContainers completes the first argument with the names of containers.

@@ -84,12 +84,3 @@ func checkDisk(_ context.Context, p *patient) []examined {
 	}
 	return found("disk", good, "", "%s free under %s", size(free), p.config.Root)
 }
-
-func checkGPU(_ context.Context, p *patient) []examined {
-	driver, err := os.ReadFile(filepath.Join(p.root, "proc/driver/nvidia/version"))
-	if err != nil {
-		return found("gpu", good, "", "none")
-	}
-	first, _, _ := strings.Cut(string(driver), "\n")
-	return found("gpu", note, "", "%s; containers that use it cannot be checkpointed yet", strings.Join(strings.Fields(first), " "))
-}

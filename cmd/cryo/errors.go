@@ -190,10 +190,26 @@ func (e *interruptedError) Error() string { return "interrupted: " + e.err.Error
 func (e *interruptedError) Unwrap() []error { return []error{errInterrupted, e.err} }
 
 // remoteError is an error of containerd or the shim. On its way here its text may have got the names of its kinds as
-// lines of their own, which tell a user nothing.
+// lines of their own, which tell a user nothing. The shim's hint is its last line.
 type remoteError struct{ err error }
 
 func (e *remoteError) Error() string {
+	text, _, _ := strings.Cut(e.text(), hintLine)
+	return text
+}
+
+// Hint is that of the shim, if it has given one.
+func (e *remoteError) Hint() string {
+	_, hint, _ := strings.Cut(e.text(), hintLine)
+	for _, k := range kinds {
+		hint = strings.TrimSuffix(hint, ": "+k.Error())
+	}
+	return hint
+}
+
+const hintLine = "\nhint: "
+
+func (e *remoteError) text() string {
 	text := strings.ReplaceAll(e.err.Error(), "rpc error: code = Unknown desc = ", "")
 	lines := strings.Split(text, "\n")
 	kept := lines[:1]

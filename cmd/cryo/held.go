@@ -25,7 +25,11 @@ type held struct {
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
 	released bool
+	patience time.Duration // for the container to be as before
 }
+
+// gpuUndoTime bounds the undoing of a checkpoint of a container with GPUs: device memory has to be moved back.
+const gpuUndoTime = 15 * time.Minute
 
 // hold asks for a checkpoint of a container into the directories images and work, and waits until the container is
 // dumped and frozen. The caller must call resume or kill, or close, which lets the container go on.
@@ -35,6 +39,7 @@ func hold(ctx context.Context, c *containerd.Client, sub *subject, images, work 
 	if err != nil {
 		return nil, none, err
 	}
+	client.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force}
 	asked, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{
 		ImagePath:           images,
 		WorkPath:            work,
@@ -47,7 +52,10 @@ func hold(ctx context.Context, c *containerd.Client, sub *subject, images, work 
 	}
 	// Not cancelled with ctx: hanging up is what makes the shim stop, and its answer says that the container goes on.
 	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	h := &held{name: sub.name, pid: sub.pid, client: client, call: make(chan error, 1), cancel: cancel}
+	h := &held{name: sub.name, pid: sub.pid, client: client, call: make(chan error, 1), cancel: cancel, patience: undoTime}
+	if sub.gpus {
+		h.patience = gpuUndoTime
+	}
 	go func() {
 		_, err := c.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: sub.info.ID, Options: asked})
 		h.call <- errgrpc.ToNative(err)
@@ -100,7 +108,7 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 // hangUp makes the shim stop what it does for us, and waits until the container goes on.
 func (h *held) hangUp(ctx context.Context) error {
 	_ = h.client.Close()
-	err := h.result(undoTime)
+	err := h.result(h.patience)
 	var lost *lostError
 	if errors.As(err, &lost) {
 		return err
@@ -124,7 +132,7 @@ func (h *held) explain(err error) error {
 	case err == nil:
 		return nil
 	case strings.Contains(err.Error(), "the container is lost"):
-		return &lostError{err: err}
+		return &lostError{err: &remoteError{err: err}}
 	case strings.Contains(err.Error(), "another checkpoint of this container is under way"):
 		return &checkpoint.BusyError{ID: h.name}
 	}
@@ -158,7 +166,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 	if h.released {
 		return checkpoint.Released{}, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.patience)
 	defer cancel()
 	r, err := decide(ctx)
 	if err != nil {

@@ -49,8 +49,8 @@ func newInspect(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect REF",
 		Short: "Show what a snapshot holds and needs",
-		Long: `inspect shows a snapshot of the local store: the container it is of, its processes and memory, what a host must
-have for it, what it asks of a host (see --allow of cryo restore), and its layers.
+		Long: `inspect shows a snapshot of the local store: the container it is of, its processes and their memory, that of GPUs too, what a
+host must have for it, what it asks of a host (see --allow of cryo restore), and its layers.
 
 With --check it compares the snapshot with this host, by the rules that cryo restore goes by, and prints what it
 finds. The exit code is 9 if the snapshot does not fit.`,
@@ -89,6 +89,9 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 			return err
 		}
 		target.PathExists = existsOr(etc)
+		if config, target.GPUs, err = a.withGPUs(ctx, config); err != nil {
+			return err
+		}
 		v := fit.Check(config, target)
 		fits := v.Fits()
 		i.Fits, i.Findings = &fits, v.Findings
@@ -105,6 +108,30 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 		return err
 	}
 	return misfit
+}
+
+// withGPUs gives the config with room for the GPUs that restore would give to it, and what they are.
+func (a *app) withGPUs(ctx context.Context, c image.Config) (image.Config, fit.GPUs, error) {
+	var spec specs.Spec
+	if c.GPU == nil || json.Unmarshal(c.Spec, &spec) != nil {
+		return c, fit.GPUs{}, nil
+	}
+	p, err := a.planGPUs(ctx, c.GPU, &spec, gpuFlags{})
+	if err != nil {
+		return c, p.facts, err
+	}
+	if c.Spec, err = json.Marshal(&spec); err != nil {
+		return c, p.facts, fmt.Errorf("write the runtime specification: %w", err)
+	}
+	return c, p.facts, nil
+}
+
+// devicesOf names the CDI devices that a snapshot asks for.
+func devicesOf(c image.Config) []string {
+	if c.GPU == nil {
+		return nil
+	}
+	return c.GPU.CDI
 }
 
 // withEtcFiles gives the config with mounts of the files that restore makes in dir, and their destinations.
@@ -127,7 +154,7 @@ func describe(ref string, s *image.Snapshot, p trust.Policy) inspected {
 	}
 	var spec specs.Spec
 	if json.Unmarshal(s.Config.Spec, &spec) == nil {
-		i.Asks = append(i.Asks, trust.Review(&spec, nil, p)...)
+		i.Asks = append(i.Asks, trust.Review(&spec, devicesOf(s.Config), p)...)
 	}
 	return i
 }
@@ -146,21 +173,38 @@ func (a *app) printInspected(i inspected, check bool) error {
 		{"", c.Container.ImageDigest.String()},
 		{"Memory:", fmt.Sprintf("%s, of which %s zero; %s stored", size(c.Memory.Total), size(c.Memory.Zero), size(c.Memory.Stored))},
 		{"Size:", fmt.Sprintf("%s in %d layers", size(i.Size), len(i.Layers))},
-		{"Frozen:", fmt.Sprintf("%s (dump %s, files %s)", seconds(c.Timings.Freeze), seconds(c.Timings.Dump), seconds(c.Timings.RootFS))},
+		{"Frozen:", fmt.Sprintf("%s (%sdump %s, files %s)", seconds(c.Timings.Freeze), savedIn(c.GPU), seconds(c.Timings.Dump), seconds(c.Timings.RootFS))},
 		{"Needs:", fmt.Sprintf("%s/%s, pages of %d bytes, cgroup version %d, CRIU %s", c.Host.OS, c.Host.Architecture, c.Host.PageSize, c.Host.CgroupVersion, c.Host.CRIU)},
+	}
+	if c.GPU != nil {
+		rows = append(rows, gpuRows(c.GPU)...)
+	}
+	rows = append(rows, [][]string{
 		{"Taken on:", fmt.Sprintf("kernel %s, %s, runc %s", c.Host.Kernel, c.Host.CPUModel, c.Host.Runc)},
 		{"Options:", choices(c.Process)},
-	}
+	}...)
 	if err := a.table(rows...); err != nil {
 		return err
 	}
 	a.line("\nProcesses:")
 	rows = [][]string{{"  PID", "COMMAND", "THREADS", "MEMORY"}}
+	if c.GPU != nil {
+		rows[0] = append(rows[0], "OF GPUS")
+	}
 	for _, p := range c.Processes {
-		rows = append(rows, []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), size(p.Memory)})
+		row := []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), size(p.Memory)}
+		if c.GPU != nil {
+			row = append(row, heldBy(c.GPU, p.PID))
+		}
+		rows = append(rows, row)
 	}
 	if err := a.table(rows...); err != nil {
 		return err
+	}
+	if c.GPU != nil {
+		if err := a.printGPUs(c.GPU); err != nil {
+			return err
+		}
 	}
 	if len(i.Asks) > 0 {
 		a.line("\nAsks of a host, and gets with these flags of cryo restore:")

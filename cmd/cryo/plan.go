@@ -26,6 +26,7 @@ type plan struct {
 	etc         string       // directory of files for /etc that are to be made; empty: none
 	runtime     string
 	snapshotter string
+	gpus        gpuPlan
 	warnings    []string
 }
 
@@ -67,16 +68,22 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 		p.etc = etc
 		policy.Mounts = append(policy.Mounts, provided...)
 	}
+	if p.gpus, err = a.planGPUs(ctx, c.GPU, &spec, f.gpu); err != nil {
+		return nil, err
+	}
 	if err := a.fits(ctx, p, f.force); err != nil {
 		return nil, err
 	}
 	p.policy = policy
-	dropped, err := trust.Confine(&spec, nil, policy)
+	dropped, err := trust.Confine(&spec, p.gpus.devices, policy)
 	if err != nil {
 		return nil, err
 	}
 	for _, d := range dropped {
 		p.warnings = append(p.warnings, "the snapshot does not get "+d)
+	}
+	if err := p.gpus.inject(&spec); err != nil {
+		return nil, err
 	}
 	adapt(&spec, a.namespace, p.name, exists("/run/systemd/system"))
 	if p.runtime == "" {
@@ -96,6 +103,7 @@ func (a *app) fits(ctx context.Context, p *plan, force []string) error {
 		return err
 	}
 	target.PathExists = existsOr(p.etc)
+	target.GPUs = p.gpus.facts
 	config := p.snapshot.Config
 	if config.Spec, err = json.Marshal(p.spec); err != nil {
 		return fmt.Errorf("write the runtime specification: %w", err)

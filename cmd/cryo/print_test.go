@@ -4,9 +4,16 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/trust"
 )
 
 func TestSizes(t *testing.T) {
@@ -91,4 +98,58 @@ func TestUndo(t *testing.T) {
 	u.add("d", func(context.Context) error { t.Error("undone after release"); return nil })
 	u.release()
 	_ = u.run(ctx)
+}
+
+func TestInspectShowsGPUs(t *testing.T) {
+	var out strings.Builder
+	a := &app{stdout: &out}
+	g := saved(2, "nvidia.com/gpu=0", "nvidia.com/gpu=1")
+	g.Processes[1].Devices = append(g.Processes[1].Devices, g.Devices[0].UUID)
+	g.Forced = []string{"gpu-peer"}
+	i := inspected{Reference: "llm:ready", Config: image.Config{GPU: g, Processes: []image.Process{{PID: 1, Command: "python"}, {PID: 2, Command: "python"}, {PID: 3, Command: "sh"}}}}
+	i.Asks = trust.Review(plainSpec(), devicesOf(i.Config), trust.Policy{})
+	if err := a.printInspected(i, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"NVIDIA driver 580.159.04 (branch 580), 2 GPUs, 0 of architecture 9.0 with 1.0 GiB free", "CDI, nvidia.com/gpu=0, nvidia.com/gpu=1", "1.0 GiB on 0\n", "1.0 GiB on 1, 0\n",
+		"the restore may fail", "GPU locked in 0 ms, saved in 0 ms, dump", "NVIDIA H200  9.0", g.Devices[1].UUID, "--device nvidia.com/gpu=0  the CDI device nvidia.com/gpu=0",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
+	}
+	out.Reset()
+	i.Config.GPU = nil
+	if err := a.printInspected(i, false); err != nil || strings.Contains(strings.ReplaceAll(out.String(), "gpu=", ""), "GPU") {
+		t.Errorf("without: %v\n%s", err, &out)
+	}
+}
+
+// TestRemoteHint: the shim's hint crosses containerd as the last line of a text.
+func TestRemoteHint(t *testing.T) {
+	sent := errgrpc.ToGRPC(fmt.Errorf("checkpoint c: work still ran after 10s\nhint: wait longer: %w", errdefs.ErrFailedPrecondition))
+	for _, err := range []error{errgrpc.ToNative(sent), fmt.Errorf("checkpoint c: work still ran after 10s\nhint: wait longer: %w", errdefs.ErrFailedPrecondition)} {
+		remote := &remoteError{err: err}
+		failed := &failedError{op: "checkpoint", name: "c", err: remote}
+		if got := remote.Error(); got != "checkpoint c: work still ran after 10s" || hintOf(failed) != "wait longer" || !errdefs.IsFailedPrecondition(failed) {
+			t.Errorf("error %q, hint %q", got, hintOf(failed))
+		}
+	}
+	plain := &remoteError{err: errors.New("nothing known")}
+	if plain.Error() != "nothing known" || plain.Hint() != "" {
+		t.Errorf("error %q, hint %q", plain, plain.Hint())
+	}
+}
+
+func TestCompletionOfGPUs(t *testing.T) {
+	a := cdiHost(t, "two")
+	for args, want := range map[string]string{
+		"restore r --device ": "nvidia.com/gpu=1", "restore r --force ": "xsave-size", "checkpoint c r --force ": "gpu-several",
+	} {
+		_, out, _ := cryo(t, append([]string{"--config", a.configPath, "__complete"}, append(strings.Fields(args), "")...)...)
+		if !strings.Contains(out, want+"\n") || !strings.Contains(out, ":4") || strings.Contains(out, "gpu-driver\n") {
+			t.Errorf("%s: %q", args, out)
+		}
+	}
 }

@@ -24,6 +24,7 @@ type restoreFlags struct {
 	networkNS            string
 	logURI               string
 	runtime, snapshotter string
+	gpu                  gpuFlags
 	registry             registryFlags
 
 	replace []replacement // of mounts
@@ -32,14 +33,21 @@ type restoreFlags struct {
 }
 
 type restoreResult struct {
-	Container string   `json:"container"`
-	Namespace string   `json:"namespace"`
-	PID       uint32   `json:"pid"`
-	Reference string   `json:"reference"`
-	Digest    string   `json:"digest"`
-	Image     string   `json:"image"`
-	Seconds   float64  `json:"seconds"` // from reading the snapshot to running
-	Warnings  []string `json:"warnings"`
+	Container string        `json:"container"`
+	Namespace string        `json:"namespace"`
+	PID       uint32        `json:"pid"`
+	Reference string        `json:"reference"`
+	Digest    string        `json:"digest"`
+	Image     string        `json:"image"`
+	Seconds   float64       `json:"seconds"` // from reading the snapshot to running
+	GPUs      []restoredGPU `json:"gpus,omitempty"`
+	Warnings  []string      `json:"warnings"`
+}
+
+// restoredGPU says which GPU took the place of which.
+type restoredGPU struct {
+	Old string `json:"old"` // UUIDs
+	New string `json:"new"`
 }
 
 func newRestore(a *app) *cobra.Command {
@@ -53,11 +61,17 @@ base image included. ctr and nerdctl treat the container as one of their own.
 Before anything is changed, the snapshot is compared with this host (cryo inspect --check), and what it asks of the
 host is compared with what --allow grants: bind mounts, devices, capabilities and namespaces beyond those of
 a plain container are refused unless they are granted, since whoever wrote the snapshot wrote the wish. A mount whose
-source is given with --mount is granted by that.`,
+source is given with --mount is granted by that.
+
+A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
+grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
+architecture and have room for what it held.`,
 		Example: `  cryo restore registry.example.com/snapshots/cache:warm
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
   cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
-  cryo restore app:warm --allow capabilities --allow devices`,
+  cryo restore app:warm --allow capabilities --allow devices
+  cryo restore llm:ready --device nvidia.com/gpu=1
+  cryo restore llm:ready --device nvidia.com/gpu=2 --device nvidia.com/gpu=3 --gpu 0=3 --gpu 1=2`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -77,6 +91,8 @@ source is given with --mount is granted by that.`,
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
 	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fitRules())) // fails only for flags that there are not
+	f.gpu.register(cmd, a)
 	f.registry.register(cmd)
 	return cmd
 }
@@ -103,6 +119,10 @@ func (f *restoreFlags) check() error {
 		}
 		f.replace = append(f.replace, r)
 	}
+	if err := f.gpu.check(); err != nil {
+		return err
+	}
+	f.policy.Devices = f.gpu.devices
 	if f.networkNS != "" && !filepath.IsAbs(f.networkNS) {
 		return wrong("--network-ns %s is not an absolute path", f.networkNS)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 )
 
 // subject is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
@@ -26,6 +27,7 @@ type subject struct {
 	name   string // as the user calls it
 	info   containers.Container
 	pid    uint32
+	gpus   bool // it has device nodes of GPUs
 	config image.Config
 	base   ocispec.Descriptor
 }
@@ -138,7 +140,7 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 	}
 	h := image.Host(facts)
 	h.Features = neededFeatures(&spec)
-	return &subject{name: f.container, info: info, pid: task.Pid(), base: base.Target, config: image.Config{
+	return &subject{name: f.container, info: info, pid: task.Pid(), base: base.Target, gpus: cdi.HasNVIDIA(&spec), config: image.Config{
 		Version: image.ConfigVersion,
 		Container: image.Container{
 			ID: info.ID, Namespace: a.namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
@@ -166,6 +168,13 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			err = errors.Join(err, released)
 		}
 	}()
+	if err := a.recordGPUs(&sub.config, images, dumped); err != nil {
+		return desc, result, err
+	}
+	var onGPU *gpuSeconds
+	if sub.config.GPU != nil {
+		onGPU = &gpuSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds}
+	}
 	start := time.Now()
 	files, err := capture(ctx, client, sub.info, work)
 	if err != nil {
@@ -178,6 +187,9 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			return desc, result, err
 		}
 		t.Freeze = released.FreezeSeconds
+		if onGPU != nil {
+			onGPU.Load = released.LoadSeconds
+		}
 	} else {
 		t.Freeze = time.Since(dumped.Frozen).Seconds()
 	}
@@ -211,7 +223,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	return desc, checkpointResult{
 		Reference: f.normalized, Digest: desc.Digest.String(), Container: sub.info.ID, Size: total(snapshot), Memory: snapshot.Config.Memory.Total,
-		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, Running: f.leaveRunning,
+		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, GPU: onGPU, Running: f.leaveRunning,
 	}, nil
 }
 

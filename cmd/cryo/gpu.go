@@ -1,0 +1,165 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// gpuPlan is how a snapshot gets its GPUs on this host. The zero value is for one that has none.
+type gpuPlan struct {
+	devices []string // CDI devices that are to be injected
+	host    *cdi.Host
+	facts   fit.GPUs
+	pairs   []keeper.Pair
+}
+
+// planGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
+// this host lacks is for the rules of fit to find.
+func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
+	if g == nil {
+		if len(f.devices)+len(f.pairs) > 0 {
+			return gpuPlan{}, &usageError{command: "cryo restore", problem: "the snapshot has no GPUs: leave --device and --gpu out"}
+		}
+		return gpuPlan{}, nil
+	}
+	settings, err := a.config()
+	if err != nil {
+		return gpuPlan{}, err
+	}
+	p := gpuPlan{devices: f.devices, host: cdi.Open(settings.GPU.CDI...)}
+	if len(p.devices) == 0 {
+		if err := cdi.Validate(g.CDI); err != nil {
+			return gpuPlan{}, fmt.Errorf("read the names of the snapshot's devices: %w: %w", err, errdefs.ErrDataLoss)
+		}
+		p.devices = g.CDI
+	}
+	edits, err := p.host.Edits(p.devices)
+	if err != nil {
+		p.facts.NoGPU = err
+	}
+	edits.Displace(spec)
+	for _, m := range edits.Mounts {
+		p.facts.Mounts = append(p.facts.Mounts, m.Destination)
+	}
+	known, err := keeper.ReadFacts(ctx, "")
+	var missing *keeper.MissingError
+	switch {
+	case ctx.Err() != nil:
+		return gpuPlan{}, fmt.Errorf("look at the GPUs: %w", context.Cause(ctx))
+	case errors.As(err, &missing):
+		p.facts.NoKeeper = err
+	case err != nil && p.facts.NoGPU == nil:
+		p.facts.NoGPU = err
+	}
+	if p.facts.NoKeeper != nil || p.facts.NoGPU != nil {
+		return p, nil
+	}
+	p.facts.Driver = known.Driver
+	has, err := p.injected(spec)
+	if err != nil {
+		return gpuPlan{}, err
+	}
+	devices, err := assign(g.Devices, visible(known.Devices, cdi.Minors(has)), known.Devices, f.pairs)
+	if err != nil {
+		return gpuPlan{}, err
+	}
+	for i, d := range devices {
+		p.facts.Devices = append(p.facts.Devices, fit.FreeGPU{Free: d.Free, GPUDevice: image.GPUDevice{
+			UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory,
+		}})
+		if i < len(g.Devices) {
+			p.pairs = append(p.pairs, keeper.Pair{Old: g.Devices[i].UUID, New: d.UUID})
+		}
+	}
+	return p, nil
+}
+
+// injected gives the specification with the CDI devices in it, and leaves the one given as it is.
+func (p gpuPlan) injected(spec *specs.Spec) (*specs.Spec, error) {
+	var with specs.Spec
+	data, err := json.Marshal(spec)
+	if err == nil {
+		err = json.Unmarshal(data, &with)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("copy the runtime specification: %w", err)
+	}
+	return &with, p.host.Inject(&with, p.devices)
+}
+
+// inject puts the devices into a specification that was confined, and tells the shim so: what a snapshot's images say of devices
+// counts for nothing then.
+func (p gpuPlan) inject(spec *specs.Spec) error {
+	if p.host == nil {
+		return nil
+	}
+	if err := p.host.Inject(spec, p.devices); err != nil {
+		return err
+	}
+	cdi.Annotate(spec, p.devices)
+	var pairs []string
+	for _, pair := range p.pairs {
+		pairs = append(pairs, pair.Old+"="+pair.New)
+	}
+	spec.Annotations[gpu.MapAnnotation] = strings.Join(pairs, ",")
+	return nil
+}
+
+// visible gives the devices with some minor numbers, in the order of these.
+func visible(all []keeper.Device, minors []int) []keeper.Device {
+	var seen []keeper.Device
+	for _, minor := range minors {
+		if i := slices.IndexFunc(all, func(d keeper.Device) bool { return d.Minor == minor }); i >= 0 {
+			seen = append(seen, all[i])
+		}
+	}
+	return seen
+}
+
+// assign puts in the place of each old GPU the new one that the user names, and the others of the container in order. Those
+// left over come last; where there are too few, the result is shorter than old.
+func assign(old []image.GPUDevice, container, host []keeper.Device, named []gpuPair) ([]keeper.Device, error) {
+	fixed := map[int]keeper.Device{}
+	left := slices.Clone(container)
+	for _, n := range named {
+		from, err := n.from(old)
+		if err != nil {
+			return nil, err
+		}
+		to, err := n.to(host, container)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(left, func(d keeper.Device) bool { return d.UUID == to.UUID })
+		if _, twice := fixed[from]; twice || i < 0 {
+			return nil, &usageError{command: "cryo restore", problem: fmt.Sprintf("--gpu %s: that GPU is named twice", n)}
+		}
+		fixed[from] = to
+		left = slices.Delete(left, i, i+1)
+	}
+	var devices []keeper.Device
+	for i := range old {
+		if d, ok := fixed[i]; ok {
+			devices = append(devices, d)
+			continue
+		}
+		if len(left) == 0 {
+			return devices, nil
+		}
+		devices, left = append(devices, left[0]), left[1:]
+	}
+	return append(devices, left...), nil
+}

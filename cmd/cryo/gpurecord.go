@@ -1,0 +1,102 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+)
+
+// recordGPUs puts into a snapshot's config what the shim has written beside the images of the container's GPUs. What CDI
+// devices of this host had put into its specification is taken out: another host puts in its own.
+func (a *app) recordGPUs(c *image.Config, images string, dumped checkpoint.Dumped) error {
+	r, err := gpu.ReadRecord(images)
+	if err != nil || r == nil {
+		return err
+	}
+	settings, err := a.config()
+	if err != nil {
+		return err
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
+		return fmt.Errorf("read the runtime specification: %w", err)
+	}
+	host := cdi.Open(settings.GPU.CDI...)
+	c.GPU = ofRecord(r)
+	c.GPU.Seconds = image.GPUSeconds{Lock: dumped.LockSeconds, Checkpoint: dumped.SaveSeconds}
+	c.GPU.CDI = host.Find(&spec)
+	edits, err := host.Edits(c.GPU.CDI)
+	if err != nil {
+		return err
+	}
+	edits.Strip(&spec)
+	for _, m := range edits.Mounts {
+		c.GPU.Mounts = append(c.GPU.Mounts, m.Destination)
+	}
+	forget(&spec)
+	if c.Spec, err = json.Marshal(&spec); err != nil {
+		return fmt.Errorf("write the runtime specification: %w", err)
+	}
+	return nil
+}
+
+// ofRecord puts the shim's words into those of the format.
+func ofRecord(r *gpu.Record) *image.GPU {
+	g := &image.GPU{Engine: r.Engine, Driver: r.Driver, CUDA: r.CUDA, Forced: r.Forced, Devices: []image.GPUDevice{}, Processes: []image.GPUProcess{}}
+	for _, d := range r.Devices {
+		g.Devices = append(g.Devices, image.GPUDevice(d))
+	}
+	for _, p := range r.Processes {
+		g.Processes = append(g.Processes, image.GPUProcess(p))
+	}
+	for _, n := range r.Nodes {
+		g.Nodes = append(g.Nodes, image.GPUNode(n))
+	}
+	return g
+}
+
+// checkRecord refuses images that say something of GPUs to the shim of which the config, by which everything was decided,
+// says nothing, and the reverse.
+func checkRecord(c image.Config, images string) error {
+	r, err := gpu.ReadRecord(images)
+	if err != nil {
+		return err
+	}
+	if (r == nil) != (c.GPU == nil) {
+		return fmt.Errorf("the snapshot's config and its images contradict each other about GPUs: %w", errdefs.ErrDataLoss)
+	}
+	return nil
+}
+
+// forget removes what was told to the shim for one restore. It is no property of the container.
+func forget(spec *specs.Spec) {
+	delete(spec.Annotations, cdi.Annotation)
+	delete(spec.Annotations, gpu.MapAnnotation)
+}
+
+// forgetIn does so in containerd's record of a container.
+func forgetIn(c *containers.Container) error {
+	var spec specs.Spec
+	if err := json.Unmarshal(c.Spec.GetValue(), &spec); err != nil {
+		return fmt.Errorf("read the runtime specification: %w", err)
+	}
+	if _, told := spec.Annotations[cdi.Annotation]; !told {
+		return nil
+	}
+	forget(&spec)
+	packed, err := typeurl.MarshalAnyToProto(&spec)
+	if err != nil {
+		return fmt.Errorf("write the runtime specification: %w", err)
+	}
+	c.Spec = packed
+	return nil
+}

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cryo-project/cryo/image"
+)
+
+// gpuNeeds puts into words what a host must have for a snapshot's GPUs.
+func gpuNeeds(g *image.GPU) string {
+	each, _ := g.Need()
+	branch, _, _ := strings.Cut(g.Driver, ".")
+	text := fmt.Sprintf("NVIDIA driver %s (branch %s), %d GPUs", g.Driver, branch, len(g.Devices))
+	for i, d := range g.Devices {
+		text += fmt.Sprintf(", %d of architecture %s with %s free", i, d.Architecture, size(each[i]))
+	}
+	return text
+}
+
+// gpuRows are lines of cryo inspect about GPUs.
+func gpuRows(g *image.GPU) [][]string {
+	rows := [][]string{{"", gpuNeeds(g)}}
+	if len(g.CDI) > 0 {
+		rows = append(rows, []string{"GPUs by:", "CDI, " + strings.Join(g.CDI, ", ")})
+	} else {
+		rows = append(rows, []string{"GPUs by:", "device nodes"})
+	}
+	if len(g.Forced) > 0 {
+		rows = append(rows, []string{"Overridden:", strings.Join(g.Forced, ", ") + ": the restore may fail"})
+	}
+	return rows
+}
+
+// savedIn is the part of a line about the freeze; empty without GPUs.
+func savedIn(g *image.GPU) string {
+	if g == nil {
+		return ""
+	}
+	return (&gpuSeconds{Lock: g.Seconds.Lock, Save: g.Seconds.Checkpoint}).String()
+}
+
+// printGPUs prints the GPUs that a container had.
+func (a *app) printGPUs(g *image.GPU) error {
+	each, _ := g.Need()
+	a.line("\nGPUs:")
+	rows := [][]string{{"  NUMBER", "NAME", "ARCHITECTURE", "MEMORY", "HELD", "UUID"}}
+	for i, d := range g.Devices {
+		rows = append(rows, []string{"  " + strconv.Itoa(i), d.Name, d.Architecture, size(d.Memory), size(each[i]), d.UUID})
+	}
+	return a.table(rows...)
+}
+
+// heldBy says what a process of a snapshot held on GPUs; empty if it used none.
+func heldBy(g *image.GPU, pid int) string {
+	i := slices.IndexFunc(g.Processes, func(p image.GPUProcess) bool { return p.PID == pid })
+	if i < 0 {
+		return ""
+	}
+	var on []string
+	for _, uuid := range g.Processes[i].Devices {
+		n := slices.IndexFunc(g.Devices, func(d image.GPUDevice) bool { return d.UUID == uuid })
+		on = append(on, strconv.Itoa(n))
+	}
+	return fmt.Sprintf("%s on %s", size(g.Processes[i].Memory), strings.Join(on, ", "))
+}
