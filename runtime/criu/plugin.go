@@ -1,0 +1,71 @@
+package criu
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// AMDPlugin saves and restores AMD GPUs. Source: CRIU, plugins/amdgpu.
+const AMDPlugin = "amdgpu_plugin.so"
+
+// pluginDirs are where distributions put CRIU's plugins.
+var pluginDirs = []string{"/usr/lib/criu", "/usr/libexec/criu", "/usr/lib64/criu", "/usr/lib/x86_64-linux-gnu/criu", "/usr/local/lib/criu"}
+
+// PluginError says that a plugin of CRIU is missing. Its kind is FailedPrecondition.
+type PluginError struct {
+	Name string
+	Dirs []string // where it was looked for
+}
+
+func (e *PluginError) Error() string {
+	return fmt.Sprintf("find CRIU's plugin %s: it is not in %s", e.Name, strings.Join(e.Dirs, ", "))
+}
+
+// Hint says how to get it.
+func (e *PluginError) Hint() string {
+	return "install CRIU with its plugin for AMD GPUs (criu-amdgpu-plugin, or make amdgpu_plugin in CRIU's sources), which containers with /dev/kfd need"
+}
+
+// Unwrap gives the kind.
+func (e *PluginError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// LinkPlugin makes a plugin the only one in the directory dir, which CRIU is then told to look into. It is looked for beside
+// the criu program in PATH and where distributions put it; the error is a [*PluginError] if it is not there.
+func LinkPlugin(name, dir string) error {
+	path, err := findPlugin(name, pluginPath())
+	if err != nil {
+		return err
+	}
+	link := filepath.Join(dir, name)
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("link CRIU's plugin: %w", err)
+	}
+	if err := os.Symlink(path, link); err != nil {
+		return fmt.Errorf("link CRIU's plugin: %w", err)
+	}
+	return nil
+}
+
+func pluginPath() []string {
+	if program, err := exec.LookPath("criu"); err == nil {
+		return append([]string{filepath.Join(filepath.Dir(filepath.Dir(program)), "lib/criu")}, pluginDirs...)
+	}
+	return pluginDirs
+}
+
+func findPlugin(name string, dirs []string) (string, error) {
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() {
+			return path, nil
+		}
+	}
+	return "", &PluginError{Name: name, Dirs: dirs}
+}
