@@ -76,7 +76,7 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 		}
 	}
 	desc, result, err := a.freeze(ctx, client, s, f, sub, images, criuWork, work.Dir)
-	if err != nil && (errors.Is(err, unix.ENOSPC) || noSpace(err.Error()) || noSpace(dumpLog(criuWork))) {
+	if err != nil && (errors.Is(err, unix.ENOSPC) || noSpace(err.Error()) || logFull(dumpLog(criuWork))) {
 		err = &fullError{dir: s.Root(), err: err}
 	}
 	return desc, result, err
@@ -89,6 +89,11 @@ func dumpLog(criuWork string) string {
 		return "" // there was no dump
 	}
 	return string(data)
+}
+
+// logFull tells whether a log says that a disk is full, or was itself cut short by it.
+func logFull(log string) bool {
+	return noSpace(log) || log != "" && !strings.HasSuffix(log, "\n")
 }
 
 // noSpace tells whether text says, as the C library does, that a disk is full.
