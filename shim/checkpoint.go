@@ -50,7 +50,11 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		return &checkpoint.BusyError{ID: r.ID}
 	}
 	defer open()
-	return s.checkpointAlone(ctx, c, r.Path, &o)
+	if !c.gpus.nvidia && !c.gpus.amd {
+		return s.checkpointAlone(ctx, c, r.Path, &o)
+	}
+	defer c.endsWhenKilled(ctx)()
+	return advise(s.checkpointAlone(ctx, c, r.Path, &o))
 }
 
 // checkpointAlone runs while nothing else is at the container.
@@ -113,10 +117,11 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 			CgroupsMode:     o.CgroupsMode,
 		},
 	}
+	var wishes checkpoint.Wishes
 	if conversation != nil {
-		request.Hold = conversation
+		request.Hold, wishes = conversation, conversation.Wishes
 	}
-	result, err := checkpoint.Run(ctx, c.runtime, request)
+	result, err := s.run(ctx, c, request, wishes)
 	if err == nil && (result.Killed || request.Hold == nil && o.Exit) {
 		s.awaitEnd(ctx, id)
 	}
@@ -128,6 +133,27 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		undo()
 	}
 	return err
+}
+
+// run takes the checkpoint, with what the container has on GPUs. A container that is parked from a checkpoint before stays so.
+func (s *service) run(ctx context.Context, c *container, request checkpoint.Request, w checkpoint.Wishes) (checkpoint.Result, error) {
+	if !c.gpus.nvidia {
+		return checkpoint.Run(ctx, c.runtime, request)
+	}
+	request.Devices, request.Parked = c.parked, c.parked != nil
+	if !request.Parked {
+		engine, err := s.engine(c, w)
+		if err != nil {
+			return checkpoint.Result{}, &checkpoint.FailedError{ID: request.ID, Err: err}
+		}
+		request.Devices = engine
+	}
+	result, err := checkpoint.Run(ctx, c.runtime, request)
+	c.parked = nil
+	if result.Parked {
+		c.parked = request.Devices
+	}
+	return result, err
 }
 
 // alive tells whether a process runs: one that has ended and was not waited for does not. Source: proc_pid_stat(5).
@@ -161,6 +187,9 @@ func (s *service) criuOptions(c *container) (criu.Options, error) {
 	o.Libdir = filepath.Join(c.bundle.dir, "criu-plugins")
 	if err := os.MkdirAll(o.Libdir, 0o700); err != nil {
 		return o, fmt.Errorf("make an empty plugin directory: %w", err)
+	}
+	if c.gpus.amd {
+		return o, criu.LinkPlugin(criu.AMDPlugin, o.Libdir)
 	}
 	return o, nil
 }

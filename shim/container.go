@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process"
 
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
@@ -17,6 +18,10 @@ type container struct {
 	runtime runtimeContainer
 	request *taskAPI.CreateTaskRequest // as the stock service got it
 	gate    gate
+	gpus    gpus
+	// parked is not nil while the container stands frozen with its GPUs saved, since a client that had paused it has taken a
+	// checkpoint. Guarded by the gate: who has closed it.
+	parked checkpoint.Devices
 
 	restore   string       // directory of the images it is restored from; empty: started afresh
 	work      string       // where CRIU leaves its log of the restore

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
@@ -67,11 +68,22 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	}
 	c.runtime = newRuntimeContainer(r.ID, r.Bundle, ns, options)
 	if c.restore == "" {
-		return c, nil
+		return c, c.findGPUs()
 	}
 	if err := s.config.CheckCRIU(); err != nil {
 		return c, err
 	}
+	record, err := gpu.ReadRecord(c.restore)
+	if err != nil {
+		return c, err
+	}
+	if err := s.bringGPUs(b, record); err != nil {
+		return c, advise(err)
+	}
+	if err := c.findGPUs(); err != nil {
+		return c, err
+	}
+	c.gpus.record = record
 	if err := b.addLoopback(); err != nil {
 		return c, err
 	}
@@ -79,6 +91,16 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 		return c, err
 	}
 	return c, criu.CheckImages(c.restore)
+}
+
+// findGPUs notes what the container has of GPUs.
+func (c *container) findGPUs() error {
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return err
+	}
+	c.gpus = gpusOf(spec)
+	return nil
 }
 
 // forget drops what is known of a container, and what is held for it.

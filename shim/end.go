@@ -6,6 +6,8 @@ import (
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 )
 
@@ -18,8 +20,12 @@ func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Emp
 	if c == nil || r.ExecID != "" || r.Signal != uint32(unix.SIGKILL) {
 		return s.TTRPCTaskService.Kill(ctx, r)
 	}
-	c.gate.cancel(errKilled)
-	return inOrder(ctx, c, r, s.TTRPCTaskService.Kill)
+	aborted := c.gate.cancel(errKilled)
+	answer, err := inOrder(ctx, c, r, s.TTRPCTaskService.Kill)
+	if aborted && c.gpus.nvidia && errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		return &ptypes.Empty{}, nil // it was killed already, see endsWhenKilled
+	}
+	return answer, err
 }
 
 // Delete waits for a dump to end, and drops what is held for the container.

@@ -79,11 +79,27 @@ func (g *gate) close(ctx context.Context) (_ context.Context, open func(), ok bo
 	return ctx, open, true, nil
 }
 
-// cancel aborts the checkpoint that is under way, if any.
-func (g *gate) cancel(cause error) {
+// await takes the gate as close does, but waits until nobody else has it.
+func (g *gate) await(ctx context.Context) (_ context.Context, open func(), err error) {
+	for {
+		if err := g.enter(ctx); err != nil {
+			return nil, nil, err
+		}
+		g.leave()
+		ctx, open, ok, err := g.close(ctx)
+		if ok || err != nil {
+			return ctx, open, err
+		}
+	}
+}
+
+// cancel aborts the checkpoint that is under way, and tells whether there is one.
+func (g *gate) cancel(cause error) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.abort != nil {
-		g.abort(cause)
+	if g.abort == nil {
+		return false
 	}
+	g.abort(cause)
+	return true
 }

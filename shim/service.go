@@ -64,11 +64,6 @@ func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.E
 	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Pause)
 }
 
-// Resume waits for a dump to end.
-func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes.Empty, error) {
-	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Resume)
-}
-
 // Update waits for a dump to end.
 func (s *service) Update(ctx context.Context, r *taskAPI.UpdateTaskRequest) (*ptypes.Empty, error) {
 	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Update)

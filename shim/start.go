@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 )
 
@@ -18,7 +19,7 @@ import (
 type RestoreError struct {
 	ID     string
 	Reason string // CRIU's own words
-	Err    error  // what runc said
+	Err    error  // what runc said, or the driver of GPUs
 }
 
 func (e *RestoreError) Error() string {
@@ -28,8 +29,8 @@ func (e *RestoreError) Error() string {
 	return fmt.Sprintf("restore %s: CRIU: %s", e.ID, e.Reason)
 }
 
-// Unwrap gives the kind.
-func (e *RestoreError) Unwrap() error { return errdefs.ErrAborted }
+// Unwrap gives the kind and what runc, or the driver, said.
+func (e *RestoreError) Unwrap() []error { return []error{errdefs.ErrAborted, e.Err} }
 
 // Start starts a container or an exec; a container that was created from a snapshot is restored.
 func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
@@ -41,7 +42,11 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it is being restored already", r.ID)
 	}
 	defer c.restoring.Store(false)
-	answer, err := s.restore(ctx, c, r)
+	restore := s.restore
+	if c.gpus.record != nil {
+		restore = s.restoreWithGPUs
+	}
+	answer, err := restore(ctx, c, r)
 	return answer, reply(err)
 }
 
@@ -55,6 +60,32 @@ func (s *service) startPlain(ctx context.Context, c *container, r *taskAPI.Start
 		c.gate.leave()
 	}
 	return s.TTRPCTaskService.Start(ctx, r)
+}
+
+// restoreWithGPUs keeps all else off the container while its GPUs are loaded: a frozen process cannot be given its own back.
+func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
+	ctx, open, ok, err := c.gate.close(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, &checkpoint.BusyError{ID: r.ID}
+	}
+	defer open()
+	defer c.endsWhenKilled(ctx)()
+	gpus, err := s.restoreGPUs(ctx, c)
+	if err != nil {
+		return nil, advise(fmt.Errorf("restore %s: %w", r.ID, err))
+	}
+	defer gpus.Close()
+	answer, err := s.restore(ctx, c, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.loadGPUs(ctx, c, gpus, int(answer.Pid)); err != nil {
+		return nil, errors.Join(advise(&RestoreError{ID: r.ID, Err: err}), s.endRestored(ctx, c))
+	}
+	return answer, nil
 }
 
 func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {

@@ -25,9 +25,9 @@ const repairOff = -1
 // they can go on elsewhere. It puts them into repair mode, as CRIU does (https://criu.org/TCP_connection). If it fails,
 // connections are as before.
 func (c Container) Silence(ctx context.Context) (err error) {
-	pids, err := c.Runtime.Ps(ctx, c.ID)
+	pids, err := c.Processes(ctx)
 	if err != nil {
-		return c.explain("ps", err)
+		return err
 	}
 	var silent []int
 	defer func() {

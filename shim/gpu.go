@@ -1,0 +1,159 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+)
+
+// gpus is what a container has of GPUs by its specification. Nothing is done for one that has none.
+type gpus struct {
+	nvidia, amd bool
+	// record is that of the snapshot the container is restored from; nil: there is none.
+	record *gpu.Record
+}
+
+// gpusOf looks into a specification. Where all of the host's /dev is mounted, its GPUs are too.
+func gpusOf(spec *specs.Spec) gpus {
+	g := gpus{nvidia: cdi.HasNVIDIA(spec), amd: cdi.HasAMD(spec)}
+	for _, m := range spec.Mounts {
+		if path.Clean(m.Source) == "/dev" && path.Clean(m.Destination) == "/dev" {
+			g.nvidia = true
+		}
+	}
+	return g
+}
+
+func isNVIDIA(name string) bool { return strings.HasPrefix(path.Clean(name), "/dev/nvidia") }
+
+// nvidiaNodes are the device nodes of NVIDIA's driver that runc makes.
+func nvidiaNodes(spec *specs.Spec) (nodes []specs.LinuxDevice) {
+	if spec.Linux == nil {
+		return nil
+	}
+	for _, d := range spec.Linux.Devices {
+		if isNVIDIA(d.Path) {
+			nodes = append(nodes, d)
+		}
+	}
+	return nodes
+}
+
+// gpuContainer is the container as package gpu sees it.
+func (c *container) gpuContainer(spec *specs.Spec) gpu.Container {
+	return gpu.Container{
+		PIDs:   func(ctx context.Context) ([]int, error) { return c.runtime.Processes(ctx) },
+		Start:  gpu.StartKeeper,
+		Minors: cdi.Minors(spec),
+	}
+}
+
+// engine makes what saves the container's GPUs for a checkpoint.
+func (s *service) engine(c *container, w checkpoint.Wishes) (*gpu.Engine, error) {
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return nil, err
+	}
+	timeout, force, err := s.gpuChoices(spec.Annotations, w)
+	if err != nil {
+		return nil, err
+	}
+	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Interrupts: gpu.Flags{}}
+	host := cdi.Open(s.config.GPU.CDI...)
+	if e.CDI = host.Find(spec); len(e.CDI) > 0 {
+		edits, err := host.Edits(e.CDI)
+		if err != nil {
+			return nil, err
+		}
+		e.Edits = &edits
+	}
+	for _, n := range nvidiaNodes(spec) {
+		e.Nodes = append(e.Nodes, gpu.Node{Path: path.Clean(n.Path), Major: n.Major, Minor: n.Minor})
+	}
+	return e, nil
+}
+
+// gpuChoices are the command's, else the container's, else the configuration's.
+func (s *service) gpuChoices(annotations map[string]string, w checkpoint.Wishes) (timeout time.Duration, force []string, err error) {
+	timeout = time.Duration(s.config.GPU.Timeout) * time.Second
+	if text := annotations[gpu.TimeoutAnnotation]; text != "" {
+		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 {
+			return 0, nil, fmt.Errorf("annotation %s=%q is no duration such as 10s: %w", gpu.TimeoutAnnotation, text, errdefs.ErrInvalidArgument)
+		}
+	}
+	if w.GPUTimeout > 0 {
+		timeout = time.Duration(w.GPUTimeout * float64(time.Second))
+	}
+	for name := range strings.SplitSeq(annotations[gpu.ForceAnnotation], ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			force = append(force, name)
+		}
+	}
+	return timeout, append(force, w.Force...), nil
+}
+
+// endsWhenKilled ends the container's processes as soon as it is being killed, until stop: a call of the driver for a
+// process ends with that process, and may take long otherwise.
+func (c *container) endsWhenKilled(ctx context.Context) (stop func()) {
+	if !c.gpus.nvidia {
+		return func() {}
+	}
+	done := context.AfterFunc(ctx, func() {
+		if context.Cause(ctx) != errKilled {
+			return
+		}
+		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		defer cancel()
+		if err := c.runtime.Kill(again); err != nil {
+			log.G(ctx).WithError(err).Warn("kill a container whose GPUs are being saved or loaded")
+		}
+	})
+	return func() { done() }
+}
+
+// advised is an error whose text says what to do about it: clients get no more than the text.
+type advised struct {
+	error
+	hint string
+}
+
+// Unwrap gives the error itself.
+func (e *advised) Unwrap() error { return e.error }
+
+func (e *advised) Error() string { return e.error.Error() + "; " + e.hint }
+
+// advise adds what an error's hint says to its text.
+func advise(err error) error {
+	if hint := hintOf(err); hint != "" {
+		return &advised{err, hint}
+	}
+	return err
+}
+
+// hintOf gives the first hint in an error's tree; empty if there is none.
+func hintOf(err error) string {
+	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
+		return h.Hint()
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		return hintOf(u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if h := hintOf(e); h != "" {
+				return h
+			}
+		}
+	}
+	return ""
+}

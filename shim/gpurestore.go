@@ -1,0 +1,129 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"slices"
+
+	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+)
+
+// bringGPUs makes the specification of a container that is restored one for this host's GPUs. A stock client gives it as it was on
+// the snapshot's host: what CDI devices had put there is replaced by what those of the same names do here, and plain device
+// nodes get the numbers they have here, in the rules of the cgroup as well. The cryo command has done its own, and says so.
+func (s *service) bringGPUs(b bundle, record *gpu.Record) error {
+	if record == nil {
+		return nil
+	}
+	return b.changeSpec(func(spec *specs.Spec) error {
+		if _, noted, err := cdi.Annotated(spec); err != nil {
+			return err
+		} else if !noted && len(record.CDI) > 0 {
+			host := cdi.Open(s.config.GPU.CDI...)
+			edits, err := host.Edits(record.CDI)
+			if err != nil {
+				return err
+			}
+			if record.Edits != nil {
+				record.Edits.Strip(spec)
+			}
+			edits.Displace(spec)
+			if err := host.Inject(spec, record.CDI); err != nil {
+				return err
+			}
+		}
+		return renumber(spec, gpu.HostNode)
+	})
+}
+
+// renumber gives NVIDIA's device nodes in a specification the numbers they have on this host.
+func renumber(spec *specs.Spec, host func(path string) (specs.LinuxDevice, error)) error {
+	if spec.Linux == nil {
+		return nil
+	}
+	for i, d := range spec.Linux.Devices {
+		if !isNVIDIA(d.Path) {
+			continue
+		}
+		here, err := host(path.Clean(d.Path))
+		if err != nil {
+			return err
+		}
+		if here.Major == d.Major && here.Minor == d.Minor {
+			continue
+		}
+		spec.Linux.Devices[i].Major, spec.Linux.Devices[i].Minor = here.Major, here.Minor
+		if spec.Linux.Resources == nil {
+			spec.Linux.Resources = &specs.LinuxResources{}
+		}
+		allow(spec.Linux.Resources, d, here)
+	}
+	return nil
+}
+
+// allow makes the rule for an old device one for the new, or adds one.
+func allow(r *specs.LinuxResources, old, here specs.LinuxDevice) {
+	major, minor := here.Major, here.Minor
+	i := slices.IndexFunc(r.Devices, func(rule specs.LinuxDeviceCgroup) bool {
+		return rule.Allow && rule.Major != nil && rule.Minor != nil && *rule.Major == old.Major && *rule.Minor == old.Minor
+	})
+	if i >= 0 {
+		r.Devices[i].Major, r.Devices[i].Minor = &major, &minor
+		return
+	}
+	r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"})
+}
+
+// restoreGPUs makes what loads the container's GPUs, and makes sure that this host can take what the snapshot has of them.
+func (s *service) restoreGPUs(ctx context.Context, c *container) (*gpu.Restore, error) {
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return nil, err
+	}
+	wanted, err := gpu.ParseMap(spec.Annotations[gpu.MapAnnotation])
+	if err != nil {
+		return nil, err
+	}
+	r := &gpu.Restore{Container: c.gpuContainer(spec), Record: *c.gpus.record, Map: wanted}
+	if err := r.Check(ctx); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// loadGPUs gives the restored processes, of which pid is the first, their device nodes and what they had on GPUs.
+func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pid int) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return err
+	}
+	if err := gpu.MakeNodes(fmt.Sprintf("/proc/%d/root", pid), nvidiaNodes(spec), c.gpus.record.Nodes); err != nil {
+		return err
+	}
+	took, err := r.Load(ctx)
+	if err != nil {
+		return err
+	}
+	if err := gpu.WriteLoadTime(c.work, took); err != nil {
+		log.G(ctx).WithError(err).Warn("tell how long it took")
+	}
+	return nil
+}
+
+// endRestored ends a container that was restored, but for its GPUs.
+func (s *service) endRestored(ctx context.Context, c *container) error {
+	again, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	err := c.runtime.Kill(again)
+	s.awaitEnd(ctx, c.request.ID)
+	return err
+}

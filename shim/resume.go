@@ -1,0 +1,56 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+)
+
+// Resume waits for a dump to end. A container that was paused for a checkpoint gets back what it had on GPUs.
+func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes.Empty, error) {
+	c := s.container(r.ID)
+	if c == nil || !c.gpus.nvidia {
+		return inOrder(ctx, c, r, s.TTRPCTaskService.Resume)
+	}
+	ctx, open, err := c.gate.await(ctx)
+	if err != nil {
+		return nil, reply(err)
+	}
+	defer open()
+	defer c.endsWhenKilled(ctx)()
+	// Not broken off with its client: it would stand with its GPUs saved, and not be paused for anybody who asks.
+	answer, err := s.TTRPCTaskService.Resume(context.WithoutCancel(ctx), r)
+	if err != nil || c.parked == nil {
+		return answer, err
+	}
+	if err := s.unpark(ctx, c); err != nil {
+		return nil, reply(advise(err))
+	}
+	return answer, nil
+}
+
+// unpark loads the GPUs of a container that was thawed. What can be tried again, for instance when there is memory, leaves it paused.
+func (s *service) unpark(ctx context.Context, c *container) error {
+	id := c.request.ID
+	err := c.parked.Load(ctx)
+	if err == nil {
+		c.parked = nil
+		return nil
+	}
+	var loss *checkpoint.LossError
+	if !errors.As(err, &loss) && context.Cause(ctx) != errKilled {
+		_, paused := s.TTRPCTaskService.Pause(context.WithoutCancel(ctx), &taskAPI.PauseRequest{ID: id})
+		if paused == nil {
+			return fmt.Errorf("resume %s: %w; it is paused still", id, err)
+		}
+		err = errors.Join(err, paused)
+	}
+	c.parked = nil
+	return fmt.Errorf("resume %s: the container is lost: %w: %w", id, errors.Join(err, s.endRestored(ctx, c)), errdefs.ErrInternal)
+}
