@@ -1,0 +1,196 @@
+package gpu
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// saved is a record of what [newWorld] has for these processes, which are as CRIU leaves them.
+func saved(w *world, pids ...int) Record {
+	r := Record{Engine: "driver", Driver: "580.95.05", Devices: []Device{{UUID: uuidA, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Used: int64(len(pids)) << 30}}}
+	for _, pid := range pids {
+		w.states[pid] = keeper.Checkpointed
+		r.Processes = append(r.Processes, Saved{PID: pid - 100, Command: "app", Memory: 1 << 30, Devices: []string{uuidA}})
+	}
+	return r
+}
+
+func TestRestore(t *testing.T) {
+	hasten(t)
+	for _, test := range []struct {
+		name  string
+		minor int
+		pairs []keeper.Pair
+	}{
+		{"same GPU", 0, nil},
+		{"another", 1, []keeper.Pair{{Old: uuidA, New: uuidB}}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			w := newWorld(t, 101, 102)
+			r := &Restore{Container: w.container(), Record: saved(w, 101, 102)}
+			r.Minors = []int{test.minor}
+			if err := r.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			took, err := r.Load(t.Context())
+			if err != nil || took <= 0 {
+				t.Fatal(took, err)
+			}
+			r.Close()
+			if !slices.Equal(w.pairs, test.pairs) {
+				t.Errorf("pairs %v", w.pairs)
+			}
+			w.settled()
+		})
+	}
+}
+
+// TestRestoreFails: the reason is the driver's, and no keeper is left. A keeper that dies is replaced.
+func TestRestoreFails(t *testing.T) {
+	hasten(t)
+	for _, test := range []struct {
+		fail, how string
+		always    bool
+		want      string // in the error; empty: none
+	}{
+		{fail: "restore 102", how: "801", want: "process 102 (app): restore: CUDA_ERROR (801)"},
+		{fail: "restore 102", how: "2", always: true, want: "(2)"},
+		{fail: "restore 102", how: "2"},
+		{fail: "restore 101", how: "die"},
+		{fail: "restore 101", how: "die after"},
+		{fail: "unlock 102", how: "die after"},
+		{fail: "restore 101", how: "hang"},
+		{fail: "restore 101", how: "die", always: true, want: "died"},
+		{fail: "unlock 102", how: "999", want: "unlock"},
+	} {
+		t.Run(test.fail+", "+test.how, func(t *testing.T) {
+			w := newWorld(t, 101, 102)
+			w.fail, w.how, w.always = test.fail, test.how, test.always
+			r := &Restore{Container: w.container(), Record: saved(w, 101, 102)}
+			if err := r.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			_, err := r.Load(t.Context())
+			r.Close()
+			if test.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.settled()
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %s", err, test.want)
+			}
+			w.quiet()
+		})
+	}
+}
+
+func TestRestoreOfNobody(t *testing.T) {
+	w := newWorld(t)
+	r := &Restore{Container: w.container(), Record: Record{Engine: "driver"}}
+	if err := r.Check(t.Context()); err != nil || w.started != 0 {
+		t.Errorf("%v, %d keepers", err, w.started)
+	}
+	if took, err := r.Load(t.Context()); took != 0 || err != nil || w.started != 0 {
+		t.Errorf("%s, %v, %d keepers", took, err, w.started)
+	}
+	r.Record = saved(w, 101)
+	var missing *MissingError
+	if _, err := r.Load(t.Context()); !errors.As(err, &missing) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMisfits(t *testing.T) {
+	for _, test := range []struct {
+		name string
+		set  func(*world, *Restore)
+		rule string
+	}{
+		{"fits", func(*world, *Restore) {}, ""},
+		{"another branch", func(_ *world, r *Restore) { r.Record.Driver = "575.57.08" }, "gpu-driver"},
+		{"another architecture", func(w *world, _ *Restore) { w.facts.Devices[0].Architecture = "10.0" }, "gpu-architecture"},
+		{"no GPU", func(_ *world, r *Restore) { r.Minors = []int{7} }, "gpu-count"},
+		{"too little memory", func(w *world, _ *Restore) { w.facts.Devices[0].Free = 1 << 20 }, "gpu-memory"},
+		{"too little in all", func(_ *world, r *Restore) { r.Record.Devices[0].Used, r.Record.Processes[0].Memory = 0, 1<<60 }, "gpu-memory"},
+		{"mapped to one it does not get", func(_ *world, r *Restore) { r.Map = map[string]string{uuidA: uuidB} }, "gpu-missing"},
+		{"map of an earlier restore", func(_ *world, r *Restore) { r.Map = map[string]string{uuidB: uuidA} }, ""},
+	} {
+		w := newWorld(t, 101)
+		r := &Restore{Container: w.container(), Record: saved(w, 101)}
+		test.set(w, r)
+		err := r.Check(t.Context())
+		r.Close()
+		var misfit *MisfitError
+		switch {
+		case test.rule == "" && err != nil:
+			t.Errorf("%s: %v", test.name, err)
+		case test.rule != "" && (!errors.As(err, &misfit) || misfit.Rule != test.rule || misfit.Hint() == ""):
+			t.Errorf("%s: got %v", test.name, err)
+		}
+		if got := w.steps("restore", "unlock"); got != "" {
+			t.Errorf("%s: did %s", test.name, got)
+		}
+		w.quiet()
+	}
+}
+
+func TestPlaces(t *testing.T) {
+	a, b := keeper.Device{UUID: uuidA}, keeper.Device{UUID: uuidB}
+	both := Record{Devices: []Device{{UUID: uuidA}, {UUID: uuidB}}}
+	for _, test := range []struct {
+		name    string
+		visible []keeper.Device
+		wanted  map[string]string
+		pairs   []keeper.Pair
+	}{
+		{"in order", []keeper.Device{a, b}, nil, nil},
+		{"swapped", []keeper.Device{b, a}, nil, []keeper.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by name", []keeper.Device{a, b}, map[string]string{uuidA: uuidB}, []keeper.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+	} {
+		places, err := both.places(test.visible, test.wanted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := both.pairs(places); !slices.Equal(got, test.pairs) {
+			t.Errorf("%s: got %v", test.name, got)
+		}
+	}
+	if _, err := both.places([]keeper.Device{a, b}, map[string]string{uuidA: uuidB, uuidB: uuidB}); err == nil {
+		t.Error("one GPU in two places")
+	}
+}
+
+func TestParseMap(t *testing.T) {
+	if m, err := ParseMap(""); m != nil || err != nil {
+		t.Errorf("got %v, %v", m, err)
+	}
+	if m, err := ParseMap(uuidA + "=" + uuidB + "," + uuidB + "=" + uuidA); len(m) != 2 || m[uuidA] != uuidB || err != nil {
+		t.Errorf("got %v, %v", m, err)
+	}
+	for _, text := range []string{"x", uuidA, uuidA + "=0", "," + uuidA + "=" + uuidB} {
+		if m, err := ParseMap(text); err == nil {
+			t.Errorf("%s: got %v", text, m)
+		}
+	}
+}
+
+func TestLoadTime(t *testing.T) {
+	dir := t.TempDir()
+	if got, err := ReadLoadTime(dir); got != 0 || err != nil {
+		t.Errorf("none: %s, %v", got, err)
+	}
+	if err := WriteLoadTime(dir, 1500*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := ReadLoadTime(dir); got != 1500*time.Millisecond || err != nil {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
