@@ -1,0 +1,165 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/config"
+)
+
+func TestGPUsOf(t *testing.T) {
+	for _, test := range []struct {
+		name        string
+		spec        specs.Spec
+		nvidia, amd bool
+	}{
+		{"none", specs.Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/fuse"}}}}, false, false},
+		{"no Linux", specs.Spec{}, false, false},
+		{"NVIDIA", specs.Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/nvidia0"}}}}, true, false},
+		{"AMD", specs.Spec{Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/kfd"}}}}, false, true},
+		{"the host's /dev", specs.Spec{Mounts: []specs.Mount{{Destination: "/dev", Source: "/dev", Type: "bind"}}}, true, false},
+		{"its own /dev", specs.Spec{Mounts: []specs.Mount{{Destination: "/dev", Source: "tmpfs", Type: "tmpfs"}}}, false, false},
+	} {
+		if g := gpusOf(&test.spec); g.nvidia != test.nvidia || g.amd != test.amd {
+			t.Errorf("%s: got %+v", test.name, g)
+		}
+	}
+}
+
+func TestGPUChoices(t *testing.T) {
+	s := &service{config: config.Default()}
+	for _, test := range []struct {
+		name        string
+		annotations map[string]string
+		wishes      checkpoint.Wishes
+		timeout     time.Duration
+		force       []string
+		err         bool
+	}{
+		{name: "configured", timeout: 10 * time.Second},
+		{name: "by annotation", annotations: map[string]string{gpu.TimeoutAnnotation: "90s", gpu.ForceAnnotation: "gpu-peer, gpu-mps"}, timeout: 90 * time.Second, force: []string{"gpu-peer", "gpu-mps"}},
+		{name: "by the command", annotations: map[string]string{gpu.TimeoutAnnotation: "90s", gpu.ForceAnnotation: "gpu-peer"},
+			wishes: checkpoint.Wishes{GPUTimeout: 0.5, Force: []string{"gpu-mps"}}, timeout: 500 * time.Millisecond, force: []string{"gpu-peer", "gpu-mps"}},
+		{name: "no duration", annotations: map[string]string{gpu.TimeoutAnnotation: "90"}, err: true},
+		{name: "no time", annotations: map[string]string{gpu.TimeoutAnnotation: "0s"}, err: true},
+	} {
+		timeout, force, err := s.gpuChoices(test.annotations, test.wishes)
+		if test.err {
+			if !errors.Is(err, errdefs.ErrInvalidArgument) {
+				t.Errorf("%s: got %v", test.name, err)
+			}
+			continue
+		}
+		if timeout != test.timeout || !slices.Equal(force, test.force) || err != nil {
+			t.Errorf("%s: got %s, %v, %v", test.name, timeout, force, err)
+		}
+	}
+}
+
+func TestRenumber(t *testing.T) {
+	major, minor, all := int64(510), int64(0), int64(195)
+	spec := &specs.Spec{Linux: &specs.Linux{
+		Devices: []specs.LinuxDevice{{Path: "/dev/nvidia-uvm", Type: "c", Major: 510}, {Path: "/dev/nvidia0", Type: "c", Major: 195}, {Path: "/dev/fuse", Type: "c", Major: 10, Minor: 229}},
+		Resources: &specs.LinuxResources{Devices: []specs.LinuxDeviceCgroup{
+			{Allow: false, Access: "rwm"}, {Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rw"}, {Allow: true, Type: "c", Major: &all, Access: "rwm"},
+		}},
+	}}
+	host := func(path string) (specs.LinuxDevice, error) {
+		switch path {
+		case "/dev/nvidia-uvm":
+			return specs.LinuxDevice{Major: 511}, nil
+		case "/dev/nvidia0":
+			return specs.LinuxDevice{Major: 196}, nil
+		}
+		return specs.LinuxDevice{}, errors.New("asked for " + path)
+	}
+	if err := renumber(spec, host); err != nil {
+		t.Fatal(err)
+	}
+	if d := spec.Linux.Devices; d[0].Major != 511 || d[1].Major != 196 || d[2].Major != 10 {
+		t.Errorf("devices %+v", d)
+	}
+	rules := spec.Linux.Resources.Devices
+	if len(rules) != 4 || *rules[1].Major != 511 || rules[1].Access != "rw" || *rules[2].Major != 195 || *rules[3].Major != 196 || !rules[3].Allow {
+		t.Errorf("rules %+v", rules)
+	}
+}
+
+// TestBringGPUs gives a stock client's specification the CDI devices of this host, and leaves the command's own alone.
+func TestBringGPUs(t *testing.T) {
+	dir := t.TempDir()
+	file := `{"cdiVersion":"0.6.0","kind":"nvidia.com/gpu","devices":[{"name":"0","containerEdits":{"env":["NEW=1"],"mounts":[{"hostPath":"/lib/new","containerPath":"/lib/driver"}]}}]}`
+	if err := os.WriteFile(filepath.Join(dir, "nvidia.json"), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.GPU.CDI = []string{dir}
+	s := &service{config: c}
+	old := specs.Mount{Destination: "/lib/driver", Source: "/lib/old"}
+	record := &gpu.Record{Engine: "driver", CDI: []string{"nvidia.com/gpu=0"}, Edits: &cdi.Edits{Env: []string{"OLD=1"}, Mounts: []specs.Mount{old}}}
+	spec := specs.Spec{Process: &specs.Process{Env: []string{"A=B", "OLD=1"}}, Linux: &specs.Linux{}, Mounts: []specs.Mount{old, {Destination: "/data", Source: "/data"}}}
+	for _, told := range []bool{false, true} {
+		b := bundle{dir: t.TempDir()}
+		if told {
+			spec.Annotations = map[string]string{cdi.Annotation: ""}
+		}
+		data, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		data = []byte(strings.Replace(string(data), "{", `{"later":1,`, 1))
+		if err := os.WriteFile(filepath.Join(b.dir, specFile), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.bringGPUs(b, record); err != nil {
+			t.Fatal(err)
+		}
+		got, err := b.spec()
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(filepath.Join(b.dir, specFile))
+		if err != nil || !strings.Contains(string(text), `"later":1`) {
+			t.Errorf("an unknown member is lost: %s, %v", text, err)
+		}
+		want, source := []string{"A=B", "NEW=1"}, "/lib/new"
+		if told {
+			want, source = []string{"A=B", "OLD=1"}, "/lib/old"
+		}
+		if !slices.Equal(got.Process.Env, want) || len(got.Mounts) != 2 ||
+			!slices.ContainsFunc(got.Mounts, func(m specs.Mount) bool { return m.Source == source }) {
+			t.Errorf("told %v: got %v, %+v", told, got.Process.Env, got.Mounts)
+		}
+	}
+	var missing *cdi.MissingError
+	record.CDI = []string{"nvidia.com/gpu=7"}
+	b := bundle{dir: t.TempDir()}
+	if err := os.WriteFile(filepath.Join(b.dir, specFile), []byte(`{}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.bringGPUs(b, record); !errors.As(err, &missing) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAdvise(t *testing.T) {
+	err := advise(&checkpoint.FailedError{ID: "c", Err: &gpu.StateError{Process: gpu.Process{PID: 7, Command: "app"}, State: "locked"}})
+	if text := err.Error(); !strings.Contains(text, "the container runs on; undo what has been done") || !errors.Is(err, errdefs.ErrFailedPrecondition) {
+		t.Errorf("got %s", text)
+	}
+	if plain := errors.New("x"); advise(plain) != plain || advise(nil) != nil {
+		t.Error("an error without a hint changes")
+	}
+}
