@@ -146,7 +146,7 @@ func (s *sequence) save(ctx context.Context) (Saved, error) {
 	return saved, err
 }
 
-// examine looks at the images, and puts beside them what a restore must know.
+// examine looks at the images, and puts beside them which of CRIU's options a restore must repeat.
 func (s *sequence) examine(dump runc.Dump) error {
 	if err := criu.CheckImages(dump.Images); err != nil {
 		return err
