@@ -54,7 +54,7 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		return s.checkpointAlone(ctx, c, r.Path, &o)
 	}
 	defer c.endsWhenKilled(ctx)()
-	return advise(s.checkpointAlone(ctx, c, r.Path, &o))
+	return s.checkpointAlone(ctx, c, r.Path, &o)
 }
 
 // checkpointAlone runs while nothing else is at the container.

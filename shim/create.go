@@ -78,7 +78,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 		return c, err
 	}
 	if err := s.bringGPUs(b, record); err != nil {
-		return c, advise(err)
+		return c, err
 	}
 	if err := c.findGPUs(); err != nil {
 		return c, err

@@ -153,13 +153,3 @@ func TestBringGPUs(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func TestAdvise(t *testing.T) {
-	err := advise(&checkpoint.FailedError{ID: "c", Err: &gpu.StateError{Process: gpu.Process{PID: 7, Command: "app"}, State: "locked"}})
-	if text := err.Error(); !strings.Contains(text, "the container runs on; undo what has been done") || !errors.Is(err, errdefs.ErrFailedPrecondition) {
-		t.Errorf("got %s", text)
-	}
-	if plain := errors.New("x"); advise(plain) != plain || advise(nil) != nil {
-		t.Error("an error without a hint changes")
-	}
-}

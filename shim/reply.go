@@ -1,8 +1,6 @@
 package shim
 
 import (
-	"errors"
-
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/status"
@@ -26,11 +24,20 @@ func reply(err error) error {
 
 // hint gives the first hint in an error's tree; empty if there is none.
 func hint(err error) string {
-	var h interface{ Hint() string }
-	if !errors.As(err, &h) {
-		return ""
+	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
+		return h.Hint()
 	}
-	return h.Hint()
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		return hint(u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if h := hint(e); h != "" {
+				return h
+			}
+		}
+	}
+	return ""
 }
 
 // plainError is a text with a kind.

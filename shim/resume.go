@@ -30,7 +30,7 @@ func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes
 		return answer, err
 	}
 	if err := s.unpark(ctx, c); err != nil {
-		return nil, reply(advise(err))
+		return nil, reply(err)
 	}
 	return answer, nil
 }

@@ -75,7 +75,7 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	defer c.endsWhenKilled(ctx)()
 	gpus, err := s.restoreGPUs(ctx, c)
 	if err != nil {
-		return nil, advise(fmt.Errorf("restore %s: %w", r.ID, err))
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	defer gpus.Close()
 	answer, err := s.restore(ctx, c, r)
@@ -83,7 +83,7 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 		return nil, err
 	}
 	if err := s.loadGPUs(ctx, c, gpus, int(answer.Pid)); err != nil {
-		return nil, errors.Join(advise(&RestoreError{ID: r.ID, Err: err}), s.endRestored(ctx, c))
+		return nil, errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
 	}
 	return answer, nil
 }

@@ -39,7 +39,7 @@ func (e *DeadlineError) Hint() string {
 // Unwrap gives the kind; DeadlineExceeded would mean that the caller has no more time.
 func (e *DeadlineError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// CallError says that a call of the driver failed for a process. Its kind is Internal.
+// CallError says that a call of the driver failed for a process. Its kind is Aborted.
 type CallError struct {
 	Process
 	Call string // cuCheckpointProcessCheckpoint
@@ -51,8 +51,13 @@ func (e *CallError) Error() string {
 	return fmt.Sprintf("%s: %s: %s (%d)", e.Process, e.Call, e.Name, e.Code)
 }
 
+// Hint says where the driver tells more.
+func (e *CallError) Hint() string {
+	return "see the kernel's log for messages of the driver (NVRM, Xid)"
+}
+
 // Unwrap gives the kind.
-func (e *CallError) Unwrap() error { return errdefs.ErrInternal }
+func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 
 // UnsupportedError says that a process uses what the driver cannot save; nothing has happened to it. Its kind is
 // NotImplemented.
@@ -110,7 +115,7 @@ func (e *EndedError) Hint() string {
 // Unwrap gives the kind.
 func (e *EndedError) Unwrap() error { return errdefs.ErrAborted }
 
-// RestlessError says that the container went on starting processes that use GPUs. Its kind is Unavailable.
+// RestlessError says that the container went on starting processes that use GPUs. Its kind is Aborted.
 type RestlessError struct{ Processes []string }
 
 func (e *RestlessError) Error() string {
@@ -121,7 +126,7 @@ func (e *RestlessError) Error() string {
 func (e *RestlessError) Hint() string { return "try again when it has settled" }
 
 // Unwrap gives the kind.
-func (e *RestlessError) Unwrap() error { return errdefs.ErrUnavailable }
+func (e *RestlessError) Unwrap() error { return errdefs.ErrAborted }
 
 // MisfitError says why a snapshot's GPUs cannot be had here; nothing was started. Its kind is FailedPrecondition.
 type MisfitError struct {

@@ -94,7 +94,7 @@ func TestKilledAtEachCall(t *testing.T) {
 				}
 				_, err := s.do(t.Context(), c, a.pids)
 				var died *DiedError
-				if !errors.As(err, &died) || !strings.Contains(died.How, "killed") || !errdefs.IsUnavailable(err) {
+				if !errors.As(err, &died) || !strings.Contains(died.How, "killed") || !errdefs.IsAborted(err) {
 					t.Fatalf("%s %s %s: %v", s.name, n, how, err)
 				}
 				if _, err := c.States(t.Context(), a.pids); !errors.As(err, &died) {

@@ -72,7 +72,7 @@ const (
 )
 
 // DiedError says that the keeper ended without being asked to. What it had done to processes stays done. Its kind is
-// Unavailable.
+// Aborted.
 type DiedError struct {
 	How  string // "signal: killed"
 	Last string // the last it wrote on standard error
@@ -85,8 +85,11 @@ func (e *DiedError) Error() string {
 	return fmt.Sprintf("cryo-gpu-keeper has died (%s): %s", e.How, e.Last)
 }
 
+// Hint says what to do.
+func (e *DiedError) Hint() string { return "try again; see the kernel's log for what has ended it" }
+
 // Unwrap gives the kind.
-func (e *DiedError) Unwrap() error { return errdefs.ErrUnavailable }
+func (e *DiedError) Unwrap() error { return errdefs.ErrAborted }
 
 // UndoError says that some of what the keeper had done to processes could not be undone. Its kind is Internal.
 type UndoError struct{ Outcomes []Outcome } // those that failed
