@@ -112,6 +112,10 @@ fuzz: ## run every fuzz target for FUZZTIME (1m)
 demo: deps build tools ## snapshot a container on one host and restore it on another, with private containerds
 	@$(GO) run ./integration/demo
 
+.PHONY: gpu-bundle
+gpu-bundle: deps build tools ## pack what integration/gpu/run needs on a machine with GPUs into bin/gpu/bundle.tar.xz
+	@integration/gpu/bundle
+
 .PHONY: install
 install: build ## install cryo, the shim and the GPU keeper below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix bin/,$(BINARIES) $(KEEPER))

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// testCase is one thing to be shown.
+type testCase struct {
+	name    string
+	about   string
+	gpus    int
+	seconds int // that it takes, roughly
+	memory  int // GiB of host memory that it needs at its height
+	run     func(ctx context.Context, b *bench, r *result) error
+}
+
+// cases lists all, in the order in which they run: those that tell most in the least time first.
+func cases(s settings) []testCase {
+	all := []testCase{
+		{"shell", "a container without a GPU, to try the runner itself", 0, 15, 1, runShell},
+		{"shell-kill", "the same, with cryo and CRIU killed", 0, 30, 1, runShellKill},
+	}
+	var large []testCase
+	for _, size := range s.sizes {
+		if size < 8 {
+			all = append(all, sized(size, s.live)...)
+		} else {
+			large = append(large, sized(size, s.live)...)
+		}
+	}
+	all = append(all,
+		testCase{"libraries", "CUDA graphs, streams and events, cuBLAS, cuDNN and cuFFT under PyTorch, one verdict each", 1, 60, 8, python("torch_libraries.py")},
+		testCase{"training", "PyTorch trains; its losses are those of an undisturbed run, step for step", 1, 110, 8, runTraining},
+		testCase{"several", "three processes share a GPU: refused, and taken with --force gpu-several", 1, 60, 8, runSeveral},
+		testCase{"managed", "managed memory: refused, unharmed", 1, 20, 4, runManaged},
+		testCase{"long", "a kernel that runs past the deadline: refused by name, unharmed, and taken with a longer one", 1, 45, 4, runLong},
+		testCase{"interrupt", "kernels of a minute that may be interrupted: locked within a second, right in the end", 1, 110, 4, runInterrupt},
+		testCase{"stock", "ctr containers checkpoint and restore, without cryo's command", 1, 50, 4, runStock},
+		testCase{"kill", "cryo, its keeper and CRIU killed at work: the container runs on", 1, 120, 24, runKill},
+		testCase{"triton", "kernels of Triton", 1, 60, 8, python("triton_kernels.py")},
+		testCase{"cupy", "arrays and kernels of CuPy", 1, 50, 8, python("cupy_arrays.py")},
+		testCase{"jax", "functions of JAX", 1, 60, 12, python("jax_functions.py")},
+		testCase{"inference", "a language model of 8 billion parameters under PyTorch: the same tokens", 1, 180, 56, runInference},
+		testCase{"other-gpu", "restored onto the other GPU, and back", 2, 70, 8, runOtherGPU},
+		testCase{"two-gpus", "one process with two GPUs that copies between them: refused, unharmed", 2, 40, 8, runTwoGPUs},
+		testCase{"nccl-default", "two ranks of NCCL with its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},
+		testCase{"nccl", "two ranks of NCCL that share nothing: the right sums afterwards", 2, 110, 16, runNCCL},
+	)
+	return append(all, large...)
+}
+
+// sized are the cases of one size. From 40 GiB on, snapshots would not fit beside each other if their memory could not be
+// compressed: device memory is in the processes, in CRIU's images, in the snapshot, in the registry and on the second host in turn.
+func sized(size, live int) []testCase {
+	pattern, rounds, memory := "random", 5, 3*size+8
+	switch {
+	case size >= 40:
+		pattern, rounds, memory = "regular", 1, 2*size+12
+	case size >= 8:
+		rounds = 2
+	}
+	leave := size <= live
+	seconds := func(base, each int) int { return base + each*size }
+	measure := func(ctx context.Context, b *bench, r *result) error {
+		return b.measure(ctx, r, b.allocation(r, "plain", size, pattern), rounds, leave)
+	}
+	plain := func(mode string) func(context.Context, *bench, *result) error {
+		return func(ctx context.Context, b *bench, r *result) error {
+			return b.journey(ctx, r, b.allocation(r, mode, size, pattern), route{live: leave})
+		}
+	}
+	bare := func(ctx context.Context, b *bench, r *result) error { return b.process(ctx, r, size, pattern) }
+	name := func(mode string) string { return fmt.Sprintf("%s-%d", mode, size) }
+	return []testCase{
+		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB, every byte; measured beside the bare calls on the same process", size), 1, seconds(50, 9), memory, measure},
+		{name("async"), fmt.Sprintf("cudaMallocAsync's pool, %d GiB, every byte", size), 1, seconds(20, 5), memory, plain("async")},
+		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory, every byte", size), 1, seconds(20, 6), memory + 4, plain("pinned")},
+		{name("bare"), fmt.Sprintf("driver calls, criu and tar by hand on a process outside of containers, %d GiB", size), 1, seconds(15, 3), 2*size + 8, bare},
+	}
+}
+
+// choose gives the cases named, in the order of the list. Those to try the runner must be named.
+func choose(all []testCase, names []string) ([]testCase, error) {
+	for _, name := range names {
+		if !slices.ContainsFunc(all, func(c testCase) bool { return c.name == name }) {
+			return nil, fmt.Errorf("no case is called %s; --list lists them", name)
+		}
+	}
+	return slices.DeleteFunc(all, func(c testCase) bool {
+		if len(names) == 0 {
+			return c.gpus == 0
+		}
+		return !slices.Contains(names, c.name)
+	}), nil
+}
+
+func needGPU(chosen []testCase) bool {
+	return slices.ContainsFunc(chosen, func(c testCase) bool { return c.gpus > 0 })
+}
+
+func printCases(all []testCase) {
+	total := map[int]int{}
+	for _, c := range all {
+		fmt.Printf("%-14s %d GPUs  %4d s  %3d GiB  %s\n", c.name, c.gpus, c.seconds, c.memory, c.about)
+		total[c.gpus] += c.seconds
+	}
+	fmt.Printf("about %d s with one GPU, %d s more with two\n%s\n", total[1], total[2], strings.TrimSpace(`
+The time of a case is a guess; it gets twice that and a minute.`))
+}

@@ -1,0 +1,33 @@
+package main
+
+import "context"
+
+// sharesNothing are the settings with which ranks of NCCL have no memory of each other mapped; NVIDIA's driver can restore them then.
+var sharesNothing = []string{"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0", "NCCL_CUMEM_HOST_ENABLE=0"}
+
+// ranks is a container with two ranks of NCCL. The others of its settings make it small enough for the 64 MiB that a container has in
+// /dev/shm, keep it on this machine, and keep PyTorch's store from io_uring, which CRIU does not take.
+func (b *bench) ranks(id string, settings ...string) *container {
+	c := b.python(id, "nccl_ranks.py")
+	c.devices, c.members = []int{0, 1}, 2
+	settings = append(settings, "NCCL_MAX_NCHANNELS=2", "NCCL_BUFFSIZE=1048576", "NCCL_IB_DISABLE=1", "NCCL_SOCKET_IFNAME=lo",
+		"UV_USE_IO_URING=0", "USE_LIBUV=0")
+	for _, s := range settings {
+		c.flags = append(c.flags, "--env", s)
+	}
+	return c
+}
+
+func runNCCLDefault(ctx context.Context, b *bench, r *result) error {
+	c := b.ranks(r.Case)
+	defer b.clear(ctx, c)
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+	return b.refused(ctx, r, c, []string{"gpu-several", sharesNothing[0], sharesNothing[1], sharesNothing[2]}, "--tcp-established")
+}
+
+// runNCCL moves both ranks. They speak to each other over TCP as well, within the container.
+func runNCCL(ctx context.Context, b *bench, r *result) error {
+	return b.journey(ctx, r, b.ranks(r.Case, sharesNothing...), route{live: true, checkpoint: []string{"--tcp-established"}})
+}

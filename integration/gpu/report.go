@@ -1,0 +1,129 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// write puts the report into a directory, whole or not at all.
+func (p *report) write(dir string) error {
+	data, err := json.MarshalIndent(p, "", " ")
+	if err != nil {
+		return fmt.Errorf("encode results: %w", err)
+	}
+	for name, content := range map[string][]byte{"results.json": append(data, '\n'), "results.md": p.markdown()} {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path+".new", content, 0o644); err != nil {
+			return err
+		}
+		if err := os.Rename(path+".new", path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mergeReports makes one report of several runs. Of cases that were run more than once the last counts, unless it was skipped.
+func mergeReports(dir string, paths []string) error {
+	var all report
+	for _, path := range paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		var one report
+		if err := json.Unmarshal(data, &one); err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		if all.Began.IsZero() || len(one.Machine.GPUs) > len(all.Machine.GPUs) {
+			all.Began, all.Machine = one.Began, one.Machine
+		}
+		for _, r := range one.Results {
+			i := slices.IndexFunc(all.Results, func(other *result) bool { return other.Case == r.Case })
+			switch {
+			case i < 0:
+				all.add(r)
+			case r.Verdict != skipped || all.Results[i].Verdict == skipped:
+				all.Results[i] = r
+			}
+		}
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return all.write(dir)
+}
+
+func (p *report) markdown() []byte {
+	var b bytes.Buffer
+	p.head(&b)
+	row(&b, "case", "what", "result", "time")
+	row(&b, "---", "---", "---", "---")
+	for _, r := range p.Results {
+		verdict := r.Verdict
+		if r.Why != "" {
+			verdict += ": " + first(r.Why)
+		}
+		row(&b, r.Case, r.About, verdict, fmt.Sprintf("%.0f s", r.Seconds))
+	}
+	p.times(&b)
+	p.moves(&b)
+	p.details(&b)
+	return b.Bytes()
+}
+
+func (p *report) head(b *bytes.Buffer) {
+	m := p.Machine
+	fmt.Fprintf(b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`; `results.json` has everything, all rounds included.\n\n", p.Began.Format("2006-01-02"))
+	row(b, "what", "which")
+	row(b, "---", "---")
+	for i, g := range m.GPUs {
+		row(b, fmt.Sprintf("GPU %d", i), fmt.Sprintf("%s, %d GiB, compute capability %s", g.Name, g.Memory>>30, g.Architecture))
+	}
+	row(b, "driver", fmt.Sprintf("%s, CUDA %d.%d", m.Driver, m.CUDA/1000, m.CUDA%1000/10))
+	row(b, "system", fmt.Sprintf("%s, Linux %s, %d cores, %d GiB", m.System, m.Kernel, m.Cores, m.Memory>>30))
+	row(b, "images, snapshots and registry on", m.Store)
+	row(b, "CDI specification of nvidia-ctk used", m.CDI)
+	var names []string
+	for name := range m.Versions {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		row(b, name, m.Versions[name])
+	}
+	fmt.Fprintln(b)
+}
+
+// row writes a row of a table.
+func row(b *bytes.Buffer, cells ...string) {
+	for i, cell := range cells {
+		cells[i] = strings.ReplaceAll(strings.ReplaceAll(cell, "|", `\|`), "\n", " ")
+	}
+	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
+}
+
+// details are what was checked, and what programs said.
+func (p *report) details(b *bytes.Buffer) {
+	fmt.Fprintf(b, "\n## Case by case\n")
+	for _, r := range p.Results {
+		if r.Verdict == skipped {
+			continue
+		}
+		fmt.Fprintf(b, "\n### %s: %s\n\n%s.\n\n", r.Case, r.Verdict, strings.ToUpper(r.About[:1])+r.About[1:])
+		for _, c := range r.Checks {
+			fmt.Fprintf(b, "- %s\n", c)
+		}
+		if r.Why != "" {
+			fmt.Fprintf(b, "- **%s**: %s\n", r.Verdict, strings.ReplaceAll(r.Why, "\n", "\n  "))
+		}
+		for _, m := range r.Messages {
+			fmt.Fprintf(b, "\n%s:\n\n```\n%s\n```\n", m.From, strings.TrimSpace(m.Text))
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// runTraining compares the losses of a container that was moved while it trained with those of a process that nobody disturbed.
+func runTraining(ctx context.Context, b *bench, r *result) error {
+	const program = "torch_training.py"
+	c := b.python(r.Case, program)
+	defer b.clear(ctx, c)
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+		return err
+	}
+	if _, err := b.leaveRunning(ctx, r, c, "live"); err != nil {
+		return err
+	}
+	if err := b.move(ctx, r, c, route{}); err != nil {
+		return err
+	}
+	a, err := c.ask(ctx, b.b, 0, "stop")
+	if err != nil {
+		return err
+	}
+	var losses []string
+	if list, ok := a.State["losses"].([]any); ok {
+		for _, loss := range list {
+			losses = append(losses, fmt.Sprint(loss))
+		}
+	}
+	c.remove(ctx, b.b)
+	if len(losses) < 10 {
+		return fmt.Errorf("only %d steps were made", len(losses))
+	}
+	undisturbed := exec.CommandContext(ctx, python3(), filepath.Join(b.programs, program), strconv.Itoa(len(losses)))
+	undisturbed.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	reference := lab.Finish(undisturbed)
+	if reference.Err() != nil {
+		return reference.Err()
+	}
+	expected := strings.Fields(reference.Stdout)
+	if len(expected) != len(losses) {
+		return fmt.Errorf("the undisturbed run made %d steps, not %d", len(expected), len(losses))
+	}
+	for i := range losses {
+		if losses[i] != expected[i] {
+			return fmt.Errorf("the loss of step %d of %d is %s, undisturbed %s", i+1, len(losses), losses[i], expected[i])
+		}
+	}
+	r.checked("%d losses, from %s to %s, are bit for bit those of an undisturbed run", len(losses), losses[0], losses[len(losses)-1])
+	return nil
+}
