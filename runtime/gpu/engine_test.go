@@ -24,7 +24,7 @@ func hasten(t *testing.T) {
 
 func TestSaveAndLoad(t *testing.T) {
 	w := newWorld(t, 101, 102, 103)
-	w.states[103] = keeper.None // has loaded the library, and nothing else
+	w.states[103], w.facts.Uses = keeper.None, w.facts.Uses[:2] // has loaded the library, and nothing else
 	w.process(104)
 	w.write("proc/104/maps", plainMaps)
 	w.end(104)
@@ -230,6 +230,22 @@ func TestStartedMeanwhile(t *testing.T) {
 			if err := e.Load(t.Context()); err != nil {
 				t.Error(err)
 			}
+		}
+		w.settled()
+	}
+}
+
+// TestSilent: a process that has something on a GPU is never passed over.
+func TestSilent(t *testing.T) {
+	for _, pids := range [][]int{{101}, {101, 102}} {
+		w := newWorld(t, pids...)
+		w.states[101] = keeper.None
+		var silent *SilentError
+		if _, err := w.engine().Save(t.Context()); !errors.As(err, &silent) || silent.PID != 101 {
+			t.Errorf("%v: got %v", pids, err)
+		}
+		if got := w.steps("lock"); got != "" {
+			t.Errorf("did %s", got)
 		}
 		w.settled()
 	}

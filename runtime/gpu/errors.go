@@ -100,6 +100,21 @@ func (e *StateError) Hint() string {
 // Unwrap gives the kind.
 func (e *StateError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
+// SilentError says that a process has something on GPUs, and the driver does not tell its state. Its kind is Aborted.
+type SilentError struct{ Process }
+
+func (e *SilentError) Error() string {
+	return fmt.Sprintf("save its GPUs: %s holds memory on a GPU, and the driver does not tell its state", e.Process)
+}
+
+// Hint says what to do.
+func (e *SilentError) Hint() string {
+	return "try again when it has started; programs that use a GPU for graphics cannot be saved"
+}
+
+// Unwrap gives the kind.
+func (e *SilentError) Unwrap() error { return errdefs.ErrAborted }
+
 // EndedError says that a process came to its end while it was being saved. Its kind is Aborted.
 type EndedError struct{ Process }
 
