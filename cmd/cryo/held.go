@@ -171,7 +171,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 	r, err := decide(ctx)
 	if err != nil {
 		if cause := h.result(5 * time.Second); cause != nil {
-			err = cause
+			h.released, err = true, cause // the shim is done with it
 		}
 		return r, err
 	}
