@@ -135,14 +135,20 @@ static CUresult call(const char *name, int pid, struct request *request, unsigne
 	return orders_done(&o, name, pid, r);
 }
 
+// As with the real driver, a call that is in progress ends first, also if who made it has died.
 CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state)
 {
 	struct order o = orders_take("state", pid);
 	CUresult r = o.error;
 	struct control c;
 
-	if (r == CUDA_SUCCESS && !look(pid, &c))
-		r = CUDA_ERROR_NOT_INITIALIZED;
+	while (r == CUDA_SUCCESS) {
+		if (!look(pid, &c))
+			r = CUDA_ERROR_NOT_INITIALIZED;
+		else if (c.answered == c.asked)
+			break;
+		sleep_ms(1);
+	}
 	if (r == CUDA_SUCCESS)
 		*state = c.state;
 	return orders_done(&o, "state", pid, r);
