@@ -1,0 +1,134 @@
+package integration
+
+import (
+	"context"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// background is a command that runs, and in which something can happen meanwhile.
+type background struct {
+	kill func()
+	goOn func() // after untilHeld
+	done chan struct{}
+	// result is there when done is closed.
+	result lab.Result
+}
+
+func inBackground(t *testing.T, h *lab.Host, args ...string) *background {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	t.Cleanup(cancel)
+	b := &background{kill: cancel, goOn: func() {}, done: make(chan struct{})}
+	c := h.Command(ctx, args[0], args[1:]...)
+	go func() {
+		defer close(b.done)
+		b.result = lab.Finish(c)
+	}()
+	return b
+}
+
+// wait gives the result, and ends the test where there is none for too long.
+func (b *background) wait(t *testing.T) lab.Result {
+	t.Helper()
+	select {
+	case <-b.done:
+		return b.result
+	case <-time.After(60 * time.Second):
+		t.Fatal("the command hangs")
+		return lab.Result{}
+	}
+}
+
+// until waits for something to happen while the command runs, and ends the test if it does not.
+func (b *background) until(t *testing.T, what string, happened func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !happened(); time.Sleep(2 * time.Millisecond) {
+		select {
+		case <-b.done:
+			t.Fatalf("%s: not before the end: %d %s%s", what, b.result.Code, b.result.Stdout, b.result.Stderr)
+		default:
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}
+
+// victim kills one of those that take part: the command itself, or a process of the host's with a name.
+func (b *background) victim(t *testing.T, h *lab.Host, who string) {
+	t.Helper()
+	if who == "client" {
+		b.kill()
+		return
+	}
+	pid := find(t, h, called(commands[who]))
+	if pid == 0 {
+		t.Fatalf("there is no %s to kill", who)
+	}
+	kill(t, pid)
+}
+
+// commands are those of processes that take part; the kernel keeps 15 characters.
+var commands = map[string]string{"shim": "containerd-shim", "keeper": "cryo-gpu-keeper", "criu": "criu"}
+
+// running tells whether the host has a process with a command.
+func running(t *testing.T, h *lab.Host, who string) func() bool {
+	return func() bool {
+		for _, p := range processes(t, h) {
+			if p.command == commands[who] {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// untilDumping waits until CRIU is at work for the cryo command.
+func (b *background) untilDumping(t *testing.T, h *lab.Host) {
+	t.Helper()
+	b.until(t, "dump", func() bool {
+		for _, p := range processes(t, h) {
+			if dumping(h)(p) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// untilHeld has the command stand still during the dump, so that the shim holds the container for as long as the test wants. The
+// command goes on with goOn.
+func (b *background) untilHeld(t *testing.T, h *lab.Host) {
+	t.Helper()
+	b.untilDumping(t, h)
+	pid := find(t, h, called("cryo"))
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	b.until(t, "hold", func() bool {
+		// Written after CRIU has ended, see package runtime/criu.
+		found, _ := filepath.Glob(filepath.Join(h.CryoRoot(), "work/*/images/cryo.json")) // the pattern is well formed
+		return len(found) > 0 && !running(t, h, "criu")()
+	})
+	b.goOn = func() {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil && err != syscall.ESRCH {
+			t.Fatal(err)
+		}
+	}
+}
+
+// keepers counts the keepers on a host.
+func keepers(t *testing.T, h *lab.Host) (n int) {
+	t.Helper()
+	for _, p := range processes(t, h) {
+		if p.command == commands["keeper"] {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,113 @@
+package integration
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// codeUnsupported is of "cryo help exit-codes", as those of bad_refusal_test.go.
+const codeUnsupported = 13
+
+// eachProcess repeats a test for each process of a container, whose number takes the place of N in the order.
+func eachProcess(t *testing.T, call string, do func(t *testing.T, n int)) {
+	for n := 1; n <= several; n++ {
+		t.Run(fmt.Sprintf("%s of process %d", call, n), func(t *testing.T) { do(t, n) })
+	}
+}
+
+// TestGPUFailure has the driver fail for each process on the way down: nothing has changed, and the container uses its GPU.
+func TestGPUFailure(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/failure:1"
+	before := startSeveral(t, a, id)
+	forget(t, a, ref)
+	for _, test := range []struct {
+		call, action string
+		code         int
+		words        string
+	}{
+		{"init", "error 999", codePrecondition, "cuInit"},
+		{"init", "exit", codeAborted, "keeper"},
+		{"lock", "error 999", codeAborted, "cuCheckpointProcessLock: CUDA_ERROR_UNKNOWN"},
+		{"lock", "error 600", codePrecondition, "work still ran"},
+		{"lock", "exit", codeAborted, "keeper"},
+		{"lock", "exit-after", codeAborted, "keeper"},
+		{"checkpoint", "error 2", codeAborted, "cuCheckpointProcessCheckpoint: CUDA_ERROR_OUT_OF_MEMORY"},
+		{"checkpoint", "error 801", codeUnsupported, "managed memory"},
+		{"checkpoint", "exit", codeAborted, "keeper"},
+		{"checkpoint", "exit-after", codeAborted, "keeper"},
+		{"state", "exit", codeAborted, "keeper"},
+		{"state", "exit-after", codeAborted, "keeper"},
+	} {
+		for n := 1; n <= several; n++ {
+			which := fmt.Sprint(n)
+			if test.call == "init" {
+				which = "*"
+			}
+			said := test.call + " " + which + " " + test.action
+			t.Run(said, func(t *testing.T) {
+				order(t, a, said)
+				refused(t, a, test.code, test.words, "checkpoint", id, ref, "--leave-running")
+				carriedOut(t, a)
+				unharmed(t, a, id, before)
+			})
+			if which == "*" {
+				break
+			}
+		}
+	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	unharmed(t, a, id, before)
+}
+
+// TestGPUFailureMended has the driver fail for each process in a way that is made good: there is a snapshot, and the container
+// uses its GPU.
+func TestGPUFailureMended(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/mended:1"
+	before := startSeveral(t, a, id)
+	forget(t, a, ref)
+	for _, said := range []string{
+		"state %d error 999", "restore %d error 2", "restore %d exit", "restore %d exit-after", "unlock %d exit", "unlock %d exit-after", "unlock %d error 401",
+	} {
+		eachProcess(t, said, func(t *testing.T, n int) {
+			order(t, a, fmt.Sprintf(said, n))
+			must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+			carriedOut(t, a)
+			unharmed(t, a, id, before)
+			must(t, a.Cryo(t.Context(), "rm", ref))
+		})
+	}
+	// Also of what a failure on the way down undoes.
+	order(t, a, "checkpoint 2 error 999", "restore 1 exit", "unlock 2 exit")
+	refused(t, a, codeAborted, "CUDA_ERROR_UNKNOWN", "checkpoint", id, ref, "--leave-running")
+	carriedOut(t, a)
+	unharmed(t, a, id, before)
+}
+
+// TestGPUFailureLost has the way back fail for good: the container is ended with the driver's words, and nothing of it is left.
+func TestGPUFailureLost(t *testing.T) {
+	a, _ := gpuPair(t)
+	before := trace(t, a)
+	for _, test := range []struct{ first, said, words string }{
+		{"", "restore %d error 999", "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN"},
+		{"", "unlock %d error 999", "cuCheckpointProcessUnlock: CUDA_ERROR_UNKNOWN"},
+		{"checkpoint 2 error 801", "unlock %d error 999", "cuCheckpointProcessUnlock: CUDA_ERROR_UNKNOWN"},
+	} {
+		eachProcess(t, test.first+test.said, func(t *testing.T, n int) {
+			id, ref := name(t), "gpu/lost:1"
+			startSeveral(t, a, id)
+			order(t, a, test.first, fmt.Sprintf(test.said, n))
+			r := a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running")
+			refusal(t, r, codeLost, test.words)
+			if strings.Contains(r.Stderr, "pipe") {
+				t.Errorf("says more than the reason:\n%s", r.Stderr)
+			}
+			carriedOut(t, a)
+			gone(t, a, id)
+			remove(t.Context(), a, id)
+			wantTrace(t, a, before)
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// during are the calls of a checkpoint that leaves its container running, in their order, each in a way that it takes long.
+var during = []string{"state %d delay 600", "lock %d slow 600", "checkpoint %d slow 600", "restore %d slow 600", "unlock %d slow 600"}
+
+// TestGPUKilledClient kills the cryo command in each call for each process: the container runs on with its GPU.
+func TestGPUKilledClient(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/client:1"
+	before := startSeveral(t, a, id)
+	forget(t, a, ref)
+	traced := trace(t, a)
+	for _, call := range during {
+		eachProcess(t, call, func(t *testing.T, n int) {
+			order(t, a, fmt.Sprintf(call, n))
+			killed(t, a, id, ref, "client", func(b *background) { b.until(t, "call", obeyed(t, a)) })
+			unharmed(t, a, id, before)
+			tidy(t, a, ref, traced)
+		})
+	}
+	for step, until := range steps(t, a) {
+		t.Run(step, func(t *testing.T) {
+			killed(t, a, id, ref, "client", until)
+			unharmed(t, a, id, before)
+			tidy(t, a, ref, traced)
+		})
+	}
+}
+
+// TestGPUKilledKeeper kills the keeper likewise, and CRIU: the container runs on with its GPU.
+func TestGPUKilledKeeper(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/keeper:1"
+	before := startSeveral(t, a, id)
+	forget(t, a, ref)
+	traced := trace(t, a)
+	for _, call := range during {
+		eachProcess(t, call, func(t *testing.T, n int) {
+			order(t, a, fmt.Sprintf(call, n))
+			r := killed(t, a, id, ref, "keeper", func(b *background) { b.until(t, "call", obeyed(t, a)) })
+			unharmed(t, a, id, before)
+			if down := call[0] != 'r' && call[0] != 'u'; down == (r.Code == 0) {
+				t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+			} else if down {
+				refusal(t, r, codeAborted, "keeper")
+			}
+			tidy(t, a, ref, traced)
+		})
+	}
+	for step, until := range steps(t, a) {
+		t.Run(step, func(t *testing.T) {
+			must(t, killed(t, a, id, ref, "keeper", until))
+			unharmed(t, a, id, before)
+			tidy(t, a, ref, traced)
+		})
+	}
+	t.Run("criu", func(t *testing.T) {
+		refusal(t, killed(t, a, id, ref, "criu", func(b *background) { b.untilDumping(t, a) }), codeAborted, "the container runs on")
+		unharmed(t, a, id, before)
+		tidy(t, a, ref, traced)
+	})
+}
+
+// TestGPUKilledShim kills the shim likewise: containerd ends the container, which is reported lost, and nothing of it is left.
+func TestGPUKilledShim(t *testing.T) {
+	a, _ := gpuPair(t)
+	ref := "gpu/shim:1"
+	forget(t, a, ref)
+	traced := trace(t, a)
+	check := func(t *testing.T, until func(b *background)) {
+		id := name(t)
+		startSeveral(t, a, id)
+		r := killed(t, a, id, ref, "shim", until)
+		refusal(t, r, codeLost, "lost")
+		gone(t, a, id)
+		remove(t.Context(), a, id)
+		a.Cryo(t.Context(), "rm", ref)
+		wantTrace(t, a, traced)
+		if t.Failed() {
+			t.Fatal(r.Stderr)
+		}
+	}
+	for _, call := range during {
+		eachProcess(t, call, func(t *testing.T, n int) {
+			order(t, a, fmt.Sprintf(call, n))
+			check(t, func(b *background) { b.until(t, "call", obeyed(t, a)) })
+		})
+	}
+	for step, until := range steps(t, a) {
+		t.Run(step, func(t *testing.T) { check(t, until) })
+	}
+}
+
+// steps are those between the calls.
+func steps(t *testing.T, h *lab.Host) map[string]func(*background) {
+	return map[string]func(*background){
+		"dump": func(b *background) { b.untilDumping(t, h) },
+		"hold": func(b *background) { b.untilHeld(t, h) },
+	}
+}
+
+// killed takes a checkpoint that leaves its container running, and kills one of those that take part once it is at some point.
+func killed(t *testing.T, h *lab.Host, id, ref, victim string, until func(*background)) lab.Result {
+	t.Helper()
+	b := inBackground(t, h, "cryo", "checkpoint", id, ref, "--leave-running")
+	until(b)
+	b.victim(t, h, victim)
+	b.goOn()
+	r := b.wait(t)
+	if want := map[string]int{"client": codeKilled}[victim]; want != 0 && r.Code != want {
+		t.Errorf("exit code %d, want %d", r.Code, want)
+	}
+	return r
+}
+
+// tidy has the next command clear away what the last left, and wants the host to be as before.
+func tidy(t *testing.T, h *lab.Host, ref string, before []string) {
+	t.Helper()
+	if done, open, err := h.Orders(); err != nil || open > 0 {
+		t.Errorf("%d orders were carried out, %d not (%v)", done, open, err)
+	}
+	if err := h.Order(); err != nil {
+		t.Fatal(err)
+	}
+	h.Cryo(t.Context(), "rm", ref)
+	swept(t, h)
+	wantTrace(t, h, before, "blob ", "lease ", "snapshot cryo-view-")
+	if t.Failed() {
+		t.FailNow()
+	}
+}

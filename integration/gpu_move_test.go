@@ -1,0 +1,155 @@
+package integration
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// TestGPUMove takes a snapshot of one container after another on a host, and restores it on the other, whose GPUs have other
+// UUIDs and whose device nodes have other numbers; from there it goes back by a second snapshot. In order means by device nodes,
+// which the second host has the other way round.
+func TestGPUMove(t *testing.T) {
+	a, b := gpuPair(t)
+	for _, test := range []struct {
+		name    string
+		flags   []string // of ctr run
+		args    []string // of fakeapp
+		restore []string // flags
+		want    []int    // what the GPUs 0 and 1 of the first host become, -1: it has none
+	}{
+		{"same name", oneGPU, nil, nil, []int{0}},
+		{"other name", oneGPU, nil, []string{"--device", "nvidia.com/gpu=1"}, []int{1}},
+		{"second", []string{"--device", "nvidia.com/gpu=1"}, nil, nil, []int{-1, 1}},
+		{"several processes", slices.Concat(oneGPU, forceSeveral), []string{"--processes", "3"}, nil, []int{0}},
+		{"two GPUs", bothGPUs, nil, nil, []int{1, 0}},
+		{"two GPUs named", bothGPUs, nil, []string{"--gpu", "0=0", "--gpu", "1=1"}, []int{0, 1}},
+		{"one of two named", bothGPUs, nil, []string{"--gpu", "1=1"}, []int{0, 1}},
+		{"plain devices", plainGPU(a), nil, []string{"--allow", "mounts"}, []int{-1, 1}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ref, before := gpuSnapshot(t, test.flags, append([]string{"--mib", "3"}, test.args...)...)
+			id := name(t)
+			cleanup(t, b, id)
+			must(t, b.Cryo(t.Context(), slices.Concat([]string{"restore", ref, "--name", id, "--plain-http", "--allow", "devices"}, test.restore)...))
+			after := unharmed(t, b, id, before)
+			goneOn(t, before, after)
+			moved(t, before, after, a, b, test.want)
+			if n := keepers(t, b); n != 0 {
+				t.Errorf("%d keepers run after the restore", n)
+			}
+
+			back := shared.registry.Reference("gpu/" + id + "-back:1")
+			forget(t, a, back)
+			forget(t, b, back)
+			must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http", "--force", "all"))
+			remove(t.Context(), b, id)
+			cleanup(t, a, id)
+			must(t, a.Cryo(t.Context(), slices.Concat([]string{"restore", back, "--name", id, "--plain-http", "--allow", "devices"}, test.restore)...))
+			goneOn(t, after, unharmed(t, a, id, before))
+		})
+	}
+}
+
+// bothGPUs gives a container two GPUs, which a process of it uses without peer access.
+var bothGPUs = []string{"--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1", "--annotation", "cryo.gpu/force=gpu-peer"}
+
+// plainGPU gives a container the GPU with device node /dev/nvidia1, by a list of devices and mounts.
+func plainGPU(h *lab.Host) (flags []string) {
+	for _, node := range []string{"nvidia1", "nvidiactl", "nvidia-uvm"} {
+		flags = append(flags, "--device", "/dev/"+node)
+	}
+	return append(flags,
+		"--mount", "type=bind,src="+h.DriverLibrary()+",dst=/usr/lib64/libcuda.so.1,options=rbind:ro",
+		"--mount", "type=bind,src="+lab.GPUDir+",dst="+lab.GPUMount+",options=rbind:rw")
+}
+
+// moved fails the test unless each GPU of one host has become the one of another that is wanted.
+func moved(t *testing.T, before, after lab.Answer, from, to *lab.Host, want []int) {
+	t.Helper()
+	old, now := devicesOf(t, before), devicesOf(t, after)
+	if len(old) != len(now) {
+		t.Fatalf("was on GPUs %v, is on %v", old, now)
+	}
+	for i := range old {
+		for index, becomes := range want {
+			if old[i] == from.UUID(index) && (becomes < 0 || now[i] != to.UUID(becomes)) {
+				t.Errorf("GPU %d, %s, became %s, want GPU %d", index, old[i], now[i], becomes)
+			}
+		}
+		if now[i] != to.UUID(0) && now[i] != to.UUID(1) {
+			t.Errorf("on %s, which is no GPU of host %s", now[i], to.Name)
+		}
+	}
+}
+
+// TestGPUMoveStock moves containers with nothing but ctr.
+func TestGPUMoveStock(t *testing.T) {
+	a, b := gpuPair(t)
+	for name, test := range map[string]struct {
+		flags, args []string
+		want        []int
+	}{
+		"one":       {oneGPU, nil, []int{0}},
+		"processes": {slices.Concat(oneGPU, forceSeveral), []string{"--processes", "2"}, []int{0}},
+		"two GPUs":  {bothGPUs, nil, []int{1, 0}},
+		"plain":     {plainGPU(a), nil, []int{-1, 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			id, ref, before := stockGPU(t, test.flags, test.args...)
+			must(t, b.Ctr(t.Context(), "containers", "restore", "--live", "--rw", id, ref))
+			after := unharmed(t, b, id, before)
+			goneOn(t, before, after)
+			moved(t, before, after, a, b, test.want)
+			// What was restored is a container like any other.
+			must(t, b.Cryo(t.Context(), "checkpoint", id, "gpu/stock:1", "--leave-running"))
+			must(t, b.Cryo(t.Context(), "rm", "gpu/stock:1"))
+			unharmed(t, b, id, before)
+		})
+	}
+}
+
+// stockGPU takes a checkpoint of a new fakeapp with ctr on host a, which goes on, and brings it to host b as an archive.
+func stockGPU(t *testing.T, flags []string, args ...string) (id, ref string, before lab.Answer) {
+	t.Helper()
+	a, b := gpuPair(t)
+	id = name(t)
+	ref = "cryo.test/" + id
+	before = startGPU(t, a, id, flags, args...)
+	cleanup(t, b, id)
+	t.Cleanup(func() {
+		for _, h := range []*lab.Host{a, b} {
+			h.Ctr(cleanupContext(t), "images", "delete", ref)
+			clearStockTemporary(t, h)
+		}
+	})
+	must(t, a.Ctr(t.Context(), "containers", "checkpoint", "--task", "--rw", "--image", id, ref))
+	unharmed(t, a, id, before)
+	remove(t.Context(), a, id)
+	archive := filepath.Join(t.TempDir(), "checkpoint.tar")
+	must(t, a.Ctr(t.Context(), "images", "export", "--skip-manifest-json", archive, ref))
+	must(t, b.Ctr(t.Context(), "images", "import", "--no-unpack", archive))
+	return id, ref, before
+}
+
+// TestGPUMoveSelf restores where the container was, with no GPU moved, and where another container of the host uses the GPU.
+func TestGPUMoveSelf(t *testing.T) {
+	a, _ := gpuPair(t)
+	other := name(t)
+	unharmedOther := startGPU(t, a, other, oneGPU)
+	id, ref := name(t), "gpu/self:1"
+	before := startGPU(t, a, id, oneGPU)
+	forget(t, a, ref)
+	r := must(t, a.Cryo(t.Context(), "checkpoint", id, ref))
+	if !strings.Contains(r.Stdout, "GPU") {
+		t.Errorf("says nothing of GPUs:\n%s", r.Stdout)
+	}
+	remove(t.Context(), a, id)
+	refused(t, a, codeDenied, "the CDI device nvidia.com/gpu=0", "restore", ref, "--name", id)
+	must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--device", "nvidia.com/gpu=0"))
+	goneOn(t, before, unharmed(t, a, id, before))
+	unharmed(t, a, other, unharmedOther)
+}
