@@ -41,7 +41,7 @@ func open(ctx context.Context, s settings, gpus bool) (*bench, error) {
 		return b, err
 	}
 	defer os.RemoveAll(add)
-	if err := b.furnish(add, gpus); err != nil {
+	if err := b.furnish(add); err != nil {
 		return b, err
 	}
 	if b.lab, err = lab.Open(ctx, lab.Options{Dir: s.store, Add: add}); err != nil {
@@ -97,17 +97,14 @@ func (b *bench) boot(ctx context.Context) (err error) {
 
 // tidy removes what a case has left in the stores and the registry, which lie in memory, and makes new hosts after a failure.
 func (b *bench) tidy(ctx context.Context, r *result) error {
+	var errs []error
 	if r.Verdict == failed {
 		for _, h := range []*lab.Host{b.a, b.b} {
 			if h == nil {
 				continue
 			}
-			if err := h.Close(); err != nil {
-				return err
-			}
-			if err := os.RemoveAll(h.Dir); err != nil {
-				return fmt.Errorf("remove host: %w", err)
-			}
+			// What cannot be ended must not keep others from being started.
+			errs = append(errs, h.Close(), os.RemoveAll(h.Dir))
 		}
 		b.a, b.b = nil, nil
 	}
@@ -120,10 +117,9 @@ func (b *bench) tidy(ctx context.Context, r *result) error {
 	if err := b.registry.Start(ctx); err != nil {
 		return err
 	}
-	if b.a == nil {
-		return b.boot(ctx)
+	if b.a == nil || b.b == nil {
+		return errors.Join(append(errs, b.boot(ctx))...)
 	}
-	var errs []error
 	for _, h := range []*lab.Host{b.a, b.b} {
 		for _, leak := range h.Leaks() {
 			errs = append(errs, fmt.Errorf("left behind on %s: %s", h.Name, leak))

@@ -22,6 +22,7 @@ func cases(s settings) []testCase {
 	all := []testCase{
 		{"shell", "a container without a GPU, to try the runner itself", 0, 15, 1, runShell},
 		{"shell-kill", "the same, with cryo and CRIU killed", 0, 30, 1, runShellKill},
+		{"python", "Python of this machine, without a GPU", 0, 20, 1, runPython},
 	}
 	var large []testCase
 	for _, size := range s.sizes {

@@ -80,7 +80,7 @@ func (b *bench) settle(ctx context.Context) error {
 			b.machine.CDI = attempt.name
 			return nil
 		}
-		last = fmt.Errorf("%s: %w", attempt.name, errorOf(r))
+		last = fmt.Errorf("%s: exit status %d: %s", attempt.name, r.Code, strings.TrimSpace(r.Stdout+r.Stderr))
 		b.machine.CDIRefused = append(b.machine.CDIRefused, last.Error())
 		b.a.Ctr(ctx, "tasks", "delete", "--force", id)
 		b.a.Ctr(ctx, "containers", "delete", id)
@@ -89,14 +89,6 @@ func (b *bench) settle(ctx context.Context) error {
 		}
 	}
 	return fmt.Errorf("start a container with GPUs: %w", last)
-}
-
-// errorOf is the error of a command that may have exited with 0.
-func errorOf(r lab.Result) error {
-	if err := r.Err(); err != nil {
-		return err
-	}
-	return fmt.Errorf("%s: %s%s", r.Command, r.Stdout, r.Stderr)
 }
 
 // reduce takes hooks and mounts out of a CDI specification. Source: CDI, SPEC.md.

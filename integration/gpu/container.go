@@ -54,8 +54,8 @@ func (c *container) start(ctx context.Context) error {
 	args := []string{"run", "--detach", "--runtime", runtimeName, "--log-uri", "file://" + c.log(c.b.a)}
 	args = append(append(args, c.b.flags(c.devices)...), c.flags...)
 	r := c.b.a.Ctr(ctx, append(append(args, c.b.image, c.id), c.program...)...)
-	if r.Err() != nil {
-		return r.Err()
+	if r.Code != 0 { // the command itself is long
+		return fmt.Errorf("start %s: %s", c.id, strings.TrimSpace(r.Stderr))
 	}
 	for member := range c.members {
 		a, err := c.await(ctx, c.b.a, member, 0)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,12 +17,9 @@ import (
 // in /gpu: a snapshot that is restored elsewhere finds them there.
 
 // furnish fills a directory with what the image gets, and sets what every container is started with.
-func (b *bench) furnish(add string, gpus bool) error {
+func (b *bench) furnish(add string) error {
 	if err := copyTree(b.programs, filepath.Join(add, "gpu")); err != nil {
 		return fmt.Errorf("copy programs: %w", err)
-	}
-	if !gpus {
-		return nil
 	}
 	roots := []string{"/usr", "/opt"}
 	for _, name := range []string{"lib", "lib32", "lib64", "libx32", "sbin"} {
@@ -109,13 +105,15 @@ func pythonRoot(roots []string) []string {
 	return more
 }
 
-// python3 is the path of the interpreter.
+// python3 is the path of the interpreter; the one in PATH may be a script that finds it.
 func python3() string {
-	path, err := exec.LookPath("python3")
-	if err != nil {
-		return "/usr/bin/python3"
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	r := command(ctx, "python3", "-c", "import sys; print(sys.executable)")
+	if path := strings.TrimSpace(r.Stdout); r.Code == 0 && path != "" {
+		return path
 	}
-	return path
+	return "/usr/bin/python3"
 }
 
 // copyTree copies a file, a link or a directory with both.

@@ -2,9 +2,8 @@ package main
 
 import (
 	"os"
-	"runtime"
 	"strconv"
-	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,15 +28,22 @@ func growing() {
 		os.Exit(1)
 	}
 	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // it is but faster
-	var all sync.WaitGroup
-	each := bytes / runtime.NumCPU()
-	for n := range runtime.NumCPU() {
-		all.Go(func() {
-			for i := n * each; i < (n+1)*each; i += os.Getpagesize() {
-				memory[i] = 1
-			}
-		})
+	for at := 0; at < bytes; at += os.Getpagesize() {
+		if at%(256<<20) == 0 && !room() {
+			os.Exit(3)
+		}
+		memory[at] = 1
 	}
-	all.Wait()
 	os.Exit(0)
+}
+
+// room waits for some memory to be available: who provides it may take a while.
+func room() bool {
+	for range 150 {
+		if meminfo("MemAvailable") > 3<<30 {
+			return true
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return false
 }

@@ -43,7 +43,8 @@ func takes(p process) bool {
 	return p.name == "cryo" && strings.Contains(p.line, "checkpoint") && !strings.HasPrefix(p.line, "nsenter")
 }
 
-func dumps(p process) bool { return p.name == "criu" && strings.Contains(p.line, "swrk") }
+// dumps tells whether it is CRIU, which calls itself so while it dumps.
+func dumps(p process) bool { return p.name == "criu" && strings.HasPrefix(p.line, "criu: dump") }
 
 // killed takes a checkpoint for each victim, and wants the container to go on as if nothing had been. The last checkpoint is left alone.
 func (b *bench) killed(ctx context.Context, r *result, c *container, victims []victim) error {
@@ -52,13 +53,23 @@ func (b *bench) killed(ctx context.Context, r *result, c *container, victims []v
 		return err
 	}
 	for _, v := range victims {
-		if err := b.kill(ctx, r, c, v); err != nil {
+		// It may be over before the victim is found: some live for moments only.
+		err := errOver
+		for try := 0; try < 3 && errors.Is(err, errOver); try++ {
+			err = b.kill(ctx, r, c, v)
+		}
+		if errors.Is(err, errOver) {
+			r.checked("%s: was never met", v.name)
+		} else if err != nil {
 			return fmt.Errorf("%s: %w", v.name, err)
 		}
 	}
 	_, err := b.leaveRunning(ctx, r, c, "live")
 	return err
 }
+
+// errOver says that there was nobody to kill any more.
+var errOver = errors.New("the checkpoint was over before")
 
 func (b *bench) kill(ctx context.Context, r *result, c *container, v victim) error {
 	ref := b.registry.Reference("gpu/" + c.id + ":live")
@@ -67,6 +78,7 @@ func (b *bench) kill(ctx context.Context, r *result, c *container, v victim) err
 	hit, err := v.strike(ctx, b.a, ended)
 	run := <-ended
 	if err != nil {
+		b.a.Cryo(ctx, "rm", ref) // it may not be there
 		return fmt.Errorf("%w: %s", err, run.Stderr)
 	}
 	r.said(fmt.Sprintf("killed: %s (process %d); cryo checkpoint exited with %d", v.name, hit, run.Code), run.Stderr)
@@ -86,7 +98,7 @@ func (v victim) strike(ctx context.Context, h *lab.Host, ended chan lab.Result) 
 	wait := func(there bool, is func(process) bool) (int, error) {
 		for {
 			if len(ended) > 0 {
-				return 0, errors.New("the checkpoint was over before")
+				return 0, errOver
 			}
 			if ctx.Err() != nil {
 				return 0, ctx.Err()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"syscall"
@@ -130,6 +131,24 @@ func run(ctx context.Context, s settings) error {
 	return nil
 }
 
+// attempt runs a case, on fresh hosts where the one before has left none.
+func (b *bench) attempt(ctx context.Context, c testCase, r *result) (err error) {
+	defer func() {
+		if p := recover(); p != nil { // the cases after it shall be run
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	if b.a == nil || b.b == nil {
+		if err := b.boot(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.grow(ctx, c.memory); err != nil {
+		return err
+	}
+	return c.run(ctx, b, r)
+}
+
 // try runs one case within its time. What a case that failed leaves behind must not harm the next, which gets fresh hosts.
 func (b *bench) try(ctx context.Context, c testCase, deadline time.Time) *result {
 	r := &result{Case: c.name, About: c.about, Times: map[string][]float64{}}
@@ -145,10 +164,7 @@ func (b *bench) try(ctx context.Context, c testCase, deadline time.Time) *result
 	ctx, cancel := context.WithTimeout(ctx, min(left, 2*estimate+time.Minute))
 	defer cancel()
 	began := time.Now()
-	err := b.grow(ctx, c.memory)
-	if err == nil {
-		err = c.run(ctx, b, r)
-	}
+	err := b.attempt(ctx, c, r)
 	r.Seconds = time.Since(began).Seconds()
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w (after %s, %w)", err, time.Since(began).Round(time.Second), ctx.Err())
@@ -160,8 +176,11 @@ func (b *bench) try(ctx context.Context, c testCase, deadline time.Time) *result
 	}
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 	defer cancel()
-	if err := b.tidy(cleanup, r); err != nil && r.Verdict == passed {
-		r.Verdict, r.Why = failed, "afterwards: "+err.Error()
+	if err := b.tidy(cleanup, r); err != nil {
+		r.Why = strings.TrimPrefix(r.Why+"\nafterwards: "+err.Error(), "\n")
+		if r.Verdict == passed {
+			r.Verdict = failed
+		}
 	}
 	return r
 }

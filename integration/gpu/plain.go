@@ -28,6 +28,12 @@ func runShell(ctx context.Context, b *bench, r *result) error {
 	return b.journey(ctx, r, b.shell(r), route{live: true})
 }
 
+func runPython(ctx context.Context, b *bench, r *result) error {
+	c := b.python(r.Case, "python_counter.py")
+	c.devices = nil
+	return b.journey(ctx, r, c, route{live: true})
+}
+
 func (b *bench) shell(r *result) *container {
 	c := b.container(r.Case, "/gpu/shell.sh")
 	c.devices = nil
