@@ -7,7 +7,6 @@ import (
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
-	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
@@ -52,5 +51,5 @@ func (s *service) unpark(ctx context.Context, c *container) error {
 		err = errors.Join(err, paused)
 	}
 	c.parked = nil
-	return fmt.Errorf("resume %s: the container is lost: %w: %w", id, errors.Join(err, s.endRestored(ctx, c)), errdefs.ErrInternal)
+	return &checkpoint.LostError{Op: "resume", ID: id, Err: errors.Join(err, s.endRestored(ctx, c))}
 }

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/containerd/errdefs"
@@ -31,16 +32,17 @@ func (e *LossError) Unwrap() []error { return []error{e.Err, errdefs.ErrInternal
 
 // LostError says that the container's processes are gone although they should not be. Its kind is Internal.
 type LostError struct {
+	Op  string // what cost it them; empty: checkpoint
 	ID  string
 	Err error
 }
 
 func (e *LostError) Error() string {
-	return fmt.Sprintf("checkpoint %s: the container is lost: %v", e.ID, e.Err)
+	return fmt.Sprintf("%s %s: the container is lost: %v", cmp.Or(e.Op, "checkpoint"), e.ID, e.Err)
 }
 
-// Unwrap gives the kind.
-func (e *LostError) Unwrap() error { return errdefs.ErrInternal }
+// Unwrap gives the kind and the cause.
+func (e *LostError) Unwrap() []error { return []error{errdefs.ErrInternal, e.Err} }
 
 // BusyError says that another checkpoint or restore of the container is under way. Its kind is FailedPrecondition.
 type BusyError struct{ ID string }

@@ -42,6 +42,9 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 		var loss *checkpoint.LossError
 		var later notYet
 		switch {
+		case err == nil && l.doubt:
+			l.doubt = false
+			continue // they run; see whether they do so still
 		case err == nil:
 			return nil
 		case errors.As(err, &loss):

@@ -165,6 +165,21 @@ func TestEveryFailure(t *testing.T) {
 	}
 }
 
+// TestLate: what a dead keeper had asked for comes about after all seems well.
+func TestLate(t *testing.T) {
+	hasten(t)
+	pause = 20 * time.Millisecond
+	for _, step := range []string{"lock 101", "lock 102"} {
+		w := newWorld(t, 101, 102)
+		w.fail, w.how = step, "die late"
+		if _, err := w.engine().Save(t.Context()); err == nil {
+			t.Errorf("%s: no error", step)
+		}
+		time.Sleep(10 * time.Millisecond)
+		w.settled()
+	}
+}
+
 // TestErrorsName: who reads the error knows which process it was.
 func TestErrorsName(t *testing.T) {
 	hasten(t)

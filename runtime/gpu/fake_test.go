@@ -95,7 +95,7 @@ type world struct {
 	did     []string
 	open    int    // keepers
 	fail    string // "lock 102": what the next such call does not do ...
-	how     string // ... but: a CUresult, "die", "die after", "hang", "cancel", "end"
+	how     string // ... but: a CUresult, "die", "die after", "die late", "hang", "cancel", "end"
 	always  bool   // not only the next
 	cancel  func()
 	started int
@@ -240,6 +240,14 @@ func (k *fakeKeeper) do(ctx context.Context, call string, pids []int, from, to k
 		case err == nil && how != "":
 			o.Code, o.Name = code, "CUDA_ERROR"
 		case how == "die":
+			k.die()
+			return nil, errDied
+		case how == "die late": // what was asked comes about later
+			time.AfterFunc(5*time.Millisecond, func() {
+				w.mu.Lock()
+				defer w.mu.Unlock()
+				w.states[pid] = to
+			})
 			k.die()
 			return nil, errDied
 		case how == "hang":

@@ -49,6 +49,7 @@ func moveTime(bytes int64) time.Duration {
 type line struct {
 	start func(ctx context.Context) (Keeper, error)
 	open  Keeper // nil: none
+	doubt bool   // one has died, and what it had asked for last may come about still
 }
 
 func (l *line) keeper(ctx context.Context) (Keeper, error) {
@@ -91,7 +92,7 @@ func (l *line) drop() {
 	}
 	_ = l.open.Kill()
 	_ = l.open.Close()
-	l.open = nil
+	l.open, l.doubt = nil, true
 }
 
 // within makes a call and ends a keeper that does not answer in time: the call fails then as if the keeper had died.

@@ -23,13 +23,14 @@ func hostMemory(s subject) (found []mismatch, err error) {
 		return nil, nil
 	}
 	need += margin(need)
+	takes := fmt.Sprintf("device memory of %s takes %s of", list(s.names()), size(need))
 	available, err := s.host.available()
 	if err != nil {
 		return nil, err
 	}
 	if available < need {
 		found = append(found, mismatch{
-			problem: fmt.Sprintf("its device memory takes %s of this host's memory while it is saved, and %s are available", size(need), size(available)),
+			problem: fmt.Sprintf("%s this host's memory while it is saved, and %s are available", takes, size(available)),
 			hint:    "make room on this host",
 		})
 	}
@@ -40,7 +41,7 @@ func hostMemory(s subject) (found []mismatch, err error) {
 		}
 		if group != "" && room < need {
 			found = append(found, mismatch{
-				problem: fmt.Sprintf("its device memory takes %s of memory while it is saved, and the memory limit of its cgroup %s leaves %s", size(need), group, size(room)),
+				problem: fmt.Sprintf("%s memory while it is saved, and the limit of its cgroup %s leaves %s", takes, group, size(room)),
 				hint:    "raise the container's memory limit by the size of its device memory",
 			})
 		}
