@@ -51,15 +51,10 @@ func open(ctx context.Context, s settings, gpus bool) (*bench, error) {
 	if b.registry, err = b.lab.Registry(ctx, "registry", lab.RegistryOptions{}); err != nil {
 		return b, err
 	}
-	if gpus {
-		if err := b.generate(ctx); err != nil {
-			return b, err
-		}
-	}
 	if err := b.boot(ctx); err != nil {
 		return b, err
 	}
-	if gpus {
+	if gpus && len(b.machine.GPUs) > 0 {
 		if err := b.settle(ctx); err != nil {
 			return b, err
 		}

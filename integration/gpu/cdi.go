@@ -7,25 +7,42 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // generate has nvidia-ctk describe this machine's GPUs. Its hooks are run by runc when a container is made.
-func (b *bench) generate(ctx context.Context) error {
+func (b *bench) generate(ctx context.Context) ([]byte, error) {
 	file, err := os.CreateTemp("", "cryo-gpu-*.json")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	file.Close()
 	defer os.Remove(file.Name())
 	r := command(ctx, b.lab.Tool("nvidia-ctk"), "cdi", "generate", "--format", "json", "--output", file.Name(),
 		"--nvidia-cdi-hook-path", b.lab.Tool("nvidia-cdi-hook"))
 	if r.Err() != nil {
-		return r.Err()
+		return nil, r.Err()
 	}
-	b.cdi, err = os.ReadFile(file.Name())
-	return err
+	return os.ReadFile(file.Name())
+}
+
+// nodes is a CDI specification of device nodes alone.
+func (b *bench) nodes() ([]byte, error) {
+	type object = map[string]any
+	node := func(name string) object { return object{"path": "/dev/" + name} }
+	var common, devices []object
+	for _, name := range []string{"nvidiactl", "nvidia-uvm", "nvidia-uvm-tools"} {
+		if exists("/dev/" + name) {
+			common = append(common, node(name))
+		}
+	}
+	for i, g := range b.machine.GPUs {
+		edits := object{"deviceNodes": []object{node(fmt.Sprintf("nvidia%d", g.Minor))}}
+		devices = append(devices, object{"name": fmt.Sprint(i), "containerEdits": edits})
+	}
+	return json.Marshal(object{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices, "containerEdits": object{"deviceNodes": common}})
 }
 
 // putCDI gives a host its CDI specification. Hosts have a /run of their own, and so /var/run/cdi.
@@ -47,48 +64,62 @@ func (b *bench) putCDI(h *lab.Host) error {
 // make directories; what they would make is there. So if the specification as it is does not do, it is tried with less, and
 // the report says with how much.
 func (b *bench) settle(ctx context.Context) error {
+	all := func(string) bool { return true }
+	none := func(string) bool { return false }
 	attempts := []struct {
 		name string
-		keep func(hook string) bool
-		drop bool // all mounts: /usr has what they would bring
+		spec func(whole []byte) ([]byte, error)
 	}{
-		{"as nvidia-ctk made it", func(string) bool { return true }, false},
-		{"without the create-symlinks hook", func(hook string) bool { return hook != "create-symlinks" }, false},
-		{"without hooks", func(string) bool { return false }, false},
-		{"without hooks and mounts", func(string) bool { return false }, true},
+		{"as nvidia-ctk made it", func(w []byte) ([]byte, error) { return reduce(w, all, false) }},
+		{"without the create-symlinks hook", func(w []byte) ([]byte, error) {
+			return reduce(w, func(hook string) bool { return hook != "create-symlinks" }, false)
+		}},
+		{"without hooks", func(w []byte) ([]byte, error) { return reduce(w, none, false) }},
+		{"without hooks and mounts: /usr has what they would bring", func(w []byte) ([]byte, error) { return reduce(w, none, true) }},
+		{"none of nvidia-ctk's, but device nodes alone", func([]byte) ([]byte, error) { return b.nodes() }},
 	}
-	whole := b.cdi
-	var last error
+	whole, err := b.generate(ctx)
+	if err != nil {
+		b.machine.CDIRefused = append(b.machine.CDIRefused, err.Error())
+		attempts = attempts[len(attempts)-1:]
+	}
 	for i, attempt := range attempts {
-		var err error
-		if b.cdi, err = reduce(whole, attempt.keep, attempt.drop); err != nil {
+		if b.cdi, err = attempt.spec(whole); err != nil {
 			return err
 		}
-		for _, h := range []*lab.Host{b.a, b.b} {
-			if err := b.putCDI(h); err != nil {
-				return err
-			}
-		}
-		devices := make([]int, len(b.machine.GPUs))
-		for i := range devices {
-			devices[i] = i
-		}
-		id := fmt.Sprintf("probe-%d", i)
-		args := append([]string{"run", "--rm", "--runtime", runtimeName}, b.flags(devices)...)
-		r := b.a.Ctr(ctx, append(args, b.image, id, "/gpu/app", "--probe")...)
-		if r.Code == 0 && strings.Contains(r.Stdout, fmt.Sprintf("devices %d", len(devices))) {
+		if err = b.probe(ctx, fmt.Sprintf("probe-%d", i)); err == nil {
 			b.machine.CDI = attempt.name
 			return nil
 		}
-		last = fmt.Errorf("%s: exit status %d: %s", attempt.name, r.Code, strings.TrimSpace(r.Stdout+r.Stderr))
-		b.machine.CDIRefused = append(b.machine.CDIRefused, last.Error())
-		b.a.Ctr(ctx, "tasks", "delete", "--force", id)
-		b.a.Ctr(ctx, "containers", "delete", id)
+		b.machine.CDIRefused = append(b.machine.CDIRefused, fmt.Sprintf("%s: %s", attempt.name, err))
 		if ctx.Err() != nil {
 			break
 		}
 	}
-	return fmt.Errorf("start a container with GPUs: %w", last)
+	return fmt.Errorf("start a container with GPUs: %w", err)
+}
+
+// probe starts a container with all GPUs, which counts them.
+func (b *bench) probe(ctx context.Context, id string) error {
+	for _, h := range []*lab.Host{b.a, b.b} {
+		if err := b.putCDI(h); err != nil {
+			return err
+		}
+	}
+	devices := make([]int, len(b.machine.GPUs))
+	for i := range devices {
+		devices[i] = i
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	args := append([]string{"run", "--rm", "--runtime", runtimeName}, b.flags(devices)...)
+	r := b.a.Ctr(ctx, append(args, b.image, id, "/gpu/app", "--probe")...)
+	if r.Code == 0 && strings.Contains(r.Stdout, fmt.Sprintf("devices %d", len(devices))) {
+		return nil
+	}
+	b.a.Ctr(ctx, "tasks", "delete", "--force", id)
+	b.a.Ctr(ctx, "containers", "delete", id)
+	return fmt.Errorf("exit status %d: %s", r.Code, strings.TrimSpace(r.Stdout+r.Stderr))
 }
 
 // reduce takes hooks and mounts out of a CDI specification. Source: CDI, SPEC.md.

@@ -89,6 +89,9 @@ func (p *report) head(b *bytes.Buffer) {
 	row(b, "system", fmt.Sprintf("%s, Linux %s, %d cores, %d GiB", m.System, m.Kernel, m.Cores, m.Memory>>30))
 	row(b, "images, snapshots and registry on", m.Store)
 	row(b, "CDI specification of nvidia-ctk used", m.CDI)
+	for _, refused := range m.CDIRefused {
+		row(b, "CDI specification refused", short(refused))
+	}
 	var names []string
 	for name := range m.Versions {
 		names = append(names, name)

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestMedian(t *testing.T) {
+	for _, test := range []struct {
+		times []float64
+		want  float64
+		ok    bool
+	}{{nil, 0, false}, {[]float64{3}, 3, true}, {[]float64{5, 1, 3}, 3, true}, {[]float64{4, 1, 3, 2}, 2.5, true}} {
+		if got, ok := median(test.times); got != test.want || ok != test.ok {
+			t.Errorf("median(%v) = %v, %v", test.times, got, ok)
+		}
+	}
+}
+
+// TestOverhead makes the table of a measured case by hand.
+func TestOverhead(t *testing.T) {
+	r := &result{Case: "plain-1", About: "a case", Verdict: passed, Times: map[string][]float64{
+		"live.freeze": {2.02, 2.06}, "live.lock": {0.01}, "live.save": {0.8}, "live.dump": {0.7}, "live.rootfs": {0.01}, "live.load": {0.5},
+		"hand.lock": {0.01}, "hand.checkpoint": {0.79}, "hand.dump": {0.7}, "hand.restore": {0.48}, "hand.unlock": {0.02}, "restore": {1},
+	}}
+	text := string((&report{Results: []*result{r}}).markdown())
+	for _, want := range []string{
+		"| **frozen altogether** | **2.04** | **2.00** |  |", "| **cryo's overhead** | **+2.0 %** |  |  |",
+		"| driver: host to device, unlock | 0.50 | 0.50 |  |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestMerge keeps what was run over what was skipped, and the later of two runs.
+func TestMerge(t *testing.T) {
+	dir := t.TempDir()
+	var paths []string
+	for i, results := range [][]*result{
+		{{Case: "a", About: "a", Verdict: failed}, {Case: "b", About: "b", Verdict: passed}},
+		{{Case: "a", About: "a", Verdict: passed}, {Case: "b", About: "b", Verdict: skipped}, {Case: "c", About: "c", Verdict: skipped}},
+	} {
+		one := filepath.Join(dir, string(rune('1'+i)))
+		if err := os.Mkdir(one, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := (&report{Results: results}).write(one); err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, filepath.Join(one, "results.json"))
+	}
+	if err := mergeReports(dir, paths); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "results.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| a | a | passed | 0 s |", "| b | b | passed | 0 s |", "| c | c | skipped | 0 s |"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
