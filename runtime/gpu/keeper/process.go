@@ -124,7 +124,9 @@ func (p *process) died() error {
 		<-p.ended
 	}
 	how := "exit status 0"
-	if p.err != nil {
+	if errors.Is(p.err, syscall.ECHILD) {
+		how = "status unknown" // a shim reaps all children, and may be faster
+	} else if p.err != nil {
 		how = p.err.Error()
 	}
 	return &DiedError{How: how, Last: p.last.String()}
