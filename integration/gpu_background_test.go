@@ -2,7 +2,10 @@ package integration
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -131,4 +134,29 @@ func keepers(t *testing.T, h *lab.Host) (n int) {
 		}
 	}
 	return n
+}
+
+// restoring tells whether CRIU restores on a host: it is asked for its version before.
+func restoring(t *testing.T, h *lab.Host) func() bool {
+	return func() bool {
+		for _, p := range processes(t, h) {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+			if p.command == "criu" && !strings.Contains(string(line), "--version") {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// quietly takes warnings out of a result: the hosts' drivers are not of the same version.
+func quietly(r lab.Result) lab.Result {
+	var kept strings.Builder
+	for line := range strings.Lines(r.Stderr) {
+		if !strings.HasPrefix(line, "warning: ") {
+			kept.WriteString(line)
+		}
+	}
+	r.Stderr = kept.String()
+	return r
 }
