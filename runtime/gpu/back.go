@@ -22,6 +22,7 @@ const (
 var (
 	pause    = time.Second
 	patience = 30 * time.Second
+	moment   = 200 * time.Millisecond // after a keeper has died: the driver may be about to begin what it was asked
 )
 
 // notYet says that a process could not be brought back, is as it was, and may be brought back later.
@@ -36,14 +37,14 @@ func (e notYet) Unwrap() error { return e.error }
 // device has no room for it.
 func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair) error {
 	ctx = context.WithoutCancel(ctx)
-	died := 0
-	for start := time.Now(); ; time.Sleep(pause) {
+	died, wait := 0, pause
+	for start := time.Now(); ; time.Sleep(wait) {
 		err := bringBackOnce(ctx, l, host, all, pairs)
 		var loss *checkpoint.LossError
 		var later notYet
 		switch {
 		case err == nil && l.doubt:
-			l.doubt = false
+			l.doubt, wait = false, moment
 			continue // they run; see whether they do so still
 		case err == nil:
 			return nil
@@ -53,9 +54,11 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 			if time.Since(start) >= patience {
 				return err
 			}
+			wait = pause
 		default: // the keeper's own
 			started := l.open != nil
 			l.drop()
+			wait = moment
 			if died++; died == keepers && started {
 				return &checkpoint.LossError{Err: err}
 			} else if died == keepers {

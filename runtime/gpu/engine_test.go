@@ -15,10 +15,10 @@ import (
 // hasten makes waits short for a test.
 func hasten(t *testing.T) {
 	t.Helper()
-	beforePause, beforePatience, beforeAsk, beforeStart, beforeSlowest := pause, patience, askTime, startTime, slowest
-	pause, patience, askTime, startTime, slowest = time.Millisecond, 20*time.Millisecond, 60*time.Millisecond, time.Second, 1<<50
+	beforePause, beforeMoment, beforePatience, beforeAsk, beforeStart, beforeSlowest := pause, moment, patience, askTime, startTime, slowest
+	pause, moment, patience, askTime, startTime, slowest = time.Millisecond, time.Millisecond, 20*time.Millisecond, 60*time.Millisecond, time.Second, 1<<50
 	t.Cleanup(func() {
-		pause, patience, askTime, startTime, slowest = beforePause, beforePatience, beforeAsk, beforeStart, beforeSlowest
+		pause, moment, patience, askTime, startTime, slowest = beforePause, beforeMoment, beforePatience, beforeAsk, beforeStart, beforeSlowest
 	})
 }
 
@@ -168,7 +168,7 @@ func TestEveryFailure(t *testing.T) {
 // TestLate: what a dead keeper had asked for comes about after all seems well.
 func TestLate(t *testing.T) {
 	hasten(t)
-	pause = 20 * time.Millisecond
+	moment = 20 * time.Millisecond
 	for _, step := range []string{"lock 101", "lock 102"} {
 		w := newWorld(t, 101, 102)
 		w.fail, w.how = step, "die late"
