@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,22 +61,23 @@ func (b *bench) putCDI(h *lab.Host) error {
 	return nil
 }
 
-// settle starts a container with all GPUs. Containers see this machine's /usr read-only, where hooks cannot make links and mounts cannot
-// make directories; what they would make is there. So if the specification as it is does not do, it is tried with less, and
-// the report says with how much.
+// settle finds out how much of the CDI specification can be used here. Containers see this machine's /usr read-only, where hooks cannot
+// make links and mounts cannot make directories; what they would make is there. So if the specification as it is does not do, it is
+// tried with less, and the report says with how much.
 func (b *bench) settle(ctx context.Context) error {
-	all := func(string) bool { return true }
-	none := func(string) bool { return false }
+	without := func(dropMounts bool, hooks ...string) func([]byte) ([]byte, error) {
+		keep := func(hook string) bool { return !slices.Contains(hooks, hook) && !slices.Contains(hooks, "all") }
+		return func(whole []byte) ([]byte, error) { return reduce(whole, keep, dropMounts) }
+	}
 	attempts := []struct {
 		name string
 		spec func(whole []byte) ([]byte, error)
 	}{
-		{"as nvidia-ctk made it", func(w []byte) ([]byte, error) { return reduce(w, all, false) }},
-		{"without the create-symlinks hook", func(w []byte) ([]byte, error) {
-			return reduce(w, func(hook string) bool { return hook != "create-symlinks" }, false)
-		}},
-		{"without hooks", func(w []byte) ([]byte, error) { return reduce(w, none, false) }},
-		{"without hooks and mounts: /usr has what they would bring", func(w []byte) ([]byte, error) { return reduce(w, none, true) }},
+		{"as nvidia-ctk made it", without(false)},
+		{"without the hook create-symlinks", without(false, "create-symlinks")},
+		{"without the hooks create-symlinks and disable-device-node-modification", without(false, "create-symlinks", "disable-device-node-modification")},
+		{"without hooks", without(false, "all")},
+		{"without hooks and mounts: /usr has what they would bring", without(true, "all")},
 		{"none of nvidia-ctk's, but device nodes alone", func([]byte) ([]byte, error) { return b.nodes() }},
 	}
 	whole, err := b.generate(ctx)
@@ -91,6 +93,7 @@ func (b *bench) settle(ctx context.Context) error {
 			b.machine.CDI = attempt.name
 			return nil
 		}
+		fmt.Printf("CDI specification %s: %s\n", attempt.name, err)
 		b.machine.CDIRefused = append(b.machine.CDIRefused, fmt.Sprintf("%s: %s", attempt.name, err))
 		if ctx.Err() != nil {
 			break
@@ -99,7 +102,7 @@ func (b *bench) settle(ctx context.Context) error {
 	return fmt.Errorf("start a container with GPUs: %w", err)
 }
 
-// probe starts a container with all GPUs, which counts them.
+// probe starts a container with all GPUs, which counts them, and takes one with the first to the other host.
 func (b *bench) probe(ctx context.Context, id string) error {
 	for _, h := range []*lab.Host{b.a, b.b} {
 		if err := b.putCDI(h); err != nil {
@@ -112,14 +115,14 @@ func (b *bench) probe(ctx context.Context, id string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	c := b.container(id, "/gpu/app", "--gib", "0.125")
+	defer b.clear(ctx, c)
 	args := append([]string{"run", "--rm", "--runtime", runtimeName}, b.flags(devices)...)
 	r := b.a.Ctr(ctx, append(args, b.image, id, "/gpu/app", "--probe")...)
-	if r.Code == 0 && strings.Contains(r.Stdout, fmt.Sprintf("devices %d", len(devices))) {
-		return nil
+	if r.Code != 0 || !strings.Contains(r.Stdout, fmt.Sprintf("devices %d", len(devices))) {
+		return fmt.Errorf("start a container: exit status %d: %s", r.Code, strings.TrimSpace(r.Stdout+r.Stderr))
 	}
-	b.a.Ctr(ctx, "tasks", "delete", "--force", id)
-	b.a.Ctr(ctx, "containers", "delete", id)
-	return fmt.Errorf("exit status %d: %s", r.Code, strings.TrimSpace(r.Stdout+r.Stderr))
+	return b.journey(ctx, &result{Case: id, Times: map[string][]float64{}}, c, route{})
 }
 
 // reduce takes hooks and mounts out of a CDI specification. Source: CDI, SPEC.md.

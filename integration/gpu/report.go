@@ -89,6 +89,9 @@ func (p *report) head(b *bytes.Buffer) {
 	row(b, "system", fmt.Sprintf("%s, Linux %s, %d cores, %d GiB", m.System, m.Kernel, m.Cores, m.Memory>>30))
 	row(b, "images, snapshots and registry on", m.Store)
 	row(b, "CDI specification of nvidia-ctk used", m.CDI)
+	if m.Warning != "" {
+		row(b, "warning", m.Warning)
+	}
 	for _, refused := range m.CDIRefused {
 		row(b, "CDI specification refused", short(refused))
 	}
