@@ -68,6 +68,13 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		facts, err := e.facts(ctx, silent)
+		var quiet *SilentError
+		if errors.As(err, &quiet) && round < rounds {
+			if err := wait(ctx, moment); err != nil { // it may be starting
+				return s, err
+			}
+			continue
+		}
 		if err != nil || len(fresh) == 0 {
 			return s, err
 		}
@@ -140,4 +147,13 @@ func (e *Engine) Release() { e.line.hangUp(context.Background()) }
 // back lets all that are held go on with what they had.
 func (e *Engine) back(ctx context.Context) error {
 	return bringBack(ctx, &e.line, e.host(), e.held, nil)
+}
+
+func wait(ctx context.Context, d time.Duration) error {
+	select {
+	case <-time.After(d):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

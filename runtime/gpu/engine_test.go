@@ -252,6 +252,7 @@ func TestStartedMeanwhile(t *testing.T) {
 
 // TestSilent: a process that has something on a GPU is never passed over.
 func TestSilent(t *testing.T) {
+	hasten(t)
 	for _, pids := range [][]int{{101}, {101, 102}} {
 		w := newWorld(t, pids...)
 		w.states[101] = keeper.None
@@ -276,6 +277,29 @@ func TestHeldByOthers(t *testing.T) {
 			t.Errorf("%s: %v, and now %s", s, err, w.states[101])
 		}
 	}
+}
+
+// TestSilentAtFirst: a process that is just starting is asked for again.
+func TestSilentAtFirst(t *testing.T) {
+	hasten(t)
+	w := newWorld(t, 101, 102)
+	w.states[101] = keeper.None
+	e := w.engine()
+	pids := e.PIDs
+	asked := 0
+	e.PIDs = func(ctx context.Context) ([]int, error) {
+		if asked++; asked == 3 {
+			w.states[101] = keeper.Running
+		}
+		return pids(ctx)
+	}
+	if _, err := e.Save(t.Context()); err != nil || w.states[101] != keeper.Checkpointed || w.states[102] != keeper.Checkpointed {
+		t.Fatal(err, w.states)
+	}
+	if err := e.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.settled()
 }
 
 // TestRefused: nothing at all is done to processes that a rule speaks against.
