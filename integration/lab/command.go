@@ -38,8 +38,9 @@ const enter = `while read -r procs; do echo $$ >"$procs"; done <"$1"; shift; exe
 // Command prepares a program to run on the host: in its namespaces, with its environment, in directory /. The process
 // becomes the program itself, so that signals reach it.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	all := append([]string{"--target", strconv.Itoa(h.Pid()), "--mount", "--cgroup", "--net", "--", "sh", "-c", enter, "sh", "/run/cgroups", name}, args...)
-	c := exec.CommandContext(ctx, "nsenter", all...)
+	// Where cgroup v2 is mounted with nsdelegate, no process of outside can be made a member from inside of the namespace.
+	all := append([]string{"-c", enter, "sh", h.memberships(), "nsenter", "--target", strconv.Itoa(h.Pid()), "--mount", "--cgroup", "--net", "--", name}, args...)
+	c := exec.CommandContext(ctx, "sh", all...)
 	c.Dir = "/"
 	c.Env = h.Env()
 	c.WaitDelay = 5 * time.Second
@@ -117,9 +118,9 @@ func Finish(c *exec.Cmd) Result {
 
 // describe is a command line without the way into the host.
 func describe(args []string) string {
-	for i, arg := range args {
-		if arg == enter {
-			return strings.Join(args[i+3:], " ")
+	if slices.Contains(args, enter) {
+		if i := slices.Index(args, "--"); i >= 0 {
+			args = args[i+1:]
 		}
 	}
 	return strings.Join(args, " ")

@@ -130,8 +130,18 @@ func (h *Host) makeNamespaces() error {
 	if line, _ := bufio.NewReader(stdout).ReadString('\n'); line != "ready\n" {
 		return fmt.Errorf("make namespaces: %w: %s", errors.Join(h.init.Process.Kill(), h.init.Wait()), stderr.String())
 	}
+	var list strings.Builder
+	for _, hi := range all {
+		fmt.Fprintln(&list, filepath.Join(hi.mount, cgroup, "daemon/cgroup.procs"))
+	}
+	if err := os.WriteFile(h.memberships(), []byte(list.String()), 0o600); err != nil {
+		return fmt.Errorf("write list of cgroups: %w", err)
+	}
 	return nil
 }
+
+// memberships is a file with the cgroup.procs of the host's programs.
+func (h *Host) memberships() string { return filepath.Join(h.Dir, "cgroups") }
 
 // plug connects the host to the bridge.
 func (h *Host) plug(ctx context.Context) error {

@@ -58,8 +58,7 @@ settle)
 			fi
 		done
 		echo $$ >"$point/daemon/cgroup.procs"
-		echo "$point/daemon/cgroup.procs"
-	done >/run/cgroups
+	done
 	ip link set lo up
 	echo ready
 	exec sleep infinity
