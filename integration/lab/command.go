@@ -33,7 +33,7 @@ func (r Result) Err() error {
 
 // enter makes a process a member of the cgroups listed in its first argument, so that nothing outlives host and lab,
 // and turns it into the program that follows.
-const enter = `while read -r procs; do echo $$ >"$procs"; done <"$1"; shift; exec "$@"`
+const enter = `while read -r procs; do echo $$ >"$procs" || exit 125; done <"$1"; shift; exec "$@"`
 
 // Command prepares a program to run on the host: in its namespaces, with its environment, in directory /. The process
 // becomes the program itself, so that signals reach it.
