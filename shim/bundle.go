@@ -20,6 +20,8 @@ const (
 	criuFile  = "criu.conf"  // CRIU's options, written anew before each dump and restore
 	ownedFile = "cryo-owned" // names the directory that is the shim's to remove
 	dumpFile  = "cryo-dump"  // names CRIU's work directory while a dump is under way
+
+	restoreFile = "cryo-restore" // names CRIU's work directory while a restore is under way
 )
 
 // bundle is what of a container's bundle matters to a checkpoint.
@@ -125,22 +127,27 @@ func removeOwned(bundle string) error {
 
 // dumps writes down that a dump with CRIU's work directory work is under way, so that `delete` can end it for a dead
 // shim; done takes that back.
-func (b bundle) dumps(work string) (done func(), err error) {
-	path := filepath.Join(b.dir, dumpFile)
+func (b bundle) dumps(work string) (done func(), err error) { return b.begin(dumpFile, work) }
+
+// restores writes down that a restore is under way.
+func (b bundle) restores(work string) (done func(), err error) { return b.begin(restoreFile, work) }
+
+func (b bundle) begin(file, work string) (done func(), err error) {
+	path := filepath.Join(b.dir, file)
 	if err := os.WriteFile(path, []byte(work), 0o600); err != nil {
-		return nil, fmt.Errorf("write down the dump: %w", err)
+		return nil, fmt.Errorf("write down what is under way: %w", err)
 	}
 	return func() { _ = os.Remove(path) }, nil
 }
 
-// endDump ends the dump that was written down in the bundle, if any.
-func endDump(bundle string) error {
-	work, err := os.ReadFile(filepath.Join(bundle, dumpFile))
+// endBegun ends CRIU where the file written down in the bundle says that it is at work, and tells whether it does.
+func endBegun(bundle, file string) (bool, error) {
+	work, err := os.ReadFile(filepath.Join(bundle, file))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
-	return runc.EndDump(string(work))
+	return true, runc.EndDump(string(work))
 }

@@ -2,7 +2,10 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"strings"
 	"sync"
 
 	"github.com/containerd/cgroups/v3"
@@ -12,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oom"
 	oomv1 "github.com/containerd/containerd/v2/pkg/oom/v1"
 	oomv2 "github.com/containerd/containerd/v2/pkg/oom/v2"
+	"golang.org/x/sys/unix"
 )
 
 // cgroupHandle is a cgroup1.Cgroup or a *cgroup2.Manager.
@@ -45,6 +49,45 @@ func loadCgroup(pid int) (cgroupHandle, error) {
 		return cgroupHandle{}, fmt.Errorf("load the cgroup of process %d: %w", pid, err)
 	}
 	return cgroupHandle{cg}, nil
+}
+
+// removeCgroup ends what is left in the cgroup that a bundle names, and removes it. Those that systemd manages it removes.
+func removeCgroup(dir string) error {
+	spec, err := bundle{dir: dir}.spec()
+	if err != nil {
+		return err
+	}
+	if spec.Linux == nil || !strings.HasPrefix(spec.Linux.CgroupsPath, "/") {
+		return nil
+	}
+	path := spec.Linux.CgroupsPath
+	if cgroups.Mode() == cgroups.Unified {
+		m, err := cgroup2.Load(path)
+		if err != nil {
+			return fmt.Errorf("load cgroup %s: %w", path, err)
+		}
+		if err := m.Kill(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("end cgroup %s: %w", path, err)
+		}
+		return m.Delete()
+	}
+	cg, err := cgroup1.Load(cgroup1.StaticPath(path))
+	if errors.Is(err, cgroup1.ErrCgroupDeleted) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("load cgroup %s: %w", path, err)
+	}
+	for _, sub := range cg.Subsystems() {
+		processes, err := cg.Processes(sub.Name(), true)
+		if err != nil {
+			continue // there is no such directory
+		}
+		for _, p := range processes {
+			_ = unix.Kill(p.Pid, unix.SIGKILL)
+		}
+	}
+	return cg.Delete()
 }
 
 // stats reads the cgroup's counters in the form containerd's metrics have.

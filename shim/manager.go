@@ -24,25 +24,41 @@ type shimManager struct {
 func newManager() shim.Shim { return shimManager{manager.NewShimManager(Name)} }
 
 // Stop cleans up after a shim that died. A dump it had under way is ended, and what it froze for it is thawed first,
-// since a frozen process cannot be ended on cgroup v1.
+// since a frozen process cannot be ended on cgroup v1. Of a restore it had under way nothing is left.
 func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
 		return shim.StopStatus{}, err
 	}
 	bundle := filepath.Join(filepath.Dir(cwd), id)
-	if err := endDump(bundle); err != nil {
+	if _, err := endBegun(bundle, dumpFile); err != nil {
 		log.G(ctx).WithError(err).Warn("end the dump of a dead shim")
+	}
+	restoring, err := endBegun(bundle, restoreFile)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("end the restore of a dead shim")
 	}
 	if c, err := containerOf(ctx, bundle, id); err != nil {
 		log.G(ctx).WithError(err).Warn("find the container's runtime options")
-	} else if err := c.Thaw(ctx); err != nil {
-		log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
+	} else {
+		if err := c.Thaw(ctx); err != nil {
+			log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
+		}
+		if restoring {
+			if err := c.SweepRestore(); err != nil {
+				log.G(ctx).WithError(err).Warn("remove what the restore of a dead shim has left")
+			}
+		}
 	}
 	if err := removeSockets(ctx, bundle, id); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
 	}
 	status, err := m.Shim.Stop(ctx, id)
+	if restoring {
+		if err := removeCgroup(bundle); err != nil {
+			log.G(ctx).WithError(err).Warn("remove the cgroup that the restore of a dead shim has left")
+		}
+	}
 	if err := removeOwned(bundle); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
 	}

@@ -96,6 +96,11 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
+	done, err := c.bundle.restores(c.work)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
 	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
 	if err != nil {
