@@ -57,6 +57,13 @@ func TestGPUFailure(t *testing.T) {
 			}
 		}
 	}
+	// A process that is starting has no state for a moment, so it is asked for again: this one never has.
+	eachProcess(t, "state, always", func(t *testing.T, n int) {
+		order(t, a, fmt.Sprintf("state %d error 999 always", n))
+		refused(t, a, codeAborted, "does not tell its state", "checkpoint", id, ref, "--leave-running")
+		order(t, a)
+		unharmed(t, a, id, before)
+	})
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
 	unharmed(t, a, id, before)
 }

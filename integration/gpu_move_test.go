@@ -10,7 +10,7 @@ import (
 )
 
 // TestGPUMove takes a snapshot of one container after another on a host, and restores it on the other, whose GPUs have other
-// UUIDs and whose device nodes have other numbers; from there it goes back by a second snapshot. In order means by device nodes,
+// UUIDs and whose device nodes have other numbers; from there some go back by a second snapshot. In order means by device nodes,
 // which the second host has the other way round.
 func TestGPUMove(t *testing.T) {
 	a, b := gpuPair(t)
@@ -41,7 +41,9 @@ func TestGPUMove(t *testing.T) {
 			if n := keepers(t, b); n != 0 {
 				t.Errorf("%d keepers run after the restore", n)
 			}
-
+			if test.restore != nil && test.args == nil && !strings.HasPrefix(test.name, "plain") {
+				return
+			}
 			back := shared.registry.Reference("gpu/" + id + "-back:1")
 			forget(t, a, back)
 			forget(t, b, back)
@@ -130,7 +132,7 @@ func stockGPU(t *testing.T, flags []string, args ...string) (id, ref string, bef
 	unharmed(t, a, id, before)
 	remove(t.Context(), a, id)
 	archive := filepath.Join(t.TempDir(), "checkpoint.tar")
-	must(t, a.Ctr(t.Context(), "images", "export", "--skip-manifest-json", archive, ref))
+	must(t, a.Ctr(t.Context(), "images", "export", "--local", "--skip-manifest-json", archive, ref)) // not by a stream, which ctr may leave before its end
 	must(t, b.Ctr(t.Context(), "images", "import", "--no-unpack", archive))
 	return id, ref, before
 }

@@ -82,7 +82,12 @@ func TestGPURestoreKilled(t *testing.T) {
 		case victim != "client":
 			refusal(t, quietly(r), codeAborted, "")
 		}
-		wantTrace(t, b, traced)
+		var except []string
+		if victim == "shim" {
+			// Where the command deletes the task before containerd has noticed, the sockets stay until the next of this name.
+			except = []string{"file " + b.Dir + "/run/containerd/s/"}
+		}
+		wantTrace(t, b, traced, except...)
 		if t.Failed() {
 			t.Fatalf("exit code %d: %s", r.Code, r.Stderr)
 		}
