@@ -80,6 +80,9 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.bringGPUs(b, record); err != nil {
 		return c, err
 	}
+	if err := b.followLinks(); err != nil {
+		return c, err
+	}
 	if err := c.findGPUs(); err != nil {
 		return c, err
 	}
