@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -124,6 +125,9 @@ func (b *bench) tidy(ctx context.Context, r *result) error {
 	return errors.Join(append(errs, err)...)
 }
 
+// closeTime bounds how long the lab may take to end. What is left then is ended by its reaper.
+const closeTime = 45 * time.Second
+
 // close ends everything, and keeps the hosts' logs.
 func (b *bench) close() error {
 	if b.lab == nil {
@@ -141,7 +145,14 @@ func (b *bench) close() error {
 			return err
 		}
 	}
-	return b.lab.Close()
+	closed := make(chan error, 1)
+	go func() { closed <- b.lab.Close() }()
+	select {
+	case err := <-closed:
+		return err
+	case <-time.After(closeTime):
+		return fmt.Errorf("the lab did not end within %s", closeTime)
+	}
 }
 
 // evidence is the ends of all logs there are; those of a case are kept under its name as well.

@@ -33,18 +33,18 @@ func cases(s settings) []testCase {
 		}
 	}
 	all = append(all,
-		testCase{"libraries", "CUDA graphs, streams and events, cuBLAS, cuDNN and cuFFT under PyTorch, one verdict each", 1, 60, 8, python("torch_libraries.py")},
-		testCase{"training", "PyTorch trains; its losses are those of an undisturbed run, step for step", 1, 110, 8, runTraining},
-		testCase{"several", "three processes share a GPU: refused, and taken with --force gpu-several", 1, 60, 8, runSeveral},
-		testCase{"managed", "managed memory: refused, unharmed", 1, 20, 4, runManaged},
-		testCase{"long", "a kernel that runs past the deadline: refused by name, unharmed, and taken with a longer one", 1, 45, 4, runLong},
-		testCase{"interrupt", "kernels of a minute that may be interrupted: locked within a second, right in the end", 1, 110, 4, runInterrupt},
-		testCase{"stock", "ctr containers checkpoint and restore, without cryo's command", 1, 50, 4, runStock},
-		testCase{"kill", "cryo, its keeper and CRIU killed at work: the container runs on", 1, 120, 24, runKill},
-		testCase{"triton", "kernels of Triton", 1, 60, 8, python("triton_kernels.py")},
-		testCase{"cupy", "arrays and kernels of CuPy", 1, 50, 8, python("cupy_arrays.py")},
-		testCase{"jax", "functions of JAX", 1, 60, 12, python("jax_functions.py")},
-		testCase{"inference", "a language model of 8 billion parameters under PyTorch: the same tokens", 1, 180, 56, runInference},
+		testCase{"libraries", "CUDA graphs, streams and events, cuBLAS, cuDNN and cuFFT under PyTorch, one verdict each", 1, 30, 8, python("torch_libraries.py")},
+		testCase{"training", "PyTorch trains; its losses are those of an undisturbed run, step for step", 1, 60, 8, runTraining},
+		testCase{"several", "three processes share a GPU: refused, and taken with --force gpu-several", 1, 25, 8, runSeveral},
+		testCase{"managed", "managed memory: refused, unharmed", 1, 10, 4, runManaged},
+		testCase{"long", "a kernel that runs past the deadline: refused by name, unharmed, and taken with a longer one", 1, 35, 4, runLong},
+		testCase{"interrupt", "kernels of a minute that may be interrupted: locked within a second, right in the end", 1, 120, 4, runInterrupt},
+		testCase{"stock", "ctr containers checkpoint and restore, without cryo's command", 1, 15, 4, runStock},
+		testCase{"kill", "cryo, its keeper and CRIU killed at work: the container runs on", 1, 60, 24, runKill},
+		testCase{"triton", "kernels of Triton", 1, 25, 8, python("triton_kernels.py")},
+		testCase{"cupy", "arrays and kernels of CuPy", 1, 25, 8, python("cupy_arrays.py")},
+		testCase{"jax", "functions of JAX", 1, 30, 12, python("jax_functions.py")},
+		testCase{"inference", "a language model of 8 billion parameters under PyTorch: the same tokens", 1, 110, 56, runInference},
 		testCase{"other-gpu", "restored onto the other GPU, and back", 2, 70, 8, runOtherGPU},
 		testCase{"two-gpus", "one process with two GPUs that copies between them: refused, unharmed", 2, 40, 8, runTwoGPUs},
 		testCase{"nccl-default", "two ranks of NCCL with its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},
@@ -65,6 +65,7 @@ func sized(size, live int) []testCase {
 	}
 	leave := size <= live
 	seconds := func(base, each int) int { return base + each*size }
+	each := 3 + 7*rounds/2 // of the measured one
 	measure := func(ctx context.Context, b *bench, r *result) error {
 		return b.measure(ctx, r, b.allocation(r, "plain", size, pattern), rounds, leave)
 	}
@@ -76,10 +77,10 @@ func sized(size, live int) []testCase {
 	bare := func(ctx context.Context, b *bench, r *result) error { return b.process(ctx, r, size, pattern) }
 	name := func(mode string) string { return fmt.Sprintf("%s-%d", mode, size) }
 	return []testCase{
-		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB, every byte; measured beside the bare calls on the same process", size), 1, seconds(50, 9), memory, measure},
-		{name("async"), fmt.Sprintf("cudaMallocAsync's pool, %d GiB, every byte", size), 1, seconds(20, 5), memory, plain("async")},
-		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory, every byte", size), 1, seconds(20, 6), memory + 4, plain("pinned")},
-		{name("bare"), fmt.Sprintf("driver calls, criu and tar by hand on a process outside of containers, %d GiB", size), 1, seconds(15, 3), 2*size + 8, bare},
+		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB, every byte; measured beside the bare calls on the same process", size), 1, seconds(20, each), memory, measure},
+		{name("async"), fmt.Sprintf("cudaMallocAsync's pool, %d GiB, every byte", size), 1, seconds(10, 5), memory, plain("async")},
+		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory, every byte", size), 1, seconds(10, 6), memory + 4, plain("pinned")},
+		{name("bare"), fmt.Sprintf("driver calls, criu and tar by hand on a process outside of containers, %d GiB", size), 1, seconds(10, 3), 2*size + 8, bare},
 	}
 }
 

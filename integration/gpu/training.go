@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -20,13 +21,20 @@ func runTraining(ctx context.Context, b *bench, r *result) error {
 	if err := c.start(ctx); err != nil {
 		return err
 	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	const each = 100 // steps between two events
+	if err := c.train(ctx, b.a, each); err != nil {
 		return err
 	}
 	if _, err := b.leaveRunning(ctx, r, c, "live"); err != nil {
 		return err
 	}
+	if err := c.train(ctx, b.a, 2*each); err != nil {
+		return err
+	}
 	if err := b.move(ctx, r, c, route{}); err != nil {
+		return err
+	}
+	if err := c.train(ctx, b.b, 3*each); err != nil {
 		return err
 	}
 	a, err := c.ask(ctx, b.b, 0, "stop")
@@ -40,7 +48,7 @@ func runTraining(ctx context.Context, b *bench, r *result) error {
 		}
 	}
 	c.remove(ctx, b.b)
-	if len(losses) < 10 {
+	if len(losses) < 3*each {
 		return fmt.Errorf("only %d steps were made", len(losses))
 	}
 	undisturbed := exec.CommandContext(ctx, python3(), filepath.Join(b.programs, program), strconv.Itoa(len(losses)))
@@ -60,4 +68,18 @@ func runTraining(ctx context.Context, b *bench, r *result) error {
 	}
 	r.checked("%d losses, from %s to %s, are bit for bit those of an undisturbed run", len(losses), losses[0], losses[len(losses)-1])
 	return nil
+}
+
+// train waits until so many steps have been made.
+func (c *container) train(ctx context.Context, h *lab.Host, steps int) error {
+	for {
+		a, err := c.ask(ctx, h, 0, "check")
+		if err != nil {
+			return err
+		}
+		if made, ok := a.State["steps"].(float64); !ok || int(made) >= steps {
+			return nil
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
 }
