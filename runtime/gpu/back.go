@@ -37,7 +37,8 @@ func (e notYet) Unwrap() error { return e.error }
 // device has no room for it.
 func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair) error {
 	ctx = context.WithoutCancel(ctx)
-	died, wait := 0, pause
+	died := 0
+	var wait time.Duration // before the next attempt
 	for start := time.Now(); ; time.Sleep(wait) {
 		err := bringBackOnce(ctx, l, host, all, pairs)
 		var loss *checkpoint.LossError
