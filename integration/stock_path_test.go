@@ -110,7 +110,8 @@ func TestStockNerdctl(t *testing.T) {
 	}
 	dir := t.TempDir()
 	unpackCheckpoint(t, c, image, dir)
-	if err := c.ImageService().Delete(ctx, image.Name()); err != nil {
+	// At once, or the blob that is made of it below is taken for this one, and goes with it.
+	if err := c.ImageService().Delete(ctx, image.Name(), images.SynchronousDelete()); err != nil {
 		t.Error(err)
 	}
 	eventually(t, "the container ends", 10*time.Second, func() bool {
