@@ -13,9 +13,9 @@ import (
 func gpuNeeds(g *image.GPU) string {
 	each, _ := g.Need()
 	branch, _, _ := strings.Cut(g.Driver, ".")
-	text := fmt.Sprintf("NVIDIA driver %s (branch %s), %d GPUs", g.Driver, branch, len(g.Devices))
+	text := fmt.Sprintf("NVIDIA driver %s (branch %s), as many GPUs (%d)", g.Driver, branch, len(g.Devices))
 	for i, d := range g.Devices {
-		text += fmt.Sprintf(", %d of architecture %s with %s free", i, d.Architecture, size(each[i]))
+		text += fmt.Sprintf(", GPU %d of architecture %s with %s free", i, d.Architecture, size(each[i]))
 	}
 	return text
 }

@@ -112,7 +112,7 @@ func TestInspectShowsGPUs(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"NVIDIA driver 580.159.04 (branch 580), 2 GPUs, 0 of architecture 9.0 with 1.0 GiB free", "CDI, nvidia.com/gpu=0, nvidia.com/gpu=1", "1.0 GiB on 0\n", "1.0 GiB on 1, 0\n",
+		"NVIDIA driver 580.159.04 (branch 580), as many GPUs (2), GPU 0 of architecture 9.0 with 1.0 GiB free", "CDI, nvidia.com/gpu=0, nvidia.com/gpu=1", "1.0 GiB on 0\n", "1.0 GiB on 1, 0\n",
 		"the restore may fail", "GPU locked in 0 ms, saved in 0 ms, dump", "NVIDIA H200  9.0", g.Devices[1].UUID, "--device nvidia.com/gpu=0  the CDI device nvidia.com/gpu=0",
 	} {
 		if !strings.Contains(out.String(), want) {

@@ -5,11 +5,12 @@ import "context"
 // sharesNothing are the settings with which ranks of NCCL have no memory of each other mapped; NVIDIA's driver can restore them then.
 var sharesNothing = []string{"NCCL_P2P_DISABLE=1", "NCCL_CUMEM_ENABLE=0", "NCCL_CUMEM_HOST_ENABLE=0"}
 
-// ranks is a container with two ranks of NCCL. The others of its settings make it small enough for the 64 MiB that a container has in
-// /dev/shm, keep it on this machine, and keep PyTorch's store from io_uring, which CRIU does not take.
+// ranks is a container with two ranks of NCCL, which wants more in /dev/shm than the 64 MiB that ctr gives. The others of its settings
+// keep what CRIU dumps of that small, keep it on this machine, and keep PyTorch's store from io_uring, which CRIU does not take.
 func (b *bench) ranks(id string, settings ...string) *container {
 	c := b.python(id, "nccl_ranks.py")
 	c.devices, c.members = []int{0, 1}, 2
+	c.flags = append(c.flags, "--mount", "type=tmpfs,src=shm,dst=/dev/shm,options=size=1g:mode=1777:nosuid:nodev")
 	settings = append(settings, "NCCL_MAX_NCHANNELS=2", "NCCL_BUFFSIZE=1048576", "NCCL_IB_DISABLE=1", "NCCL_SOCKET_IFNAME=lo",
 		"UV_USE_IO_URING=0", "USE_LIBUV=0")
 	for _, s := range settings {
