@@ -2,11 +2,17 @@ package gpu
 
 import (
 	"context"
+	"math/rand/v2"
+	"time"
 
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
+
+// attempts are how long to wait for several processes before those that stand are let go on and it is tried again: kernels that
+// wait for those of another process, as NCCL's do, never end once that process has been stopped ahead of its own.
+var attempts = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond}
 
 // lock has all processes finish their work and wait at the door, and gives those that have not ended meanwhile.
 func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
@@ -16,14 +22,33 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, 
 	}
 	e.held = append(e.held, fresh...)
 	e.interrupt(ctx, fresh)
-	outcomes, err := within(k, e.Timeout+askTime, func() ([]keeper.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), e.Timeout) })
 	// Those that wait at the door launch nothing, and those that were late shall go on.
-	e.uninterrupt(ctx, fresh)
-	if err != nil {
-		return nil, err
+	defer e.uninterrupt(ctx, fresh)
+	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
+		left := time.Until(deadline)
+		wait := left
+		if len(fresh) > 1 {
+			wait = min(left, attempts[attempt%len(attempts)])
+		}
+		locked, late, err := e.tryLock(ctx, k, fresh, wait)
+		if err != nil || len(late) == 0 {
+			return locked, err
+		}
+		if wait == left {
+			return nil, &DeadlineError{Timeout: e.Timeout, Processes: late}
+		}
+		if err := e.letGo(ctx, k, locked); err != nil {
+			return nil, err
+		}
 	}
-	late := &DeadlineError{Timeout: e.Timeout}
-	var locked []cudaProcess
+}
+
+// tryLock has the processes wait at the door, and tells those that do and those that were still at work.
+func (e *Engine) tryLock(ctx context.Context, k Keeper, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Late, err error) {
+	outcomes, err := within(k, wait+askTime, func() ([]keeper.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
+	if err != nil {
+		return nil, nil, err
+	}
 	for i, o := range outcomes {
 		p := fresh[i]
 		switch {
@@ -31,15 +56,33 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, 
 			locked = append(locked, p)
 		case !e.host().alive(p.PID): // of its own accord
 		case o.Code == keeper.NotReady:
-			late.Processes = append(late.Processes, Late{p.Process, label(e.record.known(), p.uuids())})
+			late = append(late, Late{p.Process, label(e.record.known(), p.uuids())})
 		default:
-			return nil, callError(p, o)
+			return nil, nil, callError(p, o)
 		}
 	}
-	if len(late.Processes) > 0 {
-		return nil, late
+	return locked, late, nil
+}
+
+// letGo opens the door for a moment, of a length by chance: what the processes do may come as regularly as the attempts.
+func (e *Engine) letGo(ctx context.Context, k Keeper, locked []cudaProcess) error {
+	if len(locked) > 0 {
+		outcomes, err := within(k, askTime, func() ([]keeper.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		if err != nil {
+			return err
+		}
+		for i, o := range outcomes {
+			if o.Code != 0 && e.host().alive(locked[i].PID) {
+				return callError(locked[i], o)
+			}
+		}
 	}
-	return locked, nil
+	select {
+	case <-time.After(rand.N(30 * time.Millisecond)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // interrupt asks kernels to return early. That is a help and no condition: what does not heed it has its deadline.
