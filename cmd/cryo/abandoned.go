@@ -42,12 +42,19 @@ func fileID(dir string) string {
 
 // lease keeps what a command makes in containerd until done.
 func lease(ctx context.Context, client *containerd.Client, work string) (_ context.Context, done func(context.Context) error, err error) {
-	ctx, done, err = client.WithLease(ctx, leases.WithRandomID(), leases.WithExpiration(leaseTime),
+	if err := context.Cause(ctx); err != nil {
+		return ctx, nil, fmt.Errorf("lease: %w", err)
+	}
+	// A call that is cancelled may have been carried out, and nobody would know the lease.
+	making, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
+	leased, done, err := client.WithLease(making, leases.WithRandomID(), leases.WithExpiration(leaseTime),
 		leases.WithLabels(map[string]string{workLabel: mark(work)}))
 	if err != nil {
 		return ctx, nil, fmt.Errorf("lease: %w", err)
 	}
-	return ctx, done, nil
+	id, _ := leases.FromContext(leased)
+	return leases.WithLease(ctx, id), done, nil
 }
 
 // finished takes the mark from a container, and what was told to its shim.
