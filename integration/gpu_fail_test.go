@@ -30,7 +30,6 @@ func TestGPUFailure(t *testing.T) {
 		{"init", "error 999", codePrecondition, "cuInit"},
 		{"init", "exit", codeAborted, "keeper"},
 		{"lock", "error 999", codeAborted, "cuCheckpointProcessLock: CUDA_ERROR_UNKNOWN"},
-		{"lock", "error 600", codePrecondition, "work still ran"},
 		{"lock", "exit", codeAborted, "keeper"},
 		{"lock", "exit-after", codeAborted, "keeper"},
 		{"checkpoint", "error 2", codeAborted, "cuCheckpointProcessCheckpoint: CUDA_ERROR_OUT_OF_MEMORY"},
@@ -64,6 +63,13 @@ func TestGPUFailure(t *testing.T) {
 		order(t, a)
 		unharmed(t, a, id, before)
 	})
+	// Several processes are locked in several attempts: this one never is.
+	eachProcess(t, "lock, always", func(t *testing.T, n int) {
+		order(t, a, fmt.Sprintf("lock %d error 600 always", n))
+		refused(t, a, codePrecondition, "work still ran", "checkpoint", id, ref, "--leave-running", "--gpu-timeout", "1s")
+		order(t, a)
+		unharmed(t, a, id, before)
+	})
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
 	unharmed(t, a, id, before)
 }
@@ -76,7 +82,7 @@ func TestGPUFailureMended(t *testing.T) {
 	before := startSeveral(t, a, id)
 	forget(t, a, ref)
 	for _, said := range []string{
-		"state %d error 999", "restore %d error 2", "restore %d exit", "restore %d exit-after", "unlock %d exit", "unlock %d exit-after", "unlock %d error 401",
+		"state %d error 999", "lock %d error 600", "restore %d error 2", "restore %d exit", "restore %d exit-after", "unlock %d exit", "unlock %d exit-after", "unlock %d error 401",
 	} {
 		eachProcess(t, said, func(t *testing.T, n int) {
 			order(t, a, fmt.Sprintf(said, n))

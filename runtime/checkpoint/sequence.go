@@ -70,11 +70,23 @@ func Run(ctx context.Context, c Container, r Request) (Result, error) {
 	case errors.As(err, &loss):
 		s.release()
 		return s.result, &LostError{ID: r.ID, Err: errors.Join(err, within(ctx, c.Kill))}
-	case !r.Alive():
+	case s.ends():
 		s.release()
 		return s.result, &LostError{ID: r.ID, Err: err}
 	}
 	return s.result, &FailedError{ID: r.ID, Err: err}
+}
+
+// ends tells whether the container has ended or does so now: where CRIU was killed while its code was entering or leaving a
+// process, that process crashes as soon as it goes on.
+func (s *sequence) ends() bool {
+	for range 5 {
+		if !s.Alive() {
+			return true
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return false
 }
 
 // sequence is one checkpoint and how far it is; undo goes by that.
