@@ -222,7 +222,8 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			return desc, result, err
 		}
 	}
-	snapshot, err := image.Open(ctx, s, desc)
+	// It is done: an interrupt that comes now does not change that.
+	snapshot, err := image.Open(context.WithoutCancel(ctx), s, desc)
 	if err != nil {
 		return desc, result, err
 	}
