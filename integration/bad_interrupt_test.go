@@ -189,9 +189,10 @@ func TestBadInterruptRestore(t *testing.T) {
 			counts(t, a, id)
 			remove(t.Context(), a, id)
 		}
-		wantTrace(t, a, before)
+		wantTrace(t, a, before, abandonedSockets(a))
 		must(t, a.Cryo(t.Context(), args...))
 		counts(t, a, id)
 		remove(t.Context(), a, id)
+		wantTrace(t, a, before)
 	}, args...)
 }

@@ -84,8 +84,7 @@ func TestGPURestoreKilled(t *testing.T) {
 		}
 		var except []string
 		if victim == "shim" {
-			// Where the command deletes the task before containerd has noticed, the sockets stay until the next of this name.
-			except = []string{"file " + b.Dir + "/run/containerd/s/"}
+			except = []string{abandonedSockets(b)}
 		}
 		wantTrace(t, b, traced, except...)
 		if t.Failed() {

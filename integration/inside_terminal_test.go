@@ -20,9 +20,8 @@ func TestInsideTerminal(t *testing.T) {
 	cleanup(t, a, j.id)
 	first := typist(t, a.Command(t.Context(), "ctr", "run", "--tty", "--runtime", cryoRuntime, shared.image, j.id, "workload", "terminal", "--quiet"))
 	await(t, a, j.id)
-	first.resize(t, 100, 30)
 	first.says(t, "one\n", "echo: one\r")
-	eventually(t, "window's size", 10*time.Second, func() bool { return await(t, a, j.id).State["columns"] == 100.0 })
+	first.resize(t, 100, 30, func() map[string]any { return await(t, a, j.id).State })
 	before, after := move(t, j)
 	for key, value := range before.State {
 		if after.State[key] != value {
@@ -31,11 +30,7 @@ func TestInsideTerminal(t *testing.T) {
 	}
 	second := typist(t, b.Command(t.Context(), "ctr", "tasks", "attach", j.id))
 	second.says(t, "two\n", "echo: two\r")
-	second.resize(t, 120, 50)
-	eventually(t, "window's size", 10*time.Second, func() bool {
-		s := await(t, b, j.id).State
-		return s["columns"] == 120.0 && s["rows"] == 50.0
-	})
+	second.resize(t, 120, 50, func() map[string]any { return await(t, b, j.id).State })
 	second.says(t, "three\n", "echo: three\r")
 	if lines := await(t, b, j.id).State["lines"]; lines != 3.0 {
 		t.Errorf("the program has read %v lines, not 3", lines)
@@ -108,9 +103,18 @@ func (k *keyboard) says(t *testing.T, line, answer string) {
 	eventually(t, fmt.Sprintf("answer to %q", line), 10*time.Second, func() bool { return strings.Contains(k.out.String(), answer) })
 }
 
-func (k *keyboard) resize(t *testing.T, columns, rows uint16) {
+// resize changes the window's size until the program has seen it: ctr misses a change before it listens for the signal,
+// and the kernel sends none where nothing changes.
+func (k *keyboard) resize(t *testing.T, columns, rows uint16, state func() map[string]any) {
 	t.Helper()
-	if err := unix.IoctlSetWinsize(int(k.pty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Col: columns, Row: rows}); err != nil {
-		t.Fatal(err)
-	}
+	eventually(t, "window's size", 10*time.Second, func() bool {
+		for _, size := range []unix.Winsize{{Col: columns, Row: rows - 1}, {Col: columns, Row: rows}} {
+			if err := unix.IoctlSetWinsize(int(k.pty.Fd()), unix.TIOCSWINSZ, &size); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(300 * time.Millisecond)
+		seen := state()
+		return seen["columns"] == float64(columns) && seen["rows"] == float64(rows)
+	})
 }
