@@ -30,9 +30,15 @@ func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Emp
 
 // Delete waits for a dump to end, and drops what is held for the container.
 func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
-	answer, err := inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
-	if err == nil && r.ExecID == "" {
-		s.forget(ctx, r.ID)
+	if r.ExecID != "" {
+		return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
 	}
-	return answer, err
+	s.deletions.add(r.ID)
+	answer, err := inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
+	if err != nil {
+		s.deletions.drop(r.ID)
+		return nil, err
+	}
+	s.forget(ctx, r.ID)
+	return answer, nil
 }

@@ -26,7 +26,7 @@ func register(c config.Config) {
 			if err != nil {
 				return nil, err
 			}
-			publisher := p.(shim.Publisher)
+			publisher := &deletions{Publisher: p.(shim.Publisher), ids: make(map[string]struct{})}
 			stock, err := task.NewTaskService(ic.Context, publisher, s.(shutdown.Service))
 			if err != nil {
 				return nil, err

@@ -5,7 +5,6 @@ import (
 	"sync"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
-	"github.com/containerd/containerd/v2/core/events"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/ttrpc"
@@ -17,8 +16,9 @@ import (
 type service struct {
 	taskAPI.TTRPCTaskService // the stock one
 
-	config config.Config
-	oom    *oomWatcher
+	config    config.Config
+	oom       *oomWatcher
+	deletions *deletions
 
 	mu         sync.Mutex
 	containers map[string]*container // guarded by mu
@@ -26,11 +26,12 @@ type service struct {
 
 var _ shim.TTRPCService = (*service)(nil)
 
-func newService(ctx context.Context, stock taskAPI.TTRPCTaskService, publisher events.Publisher, c config.Config) *service {
+func newService(ctx context.Context, stock taskAPI.TTRPCTaskService, publisher *deletions, c config.Config) *service {
 	return &service{
 		TTRPCTaskService: stock,
 		config:           c,
 		oom:              &oomWatcher{ctx: ctx, publisher: publisher},
+		deletions:        publisher,
 		containers:       make(map[string]*container),
 	}
 }
