@@ -82,11 +82,7 @@ func TestGPURestoreKilled(t *testing.T) {
 		case victim != "client":
 			refusal(t, quietly(r), codeAborted, "")
 		}
-		var except []string
-		if victim == "shim" {
-			except = []string{abandonedSockets(b)}
-		}
-		wantTrace(t, b, traced, except...)
+		wantTrace(t, b, traced, abandonedSockets(b))
 		if t.Failed() {
 			t.Fatalf("exit code %d: %s", r.Code, r.Stderr)
 		}

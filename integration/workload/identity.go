@@ -52,12 +52,16 @@ func describe() (map[string]any, error) {
 			state[name] = strings.Join(strings.Fields(value), " ")
 		}
 	}
-	for _, path := range []string{"limits", "oom_score_adj", "timerslack_ns", "personality"} {
+	for _, path := range []string{"limits", "oom_score_adj", "personality"} {
 		content, err := os.ReadFile("/proc/self/" + path)
 		if err != nil {
 			continue // not every kernel has all
 		}
 		state[path] = string(content)
+	}
+	// Not /proc/self/timerslack_ns, which only the first thread may read.
+	if state["timerslack"], err = unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil {
+		return nil, err
 	}
 	if state["hostname"], err = os.Hostname(); err != nil {
 		return nil, err
