@@ -116,9 +116,9 @@ func startGPU(t *testing.T, h *lab.Host, id string, flags []string, args ...stri
 }
 
 // startSeveral is startGPU with several processes on one GPU, which any client may checkpoint.
-func startSeveral(t *testing.T, h *lab.Host, id string) lab.Answer {
+func startSeveral(t *testing.T, h *lab.Host, id string, flags ...string) lab.Answer {
 	t.Helper()
-	return startGPU(t, h, id, slices.Concat(oneGPU, forceSeveral), "--processes", fmt.Sprint(several), "--mib", "2")
+	return startGPU(t, h, id, slices.Concat(oneGPU, forceSeveral, flags), "--processes", fmt.Sprint(several), "--mib", "2")
 }
 
 // several is how many processes a container has where each of them is to fail.

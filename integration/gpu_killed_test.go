@@ -2,6 +2,8 @@ package integration
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/cryo-project/cryo/integration/lab"
@@ -25,13 +27,12 @@ func TestGPUKilledClient(t *testing.T) {
 			tidy(t, a, ref, traced)
 		})
 	}
-	for step, until := range steps(t, a) {
-		t.Run(step, func(t *testing.T) {
-			killed(t, a, id, ref, "client", until)
-			unharmed(t, a, id, before)
-			tidy(t, a, ref, traced)
-		})
-	}
+	t.Run("dump", func(t *testing.T) {
+		killed(t, a, id, ref, "client", func(b *background) { b.untilDumping(t, a) })
+		unharmed(t, a, id, before)
+		tidy(t, a, ref, traced)
+	})
+	killedInHold(t, a, ref, "client", traced)
 }
 
 // TestGPUKilledKeeper kills the keeper likewise, and CRIU: the container runs on with its GPU.
@@ -54,13 +55,12 @@ func TestGPUKilledKeeper(t *testing.T) {
 			tidy(t, a, ref, traced)
 		})
 	}
-	for step, until := range steps(t, a) {
-		t.Run(step, func(t *testing.T) {
-			must(t, killed(t, a, id, ref, "keeper", until))
-			unharmed(t, a, id, before)
-			tidy(t, a, ref, traced)
-		})
-	}
+	t.Run("dump", func(t *testing.T) {
+		must(t, killed(t, a, id, ref, "keeper", func(b *background) { b.untilDumping(t, a) }))
+		unharmed(t, a, id, before)
+		tidy(t, a, ref, traced)
+	})
+	must(t, killedInHold(t, a, ref, "keeper", traced))
 	t.Run("criu", func(t *testing.T) {
 		refusal(t, killed(t, a, id, ref, "criu", func(b *background) { b.untilDumping(t, a) }), codeAborted, "the container runs on")
 		unharmed(t, a, id, before)
@@ -74,9 +74,9 @@ func TestGPUKilledShim(t *testing.T) {
 	ref := "gpu/shim:1"
 	forget(t, a, ref)
 	traced := trace(t, a)
-	check := func(t *testing.T, until func(b *background)) {
+	check := func(t *testing.T, until func(b *background), flags ...string) {
 		id := name(t)
-		startSeveral(t, a, id)
+		startSeveral(t, a, id, flags...)
 		r := killed(t, a, id, ref, "shim", until)
 		refusal(t, r, codeLost, "lost")
 		gone(t, a, id)
@@ -93,17 +93,32 @@ func TestGPUKilledShim(t *testing.T) {
 			check(t, func(b *background) { b.until(t, "call", obeyed(t, a)) })
 		})
 	}
-	for step, until := range steps(t, a) {
-		t.Run(step, func(t *testing.T) { check(t, until) })
-	}
+	t.Run("dump", func(t *testing.T) { check(t, func(b *background) { b.untilDumping(t, a) }) })
+	t.Run("hold", func(t *testing.T) { check(t, func(b *background) { b.untilHeld(t, a) }, pagesInFiles(t, a)...) })
 }
 
-// steps are those between the calls.
-func steps(t *testing.T, h *lab.Host) map[string]func(*background) {
-	return map[string]func(*background){
-		"dump": func(b *background) { b.untilDumping(t, h) },
-		"hold": func(b *background) { b.untilHeld(t, h) },
+// killedInHold kills while the shim holds a container for the command, after CRIU's dump.
+func killedInHold(t *testing.T, h *lab.Host, ref, victim string, traced []string) (r lab.Result) {
+	t.Helper()
+	t.Run("hold", func(t *testing.T) {
+		id := name(t)
+		before := startSeveral(t, h, id, pagesInFiles(t, h)...)
+		r = killed(t, h, id, ref, victim, func(b *background) { b.untilHeld(t, h) })
+		unharmed(t, h, id, before)
+		remove(t.Context(), h, id)
+		tidy(t, h, ref, traced)
+	})
+	return r
+}
+
+// pagesInFiles gives a container a configuration of CRIU by which it does not need the cryo command while it dumps.
+func pagesInFiles(t *testing.T, h *lab.Host) []string {
+	t.Helper()
+	path := filepath.Join(h.Dir, "pages-in-files.conf")
+	if err := os.WriteFile(path, []byte("no-page-server\n"), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	return []string{"--annotation", "org.criu.config=" + path}
 }
 
 // killed takes a checkpoint that leaves its container running, and kills one of those that take part once it is at some point.
