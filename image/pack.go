@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -19,8 +20,10 @@ import (
 
 // PackSource is what a snapshot is made of.
 type PackSource struct {
-	// Images is the directory with CRIU's images, pages-*.img included. It must not change meanwhile.
+	// Images is the directory with CRIU's images, pages-*.img included unless there is Memory. It must not change meanwhile.
 	Images string
+	// Memory, unless nil, has taken in all pages, and its options count for the segments; it is of no use afterwards.
+	Memory *Intake
 	// RootFS writes the rootfs difference as an uncompressed OCI layer tar; nil: the snapshot has none. It runs beside the rest.
 	RootFS func(ctx context.Context, w io.Writer) error
 	// Config describes the snapshot; Version, Host.PageSize, Memory and Processes are filled in by [Pack].
@@ -41,6 +44,23 @@ type PackOptions struct {
 	Progress Progress
 }
 
+// complete checks options and fills in defaults.
+func (o PackOptions) complete(pageSize int64) (PackOptions, error) {
+	if o.Compression != "" && o.Compression != "zstd" && o.Compression != "none" {
+		return o, fmt.Errorf("pack snapshot: compression %q is neither zstd nor none: %w", o.Compression, errdefs.ErrInvalidArgument)
+	}
+	if pageSize < 4<<10 || pageSize > 64<<10 || pageSize&(pageSize-1) != 0 {
+		return o, fmt.Errorf("pack snapshot: page size %d: %w", pageSize, errdefs.ErrInvalidArgument)
+	}
+	if o.SegmentSize == 0 {
+		o.SegmentSize = segment.DefaultSize
+	}
+	if o.Workers <= 0 {
+		o.Workers = runtime.GOMAXPROCS(0)
+	}
+	return o, segment.CheckSize(o.SegmentSize)
+}
+
 // Pack writes the blobs of a snapshot to dst and returns the descriptor of its manifest. Nothing is tagged. The same source
 // and options give the same snapshot, byte for byte, on any number of cores.
 //
@@ -53,25 +73,20 @@ func Pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 
 func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
-	if o.Compression != "" && o.Compression != "zstd" && o.Compression != "none" {
-		return none, fmt.Errorf("pack snapshot: compression %q is neither zstd nor none: %w", o.Compression, errdefs.ErrInvalidArgument)
-	}
-	if o.SegmentSize == 0 {
-		o.SegmentSize = segment.DefaultSize
-	}
-	if o.Workers <= 0 {
-		o.Workers = runtime.GOMAXPROCS(0)
-	}
 	cfg := src.Config
 	cfg.Version = ConfigVersion
 	if cfg.Host.PageSize == 0 {
 		cfg.Host.PageSize = os.Getpagesize()
 	}
 	pageSize := int64(cfg.Host.PageSize)
-	if pageSize < 4<<10 || pageSize > 64<<10 || pageSize&(pageSize-1) != 0 {
-		return none, fmt.Errorf("pack snapshot: page size %d: %w", pageSize, errdefs.ErrInvalidArgument)
+	if src.Memory != nil {
+		o = src.Memory.o
 	}
-	maps, err := pages.ReadDir(src.Images, pageSize)
+	o, err := o.complete(pageSize)
+	if err != nil {
+		return none, err
+	}
+	maps, err := src.pagemaps(pageSize)
 	if err != nil {
 		return none, err
 	}
@@ -91,7 +106,12 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	var rootFS ocispec.Descriptor
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		packed, err = packSegments(gctx, dst, src.Images, cut, maps, pageSize, o)
+		if src.Memory != nil {
+			packed, err = src.Memory.segments(gctx, cut)
+		} else {
+			packed, err = packSegments(gctx, dst, src.Images, cut, maps, pageSize, o)
+		}
+		packed = slices.DeleteFunc(packed, func(s packedSegment) bool { return s.raw == 0 })
 		return err
 	})
 	g.Go(func() (err error) {
@@ -138,6 +158,17 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	}
 	d.ArtifactType = ArtifactType
 	return d, nil
+}
+
+// pagemaps reads CRIU's pagemaps.
+func (s PackSource) pagemaps(pageSize int64) ([]*pages.Pagemap, error) {
+	if s.Memory == nil {
+		return pages.ReadDir(s.Images, pageSize)
+	}
+	if s.Memory.pageSize != pageSize {
+		return nil, fmt.Errorf("pack snapshot: pages of %d bytes, not %d: %w", s.Memory.pageSize, pageSize, errdefs.ErrInvalidArgument)
+	}
+	return pages.ReadPagemaps(s.Images, pageSize)
 }
 
 // processes gives what the config says about processes.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"fmt"
 	"path/filepath"
 	"slices"
 	"sync/atomic"
@@ -24,19 +23,6 @@ type packedSegment struct {
 	frames []index.Frame
 }
 
-// slot is the memory that one frame needs on its way.
-type slot struct{ raw, out []byte }
-
-// frameJob is one piece on its way from the pages file into its segment.
-type frameJob struct {
-	piece  segment.Piece
-	slot   *slot
-	frame  index.Frame
-	stored []byte
-	err    error
-	done   chan struct{}
-}
-
 // segmentPacker loads, hashes and compresses pieces with a fixed number of workers and slots, whatever the number of segments.
 // Each segment has one goroutine that queues its pieces in order, and one that writes the frames in that order; a slot is
 // taken when a piece is queued and is free when its frame is written. So no segment can wait for one that waits for it.
@@ -45,16 +31,17 @@ type segmentPacker struct {
 	files    *pagesFiles
 	pageSize int64
 	jobs     chan *frameJob
-	free     chan *slot
+	free     chan []byte // slots
 	progress Progress
 	done     atomic.Int64
 	total    int64
 }
 
+// packSegments gives a segment for each element of cut; those without bytes, where all pages are zero, are not stored.
 func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segment.Piece, maps []*pages.Pagemap, pageSize int64, o PackOptions) ([]packedSegment, error) {
-	p := &segmentPacker{dst: dst, pageSize: pageSize, progress: o.Progress, jobs: make(chan *frameJob), free: make(chan *slot, 2*o.Workers+2)}
+	p := &segmentPacker{dst: dst, pageSize: pageSize, progress: o.Progress, jobs: make(chan *frameJob), free: make(chan []byte, 2*o.Workers+2)}
 	for range cap(p.free) {
-		p.free <- &slot{raw: make([]byte, index.MaxFrame), out: make([]byte, 0, index.MaxFrame+64<<10)} // what does not compress grows a little
+		p.free <- make([]byte, index.MaxFrame)
 	}
 	uses := make(map[uint32]int)
 	for _, pieces := range cut {
@@ -88,19 +75,16 @@ func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segmen
 		}
 		return cmp.Or(segments.Wait(), ctx.Err())
 	})
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(out, func(s packedSegment) bool { return s.raw == 0 }), nil
+	return out, g.Wait()
 }
 
 // work loads and encodes what is queued until the queue is closed.
 func (p *segmentPacker) work(ctx context.Context, compress bool) error {
-	enc, err := segment.NewEncoder(compress)
+	enc, err := newFrameEncoder(compress)
 	if err != nil {
 		return err
 	}
-	defer enc.Close()
+	defer enc.close()
 	for job := range p.jobs {
 		if job.err = ctx.Err(); job.err == nil {
 			job.err = p.encode(enc, job)
@@ -110,21 +94,17 @@ func (p *segmentPacker) work(ctx context.Context, compress bool) error {
 	return nil
 }
 
-func (p *segmentPacker) encode(enc *segment.Encoder, job *frameJob) error {
+func (p *segmentPacker) encode(enc *frameEncoder, job *frameJob) error {
 	f, err := p.files.take(job.piece.File)
 	if err != nil {
 		return err
 	}
-	frame, raw, err := segment.Load(job.piece, f, p.pageSize, job.slot.raw)
+	frame, raw, err := segment.Load(job.piece, f, p.pageSize, job.slot)
 	p.files.put(job.piece.File)
 	if err != nil {
 		return err
 	}
-	if len(raw) > 0 {
-		frame.Codec, job.stored = enc.Encode(job.slot.out, raw)
-		frame.Stored = int64(len(job.stored))
-	}
-	job.frame = frame
+	enc.finish(job, frame, raw)
 	if p.progress != nil {
 		p.progress("pack", p.done.Add(job.piece.Pages()*p.pageSize), p.total)
 	}
@@ -163,42 +143,18 @@ func (p *segmentPacker) segment(ctx context.Context, pieces []segment.Piece) (pa
 }
 
 // write stores frames in the order of the queue. It always drains the queue: every slot must come back.
-func (p *segmentPacker) write(ctx context.Context, queue <-chan *frameJob) (out packedSegment, err error) {
-	var blob BlobWriter
-	defer func() {
-		if blob != nil {
-			blob.Close()
-		}
-	}()
+func (p *segmentPacker) write(ctx context.Context, queue <-chan *frameJob) (packedSegment, error) {
+	w := segmentWriter{dst: p.dst}
+	var err error
 	for job := range queue {
 		<-job.done
 		err = cmp.Or(err, job.err)
 		if err == nil && len(job.stored) > 0 {
-			if blob == nil {
-				blob, err = p.dst.Create(ctx)
-			}
-			if err == nil {
-				_, err = blob.Write(job.stored)
-			}
-			job.frame.Offset = out.desc.Size
-			out.desc.Size += job.frame.Stored
-			out.raw += job.frame.Raw
-			out.frames = append(out.frames, job.frame)
+			err = w.add(ctx, job.frame, job.stored)
 		}
 		p.free <- job.slot
 	}
-	if err = cmp.Or(err, ctx.Err()); err != nil {
-		return out, fmt.Errorf("write segment: %w", err)
-	}
-	if blob == nil {
-		return out, nil
-	}
-	d, err := blob.Commit(ctx, MediaTypeSegment)
-	if err != nil {
-		return out, fmt.Errorf("write segment: %w", err)
-	}
-	out.desc = d
-	return out, nil
+	return w.end(ctx, err)
 }
 
 // newIndex numbers the segments, and names them in their descriptors.

@@ -79,25 +79,10 @@ func canonical(s string) bool {
 // pages files: each belongs to exactly one pagemap and has exactly the length the pagemap says. A pagemap that needs no
 // pages and whose pages file CRIU therefore never made is left out.
 func ReadDir(dir string, pageSize int64) ([]*Pagemap, error) {
-	entries, err := os.ReadDir(dir)
+	found, files, err := list(dir, pageSize) // pages file -> pagemap that owns it, empty: none yet
 	if err != nil {
-		return nil, fmt.Errorf("list CRIU images: %w", err)
+		return nil, err
 	}
-	var found []*Pagemap
-	files := make(map[string]string) // pages file -> pagemap that owns it, empty: none yet
-	for _, e := range entries {
-		switch {
-		case IsFileName(e.Name()):
-			files[e.Name()] = ""
-		case IsPagemapName(e.Name()):
-			m, err := readFile(dir, e, pageSize)
-			if err != nil {
-				return nil, err
-			}
-			found = append(found, m)
-		}
-	}
-	slices.SortFunc(found, func(a, b *Pagemap) int { return ComparePagemapNames(a.Name, b.Name) })
 	kept := found[:0]
 	for _, m := range found {
 		file := FileName(m.Pages)
@@ -120,6 +105,50 @@ func ReadDir(dir string, pageSize int64) ([]*Pagemap, error) {
 		}
 	}
 	return kept, nil
+}
+
+// ReadPagemaps reads all pagemap images of a directory as [ReadDir] does, of a dump whose pages were sent elsewhere: there
+// must be no pages files.
+func ReadPagemaps(dir string, pageSize int64) ([]*Pagemap, error) {
+	found, files, err := list(dir, pageSize)
+	if err != nil {
+		return nil, err
+	}
+	for file := range files {
+		return nil, malformed(file, "is there although all pages were sent elsewhere")
+	}
+	owners := make(map[uint32]string)
+	for _, m := range found {
+		if owner, twice := owners[m.Pages]; twice {
+			return nil, malformed(m.Name, "names %s, which %s names as well", FileName(m.Pages), owner)
+		}
+		owners[m.Pages] = m.Name
+	}
+	return slices.DeleteFunc(found, func(m *Pagemap) bool { return m.Count == 0 }), nil
+}
+
+// list reads the pagemap images of a directory and gives the names of its pages files, as keys.
+func list(dir string, pageSize int64) ([]*Pagemap, map[string]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list CRIU images: %w", err)
+	}
+	var found []*Pagemap
+	files := make(map[string]string)
+	for _, e := range entries {
+		switch {
+		case IsFileName(e.Name()):
+			files[e.Name()] = ""
+		case IsPagemapName(e.Name()):
+			m, err := readFile(dir, e, pageSize)
+			if err != nil {
+				return nil, nil, err
+			}
+			found = append(found, m)
+		}
+	}
+	slices.SortFunc(found, func(a, b *Pagemap) int { return ComparePagemapNames(a.Name, b.Name) })
+	return found, files, nil
 }
 
 func readFile(dir string, e fs.DirEntry, pageSize int64) (*Pagemap, error) {

@@ -47,16 +47,15 @@ type window struct {
 // would exceed size, and, once it holds a quarter of size, before a window whose name hashes to a multiple of four. So
 // pools find the same ends again behind a window that grew.
 func Cut(maps []*pages.Pagemap, pageSize, size int64) ([][]Piece, error) {
-	if size < MinSize || size > MaxSize || size&(size-1) != 0 {
-		return nil, fmt.Errorf("cut segments: size %d is not a power of two from %d to %d: %w",
-			size, int64(MinSize), int64(MaxSize), errdefs.ErrInvalidArgument)
+	if err := CheckSize(size); err != nil {
+		return nil, err
 	}
 	var own, pooled [][]Piece
 	var pool []Piece
 	var poolPages int64
 	for _, m := range maps {
 		for _, w := range windows(m, pageSize, size) {
-			if w.pages*pageSize >= size/16 {
+			if Alone(w.pages, pageSize, size) {
 				own = append(own, w.pieces)
 				continue
 			}
@@ -73,6 +72,18 @@ func Cut(maps []*pages.Pagemap, pageSize, size int64) ([][]Piece, error) {
 	}
 	return append(own, pooled...), nil
 }
+
+// CheckSize says whether a window may be of size bytes.
+func CheckSize(size int64) error {
+	if size < MinSize || size > MaxSize || size&(size-1) != 0 {
+		return fmt.Errorf("cut segments: size %d is not a power of two from %d to %d: %w",
+			size, int64(MinSize), int64(MaxSize), errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// Alone says whether a window of size bytes makes a segment when so many of its pages were dumped.
+func Alone(pages, pageSize, size int64) bool { return pages*pageSize >= size/16 }
 
 // ends says whether a pool that is large enough ends before the window.
 func (w *window) ends() bool {

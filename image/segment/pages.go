@@ -15,19 +15,30 @@ var zeroPage [64 << 10]byte
 // IsZero says whether a page, of at most 64 KiB, holds zeros only.
 func IsZero(page []byte) bool { return bytes.Equal(page, zeroPage[:len(page)]) }
 
-// Load reads a piece's pages from its pages file into buf, of [index.MaxFrame] bytes, and leaves out those of zeros. It gives
-// the frame with everything but segment, offset, stored length and codec, and the bytes to store. No pages are left
-// where all are zero.
+// Load reads a piece's pages from its pages file into buf, of [index.MaxFrame] bytes, and leaves out those of zeros, as
+// [Compact] does.
 func Load(p Piece, file io.ReaderAt, pageSize int64, buf []byte) (index.Frame, []byte, error) {
-	var f index.Frame
-	n := int64(0) // bytes kept in buf
+	at := int64(0)
 	for _, r := range p.Runs {
-		chunk := buf[n : n+r.Count*pageSize]
-		if _, err := file.ReadAt(chunk, r.First*pageSize); err != nil {
-			return f, nil, fmt.Errorf("read pages: %w", err)
+		n := r.Count * pageSize
+		if _, err := file.ReadAt(buf[at:at+n], r.First*pageSize); err != nil {
+			return index.Frame{}, nil, fmt.Errorf("read pages: %w", err)
 		}
+		at += n
+	}
+	f, kept := Compact(p, pageSize, buf[:at])
+	return f, kept, nil
+}
+
+// Compact moves the pages of a piece, which fill buf in their order, over those of zeros. It gives the frame with everything
+// but segment, offset, stored length and codec, and the bytes to store. No pages are left where all are zero.
+func Compact(p Piece, pageSize int64, buf []byte) (index.Frame, []byte) {
+	var f index.Frame
+	from, n := int64(0), int64(0) // bytes of buf that were looked at and that are kept
+	for _, r := range p.Runs {
 		for i := int64(0); i < r.Count; i++ {
-			page := chunk[i*pageSize : (i+1)*pageSize]
+			page := buf[from : from+pageSize]
+			from += pageSize
 			if IsZero(page) {
 				continue
 			}
@@ -40,7 +51,7 @@ func Load(p Piece, file io.ReaderAt, pageSize int64, buf []byte) (index.Frame, [
 	}
 	f.Raw = n
 	f.Digest = sha256.Sum256(buf[:n])
-	return f, buf[:n], nil
+	return f, buf[:n]
 }
 
 func addPage(runs []index.Run, r index.Run, pageSize int64) []index.Run {

@@ -1,0 +1,91 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/segment"
+)
+
+// frameJob is one piece on its way into its segment.
+type frameJob struct {
+	piece  segment.Piece
+	slot   []byte // of [index.MaxFrame] bytes; holds what is stored, in the end
+	frame  index.Frame
+	stored []byte
+	err    error
+	done   chan struct{}
+}
+
+// frameEncoder is what one worker needs.
+type frameEncoder struct {
+	enc *segment.Encoder
+	out []byte
+}
+
+func newFrameEncoder(compress bool) (*frameEncoder, error) {
+	enc, err := segment.NewEncoder(compress)
+	if err != nil {
+		return nil, err
+	}
+	return &frameEncoder{enc: enc, out: make([]byte, 0, index.MaxFrame+64<<10)}, nil // what does not compress grows a little
+}
+
+// finish encodes the bytes of a frame, which lie in the slot of the job.
+func (e *frameEncoder) finish(job *frameJob, frame index.Frame, raw []byte) {
+	job.frame = frame
+	if len(raw) == 0 {
+		return
+	}
+	codec, stored := e.enc.Encode(e.out, raw)
+	if codec != index.Raw {
+		stored = raw[:copy(raw, stored)] // it is shorter; what it was made of is not needed any more
+	}
+	job.frame.Codec, job.frame.Stored, job.stored = codec, int64(len(stored)), stored
+}
+
+func (e *frameEncoder) close() { e.enc.Close() }
+
+// segmentWriter writes one segment, frame by frame. Nothing is stored before there is a frame.
+type segmentWriter struct {
+	dst  BlobStore
+	blob BlobWriter // nil: no frame yet
+	out  packedSegment
+}
+
+func (w *segmentWriter) add(ctx context.Context, f index.Frame, stored []byte) (err error) {
+	if w.blob == nil {
+		if w.blob, err = w.dst.Create(ctx); err != nil {
+			return err
+		}
+	}
+	if _, err := w.blob.Write(stored); err != nil {
+		return err
+	}
+	f.Offset = w.out.desc.Size
+	w.out.desc.Size += f.Stored
+	w.out.raw += f.Raw
+	w.out.frames = append(w.out.frames, f)
+	return nil
+}
+
+// end commits the segment, or drops it where err or ctx says that it is not whole.
+func (w *segmentWriter) end(ctx context.Context, err error) (packedSegment, error) {
+	if w.blob != nil {
+		defer w.blob.Close()
+	}
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return packedSegment{}, fmt.Errorf("write segment: %w", err)
+	}
+	if w.blob == nil {
+		return w.out, nil
+	}
+	d, err := w.blob.Commit(ctx, MediaTypeSegment)
+	if err != nil {
+		return packedSegment{}, fmt.Errorf("write segment: %w", err)
+	}
+	w.out.desc = d
+	return w.out, nil
+}

@@ -1,0 +1,184 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/segment"
+)
+
+// windowKey is a window of memory: its pages file, and its address divided by the segment size.
+type windowKey struct {
+	file   uint32
+	number uint64
+}
+
+// pieceKey is a piece: its pages file, and its address divided by the length of a frame.
+type pieceKey struct {
+	file   uint32
+	number uint64
+}
+
+// intakeWindow is a window whose pages are arriving.
+type intakeWindow struct {
+	key   windowKey
+	queue chan *frameJob
+}
+
+// intakeResults are the windows that are written.
+type intakeResults struct {
+	mu     sync.Mutex                  // guards what follows
+	alone  map[windowKey]packedSegment // windows that are a segment of their own
+	pooled map[pieceKey]spilledFrame   // frames of the others
+}
+
+// beginWindow waits for a place, so that files stay few where a disk takes long to make them durable.
+func (in *Intake) beginWindow(key windowKey) error {
+	select {
+	case in.places <- struct{}{}:
+	case <-in.ctx.Done():
+		return context.Cause(in.ctx)
+	}
+	w := &intakeWindow{key: key, queue: make(chan *frameJob, intakeSlots)}
+	in.window = w
+	in.work.Go(func() error {
+		defer func() { <-in.places }()
+		return in.write(w)
+	})
+	return nil
+}
+
+func (in *Intake) endWindow() error {
+	err := in.endPiece()
+	if err == nil && in.window != nil {
+		close(in.window.queue)
+		in.window = nil
+	}
+	return err
+}
+
+// encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever.
+func (in *Intake) encode() error {
+	enc, err := newFrameEncoder(in.o.Compression != "none")
+	if err != nil {
+		return err
+	}
+	defer enc.close()
+	for job := range in.jobs {
+		if job.err = in.ctx.Err(); job.err == nil {
+			frame, raw := segment.Compact(job.piece, in.pageSize, job.slot)
+			enc.finish(job, frame, raw)
+		}
+		close(job.done)
+	}
+	return nil
+}
+
+// write stores the frames of a window in their order. Until so many pages have come that the window makes a segment, frames
+// are kept aside; those of a window that remains small stay there.
+func (in *Intake) write(w *intakeWindow) error {
+	s := segmentWriter{dst: in.dst}
+	alone, kept := false, []spilledFrame(nil)
+	var dumped int64 // pages, those of zeros included
+	var err error
+	for job := range w.queue {
+		<-job.done
+		err = cmp.Or(err, job.err)
+		dumped += job.piece.Pages()
+		if err == nil && !alone && segment.Alone(dumped, in.pageSize, in.o.SegmentSize) {
+			alone = true
+			err = in.unspill(in.ctx, &s, kept)
+		}
+		switch {
+		case err != nil || len(job.stored) == 0:
+		case alone:
+			err = s.add(in.ctx, job.frame, job.stored)
+		default:
+			var f spilledFrame
+			f, err = in.spill.put(job.frame, job.stored)
+			kept = append(kept, f)
+		}
+		in.free <- job.slot
+	}
+	out, err := s.end(in.ctx, err)
+	if err != nil {
+		return err
+	}
+	in.results.mu.Lock()
+	defer in.results.mu.Unlock()
+	if alone {
+		in.results.alone[w.key] = out
+		return nil
+	}
+	for _, f := range kept {
+		in.results.pooled[pieceKey{file: w.key.file, number: f.frame.Runs[0].Addr / index.MaxFrame}] = f
+	}
+	return nil
+}
+
+// unspill moves frames that were kept aside into a segment.
+func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledFrame) error {
+	if len(kept) == 0 {
+		return nil
+	}
+	buf := make([]byte, index.MaxFrame)
+	for _, f := range kept {
+		stored, err := in.spill.get(f, buf)
+		if err != nil {
+			return err
+		}
+		if err := s.add(ctx, f.frame, stored); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// segments waits until all memory is stored, and makes the pools, which need all of it. cut is how all memory is cut.
+func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packedSegment, error) {
+	if err := in.work.Wait(); err != nil {
+		return nil, err
+	}
+	var pages int64
+	for _, pieces := range cut {
+		for _, p := range pieces {
+			pages += p.Pages()
+		}
+	}
+	if got := in.received.Load(); !in.ended || in.broken != nil || got != pages*in.pageSize {
+		return nil, fmt.Errorf("pack memory: %d bytes have arrived instead of %d: %w", got, pages*in.pageSize, errdefs.ErrInternal)
+	}
+	out := make([]packedSegment, len(cut))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(in.o.Workers)
+	for i, pieces := range cut {
+		key := windowKey{file: pieces[0].File, number: pieces[0].Runs[0].Addr / uint64(in.o.SegmentSize)}
+		if s, ok := in.results.alone[key]; ok {
+			out[i] = s
+			continue
+		}
+		g.Go(func() (err error) {
+			out[i], err = in.pool(ctx, pieces)
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// pool makes a segment of small windows.
+func (in *Intake) pool(ctx context.Context, pieces []segment.Piece) (packedSegment, error) {
+	var kept []spilledFrame
+	for _, p := range pieces {
+		if f, ok := in.results.pooled[pieceKey{file: p.File, number: p.Runs[0].Addr / index.MaxFrame}]; ok {
+			kept = append(kept, f)
+		}
+	}
+	s := segmentWriter{dst: in.dst}
+	return s.end(ctx, in.unspill(ctx, &s, kept))
+}

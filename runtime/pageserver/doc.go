@@ -1,0 +1,16 @@
+// Package pageserver is the receiving end of CRIU's page server protocol: CRIU sends memory over a socket instead of writing
+// pages files.
+//
+// CRIU sends commands, structures of the machine's byte order (criu/page-xfer.c, struct page_server_iov), and waits for answers
+// to some:
+//
+//	OPEN2   a pagemap begins; answered by a byte, whether a parent snapshot has it
+//	ADD_F   pages at an address, with the flags of a pagemap entry; the bytes of the pages follow if the flags say so
+//	PARENT  asks whether a parent snapshot has a pagemap; answered by an int32
+//	CLOSE   all has been sent; answered by an int32, 0 if it was taken. FORCE_CLOSE on a socket that CRIU has inherited
+//
+// CRIU dumps one process after the other and ascends within each. It waits for the last answer before it lets the processes go:
+// until then, what is on its way may still be the very pages of the processes.
+//
+// [Serve] writes the pagemap images as CRIU's own server would and hands the pages to a [Sink].
+package pageserver
