@@ -13,6 +13,8 @@ import (
 type frameJob struct {
 	piece  segment.Piece
 	slot   []byte // of [index.MaxFrame] bytes; holds what is stored, in the end
+	home   *slots // where the slot goes then, in an [Intake]
+	kept   int64  // without a slot: where in the spill the pages are
 	frame  index.Frame
 	stored []byte
 	err    error

@@ -38,20 +38,10 @@ type intakeResults struct {
 	pooled map[pieceKey]spilledFrame   // frames of the others
 }
 
-// beginWindow waits for a place, so that files stay few where a disk takes long to make them durable.
-func (in *Intake) beginWindow(key windowKey) error {
-	select {
-	case in.places <- struct{}{}:
-	case <-in.ctx.Done():
-		return context.Cause(in.ctx)
-	}
-	w := &intakeWindow{key: key, queue: make(chan *frameJob, intakeSlots)}
+func (in *Intake) beginWindow(key windowKey) {
+	w := &intakeWindow{key: key, queue: make(chan *frameJob, in.o.SegmentSize/index.MaxFrame)}
 	in.window = w
-	in.work.Go(func() error {
-		defer func() { <-in.places }()
-		return in.write(w)
-	})
-	return nil
+	in.work.Go(func() error { return in.write(w) })
 }
 
 func (in *Intake) endWindow() error {
@@ -61,23 +51,6 @@ func (in *Intake) endWindow() error {
 		in.window = nil
 	}
 	return err
-}
-
-// encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever.
-func (in *Intake) encode() error {
-	enc, err := newFrameEncoder(in.o.Compression != "none")
-	if err != nil {
-		return err
-	}
-	defer enc.close()
-	for job := range in.jobs {
-		if job.err = in.ctx.Err(); job.err == nil {
-			frame, raw := segment.Compact(job.piece, in.pageSize, job.slot)
-			enc.finish(job, frame, raw)
-		}
-		close(job.done)
-	}
-	return nil
 }
 
 // write stores the frames of a window in their order. Until so many pages have come that the window makes a segment, frames
@@ -93,6 +66,8 @@ func (in *Intake) write(w *intakeWindow) error {
 		dumped += job.piece.Pages()
 		if err == nil && !alone && segment.Alone(dumped, in.pageSize, in.o.SegmentSize) {
 			alone = true
+			in.files <- struct{}{}
+			defer func() { <-in.files }()
 			err = in.unspill(in.ctx, &s, kept)
 		}
 		switch {
@@ -101,10 +76,10 @@ func (in *Intake) write(w *intakeWindow) error {
 			err = s.add(in.ctx, job.frame, job.stored)
 		default:
 			var f spilledFrame
-			f, err = in.spill.put(job.frame, job.stored)
+			f, err = in.spill.putFrame(job.frame, job.stored)
 			kept = append(kept, f)
 		}
-		in.free <- job.slot
+		job.home.put(job.slot)
 	}
 	out, err := s.end(in.ctx, err)
 	if err != nil {
@@ -129,7 +104,7 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 	}
 	buf := make([]byte, index.MaxFrame)
 	for _, f := range kept {
-		stored, err := in.spill.get(f, buf)
+		stored, err := in.spill.takeFrame(f, buf)
 		if err != nil {
 			return err
 		}
@@ -142,6 +117,9 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 
 // segments waits until all memory is stored, and makes the pools, which need all of it. cut is how all memory is cut.
 func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packedSegment, error) {
+	if !in.ended || in.broken != nil {
+		return nil, fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
+	}
 	if err := in.work.Wait(); err != nil {
 		return nil, err
 	}
@@ -151,7 +129,7 @@ func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packed
 			pages += p.Pages()
 		}
 	}
-	if got := in.received.Load(); !in.ended || in.broken != nil || got != pages*in.pageSize {
+	if got := in.received.Load(); got != pages*in.pageSize {
 		return nil, fmt.Errorf("pack memory: %d bytes have arrived instead of %d: %w", got, pages*in.pageSize, errdefs.ErrInternal)
 	}
 	out := make([]packedSegment, len(cut))

@@ -75,9 +75,6 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		return err
 	}
 	criuOptions.LinkRemap = true
-	if err := criuOptions.WriteFile(c.bundle.criuConfig()); err != nil {
-		return err
-	}
 	undo, err := makeImages(images)
 	if err != nil {
 		return err
@@ -100,6 +97,14 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if err != nil {
 		return err
 	}
+	pages, err := configure(ctx, c, criuOptions, conversation)
+	if err != nil {
+		if conversation != nil {
+			conversation.End(checkpoint.Result{}, err)
+		}
+		return err
+	}
+	defer pages.Close() // nil is closed without harm
 	request := checkpoint.Request{
 		ID:     id,
 		Frozen: state.Status == task.Status_PAUSED,
@@ -115,6 +120,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 			EmptyNamespaces: o.EmptyNamespaces,
 			Parent:          o.ParentPath,
 			CgroupsMode:     o.CgroupsMode,
+			Pages:           pages,
 		},
 	}
 	var wishes checkpoint.Wishes

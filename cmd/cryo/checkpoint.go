@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
@@ -127,6 +128,11 @@ func (f *checkpointFlags) check() error {
 		return wrong("--workers %d is negative", f.workers)
 	}
 	return nil
+}
+
+// packOptions are the choices about segments.
+func (f *checkpointFlags) packOptions(a *app) image.PackOptions {
+	return image.PackOptions{SegmentSize: f.segmentBytes, Compression: f.compression, Workers: f.workers, Progress: a.report()}
 }
 
 // String is the part of a line about the freeze; empty without GPUs.

@@ -32,14 +32,10 @@ type held struct {
 const gpuUndoTime = 15 * time.Minute
 
 // hold asks for a checkpoint of a container into the directories images and work, and waits until the container is
-// dumped and frozen. The caller must call resume or kill, or close, which lets the container go on.
-func hold(ctx context.Context, c *containerd.Client, sub *subject, images, work string, f checkpointFlags) (*held, checkpoint.Dumped, error) {
+// dumped and frozen. The caller must call resume or kill, or close, which lets the container go on. client listens in work and
+// is closed with it.
+func hold(ctx context.Context, c *containerd.Client, client *checkpoint.Client, sub *subject, images, work string, f checkpointFlags) (*held, checkpoint.Dumped, error) {
 	none := checkpoint.Dumped{}
-	client, err := checkpoint.Listen(work)
-	if err != nil {
-		return nil, none, err
-	}
-	client.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force}
 	asked, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{
 		ImagePath:           images,
 		WorkPath:            work,

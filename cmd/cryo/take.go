@@ -19,7 +19,9 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/pageserver"
 )
 
 // subject is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
@@ -70,12 +72,23 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 		a.warn("%v", err)
 	}
 	images, criuWork := filepath.Join(work.Dir, "images"), filepath.Join(work.Dir, "criu")
-	for _, dir := range []string{images, criuWork} {
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			return none, checkpointResult{}, fmt.Errorf("make a working directory: %w", err)
+	attempt := func(stream bool) (ocispec.Descriptor, checkpointResult, error) {
+		for _, dir := range []string{images, criuWork} {
+			if err := os.RemoveAll(dir); err != nil {
+				return none, checkpointResult{}, fmt.Errorf("clear a working directory: %w", err)
+			}
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				return none, checkpointResult{}, fmt.Errorf("make a working directory: %w", err)
+			}
 		}
+		return a.freeze(ctx, client, s, f, sub, images, criuWork, work.Dir, stream)
 	}
-	desc, result, err := a.freeze(ctx, client, s, f, sub, images, criuWork, work.Dir)
+	desc, result, err := attempt(true)
+	var unknown *pageserver.ProtocolError
+	if errors.As(err, &unknown) {
+		a.warn("%v; taking it again by way of files", err)
+		desc, result, err = attempt(false)
+	}
 	if err != nil && (errors.Is(err, unix.ENOSPC) || noSpace(err.Error()) || logFull(dumpLog(criuWork))) {
 		err = &fullError{dir: s.Root(), err: err}
 	}
@@ -161,10 +174,20 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 }
 
 // freeze does what happens while the container stands still, and what comes after.
-func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags, sub *subject, images, criuWork, work string) (desc ocispec.Descriptor, result checkpointResult, err error) {
-	h, dumped, err := hold(ctx, client, sub, images, criuWork, f)
+func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags, sub *subject, images, criuWork, work string, stream bool) (desc ocispec.Descriptor, result checkpointResult, err error) {
+	shim, err := checkpoint.Listen(criuWork)
 	if err != nil {
 		return desc, result, err
+	}
+	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream}
+	m, err := a.takeIn(ctx, s, shim, images, work, f)
+	if err != nil {
+		return desc, result, errors.Join(err, shim.Close())
+	}
+	defer m.close()
+	h, dumped, err := hold(ctx, client, shim, sub, images, criuWork, f)
+	if err != nil {
+		return desc, result, m.explain(ctx, err)
 	}
 	defer func() {
 		if released := h.close(ctx); err == nil {
@@ -173,6 +196,10 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			err = errors.Join(err, released)
 		}
 	}()
+	intake, err := m.arrived()
+	if err != nil {
+		return desc, result, err
+	}
 	if err := a.recordGPUs(&sub.config, images, dumped); err != nil {
 		return desc, result, err
 	}
@@ -200,8 +227,8 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
 	packing := time.Now()
-	desc, err = image.Pack(ctx, s, image.PackSource{Images: images, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
-		image.PackOptions{SegmentSize: f.segmentBytes, Compression: f.compression, Workers: f.workers, Progress: a.report()})
+	desc, err = image.Pack(ctx, s, image.PackSource{Images: images, Memory: intake, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
+		f.packOptions(a))
 	if err != nil {
 		return desc, result, err
 	}

@@ -20,6 +20,7 @@ type Client struct {
 	Wishes Wishes
 
 	listener *net.UnixListener
+	greeted  chan struct{} // closed when the shim was greeted
 	conn     net.Conn
 	in       *json.Decoder
 	out      *json.Encoder
@@ -36,7 +37,7 @@ func Listen(dir string) (*Client, error) {
 		l.Close()
 		return nil, fmt.Errorf("listen for the shim: %w", err)
 	}
-	return &Client{listener: l}, nil
+	return &Client{listener: l, greeted: make(chan struct{})}, nil
 }
 
 // Frozen waits until the container is dumped; it stands still from before then until [Client.Resume] or [Client.Kill].
@@ -51,6 +52,7 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 	if err := c.out.Encode(message{Version: protocolVersion, Wishes: c.Wishes}); err != nil {
 		return Dumped{}, fmt.Errorf("greet the shim: %w", err)
 	}
+	close(c.greeted)
 	m, err := c.receive(ctx)
 	if err != nil {
 		return Dumped{}, c.cause(ctx, "wait for the dump", err)
@@ -59,6 +61,21 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 		return Dumped{}, fmt.Errorf("wait for the dump: the shim spoke of something else: %w", errdefs.ErrInternal)
 	}
 	return *m.Dumped, nil
+}
+
+// Pages waits for the connection over which CRIU sends pages; there may never be one. It is called beside Frozen.
+func (c *Client) Pages(ctx context.Context) (net.Conn, error) {
+	select {
+	case <-c.greeted: // who comes first is the shim, to talk
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.listener.SetDeadline(time.Now()) })()
+	conn, err := c.listener.Accept()
+	if err != nil {
+		return nil, c.cause(ctx, "wait for pages", err)
+	}
+	return conn, nil
 }
 
 // Resume lets the container run on.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // maxConversation bounds what is read of a peer, bytes.
@@ -25,6 +26,7 @@ type Conversation struct {
 	// Wishes are the command's.
 	Wishes Wishes
 
+	dir     string // in which the command listens
 	conn    net.Conn
 	out     *json.Encoder
 	decided chan Decision
@@ -46,7 +48,7 @@ func Join(ctx context.Context, dir string) (*Conversation, context.Context, erro
 	if err != nil {
 		return nil, ctx, fmt.Errorf("reach the cryo command: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	c := &Conversation{conn: conn, out: json.NewEncoder(conn), decided: make(chan Decision, 1)}
+	c := &Conversation{dir: dir, conn: conn, out: json.NewEncoder(conn), decided: make(chan Decision, 1)}
 	in := json.NewDecoder(io.LimitReader(conn, maxConversation))
 	if err := c.greet(in); err != nil {
 		conn.Close()
@@ -74,6 +76,29 @@ func (c *Conversation) greet(in *json.Decoder) error {
 	}
 	c.Wishes = greeting.Wishes
 	return nil
+}
+
+// pagesBuffer is how much CRIU may have sent that the command has not read yet, bytes.
+const pagesBuffer = 4 << 20
+
+// Pages gives the socket over which CRIU shall send pages; nil if the command wants them in files. The caller closes it.
+func (c *Conversation) Pages(ctx context.Context) (*os.File, error) {
+	if !c.Wishes.Pages {
+		return nil, nil
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socketPath(c.dir))
+	if err != nil {
+		return nil, fmt.Errorf("reach the cryo command for pages: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	defer conn.Close()
+	f, err := conn.(*net.UnixConn).File()
+	if err != nil {
+		return nil, fmt.Errorf("reach the cryo command for pages: %w", err)
+	}
+	// More than a user may have; without it, the dump is only slower.
+	_ = unix.SetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, pagesBuffer)
+	return f, nil
 }
 
 // listen hears the command's one decision, and that it hangs up.

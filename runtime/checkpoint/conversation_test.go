@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
 	"net"
 	"reflect"
 	"testing"
@@ -160,5 +161,47 @@ func TestFrozenIsCancelled(t *testing.T) {
 	}
 	if _, err := client.Resume(t.Context()); !errors.Is(err, errdefs.ErrFailedPrecondition) {
 		t.Errorf("resume of what is not frozen: got %v", err)
+	}
+}
+
+func TestPages(t *testing.T) {
+	for _, wanted := range []bool{true, false} {
+		client, dir := listen(t)
+		client.Wishes.Pages = wanted
+		go func() { _, _ = client.Frozen(context.Background()) }()
+		arrived := make(chan string, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			conn, err := client.Pages(ctx)
+			if err != nil {
+				arrived <- err.Error()
+				return
+			}
+			defer conn.Close()
+			b, _ := io.ReadAll(conn)
+			arrived <- string(b)
+		}()
+		shim, _, err := Join(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages, err := shim.Pages(t.Context())
+		if err != nil || (pages != nil) != wanted {
+			t.Fatalf("wanted %v: got %v, %v", wanted, pages, err)
+		}
+		want := "page"
+		if wanted {
+			if _, err := pages.WriteString(want); err != nil {
+				t.Error(err)
+			}
+			pages.Close()
+		} else {
+			cancel()
+			want = "wait for pages: context canceled"
+		}
+		if got := <-arrived; got != want {
+			t.Errorf("wanted %v: %q has arrived", wanted, got)
+		}
+		cancel()
 	}
 }

@@ -32,6 +32,9 @@ type Wishes struct {
 	GPUTimeout float64 `json:"gpuTimeout,omitempty"`
 	// Force names rules of package gpu that are overridden; "all" is every one.
 	Force []string `json:"force,omitempty"`
+	// Pages tells that the command takes CRIU's pages over a connection of their own: the shim dials the same socket again.
+	// A shim that does not do that has CRIU write them to files.
+	Pages bool `json:"pages,omitempty"`
 }
 
 // Dumped is what the shim tells when the container is dumped; it is frozen then.

@@ -26,6 +26,8 @@ type Options struct {
 	FileLocks       bool
 	ExternalSockets bool
 	LinkRemap       bool // dump files that are open by a name that is gone, but have another; also files of overlayfs's lower layers
+	// PagesDescriptor, unless 0, is a socket that CRIU inherits: a dump sends pages there instead of writing them to files.
+	PagesDescriptor int
 	// Include is a configuration file whose contents come last, and so win: the user's own.
 	Include string
 }
@@ -61,6 +63,9 @@ func (o Options) Encode() ([]byte, error) {
 	}
 	if o.Timeout > 0 {
 		fmt.Fprintf(&b, "timeout %d\n", int64((o.Timeout+time.Second-1)/time.Second))
+	}
+	if o.PagesDescriptor > 0 {
+		fmt.Fprintf(&b, "page-server\nps-socket %d\n", o.PagesDescriptor)
 	}
 	flags := []struct {
 		name string

@@ -14,9 +14,9 @@ func TestEncode(t *testing.T) {
 	}
 	o := Options{
 		GhostLimit: 64 << 20, Timeout: 1500 * time.Millisecond, NetworkLock: "nftables", Libdir: "/run/x",
-		TCPEstablished: true, FileLocks: true, ExternalSockets: true, Include: own,
+		TCPEstablished: true, FileLocks: true, ExternalSockets: true, Include: own, PagesDescriptor: 4,
 	}
-	want := "network-lock nftables\nlibdir /run/x\nghost-limit 67108864\ntimeout 2\ntcp-established\nfile-locks\next-unix-sk\ntcp-close\n"
+	want := "network-lock nftables\nlibdir /run/x\nghost-limit 67108864\ntimeout 2\npage-server\nps-socket 4\ntcp-established\nfile-locks\next-unix-sk\ntcp-close\n"
 	got, err := o.Encode()
 	if err != nil || string(got) != want {
 		t.Errorf("got %q, %v; want %q", got, err, want)

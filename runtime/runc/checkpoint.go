@@ -26,7 +26,12 @@ type Dump struct {
 	EmptyNamespaces []string
 	Parent          string // images of an earlier pre-dump, relative to Images
 	CgroupsMode     string // soft, full, strict or ignore; empty is CRIU's own
+	// Pages, unless nil, becomes descriptor [PagesDescriptor] of CRIU, whose configuration must say that pages go there.
+	Pages *os.File
 }
+
+// PagesDescriptor is that of [Dump.Pages]. runc hands on descriptors that it does not know, and uses number 3 itself.
+const PagesDescriptor = 4
 
 // DumpError says why a dump did not come about.
 type DumpError struct {
@@ -125,6 +130,9 @@ func (c Container) checkpointCommand(d Dump) (*exec.Cmd, error) {
 		args = append(args, "--empty-ns", ns)
 	}
 	cmd := exec.Command(path, append(args, c.ID)...)
+	if d.Pages != nil {
+		cmd.ExtraFiles = append(make([]*os.File, PagesDescriptor-3), d.Pages)
+	}
 	for _, v := range os.Environ() {
 		// runc would wait for systemd's answer.
 		if !strings.HasPrefix(v, "NOTIFY_SOCKET=") {

@@ -1,0 +1,64 @@
+package image
+
+import (
+	"context"
+
+	"github.com/cryo-project/cryo/image/segment"
+)
+
+// dumpCores are left to CRIU and to the goroutine that reads what it sends, for as long as it does: while processes stand still,
+// taking their pages goes before hashing them.
+const dumpCores = 2
+
+// feed gives slots to the jobs that have none, in the order of the stream: so the first that is not encoded yet always has one,
+// and whoever holds slots behind it only has to wait.
+func (in *Intake) feed() error {
+	defer close(in.ready)
+	for job := range in.jobs {
+		if job.slot == nil {
+			job.slot, job.err = in.reserve.take(in.ctx) // the context has ended if there is an error
+		}
+		select {
+		case in.ready <- job:
+		case <-in.ctx.Done():
+			job.err = context.Cause(in.ctx)
+			close(job.done)
+		}
+	}
+	return nil
+}
+
+// encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
+// begins when the stream has ended or cannot go on.
+func (in *Intake) encode(atOnce bool) error {
+	enc, err := newFrameEncoder(in.o.Compression != "none")
+	if err != nil {
+		return err
+	}
+	defer enc.close()
+	if !atOnce {
+		<-in.hurried
+	}
+	for job := range in.ready {
+		if job.err == nil {
+			job.err = in.encodeJob(enc, job)
+		}
+		close(job.done)
+	}
+	return nil
+}
+
+func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
+	if err := in.ctx.Err(); err != nil {
+		return err
+	}
+	pages := job.slot[:job.piece.Pages()*in.pageSize]
+	if job.home == in.reserve {
+		if err := in.spill.takePages(pages, job.kept); err != nil {
+			return err
+		}
+	}
+	frame, raw := segment.Compact(job.piece, in.pageSize, pages)
+	enc.finish(job, frame, raw)
+	return nil
+}

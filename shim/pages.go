@@ -1,0 +1,28 @@
+package shim
+
+import (
+	"context"
+	"os"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/runc"
+)
+
+// configure writes CRIU's configuration for a dump. Where the command takes pages itself, it gives the socket that CRIU shall
+// inherit: one that nobody else can reach, whatever the network namespaces of the command, containerd and CRIU are.
+func configure(ctx context.Context, c *container, o criu.Options, conversation *checkpoint.Conversation) (pages *os.File, err error) {
+	if conversation != nil {
+		if pages, err = conversation.Pages(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if pages != nil {
+		o.PagesDescriptor = runc.PagesDescriptor
+	}
+	if err := o.WriteFile(c.bundle.criuConfig()); err != nil {
+		pages.Close()
+		return nil, err
+	}
+	return pages, nil
+}
