@@ -236,7 +236,6 @@ func (in *Intake) End() error {
 	if in.broken == nil && !in.ended {
 		in.ended = true
 		close(in.jobs)
-		in.hurry()
 	}
 	return in.broken
 }
@@ -255,8 +254,8 @@ func (in *Intake) Close() {
 			in.window = nil
 		}
 		close(in.jobs)
-		in.hurry()
 	}
+	in.hurry()
 	_ = in.work.Wait() // it was told, or nobody wants to know any more
 	in.spill.close()
 	in.memory.release()

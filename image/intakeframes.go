@@ -6,7 +6,7 @@ import (
 	"github.com/cryo-project/cryo/image/segment"
 )
 
-// dumpCores are left to CRIU and to the goroutine that reads what it sends, for as long as it does: while processes stand still,
+// dumpCores are left to CRIU and to the goroutine that reads what it sends, until [Pack] is called: while processes stand still,
 // taking their pages goes before hashing them.
 const dumpCores = 2
 
@@ -29,7 +29,7 @@ func (in *Intake) feed() error {
 }
 
 // encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
-// begins when the stream has ended or cannot go on.
+// begins when [Pack] waits or the stream cannot go on.
 func (in *Intake) encode(atOnce bool) error {
 	enc, err := newFrameEncoder(in.o.Compression != "none")
 	if err != nil {

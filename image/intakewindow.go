@@ -120,6 +120,7 @@ func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packed
 	if !in.ended || in.broken != nil {
 		return nil, fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
+	in.hurry()
 	if err := in.work.Wait(); err != nil {
 		return nil, err
 	}
