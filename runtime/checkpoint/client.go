@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -21,9 +22,12 @@ type Client struct {
 
 	listener *net.UnixListener
 	greeted  chan struct{} // closed when the shim was greeted
-	conn     net.Conn
 	in       *json.Decoder
 	out      *json.Encoder
+
+	mu     sync.Mutex // guards conn and closed, since Close may come at any time
+	conn   net.Conn
+	closed bool
 }
 
 // Listen makes the socket in dir, which is then given to the shim as CRIU's work directory.
@@ -48,7 +52,10 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 	if err != nil {
 		return Dumped{}, c.cause(ctx, "wait for the shim", err)
 	}
-	c.conn, c.in, c.out = conn, json.NewDecoder(io.LimitReader(conn, maxConversation)), json.NewEncoder(conn)
+	if !c.keep(conn) {
+		return Dumped{}, errors.Join(fmt.Errorf("wait for the shim: %w", net.ErrClosed), conn.Close())
+	}
+	c.in, c.out = json.NewDecoder(io.LimitReader(conn, maxConversation)), json.NewEncoder(conn)
 	if err := c.out.Encode(message{Version: protocolVersion, Wishes: c.Wishes}); err != nil {
 		return Dumped{}, fmt.Errorf("greet the shim: %w", err)
 	}
@@ -61,6 +68,14 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 		return Dumped{}, fmt.Errorf("wait for the dump: the shim spoke of something else: %w", errdefs.ErrInternal)
 	}
 	return *m.Dumped, nil
+}
+
+// keep makes conn the one that Close closes; false: it is closed already.
+func (c *Client) keep(conn net.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.conn = conn
+	return !c.closed
 }
 
 // Pages waits for the connection over which CRIU sends pages; there may never be one. It is called beside Frozen.
@@ -116,6 +131,9 @@ func (c *Client) cause(ctx context.Context, what string, err error) error {
 
 // Close hangs up: a container that is still frozen goes on.
 func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
 	err := c.listener.Close()
 	if c.conn != nil {
 		err = errors.Join(err, c.conn.Close())
