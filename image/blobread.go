@@ -92,6 +92,26 @@ func (b *blobReader) end() error {
 	return io.EOF
 }
 
+// readAt reads bytes at an offset that is not before what was read. What lies in between is not read if it need not be hashed.
+func (b *blobReader) readAt(p []byte, off int64) error {
+	skip := off - (b.desc.Size - b.left)
+	if s, ok := b.rc.(io.Seeker); ok && b.hash == nil && skip > 0 && skip <= b.left {
+		if _, err := s.Seek(skip, io.SeekCurrent); err != nil {
+			return fmt.Errorf("read %s: %w", b.part, err)
+		}
+		b.left -= skip
+		skip = 0
+	}
+	_, err := io.CopyN(io.Discard, b, skip)
+	if err == nil {
+		_, err = io.ReadFull(b, p)
+	}
+	if err == io.EOF || err == io.ErrUnexpectedEOF {
+		return b.damaged(errShort)
+	}
+	return err
+}
+
 // finish reads what is left and says whether the blob is sound.
 func (b *blobReader) finish() error {
 	if _, err := io.Copy(io.Discard, b); err != nil {

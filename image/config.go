@@ -37,6 +37,8 @@ type Config struct {
 	Host    Host    `json:"host"`
 	Process Options `json:"options"`
 	Memory  Memory  `json:"memory"`
+	// Parent is there if the snapshot was taken as the increment of another.
+	Parent *ParentRecord `json:"parent,omitempty"`
 	// Processes are the container's processes at the freeze, init first.
 	Processes []Process `json:"processes,omitempty"`
 	// GPU is there if the container had GPUs.
@@ -86,6 +88,15 @@ type Memory struct {
 	Total  int64 `json:"total"`  // dumped pages, zero pages included
 	Zero   int64 `json:"zero"`   // pages of zeros, left out
 	Stored int64 `json:"stored"` // segments as stored
+	// Unused is what of it is in no frame: what the parent needs of the segments it shares, and this snapshot does not.
+	Unused int64 `json:"unused,omitempty"`
+}
+
+// ParentRecord says of which snapshot another is the increment. It informs: all that is needed is in the snapshot itself.
+type ParentRecord struct {
+	Digest digest.Digest `json:"digest"` // of the manifest
+	// Segments is how many of the first segments are the parent's too. Only they may have bytes that no frame uses.
+	Segments int `json:"segments"`
 }
 
 // Process is one process of the container.

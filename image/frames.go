@@ -16,7 +16,8 @@ type frameJob struct {
 	home   *slots // where the slot goes then, in an [Intake]
 	kept   int64  // without a slot: where in the spill the pages are
 	frame  index.Frame
-	stored []byte
+	stored []byte // nil: no page is left, or the parent has the frame
+	parent int    // 1 and the number of the parent's frame; 0: none
 	err    error
 	done   chan struct{}
 }

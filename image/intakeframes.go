@@ -59,6 +59,10 @@ func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
 		}
 	}
 	frame, raw := segment.Compact(job.piece, in.pageSize, pages)
+	if at := in.o.Parent.find(&frame); at >= 0 && len(raw) > 0 {
+		job.frame, job.parent = frame, at+1
+		return nil
+	}
 	enc.finish(job, frame, raw)
 	return nil
 }

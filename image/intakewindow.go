@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
 )
 
@@ -36,6 +37,8 @@ type intakeResults struct {
 	mu     sync.Mutex                  // guards what follows
 	alone  map[windowKey]packedSegment // windows that are a segment of their own
 	pooled map[pieceKey]spilledFrame   // frames of the others
+	// unchanged are the frames that the parent has.
+	unchanged []unchangedFrame
 }
 
 func (in *Intake) beginWindow(key windowKey) {
@@ -54,17 +57,25 @@ func (in *Intake) endWindow() error {
 }
 
 // write stores the frames of a window in their order. Until so many pages have come that the window makes a segment, frames
-// are kept aside; those of a window that remains small stay there.
+// are kept aside; those of a window that remains small stay there. With a parent, pages count that it does not have.
 func (in *Intake) write(w *intakeWindow) error {
 	s := segmentWriter{dst: in.dst}
 	alone, kept := false, []spilledFrame(nil)
-	var dumped int64 // pages, those of zeros included
+	var unchanged []unchangedFrame
+	var counted int64 // pages, those of zeros included unless there is a parent
 	var err error
 	for job := range w.queue {
 		<-job.done
 		err = cmp.Or(err, job.err)
-		dumped += job.piece.Pages()
-		if err == nil && !alone && segment.Alone(dumped, in.pageSize, in.o.SegmentSize) {
+		switch {
+		case in.o.Parent == nil:
+			counted += job.piece.Pages()
+		case job.parent > 0:
+			unchanged = append(unchanged, unchangedFrame{frame: job.frame, at: job.parent - 1})
+		default:
+			counted += job.frame.Raw / in.pageSize
+		}
+		if err == nil && !alone && in.alone(counted) {
 			alone = true
 			in.files <- struct{}{}
 			defer func() { <-in.files }()
@@ -87,6 +98,7 @@ func (in *Intake) write(w *intakeWindow) error {
 	}
 	in.results.mu.Lock()
 	defer in.results.mu.Unlock()
+	in.results.unchanged = append(in.results.unchanged, unchanged...)
 	if alone {
 		in.results.alone[w.key] = out
 		return nil
@@ -95,6 +107,15 @@ func (in *Intake) write(w *intakeWindow) error {
 		in.results.pooled[pieceKey{file: w.key.file, number: f.frame.Runs[0].Addr / index.MaxFrame}] = f
 	}
 	return nil
+}
+
+// alone says whether a window of which so many pages count is a segment. With a parent it takes more, since segments of every increment
+// add up.
+func (in *Intake) alone(pages int64) bool {
+	if in.o.Parent != nil {
+		pages /= 4
+	}
+	return segment.Alone(pages, in.pageSize, in.o.SegmentSize)
 }
 
 // unspill moves frames that were kept aside into a segment.
@@ -115,8 +136,9 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 	return nil
 }
 
-// segments waits until all memory is stored, and makes the pools, which need all of it. cut is how all memory is cut.
-func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packedSegment, error) {
+// segments waits until all memory is stored, and makes the pools, which need all of it. cut is how all memory of maps is cut
+// where there is no parent.
+func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece, maps []*pages.Pagemap) ([]packedSegment, error) {
 	if !in.ended || in.broken != nil {
 		return nil, fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
@@ -124,14 +146,17 @@ func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packed
 	if err := in.work.Wait(); err != nil {
 		return nil, err
 	}
-	var pages int64
+	var want int64
 	for _, pieces := range cut {
 		for _, p := range pieces {
-			pages += p.Pages()
+			want += p.Pages() * in.pageSize
 		}
 	}
-	if got := in.received.Load(); got != pages*in.pageSize {
-		return nil, fmt.Errorf("pack memory: %d bytes have arrived instead of %d: %w", got, pages*in.pageSize, errdefs.ErrInternal)
+	if got := in.received.Load(); got != want {
+		return nil, fmt.Errorf("pack memory: %d bytes have arrived instead of %d: %w", got, want, errdefs.ErrInternal)
+	}
+	if in.o.Parent != nil {
+		return in.increment(ctx, len(cut), maps)
 	}
 	out := make([]packedSegment, len(cut))
 	g, ctx := errgroup.WithContext(ctx)

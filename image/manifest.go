@@ -142,6 +142,12 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	if c.Memory.Total < 0 || c.Memory.Zero < 0 || c.Memory.Stored < 0 || c.Memory.Zero > c.Memory.Total {
 		return Config{}, damaged("its memory totals are not possible")
 	}
+	if c.Memory.Unused < 0 || c.Memory.Unused > c.Memory.Stored/2 {
+		return Config{}, damaged("more than half of its memory is not in use")
+	}
+	if p := c.Parent; p != nil && (!validDigest(p.Digest) || p.Segments < 0 || p.Segments > maxSegments) {
+		return Config{}, damaged("its parent is not possible")
+	}
 	if c.GPU != nil {
 		if err := c.GPU.check(); err != nil {
 			return Config{}, damaged("%w", err)

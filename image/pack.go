@@ -40,6 +40,8 @@ type PackOptions struct {
 	Compression string
 	// Workers is how many goroutines hash and compress. 0: as many as there are cores.
 	Workers int
+	// Parent, unless nil, is a snapshot in the store that the new one is written to: what it has is not stored again.
+	Parent *Parent
 	// Progress is told how many bytes of memory are packed, as "pack".
 	Progress Progress
 }
@@ -62,7 +64,8 @@ func (o PackOptions) complete(pageSize int64) (PackOptions, error) {
 }
 
 // Pack writes the blobs of a snapshot to dst and returns the descriptor of its manifest. Nothing is tagged. The same source
-// and options give the same snapshot, byte for byte, on any number of cores.
+// and options give the same snapshot, byte for byte, on any number of cores. With a parent, blobs that it lists may be listed
+// again: they must stay in dst.
 //
 // Images that CRIU did not write give errors of package image/pages, a full disk a [*FullError]; what src.RootFS and dst
 // return is passed on. Blobs that were committed before an error stay in dst, where no manifest names them.
@@ -74,7 +77,7 @@ func Pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
 	cfg := src.Config
-	cfg.Version = ConfigVersion
+	cfg.Version, cfg.Memory, cfg.Parent = ConfigVersion, Memory{}, nil
 	if cfg.Host.PageSize == 0 {
 		cfg.Host.PageSize = os.Getpagesize()
 	}
@@ -101,13 +104,19 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 		return none, &TooLargeError{Segments: len(cut), Limit: maxSegments}
 	}
 
+	if src.Memory == nil && o.Parent != nil {
+		if src.Memory, err = newIntakeOfFiles(ctx, dst, src.Images, maps, pageSize, o); err != nil {
+			return none, err
+		}
+		defer src.Memory.Close()
+	}
 	var packed []packedSegment
 	layers := make([]ocispec.Descriptor, 2, 3+len(cut))
 	var rootFS ocispec.Descriptor
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
 		if src.Memory != nil {
-			packed, err = src.Memory.segments(gctx, cut)
+			packed, err = src.Memory.segments(gctx, cut, maps)
 		} else {
 			packed, err = packSegments(gctx, dst, src.Images, cut, maps, pageSize, o)
 		}
@@ -144,10 +153,11 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	}
 	for _, s := range packed {
 		layers = append(layers, s.desc)
-		cfg.Memory.Stored += s.desc.Size
 	}
-	cfg.Memory.Total = x.MemoryBytes()
-	cfg.Memory.Zero = cfg.Memory.Total - x.RawBytes()
+	cfg.Memory = totals(x)
+	if o.Parent != nil {
+		cfg.Parent = &ParentRecord{Digest: o.Parent.digest, Segments: inherited(packed)}
+	}
 	config, err := writeJSON(ctx, dst, MediaTypeConfig, cfg, maxConfig)
 	if err != nil {
 		return none, fmt.Errorf("write config: %w", err)

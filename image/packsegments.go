@@ -21,6 +21,8 @@ type packedSegment struct {
 	desc   ocispec.Descriptor
 	raw    int64
 	frames []index.Frame
+	// parents says that it is the parent's.
+	parents bool
 }
 
 // segmentPacker loads, hashes and compresses pieces with a fixed number of workers and slots, whatever the number of segments.
@@ -155,6 +157,14 @@ func (p *segmentPacker) write(ctx context.Context, queue <-chan *frameJob) (pack
 		p.free <- job.slot
 	}
 	return w.end(ctx, err)
+}
+
+// inherited counts the segments of the parent, which come first.
+func inherited(packed []packedSegment) (n int) {
+	for n < len(packed) && packed[n].parents {
+		n++
+	}
+	return n
 }
 
 // newIndex numbers the segments, and names them in their descriptors.

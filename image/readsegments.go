@@ -3,7 +3,6 @@ package image
 import (
 	"cmp"
 	"context"
-	"io"
 	"runtime"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -75,15 +74,22 @@ func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor,
 	return g.Wait()
 }
 
-// segment reads one segment from begin to end.
+// segment reads the frames of one segment. What is in none of them is read only where everything shall be verified.
 func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, frames []index.Frame, jobs chan<- storedFrame, free chan []byte) error {
 	blob, err := openBlob(ctx, r.src, d.Annotations[ocispec.AnnotationTitle], d)
 	if err != nil {
 		return err
 	}
 	defer blob.Close()
-	if !r.whole && allRaw(frames) {
-		// Frames fill their segment without a gap: each byte is covered by the digest of a frame.
+	var end int64
+	tiled := true
+	for i := range frames {
+		tiled = tiled && frames[i].Offset == end
+		end = frames[i].Offset + frames[i].Stored
+	}
+	tiled = tiled && end == d.Size
+	if !r.whole && (!tiled || allRaw(frames)) {
+		// Each byte that is used is covered by the digest of a frame.
 		blob.hash = nil
 	}
 	for i := range frames {
@@ -93,10 +99,7 @@ func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, frame
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if _, err := io.ReadFull(blob, buf[:frames[i].Stored]); err != nil {
-			if err == io.ErrUnexpectedEOF || err == io.EOF {
-				err = blob.damaged(errShort)
-			}
+		if err := blob.readAt(buf[:frames[i].Stored], frames[i].Offset); err != nil {
 			return err
 		}
 		select {
@@ -104,6 +107,9 @@ func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, frame
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+	}
+	if !r.whole && !tiled {
+		return nil
 	}
 	return blob.finish()
 }

@@ -91,20 +91,38 @@ func (s *Snapshot) checkIndex(x *index.Index) error {
 	if len(segments) != len(x.Segments) {
 		return fmt.Errorf("it lists %d segments, the manifest %d", len(x.Segments), len(segments))
 	}
-	var stored int64
+	shared, used := 0, x.Used()
+	if p := s.Config.Parent; p != nil {
+		shared = p.Segments
+	}
+	if shared > len(segments) {
+		return fmt.Errorf("%d segments are the parent's, by the config, of %d", shared, len(segments))
+	}
 	for i, d := range segments {
 		if is := x.Segments[i]; d.Size != is.Size || d.Digest.Encoded() != fmt.Sprintf("%x", is.Digest) {
 			return fmt.Errorf("its segment %d is not that of the manifest", i)
 		}
-		stored += d.Size
+		if i >= shared && used[i] != d.Size {
+			return fmt.Errorf("its frames leave gaps in segment %d, which is not the parent's", i)
+		}
 	}
 	if n := s.Config.Host.PageSize; int64(n) != x.PageSize {
 		return fmt.Errorf("its page size is %d, that of the config %d", x.PageSize, n)
 	}
-	if want := (Memory{Total: x.MemoryBytes(), Zero: x.MemoryBytes() - x.RawBytes(), Stored: stored}); want != s.Config.Memory {
+	if totals(x) != s.Config.Memory {
 		return errors.New("it does not sum up to the memory totals of the config")
 	}
 	return nil
+}
+
+// totals sums up an index.
+func totals(x *index.Index) Memory {
+	m := Memory{Total: x.MemoryBytes(), Zero: x.MemoryBytes() - x.RawBytes()}
+	for i, used := range x.Used() {
+		m.Stored += x.Segments[i].Size
+		m.Unused += x.Segments[i].Size - used
+	}
+	return m
 }
 
 // ReadRootFS hands the rootfs difference, an uncompressed tar, to read. It fails, after read returned, if the layer did not

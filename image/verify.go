@@ -34,7 +34,7 @@ func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) 
 	if err != nil {
 		return err
 	}
-	advance(s.Index().Size)
+	advance(s.Index().Size + s.Config.Memory.Unused)
 	if err := s.verifyCRIU(ctx, src, x); err != nil {
 		return err
 	}

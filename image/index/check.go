@@ -7,8 +7,8 @@ import (
 	"github.com/cryo-project/cryo/image/pages"
 )
 
-// Check says whether the parts of an index fit together: frames fill their segment without gap or overlap, every run is
-// inside its pages file and belongs to one frame only, and everything is in the one order the format allows.
+// Check says whether the parts of an index fit together: frames lie in their segment without overlap and take half of it at
+// least, every run is inside its pages file and belongs to one frame only, and everything is in the one order the format allows.
 func (x *Index) Check() error {
 	if x.PageSize < minPageSize || x.PageSize > maxPageSize || x.PageSize&(x.PageSize-1) != 0 {
 		return broken("page size %d is not a power of two from %d to %d", x.PageSize, minPageSize, maxPageSize)
@@ -52,24 +52,28 @@ func (x *Index) checkFrames() error {
 		if s.Size < 1 || s.Size > MaxSize || s.Raw < 1 || s.Raw > MaxSize {
 			return broken("segment %d has %d bytes for %d", n, s.Size, s.Raw)
 		}
-		var offset, raw int64
+		var end, used, raw int64
 		for len(rest) > 0 && rest[0].Segment == n {
 			f := &rest[0]
 			rest = rest[1:]
-			if f.Offset != offset {
-				return broken("a frame of segment %d at %d instead of %d", n, f.Offset, offset)
-			}
 			if err := x.checkFrame(f); err != nil {
 				return err
 			}
-			offset += f.Stored
-			raw += f.Raw
-			if offset > s.Size {
-				break
+			if f.Offset < end {
+				return broken("a frame of segment %d at %d overlaps the one before, which ends at %d", n, f.Offset, end)
 			}
+			if f.Offset > s.Size || f.Stored > s.Size-f.Offset {
+				return broken("a frame of %d bytes at %d does not lie in segment %d of %d", f.Stored, f.Offset, n, s.Size)
+			}
+			end = f.Offset + f.Stored
+			used += f.Stored
+			raw += f.Raw
 		}
-		if offset != s.Size || raw != s.Raw {
-			return broken("the frames of segment %d make %d bytes for %d instead of %d for %d", n, offset, raw, s.Size, s.Raw)
+		if raw != s.Raw {
+			return broken("the frames of segment %d make %d bytes instead of %d", n, raw, s.Raw)
+		}
+		if used < s.Size-used {
+			return broken("frames take %d of the %d bytes of segment %d, less than half", used, s.Size, n)
 		}
 	}
 	if len(rest) > 0 {

@@ -105,6 +105,15 @@ func (x *Index) RawBytes() int64 {
 	return n
 }
 
+// Used gives, for each segment, how many of its bytes frames take.
+func (x *Index) Used() []int64 {
+	used := make([]int64, len(x.Segments))
+	for i := range x.Frames {
+		used[x.Frames[i].Segment] += x.Frames[i].Stored
+	}
+	return used
+}
+
 // MemoryBytes is the sum of all pages files' lengths, in bytes.
 func (x *Index) MemoryBytes() int64 {
 	var n int64

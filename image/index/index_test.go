@@ -43,6 +43,9 @@ func random(r *rand.Rand) *Index {
 			}
 			s.Size += fr.Stored
 			s.Raw += fr.Raw
+			if r.IntN(4) == 0 { // a gap, but never half of the segment
+				s.Size += r.Int64N(fr.Stored + 1)
+			}
 			x.Frames = append(x.Frames, fr)
 			addr += MaxFrame
 		}
@@ -109,8 +112,9 @@ var bad = []struct{ old, new, reason string }{
 	{"segment 0 " + sumA, "segment 0 " + strings.ToUpper(sumA), "digest"},
 	{"segment 0 " + sumA, "segment 0 " + sumA + "a", "digest"},
 	{"segment 0 " + sumA, "segment 0 abc", "digest"},
-	{"8292 12288", "8291 12288", "make 8292 bytes"},
-	{"8292 12288", "8293 12288", "make 8292 bytes"},
+	{"8292 12288", "8291 12288", "does not lie in segment 0"},
+	{"8292 12288", "16585 12288", "less than half"},
+	{"8292 12288", "8292 12287", "make 12288 bytes"},
 	{"8292 12288", "8292 12289", "instead of"},
 	{"8292 12288", "9223372036854775807 12288", "larger"},
 	{"8292 12288", "99999999999999999999999999999999999 12288", "larger"},
@@ -122,7 +126,12 @@ var bad = []struct{ old, new, reason string }{
 	{"pages 1 pagemap-1.img 3", "pages 1 ../../etc/passwd 3", "not the name"},
 	{"pages 1 pagemap-1.img 3", "pages 4294967296 pagemap-1.img 3", "larger"},
 	{"pages 1 pagemap-1.img 3", "pages 1 pagemap-1.img 1099511627777", "larger"},
-	{"frame 0 0 100", "frame 0 1 100", "instead of 0"},
+	{"frame 0 0 100", "frame 0 1 100", "overlaps the one before"},
+	{"frame 0 0 100", "frame 0 0 101", "overlaps the one before"},
+	{"frame 0 0 100", "frame 0 8292 100", "does not lie in segment 0"},
+	{"frame 0 0 100", "frame 0 1152921504606846976 100", "does not lie in segment 0"},
+	{"frame 0 100 8192", "frame 0 0 8192", "overlaps the one before"},
+	{"frame 0 100 8192", "frame 0 101 8192", "does not lie in segment 0"},
 	{"frame 0 0 100", "frame 1 0 100", "make 0 bytes"},
 	{"frame 0 0 100", "frame 0 0 0", "with codec"},
 	{"frame 0 0 100", "frame 0 0 4096", "with codec"},

@@ -1,0 +1,211 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/segment"
+)
+
+// maxSmall is how many segments of less than a 16th of the segment size may be taken over from a parent, beyond as many as
+// there are segments in a snapshot without one. So many increments share the price of packing such segments anew.
+const maxSmall = 64
+
+// unchangedFrame is a frame whose pages are in the parent.
+type unchangedFrame struct {
+	frame index.Frame // without segment, offset, stored length and codec
+	at    int         // of the first frame of the parent that holds them
+}
+
+// copiedFrame is a frame whose stored bytes are taken out of a segment of the parent.
+type copiedFrame struct {
+	frame index.Frame // without segment and offset
+	from  *index.Frame
+}
+
+// takeOver says which segments of the parent a snapshot lists, and which frames have to be copied out of others: those of
+// segments that would mostly be dead, of small ones where there are too many, and those that the parent has less often. The
+// frames are in the order of memory. size is the segment size and few the number of segments that there would be without a parent.
+//
+// At least half of what is listed is in use. A byte is copied for this reason only when another has died, so all copies
+// together cost no more than the changes themselves.
+func (p *Parent) takeOver(frames []unchangedFrame, size int64, few int) (kept []packedSegment, copies []copiedFrame) {
+	taken := make(map[int]int) // frames that hold certain pages, by the number of their first
+	lists := make([][]index.Frame, len(p.segments))
+	live := make([]int64, len(p.segments))
+	copied := func(f, from *index.Frame) {
+		c := copiedFrame{frame: *f, from: from}
+		c.frame.Stored, c.frame.Codec = from.Stored, from.Codec
+		copies = append(copies, c)
+	}
+	for i := range frames {
+		f := &frames[i].frame
+		at := frames[i].at + taken[frames[i].at]
+		if !p.holds(at, f) {
+			copied(f, &p.frames[frames[i].at])
+			continue
+		}
+		taken[frames[i].at]++
+		from := &p.frames[at]
+		f.Segment, f.Offset, f.Stored, f.Codec = from.Segment, from.Offset, from.Stored, from.Codec
+		lists[from.Segment] = append(lists[from.Segment], *f)
+		live[from.Segment] += from.Stored
+	}
+
+	keep := make([]bool, len(p.segments))
+	small, all := 0, 0
+	for n, s := range p.segments {
+		if keep[n] = live[n] > 0 && live[n] >= s.Size-live[n]; keep[n] {
+			all++
+			if s.Size < size/16 {
+				small++
+			}
+		}
+	}
+	for n, s := range p.segments {
+		if keep[n] && small > maxSmall+few && s.Size < size/16 {
+			keep[n] = false
+			all--
+		}
+	}
+	// Whatever is left of many: there is room for as many in a manifest again.
+	for n := range p.segments {
+		if keep[n] && all > maxSegments/2 {
+			keep[n] = false
+			all--
+		}
+	}
+	for n, list := range lists {
+		slices.SortFunc(list, func(a, b index.Frame) int { return cmp.Compare(a.Offset, b.Offset) })
+		if !keep[n] {
+			for i := range list {
+				from := list[i]
+				copied(&list[i], &from)
+			}
+			continue
+		}
+		s := packedSegment{desc: p.segments[n], frames: list, parents: true}
+		for i := range list {
+			s.raw += list[i].Raw
+		}
+		kept = append(kept, s)
+	}
+	return kept, copies
+}
+
+// increment gives the segments of a snapshot with a parent: the parent's first, then windows that have changed enough to be segments
+// of their own, then all else in the order of memory.
+func (in *Intake) increment(ctx context.Context, few int, maps []*pages.Pagemap) ([]packedSegment, error) {
+	rank := make(map[uint32]int, len(maps))
+	for i, m := range maps {
+		rank[m.Pages] = i
+	}
+	byMemory := func(a, b *index.Frame) int {
+		return cmp.Or(cmp.Compare(rank[a.Runs[0].File], rank[b.Runs[0].File]), cmp.Compare(a.Runs[0].Addr, b.Runs[0].Addr))
+	}
+	slices.SortFunc(in.results.unchanged, func(a, b unchangedFrame) int { return byMemory(&a.frame, &b.frame) })
+	out, copies := in.o.Parent.takeOver(in.results.unchanged, in.o.SegmentSize, few)
+
+	var alone []packedSegment
+	for _, s := range in.results.alone {
+		alone = append(alone, s)
+	}
+	slices.SortFunc(alone, func(a, b packedSegment) int { return byMemory(&a.frames[0], &b.frames[0]) })
+	out = append(out, alone...)
+
+	rest, err := in.copyFrames(ctx, copies)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range in.results.pooled {
+		rest = append(rest, f)
+	}
+	slices.SortFunc(rest, func(a, b spilledFrame) int { return byMemory(&a.frame, &b.frame) })
+	pools := pool(rest, in.o.SegmentSize)
+	if n := len(out) + len(pools); n > maxSegments {
+		return nil, &TooLargeError{Segments: n, Limit: maxSegments}
+	}
+	out = append(out, make([]packedSegment, len(pools))...)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(in.o.Workers)
+	for i, frames := range pools {
+		g.Go(func() (err error) {
+			s := segmentWriter{dst: in.dst}
+			out[len(out)-len(pools)+i], err = s.end(ctx, in.unspill(ctx, &s, frames))
+			return err
+		})
+	}
+	return out, g.Wait()
+}
+
+// pool cuts frames into segments of at most size bytes.
+func pool(frames []spilledFrame, size int64) (pools [][]spilledFrame) {
+	var sum int64
+	for i, first := 0, 0; i < len(frames); i++ {
+		sum += frames[i].frame.Stored
+		if i+1 == len(frames) || sum+frames[i+1].frame.Stored > size {
+			pools = append(pools, frames[first:i+1])
+			first, sum = i+1, 0
+		}
+	}
+	return pools
+}
+
+// copyFrames moves frames of the parent into the spill.
+func (in *Intake) copyFrames(ctx context.Context, copies []copiedFrame) ([]spilledFrame, error) {
+	slices.SortStableFunc(copies, func(a, b copiedFrame) int {
+		return cmp.Or(cmp.Compare(a.from.Segment, b.from.Segment), cmp.Compare(a.from.Offset, b.from.Offset))
+	})
+	out := make([]spilledFrame, len(copies))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(in.o.Workers)
+	for i := 0; i < len(copies); {
+		n := 1
+		for i+n < len(copies) && copies[i+n].from.Segment == copies[i].from.Segment {
+			n++
+		}
+		from, to := copies[i:i+n], out[i:i+n]
+		g.Go(func() error { return in.copySegment(ctx, from, to) })
+		i += n
+	}
+	return out, g.Wait()
+}
+
+// copySegment copies frames out of one segment. They are verified: what is damaged must not become part of another segment.
+func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []spilledFrame) error {
+	d := in.o.Parent.segments[copies[0].from.Segment]
+	blob, err := openBlob(ctx, in.dst, "the parent's "+titleSegment(copies[0].from.Segment), d)
+	if err != nil {
+		return err
+	}
+	defer blob.Close()
+	blob.hash = nil // frames are verified
+	dec, err := segment.NewDecoder()
+	if err != nil {
+		return err
+	}
+	defer dec.Close()
+	buf, last := make([]byte, index.MaxFrame), (*index.Frame)(nil)
+	for i, c := range copies {
+		if last == nil || c.from.Offset != last.Offset {
+			if err := blob.readAt(buf[:c.from.Stored], c.from.Offset); err != nil {
+				return err
+			}
+			last = c.from
+		}
+		stored := buf[:c.from.Stored]
+		if _, err := dec.Decode(c.from, stored); err != nil {
+			return blob.damaged(fmt.Errorf("a frame does not verify; --parent none takes a snapshot without it: %w", err))
+		}
+		if to[i], err = in.spill.putFrame(c.frame, stored); err != nil {
+			return err
+		}
+	}
+	return nil
+}
