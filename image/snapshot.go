@@ -46,6 +46,9 @@ func Open(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, er
 	if s.Config, err = parseConfig(b, s.Manifest.Config.Digest); err != nil {
 		return nil, err
 	}
+	if p, n := s.Config.Parent, len(s.Segments()); p != nil && p.Segments > n {
+		return nil, &DamagedError{Part: "config", Digest: s.Manifest.Config.Digest, Err: fmt.Errorf("%d of its %d segments are its parent's", p.Segments, n)}
+	}
 	return s, nil
 }
 
@@ -94,9 +97,6 @@ func (s *Snapshot) checkIndex(x *index.Index) error {
 	shared, used := 0, x.Used()
 	if p := s.Config.Parent; p != nil {
 		shared = p.Segments
-	}
-	if shared > len(segments) {
-		return fmt.Errorf("%d segments are the parent's, by the config, of %d", shared, len(segments))
 	}
 	for i, d := range segments {
 		if is := x.Segments[i]; d.Size != is.Size || d.Digest.Encoded() != fmt.Sprintf("%x", is.Digest) {

@@ -58,7 +58,7 @@ func shot(t *testing.T, h *lab.Host, id, tag string) snapshot {
 	t.Helper()
 	ref := shared.registry.Reference("artifact/" + id + ":" + tag)
 	away(t, ref)
-	must(t, h.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"))
+	must(t, h.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB", "--parent", "none"))
 	return inspect(t, h, ref)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -21,6 +22,8 @@ type checkpointFlags struct {
 	leaveRunning, push         bool
 	tcp, locks, externalUnix   bool
 	compression                string
+	parent                     string // a reference, none, or empty: found out
+	opened                     *image.Parent
 	segmentSize                string
 	segmentBytes               int64 // of segmentSize
 	workers                    int
@@ -34,13 +37,15 @@ type checkpointResult struct {
 	Reference string      `json:"reference"`
 	Digest    string      `json:"digest"`
 	Container string      `json:"container"`
-	Size      int64       `json:"size"`          // bytes of all blobs
-	Memory    int64       `json:"memory"`        // bytes in the container, zero pages included
-	Freeze    float64     `json:"freeze"`        // seconds the container stood still
-	Dump      float64     `json:"dump"`          // of which CRIU
-	RootFS    float64     `json:"rootfs"`        // of which capture of the writable layer
-	Pack      float64     `json:"pack"`          // afterwards
-	GPU       *gpuSeconds `json:"gpu,omitempty"` // if it has GPUs
+	Size      int64       `json:"size"`             // bytes of all blobs
+	Parent    string      `json:"parent,omitempty"` // digest of the snapshot whose increment it is
+	Shared    int64       `json:"shared,omitempty"` // bytes of blobs with memory that are the parent's
+	Memory    int64       `json:"memory"`           // bytes in the container, zero pages included
+	Freeze    float64     `json:"freeze"`           // seconds the container stood still
+	Dump      float64     `json:"dump"`             // of which CRIU
+	RootFS    float64     `json:"rootfs"`           // of which capture of the writable layer
+	Pack      float64     `json:"pack"`             // afterwards
+	GPU       *gpuSeconds `json:"gpu,omitempty"`    // if it has GPUs
 	Running   bool        `json:"running"`
 	Pushed    bool        `json:"pushed"`
 }
@@ -62,6 +67,10 @@ func newCheckpoint(a *app) *cobra.Command {
 The container stands still while its memory is dumped and its files are copied. With --leave-running it goes on as
 soon as that is done, and everything else follows while it runs. Without, it ends once the snapshot is safe on
 disk; if anything fails before, it goes on.
+
+Memory that has not changed since the last snapshot of the container, or since the one that it was restored from, is neither stored
+nor sent again, as long as that is in the local store: the new snapshot shares it. It is complete all the same, and the
+other one may be removed. --parent names another one to share with, or none.
 
 What the container has on NVIDIA GPUs goes along: the driver moves it into the memory of the processes, once they have ended the
 work that they had given to the GPUs. Where the driver is known to save what it cannot load again, or nobody can tell, the
@@ -86,12 +95,14 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 	flags.BoolVar(&f.tcp, "tcp-established", false, "keep established TCP connections")
 	flags.BoolVar(&f.locks, "file-locks", false, "keep locks on files")
 	flags.BoolVar(&f.externalUnix, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
+	flags.StringVar(&f.parent, "parent", "", "snapshot whose memory is not stored again where it has not changed, or none (default: the container's last)")
 	flags.StringVar(&f.compression, "compression", "zstd", "of memory: zstd, or none")
 	flags.StringVar(&f.segmentSize, "segment-size", "256MiB", "memory that one layer of the snapshot covers, a power of two")
 	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "how long processes may take to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses the checkpoint of a container with GPUs, by its name, or all")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one a core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
+	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
 	f.registry.register(cmd)
 	return cmd
@@ -108,6 +119,11 @@ func (f *checkpointFlags) check() error {
 	var err error
 	if f.normalized, err = store.Normalize(f.ref); err != nil {
 		return err
+	}
+	if f.parent != "" && f.parent != "none" {
+		if _, err := store.Normalize(f.parent); err != nil {
+			return err
+		}
 	}
 	if !slices.Contains([]string{"zstd", "none"}, f.compression) {
 		return wrong("--compression %q is neither zstd nor none", f.compression)
@@ -132,7 +148,7 @@ func (f *checkpointFlags) check() error {
 
 // packOptions are the choices about segments.
 func (f *checkpointFlags) packOptions(a *app) image.PackOptions {
-	return image.PackOptions{SegmentSize: f.segmentBytes, Compression: f.compression, Workers: f.workers, Progress: a.report()}
+	return image.PackOptions{SegmentSize: f.segmentBytes, Compression: f.compression, Workers: f.workers, Parent: f.opened, Progress: a.report()}
 }
 
 // String is the part of a line about the freeze; empty without GPUs.
@@ -180,6 +196,9 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	a.line("%s", result.Digest)
 	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", f.ref, size(result.Memory), size(result.Size),
 		seconds(result.Freeze), result.GPU, seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
+	if result.Shared > 0 {
+		a.line("%s of it are segments of %s", size(result.Shared), short(result.Parent))
+	}
 	return nil
 }
 

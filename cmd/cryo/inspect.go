@@ -19,7 +19,8 @@ import (
 type inspected struct {
 	Reference string          `json:"reference"`
 	Digest    string          `json:"digest"`
-	Size      int64           `json:"size"` // bytes of all blobs
+	Size      int64           `json:"size"`             // bytes of all blobs
+	Shared    int64           `json:"shared,omitempty"` // bytes of segments that are its parent's too
 	Layers    []layer         `json:"layers"`
 	Asks      []trust.Request `json:"asks"` // of a host, beyond what every container has
 	Config    image.Config    `json:"config"`
@@ -148,7 +149,7 @@ func withEtcFiles(c image.Config, dir string) (image.Config, []string) {
 }
 
 func describe(ref string, s *image.Snapshot, p trust.Policy) inspected {
-	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Config: s.Config, Layers: []layer{}, Asks: []trust.Request{}}
+	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Shared: shared(s), Config: s.Config, Layers: []layer{}, Asks: []trust.Request{}}
 	for _, l := range s.Manifest.Layers {
 		i.Layers = append(i.Layers, layer{Title: l.Annotations["org.opencontainers.image.title"], MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size})
 	}
@@ -172,10 +173,15 @@ func (a *app) printInspected(i inspected, check bool) error {
 		{"Image:", c.Container.Image},
 		{"", c.Container.ImageDigest.String()},
 		{"Memory:", fmt.Sprintf("%s, of which %s zero; %s stored", size(c.Memory.Total), size(c.Memory.Zero), size(c.Memory.Stored))},
+	}
+	if c.Parent != nil {
+		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", sharedRow(c, i.Shared, i.segments())})
+	}
+	rows = append(rows, [][]string{
 		{"Size:", fmt.Sprintf("%s in %d layers", size(i.Size), len(i.Layers))},
 		{"Frozen:", fmt.Sprintf("%s (%sdump %s, files %s)", seconds(c.Timings.Freeze), savedIn(c.GPU), seconds(c.Timings.Dump), seconds(c.Timings.RootFS))},
 		{"Needs:", fmt.Sprintf("%s/%s, pages of %d bytes, cgroup version %d, CRIU %s", c.Host.OS, c.Host.Architecture, c.Host.PageSize, c.Host.CgroupVersion, c.Host.CRIU)},
-	}
+	}...)
 	if c.GPU != nil {
 		rows = append(rows, gpuRows(c.GPU)...)
 	}
@@ -222,6 +228,16 @@ func (a *app) printInspected(i inspected, check bool) error {
 		rows = append(rows, []string{"  " + l.Title, size(l.Size), l.Digest})
 	}
 	return a.table(rows...)
+}
+
+// segments counts the layers that hold memory.
+func (i inspected) segments() (n int) {
+	for _, l := range i.Layers {
+		if l.MediaType == image.MediaTypeSegment {
+			n++
+		}
+	}
+	return n
 }
 
 func (a *app) printVerdict(i inspected) error {

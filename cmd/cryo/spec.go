@@ -61,7 +61,7 @@ func joinNetwork(spec *specs.Spec, path string) error {
 // containerLabels are those of the restored container.
 func containerLabels(old map[string]string, namespace, name, digest, ref string) map[string]string {
 	labels := trust.Labels(old)
-	labels["io.cryo.snapshot"] = digest
+	labels[restoredLabel] = digest
 	if ref != "" {
 		labels["io.cryo.reference"] = ref
 	}

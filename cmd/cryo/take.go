@@ -71,6 +71,9 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 	if err := removeAbandoned(ctx, client, work.Dir); err != nil {
 		a.warn("%v", err)
 	}
+	if f.opened, err = a.parentOf(ctx, s, f, sub.info.Labels); err != nil {
+		return none, checkpointResult{}, err
+	}
 	images, criuWork := filepath.Join(work.Dir, "images"), filepath.Join(work.Dir, "criu")
 	attempt := func(stream bool) (ocispec.Descriptor, checkpointResult, error) {
 		for _, dir := range []string{images, criuWork} {
@@ -249,15 +252,25 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			return desc, result, err
 		}
 	}
+	if f.leaveRunning {
+		if err := remember(context.WithoutCancel(ctx), client, sub.info.ID, desc.Digest); err != nil {
+			a.warn("%v; the next snapshot may share less", err)
+		}
+	}
 	// It is done: an interrupt that comes now does not change that.
 	snapshot, err := image.Open(context.WithoutCancel(ctx), s, desc)
 	if err != nil {
 		return desc, result, err
 	}
-	return desc, checkpointResult{
+	result = checkpointResult{
 		Reference: f.normalized, Digest: desc.Digest.String(), Container: sub.info.ID, Size: total(snapshot), Memory: snapshot.Config.Memory.Total,
 		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, GPU: onGPU, Running: f.leaveRunning,
-	}, nil
+		Shared: shared(snapshot),
+	}
+	if p := snapshot.Config.Parent; p != nil {
+		result.Parent = p.Digest.String()
+	}
+	return desc, result, nil
 }
 
 // end kills the container, unless somebody has interrupted.
