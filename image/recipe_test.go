@@ -45,8 +45,19 @@ func TestRecipe(t *testing.T) {
 		_, err := w.Write(bytes.Repeat([]byte("a tar"), 5000))
 		return err
 	}}
-	d, err := image.Pack(ctx, s, src, image.PackOptions{SegmentSize: 1 << 20})
+	d, err := image.Pack(ctx, s, src, image.PackOptions{})
 	if err != nil {
+		t.Fatal(err)
+	}
+	// An increment, which leaves gaps in the segments of its parent.
+	parent, err := image.OpenParent(ctx, s, d, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := flip(filepath.Join(src.Images, "pages-1.img")); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = image.Pack(ctx, s, src, image.PackOptions{Parent: parent}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Tag(ctx, d, "example.com/by-hand:1"); err != nil {
@@ -55,6 +66,9 @@ func TestRecipe(t *testing.T) {
 	snapshot, err := image.Open(ctx, s, d)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if snapshot.Config.Parent == nil || snapshot.Config.Memory.Unused == 0 {
+		t.Fatalf("nothing is left out of %+v", snapshot.Config.Memory)
 	}
 	want := filepath.Join(t.TempDir(), "images")
 	if err := snapshot.Unpack(ctx, s, want, image.UnpackOptions{}); err != nil {

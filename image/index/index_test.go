@@ -222,6 +222,7 @@ func TestOverlap(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(good))
+	f.Add([]byte(strings.Replace(strings.Replace(good, "8292 12288", "8300 12288", 1), "frame 0 100 8192", "frame 0 107 8192", 1))) // gaps
 	for _, b := range bad {
 		f.Add([]byte(strings.Replace(good, b.old, b.new, 1)))
 	}
