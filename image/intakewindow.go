@@ -61,6 +61,11 @@ func (in *Intake) endWindow() error {
 func (in *Intake) write(w *intakeWindow) error {
 	s := segmentWriter{dst: in.dst}
 	alone, kept := false, []spilledFrame(nil)
+	defer func() {
+		if alone {
+			<-in.files
+		}
+	}()
 	var unchanged []unchangedFrame
 	var counted int64 // pages, those of zeros included unless there is a parent
 	var err error
@@ -78,7 +83,6 @@ func (in *Intake) write(w *intakeWindow) error {
 		if err == nil && !alone && in.alone(counted) {
 			alone = true
 			in.files <- struct{}{}
-			defer func() { <-in.files }()
 			err = in.unspill(in.ctx, &s, kept)
 		}
 		switch {

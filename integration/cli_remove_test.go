@@ -13,7 +13,7 @@ func TestCLIRemove(t *testing.T) {
 	t.Cleanup(func() { a.Run(cleanupContext(t), "rm", "-rf", root) })
 	start(t, a, id, nil, "workload", "region", "--memory", "32")
 	for _, ref := range []string{"cli/first:1", "cli/second:1"} {
-		must(t, a.Cryo(t.Context(), "--root", root, "checkpoint", id, ref, "--leave-running", "--segment-size", "4MiB"))
+		must(t, a.Cryo(t.Context(), "--root", root, "checkpoint", id, ref, "--leave-running", "--segment-size", "4MiB", "--parent", "none"))
 		if answer, err := a.Ask(t.Context(), id, "runs", "10", "1"); err != nil || !answer.OK {
 			t.Fatal(err, answer.Error)
 		}

@@ -60,8 +60,10 @@ func openParent(ctx context.Context, s *store.Store, ref string) (*image.Parent,
 	return p, nil
 }
 
-// remember notes in containerd's record of a container which snapshot was taken of it.
+// remember notes in containerd's record of a container which snapshot was taken of it, also where ctx has ended meanwhile.
 func remember(ctx context.Context, client *containerd.Client, id string, snapshot digest.Digest) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+	defer cancel()
 	labels := map[string]string{checkpointLabel: snapshot.String()}
 	if _, err := client.ContainerService().Update(ctx, containers.Container{ID: id, Labels: labels}, "labels."+checkpointLabel); err != nil {
 		return fmt.Errorf("note the snapshot in the labels of %s: %w", id, err)
@@ -83,6 +85,6 @@ func shared(s *image.Snapshot) (n int64) {
 // sharedRow says in words what a snapshot shares with its parent.
 func sharedRow(c image.Config, sharedBytes int64, segments int) string {
 	k := c.Parent.Segments
-	return fmt.Sprintf("%s in %d segments shared with it (%s not in use), %s in %d new ones",
+	return fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s in %d",
 		size(sharedBytes), k, size(c.Memory.Unused), size(c.Memory.Stored-sharedBytes), segments-k)
 }

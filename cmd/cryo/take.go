@@ -253,7 +253,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		}
 	}
 	if f.leaveRunning {
-		if err := remember(context.WithoutCancel(ctx), client, sub.info.ID, desc.Digest); err != nil {
+		if err := remember(ctx, client, sub.info.ID, desc.Digest); err != nil {
 			a.warn("%v; the next snapshot may share less", err)
 		}
 	}
