@@ -15,6 +15,7 @@ type pagemapCheck struct {
 	x     *index.Index
 	files map[string]index.File // by pagemap name; what is still to come
 	runs  map[uint32][]index.Run
+	seen  []*pages.Pagemap // those with pages
 }
 
 func newPagemapCheck(x *index.Index) *pagemapCheck {
@@ -75,6 +76,7 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 			return wrong("does not have pages %d to %d at %#x", r.First, r.First+r.Count-1, r.Addr)
 		}
 	}
+	c.seen = append(c.seen, m)
 	return nil
 }
 

@@ -9,7 +9,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
@@ -21,6 +24,9 @@ type UnpackOptions struct {
 	Workers int
 	// Progress is told how many bytes of memory were written, as "unpack".
 	Progress Progress
+	// Lazy leaves out of the pages files what [Pages.Lazy] gives, and reads no more of the segments than it needs for the rest.
+	// The files are as long as ever: CRIU, which must be told to restore with lazy pages, steps over what is left out.
+	Lazy bool
 }
 
 // Unpack writes a complete directory of CRIU images to dir, which must be empty or missing: all images, and the pages files as
@@ -84,6 +90,7 @@ type unpacker struct {
 	dir   string
 	x     *index.Index
 	o     UnpackOptions
+	maps  []*pages.Pagemap // of what was unpacked
 	done  atomic.Int64
 	total int64 // bytes of memory that are stored
 }
@@ -91,10 +98,6 @@ type unpacker struct {
 func (u *unpacker) run(ctx context.Context) error {
 	if err := u.images(ctx); err != nil {
 		return err
-	}
-	uses := make(map[uint32]int, len(u.x.Files))
-	for i := range u.x.Frames {
-		uses[u.x.Frames[i].Runs[0].File]++
 	}
 	for _, f := range u.x.Files {
 		if err := ctx.Err(); err != nil {
@@ -104,9 +107,16 @@ func (u *unpacker) run(ctx context.Context) error {
 			return err
 		}
 	}
+	if u.o.Lazy {
+		return u.eager(ctx)
+	}
+	uses := make(map[uint32]int, len(u.x.Files))
+	for i := range u.x.Frames {
+		uses[u.x.Frames[i].Runs[0].File]++
+	}
 	files := newPagesFiles(func(id uint32) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
 	defer files.close()
-	r := segmentReader{src: u.src, workers: u.o.Workers, sink: func(f *index.Frame, raw []byte) error { return u.frame(files, f, raw) }}
+	r := segmentReader{src: u.src, workers: u.o.Workers, sink: func(f *index.Frame, raw []byte) error { return u.write(files, f.Runs, raw) }}
 	return r.read(ctx, u.s.Segments(), u.x)
 }
 
@@ -134,6 +144,7 @@ func (u *unpacker) images(ctx context.Context) error {
 	if err := check.finish(); err != nil {
 		return damaged(err)
 	}
+	u.maps = check.seen
 	return nil
 }
 
@@ -153,14 +164,15 @@ func (u *unpacker) makePages(file index.File) error {
 	return nil
 }
 
-// frame writes the pages of a frame to their places.
-func (u *unpacker) frame(files *pagesFiles, fr *index.Frame, raw []byte) error {
-	id := fr.Runs[0].File // an index has one file in a frame
+// write writes pages, which raw has one run after the other, to their places.
+func (u *unpacker) write(files *pagesFiles, runs []index.Run, raw []byte) error {
+	id := runs[0].File // an index has one file in a frame
 	f, err := files.take(id)
 	if err != nil {
 		return err
 	}
-	for _, r := range fr.Runs {
+	done := int64(len(raw))
+	for _, r := range runs {
 		n := r.Count * u.x.PageSize
 		if _, err := f.WriteAt(raw[:n], r.First*u.x.PageSize); err != nil {
 			return fmt.Errorf("unpack: %w", err)
@@ -168,7 +180,58 @@ func (u *unpacker) frame(files *pagesFiles, fr *index.Frame, raw []byte) error {
 		raw = raw[n:]
 	}
 	if u.o.Progress != nil {
-		u.o.Progress("unpack", u.done.Add(fr.Raw), u.total)
+		u.o.Progress("unpack", u.done.Add(done), u.total)
 	}
 	return files.put(id)
+}
+
+// eager writes the pages that are not restored lazily.
+func (u *unpacker) eager(ctx context.Context) error {
+	p := newPages(u.x, u.maps)
+	defer p.Close()
+	if err := p.open(ctx, u.src, u.s.Segments()); err != nil {
+		return err
+	}
+	var parts []Part
+	uses := make(map[uint32]int)
+	u.total = 0
+	for _, f := range u.x.Files {
+		some := p.parts(f.Pagemap, false)
+		uses[f.ID] = len(some)
+		for _, part := range some {
+			u.total += part.bytes(u.x.PageSize)
+		}
+		parts = append(parts, some...)
+	}
+	files := newPagesFiles(func(id uint32) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
+	defer files.close()
+	workers := u.o.Workers
+	if workers <= 0 {
+		workers = runtime.GOMAXPROCS(0)
+	}
+	var next atomic.Int64
+	g, ctx := errgroup.WithContext(ctx)
+	for range min(workers, len(parts)) {
+		g.Go(func() error {
+			r, err := p.Reader()
+			if err != nil {
+				return err
+			}
+			defer r.Close()
+			for i := next.Add(1) - 1; i < int64(len(parts)); i = next.Add(1) - 1 {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				raw, err := r.Read(parts[i])
+				if err != nil {
+					return err
+				}
+				if err := u.write(files, parts[i].Runs, raw); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
 }

@@ -10,7 +10,8 @@ import (
 // Flags of a pagemap entry, from CRIU's criu/include/pagemap.h.
 const (
 	flagParent  = 1 << 0 // the page is in the parent snapshot
-	flagPresent = 1 << 2 // the page is in the pages file; 1<<1 (may be restored lazily) does not matter here
+	flagLazy    = 1 << 1 // the page may be restored when the process runs already
+	flagPresent = 1 << 2 // the page is in the pages file
 )
 
 // Limits. 2^57 is the largest user address space of any architecture CRIU knows; shared memory is addressed from 0.
@@ -33,6 +34,7 @@ type Pagemap struct {
 	Pages uint32 // number of the pages file
 	Runs  []Run  // ascending, not touching each other both in address and index
 	Count int64  // pages in the pages file
+	Lazy  []Run  // those of Runs that CRIU leaves out when it restores with lazy pages; as Runs are
 }
 
 // ReadPagemap reads the pagemap image called name. pageSize is in bytes.
@@ -83,21 +85,24 @@ func ReadPagemap(name string, r io.Reader, pageSize int64) (*Pagemap, error) {
 		if m.Count+int64(e.count) > MaxPages {
 			return nil, malformed(name, "more than %d pages", int64(MaxPages))
 		}
-		m.add(e.addr, int64(e.count), pageSize)
+		r := Run{Addr: e.addr, First: m.Count, Count: int64(e.count)}
+		m.Runs = join(m.Runs, r, pageSize)
+		if e.flags&flagLazy != 0 {
+			m.Lazy = join(m.Lazy, r, pageSize)
+		}
+		m.Count += r.Count
 	}
 }
 
-// add appends pages, joined to the run before where they continue it: CRIU cuts entries at 256 pages in places.
-func (m *Pagemap) add(addr uint64, count, pageSize int64) {
-	if n := len(m.Runs); n > 0 {
-		if last := &m.Runs[n-1]; last.Addr+uint64(last.Count*pageSize) == addr {
-			last.Count += count
-			m.Count += count
-			return
+// join appends pages, joined to the run before where they continue it: CRIU cuts entries at 256 pages in places.
+func join(runs []Run, r Run, pageSize int64) []Run {
+	if n := len(runs); n > 0 {
+		if last := &runs[n-1]; last.Addr+uint64(last.Count*pageSize) == r.Addr && last.First+last.Count == r.First {
+			last.Count += r.Count
+			return runs
 		}
 	}
-	m.Runs = append(m.Runs, Run{Addr: addr, First: m.Count, Count: count})
-	m.Count += count
+	return append(runs, r)
 }
 
 func parseHead(name string, b []byte) (uint32, error) {

@@ -59,16 +59,18 @@ func TestReadPagemap(t *testing.T) {
 		records []any
 		runs    []Run
 		count   int64
+		lazy    []Run
 	}{
-		{"empty", []any{head(7)}, nil, 0},
-		{"one", []any{head(7), rangeOf(0x1000, 3, 4)}, []Run{{0x1000, 0, 3}}, 3},
-		{"lazy", []any{head(7), rangeOf(0x1000, 3, 6)}, []Run{{0x1000, 0, 3}}, 3},
-		{"gap", []any{head(7), rangeOf(0, 1, 4), rangeOf(0x5000, 2, 4)}, []Run{{0, 0, 1}, {0x5000, 1, 2}}, 3},
-		{"joined", []any{head(7), rangeOf(0, 256, 4), rangeOf(0x100000, 256, 6)}, []Run{{0, 0, 512}}, 512},
-		{"absent", []any{head(7), rangeOf(0, 1, 4), rangeOf(0x1000, 5, 2), rangeOf(0x6000, 1, 4)}, []Run{{0, 0, 1}, {0x6000, 1, 1}}, 2},
-		{"without flags", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, NrPages: &n}}, []Run{{0x1000, 0, 3}}, 3},
-		{"not in parent", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, NrPages: &n, InParent: proto.Bool(false)}}, []Run{{0x1000, 0, 3}}, 3},
-		{"64 bits", []any{head(7), wide(0x2000, 1<<33)}, []Run{{0x2000, 0, 1 << 33}}, 1 << 33},
+		{"empty", []any{head(7)}, nil, 0, nil},
+		{"one", []any{head(7), rangeOf(0x1000, 3, 4)}, []Run{{0x1000, 0, 3}}, 3, nil},
+		{"lazy", []any{head(7), rangeOf(0x1000, 3, 6)}, []Run{{0x1000, 0, 3}}, 3, []Run{{0x1000, 0, 3}}},
+		{"gap", []any{head(7), rangeOf(0, 1, 4), rangeOf(0x5000, 2, 4)}, []Run{{0, 0, 1}, {0x5000, 1, 2}}, 3, nil},
+		{"joined", []any{head(7), rangeOf(0, 256, 4), rangeOf(0x100000, 256, 6), rangeOf(0x200000, 1, 6)}, []Run{{0, 0, 513}}, 513, []Run{{0x100000, 256, 257}}},
+		{"lazy around", []any{head(7), rangeOf(0, 1, 6), rangeOf(0x1000, 1, 4), rangeOf(0x2000, 1, 6)}, []Run{{0, 0, 3}}, 3, []Run{{0, 0, 1}, {0x2000, 2, 1}}},
+		{"absent", []any{head(7), rangeOf(0, 1, 4), rangeOf(0x1000, 5, 2), rangeOf(0x6000, 1, 4)}, []Run{{0, 0, 1}, {0x6000, 1, 1}}, 2, nil},
+		{"without flags", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, NrPages: &n}}, []Run{{0x1000, 0, 3}}, 3, nil},
+		{"not in parent", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, NrPages: &n, InParent: proto.Bool(false)}}, []Run{{0x1000, 0, 3}}, 3, nil},
+		{"64 bits", []any{head(7), wide(0x2000, 1<<33)}, []Run{{0x2000, 0, 1 << 33}}, 1 << 33, nil},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -76,7 +78,7 @@ func TestReadPagemap(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := (&Pagemap{"pagemap-1.img", 7, test.runs, test.count}); !reflect.DeepEqual(m, want) {
+			if want := (&Pagemap{"pagemap-1.img", 7, test.runs, test.count, test.lazy}); !reflect.DeepEqual(m, want) {
 				t.Errorf("got %+v instead of %+v", m, want)
 			}
 		})

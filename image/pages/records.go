@@ -14,6 +14,7 @@ const (
 	magicPagemap = 0x56084025
 	magicPSTree  = 0x50273030
 	magicCore    = 0x55053847
+	magicMM      = 0x57492820
 )
 
 // maxRecord bounds one protobuf record. Pagemap entries have some 20 bytes, a core image a few KiB.

@@ -1,0 +1,221 @@
+package image
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/segment"
+)
+
+// Pages are the memory of a snapshot, read piece by piece and in any order. All its segments are open, so that it can be read
+// when the snapshot was removed.
+type Pages struct {
+	x        *index.Index
+	segments []segmentAt
+	frames   map[string][]int32 // of each pagemap, by address
+	maps     map[string]*pages.Pagemap
+}
+
+// segmentAt is an open segment.
+type segmentAt interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// Part is what one frame has of pages that are restored together: the lazy ones or the others.
+type Part struct {
+	frame int32
+	Runs  []index.Run // ascending by address
+}
+
+func (p Part) bytes(pageSize int64) (n int64) {
+	for _, r := range p.Runs {
+		n += r.Count * pageSize
+	}
+	return n
+}
+
+// OpenPages opens the memory of the snapshot d, whose images, unpacked by [Snapshot.Unpack], are in dir. What src gives must be an
+// io.ReaderAt, as [os.File] is. Errors are those of [Open], [Snapshot.ReadIndex] and of src.
+func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir string) (*Pages, error) {
+	s, err := Open(ctx, src, d)
+	if err != nil {
+		return nil, err
+	}
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	maps, err := pages.ReadDir(dir, x.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	// They are what Unpack has compared already, unless somebody else has written there since.
+	check := newPagemapCheck(x)
+	for _, m := range maps {
+		if err := check.pagemap(m); err != nil {
+			return nil, err
+		}
+	}
+	m := newPages(x, maps)
+	if err := m.open(ctx, src, s.Segments()); err != nil {
+		m.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
+	m := &Pages{x: x, frames: make(map[string][]int32), maps: make(map[string]*pages.Pagemap, len(maps))}
+	names := make(map[uint32]string, len(maps))
+	for _, p := range maps {
+		m.maps[p.Name], names[p.Pages] = p, p.Name
+	}
+	for i := range x.Frames {
+		name := names[x.Frames[i].Runs[0].File] // an index has one file in a frame
+		m.frames[name] = append(m.frames[name], int32(i))
+	}
+	for _, frames := range m.frames {
+		slices.SortFunc(frames, func(a, b int32) int { return cmp.Compare(x.Frames[a].Runs[0].Addr, x.Frames[b].Runs[0].Addr) })
+	}
+	return m
+}
+
+func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descriptor) error {
+	for _, d := range segments {
+		part := d.Annotations[ocispec.AnnotationTitle]
+		rc, err := src.Fetch(ctx, d)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", part, err)
+		}
+		at, ok := rc.(segmentAt)
+		if !ok {
+			rc.Close()
+			return fmt.Errorf("open %s: it can be read from its beginning only", part)
+		}
+		m.segments = append(m.segments, at)
+	}
+	return nil
+}
+
+// Close closes the segments.
+func (m *Pages) Close() {
+	for _, s := range m.segments {
+		s.Close()
+	}
+}
+
+// PageSize is that of the host the snapshot was taken on, in bytes.
+func (m *Pages) PageSize() int64 { return m.x.PageSize }
+
+// Lazy gives the pages of a process, by its pid in the images, that CRIU leaves out when it restores with lazy pages, but for
+// those of zeros: ascending by address. A process that has no memory gives none.
+func (m *Pages) Lazy(pid int) []Part { return m.parts(fmt.Sprintf("pagemap-%d.img", pid), true) }
+
+// parts gives what is to be filled of a pagemap, the lazy pages or the others.
+func (m *Pages) parts(name string, lazy bool) (parts []Part) {
+	p := m.maps[name]
+	if p == nil {
+		return nil
+	}
+	rest := p.Lazy // both ascend
+	for _, i := range m.frames[name] {
+		runs := m.x.Frames[i].Runs
+		for len(rest) > 0 && rest[0].Addr+uint64(rest[0].Count*m.x.PageSize) <= runs[0].Addr {
+			rest = rest[1:]
+		}
+		if some := choose(runs, rest, m.x.PageSize, lazy); len(some) > 0 {
+			parts = append(parts, Part{frame: i, Runs: some})
+		}
+	}
+	return parts
+}
+
+// choose gives the pages of runs that are among the lazy ones, or those that are not. If that is all, it is runs itself.
+func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chosen []index.Run) {
+	for _, r := range runs {
+		for r.Count > 0 {
+			for len(lazy) > 0 && lazy[0].First+lazy[0].Count <= r.First {
+				lazy = lazy[1:]
+			}
+			n, is := r.Count, false
+			if len(lazy) > 0 {
+				if is = lazy[0].First <= r.First; is {
+					n = min(n, lazy[0].First+lazy[0].Count-r.First)
+				} else {
+					n = min(n, lazy[0].First-r.First)
+				}
+			}
+			if is == want {
+				part := r
+				part.Count = n
+				chosen = append(chosen, part)
+			}
+			r.First, r.Addr, r.Count = r.First+n, r.Addr+uint64(n*pageSize), r.Count-n
+		}
+	}
+	if slices.Equal(chosen, runs) {
+		return runs
+	}
+	return chosen
+}
+
+// PagesReader reads parts, for one goroutine.
+type PagesReader struct {
+	m   *Pages
+	dec *segment.Decoder
+	buf []byte
+}
+
+// Reader gives what one goroutine reads parts with; it takes some MiB.
+func (m *Pages) Reader() (*PagesReader, error) {
+	dec, err := segment.NewDecoder()
+	if err != nil {
+		return nil, err
+	}
+	return &PagesReader{m: m, dec: dec, buf: make([]byte, index.MaxFrame)}, nil
+}
+
+// Close gives back what the reader holds.
+func (r *PagesReader) Close() { r.dec.Close() }
+
+// Read gives the bytes of a part's runs, one after the other, verified. They are valid until the next call. What does not verify
+// gives a [*segment.FrameError], a segment that is cut short a [*DamagedError].
+func (r *PagesReader) Read(p Part) ([]byte, error) {
+	f := &r.m.x.Frames[p.frame]
+	stored := r.buf[:f.Stored]
+	if n, err := r.m.segments[f.Segment].ReadAt(stored, f.Offset); n < len(stored) {
+		if err == io.EOF {
+			s := r.m.x.Segments[f.Segment]
+			err = &DamagedError{Part: fmt.Sprintf("segment %d", f.Segment), Digest: digest.NewDigestFromBytes(digest.SHA256, s.Digest[:]), Err: errShort}
+		}
+		return nil, err
+	}
+	raw, err := r.dec.Decode(f, stored)
+	if err != nil {
+		return nil, err
+	}
+	if len(p.Runs) == len(f.Runs) && &p.Runs[0] == &f.Runs[0] {
+		return raw, nil
+	}
+	// Both ascend, so nothing is moved over what is still to be moved.
+	var n, at int64
+	rest := p.Runs
+	for _, run := range f.Runs {
+		for len(rest) > 0 && rest[0].First < run.First+run.Count {
+			from := at + (rest[0].First-run.First)*r.m.x.PageSize
+			n += int64(copy(raw[n:], raw[from:from+rest[0].Count*r.m.x.PageSize]))
+			rest = rest[1:]
+		}
+		at += run.Count * r.m.x.PageSize
+	}
+	return raw[:n], nil
+}

@@ -1,0 +1,63 @@
+package pages
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
+	"google.golang.org/protobuf/proto"
+)
+
+// Region is one mapping of a process of which the kernel was told something: madvise(2).
+type Region struct {
+	Start, End uint64
+	Advice     uint64 // bits by number, as 1<<MADV_HUGEPAGE
+}
+
+// Advised says whether advice was given, as unix.MADV_HUGEPAGE.
+func (r Region) Advised(advice int) bool { return r.Advice&(1<<advice) != 0 }
+
+// Regions reads the mappings with advice of the process with this pid in the images, in no order. One without memory has none.
+func Regions(dir string, pid int) ([]Region, error) {
+	name := fmt.Sprintf("mm-%d.img", pid)
+	f, err := os.Open(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	defer f.Close()
+	return readRegions(name, f)
+}
+
+func readRegions(name string, r io.Reader) ([]Region, error) {
+	rs, err := newRecords(name, r, magicMM)
+	if err != nil {
+		return nil, err
+	}
+	record, err := rs.next()
+	if err == io.EOF {
+		return nil, malformed(name, "is empty")
+	} else if err != nil {
+		return nil, err
+	}
+	var e mm.MmEntry
+	// Required fields may be missing in the images of other versions; only the mappings are wanted here.
+	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, &e); err != nil {
+		return nil, malformed(name, "its record does not describe memory: %v", err)
+	}
+	var regions []Region
+	for _, v := range e.GetVmas() {
+		switch {
+		case v.GetStart() > v.GetEnd() || v.GetEnd() > maxAddress && v.GetMadv() != 0:
+			return nil, malformed(name, "a mapping from %#x to %#x", v.GetStart(), v.GetEnd())
+		case v.GetMadv() != 0:
+			regions = append(regions, Region{Start: v.GetStart(), End: v.GetEnd(), Advice: v.GetMadv()})
+		}
+	}
+	return regions, nil
+}
