@@ -42,6 +42,9 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 			return fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}
+	if err := s.awaitFilled(ctx, c); err != nil {
+		return err
+	}
 	ctx, open, ok, err := c.gate.close(ctx)
 	if err != nil {
 		return err

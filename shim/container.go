@@ -10,6 +10,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/shim/fill"
 )
 
 // container is what cryo knows of a container beside what the stock service knows.
@@ -23,10 +24,11 @@ type container struct {
 	// checkpoint. Guarded by the gate: who has closed it.
 	parked checkpoint.Devices
 
-	restore   string       // directory of the images it is restored from; empty: started afresh
-	work      string       // where CRIU leaves its log of the restore
-	restoring atomic.Bool  // CRIU is at work
-	cgroup    atomic.Value // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
+	restore   string                       // directory of the images it is restored from; empty: started afresh
+	work      string                       // where CRIU leaves its log of the restore
+	restoring atomic.Bool                  // CRIU is at work
+	filling   atomic.Pointer[fill.Filling] // nil: all memory was there when it began to run
+	cgroup    atomic.Value                 // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
 }
 
 // runtimeContainer is the container as runc knows it.

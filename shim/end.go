@@ -39,6 +39,7 @@ func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAP
 		s.deletions.drop(r.ID)
 		return nil, err
 	}
+	s.outliveFilling(ctx, s.container(r.ID))
 	s.forget(ctx, r.ID)
 	return answer, nil
 }

@@ -9,16 +9,24 @@ import (
 	containerd "github.com/containerd/containerd/v2/version"
 
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/fill"
 )
 
 // Name is the runtime's name as containerd knows it. io.containerd.runc.cryo.v1 resolves to the same binary.
 const Name = "io.containerd.cryo.v1"
 
 // Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
-// or is the hook of a container that is restored.
+// or is the hook of a container that is restored, or fills in the memory of one.
 func Run(ctx context.Context, version, revision string) {
 	if len(os.Args) == 2 && os.Args[1] == loopbackCommand {
 		if err := setLoopback(os.Stdin); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == fill.Command {
+		if err := fill.Serve(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
 			os.Exit(1)
 		}

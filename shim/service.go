@@ -60,9 +60,15 @@ func inOrder[Q any, A any](ctx context.Context, c *container, request Q, stock f
 	return stock(ctx, request)
 }
 
-// Pause waits for a dump to end.
+// Pause waits for a dump to end, and until all memory of a restored container is there.
 func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
-	return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Pause)
+	c := s.container(r.ID)
+	if c != nil {
+		if err := s.awaitFilled(ctx, c); err != nil {
+			return nil, reply(err)
+		}
+	}
+	return inOrder(ctx, c, r, s.TTRPCTaskService.Pause)
 }
 
 // Update waits for a dump to end.

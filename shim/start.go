@@ -82,6 +82,10 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	if err != nil {
 		return nil, err
 	}
+	// The driver touches what it moves page by page, and waits each time.
+	if err := s.awaitFilled(ctx, c); err != nil {
+		return nil, errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
+	}
 	if err := s.loadGPUs(ctx, c, gpus, int(answer.Pid)); err != nil {
 		return nil, errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
 	}
@@ -89,7 +93,11 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 }
 
 func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
-	if err := s.writeRestoreOptions(c); err != nil {
+	order, err := s.order(c)
+	if err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
+	if err := s.writeRestoreOptions(c, order != nil); err != nil {
 		return nil, err
 	}
 	// Of another containerd that has the same namespace and the same root for runc. It must not be taken for ours below.
@@ -101,12 +109,25 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, err
 	}
 	defer done()
+	filling, err := s.beginFilling(ctx, c, order)
+	if err != nil {
+		return nil, &RestoreError{ID: r.ID, Err: err}
+	}
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
 	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
 	if err != nil {
 		// Not the cgroup's processes alone: runc may have got far enough to know the container.
 		_ = c.runtime.Kill(context.WithoutCancel(ctx))
-		return nil, &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, "restore.log")), Err: err}
+		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, "restore.log")), Err: err}
+		if cause := endFilling(filling); cause != nil {
+			failed.Reason, failed.Err = "", cause
+		}
+		return nil, failed
+	}
+	if err := followFilling(ctx, filling); err != nil {
+		err = errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
+		filling.End()
+		return nil, err
 	}
 	if err := s.adopt(c, int(answer.Pid)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", r.ID).Error("find the cgroup of a restored container")
@@ -121,7 +142,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 }
 
 // writeRestoreOptions repeats the choices of the dump.
-func (s *service) writeRestoreOptions(c *container) error {
+func (s *service) writeRestoreOptions(c *container, lazy bool) error {
 	record, err := criu.ReadRecord(c.restore)
 	if err != nil {
 		return err
@@ -131,5 +152,6 @@ func (s *service) writeRestoreOptions(c *container) error {
 		return err
 	}
 	o.TCPEstablished, o.FileLocks, o.ExternalSockets = record.TCPEstablished, record.FileLocks, record.ExternalSockets
+	o.LazyPages = lazy
 	return o.WriteFile(c.bundle.criuConfig())
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/fill"
 )
 
 // restore finds the snapshot, plans, and brings the container to life.
@@ -70,7 +71,8 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	for _, w := range p.warnings {
 		a.warn("%s", w)
 	}
-	task, img, err := a.bring(ctx, client, s, p, f, options, work.Dir)
+	eager := a.eager(f)
+	task, img, err := a.bring(ctx, client, s, p, f, eager == "", options, work.Dir)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
 	}
@@ -79,7 +81,8 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	a.progress.stop()
 	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
-		Image: img.Name(), Seconds: time.Since(start).Seconds(), Warnings: p.warnings}
+		Image: img.Name(), Seconds: time.Since(start).Seconds(), Warnings: p.warnings,
+		Lazy: eager == "", Eager: eager}
 	for _, pair := range p.gpus.pairs {
 		r.GPUs = append(r.GPUs, restoredGPU(pair))
 	}
@@ -91,7 +94,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 }
 
 // bring makes the container and its task. If it fails, or ctx ends, nothing of them is left.
-func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, f restoreFlags, o registry.Options, work string) (_ containerd.Task, _ containerd.Image, err error) {
+func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, f restoreFlags, lazy bool, o registry.Options, work string) (_ containerd.Task, _ containerd.Image, err error) {
 	var u undo
 	defer func() {
 		if err != nil {
@@ -111,7 +114,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, err
 	}
 	images := filepath.Join(work, "images")
-	if err := p.snapshot.Unpack(ctx, s, images, image.UnpackOptions{Progress: a.report()}); err != nil {
+	if err := p.snapshot.Unpack(ctx, s, images, image.UnpackOptions{Progress: a.report(), Lazy: lazy}); err != nil {
 		return nil, nil, full(s.Root(), err)
 	}
 	if err := checkRecord(p.snapshot.Config, images); err != nil {
@@ -133,7 +136,16 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err != nil {
 		return nil, nil, err
 	}
-	task, err := a.start(ctx, client, container, p, f, images, filepath.Join(work, "criu"), &u)
+	criuWork := filepath.Join(work, "criu")
+	if err := os.Mkdir(criuWork, 0o700); err != nil {
+		return nil, nil, fmt.Errorf("make a working directory: %w", err)
+	}
+	if lazy {
+		if err := (fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: images}).Write(criuWork); err != nil {
+			return nil, nil, full(s.Root(), err)
+		}
+	}
+	task, err := a.start(ctx, client, container, p, f, images, criuWork, &u)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -22,6 +22,7 @@ type restoreFlags struct {
 	name, pull           string
 	mounts, allow, force []string
 	networkNS            string
+	eager                bool
 	logURI               string
 	runtime, snapshotter string
 	gpu                  gpuFlags
@@ -40,6 +41,8 @@ type restoreResult struct {
 	Digest    string        `json:"digest"`
 	Image     string        `json:"image"`
 	Seconds   float64       `json:"seconds"` // from reading the snapshot to running
+	Lazy      bool          `json:"lazy"`            // memory is filled in while it runs
+	Eager     string        `json:"eager,omitempty"` // why it is not
 	GPUs      []restoredGPU `json:"gpus,omitempty"`
 	Warnings  []string      `json:"warnings"`
 }
@@ -62,6 +65,11 @@ Before anything is changed, the snapshot is compared with this host (cryo inspec
 host is compared with what --allow grants: bind mounts, devices, capabilities and namespaces beyond those of
 a plain container are refused unless they are granted, since whoever wrote the snapshot wrote the wish. A mount whose
 source is given with --mount is granted by that.
+
+The container runs at once, and its memory is filled in meanwhile, what it waits for first: a checkpoint of it and a pause wait
+until all is there. The snapshot may be removed, but if its memory turns out to be damaged the container is ended, and the
+log of its shim says why. With --eager, or where the kernel cannot do it, all memory is read and verified before it runs. A container
+with GPUs runs when all is there.
 
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
@@ -88,6 +96,7 @@ architecture and have room for what it held.`,
 	flags.StringArrayVar(&f.allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule of cryo inspect --check by its name")
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
+	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
 	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")

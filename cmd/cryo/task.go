@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 
 	"github.com/containerd/containerd/api/types/runc/options"
@@ -22,9 +21,6 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 
 // start makes the task out of CRIU's images and lets it run.
 func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, images, criuWork string, u *undo) (containerd.Task, error) {
-	if err := os.Mkdir(criuWork, 0o700); err != nil {
-		return nil, fmt.Errorf("make a working directory: %w", err)
-	}
 	id := container.ID()
 	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
 	// A restore cannot be broken off halfway: it is let end, and undone if nobody wants it any more.

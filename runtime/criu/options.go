@@ -28,6 +28,8 @@ type Options struct {
 	LinkRemap       bool // dump files that are open by a name that is gone, but have another; also files of overlayfs's lower layers
 	// PagesDescriptor, unless 0, is a socket that CRIU inherits: a dump sends pages there instead of writing them to files.
 	PagesDescriptor int
+	// LazyPages has a restore leave out memory that is filled in later: see package lazypages.
+	LazyPages bool
 	// Include is a configuration file whose contents come last, and so win: the user's own.
 	Include string
 }
@@ -87,6 +89,9 @@ func (o Options) Encode() ([]byte, error) {
 			return nil, fmt.Errorf("read CRIU configuration %s: %w", o.Include, err)
 		}
 		b.Write(own)
+	}
+	if o.LazyPages { // whatever the user says: the images lack that memory
+		b.WriteString("\nlazy-pages\n")
 	}
 	return b.Bytes(), nil
 }

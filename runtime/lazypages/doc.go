@@ -11,5 +11,6 @@
 // Documentation/admin-guide/mm/userfaultfd.rst, "Non-cooperative userfaultfd".
 //
 // A userfaultfd that is closed lets go of its process: what is missing reads as zeros from then on. So each must be held open by
-// a second process, which ends the container before it lets go should this one die. [Filler.Hold] and [Filler.Drop] are for that.
+// a second process, which ends the container before it lets go should this one die: [Filler.Hold], [Filler.Drop]. Should both have
+// to give up, [Filler.Outlive].
 package lazypages

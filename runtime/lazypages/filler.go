@@ -265,6 +265,24 @@ func (f *Filler) close(s *space) error {
 	return nil
 }
 
+// Outlive waits until all processes have ended that miss something still, after Run has failed: letting go of them before would
+// have them go on with zeros.
+func (f *Filler) Outlive() {
+	for {
+		f.mu.Lock()
+		all := append([]*space(nil), f.spaces...)
+		f.mu.Unlock()
+		ended := true
+		for _, s := range all {
+			ended = ended && s.gone(f.PageSize)
+		}
+		if ended {
+			return
+		}
+		time.Sleep(listenTime)
+	}
+}
+
 // next waits for something to do: what somebody waits for, or a piece of the rest. There is nothing any more if s is nil.
 func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 	f.mu.Lock()

@@ -28,6 +28,8 @@ type Config struct {
 	CRIU string `toml:"criu"`
 	// Dump holds CRIU's options for dumps.
 	Dump Dump `toml:"dump"`
+	// Restore is about how containers get their memory back.
+	Restore Restore `toml:"restore"`
 	// GPU is for containers with GPUs.
 	GPU GPU `toml:"gpu"`
 }
@@ -42,6 +44,14 @@ type Dump struct {
 	NetworkLock string `toml:"network-lock"`
 }
 
+// Restore is about how containers get their memory back.
+type Restore struct {
+	// Lazy has containers run at once, while their memory is filled in. Default true, where the kernel can do it.
+	Lazy bool `toml:"lazy"`
+	// FillRate bounds, in MiB a second, how fast memory is filled in that nobody waits for. 0, the default: nothing does.
+	FillRate int64 `toml:"fill-rate"`
+}
+
 // GPU is for containers with GPUs.
 type GPU struct {
 	// Timeout, in seconds, is for the work that processes have given to a GPU to end before a snapshot. Default 10.
@@ -54,9 +64,10 @@ type GPU struct {
 // Default is the configuration without a file.
 func Default() Config {
 	return Config{
-		Root: "/var/lib/cryo",
-		Dump: Dump{GhostLimit: 64, Timeout: 30},
-		GPU:  GPU{Timeout: 10},
+		Root:    "/var/lib/cryo",
+		Dump:    Dump{GhostLimit: 64, Timeout: 30},
+		Restore: Restore{Lazy: true},
+		GPU:     GPU{Timeout: 10},
 	}
 }
 
@@ -105,6 +116,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("dump.ghost-limit = %d is negative", c.Dump.GhostLimit)
 	case c.Dump.Timeout < 0 || c.Dump.Timeout > int64(time.Hour/time.Second):
 		return fmt.Errorf("dump.timeout = %d is not between 0 and 3600 seconds", c.Dump.Timeout)
+	case c.Restore.FillRate < 0 || c.Restore.FillRate > 1<<30:
+		return fmt.Errorf("restore.fill-rate = %d is not between 0 and %d MiB a second", c.Restore.FillRate, 1<<30)
 	}
 	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
 		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)

@@ -15,7 +15,7 @@ func TestLoad(t *testing.T) {
 		ok         bool
 	}{
 		{"empty", "", true},
-		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\n", true},
+		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\n", true},
 		{"unknown key", "rot = '/r'\n", false},
 		{"unknown key in a table", "[dump]\nghostlimit = 1\n", false},
 		{"not TOML", "{", false},
@@ -23,6 +23,7 @@ func TestLoad(t *testing.T) {
 		{"criu by another name", "criu = '/usr/bin/criu-4'\n", false},
 		{"negative limit", "[dump]\nghost-limit = -1\n", false},
 		{"endless timeout", "[dump]\ntimeout = 100000\n", false},
+		{"negative rate", "[restore]\nfill-rate = -1\n", false},
 		{"no timeout for GPUs", "[gpu]\ntimeout = 0\n", false},
 		{"relative directory of CDI files", "[gpu]\ncdi = ['cdi']\n", false},
 		{"unknown lock", "[dump]\nnetwork-lock = 'ufw'\n", false},

@@ -1,0 +1,172 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/shim/fill"
+)
+
+// lostFile in the bundle says why a container was ended that could not go on.
+const lostFile = "cryo-lost"
+
+// fillTime bounds how long a checkpoint or a pause waits for memory to be there.
+const fillTime = 5 * time.Minute
+
+// FillingError says that a container's memory is still being filled in. Its kind is Unavailable.
+type FillingError struct{ ID string }
+
+func (e *FillingError) Error() string {
+	return fmt.Sprintf("container %s was restored and its memory is still being filled in after %s", e.ID, fillTime)
+}
+
+// Hint says what to do.
+func (e *FillingError) Hint() string { return "try again later, or restore with cryo restore --eager" }
+
+// Unwrap gives the kind.
+func (e *FillingError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// order gives what memory is to be filled in after the restore; nil: none.
+func (s *service) order(c *container) (*fill.Order, error) {
+	o, err := fill.ReadOrder(c.work, c.restore)
+	if err != nil || o == nil {
+		return nil, err
+	}
+	if !s.config.Restore.Lazy {
+		return nil, &lazyOffError{}
+	}
+	o.Rate = s.config.Restore.FillRate << 20
+	return o, nil
+}
+
+// lazyOffError says that the command and the shim do not have the same configuration. Its kind is FailedPrecondition.
+type lazyOffError struct{}
+
+func (*lazyOffError) Error() string {
+	return "memory shall be filled in later, which the shim's configuration does not allow"
+}
+
+// Hint says what to do.
+func (*lazyOffError) Hint() string {
+	return "use cryo restore --eager, or give containerd and cryo the same configuration (restore.lazy in /etc/cryo/config.toml, CRYO_CONFIG)"
+}
+
+// Unwrap gives the kind.
+func (*lazyOffError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// beginFilling makes ready what fills in the container's memory, and sees to it from now on. Without an order it gives nil.
+func (s *service) beginFilling(ctx context.Context, c *container, o *fill.Order) (*fill.Filling, error) {
+	if o == nil {
+		return nil, nil
+	}
+	f, err := fill.Start(ctx, c.work, *o)
+	if err != nil {
+		return nil, err
+	}
+	c.filling.Store(f)
+	go s.watchFilling(context.WithoutCancel(ctx), c, f)
+	return f, nil
+}
+
+// endFilling ends it after a restore that failed, and tells whether it was the cause.
+func endFilling(f *fill.Filling) (cause error) {
+	if f == nil {
+		return nil
+	}
+	select {
+	case <-f.Done():
+		_, cause = f.Result()
+	default:
+	}
+	f.End()
+	return cause
+}
+
+// followFilling makes sure that what runs now is really being filled in.
+func followFilling(ctx context.Context, f *fill.Filling) error {
+	if f == nil {
+		return nil
+	}
+	return f.Restored(context.WithoutCancel(ctx))
+}
+
+// watchFilling waits until the container's memory is there. A container that cannot get it is ended.
+func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Filling) {
+	id := c.request.ID
+	<-f.Done()
+	r, err := f.Result()
+	if err == nil {
+		log.G(ctx).WithField("id", id).WithField("bytes", r.Bytes).WithField("seconds", r.Seconds).WithField("peak", r.Peak).
+			Info("the memory of a restored container is there")
+		return
+	}
+	defer f.End()
+	if errors.Is(err, fill.ErrEnded) {
+		return
+	}
+	log.G(ctx).WithField("id", id).WithError(err).Error("a container is ended since its memory cannot be filled in")
+	if err := os.WriteFile(filepath.Join(c.bundle.dir, lostFile), []byte(err.Error()+"\n"), 0o600); err != nil {
+		log.G(ctx).WithError(err).Warn("write down why a container was ended")
+	}
+	// CRIU may be at work still, and wait for what does not come.
+	ctx, cancel := context.WithTimeout(ctx, fillTime)
+	defer cancel()
+	for ctx.Err() == nil {
+		if c.restoring.Load() {
+			if err := runc.EndDump(c.work); err != nil {
+				log.G(ctx).WithError(err).Warn("end a restore")
+			}
+		}
+		if err := c.runtime.Kill(ctx); err == nil || !c.runtime.Known(ctx) && !c.restoring.Load() {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	s.awaitEnd(ctx, id)
+}
+
+// awaitFilled waits until all of the container's memory is there: nobody may freeze it before, and nothing could be dumped.
+func (s *service) awaitFilled(ctx context.Context, c *container) error {
+	f := c.filling.Load()
+	if f == nil {
+		return nil
+	}
+	timeout := time.NewTimer(fillTime)
+	defer timeout.Stop()
+	select {
+	case <-f.Done():
+	case <-timeout.C:
+		return &FillingError{ID: c.request.ID}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if _, err := f.Result(); err != nil {
+		return &checkpoint.LostError{Op: "restore", ID: c.request.ID, Err: err}
+	}
+	return nil
+}
+
+// outliveFilling waits, though not for ever, until nothing is left of what filled in the memory of a container that has ended.
+func (s *service) outliveFilling(ctx context.Context, c *container) {
+	if c == nil || c.filling.Load() == nil {
+		return
+	}
+	ended, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	f := c.filling.Load()
+	select {
+	case <-f.Ended():
+	case <-ended.Done():
+		log.G(ctx).Warn("a container's memory is still being filled in, and it has ended")
+		f.End()
+	}
+}

@@ -1,0 +1,251 @@
+package fill
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	gorunc "github.com/containerd/go-runc"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/lazypages"
+)
+
+// Command is the argument that makes the shim's program the daemon.
+const Command = "fill"
+
+// Filling is a container whose memory is being filled in.
+type Filling struct {
+	channel  *channel
+	process  *exec.Cmd
+	restored chan struct{} // closed when all tasks run
+	done     chan struct{} // closed when result and err are there
+	ended    chan struct{} // closed when the daemon has ended
+
+	mu       sync.Mutex
+	listener *net.UnixListener // guarded by mu
+	held     map[int]int       // userfaultfds by number; guarded by mu
+	next     int               // number of the next task
+
+	result Result // valid when done is closed
+	err    error  // likewise
+	status int    // valid when ended is closed
+}
+
+// How long the daemon may take to open a snapshot, and CRIU to tell that what runs already runs.
+const (
+	readyTime    = 2 * time.Minute
+	restoredTime = 30 * time.Second
+)
+
+// Start starts the daemon, waits until it has opened what it needs, and listens for the CRIU with this work directory. Errors are
+// the daemon's, as [*Error]. The caller ends it.
+func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
+	own, other, err := newPair()
+	if err != nil {
+		return nil, err
+	}
+	defer other.Close()
+	f := &Filling{channel: own, restored: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
+	// By this process, not by name: an update may have replaced the file. In a session of its own, so that no signal meant for
+	// others ends it.
+	f.process = exec.Command("/proc/self/exe", Command)
+	f.process.ExtraFiles = []*os.File{other}
+	f.process.Dir = "/"
+	f.process.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "GOMAXPROCS=") { // the shim has two cores, the daemon all
+			f.process.Env = append(f.process.Env, v)
+		}
+	}
+	exited, err := gorunc.Monitor.Start(f.process)
+	if err != nil {
+		own.close()
+		return nil, fmt.Errorf("start the process that fills in memory: %w", err)
+	}
+	go func() {
+		f.status, _ = gorunc.Monitor.Wait(f.process, exited) // its channel says more
+		close(f.ended)
+	}()
+	ready := make(chan struct{})
+	go f.follow(ready)
+	defer func() {
+		if err != nil {
+			f.End()
+		}
+	}()
+	if err := own.send(message{Order: &o}, -1); err != nil {
+		return nil, err
+	}
+	timeout := time.NewTimer(readyTime)
+	defer timeout.Stop()
+	select {
+	case <-ready:
+	case <-f.done:
+		return nil, f.err
+	case <-timeout.C:
+		return nil, &Error{Reason: fmt.Sprintf("the snapshot is not open after %s", readyTime)}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := f.listen(work); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// listen makes the socket that CRIU looks for. Its path may be too long for a socket's address.
+func (f *Filling) listen(work string) error {
+	dir, err := os.Open(work)
+	if err != nil {
+		return fmt.Errorf("listen for CRIU: %w", err)
+	}
+	defer dir.Close()
+	conn, err := dir.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("listen for CRIU: %w", err)
+	}
+	var path string
+	if err := conn.Control(func(fd uintptr) { path = fmt.Sprintf("/proc/self/fd/%d/%s", fd, lazypages.SocketName) }); err != nil {
+		return fmt.Errorf("listen for CRIU: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		return fmt.Errorf("listen for CRIU: %w", err)
+	}
+	listener.SetUnlinkOnClose(false) // by a descriptor that is another file's by then
+	f.mu.Lock()
+	f.listener = listener
+	f.mu.Unlock()
+	go func() {
+		defer os.Remove(filepath.Join(work, lazypages.SocketName))
+		err := f.relay(listener)
+		listener.Close()
+		if err == nil {
+			close(f.restored)
+			return
+		}
+		f.fail(&Error{Reason: err.Error(), hint: hint(err)})
+	}()
+	return nil
+}
+
+// relay passes on what CRIU sends.
+func (f *Filling) relay(listener *net.UnixListener) error {
+	conn, err := listener.AcceptUnix()
+	if err != nil {
+		return fmt.Errorf("listen for CRIU: %w", err)
+	}
+	defer conn.Close()
+	err = lazypages.Receive(conn, func(pid, uffd int) error {
+		f.mu.Lock()
+		f.next++
+		id := f.next
+		f.held[id] = uffd
+		f.mu.Unlock()
+		return f.channel.send(message{Task: &task{ID: id, PID: pid}}, uffd)
+	})
+	if err != nil {
+		return err
+	}
+	return f.channel.send(message{Restored: true}, -1)
+}
+
+// follow listens to the daemon until it has nothing more to say.
+func (f *Filling) follow(ready chan<- struct{}) {
+	for {
+		m, fd, err := f.channel.receive()
+		switch {
+		case err != nil:
+			_ = f.process.Process.Kill() // it has ended, or is of no use
+			<-f.ended
+			f.fail(died(f.status))
+			return
+		case m.Ready:
+			close(ready)
+		case m.Hold != 0 && fd >= 0:
+			f.mu.Lock()
+			f.held[m.Hold] = fd
+			f.mu.Unlock()
+		case m.Drop != 0:
+			f.mu.Lock()
+			if uffd, ok := f.held[m.Drop]; ok {
+				_ = unix.Close(uffd)
+				delete(f.held, m.Drop)
+			}
+			f.mu.Unlock()
+		case m.Failed != nil:
+			f.fail(&Error{Reason: m.Failed.Reason, Damage: m.Failed.Damage, hint: m.Failed.Hint})
+			return
+		case m.Result != nil:
+			f.settle(*m.Result, nil)
+			f.End()
+			return
+		}
+	}
+}
+
+// settle says how it ended; the first to say so is right.
+func (f *Filling) settle(r Result, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	select {
+	case <-f.done:
+	default:
+		f.result, f.err = r, err
+		close(f.done)
+	}
+}
+
+func (f *Filling) fail(err error) { f.settle(Result{}, err) }
+
+// Done is closed when nothing is missing any more, or it has failed: Result says which.
+func (f *Filling) Done() <-chan struct{} { return f.done }
+
+// Ended is closed when the daemon has ended.
+func (f *Filling) Ended() <-chan struct{} { return f.ended }
+
+// Result is valid when Done is closed. After an error, processes wait for what they miss: they must be ended before End.
+func (f *Filling) Result() (Result, error) { return f.result, f.err }
+
+// Restored waits until CRIU has said that all tasks run. Called when they do, it fails where CRIU has not asked for memory to be
+// filled in: the processes run without it.
+func (f *Filling) Restored(ctx context.Context) error {
+	timeout := time.NewTimer(restoredTime)
+	defer timeout.Stop()
+	select {
+	case <-f.restored:
+		return nil
+	case <-f.done:
+		return f.err
+	case <-timeout.C:
+		return &Error{Reason: "CRIU has restored the container and did not ask for it"}
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// End lets go of everything and ends the daemon. Processes that still miss something read zeros from then on: they must have
+// ended.
+func (f *Filling) End() {
+	f.fail(ErrEnded)
+	if _, err := f.Result(); err != nil {
+		_ = f.process.Process.Kill() // it may have ended
+	}
+	f.channel.close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.listener != nil {
+		f.listener.Close()
+	}
+	for id, uffd := range f.held {
+		_ = unix.Close(uffd)
+		delete(f.held, id)
+	}
+}

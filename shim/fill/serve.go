@@ -1,0 +1,149 @@
+package fill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/lazypages"
+)
+
+// channelDescriptor is the daemon's end of the channel.
+const channelDescriptor = 3
+
+// firstChild is above the numbers of all tasks.
+const firstChild = 1 << 24
+
+// Serve is the daemon: it does what the shim says on descriptor 3, and ends when nothing is missing in any process any more or all
+// are gone. Whatever else happens it tells the shim, if there is one still.
+func Serve() error {
+	channel, err := newChannel(channelDescriptor)
+	if err != nil {
+		return err
+	}
+	unix.CloseOnExec(channelDescriptor)
+	defer channel.close()
+	f, result, err := serve(channel)
+	if err == nil {
+		return channel.send(message{Result: &result}, -1)
+	}
+	report := &failed{Reason: err.Error(), Hint: hint(err), Damage: errdefs.IsDataLoss(err)}
+	sent := channel.send(message{Failed: report}, -1) // it fails if the shim is dead
+	if f != nil {
+		f.Outlive()
+	}
+	return errors.Join(err, sent)
+}
+
+// hint gives the first hint in a chain of errors.
+func hint(err error) string {
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		return h.Hint()
+	}
+	return ""
+}
+
+// serve gives the filler where processes may depend on it.
+func serve(c *channel) (*lazypages.Filler, Result, error) {
+	m, _, err := c.receive()
+	if err != nil {
+		return nil, Result{}, err
+	}
+	if m.Order == nil {
+		return nil, Result{}, errors.New("begin: there is no order")
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	pages, err := open(ctx, *m.Order)
+	if err != nil {
+		return nil, Result{}, err
+	}
+	defer pages.Close()
+	var restored atomic.Pointer[time.Time]
+	var children atomic.Int64
+	f := lazypages.NewFiller(&source{pages: pages, images: m.Order.Images, parts: make(map[int][]image.Part)})
+	f.Rate = m.Order.Rate
+	f.Hold = func(uffd int) (int, error) {
+		id := firstChild + int(children.Add(1))
+		if err := c.send(message{Hold: id}, uffd); err != nil && !errors.Is(err, unix.EPIPE) {
+			return 0, err // without the shim, the process goes on alone
+		}
+		return id, nil
+	}
+	f.Drop = func(id int) { _ = c.send(message{Drop: id}, -1) } // the shim is gone, or will be told of the end
+	if err := c.send(message{Ready: true}, -1); err != nil {
+		return nil, Result{}, err
+	}
+	go func() {
+		if err := take(c, f, &restored); err != nil {
+			cancel(err)
+		}
+	}()
+	if err := f.Run(ctx); err != nil {
+		return f, Result{}, err
+	}
+	return nil, Result{Bytes: f.Filled(), Seconds: time.Since(*restored.Load()).Seconds(), Peak: peak()}, nil
+}
+
+// open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
+func open(ctx context.Context, o Order) (*image.Pages, error) {
+	s, err := store.Open(o.Root)
+	if err != nil {
+		return nil, err
+	}
+	p, err := image.OpenPages(ctx, s, o.Snapshot, o.Images)
+	if err != nil {
+		return nil, err
+	}
+	if p.PageSize() != int64(os.Getpagesize()) {
+		p.Close()
+		return nil, fmt.Errorf("the snapshot has pages of %d bytes, this host of %d: %w", p.PageSize(), os.Getpagesize(), errdefs.ErrFailedPrecondition)
+	}
+	return p, nil
+}
+
+// take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are
+// filled as if it lived.
+func take(c *channel, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) error {
+	for tasks := 0; ; {
+		m, fd, err := c.receive()
+		switch {
+		case err == nil && m.Task != nil && fd >= 0:
+			tasks++
+			err = f.Add(m.Task.ID, m.Task.PID, fd)
+		case restored.Load() != nil && err != nil:
+			return nil
+		case err == nil && m.Restored, errors.Is(err, io.EOF) && tasks > 0:
+			now := time.Now()
+			restored.Store(&now)
+			f.Restored()
+			err = nil
+		case errors.Is(err, io.EOF):
+			return errors.New("the shim has ended")
+		case err == nil:
+			err = errors.New("a message of the shim is not understood")
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// peak is the largest amount of memory this process had, in bytes. Source: getrusage(2).
+func peak() int64 {
+	var r unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &r); err != nil {
+		return 0
+	}
+	return r.Maxrss << 10
+}
