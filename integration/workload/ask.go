@@ -57,7 +57,7 @@ func serve(name string, w workload) error {
 	return nil
 }
 
-// reply answers one question: "check", "exit STATUS", or what the workload itself knows.
+// reply answers one question: "check", "hello" (which looks at nothing), "exit STATUS", or what the workload itself knows.
 func reply(c net.Conn, name string, w workload) {
 	defer c.Close()
 	buffer := make([]byte, 4096)
@@ -77,6 +77,9 @@ func reply(c net.Conn, name string, w workload) {
 func do(words []string, w workload) (map[string]any, error) {
 	if len(words) == 0 || words[0] == "check" {
 		return w.Check()
+	}
+	if words[0] == "hello" {
+		return nil, nil
 	}
 	if words[0] == "exit" && len(words) == 2 {
 		status, err := strconv.Atoi(words[1])

@@ -38,6 +38,7 @@ type kind struct {
 
 // kinds are the subcommands.
 var kinds = map[string]kind{
+	"churn":      {"holds memory and changes it in all ways", startChurn},
 	"count":      {"counts on stdout and holds memory", startCount},
 	"files":      {"has files open: read, deleted, renamed, growing, locked", startFiles},
 	"identity":   {"knows its ids, capabilities, limits, environment", startIdentity},

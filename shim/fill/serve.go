@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -31,6 +32,8 @@ func Serve() error {
 		return err
 	}
 	unix.CloseOnExec(channelDescriptor)
+	name, _ := unix.BytePtrFromString("cryo-fill")
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // for ps; it was exe
 	defer channel.close()
 	f, result, err := serve(channel)
 	if err == nil {

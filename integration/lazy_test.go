@@ -1,0 +1,238 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// The tests whose names begin with TestLazy look at containers whose memory is filled in while they run. On their host, memory
+// that nobody waits for comes at 1 MiB a second, so that there is time to look.
+
+const slowly = "[restore]\nfill-rate = 1\n"
+
+// slowHost is a host with a snapshot of a container with so much memory, which runs no more.
+func slowHost(t *testing.T, mib int) (h *lab.Host, ref string) {
+	t.Helper()
+	h = newHost(t, "lazy", lab.HostOptions{CryoConfig: slowly})
+	id, ref := name(t), "lazy/count:1"
+	start(t, h, id, nil, "workload", "count", "--memory", fmt.Sprint(mib))
+	must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
+	remove(t.Context(), h, id)
+	return h, ref
+}
+
+// restoreLazily restores a snapshot and sees that it runs, and that its memory is being filled in.
+func restoreLazily(t *testing.T, h *lab.Host, ref string) (id string) {
+	t.Helper()
+	id = name(t)
+	cleanup(t, h, id)
+	var r struct {
+		Lazy  bool
+		Eager string
+	}
+	out := must(t, h.Cryo(t.Context(), "restore", ref, "--name", id, "--json")).Stdout
+	if err := json.Unmarshal([]byte(out), &r); err != nil || !r.Lazy {
+		t.Fatalf("%v, %s", err, out)
+	}
+	hello(t, h, id)
+	return id
+}
+
+// hello has the workload answer, which needs next to nothing of its memory.
+func hello(t *testing.T, h *lab.Host, id string) {
+	t.Helper()
+	if a, err := h.AwaitAnswer(t.Context(), id, "hello"); err != nil || !a.OK {
+		t.Fatalf("%s: %v, %s", id, err, a.Error)
+	}
+}
+
+// fillers are the processes that fill in memory.
+func fillers(t *testing.T, h *lab.Host) (pids []int) {
+	t.Helper()
+	for _, p := range processes(t, h) {
+		if p.command == "cryo-fill" && !slices.Contains(pids, p.pid) { // it is in several cgroups
+			pids = append(pids, p.pid)
+		}
+	}
+	return pids
+}
+
+// filler is the only one.
+func filler(t *testing.T, h *lab.Host) int {
+	t.Helper()
+	pids := fillers(t, h)
+	if len(pids) != 1 {
+		t.Fatalf("%d processes fill in memory", len(pids))
+	}
+	return pids[0]
+}
+
+// ended waits until a container has stopped, and gives what its shim has written down about that.
+func ended(t *testing.T, h *lab.Host, id string) string {
+	t.Helper()
+	eventually(t, "the end of "+id, 30*time.Second, func() bool {
+		_, status, err := h.Task(t.Context(), id)
+		return err == nil && (status == "STOPPED" || status == "")
+	})
+	reason, err := os.ReadFile(filepath.Join(h.Dir, "run/containerd/io.containerd.runtime.v2.task/default", id, "cryo-lost"))
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	return string(reason)
+}
+
+// TestLazy restores containers that answer before their memory is there.
+func TestLazy(t *testing.T) {
+	h, ref := slowHost(t, 64)
+	t.Run("filled", func(t *testing.T) {
+		id := restoreLazily(t, h, ref)
+		filler(t, h)
+		await(t, h, id) // it looks at all its memory
+		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+		await(t, h, id)
+	})
+	t.Run("eager", func(t *testing.T) {
+		id := name(t)
+		cleanup(t, h, id)
+		must(t, h.Cryo(t.Context(), "restore", ref, "--name", id, "--eager"))
+		if pids := fillers(t, h); len(pids) > 0 {
+			t.Errorf("there is %v", pids)
+		}
+		await(t, h, id)
+	})
+	t.Run("several", func(t *testing.T) {
+		var all sync.WaitGroup
+		ids := make([]string, 3)
+		for i := range ids {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				ids[i] = restoreLazily(t, h, ref)
+			}()
+		}
+		all.Wait()
+		if n := len(fillers(t, h)); n != len(ids) {
+			t.Errorf("%d processes fill in memory", n)
+		}
+		for _, id := range ids {
+			await(t, h, id)
+		}
+	})
+	t.Run("checkpoint", func(t *testing.T) {
+		id, again := restoreLazily(t, h, ref), "lazy/again:1"
+		done := make(chan lab.Result, 1)
+		go func() { done <- h.Cryo(t.Context(), "checkpoint", id, again) }()
+		paused := make(chan lab.Result, 1)
+		go func() { paused <- h.Ctr(t.Context(), "tasks", "pause", id) }()
+		time.Sleep(time.Second)
+		if _, status, err := h.Task(t.Context(), id); status != "RUNNING" || err != nil {
+			t.Errorf("it is %s, %v", status, err)
+		}
+		select {
+		case r := <-done:
+			t.Fatalf("there is a checkpoint of what is not all there: %v", r)
+		case r := <-paused:
+			t.Fatalf("it is paused: %v", r)
+		default:
+		}
+		hello(t, h, id)
+		await(t, h, id) // has all of it come
+		<-paused        // before or after the checkpoint, or too late
+		h.Ctr(t.Context(), "tasks", "resume", id)
+		must(t, <-done)
+		remove(t.Context(), h, id)
+		await(t, h, restoreLazily(t, h, again))
+		must(t, h.Cryo(t.Context(), "rm", again))
+	})
+	t.Run("killed filler", func(t *testing.T) {
+		id := restoreLazily(t, h, ref)
+		kill(t, filler(t, h))
+		if reason := ended(t, h, id); !strings.Contains(reason, "has ended") {
+			t.Errorf("the reason is %q", reason)
+		}
+		refused(t, h, codePrecondition, "", "checkpoint", id, "lazy/lost:1")
+	})
+	t.Run("killed shim", func(t *testing.T) {
+		id := restoreLazily(t, h, ref)
+		kill(t, find(t, h, called("containerd-shim")))
+		ended(t, h, id)
+		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+	})
+	t.Run("killed container", func(t *testing.T) {
+		id := restoreLazily(t, h, ref)
+		must(t, h.Ctr(t.Context(), "tasks", "delete", "--force", id))
+		if pids := fillers(t, h); len(pids) > 0 {
+			t.Errorf("there is %v", pids)
+		}
+	})
+	t.Run("damaged", func(t *testing.T) {
+		var segment ocispec.Descriptor
+		for digest, size := range inspect(t, h, ref).segments() {
+			if size > segment.Size {
+				segment = ocispec.Descriptor{Digest: digest, Size: size}
+			}
+		}
+		damaged(t, storedAt(h, segment), damages[2].do, func() {
+			id := restoreLazily(t, h, ref)
+			if a, err := h.Ask(t.Context(), id); err == nil {
+				t.Errorf("it has read all its memory: %v", a)
+			}
+			if reason := ended(t, h, id); !strings.Contains(reason, "digest") {
+				t.Errorf("the reason is %q", reason)
+			}
+			refused(t, h, codeDamaged, "", "restore", ref, "--name", id+"-eager", "--eager")
+		})
+	})
+	t.Run("removed", func(t *testing.T) { // the last: there is no snapshot afterwards
+		id := restoreLazily(t, h, ref)
+		must(t, h.Cryo(t.Context(), "rm", ref))
+		if size := treeSize(t, filepath.Join(h.CryoRoot(), "store/blobs")); size > 0 {
+			t.Errorf("%d bytes are left", size)
+		}
+		await(t, h, id)
+	})
+}
+
+// TestLazyTwin has a process fork, unmap, move and give back memory while it is filled, and compare it with its twin.
+func TestLazyTwin(t *testing.T) {
+	slow := newHost(t, "lazy-twin", lab.HostOptions{CryoConfig: slowly})
+	fast, _ := pair(t)
+	for _, h := range []*lab.Host{slow, fast} {
+		id, ref := name(t), "lazy/twin:1"
+		start(t, h, id, nil, "workload", "churn")
+		forget(t, h, ref)
+		must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
+		remove(t.Context(), h, id)
+		for seed := range 3 {
+			id := restoreLazily(t, h, ref)
+			if a, err := h.Ask(t.Context(), id, "churn", fmt.Sprint(seed)); err != nil || !a.OK {
+				t.Fatalf("%s, seed %d: %v, %s", h.Name, seed, err, a.Error)
+			}
+			remove(t.Context(), h, id)
+		}
+	}
+}
+
+// TestLazyOff has an operator who wants all memory there before a container runs.
+func TestLazyOff(t *testing.T) {
+	h := newHost(t, "lazy-off", lab.HostOptions{CryoConfig: "[restore]\nlazy = false\n"})
+	id, ref := name(t), "lazy/off:1"
+	start(t, h, id, nil, "workload", "count")
+	must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
+	remove(t.Context(), h, id)
+	if out := must(t, h.Cryo(t.Context(), "restore", ref, "--name", id, "--json")).Stdout; !strings.Contains(out, `"lazy": false`) || !strings.Contains(out, "restore.lazy") {
+		t.Errorf("restore says %s", out)
+	}
+	await(t, h, id)
+}
