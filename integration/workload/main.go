@@ -85,6 +85,8 @@ func run(name string, args []string) error {
 	switch name {
 	case "ask":
 		return ask(args)
+	case churnerName:
+		return churner(args)
 	case childName:
 		return child(args)
 	}
