@@ -23,8 +23,9 @@ type memory map[uint64][]byte
 
 // fakeImages is a directory of CRIU images as a test wants it.
 type fakeImages struct {
-	maps  map[string]memory // pagemap name -> pages
-	other map[string][]byte // further images
+	maps  map[string]memory                      // pagemap name -> pages
+	other map[string][]byte                      // further images
+	lazy  func(pagemap string, addr uint64) bool // nil: all are
 }
 
 // write makes the directory.
@@ -34,7 +35,8 @@ func (f fakeImages) write(t testing.TB) string {
 	id := uint32(0)
 	for _, name := range slices.SortedFunc(maps.Keys(f.maps), pages.ComparePagemapNames) {
 		id++
-		pagemap, content := encodeMemory(id, f.maps[name])
+		lazy := func(addr uint64) bool { return f.lazy == nil || f.lazy(name, addr) }
+		pagemap, content := encodeMemory(id, f.maps[name], lazy)
 		writeFile(t, filepath.Join(dir, name), pagemap)
 		writeFile(t, filepath.Join(dir, pages.FileName(id)), content)
 	}
@@ -52,17 +54,21 @@ func writeFile(t testing.TB, name string, b []byte) {
 }
 
 // encodeMemory gives a pagemap image and its pages file.
-func encodeMemory(id uint32, m memory) (pagemap, content []byte) {
+func encodeMemory(id uint32, m memory, lazy func(addr uint64) bool) (pagemap, content []byte) {
 	b := imageHeader(0x56084025)
 	b = appendRecord(b, protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(id)))
 	addrs := slices.Sorted(maps.Keys(m))
 	for i := 0; i < len(addrs); {
 		n := 1
-		for i+n < len(addrs) && addrs[i+n] == addrs[i]+uint64(n*testPage) {
+		flags := uint64(4)
+		if lazy(addrs[i]) {
+			flags |= 2
+		}
+		for i+n < len(addrs) && addrs[i+n] == addrs[i]+uint64(n*testPage) && lazy(addrs[i+n]) == lazy(addrs[i]) {
 			n++
 		}
 		var e []byte
-		for num, v := range []uint64{0, addrs[i], uint64(n), 0, 4 | 2} {
+		for num, v := range []uint64{0, addrs[i], uint64(n), 0, flags} {
 			if v > 0 || num == 1 {
 				e = protowire.AppendVarint(protowire.AppendTag(e, protowire.Number(num), protowire.VarintType), v)
 			}

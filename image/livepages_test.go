@@ -1,0 +1,211 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
+)
+
+// unpackLazily packs images of which CRIU says what is lazy, and unpacks the rest.
+func unpackLazily(t *testing.T, r *rand.Rand) (store *fileStore, d ocispec.Descriptor, want, got string) {
+	t.Helper()
+	want = fakeImages{
+		maps: map[string]memory{
+			"pagemap-1.img":          randomMemory(r, 0x7f0000000000, 900),
+			"pagemap-2.img":          randomMemory(r, 0x400000, 300),
+			"pagemap-shmem-1048.img": randomMemory(r, 0, 100),
+		},
+		lazy:  func(pagemap string, addr uint64) bool { return pagemap != "pagemap-shmem-1048.img" && addr>>12%97 > 11 },
+		other: map[string][]byte{"inventory.img": {1}},
+	}.write(t)
+	store = &fileStore{memoryStore: newMemoryStore(), dir: t.TempDir()}
+	d = mustPack(t, store.memoryStore, testSource(want), PackOptions{})
+	s, err := Open(t.Context(), store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = filepath.Join(t.TempDir(), "images")
+	if err := s.Unpack(t.Context(), store, got, UnpackOptions{Lazy: true}); err != nil {
+		t.Fatal(err)
+	}
+	return store, d, want, got
+}
+
+// TestLazy puts together what is unpacked and what is read later: each page is in exactly one of them.
+func TestLazy(t *testing.T) {
+	for seed := range uint64(5) {
+		store, d, want, got := unpackLazily(t, rand.New(rand.NewPCG(seed, 5)))
+		live, err := OpenPages(t.Context(), store, d, got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer live.Close()
+		reader, err := live.Reader()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		for _, pid := range []int{1, 2, 3} {
+			var last uint64
+			for _, part := range live.Lazy(pid) {
+				raw, err := reader.Read(part)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, run := range part.Runs {
+					if run.Addr < last {
+						t.Fatalf("%#x comes after %#x", run.Addr, last)
+					}
+					last = run.Addr
+					merge(t, filepath.Join(got, pages.FileName(run.File)), run.First, raw[:run.Count*testPage])
+					raw = raw[run.Count*testPage:]
+				}
+				if len(raw) > 0 {
+					t.Fatalf("%d bytes too many", len(raw))
+				}
+			}
+			if pid < 3 == (last == 0) {
+				t.Errorf("process %d has lazy pages up to %#x", pid, last)
+			}
+		}
+		sameDir(t, want, got)
+	}
+}
+
+// merge writes pages to where there must be zeros.
+func merge(t *testing.T, name string, first int64, data []byte) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	there := make([]byte, len(data))
+	if _, err := f.ReadAt(there, first*testPage); err != nil || !bytes.Equal(there, make([]byte, len(data))) {
+		t.Fatalf("%s has page %d twice: %v", name, first, err)
+	}
+	if _, err := f.WriteAt(data, first*testPage); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestLazyDamage reads from a segment that was changed, or cut, when it was open.
+func TestLazyDamage(t *testing.T) {
+	for name, damage := range map[string]func(t *testing.T, path string){
+		"flipped": func(t *testing.T, path string) {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range b {
+				b[i] ^= 1
+			}
+			writeFile(t, path, b)
+		},
+		"cut": func(t *testing.T, path string) {
+			if err := os.Truncate(path, 0); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
+			live, err := OpenPages(t.Context(), store, d, got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer live.Close()
+			reader, err := live.Reader()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer reader.Close()
+			for _, s := range live.x.Segments {
+				damage(t, store.path(fmt.Sprintf("%x", s.Digest)))
+			}
+			for _, part := range live.Lazy(1) {
+				var hinted interface{ Hint() string }
+				if _, err := reader.Read(part); !errdefs.IsDataLoss(err) || !errors.As(err, &hinted) {
+					t.Fatalf("gives %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestChoose compares with a table of pages.
+func TestChoose(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 7))
+		var runs []index.Run
+		var lazy []pages.Run
+		is := map[int64]bool{}
+		for first := int64(0); first < 60; {
+			n := 1 + r.Int64N(9)
+			if r.IntN(3) > 0 {
+				runs = append(runs, index.Run{First: first, Count: n, Addr: uint64(first * testPage)})
+			}
+			first += n
+		}
+		for first := r.Int64N(5); first < 60; {
+			n := 1 + r.Int64N(9)
+			lazy = append(lazy, pages.Run{First: first, Count: n, Addr: uint64(first * testPage)})
+			for i := range n {
+				is[first+i] = true
+			}
+			first += n + 1 + r.Int64N(9)
+		}
+		for _, want := range []bool{true, false} {
+			got := map[int64]bool{}
+			for _, run := range choose(runs, lazy, testPage, want) {
+				for i := range run.Count {
+					got[run.First+i] = run.Addr == uint64(run.First*testPage)
+				}
+			}
+			for _, run := range runs {
+				for i := range run.Count {
+					if page := run.First + i; got[page] != (is[page] == want) {
+						t.Fatalf("seed %d, lazy %v: page %d is chosen: %v", seed, want, page, got[page])
+					}
+					delete(got, run.First+i)
+				}
+			}
+			if len(got) > 0 {
+				t.Fatalf("seed %d: %v were made up", seed, got)
+			}
+		}
+	}
+}
+
+// fileStore has its blobs in files.
+type fileStore struct {
+	*memoryStore
+	dir string
+}
+
+func (s *fileStore) path(hex string) string { return filepath.Join(s.dir, hex) }
+
+func (s *fileStore) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	path := s.path(d.Digest.Encoded())
+	if _, err := os.Stat(path); err != nil {
+		s.mu.Lock()
+		b := s.blobs[d.Digest]
+		s.mu.Unlock()
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	return os.Open(path)
+}
