@@ -156,12 +156,14 @@ func checkFeatures(ctx context.Context, p *patient) []examined {
 	var all []examined
 	for _, f := range []struct{ name, feature, without string }{
 		{"soft-dirty", "mem_dirty_track", "memory cannot be dumped ahead of the freeze"},
-		{"userfaultfd", "uffd-noncoop", "memory cannot be filled after a restore"},
+		{"userfaultfd", "uffd-noncoop", "containers run only when all of their memory was read, as with cryo restore --eager"},
 		{"time namespaces", "timens", "containers that have one cannot be restored"},
 	} {
 		_, err := criuCheck(ctx, p.criu, "--feature", f.feature)
 		var exit *exec.ExitError
 		switch {
+		case err == nil && f.feature == "uffd-noncoop" && !p.config.Restore.Lazy:
+			all = append(all, found(f.name, note, "", "in the kernel, but restore.lazy is false in the configuration: %s", f.without)...)
 		case err == nil:
 			all = append(all, found(f.name, good, "", "in the kernel")...)
 		case errors.As(err, &exit):
