@@ -40,7 +40,7 @@ type restoreResult struct {
 	Reference string        `json:"reference"`
 	Digest    string        `json:"digest"`
 	Image     string        `json:"image"`
-	Seconds   float64       `json:"seconds"` // from reading the snapshot to running
+	Seconds   float64       `json:"seconds"`         // from reading the snapshot to running
 	Lazy      bool          `json:"lazy"`            // memory is filled in while it runs
 	Eager     string        `json:"eager,omitempty"` // why it is not
 	GPUs      []restoredGPU `json:"gpus,omitempty"`

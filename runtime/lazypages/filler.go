@@ -34,6 +34,7 @@ type Filler struct {
 	spaces   []*space       // in the order in which they are filled; guarded by mu
 	byID     map[int]*space // guarded by mu
 	faults   []fault        // oldest first; guarded by mu
+	huge     []*huge        // guarded by mu
 	restored bool           // all tasks were added, and run; guarded by mu
 	ended    chan struct{}  // closed when there is nothing to do any more
 	end      sync.Once      // closes ended
@@ -64,16 +65,19 @@ func NewFiller(source Source) *Filler {
 // Filled is how many bytes were read from the source and filled so far.
 func (f *Filler) Filled() int64 { return f.filled.Load() }
 
-// Add adds a process, by its pid in the images, and closes its userfaultfd some time. The number is what Drop gets.
-func (f *Filler) Add(id, pid, uffd int) error {
-	layout, err := f.Source.Layout(pid)
+// Add adds a process, and closes its userfaultfd some time. The number is what Drop gets.
+func (f *Filler) Add(id int, t Task) error {
+	layout, err := f.Source.Layout(t.PID)
 	if err != nil {
-		_ = unix.Close(uffd)
+		_ = unix.Close(t.UFFD)
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.add(newSpace(id, pid, uffd, &layout))
+	if h := newHuge(t.Host, &layout); h != nil {
+		f.huge = append(f.huge, h)
+	}
+	return f.add(newSpace(id, t.PID, t.UFFD, &layout))
 }
 
 // add takes a space in. f.mu is held.

@@ -1,14 +1,17 @@
 package lazypages
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +26,7 @@ import (
 const (
 	slots     = 12
 	childSeed = "LAZYPAGES_TEST_SEED"
+	childHuge = "LAZYPAGES_TEST_HUGE"
 )
 
 // fakeSource makes up the memory of process 1.
@@ -92,11 +96,26 @@ func TestMain(m *testing.M) {
 	if seed, err := strconv.ParseUint(os.Getenv(childSeed), 10, 64); err == nil {
 		os.Exit(filled(seed))
 	}
+	if os.Getenv(childHuge) != "" {
+		os.Exit(advised())
+	}
 	os.Exit(m.Run())
 }
 
-// begin starts a process that is to be filled, and gives the filler with it. wait gives how the process ended.
+// begin starts a process that is to be filled, and gives the filler with it.
 func begin(t *testing.T, seed uint64, source *fakeSource) (f *Filler, cmd *exec.Cmd) {
+	t.Helper()
+	f, cmd, held := beginAs(t, childSeed+"="+strconv.FormatUint(seed, 10), source)
+	t.Cleanup(func() {
+		if n := held(); n > 0 && f.complete() {
+			t.Errorf("%d are held still", n)
+		}
+	})
+	return f, cmd
+}
+
+// beginAs also tells how many userfaultfds another process would hold.
+func beginAs(t *testing.T, env string, source Source) (f *Filler, cmd *exec.Cmd, _ func() int) {
 	t.Helper()
 	if err := Supported(); err != nil {
 		if os.Getenv("CI") != "" {
@@ -117,7 +136,7 @@ func begin(t *testing.T, seed uint64, source *fakeSource) (f *Filler, cmd *exec.
 	}
 	defer conn.Close()
 	cmd = exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childSeed+"="+strconv.FormatUint(seed, 10))
+	cmd.Env = append(os.Environ(), env)
 	cmd.ExtraFiles = []*os.File{theirs}
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Start(); err != nil {
@@ -148,16 +167,20 @@ func begin(t *testing.T, seed uint64, source *fakeSource) (f *Filler, cmd *exec.
 		}
 		delete(held, id)
 	}
-	t.Cleanup(func() {
-		if len(held) > 0 && f.complete() {
-			t.Errorf("%d are held still", len(held))
+	err = Receive(conn.(*net.UnixConn), func(task Task) error {
+		if task.Host != cmd.Process.Pid {
+			t.Errorf("it is process %d instead of %d", task.Host, cmd.Process.Pid)
 		}
+		return f.Add(hold(), task)
 	})
-	err = Receive(conn.(*net.UnixConn), func(pid, uffd int) error { return f.Add(hold(), pid, uffd) })
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f, cmd
+	return f, cmd, func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(held)
+	}
 }
 
 // TestTwin fills processes that change their memory meanwhile in all ways, and are compared with their twins.
@@ -232,15 +255,23 @@ func TestCancel(t *testing.T) {
 // filled is the process. It has no other threads that could hold a lock of Go's runtime in a fork, and makes no garbage.
 func filled(seed uint64) int {
 	debug.SetGCPercent(-1)
+	if err := errors.Join(twintest.Map(twintest.Lazy, slots), twintest.Map(twintest.Twin, slots)); err != nil {
+		return 3
+	}
+	twintest.Fill(twintest.Twin, slots, seed)
+	if status := register(slots); status != 0 {
+		return status
+	}
+	return twintest.New(slots, seed).Run(100, 2)
+}
+
+// register does what CRIU does for one process and a zombie.
+func register(slots int) (status int) {
 	r := struct{ api, features, ioctls uint64 }{api: api, features: featuresEvents}
 	uffd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
 	if errno != 0 || ioctl(int(uffd), ioctlAPI, unsafe.Pointer(&r)) != 0 {
 		return 2
 	}
-	if err := errors.Join(twintest.Map(twintest.Lazy, slots), twintest.Map(twintest.Twin, slots)); err != nil {
-		return 3
-	}
-	twintest.Fill(twintest.Twin, slots, seed)
 	const ioctlRegister = 0xc020aa00
 	for slot := range slots {
 		r := struct{ start, length, mode, ioctls uint64 }{twintest.Slot(twintest.Lazy, slot), twintest.SlotBytes, 1, 0}
@@ -258,7 +289,63 @@ func filled(seed uint64) int {
 		}
 	}
 	_ = unix.Close(int(uffd))
-	return twintest.New(slots, seed).Run(100, 2)
+	return 0
+}
+
+// TestEnlarge fills memory that its process wants in huge pages.
+func TestEnlarge(t *testing.T) {
+	f, cmd, _ := beginAs(t, childHuge+"=1", fullSource{})
+	f.Restored()
+	if err := f.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	f.Enlarge()
+	rollup, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(rollup), "AnonHugePages:")
+	var kib int
+	if _, err := fmt.Sscan(rest, &kib); err != nil || kib < hugePage>>10 {
+		t.Errorf("it has %d KiB in huge pages: %v", kib, err)
+	}
+}
+
+// fullSource is one slot without zeros.
+type fullSource struct{}
+
+func (fullSource) Layout(int) (Layout, error) {
+	var l Layout
+	const piece = 1 << 20
+	for at := uint64(0); at < twintest.SlotBytes; at += piece {
+		l.Pieces = append(l.Pieces, Piece{{twintest.Lazy + at, min(piece, twintest.SlotBytes-at)}})
+	}
+	l.Regions = []Region{{Start: twintest.Lazy, End: twintest.Lazy + twintest.SlotBytes, Huge: true}}
+	return l, nil
+}
+
+func (fullSource) Reader() (Reader, error) { return fullSource{}, nil }
+
+func (s fullSource) Read(_ context.Context, _, piece int) ([]byte, error) {
+	l, _ := s.Layout(0) // never fails
+	return bytes.Repeat([]byte{1}, int(l.Pieces[piece][0].Length)), nil
+}
+
+func (fullSource) Close() {}
+
+// advised is a process that wants huge pages, and waits until it is killed.
+func advised() int {
+	if err := twintest.Map(twintest.Lazy, 1); err != nil {
+		return 3
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_MADVISE, twintest.Lazy, twintest.SlotBytes, unix.MADV_HUGEPAGE); errno != 0 {
+		return 6
+	}
+	if status := register(1); status != 0 {
+		return status
+	}
+	time.Sleep(time.Hour)
+	return 0
 }
 
 func word(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }

@@ -20,13 +20,27 @@ const finished = 0x52535446
 // maxTasks is what a pid namespace can hold (PID_MAX_LIMIT).
 const maxTasks = 1 << 22
 
-// Receive takes what CRIU sends over conn until it says that all tasks run. task gets each process that has memory, by its pid in
-// the images, and its userfaultfd, which is task's to close. A connection that ends before gives io.ErrUnexpectedEOF, one that is not understood a
+// Task is a process that CRIU has restored without its memory.
+type Task struct {
+	PID  int // in the images
+	UFFD int // its userfaultfd, to be closed some time
+	Host int // its pid here; 0: not known
+}
+
+// Receive takes what CRIU sends over conn until it says that all tasks run. take gets each process that has memory. A connection that ends before gives io.ErrUnexpectedEOF, one that is not understood a
 // [*ProtocolError]; errors of task are passed on.
-func Receive(conn *net.UnixConn, task func(pid, uffd int) error) error {
+func Receive(conn *net.UnixConn, take func(Task) error) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("receive processes from CRIU: %w", err)
+	}
+	// Each task sends for itself, so this tells which it is.
+	if err := raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, 1) }); err != nil {
+		return fmt.Errorf("receive processes from CRIU: %w", err)
+	}
 	for n := 0; n <= maxTasks; n++ {
 		var word [4]byte
-		fds, err := readFull(conn, word[:])
+		fds, _, err := readFull(conn, word[:])
 		if err != nil {
 			return err
 		}
@@ -43,29 +57,30 @@ func Receive(conn *net.UnixConn, task func(pid, uffd int) error) error {
 		case pid < 0:
 			continue
 		}
-		if fds, err = readFull(conn, word[:1]); err != nil {
+		fds, host, err := readFull(conn, word[:1])
+		if err != nil {
 			return err
 		}
 		if len(fds) != 1 {
 			closeAll(fds)
 			return misunderstood("%d descriptors for pid %d", len(fds), pid)
 		}
-		if err := task(int(pid), fds[0]); err != nil {
+		if err := take(Task{PID: int(pid), UFFD: fds[0], Host: host}); err != nil {
 			return err
 		}
 	}
 	return misunderstood("too many tasks")
 }
 
-// readFull fills b and gives the descriptors that came with it. After an error there are none.
-func readFull(conn *net.UnixConn, b []byte) (fds []int, err error) {
+// readFull fills b and gives the descriptors that came with it, and the pid of who sent them. After an error there are none.
+func readFull(conn *net.UnixConn, b []byte) (fds []int, sender int, err error) {
 	for len(b) > 0 {
-		oob := make([]byte, unix.CmsgSpace(4*4))
+		oob := make([]byte, unix.CmsgSpace(4*4)+unix.CmsgSpace(unix.SizeofUcred))
 		n, oobn, flags, _, err := conn.ReadMsgUnix(b, oob)
-		got, parseErr := descriptors(oob[:oobn])
-		fds = append(fds, got...)
+		got, from, parseErr := control(oob[:oobn])
+		fds, sender = append(fds, got...), from
 		switch {
-		case err == nil && n == 0 && oobn == 0, errors.Is(err, io.EOF):
+		case err == nil && n == 0, errors.Is(err, io.EOF):
 			err = io.ErrUnexpectedEOF
 		case err == nil && flags&unix.MSG_CTRUNC != 0:
 			err = misunderstood("too many descriptors")
@@ -74,34 +89,41 @@ func readFull(conn *net.UnixConn, b []byte) (fds []int, err error) {
 		}
 		if err != nil {
 			closeAll(fds)
-			return nil, fmt.Errorf("receive processes from CRIU: %w", err)
+			return nil, 0, fmt.Errorf("receive processes from CRIU: %w", err)
 		}
 		b = b[n:]
 	}
-	return fds, nil
+	return fds, sender, nil
 }
 
-// descriptors takes descriptors out of the control messages that came with a message.
-func descriptors(oob []byte) (fds []int, err error) {
+// control takes descriptors, and the pid of the sender, out of the control messages that came with a message.
+func control(oob []byte) (fds []int, sender int, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return nil, misunderstood("control messages: %v", err)
+		return nil, 0, misunderstood("control messages: %v", err)
 	}
 	for i := range messages {
-		if messages[i].Header.Level != unix.SOL_SOCKET || messages[i].Header.Type != unix.SCM_RIGHTS {
+		if messages[i].Header.Level != unix.SOL_SOCKET {
 			continue
 		}
-		got, err := unix.ParseUnixRights(&messages[i])
-		if err != nil {
-			closeAll(fds)
-			return nil, misunderstood("control messages: %v", err)
+		switch messages[i].Header.Type {
+		case unix.SCM_CREDENTIALS:
+			if from, err := unix.ParseUnixCredentials(&messages[i]); err == nil {
+				sender = int(from.Pid)
+			}
+		case unix.SCM_RIGHTS:
+			got, err := unix.ParseUnixRights(&messages[i])
+			if err != nil {
+				closeAll(fds)
+				return nil, 0, misunderstood("control messages: %v", err)
+			}
+			for _, fd := range got {
+				unix.CloseOnExec(fd)
+			}
+			fds = append(fds, got...)
 		}
-		for _, fd := range got {
-			unix.CloseOnExec(fd)
-		}
-		fds = append(fds, got...)
 	}
-	return fds, nil
+	return fds, sender, nil
 }
 
 func closeAll(fds []int) {

@@ -43,9 +43,9 @@ func tasks(t testing.TB, messages []sent) (pids []int, err error) {
 	if err := unix.Close(pair[1]); err != nil {
 		t.Fatal(err)
 	}
-	err = Receive(conn.(*net.UnixConn), func(pid, uffd int) error {
-		pids = append(pids, pid)
-		return unix.Close(uffd) // it is one
+	err = Receive(conn.(*net.UnixConn), func(task Task) error {
+		pids = append(pids, task.PID)
+		return unix.Close(task.UFFD) // it is one
 	})
 	return pids, err
 }

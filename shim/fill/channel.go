@@ -27,8 +27,9 @@ type message struct {
 
 // task is a process that CRIU has restored.
 type task struct {
-	ID  int `json:"id"`
-	PID int `json:"pid"` // in the images
+	ID   int `json:"id"`
+	PID  int `json:"pid"`            // in the images
+	Host int `json:"host,omitempty"` // here
 }
 
 // Result says what was done.

@@ -143,13 +143,13 @@ func (f *Filling) relay(listener *net.UnixListener) error {
 		return fmt.Errorf("listen for CRIU: %w", err)
 	}
 	defer conn.Close()
-	err = lazypages.Receive(conn, func(pid, uffd int) error {
+	err = lazypages.Receive(conn, func(t lazypages.Task) error {
 		f.mu.Lock()
 		f.next++
 		id := f.next
-		f.held[id] = uffd
+		f.held[id] = t.UFFD
 		f.mu.Unlock()
-		return f.channel.send(message{Task: &task{ID: id, PID: pid}}, uffd)
+		return f.channel.send(message{Task: &task{ID: id, PID: t.PID, Host: t.Host}}, t.UFFD)
 	})
 	if err != nil {
 		return err
@@ -185,7 +185,7 @@ func (f *Filling) follow(ready chan<- struct{}) {
 			return
 		case m.Result != nil:
 			f.settle(*m.Result, nil)
-			f.End()
+			f.release()
 			return
 		}
 	}
@@ -235,9 +235,12 @@ func (f *Filling) Restored(ctx context.Context) error {
 // ended.
 func (f *Filling) End() {
 	f.fail(ErrEnded)
-	if _, err := f.Result(); err != nil {
-		_ = f.process.Process.Kill() // it may have ended
-	}
+	_ = f.process.Process.Kill() // it may have ended
+	f.release()
+}
+
+// release lets go of everything.
+func (f *Filling) release() {
 	f.channel.close()
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -37,7 +37,9 @@ func Serve() error {
 	defer channel.close()
 	f, result, err := serve(channel)
 	if err == nil {
-		return channel.send(message{Result: &result}, -1)
+		err := channel.send(message{Result: &result}, -1)
+		f.Enlarge()
+		return err
 	}
 	report := &failed{Reason: err.Error(), Hint: hint(err), Damage: errdefs.IsDataLoss(err)}
 	sent := channel.send(message{Failed: report}, -1) // it fails if the shim is dead
@@ -95,7 +97,7 @@ func serve(c *channel) (*lazypages.Filler, Result, error) {
 	if err := f.Run(ctx); err != nil {
 		return f, Result{}, err
 	}
-	return nil, Result{Bytes: f.Filled(), Seconds: time.Since(*restored.Load()).Seconds(), Peak: peak()}, nil
+	return f, Result{Bytes: f.Filled(), Seconds: time.Since(*restored.Load()).Seconds(), Peak: peak()}, nil
 }
 
 // open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
@@ -123,7 +125,7 @@ func take(c *channel, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) 
 		switch {
 		case err == nil && m.Task != nil && fd >= 0:
 			tasks++
-			err = f.Add(m.Task.ID, m.Task.PID, fd)
+			err = f.Add(m.Task.ID, lazypages.Task{PID: m.Task.PID, UFFD: fd, Host: m.Task.Host})
 		case restored.Load() != nil && err != nil:
 			return nil
 		case err == nil && m.Restored, errors.Is(err, io.EOF) && tasks > 0:
