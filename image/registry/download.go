@@ -69,6 +69,7 @@ func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 		if err := r.timing.pause(ctx, n, 0); err != nil {
 			return err
 		}
+		t.again()
 	}
 	return nil
 }
@@ -118,9 +119,10 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 
 // copyBody tells errors of the network, which may pass, from those of the disk.
 func copyBody(ctx context.Context, p *store.Partial, body io.Reader) error {
-	buf := make([]byte, 256<<10)
+	buf := make([]byte, maxPiece)
 	for {
-		n, err := body.Read(buf)
+		// Up to a multiple of the piece: file systems take what is aligned with half the effort.
+		n, err := fillPiece(body, buf[:maxPiece-p.Offset()%maxPiece])
 		if n > 0 {
 			if _, err := p.Write(buf[:n]); err != nil {
 				return err
@@ -136,6 +138,16 @@ func copyBody(ctx context.Context, p *store.Partial, body io.Reader) error {
 			return &sendError{err, temporary(err)}
 		}
 	}
+}
+
+// fillPiece is io.ReadFull with the reader's own errors: the end of a body is not the cut of a connection.
+func fillPiece(r io.Reader, b []byte) (n int, err error) {
+	for n < len(b) && err == nil {
+		var k int
+		k, err = r.Read(b[n:])
+		n += k
+	}
+	return n, err
 }
 
 // rangeFrom says whether an answer starts at the byte that was asked for.

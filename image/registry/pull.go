@@ -101,7 +101,7 @@ func pull(ctx context.Context, dst *store.Store, r *repo, o Options) (ocispec.De
 }
 
 func (r *repo) downloadAll(ctx context.Context, dst *store.Store, blobs []ocispec.Descriptor, manifest int64, o Options) error {
-	sum := newMeter("pull", total(blobs)+manifest, o.Progress)
+	sum := newMeter("pull", total(blobs)+manifest, o)
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(o.concurrency())
 	for _, d := range blobs {

@@ -4,13 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
-	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -18,61 +15,12 @@ import (
 // Push sends the snapshot desc of the local store and gives it the name ref. What the registry has is not sent again, so a
 // push that was interrupted is resumed by repeating it.
 func Push(ctx context.Context, src *store.Store, ref string, desc ocispec.Descriptor, o Options) error {
-	name, at, err := parse(ref, true)
-	if err != nil {
-		return fmt.Errorf("push: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return fmt.Errorf("push %s: %w", ref, err)
-	}
-	defer r.close()
-	if err := push(ctx, src, r, desc, o); err != nil {
-		return fmt.Errorf("push %s: %w", ref, r.classify(ctx, err))
-	}
-	return nil
-}
-
-func push(ctx context.Context, src *store.Store, r *repo, desc ocispec.Descriptor, o Options) error {
-	op, err := src.Begin(ctx)
+	p, err := NewPusher(ctx, src, ref, o)
 	if err != nil {
 		return err
 	}
-	defer op.Close()
-	data, err := store.ReadAll(ctx, src, desc, store.MaxManifest)
-	if err != nil {
-		return err
-	}
-	m, err := store.ParseSnapshot(r.name, desc, data)
-	if err != nil {
-		return err
-	}
-	if d, err := r.ref.Digest(); err == nil && d != desc.Digest {
-		return &InvalidRefError{Ref: r.name, Err: fmt.Errorf("the snapshot has digest %s", desc.Digest)}
-	}
-	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
-	ctx = r.scoped(ctx, auth.ActionPull, auth.ActionPush)
-	from := mountable(ctx, src, r)
-	sum := newMeter("push", total(blobs)+desc.Size, o.Progress)
-	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(o.concurrency())
-	for _, d := range blobs {
-		group.Go(func() error {
-			if gctx.Err() != nil {
-				return context.Cause(gctx)
-			}
-			s := source{d: d, from: from[d.Digest], open: func() (io.ReadCloser, error) { return src.Fetch(gctx, d) }}
-			return r.upload(gctx, s, &tracker{m: sum})
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	if err := r.putManifest(ctx, desc, data, m.Subject); err != nil {
-		return err
-	}
-	sum.add(desc.Size)
-	return nil
+	defer p.Close()
+	return p.Finish(ctx, desc)
 }
 
 // listAttempts is how often we enter ourselves in a list that others overwrite.

@@ -54,7 +54,7 @@ func (p *imagePusher) push(ctx context.Context, desc ocispec.Descriptor) error {
 	if err := p.walk(ctx, desc, make(map[digest.Digest]bool), &manifests, &blobs); err != nil {
 		return err
 	}
-	sum := newMeter("push", total(blobs), p.o.Progress)
+	sum := newMeter("push", total(blobs), p.o)
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(p.o.concurrency())
 	for _, d := range blobs {

@@ -27,6 +27,8 @@ type Options struct {
 	Concurrency int
 	// Progress is told "push" or "pull" and bytes, those included that were there already.
 	Progress image.Progress
+	// Counts, unless nil, are added to.
+	Counts *Counts
 
 	timing timing // tests have no time to wait
 	certs  string // in place of /etc/docker/certs.d

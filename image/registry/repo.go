@@ -81,7 +81,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	}
 	base := newTransport(conf, o.concurrency())
 	r.client = &auth.Client{
-		Client:     &http.Client{Transport: &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing}},
+		Client:     &http.Client{Transport: &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts}},
 		Credential: credential,
 		Cache:      auth.NewCache(),
 		ClientID:   "cryo",
@@ -128,8 +128,11 @@ func newTransport(conf *tls.Config, connections int) func(answer time.Duration) 
 	dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}
 	return func(answer time.Duration) http.RoundTripper {
 		return &http.Transport{
-			Proxy:                 http.ProxyFromEnvironment,
-			DialContext:           dialer.DialContext,
+			Proxy: http.ProxyFromEnvironment,
+			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				c, err := dialer.DialContext(ctx, network, address)
+				return sendingFiles(c), err
+			},
 			TLSClientConfig:       conf.Clone(),
 			TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
 			TLSHandshakeTimeout:   15 * time.Second,

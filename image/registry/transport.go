@@ -58,6 +58,7 @@ type transport struct {
 	base   http.RoundTripper // gives up on an answer after a minute
 	slow   http.RoundTripper // for uploads: a registry may have to hash for minutes before it answers
 	timing timing
+	counts *Counts
 	spoken atomic.Bool // the host has answered once
 }
 
@@ -92,6 +93,7 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 		if err := t.timing.pause(ctx, n, asked); err != nil {
 			return nil, err
 		}
+		t.counts.add(0, 0, 1)
 		if req.GetBody != nil {
 			body, err := req.GetBody()
 			if err != nil {

@@ -38,7 +38,9 @@ func (r *repo) upload(ctx context.Context, src source, t *tracker) error {
 		if err != nil {
 			return fmt.Errorf("look for blob %s: %w", src.d.Digest, err)
 		}
-		if !ok {
+		if ok {
+			t.there(src.d.Size)
+		} else {
 			t.seek(0)
 			err = r.uploadOnce(ctx, src, t)
 		}
@@ -53,6 +55,7 @@ func (r *repo) upload(ctx context.Context, src source, t *tracker) error {
 		if err := r.timing.pause(ctx, n, 0); err != nil {
 			return err
 		}
+		t.again()
 	}
 }
 
@@ -60,6 +63,9 @@ func (r *repo) upload(ctx context.Context, src source, t *tracker) error {
 // https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#post-then-put.
 func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
 	start, err := r.startUpload(ctx, src)
+	if err == nil && start == nil {
+		t.there(src.d.Size)
+	}
 	if err != nil || start == nil {
 		return err
 	}

@@ -37,6 +37,9 @@ func (w *watchdog) stop() {
 	w.cancel(nil)
 }
 
+// maxPiece is how many bytes move between two kicks at most: so many must not take as long as a stall.
+const maxPiece = 1 << 20
+
 // watched kicks the watchdog and tells a tracker with every read, and lets the watchdog sleep at the end.
 type watched struct {
 	io.ReadCloser
@@ -45,12 +48,15 @@ type watched struct {
 }
 
 func (r *watched) Read(p []byte) (int, error) {
-	// Small pieces: one read must not take as long as a stall.
-	n, err := r.ReadCloser.Read(p[:min(len(p), 1<<20)])
-	r.w.kick()
-	r.t.add(int64(n))
+	n, err := r.ReadCloser.Read(p[:min(len(p), maxPiece)])
+	r.moved(int64(n))
 	if err != nil {
 		r.w.pause()
 	}
 	return n, err
+}
+
+func (r *watched) moved(n int64) {
+	r.w.kick()
+	r.t.moved(n)
 }

@@ -73,18 +73,34 @@ func (p *Partial) rehash(ctx context.Context) error {
 // Offset is how many bytes are there.
 func (p *Partial) Offset() int64 { return p.off }
 
-// Write appends. More than the blob may have is an error.
+// Write appends. More than the blob may have is an error; after any other error the download can only be closed.
 func (p *Partial) Write(b []byte) (int, error) {
 	if p.off+int64(len(b)) > p.d.Size {
 		return 0, &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("more than the %d bytes it should have", p.d.Size)}
 	}
-	n, err := p.f.WriteAt(b, p.off)
-	p.h.Write(b[:n])
+	n, err := p.write(b)
 	p.off += int64(n)
 	if err != nil {
 		return n, fmt.Errorf("write blob %s: %w", p.d.Digest, mapError(p.s.root, err))
 	}
 	return n, nil
+}
+
+// write writes and hashes side by side what is worth it.
+func (p *Partial) write(b []byte) (n int, err error) {
+	if len(b) < 256<<10 {
+		n, err = p.f.WriteAt(b, p.off)
+		p.h.Write(b[:n])
+		return n, err
+	}
+	hashed := make(chan struct{})
+	go func() {
+		p.h.Write(b)
+		close(hashed)
+	}()
+	n, err = p.f.WriteAt(b, p.off)
+	<-hashed
+	return n, err
 }
 
 // Reset starts from nothing.

@@ -1,0 +1,226 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// dumpCores are left to CRIU and to whoever reads what it sends until [Pusher.Release], as package image leaves them.
+const dumpCores = 2
+
+// errClosed ends what a [Pusher] has under way that is not wanted any more.
+var errClosed = errors.New("the push was given up")
+
+// Pusher sends blobs of a snapshot that is still being made. [Pusher.Add] takes those that are complete in the local store,
+// [Pusher.Finish] sends the rest, then the manifest, and the name last: until then the registry has nothing that anybody could
+// take for a snapshot.
+//
+// An error stops the sending and nothing else; Finish returns it.
+type Pusher struct {
+	src  *store.Store
+	ref  string // as the user wrote it
+	name string // and as it is normalised
+	at   registry.Reference
+	o    Options
+
+	ctx      context.Context // of what is under way; ends with the first error
+	stop     context.CancelCauseFunc
+	work     *errgroup.Group
+	released chan struct{}
+	release  func() // closes released, once
+	sum      *meter
+
+	// Set by run, for the workers and for whoever has waited for work.
+	repo *repo
+	from map[digest.Digest]string
+
+	mu    sync.Mutex
+	more  sync.Cond              // of mu: queue or all have changed, or ctx has ended
+	queue []ocispec.Descriptor   // guarded by mu; not under way yet
+	seen  map[digest.Digest]bool // guarded by mu; ever queued
+	all   bool                   // guarded by mu; nothing more comes
+	busy  int                    // guarded by mu; blobs that are under way
+}
+
+// NewPusher prepares to send a snapshot of src and to give it the name ref. The registry is spoken to in the background: the
+// only error now is an [*InvalidRefError]. The caller keeps an [store.Operation] open and must call Close.
+func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*Pusher, error) {
+	name, at, err := parse(ref, true)
+	if err != nil {
+		return nil, fmt.Errorf("push: %w", err)
+	}
+	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, released: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
+	p.release = sync.OnceFunc(func() { close(p.released) })
+	p.more.L = &p.mu
+	p.ctx, p.stop = context.WithCancelCause(ctx)
+	p.work, p.ctx = errgroup.WithContext(p.ctx)
+	context.AfterFunc(p.ctx, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.more.Broadcast()
+	})
+	p.work.Go(p.run)
+	return p, nil
+}
+
+// run opens the registry and starts the workers. Before the release there are few: what dumps a container needs the cores.
+func (p *Pusher) run() error {
+	r, err := open(p.ctx, p.name, p.at, p.o)
+	if err != nil {
+		return err
+	}
+	p.repo, p.from = r, mountable(p.ctx, p.src, r)
+	early := max(0, runtime.GOMAXPROCS(0)-dumpCores) / 2
+	for n := range p.o.concurrency() {
+		p.work.Go(func() error {
+			if n >= early {
+				select {
+				case <-p.released:
+				case <-p.ctx.Done():
+				}
+			}
+			return p.send()
+		})
+	}
+	return nil
+}
+
+// send sends blobs until there are no more.
+func (p *Pusher) send() error {
+	ctx := p.repo.scoped(p.ctx, auth.ActionPull, auth.ActionPush)
+	for {
+		d, ok := p.next()
+		if !ok {
+			return context.Cause(p.ctx)
+		}
+		s := source{d: d, from: p.from[d.Digest], open: func() (io.ReadCloser, error) { return p.src.Fetch(ctx, d) }}
+		if err := p.repo.upload(ctx, s, &tracker{m: p.sum}); err != nil {
+			return err
+		}
+		p.mu.Lock()
+		p.busy--
+		p.mu.Unlock()
+	}
+}
+
+// next waits for a blob; there is none any more when all are under way or ctx has ended.
+func (p *Pusher) next() (ocispec.Descriptor, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.ctx.Err() == nil {
+		if len(p.queue) > 0 {
+			d := p.queue[0]
+			p.queue = p.queue[1:]
+			p.busy++
+			return d, true
+		}
+		if p.all {
+			break
+		}
+		p.more.Wait()
+	}
+	return ocispec.Descriptor{}, false
+}
+
+// Add has blobs sent that are complete in the store. It does not wait; a blob that was added before is not sent again.
+func (p *Pusher) Add(blobs ...ocispec.Descriptor) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, d := range blobs {
+		if !p.seen[d.Digest] {
+			p.seen[d.Digest] = true
+			p.queue = append(p.queue, d)
+		}
+	}
+	p.more.Broadcast()
+}
+
+// Release says that no container stands still any more: from now on sending may use all cores.
+func (p *Pusher) Release() { p.release() }
+
+// Idle says whether everything that was added is sent.
+func (p *Pusher) Idle() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.queue) == 0 && p.busy == 0
+}
+
+// Finish sends what is missing of the snapshot desc, its manifest, and its name.
+func (p *Pusher) Finish(ctx context.Context, desc ocispec.Descriptor) error {
+	err := p.finish(ctx, desc)
+	if err == nil {
+		return nil
+	}
+	if p.repo != nil {
+		err = p.repo.classify(ctx, err)
+	}
+	return fmt.Errorf("push %s: %w", p.ref, err)
+}
+
+func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
+	defer context.AfterFunc(ctx, func() { p.stop(context.Cause(ctx)) })()
+	op, err := p.src.Begin(ctx)
+	if err != nil {
+		return p.end(err)
+	}
+	defer op.Close()
+	data, err := store.ReadAll(ctx, p.src, desc, store.MaxManifest)
+	if err != nil {
+		return p.end(err)
+	}
+	m, err := store.ParseSnapshot(p.name, desc, data)
+	if err != nil {
+		return p.end(err)
+	}
+	if d, err := p.at.Digest(); err == nil && d != desc.Digest {
+		return p.end(&InvalidRefError{Ref: p.name, Err: fmt.Errorf("the snapshot has digest %s", desc.Digest)})
+	}
+	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+	p.sum.expect(total(blobs) + desc.Size)
+	p.Add(blobs...)
+	p.Release()
+	if err := p.end(nil); err != nil {
+		return err
+	}
+	ctx = p.repo.scoped(ctx, auth.ActionPull, auth.ActionPush)
+	if err := p.repo.putManifest(ctx, desc, data, m.Subject); err != nil {
+		return err
+	}
+	p.sum.add(desc.Size)
+	return nil
+}
+
+// end waits until all that was added is sent, or, for a reason, until nothing is under way any more, which it gives back.
+func (p *Pusher) end(reason error) error {
+	p.mu.Lock()
+	p.all = true
+	p.more.Broadcast()
+	p.mu.Unlock()
+	if reason != nil {
+		p.stop(reason)
+	}
+	if err := p.work.Wait(); reason == nil {
+		return err
+	}
+	return reason
+}
+
+// Close gives up what is under way. What was sent stays in the registry, where the next push finds it.
+func (p *Pusher) Close() {
+	_ = p.end(errClosed)
+	if p.repo != nil {
+		p.repo.close()
+	}
+}

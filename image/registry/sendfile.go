@@ -1,0 +1,47 @@
+package registry
+
+import (
+	"io"
+	"net"
+	"os"
+)
+
+// fileConn has the kernel send files (sendfile(2)), which net/http cannot do for bodies that are watched. Connections with TLS
+// do not come here.
+type fileConn struct{ *net.TCPConn }
+
+// sendingFiles gives c, with that ability if it can have it.
+func sendingFiles(c net.Conn) net.Conn {
+	if tcp, ok := c.(*net.TCPConn); ok {
+		return fileConn{tcp}
+	}
+	return c
+}
+
+// ReadFrom implements [io.ReaderFrom]. It knows how net/http hands over the body of a request with a length; whatever else comes
+// is copied.
+func (c fileConn) ReadFrom(r io.Reader) (sent int64, err error) {
+	body, ok := r.(*io.LimitedReader)
+	if !ok {
+		return c.TCPConn.ReadFrom(r)
+	}
+	w, ok := body.R.(*watched)
+	if !ok {
+		return c.TCPConn.ReadFrom(r)
+	}
+	f, ok := w.ReadCloser.(*os.File)
+	if !ok {
+		return c.TCPConn.ReadFrom(r)
+	}
+	for body.N > 0 {
+		// Small pieces: one must not take as long as a stall.
+		n, err := c.TCPConn.ReadFrom(&io.LimitedReader{R: f, N: min(body.N, maxPiece)})
+		body.N -= n
+		sent += n
+		w.moved(n)
+		if n == 0 || err != nil {
+			return sent, err
+		}
+	}
+	return sent, nil
+}
