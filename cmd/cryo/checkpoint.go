@@ -7,12 +7,10 @@ import (
 	"slices"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
 )
@@ -31,6 +29,7 @@ type checkpointFlags struct {
 	force                      []string      // rules of package gpu
 	registry                   registryFlags
 	container, ref, normalized string
+	sender                     *sender // where to the snapshot goes while it is taken; nil: nowhere
 }
 
 type checkpointResult struct {
@@ -48,6 +47,7 @@ type checkpointResult struct {
 	GPU       *gpuSeconds `json:"gpu,omitempty"`    // if it has GPUs
 	Running   bool        `json:"running"`
 	Pushed    bool        `json:"pushed"`
+	Push      *transfer   `json:"push,omitempty"`
 }
 
 // gpuSeconds are what device memory has taken of the freeze, seconds.
@@ -179,12 +179,18 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		return err
 	}
 	defer closing(ctx, "containerd", client)
+	if f.push {
+		if f.sender, err = newSender(ctx, s, f.ref, options); err != nil {
+			return err
+		}
+		defer f.sender.close()
+	}
 	desc, result, err := a.take(ctx, client, s, f)
 	if err != nil {
 		return err
 	}
 	if f.push {
-		if err := a.pushTaken(cmd, s, f, desc, options); err != nil {
+		if result.Push, err = f.sender.finish(ctx, desc); err != nil {
 			return err
 		}
 		result.Pushed = true
@@ -198,18 +204,6 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		seconds(result.Freeze), result.GPU, seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
 	if result.Shared > 0 {
 		a.line("%s of it are segments of %s", size(result.Shared), short(result.Parent))
-	}
-	return nil
-}
-
-func (a *app) pushTaken(cmd *cobra.Command, s *store.Store, f checkpointFlags, desc ocispec.Descriptor, o registry.Options) error {
-	op, err := s.Begin(cmd.Context())
-	if err != nil {
-		return &pushError{ref: f.ref, err: err}
-	}
-	defer closing(cmd.Context(), "operation", op)
-	if err := registry.Push(cmd.Context(), s, f.ref, desc, o); err != nil {
-		return &pushError{ref: f.ref, err: err}
 	}
 	return nil
 }

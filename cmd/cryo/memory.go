@@ -30,7 +30,7 @@ type memory struct {
 // takeIn waits for CRIU in the background. images is where CRIU's images go, work a directory of ours.
 func (a *app) takeIn(ctx context.Context, s *store.Store, client *checkpoint.Client, images, work string, f checkpointFlags) (*memory, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	intake, err := image.NewIntake(ctx, s, work, int64(os.Getpagesize()), f.packOptions(a))
+	intake, err := image.NewIntake(ctx, f.sender.watch(s), work, int64(os.Getpagesize()), f.packOptions(a))
 	if err != nil {
 		cancel()
 		return nil, err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
@@ -31,11 +32,14 @@ a pull that was interrupted goes on where it stopped. The base image is left to 
 			if err != nil {
 				return err
 			}
+			var counts registry.Counts
+			options.Counts = &counts
+			start := time.Now()
 			ref, desc, err := fetch(ctx, s, args[0], options)
 			if err != nil {
 				return err
 			}
-			return a.moved("pulled", ref, desc.Digest.String())
+			return a.moved("pulled", ref, desc.Digest.String(), transferred(args[0], &counts, start))
 		},
 	}
 	flags.register(cmd)

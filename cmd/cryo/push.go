@@ -1,6 +1,8 @@
 package main
 
 import (
+	"time"
+
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/archive"
@@ -10,6 +12,7 @@ import (
 type movedResult struct {
 	Reference string `json:"reference"`
 	Digest    string `json:"digest"`
+	*transfer        // with a registry
 }
 
 func newPush(a *app) *cobra.Command {
@@ -45,6 +48,9 @@ interrupted goes on where it stopped when it is repeated.`,
 				return err
 			}
 			to := args[len(args)-1]
+			var counts registry.Counts
+			options.Counts = &counts
+			start := time.Now()
 			if archive.IsLocation(to) {
 				err = archive.Export(ctx, s, desc, args[0], to)
 			} else {
@@ -53,7 +59,7 @@ interrupted goes on where it stopped when it is repeated.`,
 			if err != nil {
 				return err
 			}
-			return a.moved("pushed", to, desc.Digest.String())
+			return a.moved("pushed", to, desc.Digest.String(), transferred(to, &counts, start))
 		},
 	}
 	flags.register(cmd)
@@ -61,10 +67,10 @@ interrupted goes on where it stopped when it is repeated.`,
 }
 
 // moved prints where a snapshot is now.
-func (a *app) moved(verb, ref, digest string) error {
+func (a *app) moved(verb, ref, digest string, t *transfer) error {
 	a.progress.stop()
 	if a.json {
-		return a.printJSON(movedResult{Reference: ref, Digest: digest})
+		return a.printJSON(movedResult{Reference: ref, Digest: digest, transfer: t})
 	}
 	a.line("%s %s %s", verb, ref, digest)
 	return nil

@@ -230,7 +230,8 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
 	packing := time.Now()
-	desc, err = image.Pack(ctx, s, image.PackSource{Images: images, Memory: intake, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
+	f.sender.release()
+	desc, err = image.Pack(ctx, f.sender.watch(s), image.PackSource{Images: images, Memory: intake, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
 		f.packOptions(a))
 	if err != nil {
 		return desc, result, err

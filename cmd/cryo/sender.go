@@ -1,0 +1,109 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// sender sends a snapshot while it is taken: its large blobs as soon as they are complete in the local store, the rest when it is
+// whole. What goes wrong with that is said at the end and does not touch the checkpoint. A nil sender sends nothing.
+type sender struct {
+	ref    string // as the user wrote it
+	pusher *registry.Pusher
+	counts registry.Counts
+}
+
+func newSender(ctx context.Context, s *store.Store, ref string, o registry.Options) (*sender, error) {
+	n := &sender{ref: ref}
+	o.Counts = &n.counts
+	var err error
+	n.pusher, err = registry.NewPusher(ctx, s, ref, o)
+	return n, err
+}
+
+// watch gives a store that is s, of which the sender hears what is complete.
+func (n *sender) watch(s image.BlobStore) image.BlobStore {
+	if n == nil {
+		return s
+	}
+	return heardStore{s, n.pusher}
+}
+
+// release says that the container is dumped: sending may use all cores.
+func (n *sender) release() {
+	if n != nil {
+		n.pusher.Release()
+	}
+}
+
+// finish sends what is missing and waits for all of it.
+func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*transfer, error) {
+	start := time.Now()
+	if err := n.pusher.Finish(ctx, desc); err != nil {
+		return nil, &pushError{ref: n.ref, err: err}
+	}
+	return transferred(n.ref, &n.counts, start), nil
+}
+
+func (n *sender) close() {
+	if n != nil {
+		n.pusher.Close()
+	}
+}
+
+// listener is told of blobs that are complete; *registry.Pusher is one.
+type listener interface{ Add(...ocispec.Descriptor) }
+
+var _ listener = (*registry.Pusher)(nil)
+
+// heardStore is a store whose large blobs are told to somebody.
+type heardStore struct {
+	image.BlobStore
+	to listener
+}
+
+// Create implements [image.BlobStore].
+func (h heardStore) Create(ctx context.Context) (image.BlobWriter, error) {
+	w, err := h.BlobStore.Create(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return heardBlob{w, h.to}, nil
+}
+
+type heardBlob struct {
+	image.BlobWriter
+	to listener
+}
+
+// Commit implements [image.BlobWriter].
+func (h heardBlob) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
+	d, err := h.BlobWriter.Commit(ctx, mediaType)
+	if err == nil && (mediaType == image.MediaTypeSegment || mediaType == image.MediaTypeRootFS) {
+		h.to.Add(d)
+	}
+	return d, err
+}
+
+// transfer is what moving a snapshot came to.
+type transfer struct {
+	Moved   int64   `json:"bytesMoved"` // over the line, repetitions included
+	There   int64   `json:"bytesThere"` // that were there already
+	Retries int64   `json:"retries"`    // requests that were repeated
+	Seconds float64 `json:"seconds"`    // with a checkpoint: after it was complete here
+}
+
+// transferred gives nothing where ref is a file: what goes into files is not counted.
+func transferred(ref string, c *registry.Counts, start time.Time) *transfer {
+	if archive.IsLocation(ref) {
+		return nil
+	}
+	return &transfer{Moved: c.Moved(), There: c.There(), Retries: c.Repeated(), Seconds: time.Since(start).Seconds()}
+}
