@@ -35,6 +35,15 @@ type UnpackOptions struct {
 // A dir that is not empty gives a [*NotEmptyError], damage a [*DamagedError] or an error of a package below of kind DataLoss,
 // a full disk a [*FullError]; errors of src are passed on.
 func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
+	return s.unpack(ctx, src, dir, o, (*unpacker).run)
+}
+
+// UnpackImages is Unpack without pages files. It reads no segments: src may still lack them.
+func (s *Snapshot) UnpackImages(ctx context.Context, src Fetcher, dir string) error {
+	return s.unpack(ctx, src, dir, UnpackOptions{}, (*unpacker).images)
+}
+
+func (s *Snapshot) unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions, run func(*unpacker, context.Context) error) error {
 	x, err := s.ReadIndex(ctx, src)
 	if err != nil {
 		return err
@@ -44,7 +53,7 @@ func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o Unpack
 		return full(err)
 	}
 	u := unpacker{s: s, src: src, dir: dir, x: x, o: o, total: x.RawBytes()}
-	err = u.run(ctx)
+	err = run(&u, ctx)
 	if err == nil {
 		err = ctx.Err() // cancelled while the last frames were written: the directory is not taken for wanted
 	}

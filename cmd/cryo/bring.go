@@ -20,7 +20,6 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/fill"
 )
 
@@ -55,18 +54,22 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			return err // before anything is fetched
 		}
 	}
-	ref, desc, err := a.locate(ctx, s, ref, f.pull, options)
+	var pulled registry.Counts
+	options.Counts = &pulled
+	begin := time.Now()
+	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options)
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	snapshot, err := image.Open(ctx, s, desc)
+	p, err := a.consider(ctx, client, s, desc, ref, f, pulling, work.Dir)
 	if err != nil {
 		return err
 	}
-	p, err := a.plan(ctx, client, snapshot, ref, f)
-	if err != nil {
-		return err
+	var pull *transfer
+	if pulling != nil {
+		start = time.Now()
+		pull = transferred(ref, &pulled, begin)
 	}
 	for _, w := range p.warnings {
 		a.warn("%s", w)
@@ -81,7 +84,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	a.progress.stop()
 	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
-		Image: img.Name(), Seconds: time.Since(start).Seconds(), Warnings: p.warnings,
+		Image: img.Name(), Seconds: time.Since(start).Seconds(), Pull: pull, Warnings: p.warnings,
 		Lazy: eager == "", Eager: eager}
 	for _, pair := range p.gpus.pairs {
 		r.GPUs = append(r.GPUs, restoredGPU(pair))
@@ -117,10 +120,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := p.snapshot.Unpack(ctx, s, images, image.UnpackOptions{Progress: a.report(), Lazy: lazy}); err != nil {
 		return nil, nil, full(s.Root(), err)
 	}
-	if err := checkRecord(p.snapshot.Config, images); err != nil {
-		return nil, nil, err
-	}
-	if err := trust.Images(images, p.spec, p.policy, exists); err != nil {
+	if err := p.checkImages(images); err != nil {
 		return nil, nil, err
 	}
 	if err := giveImages(images, p.spec); err != nil {

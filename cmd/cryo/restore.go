@@ -44,6 +44,7 @@ type restoreResult struct {
 	Lazy      bool          `json:"lazy"`            // memory is filled in while it runs
 	Eager     string        `json:"eager,omitempty"` // why it is not
 	GPUs      []restoredGPU `json:"gpus,omitempty"`
+	Pull      *transfer     `json:"pull,omitempty"` // where it had to be fetched
 	Warnings  []string      `json:"warnings"`
 }
 
@@ -145,17 +146,26 @@ func (f *restoreFlags) check() error {
 	return nil
 }
 
-// locate finds the snapshot in the store, or fetches it. The name is that in the store.
-func (a *app) locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options) (string, ocispec.Descriptor, error) {
+// locate finds the snapshot in the store, or fetches it: from a registry all but the segments, for which there is a puller then. The
+// name is that in the store.
+func (a *app) locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options) (string, ocispec.Descriptor, *registry.Puller, error) {
 	if pull != "always" && !archive.IsLocation(ref) {
 		desc, err := s.Resolve(ctx, ref)
 		var unknown *store.UnknownRefError
 		if err == nil || pull == "never" || !errors.As(err, &unknown) {
-			return ref, desc, err
+			return ref, desc, nil, err
 		}
 	}
 	if pull == "never" {
-		return ref, ocispec.Descriptor{}, &usageError{command: "cryo restore", problem: "--pull never and a file as the snapshot contradict each other"}
+		return ref, ocispec.Descriptor{}, nil, &usageError{command: "cryo restore", problem: "--pull never and a file as the snapshot contradict each other"}
 	}
-	return fetch(ctx, s, ref, o)
+	if archive.IsLocation(ref) {
+		name, desc, err := archive.Import(ctx, s, ref)
+		return name, desc, nil, err
+	}
+	p, err := registry.NewPuller(ctx, s, ref, o)
+	if err != nil {
+		return ref, ocispec.Descriptor{}, nil, err
+	}
+	return ref, p.Descriptor(), p, nil
 }

@@ -24,9 +24,11 @@ func (r *repo) download(ctx context.Context, dst *store.Store, d ocispec.Descrip
 		return err
 	}
 	if p == nil { // another process was faster
+		t.there(d.Size)
 		t.seek(d.Size)
 		return nil
 	}
+	t.there(p.Offset())
 	defer func() {
 		if cerr := p.Close(); err == nil {
 			err = cerr

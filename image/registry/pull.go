@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,8 +11,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
-	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -47,85 +44,15 @@ func Resolve(ctx context.Context, ref string, o Options) (ocispec.Descriptor, er
 // Pull fetches the snapshot that ref names and tags it with ref in the local store. What is there is not fetched again, so a
 // pull that was interrupted is resumed by repeating it.
 func Pull(ctx context.Context, dst *store.Store, ref string, o Options) (ocispec.Descriptor, error) {
-	name, at, err := parse(ref, true)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("pull: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("pull %s: %w", ref, err)
-	}
-	defer r.close()
-	d, err := pull(ctx, dst, r, o)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("pull %s: %w", ref, r.classify(ctx, err))
-	}
-	return d, nil
-}
-
-func pull(ctx context.Context, dst *store.Store, r *repo, o Options) (ocispec.Descriptor, error) {
-	op, err := dst.Begin(ctx)
+	p, err := NewPuller(ctx, dst, ref, o)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	defer op.Close()
-	ctx = r.scoped(ctx, auth.ActionPull)
-	desc, data, err := r.manifest(ctx)
-	if err != nil {
+	defer p.Close()
+	if err := p.Finish(ctx); err != nil {
 		return ocispec.Descriptor{}, err
 	}
-	m, err := store.ParseSnapshot(r.name, desc, data)
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
-	if err := r.downloadAll(ctx, dst, blobs, desc.Size, o); err != nil {
-		var full *store.DiskFullError
-		if errors.As(err, &full) {
-			// Room first: what was fetched would only be in the way.
-			for _, d := range blobs {
-				err = errors.Join(err, dst.DropPartial(d))
-			}
-			err = errors.Join(err, op.Abandon())
-		}
-		return ocispec.Descriptor{}, err
-	}
-	if err := dst.Push(ctx, desc, bytes.NewReader(data)); err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	desc.ArtifactType = m.ArtifactType
-	if err := dst.Tag(ctx, desc, r.name); err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	return desc, nil
-}
-
-func (r *repo) downloadAll(ctx context.Context, dst *store.Store, blobs []ocispec.Descriptor, manifest int64, o Options) error {
-	sum := newMeter("pull", total(blobs)+manifest, o)
-	group, gctx := errgroup.WithContext(ctx)
-	group.SetLimit(o.concurrency())
-	for _, d := range blobs {
-		group.Go(func() error {
-			if gctx.Err() != nil {
-				return context.Cause(gctx)
-			}
-			t := &tracker{m: sum}
-			ok, err := dst.Exists(gctx, d)
-			if err != nil {
-				return err
-			}
-			if ok {
-				t.seek(d.Size)
-				return nil
-			}
-			return r.download(gctx, dst, d, t)
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	sum.add(manifest)
-	return nil
+	return p.Descriptor(), nil
 }
 
 // manifest fetches what the reference names, again where it was cut or damaged on the way.

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/trust"
+)
+
+// consider plans a restore, and brings the segments where they are not here yet: after all has been compared that can be compared
+// without them. pulling is nil for a snapshot that is here.
+func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.Store, desc ocispec.Descriptor, ref string, f restoreFlags, pulling *registry.Puller, work string) (p *plan, err error) {
+	if pulling != nil {
+		defer pulling.Close()
+	}
+	// What was fetched of a snapshot that is refused goes again.
+	refuse := func(err error) (*plan, error) {
+		if pulling != nil {
+			err = errors.Join(err, pulling.Abandon())
+		}
+		return nil, err
+	}
+	snapshot, err := image.Open(ctx, s, desc)
+	if err != nil {
+		return refuse(err)
+	}
+	if p, err = a.plan(ctx, client, snapshot, ref, f); err != nil {
+		return refuse(err)
+	}
+	if pulling == nil {
+		return p, nil
+	}
+	if err := p.tryImages(ctx, s, filepath.Join(work, "tried")); err != nil {
+		return refuse(&failedError{op: "restore", name: p.name, err: err})
+	}
+	return p, pulling.Finish(ctx)
+}
+
+// tryImages checks CRIU's images in a directory that is gone afterwards.
+func (p *plan) tryImages(ctx context.Context, s *store.Store, dir string) (err error) {
+	defer func() {
+		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
+			err = fmt.Errorf("clear a working directory: %w", rerr)
+		}
+	}()
+	if err := p.snapshot.UnpackImages(ctx, s, dir); err != nil {
+		return full(s.Root(), err)
+	}
+	return p.checkImages(dir)
+}
+
+// checkImages compares CRIU's images with what the snapshot says of itself, and with what it was granted.
+func (p *plan) checkImages(dir string) error {
+	if err := checkRecord(p.snapshot.Config, dir); err != nil {
+		return err
+	}
+	return trust.Images(dir, p.spec, p.policy, exists)
+}

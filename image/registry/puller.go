@@ -1,0 +1,149 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+	"oras.land/oras-go/v2/registry/remote/auth"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// Puller fetches a snapshot in two steps: [NewPuller] everything but the segments, with which one can decide whether the
+// snapshot is wanted, and [Puller.Finish] the segments.
+type Puller struct {
+	dst      *store.Store
+	ref      string // as the user wrote it
+	repo     *repo
+	o        Options
+	op       *store.Operation
+	desc     ocispec.Descriptor
+	small    []ocispec.Descriptor
+	segments []ocispec.Descriptor
+	sum      *meter
+}
+
+// NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are in the store,
+// without a name, until Close. What is there is not fetched again. The caller must call Close.
+func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*Puller, error) {
+	name, at, err := parse(ref, true)
+	if err != nil {
+		return nil, fmt.Errorf("pull: %w", err)
+	}
+	r, err := open(ctx, name, at, o)
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", ref, err)
+	}
+	p := &Puller{dst: dst, ref: ref, repo: r, o: o}
+	if err := p.begin(ctx); err != nil {
+		defer p.Close()
+		return nil, p.failed(ctx, err)
+	}
+	return p, nil
+}
+
+func (p *Puller) begin(ctx context.Context) (err error) {
+	if p.op, err = p.dst.Begin(ctx); err != nil {
+		return err
+	}
+	ctx = p.repo.scoped(ctx, auth.ActionPull)
+	desc, data, err := p.repo.manifest(ctx)
+	if err != nil {
+		return err
+	}
+	m, err := store.ParseSnapshot(p.repo.name, desc, data)
+	if err != nil {
+		return err
+	}
+	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+	for _, d := range blobs {
+		if d.MediaType == image.MediaTypeSegment {
+			p.segments = append(p.segments, d)
+		} else {
+			p.small = append(p.small, d)
+		}
+	}
+	p.sum = newMeter("pull", total(blobs)+desc.Size, p.o)
+	if err := p.downloadAll(ctx, p.small); err != nil {
+		return err
+	}
+	if err := p.dst.Push(ctx, desc, bytes.NewReader(data)); err != nil {
+		return err
+	}
+	p.sum.add(desc.Size)
+	desc.ArtifactType = m.ArtifactType
+	p.desc = desc
+	return nil
+}
+
+// Descriptor is that of the snapshot's manifest.
+func (p *Puller) Descriptor() ocispec.Descriptor { return p.desc }
+
+// Finish fetches the segments and gives the snapshot its name in the store.
+func (p *Puller) Finish(ctx context.Context) error {
+	err := p.downloadAll(p.repo.scoped(ctx, auth.ActionPull), p.segments)
+	if err == nil {
+		err = p.dst.Tag(ctx, p.desc, p.repo.name)
+	}
+	return p.failed(ctx, err)
+}
+
+// failed says what came of it to a user. Where the disk is full there is to be room first: what was fetched would only be in the
+// way.
+func (p *Puller) failed(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	var full *store.DiskFullError
+	if errors.As(err, &full) {
+		for _, d := range append(p.small, p.segments...) {
+			err = errors.Join(err, p.dst.DropPartial(d))
+		}
+		err = errors.Join(err, p.Abandon())
+	}
+	return fmt.Errorf("pull %s: %w", p.ref, p.repo.classify(ctx, err))
+}
+
+// Close ends the work. What was fetched and has no name stays for the next attempt.
+func (p *Puller) Close() {
+	p.repo.close()
+	if p.op != nil {
+		p.op.Close()
+	}
+}
+
+// Abandon is Close for a snapshot that is not wanted: what was fetched of it goes.
+func (p *Puller) Abandon() error {
+	p.repo.close()
+	return p.op.Abandon()
+}
+
+// downloadAll fetches blobs, several at once.
+func (p *Puller) downloadAll(ctx context.Context, blobs []ocispec.Descriptor) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(p.o.concurrency())
+	for _, d := range blobs {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			t := &tracker{m: p.sum}
+			ok, err := p.dst.Exists(ctx, d)
+			if err != nil {
+				return err
+			}
+			if ok {
+				t.there(d.Size)
+				t.seek(d.Size)
+				return nil
+			}
+			return p.repo.download(ctx, p.dst, d, t)
+		})
+	}
+	return group.Wait()
+}
