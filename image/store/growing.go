@@ -90,7 +90,7 @@ func (g *Growing) Wait(ctx context.Context, n int64) error {
 // ReadAt implements [io.ReaderAt] for what is there; what is not gives [io.ErrUnexpectedEOF].
 func (g *Growing) ReadAt(p []byte, off int64) (int, error) {
 	there, err := g.There()
-	if err != nil {
+	if err != nil || len(p) == 0 {
 		return 0, err
 	}
 	if off < 0 || off+int64(len(p)) > there {

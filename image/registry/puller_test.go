@@ -1,0 +1,91 @@
+package registry
+
+import (
+	"strings"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/store/storetest"
+)
+
+// wantThere wants blobs to be in a store, or not to be.
+func wantThere(t *testing.T, s *store.Store, want bool, blobs ...ocispec.Descriptor) {
+	t.Helper()
+	for _, d := range blobs {
+		if ok, err := s.Exists(t.Context(), d); err != nil || ok != want {
+			t.Errorf("%s %s is there: %v, %v; want %v", d.MediaType, d.Digest, ok, err, want)
+		}
+	}
+}
+
+// A snapshot can be looked at before its segments are fetched, and has no name until all of it is there.
+func TestPuller(t *testing.T) {
+	f := newFake(t)
+	src, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	m := manifestOf(t, src, d)
+	small, segments := append([]ocispec.Descriptor{d, m.Config}, m.Layers[:2]...), m.Layers[2:]
+	for _, wanted := range []bool{false, true} {
+		s := storetest.Open(t)
+		f.forget()
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		for _, l := range f.log {
+			for _, d := range segments {
+				if strings.Contains(l, d.Digest.String()) {
+					t.Errorf("too early: %s", l)
+				}
+			}
+		}
+		wantThere(t, s, true, small...)
+		wantThere(t, s, false, segments...)
+		if snapshot, err := image.Open(t.Context(), s, p.Descriptor()); err != nil || len(snapshot.Segments()) != 3 {
+			t.Errorf("open: %v", err)
+		}
+		if tags, _ := s.Tags(t.Context()); len(tags) != 0 {
+			t.Errorf("tagged: %v", tags)
+		}
+		if !wanted {
+			if err := p.Abandon(); err != nil {
+				t.Error(err)
+			}
+			if n := storetest.Count(t, s); n != 0 {
+				t.Errorf("%d blobs are left", n)
+			}
+			continue
+		}
+		if err := p.Finish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		p.Close()
+		wantThere(t, s, true, segments...)
+		if got, err := s.Resolve(t.Context(), f.ref("p:1")); err != nil || got.Digest != d.Digest {
+			t.Errorf("Resolve: %v, %v", got, err)
+		}
+		if err := storetest.Check(t.Context(), s); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Abandoning a snapshot of which another name is in the store takes nothing from that.
+func TestPullerAbandonsWhatIsNew(t *testing.T) {
+	f := newFake(t)
+	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	s := pulled(t, f, "p:1", d)
+	p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Abandon(); err != nil {
+		t.Fatal(err)
+	}
+	if err := storetest.Check(t.Context(), s); err != nil {
+		t.Error(err)
+	}
+}
