@@ -1,0 +1,271 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// checkpointed is what "cryo checkpoint --json" says, as far as tests look at it.
+type checkpointed struct {
+	Digest digest.Digest `json:"digest"`
+	Size   int64         `json:"size"`
+	Pushed bool          `json:"pushed"`
+	Push   transferred   `json:"push"`
+}
+
+// transferred is what "cryo push --json" says of what was moved.
+type transferred struct {
+	Moved   int64 `json:"bytesMoved"`
+	There   int64 `json:"bytesThere"`
+	Retries int64 `json:"retries"`
+}
+
+// said reads the output of a command that has succeeded.
+func said[T any](t *testing.T, r lab.Result) (v T) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(must(t, r).Stdout), &v); err != nil {
+		t.Fatalf("%v:\n%s", err, r.Stdout)
+	}
+	return v
+}
+
+// named tells whether a registry has a manifest of a name.
+func named(t *testing.T, r *lab.Registry, ref string) bool {
+	t.Helper()
+	repository, tag, _ := strings.Cut(ref[strings.Index(ref, "/")+1:], ":")
+	answer, err := r.Get(t.Context(), "/v2/"+repository+"/manifests/"+tag, ocispec.MediaTypeImageManifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusNotFound {
+		t.Fatalf("look for %s: %s", ref, answer.Status)
+	}
+	return answer.StatusCode == http.StatusOK
+}
+
+// TestRegistryEarly pushes a snapshot while it is taken: what arrives is what a push afterwards sends, once.
+func TestRegistryEarly(t *testing.T) {
+	a, b := pair(t)
+	id := name(t)
+	start(t, a, id, nil, "workload", "count", "--memory", "48")
+	m := newMeter(t, shared.registry)
+	ref := m.address + "/early/" + id + ":1"
+	away(t, ref)
+	taken := said[checkpointed](t, a.Cryo(t.Context(), "--json", "checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"))
+	counts(t, a, id)
+	size := blobsSize(t, ref)
+	if !taken.Pushed || taken.Push.Moved+taken.Push.There != size || taken.Push.Retries != 0 {
+		t.Errorf("pushed %+v; the blobs have %d bytes", taken, size)
+	}
+	const overhead = 256 << 10 // requests, headers, the manifest
+	if sent := m.sent.Load(); sent < taken.Push.Moved || sent > taken.Push.Moved+overhead {
+		t.Errorf("%d bytes were sent, of which %d of blobs", sent, taken.Push.Moved)
+	}
+	later := newRegistry(t, "later", lab.RegistryOptions{})
+	to := later.Reference("later/" + id + ":1")
+	must(t, a.Cryo(t.Context(), "push", ref, to, "--plain-http"))
+	for _, from := range []string{to, ref} {
+		away(t, from)
+		if got := digest.FromBytes(manifestOf(t, from)); got != taken.Digest {
+			t.Errorf("%s is %s, not %s", from, got, taken.Digest)
+		}
+	}
+	again := said[transferred](t, a.Cryo(t.Context(), "--json", "push", ref, "--plain-http"))
+	if again.Moved != 0 || again.There != size {
+		t.Errorf("pushed again: %+v", again)
+	}
+	got := said[transferred](t, b.Cryo(t.Context(), "--json", "pull", ref, "--plain-http"))
+	if got.Moved != size {
+		t.Errorf("pulled %+v of %d bytes", got, size)
+	}
+	must(t, b.Cryo(t.Context(), "verify", ref))
+}
+
+// blobsSize is how many bytes different blobs of a snapshot have, the manifest left out.
+func blobsSize(t *testing.T, ref string) (size int64) {
+	t.Helper()
+	var m ocispec.Manifest
+	if err := json.Unmarshal(manifestOf(t, ref), &m); err != nil {
+		t.Fatal(err)
+	}
+	seen := map[digest.Digest]bool{}
+	for _, d := range append(m.Layers, m.Config) {
+		if !seen[d.Digest] {
+			seen[d.Digest] = true
+			size += d.Size
+		}
+	}
+	return size
+}
+
+// manifestOf fetches a manifest from whatever registry is named.
+func manifestOf(t *testing.T, ref string) []byte {
+	t.Helper()
+	host, rest, _ := strings.Cut(ref, "/")
+	repository, tag, _ := strings.Cut(rest, ":")
+	response, err := (&lab.Registry{Address: host}).Get(t.Context(), "/v2/"+repository+"/manifests/"+tag, ocispec.MediaTypeImageManifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		t.Fatalf("get manifest of %s: %s %v: %s", ref, response.Status, err, content)
+	}
+	return content
+}
+
+// meanwhile runs cryo and does something until it ends by itself.
+func meanwhile(t *testing.T, h *lab.Host, args []string, do func(interrupt func())) lab.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	c := h.Command(ctx, "cryo", args...)
+	ended := make(chan lab.Result, 1)
+	go func() { ended <- lab.Finish(c) }()
+	do(func() {
+		if err := c.Process.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+	})
+	return <-ended
+}
+
+// TestRegistryEarlyDies has the registry die while a container is dumped: the snapshot is whole, the error says so, and the next
+// push sends the rest.
+func TestRegistryEarlyDies(t *testing.T) {
+	a, _ := pair(t)
+	r := newRegistry(t, "dying", lab.RegistryOptions{})
+	m := newMeter(t, r)
+	id := name(t)
+	ref := m.address + "/early/" + id + ":1"
+	start(t, a, id, nil, "workload", "count", "--memory", "48")
+	away(t, ref)
+	m.pause.Store(int64(3 * time.Millisecond))
+	args := []string{"checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"}
+	ended := meanwhile(t, a, args, func(func()) {
+		eventually(t, "segments are on their way", time.Minute, func() bool { return m.sent.Load() > 12<<20 })
+		if err := r.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	refusal(t, ended, codeUnavailable, "push "+ref)
+	if !strings.Contains(ended.Stderr, "cryo push "+ref) {
+		t.Errorf("it does not say how to go on:\n%s", ended.Stderr)
+	}
+	counts(t, a, id)
+	must(t, a.Cryo(t.Context(), "verify", ref))
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if named(t, r, ref) {
+		t.Error("the snapshot has a name in the registry")
+	}
+	m.pause.Store(0)
+	second := said[transferred](t, a.Cryo(t.Context(), "--json", "push", ref, "--plain-http"))
+	if second.There < 4<<20 || second.Moved+second.There != blobsSize(t, ref) {
+		t.Errorf("the second push: %+v", second)
+	}
+}
+
+// TestRegistryEarlyInterrupted ends a checkpoint that pushes with Ctrl-C, while it sends.
+func TestRegistryEarlyInterrupted(t *testing.T) {
+	a, _ := pair(t)
+	m := newMeter(t, shared.registry)
+	id := name(t)
+	ref := m.address + "/early/" + id + ":1"
+	start(t, a, id, nil, "workload", "count", "--memory", "48")
+	away(t, ref)
+	m.pause.Store(int64(3 * time.Millisecond))
+	args := []string{"checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"}
+	r := meanwhile(t, a, args, func(interrupt func()) {
+		eventually(t, "segments are on their way", time.Minute, func() bool { return m.sent.Load() > 6<<20 })
+		interrupt()
+	})
+	if r.Code != codeInterrupted {
+		t.Errorf("exit code %d:\n%s", r.Code, r.Stderr)
+	}
+	m.pause.Store(0)
+	counts(t, a, id)
+	if named(t, shared.registry, ref) {
+		t.Error("the snapshot has a name in the registry")
+	}
+	switch verified := a.Cryo(t.Context(), "verify", ref).Code; verified {
+	case 0:
+		must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
+	case codeNotFound: // it was not taken yet
+		must(t, a.Cryo(t.Context(), args...))
+	default:
+		t.Errorf("verify: exit code %d", verified)
+	}
+	if !named(t, shared.registry, ref) {
+		t.Error("the snapshot has no name in the registry")
+	}
+}
+
+// TestRegistryEarlyFails has a checkpoint that pushes fail, as there is no room: the registry has no snapshot.
+func TestRegistryEarlyFails(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	ref := shared.registry.Reference("early/" + id + ":1")
+	start(t, a, id, nil, "workload", "count", "--memory", "64")
+	inside, outside := small(t, a, 40)
+	refused(t, a, codeFull, "o space left", "checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB", "--root", inside)
+	counts(t, a, id)
+	empty(t, outside)
+	if named(t, shared.registry, ref) {
+		t.Error("the snapshot has a name in the registry")
+	}
+}
+
+// TestRegistryMisfit restores from a registry what does not fit or may not be: it costs no segments and leaves nothing.
+func TestRegistryMisfit(t *testing.T) {
+	_, b := pair(t)
+	f := freezeImage(t, shared.image, []string{"--cap-add", "CAP_SYS_ADMIN"}, []string{"count", "--memory", "32"})
+	forger := newForger(t, f)
+	m := newMeter(t, shared.registry)
+	for _, test := range []struct {
+		name   string
+		code   int
+		words  string
+		change func(*image.Config, *specs.Spec)
+	}{
+		{"misfit", codeMisfit, "architecture", func(c *image.Config, _ *specs.Spec) { c.Host.Architecture = "s390x" }},
+		{"not allowed", codeDenied, "/nowhere", func(_ *image.Config, s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: "/nowhere", Destination: "/data", Options: []string{"rbind"}})
+		}},
+		{"not allowed to its images", codeDenied, "CAP_SYS_ADMIN", func(_ *image.Config, s *specs.Spec) {
+			c := s.Process.Capabilities
+			for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Permitted} {
+				*set = slices.DeleteFunc(*set, func(name string) bool { return name == "CAP_SYS_ADMIN" })
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ref := m.address + "/misfit/" + name(t) + ":1"
+			forger.forge(t, b, ref, test.change)
+			must(t, b.Cryo(t.Context(), "push", ref, "--plain-http"))
+			must(t, b.Cryo(t.Context(), "rm", ref))
+			m.received.Store(0)
+			refused(t, b, test.code, test.words, "restore", ref, "--name", "misfit", "--plain-http")
+			if n := m.received.Load(); n == 0 || n > 2<<20 {
+				t.Errorf("%d bytes were fetched to find out", n)
+			}
+		})
+	}
+}
