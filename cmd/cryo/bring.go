@@ -56,6 +56,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	var pulled registry.Counts
 	options.Counts = &pulled
+	a.progress.waitsFor("pull", func() string { return "the registry" })
 	begin := time.Now()
 	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options)
 	if err != nil {

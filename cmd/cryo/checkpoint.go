@@ -29,7 +29,7 @@ type checkpointFlags struct {
 	force                      []string      // rules of package gpu
 	registry                   registryFlags
 	container, ref, normalized string
-	sender                     *sender // where to the snapshot goes while it is taken; nil: nowhere
+	sender                     *sender // where the snapshot goes while it is taken
 }
 
 type checkpointResult struct {
@@ -179,12 +179,15 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		return err
 	}
 	defer closing(ctx, "containerd", client)
+	f.sender = &sender{}
 	if f.push {
 		if f.sender, err = newSender(ctx, s, f.ref, options); err != nil {
 			return err
 		}
 		defer f.sender.close()
+		a.progress.waitsFor("push", f.sender.pushWaits)
 	}
+	a.progress.waitsFor("dump", f.sender.dumpWaits)
 	desc, result, err := a.take(ctx, client, s, f)
 	if err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,15 +13,26 @@ import (
 	"github.com/cryo-project/cryo/image"
 )
 
+// stalled is how long nothing moves before the line says what for.
+const stalled = time.Second
+
 // progress draws one line on standard error while it is a terminal, and nothing otherwise.
 type progress struct {
 	mu     sync.Mutex
-	what   string    // guarded by mu
-	start  time.Time // guarded by mu; of what
-	base   int64     // guarded by mu; bytes that were there when what started
-	drawn  time.Time // guarded by mu
-	ended  bool      // guarded by mu
-	output io.Writer // guarded by mu; nil: not drawn yet
+	tasks  []*activity              // guarded by mu; what is under way, in the order in which it began
+	waits  map[string]func() string // guarded by mu; what a stalled activity waits for, by its name
+	timer  *time.Timer              // guarded by mu; draws again when nothing moves
+	drawn  time.Time                // guarded by mu
+	ended  bool                     // guarded by mu
+	output io.Writer                // guarded by mu; nil: not drawn yet
+}
+
+// activity is one part of an operation; several may be under way at once.
+type activity struct {
+	what              string
+	start, moved      time.Time
+	base, done, total int64 // bytes: there when it started, there now, expected (0: not known)
+	over              bool
 }
 
 // report gives the callback for a long operation; nil where nobody looks.
@@ -32,17 +44,84 @@ func (a *app) report() image.Progress {
 	return func(what string, done, total int64) { a.progress.draw(f, what, done, total, time.Now()) }
 }
 
+// waitsFor says how to find out what an activity waits for while it does not move.
+func (p *progress) waitsFor(what string, why func() string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.waits == nil {
+		p.waits = make(map[string]func() string)
+	}
+	p.waits[what] = why
+}
+
+// over says that an activity whose end cannot be seen from its numbers has ended.
+func (p *progress) over(what string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.tasks {
+		t.over = t.over || t.what == what
+	}
+}
+
 func (p *progress) draw(w io.Writer, what string, done, total int64, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if what != p.what {
-		p.what, p.start, p.base, p.drawn = what, now, done, time.Time{}
-	}
-	if p.ended || now.Sub(p.drawn) < 100*time.Millisecond && done != total {
+	if p.ended {
 		return
 	}
+	t := p.task(what, done, now)
+	if done > t.done {
+		t.done, t.moved = done, now // reports may overtake each other
+	}
+	t.total = total
+	if now.Sub(p.drawn) < 100*time.Millisecond && done != total {
+		return
+	}
+	p.paint(w, now)
+}
+
+// task finds an activity, or begins it.
+func (p *progress) task(what string, done int64, now time.Time) *activity {
+	for _, t := range p.tasks {
+		if t.what == what {
+			return t
+		}
+	}
+	t := &activity{what: what, start: now, moved: now, base: done, done: done}
+	p.tasks = append(p.tasks, t)
+	return t
+}
+
+// paint draws what is under way, or what has ended last.
+func (p *progress) paint(w io.Writer, now time.Time) {
+	var parts []string
+	for i, t := range p.tasks {
+		ended := t.over || t.total > 0 && t.done >= t.total
+		if ended && (len(parts) > 0 || i < len(p.tasks)-1) {
+			continue
+		}
+		text := line(t.what, t.done, t.total, t.done-t.base, now.Sub(t.start))
+		if why := p.waits[t.what]; why != nil && !ended && now.Sub(t.moved) >= stalled {
+			text = line(t.what, t.done, t.total, 0, 0) + "  waits for " + why()
+		}
+		parts = append(parts, text)
+	}
 	p.drawn, p.output = now, w
-	fmt.Fprintf(w, "\r\033[K%s", line(what, done, total, done-p.base, now.Sub(p.start)))
+	fmt.Fprintf(w, "\r\033[K%s", strings.Join(parts, "   "))
+	if p.timer == nil {
+		p.timer = time.AfterFunc(stalled, p.again)
+	} else {
+		p.timer.Reset(stalled)
+	}
+}
+
+// again draws when nothing has moved for a while.
+func (p *progress) again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.ended && p.output != nil {
+		p.paint(p.output, time.Now())
+	}
 }
 
 // line is what the user sees: how much of how much, and how fast.
@@ -73,4 +152,7 @@ func (p *progress) stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.ended = true
+	if p.timer != nil {
+		p.timer.Stop()
+	}
 }

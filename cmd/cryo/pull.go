@@ -34,6 +34,7 @@ a pull that was interrupted goes on where it stopped. The base image is left to 
 			}
 			var counts registry.Counts
 			options.Counts = &counts
+			a.progress.waitsFor("pull", func() string { return "the registry" })
 			start := time.Now()
 			ref, desc, err := fetch(ctx, s, args[0], options)
 			if err != nil {

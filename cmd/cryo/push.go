@@ -50,6 +50,7 @@ interrupted goes on where it stopped when it is repeated.`,
 			to := args[len(args)-1]
 			var counts registry.Counts
 			options.Counts = &counts
+			a.progress.waitsFor("push", func() string { return "the registry" })
 			start := time.Now()
 			if archive.IsLocation(to) {
 				err = archive.Export(ctx, s, desc, args[0], to)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -13,11 +14,12 @@ import (
 )
 
 // sender sends a snapshot while it is taken: its large blobs as soon as they are complete in the local store, the rest when it is
-// whole. What goes wrong with that is said at the end and does not touch the checkpoint. A nil sender sends nothing.
+// whole. What goes wrong with that is said at the end and does not touch the checkpoint. The zero value sends nothing.
 type sender struct {
-	ref    string // as the user wrote it
-	pusher *registry.Pusher
+	ref    string           // as the user wrote it
+	pusher *registry.Pusher // nil: nothing is sent
 	counts registry.Counts
+	disk   atomic.Int32 // goroutines that write to the local store
 }
 
 func newSender(ctx context.Context, s *store.Store, ref string, o registry.Options) (*sender, error) {
@@ -30,15 +32,35 @@ func newSender(ctx context.Context, s *store.Store, ref string, o registry.Optio
 
 // watch gives a store that is s, of which the sender hears what is complete.
 func (n *sender) watch(s image.BlobStore) image.BlobStore {
-	if n == nil {
-		return s
+	return heardStore{s, n}
+}
+
+// complete hears of a blob.
+func (n *sender) complete(d ocispec.Descriptor) {
+	if n.pusher != nil && (d.MediaType == image.MediaTypeSegment || d.MediaType == image.MediaTypeRootFS) {
+		n.pusher.Add(d)
 	}
-	return heardStore{s, n.pusher}
+}
+
+// dumpWaits says what a dump waits for that does not move.
+func (n *sender) dumpWaits() string {
+	if n.disk.Load() > 0 {
+		return "the disk"
+	}
+	return "CRIU"
+}
+
+// pushWaits says what a push waits for that does not move.
+func (n *sender) pushWaits() string {
+	if n.pusher.Idle() {
+		return "segments"
+	}
+	return "the registry"
 }
 
 // release says that the container is dumped: sending may use all cores.
 func (n *sender) release() {
-	if n != nil {
+	if n.pusher != nil {
 		n.pusher.Release()
 	}
 }
@@ -53,20 +75,15 @@ func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*transfer
 }
 
 func (n *sender) close() {
-	if n != nil {
+	if n.pusher != nil {
 		n.pusher.Close()
 	}
 }
 
-// listener is told of blobs that are complete; *registry.Pusher is one.
-type listener interface{ Add(...ocispec.Descriptor) }
-
-var _ listener = (*registry.Pusher)(nil)
-
-// heardStore is a store whose large blobs are told to somebody.
+// heardStore is a store of which a sender hears what is written.
 type heardStore struct {
 	image.BlobStore
-	to listener
+	by *sender
 }
 
 // Create implements [image.BlobStore].
@@ -75,19 +92,28 @@ func (h heardStore) Create(ctx context.Context) (image.BlobWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	return heardBlob{w, h.to}, nil
+	return heardBlob{w, h.by}, nil
 }
 
 type heardBlob struct {
 	image.BlobWriter
-	to listener
+	by *sender
+}
+
+// Write implements [io.Writer].
+func (h heardBlob) Write(p []byte) (int, error) {
+	h.by.disk.Add(1)
+	defer h.by.disk.Add(-1)
+	return h.BlobWriter.Write(p)
 }
 
 // Commit implements [image.BlobWriter].
 func (h heardBlob) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
+	h.by.disk.Add(1)
+	defer h.by.disk.Add(-1)
 	d, err := h.BlobWriter.Commit(ctx, mediaType)
-	if err == nil && (mediaType == image.MediaTypeSegment || mediaType == image.MediaTypeRootFS) {
-		h.to.Add(d)
+	if err == nil {
+		h.by.complete(d)
 	}
 	return d, err
 }

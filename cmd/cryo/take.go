@@ -203,6 +203,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
+	a.progress.over("dump")
 	if err := a.recordGPUs(&sub.config, images, dumped); err != nil {
 		return desc, result, err
 	}
