@@ -1,5 +1,8 @@
 // Package registry sends snapshots to OCI registries and fetches them.
 //
+// A [Pusher] sends a snapshot while it is being made, a [Puller] fetches one in two steps, so that one can look at it before its
+// memory comes, and [Ranges] read parts of blobs.
+//
 // Blobs are sent whole (POST and PUT), several at once, what the registry has already is skipped; the manifest comes after
 // all blobs and the tag last. Interrupted downloads are resumed where they stopped, by this process or a later one, and every
 // byte is verified before it enters the local store.
