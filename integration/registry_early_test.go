@@ -157,7 +157,8 @@ func TestRegistryEarlyDies(t *testing.T) {
 	start(t, a, id, nil, "workload", "count", "--memory", "48")
 	away(t, ref)
 	m.pause.Store(int64(3 * time.Millisecond))
-	args := []string{"checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"}
+	// One at a time, so that some are there when it dies.
+	args := []string{"checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB", "--concurrency", "1"}
 	ended := meanwhile(t, a, args, func(func()) {
 		eventually(t, "segments are on their way", time.Minute, func() bool { return m.sent.Load() > 12<<20 })
 		if err := r.Stop(); err != nil {
@@ -246,8 +247,8 @@ func TestRegistryMisfit(t *testing.T) {
 		change func(*image.Config, *specs.Spec)
 	}{
 		{"misfit", codeMisfit, "architecture", func(c *image.Config, _ *specs.Spec) { c.Host.Architecture = "s390x" }},
-		{"not allowed", codeDenied, "/nowhere", func(_ *image.Config, s *specs.Spec) {
-			s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: "/nowhere", Destination: "/data", Options: []string{"rbind"}})
+		{"not allowed", codeDenied, "/etc", func(_ *image.Config, s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: "/etc", Destination: "/data", Options: []string{"rbind"}})
 		}},
 		{"not allowed to its images", codeDenied, "CAP_SYS_ADMIN", func(_ *image.Config, s *specs.Spec) {
 			c := s.Process.Capabilities
