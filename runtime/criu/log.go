@@ -8,7 +8,8 @@ import (
 )
 
 // errorLine matches what CRIU prints of an error: "(00.038615) Error (criu/files-reg.c:1790): text", a pid before Error where it is known.
-var errorLine = regexp.MustCompile(`^\([0-9.]+\)\s+(?:[0-9]+:\s+)?Error \(([^)]*)\):\s*(.*)$`)
+// Programs that it executes, and what it says when it cannot, have no time.
+var errorLine = regexp.MustCompile(`^(?:\([0-9.]+\)\s+)?(?:[0-9]+:\s+)?Error \(([^)]*)\):\s*(.*)$`)
 
 // harmless are errors that CRIU prints and survives.
 var harmless = []string{

@@ -23,6 +23,13 @@ func TestReason(t *testing.T) {
 			"(00.115000)     24: Error (criu/files-reg.c:2211): File tmp/log has bad size 10 (expect 5)\n",
 			"File tmp/log has bad size 10 (expect 5) (criu/files-reg.c:2211)",
 		},
+		{
+			"of a program that CRIU executes",
+			"Error (tar): write the image: no space left on device\n" +
+				"(00.1) Error (criu/util.c:661): exited, status=2\n" +
+				"(00.1) Error (criu/filesystems.c:388): Can't dump tmpfs content\n",
+			"write the image: no space left on device (tar)",
+		},
 		{"consequence alone", "(00.1) Error (criu/cr-dump.c:2111): Dumping FAILED.\n", "Dumping FAILED. (criu/cr-dump.c:2111)"},
 	}
 	for _, test := range tests {
