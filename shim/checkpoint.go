@@ -78,6 +78,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		return err
 	}
 	criuOptions.LinkRemap = true
+	giveTar(ctx)
 	undo, err := makeImages(images)
 	if err != nil {
 		return err

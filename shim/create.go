@@ -73,6 +73,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.config.CheckCRIU(); err != nil {
 		return c, err
 	}
+	giveTar(ctx)
 	record, err := gpu.ReadRecord(c.restore)
 	if err != nil {
 		return c, err

@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 	containerd "github.com/containerd/containerd/v2/version"
 
+	"github.com/cryo-project/cryo/runtime/tmpfs"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/fill"
 )
@@ -16,8 +18,11 @@ import (
 const Name = "io.containerd.cryo.v1"
 
 // Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
-// or is the hook of a container that is restored, or fills in the memory of one.
+// is the hook of a container that is restored, fills in the memory of one, or is CRIU's tar.
 func Run(ctx context.Context, version, revision string) {
+	if filepath.Base(os.Args[0]) == tmpfs.Name {
+		os.Exit(tmpfs.Main(os.Args))
+	}
 	if len(os.Args) == 2 && os.Args[1] == loopbackCommand {
 		if err := setLoopback(os.Stdin); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
