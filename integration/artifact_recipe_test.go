@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cryo-project/cryo/integration/lab"
@@ -31,10 +32,16 @@ jq .spec config.json >bundle/config.json
 runc restore --detach --bundle bundle --image-path "$PWD/images" "$1" >output 2>&1 </dev/null || { cat output >&2; exit 1; }
 `
 
-// TestArtifactRecipe restores a container with oras, zstd, tar, runc and CRIU, and nothing of cryo.
+// TestArtifactRecipe restores containers with oras, zstd, tar, runc and CRIU, and nothing of cryo.
 func TestArtifactRecipe(t *testing.T) {
+	for _, workload := range [][]string{{"rootfs"}, {"tmpfs", "--plain"}} {
+		t.Run(workload[0], func(t *testing.T) { restoreByHand(t, workload) })
+	}
+}
+
+func restoreByHand(t *testing.T, workload []string) {
 	a, b := pair(t)
-	f := freeze(t, []string{"rootfs"}, "--push", "--plain-http")
+	f := freeze(t, workload, "--push", "--plain-http")
 	recipe, err := filepath.Abs("recipe/restore-by-hand")
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +53,16 @@ func TestArtifactRecipe(t *testing.T) {
 	})
 	must(t, a.Cryo(t.Context(), "rm", f.ref))
 	must(t, b.Run(t.Context(), "env", "ORAS_FLAGS=--plain-http", recipe, f.ref, dir))
+	// What was in a tmpfs is what its name says.
+	images, err := filepath.Glob(filepath.Join(dir, "images/tmpfs-dev-*.tar.gz.img"))
+	if err != nil || len(images) == 0 {
+		t.Errorf("there is no image of a tmpfs (%v)", err)
+	}
+	for _, image := range images {
+		if listed := must(t, b.Run(t.Context(), "tar", "-tzf", image)); !strings.HasPrefix(listed.Stdout, "./\n") || listed.Stderr != "" {
+			t.Errorf("%s has\n%s%s", image, listed.Stdout, listed.Stderr)
+		}
+	}
 	must(t, b.Run(t.Context(), "sh", "-c", byHand, dir, f.id))
 	var after lab.Answer
 	out := must(t, b.Run(t.Context(), "runc", "exec", f.id, "workload", "ask")).Stdout

@@ -14,6 +14,7 @@ var workloads = map[string][]string{
 	"shm":      nil,
 	"tcp":      {"--connect", "self"},
 	"terminal": nil,
+	"tmpfs":    nil,
 	"tree":     nil,
 	"unixsock": nil,
 	"volumes":  {"/dev/shm", "/run", "/work"},

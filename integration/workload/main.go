@@ -50,6 +50,7 @@ var kinds = map[string]kind{
 	"shm":        {"has shared memory", startSharedMemory},
 	"tcp":        {"listens on TCP and has a connection", startTCP},
 	"terminal":   {"echoes the lines of its terminal or standard input", startTerminal},
+	"tmpfs":      {"has made all kinds of files in a directory", startTmpfs},
 	"tree":       {"has many processes and threads", startTree},
 	"undumpable": {"holds what CRIU refuses", startUndumpable},
 	"unixsock":   {"has unix sockets", startUnixSockets},
