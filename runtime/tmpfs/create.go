@@ -42,7 +42,7 @@ func (c *creator) directory(fd int, name string, st *unix.Stat_t) error {
 	e := entryOf(name, typeDirectory, st)
 	var err error
 	if e.xattrs, err = readXattrs(fd); err != nil {
-		return fmt.Errorf("read attributes of %s: %w", name, err)
+		return fmt.Errorf("read attributes of %q: %w", name, err)
 	}
 	if err := c.write(e); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (c *creator) directory(fd int, name string, st *unix.Stat_t) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("read directory %s: %w", name, err)
+			return fmt.Errorf("read directory %q: %w", name, err)
 		}
 	}
 }
@@ -70,7 +70,7 @@ func (c *creator) directory(fd int, name string, st *unix.Stat_t) error {
 func (c *creator) file(dir int, base, name string) error {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("look at %s: %w", name, err)
+		return fmt.Errorf("look at %q: %w", name, err)
 	}
 	kind := st.Mode & unix.S_IFMT
 	if kind == unix.S_IFSOCK {
@@ -88,7 +88,7 @@ func (c *creator) file(dir int, base, name string) error {
 	case unix.S_IFDIR:
 		fd, err := open(dir, base, unix.O_DIRECTORY)
 		if err != nil {
-			return fmt.Errorf("open %s: %w", name, err)
+			return fmt.Errorf("open %q: %w", name, err)
 		}
 		return c.directory(fd, name+"/", &st)
 	case unix.S_IFREG:
@@ -98,7 +98,7 @@ func (c *creator) file(dir int, base, name string) error {
 		target := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, base, target)
 		if err != nil {
-			return fmt.Errorf("read link %s: %w", name, err)
+			return fmt.Errorf("read link %q: %w", name, err)
 		}
 		e.link = string(target[:n])
 		return c.write(e)
@@ -117,7 +117,7 @@ func (c *creator) file(dir int, base, name string) error {
 func (c *creator) regular(dir int, base string, e *entry, size int64) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("read %s: %w", e.name, err)
+			err = fmt.Errorf("read %q: %w", e.name, err)
 		}
 	}()
 	fd, err := open(dir, base, 0)

@@ -138,7 +138,7 @@ func (h *header) complete(r io.Reader, block *[blockSize]byte, kind byte, size i
 	set(&e.atime, h.atime)
 	e.xattrs = h.xattrs
 	if size < 0 {
-		return nil, fmt.Errorf("%s: a length of %d", e.name, size)
+		return nil, fmt.Errorf("%.300q: a length of %d", e.name, size)
 	}
 	e.size = size
 	switch e.kind {
@@ -148,22 +148,22 @@ func (h *header) complete(r io.Reader, block *[blockSize]byte, kind byte, size i
 		}
 	case typeSparse:
 		if !gnu {
-			return nil, fmt.Errorf("%s: a sparse file that is not GNU tar's", e.name)
+			return nil, fmt.Errorf("%.300q: a sparse file that is not GNU tar's", e.name)
 		}
 		return h.readOldMap(r, block)
 	case typeCharacter, typeBlock:
 		major, err := number(block[329:337])
 		minor, err2 := number(block[337:345])
 		if err := errors.Join(err, err2); err != nil || major < 0 || minor < 0 || major > math.MaxUint32 || minor > math.MaxUint32 {
-			return nil, fmt.Errorf("%s: it is no device", e.name)
+			return nil, fmt.Errorf("%.300q: it is no device", e.name)
 		}
 		e.major, e.minor = uint32(major), uint32(minor)
 	case typeHardLink, typeSymlink, typeDirectory, typeFIFO:
 	default:
-		return nil, fmt.Errorf("%s: it is of type %q, which is not supported", e.name, kind)
+		return nil, fmt.Errorf("%.300q: it is of type %q, which is not supported", e.name, kind)
 	}
 	if e.kind != typeFile && e.size != 0 {
-		return nil, fmt.Errorf("%s: it has contents and is no file", e.name)
+		return nil, fmt.Errorf("%.300q: it has contents and is no file", e.name)
 	}
 	return e, nil
 }

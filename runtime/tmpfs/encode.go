@@ -58,7 +58,7 @@ func encode(e *entry) ([]byte, error) {
 		size = 0
 	}
 	if len(pax) > maxPax {
-		return nil, fmt.Errorf("%s: its attributes have %d bytes; %d are supported", e.name, len(pax), maxPax)
+		return nil, fmt.Errorf("%q: its attributes have %d bytes; %d are supported", e.name, len(pax), maxPax)
 	}
 	out := appendHeader(nil, &entry{name: "./PaxHeaders/entry", kind: typePax, mode: 0o600}, int64(len(pax)))
 	out = appendPadded(out, pax)

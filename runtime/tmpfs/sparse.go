@@ -12,7 +12,7 @@ import (
 func (h *header) readMap(r io.Reader) (*entry, error) {
 	e := &h.entry
 	if h.sparseMajor != "1" || h.sparseMinor != "0" || h.sparseName == nil || h.realSize == nil {
-		return nil, fmt.Errorf("%s: sparse files are supported in version 1.0 only", e.name)
+		return nil, fmt.Errorf("%.300q: sparse files are supported in version 1.0 only", e.name)
 	}
 	left := e.size // in the tar
 	e.name, e.size, e.sparse = *h.sparseName, *h.realSize, true
@@ -38,7 +38,7 @@ func (h *header) readMap(r io.Reader) (*entry, error) {
 		err = errors.New("its map of holes is another file's")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", e.name, err)
+		return nil, fmt.Errorf("%.300q: %w", e.name, err)
 	}
 	return e, nil
 }
@@ -77,7 +77,7 @@ func (h *header) readOldMap(r io.Reader, block *[blockSize]byte) (*entry, error)
 	left := e.size
 	size, err := number(block[483:495])
 	if err != nil || size < 0 {
-		return nil, fmt.Errorf("%s: its length is no number", e.name)
+		return nil, fmt.Errorf("%.300q: its length is no number", e.name)
 	}
 	e.kind, e.size, e.sparse = typeFile, size, true
 	parts, more := block[386:482], block[482] != 0
@@ -86,7 +86,7 @@ func (h *header) readOldMap(r io.Reader, block *[blockSize]byte) (*entry, error)
 			offset, err := number(parts[:12])
 			length, err2 := number(parts[12:24])
 			if err := errors.Join(err, err2); err != nil {
-				return nil, fmt.Errorf("%s: %w", e.name, err)
+				return nil, fmt.Errorf("%.300q: %w", e.name, err)
 			}
 			e.extents = append(e.extents, extent{offset, length})
 		}
@@ -94,7 +94,7 @@ func (h *header) readOldMap(r io.Reader, block *[blockSize]byte) (*entry, error)
 			break
 		}
 		if len(e.extents) > maxExtents {
-			return nil, fmt.Errorf("%s: it has more than %d parts", e.name, maxExtents)
+			return nil, fmt.Errorf("%.300q: it has more than %d parts", e.name, maxExtents)
 		}
 		if block, err = readBlock(r); err != nil {
 			return nil, err
@@ -102,10 +102,10 @@ func (h *header) readOldMap(r io.Reader, block *[blockSize]byte) (*entry, error)
 		parts, more = block[:504], block[504] != 0
 	}
 	if err := checkExtents(e.extents, e.size); err != nil {
-		return nil, fmt.Errorf("%s: %w", e.name, err)
+		return nil, fmt.Errorf("%.300q: %w", e.name, err)
 	}
 	if e.stored() != left {
-		return nil, fmt.Errorf("%s: its map of holes is another file's", e.name)
+		return nil, fmt.Errorf("%.300q: its map of holes is another file's", e.name)
 	}
 	return e, nil
 }
