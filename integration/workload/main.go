@@ -38,6 +38,7 @@ type kind struct {
 
 // kinds are the subcommands.
 var kinds = map[string]kind{
+	"bench":      {"has much memory quickly, and a clock that notices standing still", startBench},
 	"churn":      {"holds memory and changes it in all ways", startChurn},
 	"count":      {"counts on stdout and holds memory", startCount},
 	"files":      {"has files open: read, deleted, renamed, growing, locked", startFiles},
