@@ -11,6 +11,8 @@ DESTDIR  ?=
 FUZZTIME ?= 1m
 # Further flags of go test, for example: make integration TESTFLAGS='-run TestShim -v'
 TESTFLAGS ?=
+# Flags of the bench, see integration/bench/README.md.
+BENCHFLAGS ?=
 
 GO       := go
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
@@ -111,6 +113,15 @@ fuzz: ## run every fuzz target for FUZZTIME (1m)
 .PHONY: demo
 demo: deps build tools ## snapshot a container on one host and restore it on another, with private containerds
 	@$(GO) run ./integration/demo
+
+.PHONY: bench
+bench: deps build tools ## measure cryo beside stock containerd and CRIU; for example: make bench BENCHFLAGS='--full --json full.json'
+	@$(GO) build -trimpath -o bin/bench/bench ./integration/bench $(QUIETLY)
+	@bin/bench/bench $(BENCHFLAGS)
+
+.PHONY: bench-bundle
+bench-bundle: deps build tools ## pack what integration/bench/run needs on a machine without Go into bin/bench/bundle.tar.xz
+	@integration/bench/bundle
 
 .PHONY: gpu-bundle
 gpu-bundle: deps build tools ## pack what integration/gpu/run needs on a machine with GPUs into bin/gpu/bundle.tar.xz

@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// benchCase is something to be measured, once a run or for every subject.
+type benchCase struct {
+	name, about string
+	once        func(*bench, context.Context) error
+	each        func(*bench, context.Context, subject) error
+	// memory and disk are how many times the subject's memory is needed of each.
+	memory, disk int
+}
+
+var cases = []benchCase{
+	{name: "start", about: "start of a container, beside the stock shim's", once: (*bench).start},
+	{name: "idle", about: "memory of a shim at rest, beside the stock shim's", once: (*bench).idle},
+	{name: "snapshot", about: "how long the container stands still, and time to a durable snapshot", each: (*bench).snapshot, memory: 2, disk: 3},
+	{name: "push", about: "time until the snapshot is in a registry", each: (*bench).push, memory: 1, disk: 3},
+	{name: "restore", about: "time to the first answer, and until all memory is there", each: (*bench).restore, memory: 1, disk: 7},
+	{name: "second", about: "bytes of a second snapshot after 1 % of memory has changed", each: (*bench).second, memory: 1, disk: 3},
+	{name: "prewarm", about: "first answers of ten restores after cryo prewarm", each: (*bench).prewarm, memory: 2, disk: 5},
+}
+
+func checkCases(names []string) error {
+	for _, name := range names {
+		if !slices.ContainsFunc(cases, func(c benchCase) bool { return c.name == name }) {
+			return fmt.Errorf("no case %s; --list lists them", name)
+		}
+	}
+	return nil
+}
+
+// run measures, and writes the figures there are after every case, so that nothing is lost with the machine.
+func run(ctx context.Context, s settings) (err error) {
+	p := &report{Began: time.Now().UTC().Truncate(time.Second)}
+	b, err := open(ctx, s, p)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.close()) }()
+	finish := func() error {
+		p.Seconds = time.Since(p.Began).Seconds()
+		return p.write(s.json)
+	}
+	attempt := func(name, subject string, f func() error) error {
+		fmt.Fprintf(os.Stderr, "%s %s: %s\n", time.Now().Format("15:04:05"), name, subject)
+		if err := f(); err != nil {
+			p.add(&figure{Case: name, Subject: subject, What: "the rest of it", NotRun: failure + err.Error()})
+		}
+		if err := b.tidy(ctx); err != nil {
+			return err
+		}
+		return errors.Join(finish(), ctx.Err())
+	}
+	chosen := func(c benchCase) bool { return len(s.cases) == 0 || slices.Contains(s.cases, c.name) }
+	for _, c := range cases {
+		if c.once != nil && chosen(c) {
+			if err := attempt(c.name, "Shims", func() error { return c.once(b, ctx) }); err != nil {
+				return err
+			}
+		}
+	}
+	for _, sub := range s.subjects {
+		b.peaks.forget()
+		for _, c := range cases {
+			if c.each == nil || !chosen(c) {
+				continue
+			}
+			if why := b.lacks(c, sub); why != "" {
+				p.add(&figure{Case: c.name, Subject: sub.name(), What: c.about, NotRun: why})
+				continue
+			}
+			if err := attempt(c.name, sub.name(), func() error { return c.each(b, ctx, sub) }); err != nil {
+				return err
+			}
+		}
+		p.add(b.peaks.figures(sub)...)
+	}
+	if err := finish(); err != nil {
+		return err
+	}
+	fmt.Print(p.text())
+	return p.failed()
+}
+
+// failure begins the reasons for which figures should not be missing.
+const failure = "failed: "
+
+// failed is an error where cryo, or the bench itself, has failed at anything.
+func (p *report) failed() error {
+	failed := 0
+	for _, f := range p.Figures {
+		if strings.HasPrefix(f.NotRun, failure) {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d figures are missing because something failed", failed)
+	}
+	return nil
+}
+
+// lacks says why a case cannot be run on a subject; "" if it can.
+func (b *bench) lacks(c benchCase, s subject) string {
+	if b.late() {
+		return "no time was left (--budget)"
+	}
+	const spare = 1 << 30
+	need := int64(c.memory)*s.bytes() + spare
+	if have := available(); have < need {
+		return fmt.Sprintf("it needs %s of memory, %s are available", quantity(float64(need), "B"), quantity(float64(have), "B"))
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(b.lab.Dir, &fs); err != nil {
+		return err.Error()
+	}
+	need = int64(c.disk)*s.bytes() + spare
+	if have := int64(fs.Bavail) * fs.Bsize; have < need {
+		return fmt.Sprintf("it needs %s of disk, %s are free", quantity(float64(need), "B"), quantity(float64(have), "B"))
+	}
+	return ""
+}
+
+// late tells whether nothing shall be begun any more.
+func (b *bench) late() bool { return time.Since(b.report.Began) > b.budget }
