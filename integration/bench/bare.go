@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -62,4 +63,59 @@ func end(h *lab.Host, pid int) error {
 		time.Sleep(5 * time.Millisecond)
 	}
 	return nil
+}
+
+// bareDump has CRIU alone dump a container's process to a tmpfs and let it run on, as runc would have it do.
+func (b *bench) bareDump(ctx context.Context, c *container) (elapsed, gap float64, err error) {
+	pid, _, err := c.host.Task(ctx, c.id)
+	if err != nil {
+		return 0, 0, err
+	}
+	dir := filepath.Join(b.memory, "bare")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return 0, 0, err
+	}
+	defer os.RemoveAll(dir)
+	if err := b.quiet(ctx, &c.process); err != nil {
+		return 0, 0, err
+	}
+	root := filepath.Join("/run/containerd/io.containerd.runtime.v2.task/default", c.id, "rootfs")
+	elapsed, err = b.criu(ctx, c.host, "dump", dir, "--tree", fmt.Sprint(pid), "--leave-running", "--root", root, "--external", "mnt[]:ms")
+	if err != nil {
+		return 0, 0, err
+	}
+	gap, err = c.gap(ctx)
+	return elapsed, gap, err
+}
+
+// criu runs CRIU with images in a directory.
+func (b *bench) criu(ctx context.Context, h *lab.Host, verb, dir string, flags ...string) (float64, error) {
+	args := append([]string{b.lab.CRIU(), verb, "--images-dir", dir, "--log-file", verb + ".log", "--manage-cgroups=ignore"}, flags...)
+	if lock := networkLock(); lock != "" {
+		args = append(args, "--network-lock", lock)
+	}
+	elapsed, err := b.timed(ctx, h, args...)
+	if err != nil {
+		log := read(filepath.Join(dir, verb+".log"))
+		err = fmt.Errorf("%w\n%s", err, log[max(0, len(log)-1500):])
+	}
+	return elapsed, err
+}
+
+// networkLock is what CRIU must be told to use where iptables, its default, is not installed; cryo does so by itself.
+func networkLock() string {
+	if _, err := exec.LookPath("iptables-restore"); err == nil {
+		return ""
+	}
+	return "nftables"
+}
+
+// stockFlags are those of "ctr run" without which the stock shim's CRIU does not work on this machine.
+func (b *bench) stockFlags() ([]string, error) {
+	lock := networkLock()
+	if lock == "" {
+		return nil, nil
+	}
+	path := filepath.Join(b.lab.Dir, "criu.conf")
+	return []string{"--annotation", "org.criu.config=" + path}, os.WriteFile(path, []byte("network-lock "+lock+"\n"), 0o600)
 }

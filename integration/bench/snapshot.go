@@ -3,13 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"time"
-
-	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // snapshot measures how long a container stands still, and the time until a snapshot is complete and on disk. In each round the same
@@ -145,38 +140,4 @@ func (b *bench) stockSnapshot(ctx context.Context, c *container) (elapsed, gap f
 	elapsed += time.Since(synced).Seconds()
 	gap, err = c.gap(ctx)
 	return elapsed, gap, errors.Join(err, empty(ctx, c.host))
-}
-
-// bareDump has CRIU alone dump a container's process to a tmpfs and let it run on, as runc would have it do.
-func (b *bench) bareDump(ctx context.Context, c *container) (elapsed, gap float64, err error) {
-	pid, _, err := c.host.Task(ctx, c.id)
-	if err != nil {
-		return 0, 0, err
-	}
-	dir := filepath.Join(b.memory, "bare")
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return 0, 0, err
-	}
-	defer os.RemoveAll(dir)
-	if err := b.quiet(ctx, &c.process); err != nil {
-		return 0, 0, err
-	}
-	root := filepath.Join("/run/containerd/io.containerd.runtime.v2.task/default", c.id, "rootfs")
-	elapsed, err = b.criu(ctx, c.host, "dump", dir, "--tree", fmt.Sprint(pid), "--leave-running", "--root", root, "--external", "mnt[]:ms")
-	if err != nil {
-		return 0, 0, err
-	}
-	gap, err = c.gap(ctx)
-	return elapsed, gap, err
-}
-
-// criu runs CRIU with images in a directory.
-func (b *bench) criu(ctx context.Context, h *lab.Host, verb, dir string, flags ...string) (float64, error) {
-	args := append([]string{b.lab.CRIU(), verb, "--images-dir", dir, "--log-file", verb + ".log", "--manage-cgroups=ignore"}, flags...)
-	elapsed, err := b.timed(ctx, h, args...)
-	if err != nil {
-		log := read(filepath.Join(dir, verb+".log"))
-		err = fmt.Errorf("%w\n%s", err, log[max(0, len(log)-1500):])
-	}
-	return elapsed, err
 }

@@ -65,7 +65,15 @@ type container struct {
 // container runs a container, and waits until it has its memory.
 func (b *bench) container(ctx context.Context, h *lab.Host, runtime string, s subject) (*container, error) {
 	c := b.handle(h)
-	args := []string{"run", "--detach", "--null-io", "--runtime", runtime, lab.ImageName, c.id}
+	args := []string{"run", "--detach", "--null-io", "--runtime", runtime}
+	if runtime == stockRuntime {
+		flags, err := b.stockFlags()
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, flags...)
+	}
+	args = append(args, lab.ImageName, c.id)
 	if err := h.Ctr(ctx, append(args, s.command("workload")...)...).Err(); err != nil {
 		return nil, err
 	}
