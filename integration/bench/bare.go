@@ -7,62 +7,43 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"syscall"
 	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// bareWay is that of CRIU alone: a process with the same memory outside of any container, dumped to files on the lab's disk.
-func (b *bench) bareWay(ctx context.Context, s subject) *way {
+// bareWay is that of CRIU alone: a process with the same memory outside of any container, dumped to files on the lab's disk. It has
+// ended when this returns; the bubble is where it comes back.
+func (b *bench) bareWay(ctx context.Context, u *bubble, s subject) *way {
 	dir := filepath.Join(b.a.Dir, "bare")
 	images := filepath.Join(dir, "images")
 	w := &way{name: "criu restore, no container", files: []string{images}}
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(images, 0o700)); err != nil {
 		return w.fail(err)
 	}
-	// What it has open must be the host's own, as the host's CRIU sees it.
-	words := append([]string{"-c", `exec "$@" </dev/null >/dev/null 2>&1`, "sh"}, s.command(b.lab.Tool("workload"))...)
-	c := b.a.Command(context.WithoutCancel(ctx), "sh", words...)
+	// What it has open must be the bubble's own, as CRIU in it sees it. CRIU takes whole sessions.
+	number := filepath.Join(dir, "pid")
+	words := append([]string{"sh", "-c", `echo $$ >"$0"; exec setsid "$@" </dev/null >/dev/null 2>&1`, number}, s.command(b.lab.Tool("workload"))...)
+	c := u.command(context.WithoutCancel(ctx), words...)
 	c.Env = append(c.Env, "WORKLOAD_SOCKET="+filepath.Join(dir, filepath.Base(lab.WorkloadSocket)))
-	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // CRIU takes whole sessions
 	if err := c.Start(); err != nil {
 		return w.fail(err)
 	}
 	p := &process{dir: dir}
 	_, err := p.await(ctx, time.Now())
 	if err == nil {
-		_, err = b.criu(ctx, b.a, "dump", images, "--tree", fmt.Sprint(c.Process.Pid))
+		_, err = b.criu(u.command(ctx, b.criuArgs("dump", images, "--tree", read(number))...), images)
 	}
-	if err != nil {
-		err = errors.Join(err, c.Process.Kill())
-	}
-	_ = c.Wait() // it was killed, by CRIU if all is well; restored, it gets its number again
+	err = errors.Join(err, u.clear())
+	_ = c.Wait() // it was killed, by CRIU if all is well
 	w.attempt = func() *attempt {
 		restore := func(ctx context.Context) error {
-			_, err := b.criu(ctx, b.a, "restore", images, "--restore-detached")
+			_, err := b.criu(u.command(ctx, b.criuArgs("restore", images, "--restore-detached")...), images)
 			return err
 		}
-		return &attempt{&process{dir: dir, life: p.life}, restore, func(context.Context) error { return end(b.a, c.Process.Pid) }}
+		return &attempt{process: &process{dir: dir, life: p.life}, command: restore, remove: func(context.Context) error { return u.clear() }, way: u.way}
 	}
 	return w.fail(err)
-}
-
-// end kills a restored process, which is not our child any more, and waits until its number is free. Where the restore has failed, the
-// number may be that of somebody else's.
-func end(h *lab.Host, pid int) error {
-	deadline := time.Now().Add(time.Minute)
-	for slices.Contains(h.Processes(), pid) {
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
-			return os.NewSyscallError("kill", err)
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("process %d does not end", pid)
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	return nil
 }
 
 // bareDump has CRIU alone dump a container's process to a tmpfs and let it run on, as runc would have it do.
@@ -80,26 +61,33 @@ func (b *bench) bareDump(ctx context.Context, c *container) (elapsed, gap float6
 		return 0, 0, err
 	}
 	root := filepath.Join("/run/containerd/io.containerd.runtime.v2.task/default", c.id, "rootfs")
-	elapsed, err = b.criu(ctx, c.host, "dump", dir, "--tree", fmt.Sprint(pid), "--leave-running", "--root", root, "--external", "mnt[]:ms")
-	if err != nil {
+	args := b.criuArgs("dump", dir, "--tree", fmt.Sprint(pid), "--leave-running", "--root", root, "--external", "mnt[]:ms")
+	elapsed, err = b.criu(c.host.Command(ctx, args[0], args[1:]...), dir)
+	if elapsed -= b.way.Seconds(); err != nil {
 		return 0, 0, err
 	}
 	gap, err = c.gap(ctx)
 	return elapsed, gap, err
 }
 
-// criu runs CRIU with images in a directory.
-func (b *bench) criu(ctx context.Context, h *lab.Host, verb, dir string, flags ...string) (float64, error) {
-	args := append([]string{b.lab.CRIU(), verb, "--images-dir", dir, "--log-file", verb + ".log", "--manage-cgroups=ignore"}, flags...)
+// criuArgs are a command of CRIU with images in a directory.
+func (b *bench) criuArgs(verb, dir string, flags ...string) []string {
+	args := append([]string{b.lab.CRIU(), verb, "--images-dir", dir, "--log-file", "criu.log", "--manage-cgroups=ignore"}, flags...)
 	if lock := networkLock(); lock != "" {
 		args = append(args, "--network-lock", lock)
 	}
-	elapsed, err := b.timed(ctx, h, args...)
+	return args
+}
+
+// criu runs one, and gives its seconds.
+func (b *bench) criu(c *exec.Cmd, dir string) (float64, error) {
+	r := lab.Finish(c)
+	err := r.Err()
 	if err != nil {
-		log := read(filepath.Join(dir, verb+".log"))
+		log := read(filepath.Join(dir, "criu.log"))
 		err = fmt.Errorf("%w\n%s", err, log[max(0, len(log)-1500):])
 	}
-	return elapsed, err
+	return r.Elapsed.Seconds(), err
 }
 
 // networkLock is what CRIU must be told to use where iptables, its default, is not installed; cryo does so by itself.

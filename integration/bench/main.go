@@ -33,6 +33,7 @@ type settings struct {
 func main() {
 	lab.Main()
 	sendBlob()
+	reap()
 	// What whoever started us has open shall not be in the processes that CRIU dumps. An old kernel, which cannot do that, passes it on.
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 	s, list, merged := parse()

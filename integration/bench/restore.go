@@ -9,12 +9,17 @@ import (
 
 // restore measures how soon a restored process answers, and how soon it has all its memory: by cryo from its local store and from the
 // registry, by ctr and by CRIU alone, each with its files in the page cache and without.
-func (b *bench) restore(ctx context.Context, s subject) error {
+func (b *bench) restore(ctx context.Context, s subject) (err error) {
+	u, err := newBubble(ctx, b.a)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, u.close()) }()
 	local, remote, err := b.cryoWays(ctx, s)
 	if err != nil {
 		return err
 	}
-	ways := []*way{local, b.bareWay(ctx, s), remote, b.stockWay(ctx, s)}
+	ways := []*way{local, b.bareWay(ctx, u, s), remote, b.stockWay(ctx, s)}
 	defer func() { b.report.add(restoreFigures(s, local, remote, ways[1], ways[3])...) }()
 	if err := b.settle(); err != nil {
 		return err
@@ -94,7 +99,7 @@ func (b *bench) answer(ctx context.Context, a *attempt) (first, filled float64, 
 	if err == nil {
 		_, err = a.process.ask(ctx, "verify")
 	}
-	return (answered - b.way).Seconds(), (all - b.way).Seconds(), errors.Join(err, a.remove(ctx))
+	return answered.Seconds() - a.way, all.Seconds() - a.way, errors.Join(err, a.remove(ctx))
 }
 
 // restoreFigures compares.

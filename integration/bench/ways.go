@@ -24,6 +24,7 @@ type attempt struct {
 	process *process
 	command func(context.Context) error
 	remove  func(context.Context) error
+	way     float64 // seconds that the command takes to get where it works
 }
 
 // times are of a way's rounds, seconds.
@@ -64,7 +65,8 @@ func (b *bench) cryoAttempt(h *lab.Host, life, ref string, flags ...string) *att
 	c := b.handle(h)
 	c.life = life
 	args := append([]string{"restore", ref, "--name", c.id}, flags...)
-	return &attempt{&c.process, func(ctx context.Context) error { return h.Cryo(ctx, args...).Err() }, c.remove}
+	command := func(ctx context.Context) error { return h.Cryo(ctx, args...).Err() }
+	return &attempt{process: &c.process, command: command, remove: c.remove, way: b.way.Seconds()}
 }
 
 // fail makes a way one that is not tried.
@@ -88,9 +90,9 @@ func (b *bench) stockWay(ctx context.Context, s subject) *way {
 		back := b.handle(b.a)
 		back.life = c.life
 		args := []string{"containers", "restore", "--live", "--rw", back.id, ref}
-		return &attempt{&back.process, func(ctx context.Context) error { return b.a.Ctr(ctx, args...).Err() }, func(ctx context.Context) error {
-			return errors.Join(back.remove(ctx), removeUnpacked(b.a))
-		}}
+		command := func(ctx context.Context) error { return b.a.Ctr(ctx, args...).Err() }
+		remove := func(ctx context.Context) error { return errors.Join(back.remove(ctx), removeUnpacked(b.a)) }
+		return &attempt{process: &back.process, command: command, remove: remove, way: b.way.Seconds()}
 	}
 	return w.fail(errors.Join(err, c.remove(ctx)))
 }
