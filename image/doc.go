@@ -8,6 +8,8 @@
 //
 //	manifest, err := image.Pack(ctx, store, image.PackSource{Images: dir, Config: cfg}, image.PackOptions{})
 //
+// With a [Parent], it lists segments of an earlier snapshot and stores only what these do not hold.
+//
 // [Open] reads what is needed to judge a snapshot, [Snapshot.Unpack] gives back a directory that criu restore takes,
 // [Snapshot.ReadRootFS] the rootfs difference, and [Verify] reads everything:
 //

@@ -3,6 +3,7 @@ package integration
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -118,6 +119,12 @@ func TestIncrementParent(t *testing.T) {
 	named := shot("4", "--parent", ref("1"))
 	if second.Parent != first.Digest || alone.Parent != "" || alone.Shared != 0 || named.Parent != first.Digest || named.Shared < 4<<20 {
 		t.Errorf("after %s came %+v, %+v and %+v", first.Digest, second, alone, named)
+	}
+	for tag, want := range map[string]bool{"3": false, "4": true} {
+		out := must(t, a.Cryo(t.Context(), "inspect", ref(tag))).Stdout
+		if strings.Contains(out, first.Digest.String()) != want || strings.Contains(out, "shared with it: ") != want {
+			t.Errorf("inspect says of snapshot %s:\n%s", tag, out)
+		}
 	}
 	// The last one is gone: there is none before it to fall back on, and nobody is told.
 	must(t, a.Cryo(t.Context(), "rm", ref("4")))
