@@ -73,7 +73,7 @@ func (b *bench) bareDump(ctx context.Context, c *container) (elapsed, gap float6
 // criuArgs are a command of CRIU with images in a directory.
 func (b *bench) criuArgs(verb, dir string, flags ...string) []string {
 	args := append([]string{b.lab.CRIU(), verb, "--images-dir", dir, "--log-file", "criu.log", "--manage-cgroups=ignore"}, flags...)
-	if lock := networkLock(); lock != "" {
+	if lock := networkLock(); lock != "" && verb == "dump" {
 		args = append(args, "--network-lock", lock)
 	}
 	return args
