@@ -287,6 +287,11 @@ func TestIncrementUnread(t *testing.T) {
 	parent := mustPack(t, store, testSource(f.write(t)), o)
 	m[256*testPage] = randomPage(r, 2)
 	d, s, _ := increment(t, store, f, parent, o)
+	for _, d := range []ocispec.Descriptor{parent, d} {
+		if err := VerifyShared(context.Background(), store, d, nil); err != nil {
+			t.Errorf("VerifyShared: %v", err)
+		}
+	}
 	for at, sound := range map[int]bool{1<<20 + 5: true, 2<<20 + 5: false} {
 		damaged := store.clone()
 		b := slices.Clone(damaged.blobs[s.Segments()[0].Digest])
@@ -294,6 +299,9 @@ func TestIncrementUnread(t *testing.T) {
 		damaged.blobs[s.Segments()[0].Digest] = b
 		if err := Verify(context.Background(), damaged, d, nil); !errdefs.IsDataLoss(err) {
 			t.Errorf("Verify gives %v", err)
+		}
+		if err := VerifyShared(context.Background(), damaged, d, nil); !errdefs.IsDataLoss(err) {
+			t.Errorf("VerifyShared gives %v", err)
 		}
 		err := s.Unpack(context.Background(), damaged, filepath.Join(t.TempDir(), "images"), UnpackOptions{})
 		if sound && err != nil || !sound && !errdefs.IsDataLoss(err) {

@@ -1,7 +1,10 @@
 package integration
 
 import (
+	"cmp"
 	"encoding/json"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -136,9 +139,22 @@ func TestIncrementParent(t *testing.T) {
 	}
 	await(t, a, id)
 
+	// What would be shared has rotted: the container, which would end, runs on.
+	rotten := shot("6")
+	segments := inspect(t, a, ref("6")).segments()
+	largest := slices.MaxFunc(slices.Collect(maps.Keys(segments)), func(a, b digest.Digest) int { return cmp.Compare(segments[a], segments[b]) })
+	path := filepath.Join(a.CryoRoot(), "store/blobs/sha256", largest.Encoded())
+	damaged(t, path, func(c []byte) []byte { return flip(c, len(c)/2) }, func() {
+		refusal(t, a.Cryo(t.Context(), "checkpoint", id, ref("7")), codeDamaged, "--parent none")
+	})
+	if rotten.Shared == 0 {
+		t.Errorf("%+v shares nothing", rotten)
+	}
+	await(t, a, id)
+
 	// The last one ends the container, and everything before it goes.
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref("7")))
-	must(t, a.Cryo(t.Context(), "rm", ref("1"), ref("2"), ref("3"), ref("5")))
+	must(t, a.Cryo(t.Context(), "rm", ref("1"), ref("2"), ref("3"), ref("5"), ref("6")))
 	must(t, a.Cryo(t.Context(), "verify", ref("7")))
 	remove(t.Context(), a, id)
 	must(t, a.Cryo(t.Context(), "restore", ref("7"), "--name", id))

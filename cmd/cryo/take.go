@@ -238,6 +238,12 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, err
 	}
 	pack := time.Since(packing).Seconds()
+	if !f.leaveRunning {
+		// The container is about to end, and all that is left of it has to be sound.
+		if err := image.VerifyShared(ctx, s, desc, a.report()); err != nil {
+			return desc, result, fmt.Errorf("%w (--parent none shares nothing)", err)
+		}
+	}
 	before, hadBefore := s.Resolve(ctx, f.normalized)
 	if err := s.Tag(ctx, desc, f.normalized); err != nil {
 		return desc, result, err
