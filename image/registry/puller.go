@@ -120,6 +120,9 @@ func (p *Puller) Close() {
 // Abandon is Close for a snapshot that is not wanted: what was fetched of it goes.
 func (p *Puller) Abandon() error {
 	p.repo.close()
+	if p.op == nil {
+		return nil
+	}
 	return p.op.Abandon()
 }
 
