@@ -58,7 +58,7 @@ func (n *sender) pushWaits() string {
 	return "the registry"
 }
 
-// release says that the container is dumped: sending may use all cores.
+// release says that the container is dumped: CRIU needs no cores any more.
 func (n *sender) release() {
 	if n.pusher != nil {
 		n.pusher.Release()

@@ -40,6 +40,8 @@ type Pusher struct {
 	work     *errgroup.Group
 	released chan struct{}
 	release  func() // closes released, once
+	whole    chan struct{}
+	hurry    func() // closes whole, once
 	sum      *meter
 
 	// Set by run, for the workers and for whoever has waited for work.
@@ -61,8 +63,9 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("push: %w", err)
 	}
-	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, released: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
+	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, released: make(chan struct{}), whole: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
 	p.release = sync.OnceFunc(func() { close(p.released) })
+	p.hurry = sync.OnceFunc(func() { close(p.whole) })
 	p.more.L = &p.mu
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	p.work, p.ctx = errgroup.WithContext(p.ctx)
@@ -75,19 +78,25 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	return p, nil
 }
 
-// run opens the registry and starts the workers. Before the release there are few: what dumps a container needs the cores.
+// run opens the registry and starts the workers. Before the release there are few: what dumps a container needs the cores. Until
+// the snapshot is whole there are as many as half of the cores: the registry may be on this machine, and what packs goes first.
 func (p *Pusher) run() error {
 	r, err := open(p.ctx, p.name, p.at, p.o)
 	if err != nil {
 		return err
 	}
 	p.repo, p.from = r, mountable(p.ctx, p.src, r)
-	early := max(0, runtime.GOMAXPROCS(0)-dumpCores) / 2
+	cores := runtime.GOMAXPROCS(0)
+	early, packing := max(0, cores-dumpCores)/2, max(1, cores/2)
 	for n := range p.o.concurrency() {
 		p.work.Go(func() error {
+			begin := p.whole
+			if n < packing {
+				begin = p.released
+			}
 			if n >= early {
 				select {
-				case <-p.released:
+				case <-begin:
 				case <-p.ctx.Done():
 				}
 			}
@@ -147,7 +156,7 @@ func (p *Pusher) Add(blobs ...ocispec.Descriptor) {
 	p.more.Broadcast()
 }
 
-// Release says that no container stands still any more: from now on sending may use all cores.
+// Release says that the container is dumped: from now on CRIU needs no cores.
 func (p *Pusher) Release() { p.release() }
 
 // Idle says whether everything that was added is sent.
@@ -191,6 +200,7 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 	p.sum.expect(total(blobs) + desc.Size)
 	p.Add(blobs...)
 	p.Release()
+	p.hurry()
 	if err := p.end(nil); err != nil {
 		return err
 	}

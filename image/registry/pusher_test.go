@@ -99,7 +99,7 @@ func TestPusher(t *testing.T) {
 
 // While a container stands still, CRIU has the cores.
 func TestPusherLeavesCores(t *testing.T) {
-	for _, c := range []struct{ cores, early int }{{1, 0}, {2, 0}, {3, 0}, {4, 1}, {64, 4}} {
+	for _, c := range []struct{ cores, early, packing int }{{1, 0, 1}, {2, 0, 1}, {3, 0, 1}, {4, 1, 2}, {64, 4, 4}} {
 		t.Run(fmt.Sprint(c.cores), func(t *testing.T) {
 			cores(t, c.cores)
 			f := newFake(t)
@@ -115,10 +115,19 @@ func TestPusherLeavesCores(t *testing.T) {
 			for range c.early {
 				<-arrived
 			}
-			time.Sleep(50 * time.Millisecond)
-			if n := len(arrived); n != 0 {
-				t.Errorf("%d are under way, want %d", n+c.early, c.early)
+			quiet := func(want int) {
+				t.Helper()
+				time.Sleep(50 * time.Millisecond)
+				if n := len(arrived); n != 0 {
+					t.Errorf("%d are under way, want %d", n+want, want)
+				}
 			}
+			quiet(c.early)
+			p.Release()
+			for range c.packing - c.early {
+				<-arrived
+			}
+			quiet(c.packing)
 			close(leave)
 			if err := p.Finish(t.Context(), d); err != nil {
 				t.Error(err)
