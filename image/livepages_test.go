@@ -145,6 +145,35 @@ func TestLazyDamage(t *testing.T) {
 	}
 }
 
+// TestForked has two processes with the same memory, and one with the same at other addresses.
+func TestForked(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 6))
+	own, moved := memory{}, memory{}
+	var bytes int64
+	for i := range uint64(600) {
+		page := randomPage(r, 2)
+		own[1<<30+i*testPage], moved[1<<31+i*testPage] = page, page
+		bytes += testPage
+	}
+	for name, test := range map[string]struct {
+		maps map[string]memory
+		want int64
+	}{
+		"one":    {map[string]memory{"pagemap-1.img": own}, 0},
+		"forked": {map[string]memory{"pagemap-1.img": own, "pagemap-2.img": own}, bytes},
+		"alike":  {map[string]memory{"pagemap-1.img": own, "pagemap-2.img": moved}, 0},
+	} {
+		store := newMemoryStore()
+		s, err := Open(t.Context(), store, mustPack(t, store, testSource(fakeImages{maps: test.maps}.write(t)), PackOptions{}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n, err := s.Forked(t.Context(), store); n != test.want || err != nil {
+			t.Errorf("%s: %d bytes, %v", name, n, err)
+		}
+	}
+}
+
 // TestChoose compares with a table of pages.
 func TestChoose(t *testing.T) {
 	for seed := range uint64(200) {

@@ -113,15 +113,17 @@ func TestLazy(t *testing.T) {
 	})
 	t.Run("several", func(t *testing.T) {
 		var all sync.WaitGroup
-		ids := make([]string, 3)
+		ids, results := make([]string, 3), make([]lab.Result, 3)
 		for i := range ids {
-			all.Add(1)
-			go func() {
-				defer all.Done()
-				ids[i] = restoreLazily(t, h, ref)
-			}()
+			ids[i] = name(t)
+			cleanup(t, h, ids[i])
+			all.Go(func() { results[i] = h.Cryo(t.Context(), "restore", ref, "--name", ids[i]) })
 		}
 		all.Wait()
+		for i, id := range ids {
+			must(t, results[i])
+			hello(t, h, id)
+		}
 		if n := len(fillers(t, h)); n != len(ids) {
 			t.Errorf("%d processes fill in memory", n)
 		}

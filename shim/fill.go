@@ -44,7 +44,9 @@ func (s *service) order(c *container) (*fill.Order, error) {
 	if !s.config.Restore.Lazy {
 		return nil, &lazyOffError{}
 	}
-	o.Rate = s.config.Restore.FillRate << 20
+	if c.gpus.record == nil { // else the container waits for all of it
+		o.Rate = s.config.Restore.FillRate << 20
+	}
 	return o, nil
 }
 

@@ -75,7 +75,10 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	for _, w := range p.warnings {
 		a.warn("%s", w)
 	}
-	eager := a.eager(f)
+	eager, err := a.eager(ctx, s, p.snapshot, f)
+	if err != nil {
+		return err
+	}
 	task, img, err := a.bring(ctx, client, s, p, f, eager == "", options, work.Dir)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}

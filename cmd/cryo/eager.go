@@ -1,21 +1,35 @@
 package main
 
-import "github.com/cryo-project/cryo/runtime/lazypages"
+import (
+	"context"
+	"fmt"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/lazypages"
+)
+
+// forkedLimit is how much memory processes may have each for itself, in bytes, that they shared before.
+const forkedLimit = 64 << 20
 
 // eager says why a container's memory is not filled in while it runs; empty: it is.
-func (a *app) eager(f restoreFlags) string {
+func (a *app) eager(ctx context.Context, s *store.Store, snapshot *image.Snapshot, f restoreFlags) (string, error) {
 	if f.eager {
-		return "--eager"
+		return "--eager", nil
 	}
 	c, err := a.config()
-	switch {
-	case err != nil:
-		return err.Error()
-	case !c.Restore.Lazy:
-		return "restore.lazy is false in the configuration"
+	if err != nil {
+		return "", err
+	}
+	if !c.Restore.Lazy {
+		return "restore.lazy is false in the configuration", nil
 	}
 	if err := lazypages.Supported(); err != nil {
-		return err.Error()
+		return err.Error(), nil
 	}
-	return ""
+	forked, err := snapshot.Forked(ctx, s)
+	if err == nil && forked > forkedLimit {
+		return fmt.Sprintf("its processes share %s since they were forked, of which each would have a copy", size(forked)), nil
+	}
+	return "", err
 }

@@ -80,10 +80,11 @@ func serve(c *channel) (*lazypages.Filler, Result, error) {
 	f.Rate = m.Order.Rate
 	f.Hold = func(uffd int) (int, error) {
 		id := firstChild + int(children.Add(1))
-		if err := c.send(message{Hold: id}, uffd); err != nil && !errors.Is(err, unix.EPIPE) {
-			return 0, err // without the shim, the process goes on alone
+		err := c.send(message{Hold: id}, uffd)
+		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+			err = nil // the shim is dead: see take
 		}
-		return id, nil
+		return id, err
 	}
 	f.Drop = func(id int) { _ = c.send(message{Drop: id}, -1) } // the shim is gone, or will be told of the end
 	if err := c.send(message{Ready: true}, -1); err != nil {

@@ -1,0 +1,40 @@
+package lazypages
+
+import "bytes"
+
+// next waits for something to do: what somebody waits for, or a piece of the rest. There is nothing any more if s is nil.
+func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for !f.stopped() {
+		if len(f.faults) > 0 {
+			first := f.faults[0]
+			f.faults = f.faults[1:]
+			return first.space, first.addr, -1
+		}
+		if rest && f.restored {
+			for _, s := range f.spaces {
+				if i := s.pick(); i >= 0 {
+					return s, 0, i
+				}
+			}
+		}
+		f.change.Wait()
+	}
+	return nil, 0, 0
+}
+
+// pick gives a piece that nobody has begun with, and begins with it; -1: there is none. The filler's mu is held.
+func (s *space) pick() int {
+	i := bytes.IndexByte(s.states[s.cursor:], idle)
+	if i < 0 {
+		s.cursor = 0
+		i = bytes.IndexByte(s.states, idle)
+	}
+	if i < 0 {
+		return -1
+	}
+	i += s.cursor
+	s.states[i], s.cursor = busy, i
+	return i
+}
