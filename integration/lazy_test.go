@@ -165,6 +165,23 @@ func TestLazy(t *testing.T) {
 		}
 		refused(t, h, codePrecondition, "", "checkpoint", id, "lazy/lost:1")
 	})
+	t.Run("filler killed early", func(t *testing.T) {
+		for i := range 4 { // before CRIU is at work, and while it is
+			id := name(t)
+			cleanup(t, h, id)
+			done := make(chan lab.Result, 1)
+			go func() { done <- h.Cryo(t.Context(), "restore", ref, "--name", id) }()
+			pid := find(t, h, called("cryo-fill"))
+			time.Sleep(time.Duration(i) * 30 * time.Millisecond)
+			kill(t, pid)
+			if r := <-done; r.Code != 0 {
+				refusal(t, r, codeAborted, "has ended")
+			} else if reason := ended(t, h, id); !strings.Contains(reason, "has ended") {
+				t.Errorf("the reason is %q", reason)
+			}
+			remove(t.Context(), h, id)
+		}
+	})
 	t.Run("killed shim", func(t *testing.T) {
 		id := restoreLazily(t, h, ref)
 		kill(t, find(t, h, called("containerd-shim")))

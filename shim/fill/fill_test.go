@@ -1,0 +1,125 @@
+package fill
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+)
+
+func TestOrder(t *testing.T) {
+	dir := t.TempDir()
+	if o, err := ReadOrder(dir, "/images"); o != nil || err != nil {
+		t.Errorf("without an order: %v, %v", o, err)
+	}
+	want := Order{Root: "/root", Images: "/images", Snapshot: ocispec.Descriptor{MediaType: "m", Digest: "sha256:1", Size: 7}}
+	if err := want.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := ReadOrder(dir, "/images/"); err != nil || !reflect.DeepEqual(*o, want) {
+		t.Errorf("it comes back as %v, %v", o, err)
+	}
+	if _, err := ReadOrder(dir, "/other"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("for other images it gives %v", err)
+	}
+}
+
+func FuzzOrder(f *testing.F) {
+	f.Add([]byte(`{"root":"/root","images":"/images"}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, orderName), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o, err := ReadOrder(dir, "/images")
+		switch {
+		case err == nil && (!filepath.IsAbs(o.Root) || filepath.Clean(o.Images) != "/images"):
+			t.Errorf("gives %+v", o)
+		case err != nil && !errdefs.IsInvalidArgument(err):
+			t.Errorf("gives %v", err)
+		}
+	})
+}
+
+// channels are both ends.
+func channels(t *testing.T) (a, b *channel) {
+	t.Helper()
+	a, other, err := newPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	fd, err := unix.Dup(int(other.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = newChannel(fd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		a.close()
+		b.close()
+	})
+	return a, b
+}
+
+func TestChannel(t *testing.T) {
+	a, b := channels(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := errors.Join(a.send(message{Ready: true}, -1), a.send(message{Hold: 7}, int(w.Fd())), w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if m, fd, err := b.receive(); err != nil || !m.Ready || fd >= 0 {
+		t.Errorf("gives %+v, %d, %v", m, fd, err)
+	}
+	m, fd, err := b.receive()
+	if err != nil || m.Hold != 7 || fd < 0 {
+		t.Fatalf("gives %+v, %d, %v", m, fd, err)
+	}
+	if _, err := unix.Write(fd, []byte("x")); err != nil {
+		t.Error(err)
+	}
+	if err := unix.Close(fd); err != nil {
+		t.Error(err)
+	}
+	if got, err := io.ReadAll(r); string(got) != "x" || err != nil {
+		t.Errorf("through the descriptor came %q, %v", got, err)
+	}
+	a.close()
+	if _, _, err := b.receive(); !errors.Is(err, io.EOF) {
+		t.Errorf("after the other end is closed: %v", err)
+	}
+	if err := b.send(message{Drop: 1}, -1); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("to nobody: %v", err)
+	}
+}
+
+// TestServeRefuses is the daemon with orders that it cannot carry out: it says why, and no process depends on it.
+func TestServeRefuses(t *testing.T) {
+	for name, test := range map[string]struct {
+		message message
+		reason  string
+	}{
+		"no order":    {message{Restored: true}, "no order"},
+		"no snapshot": {message{Order: &Order{Root: t.TempDir(), Images: t.TempDir(), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}}}, "descriptor"},
+	} {
+		a, b := channels(t)
+		if err := a.send(test.message, -1); err != nil {
+			t.Fatal(err)
+		}
+		if f, _, err := serve(b); err == nil || f != nil || !strings.Contains(err.Error(), test.reason) {
+			t.Errorf("%s gives %v", name, err)
+		}
+	}
+}
