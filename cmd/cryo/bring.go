@@ -77,7 +77,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	eager, err := a.eager(ctx, s, p.snapshot, f)
 	if err != nil {
-		return err
+		return &failedError{op: "restore", name: p.name, err: err}
 	}
 	task, img, err := a.bring(ctx, client, s, p, f, eager == "", options, work.Dir)
 	if err != nil {

@@ -69,8 +69,8 @@ source is given with --mount is granted by that.
 
 The container runs at once, and its memory is filled in meanwhile, what it waits for first: a checkpoint of it and a pause wait
 until all is there. The snapshot may be removed, but if its memory turns out to be damaged the container is ended, and the
-log of its shim says why. With --eager, where the kernel cannot do it, or where processes share much memory since they were forked, all memory is read and verified before it runs. A container
-with GPUs runs when all is there.
+log of its shim says why. All memory is read and verified before it runs with --eager, where the kernel cannot do it, and where
+processes share much memory since they were forked. A container with GPUs waits until all is there.
 
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
