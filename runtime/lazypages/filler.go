@@ -29,6 +29,7 @@ type Filler struct {
 	mu       sync.Mutex
 	change   *sync.Cond     // of what mu guards
 	epoll    int            // guarded by mu; 0: not running
+	bell     int            // an eventfd that has listen look what there is; guarded by mu, valid while running
 	spaces   []*space       // in the order in which they are filled; guarded by mu
 	byID     map[int]*space // guarded by mu
 	faults   []fault        // oldest first; guarded by mu
@@ -63,7 +64,7 @@ func NewFiller(source Source) *Filler {
 // Filled is how many bytes were read from the source and filled so far.
 func (f *Filler) Filled() int64 { return f.filled.Load() }
 
-// Add adds a process, and closes its userfaultfd some time. The number is what Drop gets.
+// Add adds a process, and closes its userfaultfd some time. The number, 1 or more, is what Drop gets.
 func (f *Filler) Add(id int, t Task) error {
 	layout, err := f.Source.Layout(t.PID)
 	if err != nil {
@@ -102,7 +103,15 @@ func (f *Filler) Restored() {
 	f.mu.Lock()
 	f.restored = true
 	f.change.Broadcast()
+	f.ring()
 	f.mu.Unlock()
+}
+
+// ring has listen look at once. f.mu is held.
+func (f *Filler) ring() {
+	if f.epoll != 0 {
+		_, _ = unix.Write(f.bell, []byte{1, 0, 0, 0, 0, 0, 0, 0}) // it fails only if it rings already
+	}
 }
 
 // Run fills the processes until nothing is missing in any, which it does not say before Restored was called. If it fails, or ctx
@@ -113,15 +122,26 @@ func (f *Filler) Run(ctx context.Context) error {
 		return fmt.Errorf("listen to processes: %w", err)
 	}
 	defer unix.Close(epoll)
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("listen to processes: %w", err)
+	}
+	defer unix.Close(bell)
+	if err := unix.EpollCtl(epoll, unix.EPOLL_CTL_ADD, bell, &unix.EpollEvent{Events: unix.EPOLLIN}); err != nil {
+		return fmt.Errorf("listen to processes: %w", err)
+	}
 	f.mu.Lock()
-	f.epoll = epoll
+	f.epoll, f.bell = epoll, bell
+	f.ring() // Restored may have been called
 	for _, s := range f.spaces {
-		if err := f.watch(s); err != nil {
-			f.mu.Unlock()
-			return err
+		if err = f.watch(s); err != nil {
+			break
 		}
 	}
 	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
 	workers := f.Workers
 	if workers <= 0 {
 		workers = min(runtime.GOMAXPROCS(0), maxWorkers)

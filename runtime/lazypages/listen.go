@@ -15,7 +15,7 @@ const listenTime = 200 * time.Millisecond
 // listen hears what the kernel has to say about all processes.
 func (f *Filler) listen(ctx context.Context) error {
 	events := make([]unix.EpollEvent, 64)
-	looked := time.Now()
+	var looked time.Time
 	for {
 		n, err := unix.EpollWait(f.epoll, events, int(listenTime/time.Millisecond))
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -25,6 +25,11 @@ func (f *Filler) listen(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		for _, e := range events[:max(n, 0)] {
+			if e.Fd == 0 { // the bell
+				_, _ = unix.Read(f.bell, make([]byte, 8)) // it rings, so it can be read
+				looked = time.Time{}
+				continue
+			}
 			f.mu.Lock()
 			s := f.byID[int(e.Fd)]
 			f.mu.Unlock()
@@ -113,6 +118,7 @@ func (f *Filler) close(s *space) error {
 			break
 		}
 	}
+	f.ring()
 	f.mu.Unlock()
 	f.Drop(s.id)
 	return nil
