@@ -75,7 +75,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	for _, w := range p.warnings {
 		a.warn("%s", w)
 	}
-	eager, err := a.eager(ctx, s, p.snapshot, f)
+	eager, err := a.eager(ctx, s, p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
 	}

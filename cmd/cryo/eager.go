@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
-	"github.com/cryo-project/cryo/image"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 )
@@ -13,7 +15,7 @@ import (
 const forkedLimit = 64 << 20
 
 // eager says why a container's memory is not filled in while it runs; empty: it is.
-func (a *app) eager(ctx context.Context, s *store.Store, snapshot *image.Snapshot, f restoreFlags) (string, error) {
+func (a *app) eager(ctx context.Context, s *store.Store, p *plan, f restoreFlags) (string, error) {
 	if f.eager {
 		return "--eager", nil
 	}
@@ -27,7 +29,10 @@ func (a *app) eager(ctx context.Context, s *store.Store, snapshot *image.Snapsho
 	if err := lazypages.Supported(); err != nil {
 		return err.Error(), nil
 	}
-	forked, err := snapshot.Forked(ctx, s)
+	if l := p.spec.Linux; l != nil && slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) {
+		return "it has a user namespace, in which the kernel gives nobody a userfaultfd for running processes", nil
+	}
+	forked, err := p.snapshot.Forked(ctx, s)
 	if err == nil && forked > forkedLimit {
 		return fmt.Sprintf("its processes share %s since they were forked, of which each would have a copy", size(forked)), nil
 	}

@@ -2,7 +2,9 @@ package fill
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -24,7 +26,7 @@ const Command = "fill"
 type Filling struct {
 	channel  *channel
 	process  *exec.Cmd
-	restored chan struct{} // closed when all tasks run
+	relayed  chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
 	done     chan struct{} // closed when result and err are there
 	ended    chan struct{} // closed when the daemon has ended
 
@@ -33,6 +35,7 @@ type Filling struct {
 	held     map[int]int       // userfaultfds by number; guarded by mu
 	next     int               // number of the next task
 
+	hungUp error  // valid when relayed is closed: CRIU's hanging up
 	result Result // valid when done is closed
 	err    error  // likewise
 	status int    // valid when ended is closed
@@ -52,7 +55,7 @@ func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
 		return nil, err
 	}
 	defer other.Close()
-	f := &Filling{channel: own, restored: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
+	f := &Filling{channel: own, relayed: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
 	// By this process, not by name: an update may have replaced the file. In a session of its own, so that no signal meant for
 	// others ends it.
 	f.process = exec.Command("/proc/self/exe", Command)
@@ -127,11 +130,12 @@ func (f *Filling) listen(work string) error {
 		defer os.Remove(filepath.Join(work, lazypages.SocketName))
 		err := f.relay(listener)
 		listener.Close()
-		if err == nil {
-			close(f.restored)
+		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) { // else CRIU has failed, and its log says why
+			f.fail(&Error{Reason: err.Error(), hint: hint(err)})
 			return
 		}
-		f.fail(&Error{Reason: err.Error(), hint: hint(err)})
+		f.hungUp = err
+		close(f.relayed)
 	}()
 	return nil
 }
@@ -220,8 +224,8 @@ func (f *Filling) Restored(ctx context.Context) error {
 	timeout := time.NewTimer(restoredTime)
 	defer timeout.Stop()
 	select {
-	case <-f.restored:
-		return nil
+	case <-f.relayed:
+		return f.hungUp
 	case <-f.done:
 		return f.err
 	case <-timeout.C:
