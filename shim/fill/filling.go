@@ -24,11 +24,11 @@ const Command = "fill"
 
 // Filling is a container whose memory is being filled in.
 type Filling struct {
-	channel  *channel
-	process  *exec.Cmd
-	relayed  chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
-	done     chan struct{} // closed when result and err are there
-	ended    chan struct{} // closed when the daemon has ended
+	channel *channel
+	process *exec.Cmd
+	relayed chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
+	done    chan struct{} // closed when result and err are there
+	ended   chan struct{} // closed when the daemon has ended
 
 	mu       sync.Mutex
 	listener *net.UnixListener // guarded by mu
