@@ -71,7 +71,7 @@ func TestBadFullRestore(t *testing.T) {
 	inside, outside := small(t, b, 50)
 	must(t, b.Cryo(t.Context(), "pull", ref, "--plain-http", "--root", inside))
 	before := traceStore(t, outside)
-	refused(t, b, codeFull, "o space left", "restore", ref, "--plain-http", "--root", inside)
+	refused(t, b, codeFull, "o space left", "restore", ref, "--plain-http", "--root", inside, "--eager")
 	if lost := without(traceStore(t, outside), before, nil); len(lost) > 0 {
 		t.Errorf("left in the store: %v", lost)
 	}

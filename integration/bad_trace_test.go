@@ -24,9 +24,10 @@ import (
 // traces of a host from before and after: what failed has changed nothing.
 
 // trace lists, a line each, all that a command could change or leave behind on a host: what containerd has, processes,
-// frozen cgroups, mounts, temporary files, and cryo's store.
+// frozen cgroups, mounts, temporary files, and cryo's store. It waits for what ends by itself: restored memory being filled.
 func trace(t *testing.T, h *lab.Host) []string {
 	t.Helper()
+	eventually(t, "full memory", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
 	found := slices.Concat(traceContainerd(t, h), traceCgroups(t, h), traceMounts(t, h), traceStore(t, h.CryoRoot()))
 	for _, pattern := range []string{"tmp/*", "xdg/*", "run/containerd/s/*", "run/containerd/fifo/*", "run/containerd/runc/*/*",
 		"run/containerd/io.containerd.runtime.v2.task/*/*", "run/containerd/io.containerd.runtime.v2.task/*/*/criu-[0-9]*",
