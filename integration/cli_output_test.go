@@ -16,7 +16,7 @@ func TestCLIJSON(t *testing.T) {
 	await(t, a, id)
 	away(t, to)
 	cleanup(t, b, id)
-	const moved = "digest reference"
+	const moved = "bytesMoved bytesThere digest reference retries seconds"
 	for _, test := range []struct {
 		name, keys string // keys of the document, or of the first element of a list
 		onB        bool
