@@ -23,6 +23,7 @@ type Pages struct {
 	segments []segmentAt
 	frames   map[string][]int32 // of each pagemap, by address
 	maps     map[string]*pages.Pagemap
+	decoded  *decodedMemory // where there are no segments
 }
 
 // segmentAt is an open segment.
@@ -90,7 +91,11 @@ func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
 	return m
 }
 
-func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descriptor) error {
+func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descriptor) (err error) {
+	if d, ok := src.(Decoded); ok {
+		m.decoded, err = openDecoded(ctx, d, m.x)
+		return err
+	}
 	for _, d := range segments {
 		part := d.Annotations[ocispec.AnnotationTitle]
 		rc, err := src.Fetch(ctx, d)
@@ -109,6 +114,9 @@ func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descri
 
 // Close closes the segments.
 func (m *Pages) Close() {
+	if m.decoded != nil {
+		m.decoded.file.Close()
+	}
 	for _, s := range m.segments {
 		s.Close()
 	}
@@ -192,15 +200,7 @@ func (r *PagesReader) Close() { r.dec.Close() }
 // gives a [*segment.FrameError], a segment that is cut short a [*DamagedError].
 func (r *PagesReader) Read(p Part) ([]byte, error) {
 	f := &r.m.x.Frames[p.frame]
-	stored := r.buf[:f.Stored]
-	if n, err := r.m.segments[f.Segment].ReadAt(stored, f.Offset); n < len(stored) {
-		if err == io.EOF {
-			s := r.m.x.Segments[f.Segment]
-			err = &DamagedError{Part: fmt.Sprintf("segment %d", f.Segment), Digest: digest.NewDigestFromBytes(digest.SHA256, s.Digest[:]), Err: errShort}
-		}
-		return nil, err
-	}
-	raw, err := r.dec.Decode(f, stored)
+	raw, err := r.frame(p.frame)
 	if err != nil {
 		return nil, err
 	}
@@ -219,6 +219,23 @@ func (r *PagesReader) Read(p Part) ([]byte, error) {
 		at += run.Count * r.m.x.PageSize
 	}
 	return raw[:n], nil
+}
+
+// frame gives the decoded bytes of a frame.
+func (r *PagesReader) frame(i int32) ([]byte, error) {
+	f := &r.m.x.Frames[i]
+	if r.m.decoded != nil {
+		return r.m.decoded.read(r.buf[:f.Raw], i)
+	}
+	stored := r.buf[:f.Stored]
+	if n, err := r.m.segments[f.Segment].ReadAt(stored, f.Offset); n < len(stored) {
+		if err == io.EOF {
+			s := r.m.x.Segments[f.Segment]
+			err = &DamagedError{Part: fmt.Sprintf("segment %d", f.Segment), Digest: digest.NewDigestFromBytes(digest.SHA256, s.Digest[:]), Err: errShort}
+		}
+		return nil, err
+	}
+	return r.dec.Decode(f, stored)
 }
 
 // Forked is how much memory of the snapshot, in bytes, another of its processes has at the same address, as far as whole frames tell.

@@ -116,8 +116,8 @@ func (u *unpacker) run(ctx context.Context) error {
 			return err
 		}
 	}
-	if u.o.Lazy {
-		return u.eager(ctx)
+	if _, decoded := u.src.(Decoded); decoded || u.o.Lazy {
+		return u.pieces(ctx)
 	}
 	uses := make(map[uint32]int, len(u.x.Files))
 	for i := range u.x.Frames {
@@ -194,8 +194,8 @@ func (u *unpacker) write(files *pagesFiles, runs []index.Run, raw []byte) error 
 	return files.put(id)
 }
 
-// eager writes the pages that are not restored lazily.
-func (u *unpacker) eager(ctx context.Context) error {
+// pieces writes the pages that are not restored lazily, or all, without reading segments as a whole.
+func (u *unpacker) pieces(ctx context.Context) error {
 	p := newPages(u.x, u.maps)
 	defer p.Close()
 	if err := p.open(ctx, u.src, u.s.Segments()); err != nil {
@@ -206,6 +206,9 @@ func (u *unpacker) eager(ctx context.Context) error {
 	u.total = 0
 	for _, f := range u.x.Files {
 		some := p.parts(f.Pagemap, false)
+		if !u.o.Lazy {
+			some = append(some, p.parts(f.Pagemap, true)...)
+		}
 		uses[f.ID] = len(some)
 		for _, part := range some {
 			u.total += part.bytes(u.x.PageSize)

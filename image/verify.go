@@ -16,6 +16,15 @@ import (
 // Verify reads every blob of a snapshot and checks every digest, every frame and every reference between the parts. Its errors
 // are those of [Open] and [Snapshot.Unpack]. The progress, as "verify", is in bytes of blobs.
 func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) error {
+	return verify(ctx, src, d, p, func(*index.Index) frameSink {
+		return func(*index.Frame, []byte) error { return nil }
+	})
+}
+
+// frameSink takes a frame that has been verified.
+type frameSink func(f *index.Frame, raw []byte) error
+
+func verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress, begin func(*index.Index) frameSink) error {
 	s, err := Open(ctx, src, d)
 	if err != nil {
 		return err
@@ -45,9 +54,10 @@ func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) 
 		}
 		advance(l.Size)
 	}
-	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, _ []byte) error {
+	sink := begin(x)
+	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, raw []byte) error {
 		advance(f.Stored)
-		return nil
+		return sink(f, raw)
 	}}
 	return r.read(ctx, s.Segments(), x)
 }
