@@ -30,6 +30,8 @@ type Config struct {
 	Dump Dump `toml:"dump"`
 	// Restore is about how containers get their memory back.
 	Restore Restore `toml:"restore"`
+	// Prewarm bounds what cryo prewarm keeps ready.
+	Prewarm Prewarm `toml:"prewarm"`
 	// GPU is for containers with GPUs.
 	GPU GPU `toml:"gpu"`
 }
@@ -50,6 +52,14 @@ type Restore struct {
 	Lazy bool `toml:"lazy"`
 	// FillRate bounds, in MiB a second, how fast memory is filled in that nobody waits for. 0, the default: nothing does.
 	FillRate int64 `toml:"fill-rate"`
+}
+
+// Prewarm bounds what cryo prewarm keeps ready.
+type Prewarm struct {
+	// Memory bounds the memory of all prewarmed snapshots, in MiB. 0, the default: a quarter of the machine's.
+	Memory int64 `toml:"memory"`
+	// Disk bounds the blobs that were fetched for prewarmed snapshots, in MiB. 0, the default: nothing does.
+	Disk int64 `toml:"disk"`
 }
 
 // GPU is for containers with GPUs.
@@ -118,6 +128,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("dump.timeout = %d is not between 0 and 3600 seconds", c.Dump.Timeout)
 	case c.Restore.FillRate < 0 || c.Restore.FillRate > 1<<30:
 		return fmt.Errorf("restore.fill-rate = %d is not between 0 and %d MiB a second", c.Restore.FillRate, 1<<30)
+	}
+	if c.Prewarm.Memory < 0 || c.Prewarm.Memory > 1<<40 || c.Prewarm.Disk < 0 || c.Prewarm.Disk > 1<<40 {
+		return fmt.Errorf("prewarm.memory = %d, prewarm.disk = %d: not between 0 and %d MiB", c.Prewarm.Memory, c.Prewarm.Disk, int64(1)<<40)
 	}
 	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
 		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 )
 
@@ -107,7 +108,16 @@ func open(ctx context.Context, o Order) (*image.Pages, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := image.OpenPages(ctx, s, o.Snapshot, o.Images)
+	var from image.Fetcher = s
+	ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest)
+	if err != nil {
+		return nil, err
+	}
+	if ready != nil {
+		defer ready.Close() // what is open by then stays
+		from = ready
+	}
+	p, err := image.OpenPages(ctx, from, o.Snapshot, o.Images)
 	if err != nil {
 		return nil, err
 	}
