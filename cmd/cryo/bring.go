@@ -63,7 +63,14 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	start := time.Now()
-	p, err := a.consider(ctx, client, s, desc, ref, f, pulling, work.Dir)
+	from, ready, err := prewarmed(ctx, s, desc)
+	if err != nil {
+		return err
+	}
+	if ready != nil {
+		defer closing(ctx, "prewarmed snapshot", ready)
+	}
+	p, err := a.consider(ctx, client, s, desc, from, ref, f, pulling, work.Dir)
 	if err != nil {
 		return err
 	}
@@ -89,7 +96,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	a.progress.stop()
 	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
 		Image: img.Name(), Seconds: time.Since(start).Seconds(), Pull: pull, Warnings: p.warnings,
-		Lazy: eager == "", Eager: eager}
+		Lazy: eager == "", Eager: eager, Prewarmed: ready != nil}
 	for _, pair := range p.gpus.pairs {
 		r.GPUs = append(r.GPUs, restoredGPU(pair))
 	}
@@ -121,7 +128,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, err
 	}
 	images := filepath.Join(work, "images")
-	if err := p.snapshot.Unpack(ctx, s, images, image.UnpackOptions{Progress: a.report(), Lazy: lazy}); err != nil {
+	if err := p.snapshot.Unpack(ctx, p.from, images, image.UnpackOptions{Progress: a.report(), Lazy: lazy}); err != nil {
 		return nil, nil, full(s.Root(), err)
 	}
 	if err := p.checkImages(images); err != nil {
@@ -136,7 +143,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			return nil, nil, full(s.Root(), err)
 		}
 	}
-	container, err := a.create(ctx, client, s, p, img, work, &u)
+	container, err := a.create(ctx, client, p, img, work, &u)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -169,7 +176,7 @@ func full(dir string, err error) error {
 }
 
 // create makes the container: rootfs of the base image, the snapshot's difference applied, and the specification.
-func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, work string, u *undo) (containerd.Container, error) {
+func (a *app) create(ctx context.Context, client *containerd.Client, p *plan, img containerd.Image, work string, u *undo) (containerd.Container, error) {
 	sn := client.SnapshotService(p.snapshotter)
 	key := p.name
 	if _, err := sn.Stat(ctx, key); err == nil {
@@ -186,7 +193,7 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 		containerd.WithSnapshotter(p.snapshotter),
 		rootFS,
 		func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
-			return applyRootFS(ctx, client, s, p, c.SnapshotKey)
+			return applyRootFS(ctx, client, p, c.SnapshotKey)
 		},
 		containerd.WithSpec(p.spec),
 		containerd.WithRuntime(p.runtime, runtimeOptions(p.spec)),
@@ -211,7 +218,7 @@ func ignoreNotFound(err error) error {
 }
 
 // applyRootFS puts what the snapshot's container had changed into its new rootfs.
-func applyRootFS(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, key string) error {
+func applyRootFS(ctx context.Context, client *containerd.Client, p *plan, key string) error {
 	if _, ok := p.snapshot.RootFS(); !ok {
 		return nil
 	}
@@ -221,7 +228,7 @@ func applyRootFS(ctx context.Context, client *containerd.Client, s *store.Store,
 	}
 	var applied error
 	err = mount.WithTempMount(ctx, mounts, func(root string) error {
-		applied = p.snapshot.ReadRootFS(ctx, s, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
+		applied = p.snapshot.ReadRootFS(ctx, p.from, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
 		return applied
 	})
 	if applied != nil {

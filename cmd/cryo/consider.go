@@ -17,8 +17,8 @@ import (
 )
 
 // consider plans a restore, and brings the segments where they are not here yet: after all has been compared that can be compared
-// without them. pulling is nil for a snapshot that is here.
-func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.Store, desc ocispec.Descriptor, ref string, f restoreFlags, pulling *registry.Puller, work string) (p *plan, err error) {
+// without them. pulling is nil for a snapshot that is here; from has its blobs then, or all but the segments.
+func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref string, f restoreFlags, pulling *registry.Puller, work string) (p *plan, err error) {
 	if pulling != nil {
 		defer pulling.Close()
 	}
@@ -29,13 +29,14 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 		}
 		return nil, err
 	}
-	snapshot, err := image.Open(ctx, s, desc)
+	snapshot, err := image.Open(ctx, from, desc)
 	if err != nil {
 		return refuse(err)
 	}
 	if p, err = a.plan(ctx, client, snapshot, ref, f); err != nil {
 		return refuse(err)
 	}
+	p.from = from
 	if pulling == nil {
 		return p, nil
 	}

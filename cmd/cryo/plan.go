@@ -19,7 +19,8 @@ import (
 // plan is a restore that was found possible and allowed; nothing is changed yet.
 type plan struct {
 	snapshot    *image.Snapshot
-	ref         string // in the store
+	from        image.Fetcher // has its blobs
+	ref         string        // in the store
 	name        string
 	spec        *specs.Spec
 	policy      trust.Policy // by which spec was confined

@@ -43,6 +43,7 @@ type restoreResult struct {
 	Seconds   float64       `json:"seconds"`         // from reading the snapshot to running
 	Lazy      bool          `json:"lazy"`            // memory is filled in while it runs
 	Eager     string        `json:"eager,omitempty"` // why it is not
+	Prewarmed bool          `json:"prewarmed"`       // cryo prewarm has kept it ready
 	GPUs      []restoredGPU `json:"gpus,omitempty"`
 	Pull      *transfer     `json:"pull,omitempty"` // where it had to be fetched
 	Warnings  []string      `json:"warnings"`
@@ -69,8 +70,9 @@ source is given with --mount is granted by that.
 
 The container runs at once, and its memory is filled in meanwhile, what it waits for first: a checkpoint of it and a pause wait
 until all is there. The snapshot may be removed, but if its memory turns out to be damaged the container is ended, and the
-log of its shim says why. All memory is read and verified before it runs with --eager, where the kernel cannot do it, and where
-processes share much memory since they were forked. A container with GPUs waits until all is there.
+log of its shim says why. What cryo prewarm keeps ready is taken from memory. All memory is read and verified before it runs with
+--eager, where the kernel cannot do it, and where processes share much memory since they were forked. A container with GPUs waits
+until all is there.
 
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/warm"
+)
+
+// prewarmFlags are the choices of cryo prewarm.
+type prewarmFlags struct {
+	memory, disk string
+	pull         string
+	snapshotter  string
+	registry     registryFlags
+
+	budget warm.Size // of memory and disk and the configuration
+}
+
+type prewarmResult struct {
+	warmed
+	Already bool      `json:"already"` // it was prewarmed before
+	Seconds float64   `json:"seconds"`
+	Image   string    `json:"image"`          // the base image, which is here too
+	Pull    *transfer `json:"pull,omitempty"` // where it had to be fetched
+	Removed []warmed  `json:"removed"`        // to make room
+}
+
+func newPrewarm(a *app) *cobra.Command {
+	var f prewarmFlags
+	cmd := &cobra.Command{
+		Use:   "prewarm REF",
+		Short: "Keep a snapshot ready in memory, for restores that wait for nothing",
+		Long: `prewarm fetches the snapshot REF if it is not in the local store, and its base image, verifies all of it, and keeps it
+decoded in memory. cryo restore takes it from there by itself, as often as it is asked to, also several times at once: it reads
+neither from the network nor from the store's files, and neither decompresses nor hashes memory again.
+
+All prewarmed snapshots together take no more memory than --memory says. To make room, those that were not restored for the longest
+time are removed, unless a container is being restored from them. What was fetched for a prewarmed snapshot stays in the store as
+after cryo pull, and is removed with it; --disk bounds that in the same way. Snapshots that were in the store before stay there.
+
+The memory is a tmpfs (root's alone, not swapped out on Linux 6.4 and later), which is empty after a reboot. If REF names another
+snapshot by then, in the registry or here, restores do not use what was prewarmed as REF before.`,
+		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
+  cryo prewarm registry.example.com/snapshots/cache:warm --memory 32GiB
+  cryo prewarm ls
+  cryo prewarm rm registry.example.com/snapshots/cache:warm`,
+		Args:              exactly("REF"),
+		ValidArgsFunction: a.completeRefs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.resolve(a); err != nil {
+				return err
+			}
+			return a.prewarm(cmd.Context(), args[0], f)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&f.memory, "memory", "", "budget of memory for all prewarmed snapshots, as 8GiB (default: memory under [prewarm] in the configuration, else a quarter of the machine's)")
+	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for them, as 100GiB; 0: none (default: disk under [prewarm] in the configuration, else none)")
+	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
+	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	f.registry.register(cmd)
+	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
+	return cmd
+}
+
+// resolve looks at all that can be wrong, and finds the budget.
+func (f *prewarmFlags) resolve(a *app) error {
+	if !slices.Contains([]string{"missing", "always"}, f.pull) {
+		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--pull %q is neither missing nor always", f.pull)}
+	}
+	c, err := a.config()
+	if err != nil {
+		return err
+	}
+	f.budget = warm.Size{Memory: c.Prewarm.Memory << 20, Disk: c.Prewarm.Disk << 20}
+	for flag, b := range map[string]struct {
+		text   string
+		budget *int64
+	}{"--memory": {f.memory, &f.budget.Memory}, "--disk": {f.disk, &f.budget.Disk}} {
+		if b.text == "" {
+			continue
+		}
+		if *b.budget, err = parseSize(b.text); err != nil {
+			return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("%s: %v", flag, err)}
+		}
+	}
+	if f.budget.Memory > 0 {
+		return nil
+	}
+	if f.memory != "" {
+		return &usageError{command: "cryo prewarm", problem: "--memory 0 leaves no room for any snapshot"}
+	}
+	all, err := warm.Total()
+	f.budget.Memory = all / 4
+	return err
+}
+
+// prewarm fetches a snapshot where it is missing, and keeps it ready.
+func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err error) {
+	options, err := f.registry.resolve(a)
+	if err != nil {
+		return err
+	}
+	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	var counts registry.Counts
+	options.Counts = &counts
+	a.progress.waitsFor("pull", func() string { return "the registry" })
+	start := time.Now()
+	_, err = s.Resolve(ctx, ref)
+	known := err == nil
+	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options)
+	if err != nil {
+		return err
+	}
+	if pulling != nil {
+		defer pulling.Close()
+	}
+	r := prewarmResult{Removed: []warmed{}}
+	if err := a.makeReady(ctx, s, ref, desc, pulling, f, options, !known, &r); err != nil {
+		return err
+	}
+	if pulling != nil {
+		r.Pull = transferred(ref, &counts, start)
+	}
+	r.Seconds = time.Since(start).Seconds()
+	a.progress.stop()
+	if a.json {
+		return a.printJSON(r)
+	}
+	for _, w := range r.Removed {
+		a.line("removed %s to make room", store.Familiar(w.Reference))
+	}
+	a.line("prewarmed %s, %s of memory, in %s", store.Familiar(ref), size(r.Memory), seconds(r.Seconds))
+	return nil
+}
+
+// makeReady is the part of prewarm that knows the snapshot. fetched: what pulling brings was not known by this name here.
+func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Descriptor, pulling *registry.Puller, f prewarmFlags, o registry.Options, fetched bool, r *prewarmResult) error {
+	work, err := s.Work(ctx) // and keeps the blobs
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, "work", work)
+	refuse := func(err error) error {
+		if pulling != nil {
+			err = errors.Join(err, pulling.Abandon())
+		}
+		return err
+	}
+	snapshot, err := image.Open(ctx, s, desc)
+	if err != nil {
+		return refuse(err)
+	}
+	var disk int64
+	if pulling != nil && fetched {
+		disk = total(snapshot)
+	}
+	d := warm.New(s.Root())
+	name, err := store.Normalize(ref)
+	if err != nil {
+		return refuse(err)
+	}
+	if ready, err := d.Find(ctx, desc.Digest); err != nil {
+		return refuse(err)
+	} else if ready != nil {
+		r.Already = true
+		closing(ctx, "prewarmed snapshot", ready)
+	} else {
+		// Before anything large is fetched.
+		removed, err := d.Room(ctx, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)
+		r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
+		if err != nil {
+			return refuse(err)
+		}
+	}
+	if r.Image, err = a.bringBase(ctx, snapshot, ref, f.snapshotter, o, work.Dir); err != nil {
+		return refuse(err)
+	}
+	if pulling != nil {
+		if err := pulling.Finish(ctx); err != nil {
+			return err
+		}
+	}
+	info, removed, err := d.Add(ctx, s, snapshot, warm.AddOptions{Reference: name, Disk: disk, Budget: f.budget, Progress: a.report()})
+	r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
+	r.warmed = warmOf(info)
+	return err
+}
+
+// bringBase makes sure of the base image.
+func (a *app) bringBase(ctx context.Context, snapshot *image.Snapshot, ref, snapshotter string, o registry.Options, work string) (name string, err error) {
+	ctx, client, err := a.connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer closing(ctx, "containerd", client)
+	if err := removeAbandoned(ctx, client, work); err != nil {
+		a.warn("%v", err)
+	}
+	var u undo
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, u.run(ctx))
+		}
+	}()
+	ctx, done, err := lease(ctx, client, work)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = done(context.WithoutCancel(ctx)) }()
+	p := &plan{snapshot: snapshot, ref: ref}
+	if p.snapshotter, err = chooseSnapshotter(ctx, client, snapshotter, snapshot.Config.Container.Snapshotter); err != nil {
+		return "", err
+	}
+	img, err := baseImage(ctx, client, p, o, &u)
+	if err != nil {
+		return "", err
+	}
+	return img.Name(), nil
+}
+
+// forget removes from the store what was fetched for snapshots that are not prewarmed any more, unless the name names another by now.
+func (a *app) forget(ctx context.Context, s *store.Store, removed []warm.Info) (all []warmed) {
+	for _, i := range removed {
+		all = append(all, warmOf(i))
+		if i.Disk == 0 {
+			continue
+		}
+		if desc, err := s.Resolve(ctx, i.Reference); err != nil || desc.Digest != i.Digest {
+			continue
+		}
+		if _, err := s.Remove(ctx, i.Reference); err != nil {
+			a.warn("%v", err)
+		}
+	}
+	return all
+}
+
+// prewarmed gives what has a snapshot's blobs: what cryo prewarm has kept ready, to be closed, or else the store.
+func prewarmed(ctx context.Context, s *store.Store, desc ocispec.Descriptor) (image.Fetcher, *warm.Entry, error) {
+	ready, err := warm.New(s.Root()).Find(ctx, desc.Digest)
+	if err != nil || ready == nil {
+		return s, nil, err
+	}
+	return ready, ready, nil
+}
