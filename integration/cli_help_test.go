@@ -14,12 +14,12 @@ import (
 func TestCLIHelp(t *testing.T) {
 	a, _ := pair(t)
 	commands := completions(t, "")
-	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "inspect", "verify", "rm", "doctor", "version", "completion"} {
+	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "inspect", "verify", "rm", "prewarm", "doctor", "version", "completion"} {
 		if !slices.Contains(commands, command) {
 			t.Errorf("there is no command %s: %v", command, commands)
 		}
 	}
-	for _, command := range append(commands, "") {
+	for _, command := range append(commands, "prewarm ls", "prewarm rm", "") {
 		if command == "help" {
 			continue
 		}
@@ -31,7 +31,7 @@ func TestCLIHelp(t *testing.T) {
 		for _, line := range regexp.MustCompile(`(?m)^ +(?:-\w, +)?--[\w-]+(?: \w+)?$`).FindAllString(help, -1) {
 			t.Errorf("cryo %s does not say what this flag does: %s", strings.Join(words, " "), line)
 		}
-		if missing := a.Cryo(t.Context(), command, "--no-such-flag"); missing.Code != codeUsage {
+		if missing := a.Cryo(t.Context(), append(strings.Fields(command), "--no-such-flag")...); missing.Code != codeUsage {
 			t.Errorf("cryo %s --no-such-flag: exit code %d, want %d", command, missing.Code, codeUsage)
 		}
 	}
@@ -68,6 +68,8 @@ func TestCLICompletion(t *testing.T) {
 		{"cryo che", "checkpoint"},
 		{"cryo checkpoint " + id[:len(id)-2], id},
 		{"cryo restore --net", "--network-ns"},
+		{"cryo prewarm r", "rm"},
+		{"cryo prewarm " + f.ref[:len(f.ref)-2], f.ref},
 		{"cryo verify " + f.ref[:len(f.ref)-2], f.ref},
 	} {
 		// What bash does when the user presses the tabulator, with what the package bash-completion gives.
