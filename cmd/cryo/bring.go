@@ -82,7 +82,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	for _, w := range p.warnings {
 		a.warn("%s", w)
 	}
-	eager, err := a.eager(ctx, s, p, f)
+	eager, err := a.eager(ctx, p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
 	}

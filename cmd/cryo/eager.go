@@ -7,7 +7,6 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 )
 
@@ -15,7 +14,7 @@ import (
 const forkedLimit = 64 << 20
 
 // eager says why a container's memory is not filled in while it runs; empty: it is.
-func (a *app) eager(ctx context.Context, s *store.Store, p *plan, f restoreFlags) (string, error) {
+func (a *app) eager(ctx context.Context, p *plan, f restoreFlags) (string, error) {
 	if f.eager {
 		return "--eager", nil
 	}
@@ -32,7 +31,7 @@ func (a *app) eager(ctx context.Context, s *store.Store, p *plan, f restoreFlags
 	if l := p.spec.Linux; l != nil && slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) {
 		return "it has a user namespace, in which the kernel gives nobody a userfaultfd for running processes", nil
 	}
-	forked, err := p.snapshot.Forked(ctx, s)
+	forked, err := p.snapshot.Forked(ctx, p.from)
 	if err == nil && forked > forkedLimit {
 		return fmt.Sprintf("its processes share %s since they were forked, of which each would have a copy", size(forked)), nil
 	}
