@@ -12,7 +12,6 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/fill"
 )
 
@@ -122,11 +121,10 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 	// CRIU may be at work still, and wait for what does not come.
 	ctx, cancel := context.WithTimeout(ctx, fillTime)
 	defer cancel()
+	restoring := c.runtime.Restoring(c.work)
 	for ctx.Err() == nil {
 		if c.restoring.Load() {
-			if err := runc.EndDump(c.work); err != nil {
-				log.G(ctx).WithError(err).Warn("end a restore")
-			}
+			restoring.End()
 		}
 		if err := c.runtime.Kill(ctx); err == nil || !c.runtime.Known(ctx) && !c.restoring.Load() {
 			break

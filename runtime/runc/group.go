@@ -92,6 +92,18 @@ func parentOf(pid int) (parent int, err error) {
 	return parent, err
 }
 
+// command gives the name of a process; empty if there is none. Source: proc_pid_comm(5).
+func command(pid int) string {
+	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+	return strings.TrimSpace(string(name))
+}
+
+// zombie tells whether a process has ended. Source: proc_pid_stat(5).
+func zombie(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err != nil || bytes.HasPrefix(bytes.TrimSpace(stat[bytes.LastIndexByte(stat, ')')+1:]), []byte("Z"))
+}
+
 // kill sends SIGKILL to what there is of the group, and tells how many processes that were.
 func (g group) kill() (killed int) {
 	pids := g.processes()

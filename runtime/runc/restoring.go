@@ -1,0 +1,77 @@
+package runc
+
+import (
+	"cmp"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	gorunc "github.com/containerd/go-runc"
+	"golang.org/x/sys/unix"
+)
+
+// Restoring is a restore that may have to be ended: the processes that it has made wait for each other, or for memory that does
+// not come, and are told neither by their name nor by their directory any more.
+type Restoring struct {
+	group group
+	name  string       // of runc's process
+	runcs map[int]bool // parents of CRIU and of all that it makes
+}
+
+// Restoring gives the restore with this work directory of CRIU's.
+func (c Container) Restoring(work string) *Restoring {
+	if found, err := filepath.EvalSymlinks(work); err == nil {
+		work = found
+	}
+	name := filepath.Base(cmp.Or(c.Runtime.Command, gorunc.DefaultCommand))
+	return &Restoring{group: group{work: work}, name: name[:min(len(name), maxCommand)], runcs: make(map[int]bool)}
+}
+
+// maxCommand is how much of a name the kernel keeps. Source: proc_pid_comm(5).
+const maxCommand = 15
+
+// End kills what there is of the restore but runc, which reports and exits then. It has to be called again until runc has: CRIU may
+// not have been started yet.
+func (r *Restoring) End() {
+	for _, pid := range r.group.processes() {
+		if parent, err := parentOf(pid); err == nil && command(parent) == r.name { // not one that has taken an orphan in
+			r.runcs[parent] = true
+		}
+	}
+	r.group.kill()
+	for deadline := time.Now().Add(endTime); time.Now().Before(deadline) && r.killChildren() > 0; {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// killChildren kills all that come from a runc, and tells how many there were that lived.
+func (r *Restoring) killChildren() (killed int) {
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0
+	}
+	children := make(map[int][]int)
+	for _, path := range stats {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
+			if parent, err := parentOf(pid); err == nil {
+				children[parent] = append(children[parent], pid)
+			}
+		}
+	}
+	var todo []int
+	for runc := range r.runcs {
+		if command(runc) != r.name {
+			delete(r.runcs, runc) // it has ended
+			continue
+		}
+		todo = append(todo, children[runc]...)
+	}
+	for len(todo) > 0 {
+		pid := todo[0]
+		todo = append(todo[1:], children[pid]...)
+		if !zombie(pid) && unix.Kill(pid, unix.SIGKILL) == nil {
+			killed++
+		}
+	}
+	return killed
+}
