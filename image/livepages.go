@@ -32,6 +32,16 @@ type segmentAt interface {
 	io.Closer
 }
 
+// Arriving is what [OpenPages] may be given for a segment whose bytes are still on their way. Its ReadAt waits for them.
+type Arriving interface {
+	io.ReadCloser
+	io.ReaderAt
+	// There tells whether all bytes before end can be read without waiting for them.
+	There(end int64) bool
+	// ReadAgain is ReadAt of bytes that were read and turned out to be damaged: it takes them from where they come from.
+	ReadAgain(p []byte, off int64) (int, error)
+}
+
 // Part is what one frame has of pages that are restored together: the lazy ones or the others.
 type Part struct {
 	frame int32
@@ -177,6 +187,16 @@ func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chos
 	return chosen
 }
 
+// There tells whether a part can be read without waiting for its segment to arrive.
+func (m *Pages) There(p Part) bool {
+	if m.decoded != nil {
+		return true
+	}
+	f := &m.x.Frames[p.frame]
+	a, arriving := m.segments[f.Segment].(Arriving)
+	return !arriving || a.There(f.Offset+f.Stored)
+}
+
 // PagesReader reads parts, for one goroutine.
 type PagesReader struct {
 	m   *Pages
@@ -235,7 +255,15 @@ func (r *PagesReader) frame(i int32) ([]byte, error) {
 		}
 		return nil, err
 	}
-	return r.dec.Decode(f, stored)
+	raw, err := r.dec.Decode(f, stored)
+	if a, arriving := r.m.segments[f.Segment].(Arriving); err != nil && arriving {
+		// The whole segment was not verified yet; it is fetched again, too, where it is damaged.
+		if _, err := a.ReadAgain(stored, f.Offset); err != nil {
+			return nil, err
+		}
+		return r.dec.Decode(f, stored)
+	}
+	return raw, err
 }
 
 // Forked is how much memory of the snapshot, in bytes, another of its processes has at the same address, as far as whole frames tell.

@@ -174,6 +174,77 @@ func TestForked(t *testing.T) {
 	}
 }
 
+// TestLazyArriving reads segments that are still coming: what is damaged is read once more, from where it comes from.
+func TestLazyArriving(t *testing.T) {
+	store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
+	for _, damaged := range []bool{false, true} {
+		coming := &arrivingStore{fileStore: store, damaged: damaged}
+		live, err := OpenPages(t.Context(), coming, d, got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer live.Close()
+		reader, err := live.Reader()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		parts := live.Lazy(1)
+		for _, part := range parts {
+			if live.There(part) {
+				t.Fatal("it is there already")
+			}
+			if _, err := reader.Read(part); errdefs.IsDataLoss(err) != damaged {
+				t.Fatalf("damaged for good: %v, and it gives %v", damaged, err)
+			}
+		}
+		if coming.again != len(parts) {
+			t.Errorf("%d of %d parts were read again", coming.again, len(parts))
+		}
+		coming.there = 1 << 40
+		if !live.There(parts[0]) {
+			t.Error("it is not there")
+		}
+	}
+}
+
+// arrivingStore has segments that are coming, which are damaged at first or for good.
+type arrivingStore struct {
+	*fileStore
+	damaged bool
+	there   int64
+	again   int // reads
+}
+
+func (s *arrivingStore) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	rc, err := s.fileStore.Fetch(ctx, d)
+	if f, ok := rc.(*os.File); ok && err == nil && d.MediaType == MediaTypeSegment {
+		return &arrivingFile{f, s}, nil
+	}
+	return rc, err
+}
+
+type arrivingFile struct {
+	*os.File
+	store *arrivingStore
+}
+
+func (f *arrivingFile) There(end int64) bool { return end <= f.store.there }
+
+func (f *arrivingFile) ReadAt(p []byte, off int64) (int, error) {
+	n, err := f.File.ReadAt(p, off)
+	p[0] ^= 1
+	return n, err
+}
+
+func (f *arrivingFile) ReadAgain(p []byte, off int64) (int, error) {
+	f.store.again++
+	if f.store.damaged {
+		return f.ReadAt(p, off)
+	}
+	return f.File.ReadAt(p, off)
+}
+
 // TestChoose compares with a table of pages.
 func TestChoose(t *testing.T) {
 	for seed := range uint64(200) {

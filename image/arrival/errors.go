@@ -1,0 +1,64 @@
+package arrival
+
+import (
+	"context"
+	"errors"
+
+	"github.com/containerd/errdefs"
+)
+
+// Error says why segments do not come. Its kind is DataLoss, Canceled or Unavailable.
+type Error struct {
+	Reason string
+	kind   error
+	hint   string
+}
+
+func (e *Error) Error() string { return "pull the segments: " + e.Reason }
+
+// Hint says what to do.
+func (e *Error) Hint() string { return e.hint }
+
+// Unwrap gives the kind.
+func (e *Error) Unwrap() error { return e.kind }
+
+// failure is an error on its way to another process.
+type failure struct {
+	Reason   string `json:"reason"`
+	Hint     string `json:"hint,omitempty"`
+	Damage   bool   `json:"damage,omitempty"`
+	Canceled bool   `json:"canceled,omitempty"`
+}
+
+// maxText bounds what an error may say, so that a message has room for it.
+const maxText = 8 << 10
+
+func newFailure(err error) *failure {
+	f := &failure{Reason: err.Error(), Damage: errdefs.IsDataLoss(err), Canceled: errors.Is(err, context.Canceled)}
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		f.Hint = h.Hint()
+	}
+	f.Reason, f.Hint = f.Reason[:min(len(f.Reason), maxText)], f.Hint[:min(len(f.Hint), maxText)]
+	return f
+}
+
+func (f *failure) error() error {
+	e := &Error{Reason: f.Reason, hint: f.Hint, kind: errdefs.ErrUnavailable}
+	switch {
+	case f.Damage:
+		e.kind = errdefs.ErrDataLoss
+	case f.Canceled:
+		e.kind = context.Canceled
+	}
+	return e
+}
+
+// errGone is the error of a client whose server has ended without a word.
+var errGone = &Error{
+	Reason: "the command that pulled them has ended", kind: errdefs.ErrUnavailable,
+	hint: "restore it again: what has come is kept, and the rest is pulled then",
+}
+
+// errLeft is the error of a server whose client has ended without a word.
+var errLeft = &Error{Reason: "the process that fills in the container's memory has ended", kind: errdefs.ErrAborted}
