@@ -21,6 +21,11 @@ type Filler struct {
 	Workers int
 	// Rate bounds how many bytes a second are filled that nobody waits for. 0: nothing does.
 	Rate int64
+	// There tells whether a piece can be read without waiting. What nobody waits for is filled when it can; Arrived says that there
+	// may be more. nil: all can. It must be quick.
+	There func(pid, piece int) bool
+	// Urgent is how many workers do nothing but what somebody waits for. 0: one.
+	Urgent int
 	// Hold has another process hold the userfaultfd of a child that was forked, and gives its number.
 	Hold func(uffd int) (id int, err error)
 	// Drop tells that the process with that number needs nothing any more, so that others let go of its userfaultfd.
@@ -114,6 +119,13 @@ func (f *Filler) ring() {
 	}
 }
 
+// Arrived says that there may be more of what There was asked for.
+func (f *Filler) Arrived() {
+	f.mu.Lock()
+	f.change.Broadcast()
+	f.mu.Unlock()
+}
+
 // Run fills the processes until nothing is missing in any, which it does not say before Restored was called. If it fails, or ctx
 // ends, processes wait for ever for what they miss, and must be ended.
 func (f *Filler) Run(ctx context.Context) error {
@@ -153,8 +165,10 @@ func (f *Filler) Run(ctx context.Context) error {
 	for range workers {
 		g.Go(func() error { return f.work(ctx, true) })
 	}
-	// One more has nothing to do with the rest: who waits for a page shall not wait for a worker too.
-	g.Go(func() error { return f.work(ctx, false) })
+	// More have nothing to do with the rest: who waits for a page shall not wait for a worker too.
+	for range max(f.Urgent, 1) {
+		g.Go(func() error { return f.work(ctx, false) })
+	}
 	err = g.Wait()
 	f.mu.Lock()
 	f.epoll = 0

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 	"unsafe"
@@ -200,6 +201,54 @@ func TestTwin(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Fatalf("seed %d: the process: %v: %s", seed, err, twintest.Explain(cmd.ProcessState.ExitCode()))
 		}
+	}
+}
+
+// TestArriving fills a process from a source of which more and more is there: what nobody waits for is not asked for before.
+func TestArriving(t *testing.T) {
+	f, cmd := begin(t, 4, newFakeSource(4))
+	var there atomic.Int64
+	f.There = func(_, piece int) bool { return int64(piece) < there.Load() }
+	f.Urgent = 3
+	f.Restored()
+	arriving, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		for arriving.Err() == nil {
+			time.Sleep(time.Millisecond)
+			there.Add(3)
+			f.Arrived()
+		}
+	})
+	err := f.Run(t.Context())
+	cancel()
+	all.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatalf("the process: %v: %s", err, twintest.Explain(cmd.ProcessState.ExitCode()))
+	}
+}
+
+// TestPick begins with what is there, each piece once.
+func TestPick(t *testing.T) {
+	s := &space{pid: 7, states: make([]byte, 10), cursor: 6}
+	there := map[int]bool{1: true, 8: true}
+	ask := func(pid, piece int) bool { return pid == 7 && there[piece] }
+	for _, want := range []int{8, 1, -1} {
+		if got := s.pick(ask); got != want {
+			t.Errorf("picks %d instead of %d", got, want)
+		}
+	}
+	there[0], there[9] = true, true
+	for _, want := range []int{9, 0, -1} {
+		if got := s.pick(ask); got != want {
+			t.Errorf("picks %d instead of %d", got, want)
+		}
+	}
+	if got := s.pick(nil); got != 2 {
+		t.Errorf("picks %d of all", got)
 	}
 }
 

@@ -14,7 +14,7 @@ func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 		}
 		if rest && f.restored {
 			for _, s := range f.spaces {
-				if i := s.pick(); i >= 0 {
+				if i := s.pick(f.There); i >= 0 {
 					return s, 0, i
 				}
 			}
@@ -24,17 +24,31 @@ func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 	return nil, 0, 0
 }
 
-// pick gives a piece that nobody has begun with, and begins with it; -1: there is none. The filler's mu is held.
-func (s *space) pick() int {
-	i := bytes.IndexByte(s.states[s.cursor:], idle)
+// pick gives a piece that nobody has begun with and that is there, and begins with it; -1: there is none. The filler's mu is held.
+func (s *space) pick(there func(pid, piece int) bool) int {
+	i := s.seek(s.cursor, len(s.states), there)
 	if i < 0 {
-		s.cursor = 0
-		i = bytes.IndexByte(s.states, idle)
+		i = s.seek(0, s.cursor, there)
 	}
 	if i < 0 {
 		return -1
 	}
-	i += s.cursor
 	s.states[i], s.cursor = busy, i
 	return i
+}
+
+// seek looks for one from a piece to before another.
+func (s *space) seek(from, to int, there func(pid, piece int) bool) int {
+	for from < to {
+		i := bytes.IndexByte(s.states[from:to], idle)
+		if i < 0 {
+			return -1
+		}
+		from += i
+		if there == nil || there(s.pid, from) {
+			return from
+		}
+		from++
+	}
+	return -1
 }
