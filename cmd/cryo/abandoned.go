@@ -20,6 +20,9 @@ import (
 // next one with the same root does.
 const workLabel = "io.cryo.work"
 
+// arrivingLabel marks, beside workLabel, a container whose memory its command is still pulling: without the command it is ended.
+const arrivingLabel = "io.cryo.arriving"
+
 // leaseTime is how long containerd keeps what a killed command has leased, where no other command removes it before.
 const leaseTime = 24 * time.Hour
 
@@ -61,6 +64,7 @@ func lease(ctx context.Context, client *containerd.Client, work string) (_ conte
 func finished(ctx context.Context, container containerd.Container) error {
 	err := container.Update(ctx, func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
 		delete(c.Labels, workLabel)
+		delete(c.Labels, arrivingLabel)
 		return forgetIn(c)
 	})
 	if err != nil {
@@ -76,6 +80,12 @@ func abandon(ctx context.Context, container containerd.Container) (err error) {
 	for deadline := time.Now().Add(startTime); time.Now().Before(deadline) && status(ctx, container) == containerd.Created; {
 		time.Sleep(50 * time.Millisecond)
 	}
+	// So is its end, where it cannot become whole.
+	if labels, err := container.Labels(ctx); err == nil && labels[arrivingLabel] != "" {
+		for deadline := time.Now().Add(startTime); time.Now().Before(deadline) && status(ctx, container) == containerd.Running; {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
 	for deadline := time.Now().Add(undoTime); ; time.Sleep(50 * time.Millisecond) {
 		if err = tryAbandon(ctx, container); err == nil || ctx.Err() != nil || time.Now().After(deadline) {
 			return err
@@ -83,7 +93,7 @@ func abandon(ctx context.Context, container containerd.Container) (err error) {
 	}
 }
 
-// startTime bounds how long the start of an abandoned container is waited for.
+// startTime bounds how long the start of an abandoned container is waited for, and its end.
 const startTime = 5 * time.Second
 
 func tryAbandon(ctx context.Context, container containerd.Container) error {

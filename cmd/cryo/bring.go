@@ -70,32 +70,53 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if ready != nil {
 		defer closing(ctx, "prewarmed snapshot", ready)
 	}
+	if pulling != nil {
+		defer pulling.Close()
+	}
 	p, err := a.consider(ctx, client, s, desc, from, ref, f, pulling, work.Dir)
 	if err != nil {
 		return err
-	}
-	var pull *transfer
-	if pulling != nil {
-		start = time.Now()
-		pull = transferred(ref, &pulled, begin)
-	}
-	for _, w := range p.warnings {
-		a.warn("%s", w)
 	}
 	eager, err := a.eager(ctx, p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
 	}
-	task, img, err := a.bring(ctx, client, s, p, f, eager == "", options, work.Dir)
+	var coming *arriving
+	var pullFirst string
+	if pulling != nil {
+		if ready != nil {
+			pullFirst = "it is prewarmed"
+		} else if pullFirst, err = whyPullFirst(ctx, pulling, p, f, eager); err != nil {
+			return err
+		}
+		if pullFirst != "" {
+			err = pulling.Finish(ctx)
+		} else if coming, err = newArriving(ctx, s, pulling, work.Dir); err == nil {
+			p.from = coming.source
+		}
+		if err != nil {
+			return err
+		}
+		defer coming.close()
+		start = time.Now()
+	}
+	for _, w := range p.warnings {
+		a.warn("%s", w)
+	}
+	task, img, ran, err := a.bring(ctx, client, s, p, f, eager == "", options, work.Dir, coming)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
+	}
+	var pull *transfer
+	if pulling != nil {
+		pull = transferred(ref, &pulled, begin)
 	}
 	if err := a.sweepEtcFiles(ctx, client, s.Root()); err != nil {
 		a.warn("%v", err)
 	}
 	a.progress.stop()
 	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
-		Image: img.Name(), Seconds: time.Since(start).Seconds(), Pull: pull, Warnings: p.warnings,
+		Image: img.Name(), Seconds: ran.Sub(start).Seconds(), Running: ran.Sub(begin).Seconds(), Pull: pull, PullFirst: pullFirst, Warnings: p.warnings,
 		Lazy: eager == "", Eager: eager, Prewarmed: ready != nil}
 	for _, pair := range p.gpus.pairs {
 		r.GPUs = append(r.GPUs, restoredGPU(pair))
@@ -107,8 +128,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	return nil
 }
 
-// bring makes the container and its task. If it fails, or ctx ends, nothing of them is left.
-func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, f restoreFlags, lazy bool, o registry.Options, work string) (_ containerd.Task, _ containerd.Image, err error) {
+// bring makes the container and its task, which has run since ran, and waits for all of coming, which is nil where all is here. If it
+// fails, or ctx ends, nothing of them is left.
+func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, f restoreFlags, lazy bool, o registry.Options, work string, coming *arriving) (_ containerd.Task, _ containerd.Image, ran time.Time, err error) {
 	var u undo
 	defer func() {
 		if err != nil {
@@ -117,7 +139,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	}()
 	leased, done, err := lease(context.WithoutCancel(ctx), client, work)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, ran, err
 	}
 	id, _ := leases.FromContext(leased)
 	ctx = leases.WithLease(ctx, id)
@@ -125,46 +147,57 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
 	img, err := baseImage(ctx, client, p, o, &u)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, ran, err
 	}
 	images := filepath.Join(work, "images")
 	if err := p.snapshot.Unpack(ctx, p.from, images, image.UnpackOptions{Progress: a.report(), Lazy: lazy}); err != nil {
-		return nil, nil, full(s.Root(), err)
+		return nil, nil, ran, full(s.Root(), err)
 	}
 	if err := p.checkImages(images); err != nil {
-		return nil, nil, err
+		return nil, nil, ran, err
 	}
 	if err := giveImages(images, p.spec); err != nil {
-		return nil, nil, err
+		return nil, nil, ran, err
 	}
 	if p.etc != "" {
 		u.add("remove "+p.etc, func(context.Context) error { return os.RemoveAll(p.etc) })
 		if err := writeEtcFiles(p.etc, p.spec.Hostname); err != nil {
-			return nil, nil, full(s.Root(), err)
+			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
-	container, err := a.create(ctx, client, p, img, work, &u)
+	coming.begin()
+	container, err := a.create(ctx, client, p, img, work, coming != nil, &u)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, ran, err
 	}
 	criuWork := filepath.Join(work, "criu")
 	if err := os.Mkdir(criuWork, 0o700); err != nil {
-		return nil, nil, fmt.Errorf("make a working directory: %w", err)
+		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
 	if lazy {
-		if err := (fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: images}).Write(criuWork); err != nil {
-			return nil, nil, full(s.Root(), err)
+		if err := (fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: images, Arrival: coming.where()}).Write(criuWork); err != nil {
+			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
 	task, err := a.start(ctx, client, container, p, f, images, criuWork, &u)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, ran, coming.because(err)
+	}
+	ran = time.Now()
+	if coming != nil {
+		a.say("%s runs, and its memory is on its way", p.name)
+		if err := coming.await(); err != nil {
+			return nil, nil, ran, &cutOffError{name: p.name, err: err}
+		}
+	}
+	if err := finished(context.WithoutCancel(ctx), container); err != nil {
+		return nil, nil, ran, err
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, ran, err
 	}
 	u.release()
-	return task, img, nil
+	return task, img, ran, nil
 }
 
 // full gives an error that means a full disk its type.
@@ -176,7 +209,7 @@ func full(dir string, err error) error {
 }
 
 // create makes the container: rootfs of the base image, the snapshot's difference applied, and the specification.
-func (a *app) create(ctx context.Context, client *containerd.Client, p *plan, img containerd.Image, work string, u *undo) (containerd.Container, error) {
+func (a *app) create(ctx context.Context, client *containerd.Client, p *plan, img containerd.Image, work string, arrives bool, u *undo) (containerd.Container, error) {
 	sn := client.SnapshotService(p.snapshotter)
 	key := p.name
 	if _, err := sn.Stat(ctx, key); err == nil {
@@ -188,6 +221,10 @@ func (a *app) create(ctx context.Context, client *containerd.Client, p *plan, im
 	}
 	u.add("remove rootfs "+key, func(ctx context.Context) error { return ignoreNotFound(sn.Remove(ctx, key)) })
 	c := p.snapshot.Config
+	marks := map[string]string{workLabel: mark(work)}
+	if arrives {
+		marks[arrivingLabel] = "true"
+	}
 	// Cancelling a call to containerd does not take back what it does, so short ones are let end and are undone then.
 	container, err := client.NewContainer(context.WithoutCancel(ctx), p.name,
 		containerd.WithSnapshotter(p.snapshotter),
@@ -198,7 +235,7 @@ func (a *app) create(ctx context.Context, client *containerd.Client, p *plan, im
 		containerd.WithSpec(p.spec),
 		containerd.WithRuntime(p.runtime, runtimeOptions(p.spec)),
 		containerd.WithContainerLabels(containerLabels(c.Container.Labels, a.namespace, p.name, p.snapshot.Descriptor.Digest.String(), p.ref)),
-		containerd.WithAdditionalContainerLabels(map[string]string{workLabel: mark(work)}),
+		containerd.WithAdditionalContainerLabels(marks),
 	)
 	if errdefs.IsAlreadyExists(err) {
 		return nil, &nameTakenError{name: p.name, namespace: a.namespace}

@@ -16,12 +16,9 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 )
 
-// consider plans a restore, and brings the segments where they are not here yet: after all has been compared that can be compared
-// without them. pulling is nil for a snapshot that is here; from has its blobs then, or all but the segments.
+// consider plans a restore. Of a snapshot that is being pulled, all is compared that can be compared without its segments, which are
+// not here yet. pulling is nil for a snapshot that is here; from has its blobs then, or all but the segments.
 func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref string, f restoreFlags, pulling *registry.Puller, work string) (p *plan, err error) {
-	if pulling != nil {
-		defer pulling.Close()
-	}
 	// What was fetched of a snapshot that is refused goes again.
 	refuse := func(err error) (*plan, error) {
 		if pulling != nil {
@@ -43,7 +40,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 	if err := p.tryImages(ctx, s, filepath.Join(work, "tried")); err != nil {
 		return refuse(&failedError{op: "restore", name: p.name, err: err})
 	}
-	return p, pulling.Finish(ctx)
+	return p, nil
 }
 
 // tryImages checks CRIU's images in a directory that is gone afterwards.

@@ -164,6 +164,26 @@ func (e *failedError) Is(target error) bool {
 	return target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.err), errdefs.ErrUnknown)
 }
 
+// cutOffError says that a container ran while its memory was pulled, and was ended since not all came. Its kind is its cause's.
+type cutOffError struct {
+	name string
+	err  error
+}
+
+func (e *cutOffError) Error() string {
+	return fmt.Sprintf("restore %s: it ran, and was ended and removed, since its memory did not all come: %v", e.name, e.err)
+}
+
+func (e *cutOffError) Hint() string {
+	hint := "what was pulled is kept: restore it again, with --pull-first to have it run when all is here"
+	if more := hintOf(e.err); more != "" {
+		hint = more + "\n" + hint
+	}
+	return hint
+}
+
+func (e *cutOffError) Unwrap() error { return e.err }
+
 // pushError says that a snapshot is safe here and did not reach the registry. Its kind is its cause's.
 type pushError struct {
 	ref string

@@ -26,6 +26,15 @@ func (a *app) warn(format string, args ...any) {
 	fmt.Fprintf(a.stderr, "warning: %s\n", plain(fmt.Sprintf(format, args...)))
 }
 
+// say tells what is going on where there is progress to be seen, on a terminal.
+func (a *app) say(format string, args ...any) {
+	if a.report() == nil {
+		return
+	}
+	a.progress.clear()
+	fmt.Fprintf(a.stderr, "%s\n", plain(fmt.Sprintf(format, args...)))
+}
+
 // plain makes text of a snapshot harmless to a terminal: control characters other than newlines and tabs become '?'.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {

@@ -22,7 +22,7 @@ type restoreFlags struct {
 	name, pull           string
 	mounts, allow, force []string
 	networkNS            string
-	eager                bool
+	eager, pullFirst     bool
 	logURI               string
 	runtime, snapshotter string
 	gpu                  gpuFlags
@@ -41,11 +41,13 @@ type restoreResult struct {
 	Digest    string        `json:"digest"`
 	Image     string        `json:"image"`
 	Seconds   float64       `json:"seconds"`         // from reading the snapshot to running
+	Running   float64       `json:"running"`         // from the begin to running, what was fetched before included
 	Lazy      bool          `json:"lazy"`            // memory is filled in while it runs
 	Eager     string        `json:"eager,omitempty"` // why it is not
 	Prewarmed bool          `json:"prewarmed"`       // cryo prewarm has kept it ready
 	GPUs      []restoredGPU `json:"gpus,omitempty"`
-	Pull      *transfer     `json:"pull,omitempty"` // where it had to be fetched
+	Pull      *transfer     `json:"pull,omitempty"`      // where it had to be fetched
+	PullFirst string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
 	Warnings  []string      `json:"warnings"`
 }
 
@@ -74,6 +76,12 @@ log of its shim says why. What cryo prewarm keeps ready is taken from memory. Al
 --eager, where the kernel cannot do it, and where processes share much memory since they were forked. A container with GPUs waits
 until all is there.
 
+From a registry it runs before its memory is here, and its memory is pulled meanwhile, what it waits for first. The command ends when all
+is in the local store. Should it be ended before, or the registry fail for longer than is tried again, the container cannot be completed: it
+is ended and removed, what has come is kept for the next attempt, and the snapshot is as it was. With --pull-first all is pulled and
+verified before the container is made, so that nothing it did can be lost that way. That is also done with --eager, for a
+container with GPUs, and where the registry does not serve parts of blobs.
+
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
 architecture and have room for what it held.`,
@@ -100,6 +108,7 @@ architecture and have room for what it held.`,
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule of cryo inspect --check by its name")
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
+	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it does not depend on the registry then, but starts later")
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
 	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")

@@ -40,7 +40,7 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 	if err := task.Start(calling); err != nil {
 		return nil, fmt.Errorf("restore the processes: %w", &remoteError{err: err})
 	}
-	return task, finished(calling, container)
+	return task, nil
 }
 
 // removeTask ends and removes the task of a container, if it has one.

@@ -84,6 +84,23 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 // Descriptor is that of the snapshot's manifest.
 func (p *Puller) Descriptor() ocispec.Descriptor { return p.desc }
 
+// Missing lists the segments that the store does not have yet.
+func (p *Puller) Missing(ctx context.Context) (missing []ocispec.Descriptor, err error) {
+	for _, d := range p.segments {
+		ok, err := p.dst.Exists(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			missing = append(missing, d)
+		}
+	}
+	return missing, nil
+}
+
+// Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.
+func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: p.o} }
+
 // Finish fetches the segments and gives the snapshot its name in the store.
 func (p *Puller) Finish(ctx context.Context) error {
 	err := p.downloadAll(p.repo.scoped(ctx, auth.ActionPull), p.segments)

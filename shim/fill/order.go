@@ -20,6 +20,8 @@ type Order struct {
 	Root     string             `json:"root"`     // of the store
 	Snapshot ocispec.Descriptor `json:"snapshot"` // its manifest
 	Images   string             `json:"images"`   // CRIU's images, without what is filled in later
+	// Arrival is the directory where the command listens that pulls the snapshot's segments. Empty: all are in the store.
+	Arrival string `json:"arrival,omitempty"`
 	// Rate bounds how many bytes a second are filled in that nobody waits for. 0: nothing does.
 	Rate int64 `json:"rate,omitempty"`
 }

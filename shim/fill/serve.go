@@ -60,7 +60,7 @@ func hint(err error) string {
 }
 
 // serve gives the filler where processes may depend on it.
-func serve(c *channel) (*lazypages.Filler, Result, error) {
+func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
 	m, _, err := c.receive()
 	if err != nil {
 		return nil, Result{}, err
@@ -70,14 +70,25 @@ func serve(c *channel) (*lazypages.Filler, Result, error) {
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	pages, err := open(ctx, *m.Order)
+	pages, coming, err := open(ctx, *m.Order)
 	if err != nil {
 		return nil, Result{}, err
 	}
 	defer pages.Close()
+	defer func() { coming.end(err) }()
 	var restored atomic.Pointer[time.Time]
 	var children atomic.Int64
-	f := lazypages.NewFiller(&source{pages: pages, images: m.Order.Images, parts: make(map[int][]image.Part)})
+	from := &source{pages: pages, images: m.Order.Images, parts: make(map[int][]image.Part)}
+	f := lazypages.NewFiller(from)
+	if coming != nil {
+		f.There, f.Urgent = from.there, urgent
+		go coming.source.Follow(ctx, f.Arrived)
+		go func() {
+			if err := coming.await(ctx); err != nil {
+				cancel(err)
+			}
+		}()
+	}
 	f.Rate = m.Order.Rate
 	f.Hold = func(uffd int) (int, error) {
 		id := firstChild + int(children.Add(1))
@@ -102,30 +113,39 @@ func serve(c *channel) (*lazypages.Filler, Result, error) {
 	return f, Result{Bytes: f.Filled(), Seconds: time.Since(*restored.Load()).Seconds(), Peak: peak()}, nil
 }
 
-// open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
-func open(ctx context.Context, o Order) (*image.Pages, error) {
+// open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm. Where
+// segments are missing still, coming is not nil.
+func open(ctx context.Context, o Order) (_ *image.Pages, coming *coming, err error) {
 	s, err := store.Open(o.Root)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var from image.Fetcher = s
-	ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest)
-	if err != nil {
-		return nil, err
-	}
-	if ready != nil {
+	if o.Arrival != "" {
+		if coming, err = newComing(ctx, s, o.Arrival); err != nil {
+			return nil, nil, err
+		}
+		from = coming.source
+		defer func() {
+			if err != nil {
+				coming.end(err)
+			}
+		}()
+	} else if ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest); err != nil {
+		return nil, nil, err
+	} else if ready != nil {
 		defer ready.Close() // what is open by then stays
 		from = ready
 	}
 	p, err := image.OpenPages(ctx, from, o.Snapshot, o.Images)
 	if err != nil {
-		return nil, err
+		return nil, coming, err
 	}
 	if p.PageSize() != int64(os.Getpagesize()) {
 		p.Close()
-		return nil, fmt.Errorf("the snapshot has pages of %d bytes, this host of %d: %w", p.PageSize(), os.Getpagesize(), errdefs.ErrFailedPrecondition)
+		return nil, coming, fmt.Errorf("the snapshot has pages of %d bytes, this host of %d: %w", p.PageSize(), os.Getpagesize(), errdefs.ErrFailedPrecondition)
 	}
-	return p, nil
+	return p, coming, nil
 }
 
 // take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are

@@ -58,6 +58,14 @@ func (s *source) Layout(pid int) (lazypages.Layout, error) {
 	return l, nil
 }
 
+// there tells whether a piece can be read without waiting.
+func (s *source) there(pid, piece int) bool {
+	s.mu.RLock()
+	parts := s.parts[pid]
+	s.mu.RUnlock()
+	return piece >= len(parts) || s.pages.There(parts[piece])
+}
+
 // Reader implements [lazypages.Source].
 func (s *source) Reader() (lazypages.Reader, error) {
 	r, err := s.pages.Reader()

@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/arrival"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// arriving are the segments of a snapshot that are pulled while it is restored. nil: all are here.
+type arriving struct {
+	puller *registry.Puller
+	source *arrival.Source
+	server *arrival.Server
+	dir    string // of the server's socket
+	cancel context.CancelFunc
+	ctx    context.Context // of the pull
+	pulled chan error      // nil: it has not begun
+}
+
+// whyPullFirst says why a container does not run while its memory is pulled; empty: it does.
+func whyPullFirst(ctx context.Context, p *registry.Puller, plan *plan, f restoreFlags, eager string) (string, error) {
+	missing, err := p.Missing(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case len(missing) == 0:
+		return "all memory is here", nil
+	case f.pullFirst:
+		return "--pull-first", nil
+	case eager != "":
+		return eager, nil
+	case plan.snapshot.Config.GPU != nil:
+		return "it has GPUs", nil // it would wait for all memory before it runs
+	}
+	one := make([]byte, 1)
+	if err := p.Ranges().Read(ctx, missing[0], 0, one, unchecked); err != nil {
+		return err.Error(), context.Cause(ctx)
+	}
+	return "", nil
+}
+
+// unchecked is for bytes that their reader verifies.
+func unchecked([]byte) error { return nil }
+
+// newArriving makes ready to serve segments that the puller has not finished.
+func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work string) (*arriving, error) {
+	c := &arriving{puller: p, dir: filepath.Join(work, "arrival")}
+	if err := os.Mkdir(c.dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make a working directory: %w", err)
+	}
+	ranges := p.Ranges()
+	fetch := func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte) error {
+		return ranges.Read(ctx, d, off, part, unchecked)
+	}
+	var err error
+	if c.server, err = arrival.Serve(ctx, c.dir, fetch); err != nil {
+		return nil, err
+	}
+	c.source = arrival.NewSource(ctx, s, fetch)
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c, nil
+}
+
+// where is the directory in which others find the segments; empty: in the store.
+func (c *arriving) where() string {
+	if c == nil {
+		return ""
+	}
+	return c.dir
+}
+
+// begin begins to pull what nobody waits for.
+func (c *arriving) begin() {
+	if c == nil {
+		return
+	}
+	c.pulled = make(chan error, 1)
+	go func() {
+		err := c.puller.Finish(c.ctx)
+		if err != nil {
+			c.server.Fail(err)
+		}
+		c.pulled <- err
+		close(c.pulled)
+	}()
+}
+
+// await waits until all is in the store, and nobody needs this process any more.
+func (c *arriving) await() error {
+	select {
+	case err := <-c.pulled:
+		if err != nil {
+			return c.because(err)
+		}
+		return c.server.Complete()
+	case <-c.server.Failed():
+		return c.server.Err()
+	}
+}
+
+// because gives the reason why segments do not come where that is so: something else has failed for it.
+func (c *arriving) because(err error) error {
+	if c != nil && c.server.Err() != nil {
+		return c.server.Err()
+	}
+	return err
+}
+
+// close ends the pull.
+func (c *arriving) close() {
+	if c == nil {
+		return
+	}
+	c.cancel()
+	if c.pulled != nil {
+		for range c.pulled { // it writes into the store
+		}
+	}
+	c.server.Close()
+}
