@@ -1,0 +1,247 @@
+package integration
+
+import (
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// The tests whose names begin with TestArriving restore containers whose memory is still being pulled.
+
+// arrivingRestored is what "cryo restore --json" says, as far as these tests look at it.
+type arrivingRestored struct {
+	Lazy bool `json:"lazy"`
+
+	Running   float64 `json:"running"`
+	PullFirst string  `json:"pullFirst"`
+	Pull      struct {
+		transferred
+		Seconds float64 `json:"seconds"`
+	} `json:"pull"`
+}
+
+// pushed gives the path in the registry of a snapshot that has several segments and is in no store.
+func pushed(t *testing.T, h *lab.Host) (path string) {
+	t.Helper()
+	id := name(t)
+	path = "arriving/" + id + ":1"
+	ref := shared.registry.Reference(path)
+	start(t, h, id, nil, "workload", "count", "--memory", "48")
+	must(t, h.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB"))
+	remove(t.Context(), h, id)
+	must(t, h.Cryo(t.Context(), "rm", ref))
+	return path
+}
+
+// begun runs cryo without waiting for it.
+func begun(t *testing.T, h *lab.Host, args ...string) (c *underway) {
+	t.Helper()
+	command := h.Command(t.Context(), "cryo", args...)
+	c = &underway{ended: make(chan lab.Result, 1), signal: func(s syscall.Signal) {
+		if err := command.Process.Signal(s); err != nil {
+			t.Error(err)
+		}
+	}}
+	go func() { c.ended <- lab.Finish(command) }()
+	return c
+}
+
+type underway struct {
+	signal func(syscall.Signal)
+	ended  chan lab.Result
+}
+
+// under sees that it has not ended.
+func (c *underway) under(t *testing.T) {
+	t.Helper()
+	select {
+	case r := <-c.ended:
+		t.Fatalf("it has ended, with %d:\n%s%s", r.Code, r.Stdout, r.Stderr)
+	default:
+	}
+}
+
+// hello has the workload answer, while the command is under way.
+func (c *underway) hello(t *testing.T, h *lab.Host, id string) {
+	t.Helper()
+	eventually(t, id, time.Minute, func() bool {
+		c.under(t)
+		a, err := h.Ask(t.Context(), id, "hello")
+		return err == nil && a.OK
+	})
+}
+
+// nothing sees that neither the container nor a name of the snapshot is left.
+func nothing(t *testing.T, h *lab.Host, id, ref string) {
+	t.Helper()
+	if out := must(t, h.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout; strings.Contains(out, id) {
+		t.Errorf("there is a container:\n%s", out)
+	}
+	if r := h.Cryo(t.Context(), "verify", ref); r.Code != codeNotFound {
+		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
+	}
+	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+}
+
+// TestArriving restores a container that answers before any of its segments has come.
+func TestArriving(t *testing.T) {
+	b, _ := pair(t) // it has the base image
+	path := pushed(t, b)
+	t.Run("answers", func(t *testing.T) {
+		g := newGate(t, shared.registry, path)
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, b, id)
+		forget(t, b, ref)
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http", "--json")
+		c.hello(t, b, id)
+		if g.parts.Load() == 0 {
+			t.Error("no part of a segment was asked for")
+		}
+		eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
+		c.under(t)
+		if r := b.Cryo(t.Context(), "verify", ref); r.Code != codeNotFound {
+			t.Errorf("what has not come has a name: %d", r.Code)
+		}
+		g.open()
+		r := said[arrivingRestored](t, <-c.ended)
+		if !r.Lazy || r.PullFirst != "" || r.Running <= 0 || r.Pull.Seconds < r.Running {
+			t.Errorf("it says %+v", r)
+		}
+		await(t, b, id)
+		must(t, b.Cryo(t.Context(), "verify", ref))
+		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, b)) == 0 })
+		must(t, b.Cryo(t.Context(), "rm", ref))
+		await(t, b, id)
+	})
+	t.Run("wanted", func(t *testing.T) { // all of it, by the container, while nothing comes by itself
+		g := newGate(t, shared.registry, path)
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, b, id)
+		forget(t, b, ref)
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+		c.hello(t, b, id)
+		await(t, b, id)
+		c.under(t)
+		g.open()
+		must(t, <-c.ended)
+		must(t, b.Cryo(t.Context(), "rm", ref))
+	})
+	for _, test := range []struct {
+		name, why string
+		ranges    bool
+		flags     []string
+	}{
+		{"first", "--pull-first", true, []string{"--pull-first"}},
+		{"eager", "--eager", true, []string{"--eager"}},
+		{"no ranges", "parts of blobs", false, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := newGate(t, shared.registry, path)
+			g.ranges.Store(test.ranges)
+			g.open()
+			ref, id := g.address+"/"+path, name(t)
+			cleanup(t, b, id)
+			forget(t, b, ref)
+			args := append([]string{"restore", ref, "--name", id, "--plain-http", "--json"}, test.flags...)
+			if r := said[arrivingRestored](t, b.Cryo(t.Context(), args...)); !strings.Contains(r.PullFirst, test.why) {
+				t.Errorf("it says %+v", r)
+			}
+			await(t, b, id)
+			must(t, b.Cryo(t.Context(), "rm", ref))
+		})
+	}
+	t.Run("two", func(t *testing.T) {
+		g := newGate(t, shared.registry, path)
+		ref, ids := g.address+"/"+path, []string{name(t), name(t)}
+		forget(t, b, ref)
+		var commands []*underway
+		for _, id := range ids {
+			cleanup(t, b, id)
+			commands = append(commands, begun(t, b, "restore", ref, "--name", id, "--plain-http"))
+		}
+		for i, id := range ids {
+			commands[i].hello(t, b, id)
+		}
+		g.open()
+		for i, c := range commands {
+			must(t, <-c.ended)
+			await(t, b, ids[i])
+		}
+		must(t, b.Cryo(t.Context(), "rm", ref))
+	})
+}
+
+// TestArrivingFails has the rest of a container's memory not come.
+func TestArrivingFails(t *testing.T) {
+	b, _ := pair(t) // it has the base image
+	path := pushed(t, b)
+	for _, test := range []struct {
+		name  string
+		code  int
+		words string
+		do    func(*gate, *underway)
+	}{
+		{"registry dies", codeUnavailable, "did not all come", func(g *gate, _ *underway) { g.die() }},
+		{"interrupted", codeInterrupted, "interrupted", func(_ *gate, c *underway) { c.signal(syscall.SIGINT) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := newGate(t, shared.registry, path)
+			ref, id := g.address+"/"+path, name(t)
+			cleanup(t, b, id)
+			forget(t, b, ref)
+			c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+			c.hello(t, b, id)
+			eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
+			test.do(g, c)
+			refusal(t, <-c.ended, test.code, test.words)
+			nothing(t, b, id, ref)
+		})
+	}
+	t.Run("killed command", func(t *testing.T) {
+		g := newGate(t, shared.registry, path)
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, b, id)
+		forget(t, b, ref)
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+		c.hello(t, b, id)
+		c.signal(syscall.SIGKILL)
+		<-c.ended
+		if reason := ended(t, b, id); !strings.Contains(reason, "has ended") {
+			t.Errorf("the reason is %q", reason)
+		}
+		g.open()
+		// The next one removes it, and goes on.
+		must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http"))
+		await(t, b, id)
+		must(t, b.Cryo(t.Context(), "verify", ref))
+		must(t, b.Cryo(t.Context(), "rm", ref))
+	})
+	t.Run("killed filler", func(t *testing.T) {
+		g := newGate(t, shared.registry, path)
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, b, id)
+		forget(t, b, ref)
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+		c.hello(t, b, id)
+		kill(t, filler(t, b))
+		refusal(t, <-c.ended, codeAborted, "fills in the container's memory has ended")
+		nothing(t, b, id, ref)
+	})
+	t.Run("killed container", func(t *testing.T) {
+		g := newGate(t, shared.registry, path)
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, b, id)
+		forget(t, b, ref)
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+		c.hello(t, b, id)
+		must(t, b.Ctr(t.Context(), "tasks", "kill", "--signal", "KILL", id))
+		ended(t, b, id)
+		g.open()
+		must(t, <-c.ended) // its memory is of no use, the snapshot is
+		must(t, b.Cryo(t.Context(), "verify", ref))
+		must(t, b.Cryo(t.Context(), "rm", ref))
+	})
+}

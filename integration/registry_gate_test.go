@@ -1,0 +1,108 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// gate stands in front of a registry and holds up the bodies of a snapshot's segments, but not parts of them, until it is opened.
+type gate struct {
+	address  string
+	segments map[string]bool // digests
+	parts    atomic.Int64    // requests for parts of segments
+	held     atomic.Int64    // bodies that were held up
+	ranges   atomic.Bool     // parts are served
+
+	server *http.Server
+	once   sync.Once
+	opened chan struct{}
+}
+
+// newGate is a gate for the snapshot of this path.
+func newGate(t *testing.T, r *lab.Registry, path string) *gate {
+	t.Helper()
+	var m ocispec.Manifest
+	if err := json.Unmarshal(manifestOf(t, r.Reference(path)), &m); err != nil {
+		t.Fatal(err)
+	}
+	segments := make(map[string]bool)
+	for _, d := range m.Layers {
+		if d.MediaType == image.MediaTypeSegment {
+			segments[d.Digest.String()] = true
+		}
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(shared.lab.Address(), "0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &gate{address: l.Addr().String(), segments: segments, opened: make(chan struct{})}
+	g.ranges.Store(true)
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: r.Address})
+	proxy.FlushInterval = -1
+	proxy.ModifyResponse = g.hold
+	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) } // clients hang up
+	g.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !g.ranges.Load() {
+			r.Header.Del("Range")
+		}
+		proxy.ServeHTTP(w, r)
+	})}
+	go func() { _ = g.server.Serve(l) }() // it ends with the test
+	t.Cleanup(g.die)
+	return g
+}
+
+// hold looks at an answer of the registry.
+func (g *gate) hold(a *http.Response) error {
+	if a.Request.Method != http.MethodGet || !g.segments[path.Base(a.Request.URL.Path)] {
+		return nil
+	}
+	if part := a.Request.Header.Get("Range"); part != "" && !strings.HasSuffix(part, "-") {
+		g.parts.Add(1)
+	} else {
+		a.Body = &heldBody{a.Body, g, a.Request.Context()}
+	}
+	return nil
+}
+
+// open lets everything pass.
+func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
+
+// die hangs up on everybody and answers no more.
+func (g *gate) die() { _ = g.server.Close() }
+
+type heldBody struct {
+	io.ReadCloser
+	gate *gate
+	ctx  context.Context
+}
+
+// Read gives nothing before the gate is open.
+func (b *heldBody) Read(p []byte) (int, error) {
+	select {
+	case <-b.gate.opened:
+	default:
+		b.gate.held.Add(1)
+		select {
+		case <-b.gate.opened:
+		case <-b.ctx.Done():
+			return 0, b.ctx.Err()
+		}
+	}
+	return b.ReadCloser.Read(p)
+}
