@@ -29,7 +29,7 @@ func TestCLIJSON(t *testing.T) {
 		{"verify", "digest reference size", false, []string{"verify", to}},
 		{"push", moved, false, []string{"push", to, "--plain-http"}},
 		{"pull", moved, true, []string{"pull", to, "--plain-http"}},
-		{"restore", "container digest image lazy namespace pid reference seconds warnings", true, []string{"restore", to, "--plain-http"}},
+		{"restore", "container digest image lazy namespace pid prewarmed reference running seconds warnings", true, []string{"restore", to, "--plain-http"}},
 		{"rm", "freed reference", false, []string{"rm", to}},
 		{"version", "config go platform version", false, []string{"version"}},
 		{"doctor", "detail name status", false, []string{"doctor"}},

@@ -54,7 +54,6 @@ func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer other.Close()
 	f := &Filling{channel: own, relayed: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
 	// By this process, not by name: an update may have replaced the file. In a session of its own, so that no signal meant for
 	// others ends it.
@@ -68,6 +67,7 @@ func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
 		}
 	}
 	exited, err := gorunc.Monitor.Start(f.process)
+	other.Close() // while this process has it open too, nobody is told that the daemon has died
 	if err != nil {
 		own.close()
 		return nil, fmt.Errorf("start the process that fills in memory: %w", err)
