@@ -165,7 +165,6 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
-	coming.begin()
 	container, err := a.create(ctx, client, p, img, work, coming != nil, &u)
 	if err != nil {
 		return nil, nil, ran, err
@@ -185,6 +184,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	}
 	ran = time.Now()
 	if coming != nil {
+		coming.begin() // not before: it would take cores and the line from what makes the container run
 		a.say("%s runs, and its memory is on its way", p.name)
 		if err := coming.await(); err != nil {
 			return nil, nil, ran, &cutOffError{name: p.name, err: err}
