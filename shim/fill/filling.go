@@ -67,7 +67,7 @@ func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
 		}
 	}
 	exited, err := gorunc.Monitor.Start(f.process)
-	other.Close() // while this process has it open too, nobody is told that the daemon has died
+	other.Close() // the daemon's death is heard when nobody else has it
 	if err != nil {
 		own.close()
 		return nil, fmt.Errorf("start the process that fills in memory: %w", err)
@@ -93,7 +93,7 @@ func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
 	case <-f.done:
 		return nil, f.err
 	case <-timeout.C:
-		return nil, &Error{Reason: fmt.Sprintf("the snapshot is not open after %s", readyTime)}
+		return nil, &Error{Reason: fmt.Sprintf("the snapshot is not open after %s", readyTime), hint: "try again when the host has less to do, or use cryo restore --eager"}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -229,7 +229,7 @@ func (f *Filling) Restored(ctx context.Context) error {
 	case <-f.done:
 		return f.err
 	case <-timeout.C:
-		return &Error{Reason: "CRIU has restored the container and did not ask for it"}
+		return &Error{Reason: "CRIU has restored the container and did not ask for it", hint: "look for options of CRIU that forbid it (org.criu.config), or use cryo restore --eager"}
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
