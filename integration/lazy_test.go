@@ -163,7 +163,7 @@ func TestLazy(t *testing.T) {
 		if reason := ended(t, h, id); !strings.Contains(reason, "has ended") {
 			t.Errorf("the reason is %q", reason)
 		}
-		refused(t, h, codePrecondition, "", "checkpoint", id, "lazy/lost:1")
+		refusal(t, h.Cryo(t.Context(), "checkpoint", id, "lazy/lost:1"), codePrecondition, "")
 	})
 	t.Run("filler killed early", func(t *testing.T) {
 		for i := range 4 { // before CRIU is at work, and while it is
@@ -210,7 +210,7 @@ func TestLazy(t *testing.T) {
 			if reason := ended(t, h, id); !strings.Contains(reason, "digest") {
 				t.Errorf("the reason is %q", reason)
 			}
-			refused(t, h, codeDamaged, "", "restore", ref, "--name", id+"-eager", "--eager")
+			refusal(t, h.Cryo(t.Context(), "restore", ref, "--name", id+"-eager", "--eager"), codeDamaged, "")
 		})
 	})
 	t.Run("removed", func(t *testing.T) { // the last: there is no snapshot afterwards
