@@ -63,7 +63,7 @@ func TestBadFullPull(t *testing.T) {
 	}
 }
 
-// TestBadFullRestore has room for a snapshot, but not for CRIU's images made of it.
+// TestBadFullRestore has room for a snapshot, but not for CRIU's images made of it, which only a restore of all memory at once needs.
 func TestBadFullRestore(t *testing.T) {
 	a, b := pair(t)
 	ref := snapshotOf(t, a, "count", "--memory", "32")
@@ -75,4 +75,8 @@ func TestBadFullRestore(t *testing.T) {
 	if lost := without(traceStore(t, outside), before, nil); len(lost) > 0 {
 		t.Errorf("left in the store: %v", lost)
 	}
+	id := name(t)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--plain-http", "--root", inside, "--name", id))
+	await(t, b, id)
 }
