@@ -17,7 +17,7 @@ var workloads = map[string][]string{
 	"tmpfs":    nil,
 	"tree":     nil,
 	"unixsock": nil,
-	"volumes":  {"/dev/shm", "/run", "/work"},
+	"volumes":  {"/dev/shm", "/run", "/srv"},
 }
 
 // TestWorkload proves the workload program: each kind finds its state whole, twice, where nothing was done to it.

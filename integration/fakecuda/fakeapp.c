@@ -21,7 +21,7 @@
 static const char usage[] =
 	"fakeapp [--processes N] [--mib N] [--kernel MS] [--managed] [--peer] [--quiet] [--socket PATH]\n"
 	"  each of N processes holds that much on each device, and launches a kernel of MS milliseconds at its start\n"
-	"It answers one line of JSON to one line on the socket (/work/ask.sock):\n"
+	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
 	"  check        reads all device memory of all processes; waits while the driver is locked\n"
 	"  count        never waits\n"
 	"  change KEY   fills device memory anew\n"
@@ -33,7 +33,7 @@ static const char usage[] =
 #define CHUNK (256 * 1024)
 
 static struct { int processes, mib, kernel_ms, managed, peer, quiet; const char *socket; } options = {
-	.processes = 1, .mib = 1, .socket = "/work/ask.sock",
+	.processes = 1, .mib = 1, .socket = "/srv/ask.sock",
 };
 
 // What one process has.

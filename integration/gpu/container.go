@@ -77,7 +77,7 @@ func (c *container) work(ctx context.Context, h *lab.Host) (string, error) {
 	}
 	switch status {
 	case "RUNNING":
-		return filepath.Join("/proc", strconv.Itoa(pid), "root/work"), nil
+		return filepath.Join("/proc", strconv.Itoa(pid), "root/srv"), nil
 	case "PAUSED", "PAUSING": // a checkpoint that failed is being undone
 		return "", errPaused
 	}

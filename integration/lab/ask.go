@@ -13,7 +13,7 @@ import (
 )
 
 // WorkloadSocket is where the workload program answers inside a container.
-const WorkloadSocket = "/work/ask.sock"
+const WorkloadSocket = "/srv/ask.sock"
 
 // Answer is what the workload program says of itself, see integration/workload.
 type Answer struct {

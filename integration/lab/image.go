@@ -94,8 +94,8 @@ func imageFiles(busybox, workload []byte) []file {
 	files := []file{
 		{name: "bin/", mode: 0o755}, {name: "dev/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "proc/", mode: 0o755},
 		{name: "root/", mode: 0o700}, {name: "run/", mode: 0o755}, {name: "sys/", mode: 0o755}, {name: "tmp/", mode: 0o1777},
-		{name: "var/", mode: 0o755}, {name: "work/", mode: 0o777},
-		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/work:/bin/sh\n")},
+		{name: "var/", mode: 0o755}, {name: "srv/", mode: 0o777},
+		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/srv:/bin/sh\n")},
 		{name: "etc/group", mode: 0o644, content: []byte("root:x:0:\nalice:x:1000:\nstaff:x:2000:alice\n")},
 		// What the overlay workload replaces.
 		{name: "usr/", mode: 0o755}, {name: "usr/share/", mode: 0o755},
@@ -176,7 +176,7 @@ func writeImage(name, workload, add string) (Image, error) {
 func writeGPUImage(name, programs string) (Image, error) {
 	files := []file{
 		{name: "dev/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "fake/", mode: 0o755}, {name: "proc/", mode: 0o755}, {name: "run/", mode: 0o755},
-		{name: "sys/", mode: 0o755}, {name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755}, {name: "usr/lib64/", mode: 0o755}, {name: "work/", mode: 0o777},
+		{name: "sys/", mode: 0o755}, {name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755}, {name: "usr/lib64/", mode: 0o755}, {name: "srv/", mode: 0o777},
 	}
 	for _, program := range []string{"fakeapp", "ld.so", "libc.so.6"} {
 		content, err := os.ReadFile(filepath.Join(programs, program))

@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// socket is where a workload answers: environment WORKLOAD_SOCKET, or /work/ask.sock.
+// socket is where a workload answers: environment WORKLOAD_SOCKET, or /srv/ask.sock.
 func socket() string {
 	if path := os.Getenv("WORKLOAD_SOCKET"); path != "" {
 		return path
 	}
-	return "/work/ask.sock"
+	return "/srv/ask.sock"
 }
 
 // answer is one line of JSON, the reply to one line with a command and its arguments.

@@ -29,7 +29,7 @@ type openFiles struct {
 }
 
 func startFiles(flags *flag.FlagSet, args []string) (workload, error) {
-	dir := flags.String("dir", "/work/files", "directory of the files")
+	dir := flags.String("dir", "/srv/files", "directory of the files")
 	size := flags.Int("size", 64, "size of each file, in KiB")
 	lock := flags.Bool("lock", false, "hold a lock as well")
 	if err := flags.Parse(args); err != nil {

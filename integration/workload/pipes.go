@@ -48,7 +48,7 @@ func openPipe() (ends [2]int, err error) {
 }
 
 func openFIFO() (ends [2]int, err error) {
-	const path = "/work/fifo"
+	const path = "/srv/fifo"
 	_ = os.Remove(path)
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return ends, err

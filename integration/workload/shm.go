@@ -27,7 +27,7 @@ func startSharedMemory(flags *flag.FlagSet, args []string) (workload, error) {
 	}{
 		{"system v", openSystemV},
 		{"posix", func(size int) ([]byte, error) { return openFile("/dev/shm/workload", size) }},
-		{"file", func(size int) ([]byte, error) { return openFile("/work/mapped", size) }},
+		{"file", func(size int) ([]byte, error) { return openFile("/srv/mapped", size) }},
 		{"memfd", openMemfd},
 		{"anonymous", func(size int) ([]byte, error) { return mapShared(-1, size, unix.MAP_ANONYMOUS) }},
 	} {

@@ -31,7 +31,7 @@ func startUndumpable(flags *flag.FlagSet, args []string) (workload, error) {
 		}
 		_ = fd // stays open until the end
 	case "ghost":
-		f, err := os.Create("/work/ghost")
+		f, err := os.Create("/srv/ghost")
 		if err != nil {
 			return nil, err
 		}

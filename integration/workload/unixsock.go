@@ -34,7 +34,7 @@ func startUnixSockets(flags *flag.FlagSet, args []string) (workload, error) {
 		return nil, err
 	}
 	u := &unixSockets{listeners: map[string]net.Listener{}, clients: map[string]*client{}}
-	for _, path := range []string{"/work/stream.sock", "@workload"} {
+	for _, path := range []string{"/srv/stream.sock", "@workload"} {
 		_ = os.Remove(path)
 		l, err := net.Listen("unix", path)
 		if err != nil {
@@ -46,7 +46,7 @@ func startUnixSockets(flags *flag.FlagSet, args []string) (workload, error) {
 			return nil, err
 		}
 	}
-	const path = "/work/datagram.sock"
+	const path = "/srv/datagram.sock"
 	_ = os.Remove(path)
 	address := &net.UnixAddr{Name: path, Net: "unixgram"}
 	var err error
@@ -105,7 +105,7 @@ func (c *client) roundTrip() error {
 }
 
 func (u *unixSockets) send() error {
-	c, err := net.Dial("unixgram", "/work/datagram.sock")
+	c, err := net.Dial("unixgram", "/srv/datagram.sock")
 	if err != nil {
 		return err
 	}
@@ -140,7 +140,7 @@ func (u *unixSockets) Check() (map[string]any, error) {
 	if err := u.send(); err != nil {
 		return state, err
 	}
-	if err := exec.Command("/bin/busybox", "test", "-S", "/work/stream.sock").Run(); err != nil {
+	if err := exec.Command("/bin/busybox", "test", "-S", "/srv/stream.sock").Run(); err != nil {
 		return state, fmt.Errorf("socket has no name: %w", err)
 	}
 	return state, nil

@@ -66,7 +66,7 @@ double seconds() {
   return double(t.tv_sec) + double(t.tv_nsec) * 1e-9;
 }
 
-std::string directory = "/work";
+std::string directory = "/srv";
 int number = 0;  // of this process
 
 void publish(const std::string &name, const std::string &text) {

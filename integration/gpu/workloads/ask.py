@@ -1,7 +1,7 @@
 """Answers the runner of the cases: a question is a file, and so is the answer, so that both are where the container is.
 
-The runner writes /work/ask-N, a line "SEQUENCE QUESTION [ARGUMENT...]", for process N of the container, which takes the file away
-and writes /work/answer-N: {"seq": SEQUENCE, "ok": true, "life": ..., ...}. Answer 0 is given unasked when the program is ready. Both
+The runner writes /srv/ask-N, a line "SEQUENCE QUESTION [ARGUMENT...]", for process N of the container, which takes the file away
+and writes /srv/answer-N: {"seq": SEQUENCE, "ok": true, "life": ..., ...}. Answer 0 is given unasked when the program is ready. Both
 files are moved into place whole. WORK names another directory.
 """
 
@@ -13,7 +13,7 @@ import traceback
 
 class Desk:
     def __init__(self, number=0):
-        self.directory = os.environ.get("WORK", "/work")
+        self.directory = os.environ.get("WORK", "/srv")
         self.number = number
         self.life = os.urandom(8).hex()
         self.ticks = 0

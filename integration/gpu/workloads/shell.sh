@@ -1,6 +1,6 @@
 #!/bin/sh
 # A program without a GPU that answers as the others do: what the runner does with containers can be tried with it anywhere.
-work=${WORK:-/work}
+work=${WORK:-/srv}
 life=$(head -c 8 /dev/urandom | sha256sum | head -c 16)
 answer() {
 	printf '{"seq":%s,"ok":true,"life":"%s","ticks":%s}\n' "$1" "$life" "$ticks" >"$work/answer-0.new"
