@@ -25,7 +25,7 @@ type arriving struct {
 }
 
 // whyPullFirst says why a container does not run while its memory is pulled; empty: it does.
-func whyPullFirst(ctx context.Context, p *registry.Puller, plan *plan, f restoreFlags, eager string) (string, error) {
+func whyPullFirst(ctx context.Context, p *registry.Puller, f restoreFlags, eager string) (string, error) {
 	missing, err := p.Missing(ctx)
 	switch {
 	case err != nil:
@@ -36,8 +36,6 @@ func whyPullFirst(ctx context.Context, p *registry.Puller, plan *plan, f restore
 		return "--pull-first", nil
 	case eager != "":
 		return eager, nil
-	case plan.snapshot.Config.GPU != nil:
-		return "it has GPUs", nil // it would wait for all memory before it runs
 	}
 	one := make([]byte, 1)
 	if err := p.Ranges().Read(ctx, missing[0], 0, one, unchecked); err != nil {

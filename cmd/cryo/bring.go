@@ -86,7 +86,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if pulling != nil {
 		if ready != nil {
 			pullFirst = "it is prewarmed"
-		} else if pullFirst, err = whyPullFirst(ctx, pulling, p, f, eager); err != nil {
+		} else if pullFirst, err = whyPullFirst(ctx, pulling, f, eager); err != nil {
 			return err
 		}
 		if pullFirst != "" {

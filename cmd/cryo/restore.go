@@ -73,14 +73,14 @@ source is given with --mount is granted by that.
 The container runs at once, and its memory is filled in meanwhile, what it waits for first: a checkpoint of it and a pause wait
 until all is there. The snapshot may be removed, but if its memory turns out to be damaged the container is ended, and the
 log of its shim says why. What cryo prewarm keeps ready is taken from memory. All memory is read and verified before it runs with
---eager, where the kernel cannot do it, and where processes share much memory since they were forked. A container with GPUs waits
-until all is there.
+--eager, where the kernel cannot do it, where the container has GPUs or a user namespace, and where processes share much memory since
+they were forked.
 
 From a registry it runs before its memory is here, and its memory is pulled meanwhile, what it waits for first. The command ends when all
 is in the local store. Should it be ended before, or the registry fail for longer than is tried again, the container cannot be completed: it
 is ended and removed, what has come is kept for the next attempt, and the snapshot is as it was. With --pull-first all is pulled and
-verified before the container is made, so that nothing it did can be lost that way. That is also done with --eager, for a
-container with GPUs, and where the registry does not serve parts of blobs.
+verified before the container is made, so that nothing it did can be lost that way. That is also done where the container
+does not run before all memory is read, and where the registry does not serve parts of blobs.
 
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
