@@ -30,6 +30,7 @@ type rig struct {
 	source  *Source
 	fetched atomic.Int64 // requests
 	err     error        // of fetching
+	held    bool         // a request waits until the server ends
 }
 
 func newRig(t *testing.T) *rig {
@@ -39,8 +40,12 @@ func newRig(t *testing.T) *rig {
 		segment: ocispec.Descriptor{MediaType: image.MediaTypeSegment, Digest: digest.FromBytes(data), Size: int64(len(data))}}
 	dir := t.TempDir()
 	var err error
-	r.server, err = Serve(t.Context(), dir, func(_ context.Context, d ocispec.Descriptor, off int64, p []byte) error {
+	r.server, err = Serve(t.Context(), dir, func(ctx context.Context, d ocispec.Descriptor, off int64, p []byte) error {
 		r.fetched.Add(1)
+		if r.held {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}
 		if d.Digest != r.segment.Digest {
 			t.Errorf("asked for %s", d.Digest)
 		}
@@ -156,6 +161,47 @@ func TestSource(t *testing.T) {
 	if n := r.fetched.Load(); n != 4 {
 		t.Errorf("fetched what is held: %d", n)
 	}
+}
+
+// TestLate has a request under way when all has come and the server ends: what is here by then is taken.
+func TestLate(t *testing.T) {
+	r := newRig(t)
+	r.held = true
+	a := r.open(t)
+	read := make(chan struct{})
+	go func() {
+		r.reads(t, a, 5, 4096)
+		close(read)
+	}()
+	eventually(t, func() bool { return r.fetched.Load() == 1 })
+	op, err := r.store.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer op.Close()
+	p, err := r.store.Partial(t.Context(), r.segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if _, err := p.Write(r.data); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		_ = r.client.Wait()
+		if err := r.source.Hold(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.client.End(nil)
+	}()
+	if err := r.server.Complete(); err != nil {
+		t.Error(err)
+	}
+	r.server.Close()
+	<-read
 }
 
 func eventually(t *testing.T, check func() bool) {

@@ -1,6 +1,7 @@
 package arrival
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,8 +86,8 @@ func (s *Server) serve(conn net.Conn) {
 			err = s.fetch(s.ctx, m.Read.Segment, m.Read.Offset, buf)
 		}
 		if err != nil {
-			s.Fail(err)
-			if writeMessage(conn, message{Failed: newFailure(s.Err())}) != nil {
+			s.Fail(err) // which it is no more once nobody needs anything
+			if writeMessage(conn, message{Failed: newFailure(cmp.Or(s.Err(), err))}) != nil {
 				return
 			}
 			continue

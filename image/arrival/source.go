@@ -178,10 +178,14 @@ func (g *segment) ReadAgain(p []byte, off int64) (int, error) {
 	if f := g.whole.Load(); f != nil {
 		return f.ReadAt(p, off)
 	}
-	if err := g.source.fetch(g.source.ctx, g.d, off, p); err != nil {
-		return 0, err
+	err := g.source.fetch(g.source.ctx, g.d, off, p)
+	if err == nil {
+		return len(p), nil
 	}
-	return len(p), nil
+	if f := g.whole.Load(); f != nil { // it came another way meanwhile, and who was asked may have ended for that
+		return f.ReadAt(p, off)
+	}
+	return 0, err
 }
 
 // Read implements [io.Reader]; segments are read by [image.Pages] only, which does not call it.
