@@ -141,6 +141,14 @@ func replaceFile(path string, data []byte) (err error) {
 	return syncDir(filepath.Dir(path))
 }
 
+// dropAborted removes what replaceFile left of path where it was killed. Nobody may be replacing path meanwhile.
+func dropAborted(path string) {
+	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"-*")) // the pattern is well formed
+	for _, l := range left {
+		_ = os.Remove(l) // the next one tries again
+	}
+}
+
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -74,7 +74,9 @@ func (s *Store) writeIndex(i ocispec.Index) error {
 	if err != nil {
 		return fmt.Errorf("encode index: %w", err)
 	}
-	if err := replaceFile(filepath.Join(s.Layout(), ocispec.ImageIndexFile), data); err != nil {
+	path := filepath.Join(s.Layout(), ocispec.ImageIndexFile)
+	dropAborted(path)
+	if err := replaceFile(path, data); err != nil {
 		return fmt.Errorf("write index: %w", mapError(s.root, err))
 	}
 	return nil

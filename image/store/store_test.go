@@ -256,3 +256,16 @@ func TestCancelledLock(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAbortedIndex has what a killed process left of the index go with the next change of it.
+func TestAbortedIndex(t *testing.T) {
+	s := storetest.Open(t)
+	left := filepath.Join(s.Layout(), ".index.json-1234")
+	if err := os.WriteFile(left, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	storetest.MustPut(t, s, "app", storetest.Spec{Seed: 1, Segments: []uint64{1}})
+	if _, err := os.Stat(left); !os.IsNotExist(err) {
+		t.Errorf("it is still there: %v", err)
+	}
+}
