@@ -102,9 +102,7 @@ func features(ctx context.Context, criu string, names []string) []string {
 func output(ctx context.Context, path string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
+	out, err := Command(ctx, path, args...).Output()
 	if err == nil {
 		return string(out), nil
 	}
