@@ -2,14 +2,17 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/host"
 )
@@ -56,6 +59,22 @@ func (a *app) target(ctx context.Context, features []string) (fit.Target, error)
 		t.Seccomp = runc.Seccomp
 	}
 	return t, nil
+}
+
+// recordLock puts into a snapshot's config what a host must have to lock the container's network as CRIU did for the dump in images.
+func recordLock(c *image.Config, images string) error {
+	var spec specs.Spec
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
+		return fmt.Errorf("read the runtime specification: %w", err)
+	}
+	if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace }) {
+		return nil // CRIU leaves the host's network alone
+	}
+	lock, err := pages.ReadNetworkLock(images)
+	if err == nil && lock == pages.LockNFTables {
+		c.Host.Features = append(c.Host.Features, fit.NFTablesLock)
+	}
+	return err
 }
 
 func exists(path string) bool {
