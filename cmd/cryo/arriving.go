@@ -24,18 +24,43 @@ type arriving struct {
 	pulled chan error      // nil: it has not begun
 }
 
-// whyPullFirst says why a container does not run while its memory is pulled; empty: it does.
-func whyPullFirst(ctx context.Context, p *registry.Puller, f restoreFlags, eager string) (string, error) {
+// probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
+// a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
+func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string) (string, error)) {
+	type answer struct {
+		why string
+		err error
+	}
+	answers := make(chan answer, 1)
+	if p != nil {
+		go func() {
+			why, err := tryParts(ctx, p, f)
+			answers <- answer{why, err}
+		}()
+	}
+	return func(eager string) (string, error) {
+		a := <-answers
+		if a.err == nil && a.why != allHere && !f.pullFirst && eager != "" {
+			return eager, nil
+		}
+		return a.why, a.err
+	}
+}
+
+// allHere is the reason where nothing is missing.
+const allHere = "all memory is here"
+
+func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (string, error) {
 	missing, err := p.Missing(ctx)
 	switch {
 	case err != nil:
 		return "", err
 	case len(missing) == 0:
-		return "all memory is here", nil
+		return allHere, nil
 	case f.pullFirst:
 		return "--pull-first", nil
-	case eager != "":
-		return eager, nil
+	case f.eager:
+		return "--eager", nil
 	}
 	one := make([]byte, 1)
 	if err := p.Ranges().Read(ctx, missing[0], 0, one, unchecked); err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -37,28 +36,8 @@ func (a *app) facts(ctx context.Context, features []string) (host.Facts, error) 
 	if !criu.AtLeast(version, criu.Minimum) {
 		return host.Facts{}, &criu.MissingError{Path: path, Version: version}
 	}
-	return host.Collect(ctx, host.Options{CRIU: path, Features: features})
-}
-
-// target is this host as the rules of fit see it. A missing CRIU is for them to find.
-func (a *app) target(ctx context.Context, features []string) (fit.Target, error) {
-	c, err := a.config()
-	if err != nil {
-		return fit.Target{}, err
-	}
-	path, err := c.FindCRIU()
-	if missing := (*criu.MissingError)(nil); errors.As(err, &missing) {
-		path = missing.Path
-	}
-	facts, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
-	if err != nil {
-		return fit.Target{}, err
-	}
-	t := fit.Target{Host: image.Host(facts), PathExists: exists}
-	if runc, err := host.RuncVersion(ctx, ""); err == nil {
-		t.Seccomp = runc.Seccomp
-	}
-	return t, nil
+	facts, _, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
+	return facts, err
 }
 
 // recordLock puts into a snapshot's config what a host must have to lock the container's network as CRIU did for the dump in images.
