@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -22,7 +24,16 @@ type arriving struct {
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
+	wanted atomic.Int64    // when a part was asked for last, nanoseconds since 1970
+	asking atomic.Int64    // parts that are on their way
 }
+
+// How long nobody may have asked for a part before the rest is pulled, and how long that waits at most: until the container answers, the
+// line is for what it waits for.
+const (
+	quietTime = 40 * time.Millisecond
+	quietMost = 500 * time.Millisecond
+)
 
 // probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
 // a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
@@ -80,6 +91,9 @@ func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work s
 	}
 	ranges := p.Ranges()
 	fetch := func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte) error {
+		c.asking.Add(1)
+		defer c.asking.Add(-1)
+		defer func() { c.wanted.Store(time.Now().UnixNano()) }()
 		return ranges.Read(ctx, d, off, part, unchecked)
 	}
 	var err error
@@ -106,6 +120,7 @@ func (c *arriving) begin() {
 	}
 	c.pulled = make(chan error, 1)
 	go func() {
+		c.quiet(time.Now())
 		err := c.puller.Finish(c.ctx)
 		if err != nil {
 			c.server.Fail(err)
@@ -113,6 +128,22 @@ func (c *arriving) begin() {
 		c.pulled <- err
 		close(c.pulled)
 	}()
+}
+
+// quiet waits until nobody asks for parts any more, or for as long as is good.
+func (c *arriving) quiet(began time.Time) {
+	tick := time.NewTicker(quietTime / 8)
+	defer tick.Stop()
+	for c.ctx.Err() == nil && time.Since(began) < quietMost {
+		last := time.Unix(0, c.wanted.Load())
+		if last.Before(began) {
+			last = began
+		}
+		if c.asking.Load() == 0 && time.Since(last) >= quietTime {
+			return
+		}
+		<-tick.C
+	}
 }
 
 // await waits until all is in the store, and nobody needs this process any more.

@@ -22,6 +22,10 @@ import (
 // channelDescriptor is the daemon's end of the channel.
 const channelDescriptor = 3
 
+// calm is how long nobody may have waited for a page before the rest is filled in: a process that goes on asks for what it needs in
+// quick succession, some milliseconds each, and answers when it has that.
+const calm = 10 * time.Millisecond
+
 // firstChild is above the numbers of all tasks.
 const firstChild = 1 << 24
 
@@ -89,7 +93,7 @@ func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
 			}
 		}()
 	}
-	f.Rate = m.Order.Rate
+	f.Rate, f.Calm = m.Order.Rate, calm
 	f.Hold = func(uffd int) (int, error) {
 		id := firstChild + int(children.Add(1))
 		err := c.send(message{Hold: id}, uffd)
