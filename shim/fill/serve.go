@@ -86,6 +86,14 @@ func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
 	f := lazypages.NewFiller(from)
 	if coming != nil {
 		f.There, f.Urgent = from.there, urgent
+		ended, err := coming.fetchAhead(from, f.Arrived)
+		if err != nil {
+			return nil, Result{}, err
+		}
+		defer func() {
+			cancel(nil) // of what is still being read
+			ended()
+		}()
 		go coming.source.Follow(ctx, f.Arrived)
 		go func() {
 			if err := coming.await(ctx); err != nil {
@@ -107,7 +115,7 @@ func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
 		return nil, Result{}, err
 	}
 	go func() {
-		if err := take(c, f, &restored); err != nil {
+		if err := take(c, f, from, &restored); err != nil {
 			cancel(err)
 		}
 	}()
@@ -154,7 +162,7 @@ func open(ctx context.Context, o Order) (_ *image.Pages, coming *coming, err err
 
 // take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are
 // filled as if it lived.
-func take(c *channel, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) error {
+func take(c *channel, f *lazypages.Filler, from *source, restored *atomic.Pointer[time.Time]) error {
 	for tasks := 0; ; {
 		m, fd, err := c.receive()
 		switch {
@@ -166,6 +174,7 @@ func take(c *channel, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) 
 		case err == nil && m.Restored, errors.Is(err, io.EOF) && tasks > 0:
 			now := time.Now()
 			restored.Store(&now)
+			from.ahead.stop()
 			f.Restored()
 			err = nil
 		case errors.Is(err, io.EOF):
