@@ -79,6 +79,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	probing, stop := context.WithCancel(ctx)
 	defer stop()
 	whyPullFirst := probe(probing, pulling, f)
+	if pulling != nil && ready == nil {
+		from = pulling
+	}
 	p, err := a.consider(ctx, client, s, desc, from, ref, f, pulling, work.Dir, here)
 	if err != nil {
 		return err
@@ -86,6 +89,14 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	eager, err := a.eager(p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
+	}
+	if pulling != nil {
+		if err := pulling.Settle(ctx); err != nil {
+			return err
+		}
+		if ready == nil {
+			p.from = s
+		}
 	}
 	var coming *arriving
 	var pullFirst string

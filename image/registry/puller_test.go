@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,6 +43,14 @@ func TestPuller(t *testing.T) {
 				}
 			}
 		}
+		for _, d := range small {
+			if data, err := store.ReadAll(t.Context(), p, d, 1<<20); err != nil || int64(len(data)) != d.Size {
+				t.Errorf("%s: %d bytes, %v", d.MediaType, len(data), err)
+			}
+		}
+		if err := p.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		wantThere(t, s, true, small...)
 		wantThere(t, s, false, segments...)
 		if snapshot, err := image.Open(t.Context(), s, p.Descriptor()); err != nil || len(snapshot.Segments()) != 3 {
@@ -69,6 +78,26 @@ func TestPuller(t *testing.T) {
 		}
 		if err := storetest.Check(t.Context(), s); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// Abandoning a snapshot whose small parts are on their way into the store leaves nothing of them there, nor beside it.
+func TestPullerAbandonsAtOnce(t *testing.T) {
+	f := newFake(t)
+	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	for range 20 {
+		s := storetest.Open(t)
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Abandon(); err != nil {
+			t.Fatal(err)
+		}
+		left, err := filepath.Glob(filepath.Join(s.Root(), "partial", "*"))
+		if n := storetest.Count(t, s); n != 0 || len(left) != 0 || err != nil {
+			t.Fatalf("%d blobs and %v are left, %v", n, left, err)
 		}
 	}
 }
