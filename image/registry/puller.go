@@ -26,7 +26,7 @@ type Puller struct {
 	small    []ocispec.Descriptor
 	segments []ocispec.Descriptor
 	sum      *meter
-	early    early
+	early    *early
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -40,7 +40,7 @@ func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
-	p := &Puller{dst: dst, ref: ref, repo: r, o: o}
+	p := &Puller{dst: dst, ref: ref, repo: r, o: o, early: newEarly(ctx)}
 	if err := p.begin(ctx); err != nil {
 		defer p.Close()
 		return nil, p.failed(ctx, err)
@@ -74,7 +74,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		return err
 	}
 	p.sum.add(desc.Size)
-	p.early.settle(ctx, p.dst, desc, data)
+	p.early.settle(p.dst, desc, data)
 	desc.ArtifactType = m.ArtifactType
 	p.desc = desc
 	return nil
@@ -179,8 +179,8 @@ func (p *Puller) download(ctx context.Context, d ocispec.Descriptor, t *tracker)
 
 func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
 	part, err := p.repo.verified(ctx, p.dst, d, t)
-	if part != nil {
-		p.early.add(d, part)
+	if err != nil || part == nil {
+		return err
 	}
-	return err
+	return p.early.add(d, part)
 }

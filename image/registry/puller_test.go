@@ -102,6 +102,36 @@ func TestPullerAbandonsAtOnce(t *testing.T) {
 	}
 }
 
+// Two may fetch a snapshot at once: who comes later waits for the small parts only.
+func TestPullerTwice(t *testing.T) {
+	f := newFake(t)
+	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	s := storetest.Open(t)
+	for range 2 {
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+	}
+	pullers := make(chan error, 8)
+	other := storetest.Open(t)
+	for range cap(pullers) {
+		go func() {
+			p, err := NewPuller(t.Context(), other, f.ref("p:1"), fast())
+			if err == nil {
+				t.Cleanup(p.Close) // all of them have what they want while the others have it still
+			}
+			pullers <- err
+		}()
+	}
+	for range cap(pullers) {
+		if err := <-pullers; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Abandoning a snapshot of which another name is in the store takes nothing from that.
 func TestPullerAbandonsWhatIsNew(t *testing.T) {
 	f := newFake(t)

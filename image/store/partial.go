@@ -143,8 +143,8 @@ func (p *Partial) Place(ctx context.Context) error {
 	return p.Drop() // still there where another process was first
 }
 
-// Content reads what is there, also when it has become a blob of the store.
-func (p *Partial) Content() (io.ReadCloser, error) {
+// Content opens what is there. It can be read also when it has become a blob of the store, and after Close.
+func (p *Partial) Content() (*os.File, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", p.f.Fd())) // by its name it may be in either place
 	if err != nil {
 		return nil, fmt.Errorf("open blob %s: %w", p.d.Digest, mapError(p.s.root, err))
