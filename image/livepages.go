@@ -3,7 +3,6 @@ package image
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"io"
 	"slices"
@@ -264,28 +263,4 @@ func (r *PagesReader) frame(i int32) ([]byte, error) {
 		return r.dec.Decode(f, stored)
 	}
 	return raw, err
-}
-
-// Forked is how much memory of the snapshot, in bytes, another of its processes has at the same address, as far as whole frames tell.
-// Most of it was shared since a fork, and is again when CRIU restores it, but is each process's own when it is restored lazily.
-func (s *Snapshot) Forked(ctx context.Context, src Fetcher) (int64, error) {
-	x, err := s.ReadIndex(ctx, src)
-	if err != nil {
-		return 0, err
-	}
-	type content struct {
-		addr   uint64
-		digest [sha256.Size]byte
-	}
-	var n int64
-	seen := make(map[content]struct{}, len(x.Frames))
-	for i := range x.Frames {
-		f := &x.Frames[i]
-		c := content{f.Runs[0].Addr, f.Digest}
-		if _, twice := seen[c]; twice {
-			n += f.Raw
-		}
-		seen[c] = struct{}{}
-	}
-	return n, nil
 }

@@ -35,35 +35,59 @@ type UnpackOptions struct {
 // A dir that is not empty gives a [*NotEmptyError], damage a [*DamagedError] or an error of a package below of kind DataLoss,
 // a full disk a [*FullError]; errors of src are passed on.
 func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
-	return s.unpack(ctx, src, dir, o, (*unpacker).run)
-}
-
-// UnpackImages is Unpack without pages files. It reads no segments: src may still lack them.
-func (s *Snapshot) UnpackImages(ctx context.Context, src Fetcher, dir string) error {
-	return s.unpack(ctx, src, dir, UnpackOptions{}, (*unpacker).images)
-}
-
-func (s *Snapshot) unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions, run func(*unpacker, context.Context) error) error {
-	x, err := s.ReadIndex(ctx, src)
+	images, err := s.UnpackImages(ctx, src, dir)
 	if err != nil {
 		return err
 	}
+	return images.Memory(ctx, src, o)
+}
+
+// Unpacked are CRIU's images in a directory, which may lack the pages files still.
+type Unpacked struct {
+	s    *Snapshot
+	x    *index.Index
+	dir  string
+	maps []*pages.Pagemap
+	undo func() error
+}
+
+// UnpackImages is Unpack without pages files, which [Unpacked.Memory] adds. It reads no segments: src may still lack them.
+func (s *Snapshot) UnpackImages(ctx context.Context, src Fetcher, dir string) (*Unpacked, error) {
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return nil, err
+	}
 	undo, err := makeEmpty(dir)
 	if err != nil {
-		return full(err)
+		return nil, full(err)
 	}
-	u := unpacker{s: s, src: src, dir: dir, x: x, o: o, total: x.RawBytes()}
-	err = run(&u, ctx)
+	i := &Unpacked{s: s, x: x, dir: dir, undo: undo}
+	u := unpacker{s: s, src: src, dir: dir, x: x}
+	if err := i.ended(ctx, u.images(ctx)); err != nil {
+		return nil, err
+	}
+	i.maps = u.maps
+	return i, nil
+}
+
+// Memory adds the pages files. If it fails, nothing is left of the images either.
+func (i *Unpacked) Memory(ctx context.Context, src Fetcher, o UnpackOptions) error {
+	u := unpacker{s: i.s, src: src, dir: i.dir, x: i.x, maps: i.maps, o: o, total: i.x.RawBytes()}
+	return i.ended(ctx, u.memory(ctx))
+}
+
+// ended empties the directory where an error, or the end of ctx, means that it is not wanted any more.
+func (i *Unpacked) ended(ctx context.Context, err error) error {
 	if err == nil {
-		err = ctx.Err() // cancelled while the last frames were written: the directory is not taken for wanted
+		err = ctx.Err() // cancelled while the last was written: the directory is not taken for wanted
 	}
-	if err != nil {
-		if undoErr := undo(); undoErr != nil {
-			err = errors.Join(err, undoErr)
-		}
-		return full(err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if undoErr := i.undo(); undoErr != nil {
+		err = errors.Join(err, undoErr)
+	}
+	return full(err)
 }
 
 // makeEmpty makes sure of an empty directory, and gives what empties or removes it again.
@@ -104,10 +128,7 @@ type unpacker struct {
 	total int64 // bytes of memory that are stored
 }
 
-func (u *unpacker) run(ctx context.Context) error {
-	if err := u.images(ctx); err != nil {
-		return err
-	}
+func (u *unpacker) memory(ctx context.Context) error {
 	for _, f := range u.x.Files {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -1,12 +1,16 @@
 package integration
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // TestCLIFit has snapshots that do not fit the host: restore and "inspect --check" name the rule, and nothing is changed.
@@ -71,4 +75,38 @@ func TestCLIFitForced(t *testing.T) {
 		}
 	}
 	goneOn(t, f.before, await(t, b, id))
+}
+
+// TestCLIFitNetworkLock has a snapshot whose network CRIU has locked with nftables, and a CRIU that says that it cannot, and then
+// that it can.
+func TestCLIFitNetworkLock(t *testing.T) {
+	dir, err := os.MkdirTemp(shared.lab.Dir, "nftables")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	program, gone := filepath.Join(dir, "criu"), filepath.Join(dir, "gone")
+	script := fmt.Sprintf("#!/bin/sh\ncase \"$*\" in *network_lock_nftables*) test ! -e %s || exit 1;; esac\nexec %s \"$@\"\n", gone, shared.lab.CRIU())
+	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "nftables", lab.HostOptions{CryoConfig: fmt.Sprintf("criu = %q\n[dump]\nnetwork-lock = \"nftables\"\n", program)})
+	id, ref := name(t), "cryo.test/nftables:1"
+	start(t, h, id, nil, "workload", "count")
+	before := await(t, h, id)
+	must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
+	remove(t.Context(), h, id)
+	if err := os.WriteFile(gone, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, h, codeMisfit, "\n  network-lock: ", "restore", ref, "--name", id)
+	if err := os.Remove(gone); err != nil {
+		t.Fatal(err)
+	}
+	must(t, h.Cryo(t.Context(), "restore", ref, "--name", id))
+	goneOn(t, before, await(t, h, id))
 }

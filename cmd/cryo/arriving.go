@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -22,20 +24,54 @@ type arriving struct {
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
+	wanted atomic.Int64    // when a part was asked for last, nanoseconds since 1970
+	asking atomic.Int64    // parts that are on their way
 }
 
-// whyPullFirst says why a container does not run while its memory is pulled; empty: it does.
-func whyPullFirst(ctx context.Context, p *registry.Puller, f restoreFlags, eager string) (string, error) {
+// How long nobody may have asked for a part before the rest is pulled, and how long that waits at most: until the container answers, the
+// line is for what it waits for.
+const (
+	quietTime = 40 * time.Millisecond
+	quietMost = 500 * time.Millisecond
+)
+
+// probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
+// a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
+func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string) (string, error)) {
+	type answer struct {
+		why string
+		err error
+	}
+	answers := make(chan answer, 1)
+	if p != nil {
+		go func() {
+			why, err := tryParts(ctx, p, f)
+			answers <- answer{why, err}
+		}()
+	}
+	return func(eager string) (string, error) {
+		a := <-answers
+		if a.err == nil && a.why != allHere && !f.pullFirst && eager != "" {
+			return eager, nil
+		}
+		return a.why, a.err
+	}
+}
+
+// allHere is the reason where nothing is missing.
+const allHere = "all memory is here"
+
+func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (string, error) {
 	missing, err := p.Missing(ctx)
 	switch {
 	case err != nil:
 		return "", err
 	case len(missing) == 0:
-		return "all memory is here", nil
+		return allHere, nil
 	case f.pullFirst:
 		return "--pull-first", nil
-	case eager != "":
-		return eager, nil
+	case f.eager:
+		return "--eager", nil
 	}
 	one := make([]byte, 1)
 	if err := p.Ranges().Read(ctx, missing[0], 0, one, unchecked); err != nil {
@@ -55,6 +91,9 @@ func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work s
 	}
 	ranges := p.Ranges()
 	fetch := func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte) error {
+		c.asking.Add(1)
+		defer c.asking.Add(-1)
+		defer func() { c.wanted.Store(time.Now().UnixNano()) }()
 		return ranges.Read(ctx, d, off, part, unchecked)
 	}
 	var err error
@@ -81,6 +120,7 @@ func (c *arriving) begin() {
 	}
 	c.pulled = make(chan error, 1)
 	go func() {
+		c.quiet(time.Now())
 		err := c.puller.Finish(c.ctx)
 		if err != nil {
 			c.server.Fail(err)
@@ -88,6 +128,22 @@ func (c *arriving) begin() {
 		c.pulled <- err
 		close(c.pulled)
 	}()
+}
+
+// quiet waits until nobody asks for parts any more, or for as long as is good.
+func (c *arriving) quiet(began time.Time) {
+	tick := time.NewTicker(quietTime / 8)
+	defer tick.Stop()
+	for c.ctx.Err() == nil && time.Since(began) < quietMost {
+		last := time.Unix(0, c.wanted.Load())
+		if last.Before(began) {
+			last = began
+		}
+		if c.asking.Load() == 0 && time.Since(last) >= quietTime {
+			return
+		}
+		<-tick.C
+	}
 }
 
 // await waits until all is in the store, and nobody needs this process any more.

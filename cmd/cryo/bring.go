@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
@@ -54,6 +55,8 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			return err // before anything is fetched
 		}
 	}
+	here := a.look(ctx)
+	defer here.end()
 	var pulled registry.Counts
 	options.Counts = &pulled
 	a.progress.waitsFor("pull", func() string { return "the registry" })
@@ -73,20 +76,34 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if pulling != nil {
 		defer pulling.Close()
 	}
-	p, err := a.consider(ctx, client, s, desc, from, ref, f, pulling, work.Dir)
+	probing, stop := context.WithCancel(ctx)
+	defer stop()
+	whyPullFirst := probe(probing, pulling, f)
+	if pulling != nil && ready == nil {
+		from = pulling
+	}
+	p, err := a.consider(ctx, client, s, desc, from, ref, f, pulling, work.Dir, here)
 	if err != nil {
 		return err
 	}
-	eager, err := a.eager(ctx, p, f)
+	eager, err := a.eager(p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
+	}
+	if pulling != nil {
+		if err := pulling.Settle(ctx); err != nil {
+			return err
+		}
+		if ready == nil {
+			p.from = s
+		}
 	}
 	var coming *arriving
 	var pullFirst string
 	if pulling != nil {
 		if ready != nil {
 			pullFirst = "it is prewarmed"
-		} else if pullFirst, err = whyPullFirst(ctx, pulling, f, eager); err != nil {
+		} else if pullFirst, err = whyPullFirst(eager); err != nil {
 			return err
 		}
 		if pullFirst != "" {
@@ -145,28 +162,18 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	ctx = leases.WithLease(ctx, id)
 	// Last of all, whatever happens: without the lease, containerd may collect what nothing refers to.
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
-	img, err := baseImage(ctx, client, p, o, &u)
-	if err != nil {
-		return nil, nil, ran, err
-	}
-	images := filepath.Join(work, "images")
-	if err := p.snapshot.Unpack(ctx, p.from, images, image.UnpackOptions{Progress: a.report(), Lazy: lazy}); err != nil {
-		return nil, nil, ran, full(s.Root(), err)
-	}
-	if err := p.checkImages(images); err != nil {
-		return nil, nil, ran, err
-	}
-	if err := giveImages(images, p.spec); err != nil {
-		return nil, nil, ran, err
-	}
-	if p.etc != "" {
-		u.add("remove "+p.etc, func(context.Context) error { return os.RemoveAll(p.etc) })
-		if err := writeEtcFiles(p.etc, p.spec.Hostname); err != nil {
-			return nil, nil, ran, full(s.Root(), err)
+	var img containerd.Image
+	var container containerd.Container
+	group, both := errgroup.WithContext(ctx)
+	group.Go(func() error { return p.unpackMemory(both, s, image.UnpackOptions{Progress: a.report(), Lazy: lazy}) })
+	group.Go(func() (err error) {
+		if img, err = baseImage(both, client, p, o, &u); err != nil {
+			return err
 		}
-	}
-	container, err := a.create(ctx, client, p, img, work, coming != nil, &u)
-	if err != nil {
+		container, err = a.create(both, client, s, p, img, work, coming != nil, &u)
+		return err
+	})
+	if err := group.Wait(); err != nil {
 		return nil, nil, ran, err
 	}
 	criuWork := filepath.Join(work, "criu")
@@ -174,11 +181,11 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
 	if lazy {
-		if err := (fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: images, Arrival: coming.where()}).Write(criuWork); err != nil {
+		if err := (fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}).Write(criuWork); err != nil {
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
-	task, err := a.start(ctx, client, container, p, f, images, criuWork, &u)
+	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
 	if err != nil {
 		return nil, nil, ran, coming.because(err)
 	}
@@ -208,8 +215,14 @@ func full(dir string, err error) error {
 	return err
 }
 
-// create makes the container: rootfs of the base image, the snapshot's difference applied, and the specification.
-func (a *app) create(ctx context.Context, client *containerd.Client, p *plan, img containerd.Image, work string, arrives bool, u *undo) (containerd.Container, error) {
+// create makes the container, and files for it: rootfs of the base image, the snapshot's difference applied, and the specification.
+func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, work string, arrives bool, u *undo) (containerd.Container, error) {
+	if p.etc != "" {
+		u.add("remove "+p.etc, func(context.Context) error { return os.RemoveAll(p.etc) })
+		if err := writeEtcFiles(p.etc, p.spec.Hostname); err != nil {
+			return nil, full(s.Root(), err)
+		}
+	}
 	sn := client.SnapshotService(p.snapshotter)
 	key := p.name
 	if _, err := sn.Stat(ctx, key); err == nil {

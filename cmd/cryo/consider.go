@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"os"
 	"path/filepath"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -16,9 +14,10 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 )
 
-// consider plans a restore. Of a snapshot that is being pulled, all is compared that can be compared without its segments, which are
-// not here yet. pulling is nil for a snapshot that is here; from has its blobs then, or all but the segments.
-func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref string, f restoreFlags, pulling *registry.Puller, work string) (p *plan, err error) {
+// consider plans a restore, and unpacks CRIU's images meanwhile, to compare them with the plan. Of a snapshot that is being pulled, all is
+// compared that can be compared without its segments, which are not here yet. pulling is nil for a snapshot that is here; from has
+// its blobs then, or all but the segments.
+func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref string, f restoreFlags, pulling *registry.Puller, work string, here *looking) (p *plan, err error) {
 	// What was fetched of a snapshot that is refused goes again.
 	refuse := func(err error) (*plan, error) {
 		if pulling != nil {
@@ -30,30 +29,32 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 	if err != nil {
 		return refuse(err)
 	}
-	if p, err = a.plan(ctx, client, snapshot, ref, f); err != nil {
-		return refuse(err)
+	images := filepath.Join(work, "images")
+	unpacking, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var unpacked *image.Unpacked
+	failed := make(chan error, 1)
+	go func() {
+		var err error
+		unpacked, err = snapshot.UnpackImages(unpacking, from, images)
+		failed <- err
+	}()
+	p, planErr := a.plan(ctx, client, snapshot, ref, f, here)
+	if planErr != nil {
+		cancel()
 	}
-	p.from = from
-	if pulling == nil {
-		return p, nil
+	err = <-failed
+	if planErr != nil {
+		return refuse(planErr) // it says more
 	}
-	if err := p.tryImages(ctx, s, filepath.Join(work, "tried")); err != nil {
-		return refuse(&failedError{op: "restore", name: p.name, err: err})
+	p.from, p.images, p.unpacked = from, images, unpacked
+	if err == nil {
+		err = p.checkImages(images)
+	}
+	if err != nil {
+		return refuse(&failedError{op: "restore", name: p.name, err: full(s.Root(), err)})
 	}
 	return p, nil
-}
-
-// tryImages checks CRIU's images in a directory that is gone afterwards.
-func (p *plan) tryImages(ctx context.Context, s *store.Store, dir string) (err error) {
-	defer func() {
-		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
-			err = fmt.Errorf("clear a working directory: %w", rerr)
-		}
-	}()
-	if err := p.snapshot.UnpackImages(ctx, s, dir); err != nil {
-		return full(s.Root(), err)
-	}
-	return p.checkImages(dir)
 }
 
 // checkImages compares CRIU's images with what the snapshot says of itself, and with what it was granted.
@@ -62,4 +63,12 @@ func (p *plan) checkImages(dir string) error {
 		return err
 	}
 	return trust.Images(dir, p.spec, p.policy, exists)
+}
+
+// unpackMemory adds the memory that CRIU reads to its images.
+func (p *plan) unpackMemory(ctx context.Context, s *store.Store, o image.UnpackOptions) error {
+	if err := p.unpacked.Memory(ctx, p.from, o); err != nil {
+		return full(s.Root(), err)
+	}
+	return giveImages(p.images, p.spec)
 }

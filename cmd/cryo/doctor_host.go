@@ -29,7 +29,7 @@ func checkConfig(_ context.Context, p *patient) []examined {
 }
 
 func checkKernel(ctx context.Context, p *patient) []examined {
-	facts, err := host.Collect(ctx, host.Options{Root: p.root, CRIU: p.criu})
+	facts, _, err := host.Collect(ctx, host.Options{Root: p.root, CRIU: p.criu})
 	if err != nil {
 		return found("kernel", trouble, "mount /proc", "%v", err)
 	}

@@ -132,7 +132,7 @@ func kernelRelease(root string) string {
 func criuCheck(ctx context.Context, path string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, append([]string{"check"}, args...)...).CombinedOutput()
+	out, err := host.Command(ctx, path, append([]string{"check"}, args...)...).CombinedOutput()
 	text := strings.TrimSpace(string(out))
 	if err != nil && text == "" {
 		text = err.Error()

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"slices"
 
@@ -14,7 +13,7 @@ import (
 const forkedLimit = 64 << 20
 
 // eager says why a container's memory is not filled in while it runs; empty: it is.
-func (a *app) eager(ctx context.Context, p *plan, f restoreFlags) (string, error) {
+func (a *app) eager(p *plan, f restoreFlags) (string, error) {
 	if f.eager {
 		return "--eager", nil
 	}
@@ -34,9 +33,8 @@ func (a *app) eager(ctx context.Context, p *plan, f restoreFlags) (string, error
 	if l := p.spec.Linux; l != nil && slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) {
 		return "it has a user namespace, in which the kernel gives nobody a userfaultfd for running processes", nil
 	}
-	forked, err := p.snapshot.Forked(ctx, p.from)
-	if err == nil && forked > forkedLimit {
+	if forked := p.unpacked.Forked(); forked > forkedLimit {
 		return fmt.Sprintf("its processes share %s since they were forked, of which each would have a copy", size(forked)), nil
 	}
-	return "", err
+	return "", nil
 }

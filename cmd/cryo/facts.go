@@ -2,14 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/host"
 )
@@ -34,28 +36,24 @@ func (a *app) facts(ctx context.Context, features []string) (host.Facts, error) 
 	if !criu.AtLeast(version, criu.Minimum) {
 		return host.Facts{}, &criu.MissingError{Path: path, Version: version}
 	}
-	return host.Collect(ctx, host.Options{CRIU: path, Features: features})
+	facts, _, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
+	return facts, err
 }
 
-// target is this host as the rules of fit see it. A missing CRIU is for them to find.
-func (a *app) target(ctx context.Context, features []string) (fit.Target, error) {
-	c, err := a.config()
-	if err != nil {
-		return fit.Target{}, err
+// recordLock puts into a snapshot's config what a host must have to lock the container's network as CRIU did for the dump in images.
+func recordLock(c *image.Config, images string) error {
+	var spec specs.Spec
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
+		return fmt.Errorf("read the runtime specification: %w", err)
 	}
-	path, err := c.FindCRIU()
-	if missing := (*criu.MissingError)(nil); errors.As(err, &missing) {
-		path = missing.Path
+	if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace }) {
+		return nil // CRIU leaves the host's network alone
 	}
-	facts, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
-	if err != nil {
-		return fit.Target{}, err
+	lock, err := pages.ReadNetworkLock(images)
+	if err == nil && lock == pages.LockNFTables {
+		c.Host.Features = append(c.Host.Features, fit.NFTablesLock)
 	}
-	t := fit.Target{Host: image.Host(facts), PathExists: exists}
-	if runc, err := host.RuncVersion(ctx, ""); err == nil {
-		t.Seccomp = runc.Seccomp
-	}
-	return t, nil
+	return err
 }
 
 func exists(path string) bool {

@@ -85,7 +85,9 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	i := describe(ref, snapshot, trust.Policy{Mounts: provided})
 	var misfit error
 	if check {
-		target, err := a.target(ctx, config.Host.Features)
+		here := a.look(ctx)
+		defer here.end()
+		target, err := here.target(ctx, config.Host.Features)
 		if err != nil {
 			return err
 		}

@@ -20,7 +20,9 @@ import (
 type plan struct {
 	snapshot    *image.Snapshot
 	from        image.Fetcher // has its blobs
-	ref         string        // in the store
+	images      string        // directory of CRIU's images, which lack memory at first
+	unpacked    *image.Unpacked
+	ref         string // in the store
 	name        string
 	spec        *specs.Spec
 	policy      trust.Policy // by which spec was confined
@@ -32,7 +34,7 @@ type plan struct {
 }
 
 // plan decides how a snapshot is restored, or why not.
-func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *image.Snapshot, ref string, f restoreFlags) (*plan, error) {
+func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *image.Snapshot, ref string, f restoreFlags, here *looking) (*plan, error) {
 	c := snapshot.Config
 	p := &plan{snapshot: snapshot, ref: ref, name: f.name, runtime: f.runtime, warnings: []string{}}
 	if p.name == "" {
@@ -72,7 +74,7 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 	if p.gpus, err = a.planGPUs(ctx, c.GPU, &spec, f.gpu); err != nil {
 		return nil, err
 	}
-	if err := a.fits(ctx, p, f.force); err != nil {
+	if err := p.fits(ctx, here, f.force); err != nil {
 		return nil, err
 	}
 	p.policy = policy
@@ -98,8 +100,8 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 }
 
 // fits compares the snapshot, with the mounts it is to have, with this host.
-func (a *app) fits(ctx context.Context, p *plan, force []string) error {
-	target, err := a.target(ctx, p.snapshot.Config.Host.Features)
+func (p *plan) fits(ctx context.Context, here *looking, force []string) error {
+	target, err := here.target(ctx, p.snapshot.Config.Host.Features)
 	if err != nil {
 		return err
 	}

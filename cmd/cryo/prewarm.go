@@ -127,6 +127,9 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	}
 	if pulling != nil {
 		defer pulling.Close()
+		if err := pulling.Settle(ctx); err != nil {
+			return err
+		}
 	}
 	r := prewarmResult{Removed: []warmed{}}
 	if err := a.makeReady(ctx, s, ref, desc, pulling, f, options, !known, &r); err != nil {

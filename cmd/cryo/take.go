@@ -204,6 +204,9 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, err
 	}
 	a.progress.over("dump")
+	if err := recordLock(&sub.config, images); err != nil {
+		return desc, result, err
+	}
 	if err := a.recordGPUs(&sub.config, images, dumped); err != nil {
 		return desc, result, err
 	}

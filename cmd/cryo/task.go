@@ -20,14 +20,14 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 }
 
 // start makes the task out of CRIU's images and lets it run.
-func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, images, criuWork string, u *undo) (containerd.Task, error) {
+func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, criuWork string, u *undo) (containerd.Task, error) {
 	id := container.ID()
 	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
 	// A restore cannot be broken off halfway: it is let end, and undone if nobody wants it any more.
 	calling := context.WithoutCancel(ctx)
 	task, err := container.NewTask(calling, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
 		o := runtimeOptions(p.spec)
-		o.CriuImagePath, o.CriuWorkPath = images, criuWork
+		o.CriuImagePath, o.CriuWorkPath = p.images, criuWork
 		info.Options = o
 		return nil
 	})

@@ -59,12 +59,16 @@ func TestCheck(t *testing.T) {
 		"kernel older":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.Kernel = "6.1.0-9-amd64" }, []string{"kernel-version"}},
 		"kernel newer":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.Kernel = "7.0-rc1" }, nil},
 		"kernel feature gone":    {func(c *image.Config, _ *specs.Spec, _ *Target) { c.Host.Features = []string{"timens"} }, []string{"kernel-features"}},
-		"runc gone":              {func(_ *image.Config, _ *specs.Spec, t *Target) { t.Runc = "" }, []string{"runc-missing"}},
-		"lsm gone":               {func(c *image.Config, _ *specs.Spec, _ *Target) { c.Host.LSM = "apparmor" }, []string{"lsm"}},
-		"lsm new":                {func(_ *image.Config, _ *specs.Spec, t *Target) { t.LSM = "apparmor" }, nil},
-		"apparmor label":         {func(_ *image.Config, s *specs.Spec, _ *Target) { s.Process.ApparmorProfile = "p" }, []string{"lsm-label"}},
-		"apparmor unconfined":    {func(_ *image.Config, s *specs.Spec, _ *Target) { s.Process.ApparmorProfile = "unconfined" }, nil},
-		"selinux label":          {func(_ *image.Config, s *specs.Spec, _ *Target) { s.Process.SelinuxLabel = "l" }, []string{"lsm-label"}},
+		"nftables gone":          {func(c *image.Config, _ *specs.Spec, _ *Target) { c.Host.Features = []string{NFTablesLock} }, []string{"network-lock"}},
+		"nftables there": {func(c *image.Config, _ *specs.Spec, t *Target) {
+			c.Host.Features, t.Features = []string{NFTablesLock}, []string{NFTablesLock}
+		}, nil},
+		"runc gone":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.Runc = "" }, []string{"runc-missing"}},
+		"lsm gone":            {func(c *image.Config, _ *specs.Spec, _ *Target) { c.Host.LSM = "apparmor" }, []string{"lsm"}},
+		"lsm new":             {func(_ *image.Config, _ *specs.Spec, t *Target) { t.LSM = "apparmor" }, nil},
+		"apparmor label":      {func(_ *image.Config, s *specs.Spec, _ *Target) { s.Process.ApparmorProfile = "p" }, []string{"lsm-label"}},
+		"apparmor unconfined": {func(_ *image.Config, s *specs.Spec, _ *Target) { s.Process.ApparmorProfile = "unconfined" }, nil},
+		"selinux label":       {func(_ *image.Config, s *specs.Spec, _ *Target) { s.Process.SelinuxLabel = "l" }, []string{"lsm-label"}},
 		"mounts": {func(_ *image.Config, s *specs.Spec, _ *Target) {
 			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/a", Type: "bind", Source: "/gone"}, specs.Mount{Destination: "/b", Options: []string{"rbind"}, Source: "/gone"},
 				specs.Mount{Destination: "/c", Type: "bind", Source: "/there"}, specs.Mount{Destination: "/d", Type: "bind", Source: "there"})

@@ -22,6 +22,7 @@ func Rules() []Rule {
 		{"criu-version", true, "older CRIU does not know what newer CRIU writes", criuVersion},
 		{"cgroup-version", true, "CRIU mounts and fills the hierarchies that the snapshot names; the other version has none of them", cgroupVersion},
 		{"kernel-features", true, "CRIU cannot restore what the kernel does not have", kernelFeatures},
+		{"network-lock", true, "CRIU keeps the network of a restored container still by the means by which it did so for the dump", networkLock},
 		{"kernel-version", false, "processes may have found system calls that this kernel does not have", kernelVersion},
 		{"lsm", false, "processes run without the confinement they had", securityModule},
 		{"lsm-label", true, "processes were confined by a label that this host cannot apply", securityLabel},

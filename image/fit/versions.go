@@ -40,7 +40,7 @@ func kernelFeatures(s subject, t Target) []mismatch {
 	}
 	var missing []string
 	for _, f := range s.Host.Features {
-		if !slices.Contains(t.Features, f) {
+		if f != NFTablesLock && !slices.Contains(t.Features, f) {
 			missing = append(missing, f)
 		}
 	}
@@ -48,6 +48,18 @@ func kernelFeatures(s subject, t Target) []mismatch {
 		return nil
 	}
 	return one("the kernel lacks "+strings.Join(missing, ", ")+" (names of criu check --feature)", "use a newer kernel, or one configured for CRIU")
+}
+
+// NFTablesLock is CRIU's name of what a host must have to restore a container whose network was locked with nftables.
+const NFTablesLock = "network_lock_nftables"
+
+// networkLock: CRIU takes the means out of the images, whatever it is told. Source: CRIU criu/image.c, check_img_inventory.
+func networkLock(s subject, t Target) []mismatch {
+	if t.CRIU == "" || !slices.Contains(s.Host.Features, NFTablesLock) || slices.Contains(t.Features, NFTablesLock) {
+		return nil
+	}
+	return one("the snapshot's network was locked with nftables, which this host's kernel or CRIU does not have",
+		"modprobe nf_tables, or install a CRIU with nftables (criu check --feature "+NFTablesLock+" tells); or take the snapshot again with network-lock = \"iptables\" under [dump] in the configuration")
 }
 
 func runcMissing(_ subject, t Target) []mismatch {

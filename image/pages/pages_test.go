@@ -179,15 +179,15 @@ func TestReadDir(t *testing.T) {
 
 func TestProcesses(t *testing.T) {
 	dir := t.TempDir()
-	process := func(pid, threads uint32) *pstree.PstreeEntry {
-		return &pstree.PstreeEntry{Pid: &pid, Ppid: proto.Uint32(0), Pgid: &pid, Sid: &pid, Threads: make([]uint32, threads)}
+	process := func(pid uint32, threads ...uint32) *pstree.PstreeEntry {
+		return &pstree.PstreeEntry{Pid: &pid, Ppid: proto.Uint32(0), Pgid: &pid, Sid: &pid, Threads: threads}
 	}
 	core := func(comm string) []byte {
 		mtype := criucore.CoreEntry_X86_64
 		return image(t, magicCore, &criucore.CoreEntry{Mtype: &mtype, Tc: &criucore.TaskCoreEntry{Comm: &comm}})
 	}
 	for name, b := range map[string][]byte{
-		"pstree.img": image(t, magicPSTree, process(1, 3), process(20, 1), process(9, 0)),
+		"pstree.img": image(t, magicPSTree, process(1, 1, 2, 3), process(20, 20), process(9)),
 		"core-1.img": core("server"), "core-20.img": core("a\x1b[31m\nb"),
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
@@ -195,7 +195,7 @@ func TestProcesses(t *testing.T) {
 		}
 	}
 	got, err := Processes(dir)
-	if want := []Process{{1, "server", 3}, {20, "a?[31m?b", 1}, {9, "", 1}}; err != nil || !reflect.DeepEqual(got, want) {
+	if want := []Process{{1, "server", 3, []int{1, 2, 3}}, {20, "a?[31m?b", 1, []int{20}}, {9, "", 1, nil}}; err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("gives %+v, %v", got, err)
 	}
 	if got, err := Processes(t.TempDir()); got != nil || err != nil {

@@ -19,6 +19,7 @@ type Process struct {
 	PID     int    // inside its pid namespace
 	Command string // at most 15 bytes, as the kernel keeps it
 	Threads int
+	TIDs    []int // of its threads, inside its pid namespace; none where the images do not say
 }
 
 // maxProcesses is what a pid namespace can hold (PID_MAX_LIMIT).
@@ -65,7 +66,11 @@ func readTree(name string, r io.Reader) ([]Process, error) {
 		if e.GetPid() > maxProcesses || len(tree) == maxProcesses {
 			return nil, malformed(name, "pid %d or the number of processes is larger than any kernel allows", e.GetPid())
 		}
-		tree = append(tree, Process{PID: int(e.GetPid()), Threads: max(1, len(e.GetThreads()))})
+		p := Process{PID: int(e.GetPid()), Threads: max(1, len(e.GetThreads()))}
+		for _, tid := range e.GetThreads() {
+			p.TIDs = append(p.TIDs, int(tid))
+		}
+		tree = append(tree, p)
 	}
 }
 

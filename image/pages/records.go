@@ -10,11 +10,12 @@ import (
 
 // Magic numbers, from CRIU's criu/include/magic.h.
 const (
-	magicCommon  = 0x54564319 // IMG_COMMON_MAGIC, first in every image of format 1.1
-	magicPagemap = 0x56084025
-	magicPSTree  = 0x50273030
-	magicCore    = 0x55053847
-	magicMM      = 0x57492820
+	magicCommon    = 0x54564319 // IMG_COMMON_MAGIC, first in every image of format 1.1
+	magicPagemap   = 0x56084025
+	magicPSTree    = 0x50273030
+	magicCore      = 0x55053847
+	magicMM        = 0x57492820
+	magicInventory = 0x58313116
 )
 
 // maxRecord bounds one protobuf record. Pagemap entries have some 20 bytes, a core image a few KiB.
@@ -28,7 +29,7 @@ type records struct {
 }
 
 func newRecords(file string, r io.Reader, magic uint32) (*records, error) {
-	rs := &records{file: file, r: bufio.NewReaderSize(r, 64<<10)}
+	rs := newBareRecords(file, r)
 	var head [8]byte
 	if _, err := io.ReadFull(rs.r, head[:]); err != nil {
 		return nil, rs.failed("header", err)
@@ -40,6 +41,11 @@ func newRecords(file string, r io.Reader, magic uint32) (*records, error) {
 		return nil, malformed(file, "magic number %#x instead of %#x", got, magic)
 	}
 	return rs, nil
+}
+
+// newBareRecords reads what follows the magic numbers.
+func newBareRecords(file string, r io.Reader) *records {
+	return &records{file: file, r: bufio.NewReaderSize(r, 64<<10)}
 }
 
 // next gives the next record, valid until the next call, and io.EOF after the last.

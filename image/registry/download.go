@@ -18,32 +18,41 @@ import (
 const damageAttempts = 2
 
 // download brings a blob into the store, going on where an earlier attempt of any process stopped.
-func (r *repo) download(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (err error) {
+func (r *repo) download(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) error {
+	p, err := r.verified(ctx, dst, d, t)
+	if err != nil || p == nil {
+		return err
+	}
+	return errors.Join(p.Place(ctx), p.Close())
+}
+
+// verified brings a blob, which is still to be placed into the store; nil: the store has it.
+func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
 	p, err := dst.Partial(ctx, d)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if p == nil { // another process was faster
 		t.there(d.Size)
 		t.seek(d.Size)
-		return nil
+		return nil, nil
 	}
 	t.there(p.Offset())
-	defer func() {
-		if cerr := p.Close(); err == nil {
-			err = cerr
-		}
-	}()
 	for damaged := 1; ; damaged++ {
-		if err := r.fill(ctx, p, d, t); err != nil {
-			return err
+		if err = r.fill(ctx, p, d, t); err != nil {
+			break
 		}
-		err := p.Commit(ctx)
+		err = p.Verify()
 		var c *CorruptError
+		if err == nil {
+			return p, nil
+		}
 		if !errors.As(err, &c) || damaged == damageAttempts {
-			return err
+			break
 		}
 	}
+	_ = p.Close() // err says more
+	return nil, err
 }
 
 // fill fetches what is missing. Cut connections are taken up again as long as every attempt brings something.

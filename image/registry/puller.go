@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +14,8 @@ import (
 )
 
 // Puller fetches a snapshot in two steps: [NewPuller] everything but the segments, with which one can decide whether the
-// snapshot is wanted, and [Puller.Finish] the segments.
+// snapshot is wanted, and [Puller.Finish] the segments. Fetch gives the small parts at once; they are in the store after
+// [Puller.Settle], which waits for the disk.
 type Puller struct {
 	dst      *store.Store
 	ref      string // as the user wrote it
@@ -26,10 +26,11 @@ type Puller struct {
 	small    []ocispec.Descriptor
 	segments []ocispec.Descriptor
 	sum      *meter
+	early    *early
 }
 
-// NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are in the store,
-// without a name, until Close. What is there is not fetched again. The caller must call Close.
+// NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
+// store, where they have no name. What is there is not fetched again. The caller must call Close.
 func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*Puller, error) {
 	name, at, err := parse(ref, true)
 	if err != nil {
@@ -39,7 +40,7 @@ func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
-	p := &Puller{dst: dst, ref: ref, repo: r, o: o}
+	p := &Puller{dst: dst, ref: ref, repo: r, o: o, early: newEarly(ctx)}
 	if err := p.begin(ctx); err != nil {
 		defer p.Close()
 		return nil, p.failed(ctx, err)
@@ -69,13 +70,11 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		}
 	}
 	p.sum = newMeter("pull", total(blobs)+desc.Size, p.o)
-	if err := p.downloadAll(ctx, p.small); err != nil {
-		return err
-	}
-	if err := p.dst.Push(ctx, desc, bytes.NewReader(data)); err != nil {
+	if err := p.each(ctx, p.small, p.fetchEarly); err != nil {
 		return err
 	}
 	p.sum.add(desc.Size)
+	p.early.settle(p.dst, desc, data)
 	desc.ArtifactType = m.ArtifactType
 	p.desc = desc
 	return nil
@@ -103,7 +102,10 @@ func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: 
 
 // Finish fetches the segments and gives the snapshot its name in the store.
 func (p *Puller) Finish(ctx context.Context) error {
-	err := p.downloadAll(p.repo.scoped(ctx, auth.ActionPull), p.segments)
+	err := p.early.settled()
+	if err == nil {
+		err = p.each(p.repo.scoped(ctx, auth.ActionPull), p.segments, p.download)
+	}
 	if err == nil {
 		err = p.dst.Tag(ctx, p.desc, p.repo.name)
 	}
@@ -118,6 +120,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 	}
 	var full *store.DiskFullError
 	if errors.As(err, &full) {
+		err = errors.Join(err, p.early.close(true))
 		for _, d := range append(p.small, p.segments...) {
 			err = errors.Join(err, p.dst.DropPartial(d))
 		}
@@ -128,6 +131,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 
 // Close ends the work. What was fetched and has no name stays for the next attempt.
 func (p *Puller) Close() {
+	_ = p.early.close(false) // what it has is in the store, or kept for the next attempt
 	p.repo.close()
 	if p.op != nil {
 		p.op.Close()
@@ -136,15 +140,16 @@ func (p *Puller) Close() {
 
 // Abandon is Close for a snapshot that is not wanted: what was fetched of it goes.
 func (p *Puller) Abandon() error {
+	err := p.early.close(true)
 	p.repo.close()
 	if p.op == nil {
-		return nil
+		return err
 	}
-	return p.op.Abandon()
+	return errors.Join(err, p.op.Abandon())
 }
 
-// downloadAll fetches blobs, several at once.
-func (p *Puller) downloadAll(ctx context.Context, blobs []ocispec.Descriptor) error {
+// each fetches blobs that the store does not have, several at once.
+func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, fetch func(context.Context, ocispec.Descriptor, *tracker) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(p.o.concurrency())
 	for _, d := range blobs {
@@ -162,8 +167,20 @@ func (p *Puller) downloadAll(ctx context.Context, blobs []ocispec.Descriptor) er
 				t.seek(d.Size)
 				return nil
 			}
-			return p.repo.download(ctx, p.dst, d, t)
+			return fetch(ctx, d, t)
 		})
 	}
 	return group.Wait()
+}
+
+func (p *Puller) download(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+	return p.repo.download(ctx, p.dst, d, t)
+}
+
+func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+	part, err := p.repo.verified(ctx, p.dst, d, t)
+	if err != nil || part == nil {
+		return err
+	}
+	return p.early.add(d, part)
 }

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -42,6 +43,14 @@ func TestPuller(t *testing.T) {
 				}
 			}
 		}
+		for _, d := range small {
+			if data, err := store.ReadAll(t.Context(), p, d, 1<<20); err != nil || int64(len(data)) != d.Size {
+				t.Errorf("%s: %d bytes, %v", d.MediaType, len(data), err)
+			}
+		}
+		if err := p.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		wantThere(t, s, true, small...)
 		wantThere(t, s, false, segments...)
 		if snapshot, err := image.Open(t.Context(), s, p.Descriptor()); err != nil || len(snapshot.Segments()) != 3 {
@@ -68,6 +77,56 @@ func TestPuller(t *testing.T) {
 			t.Errorf("Resolve: %v, %v", got, err)
 		}
 		if err := storetest.Check(t.Context(), s); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Abandoning a snapshot whose small parts are on their way into the store leaves nothing of them there, nor beside it.
+func TestPullerAbandonsAtOnce(t *testing.T) {
+	f := newFake(t)
+	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	for range 20 {
+		s := storetest.Open(t)
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Abandon(); err != nil {
+			t.Fatal(err)
+		}
+		left, err := filepath.Glob(filepath.Join(s.Root(), "partial", "*"))
+		if n := storetest.Count(t, s); n != 0 || len(left) != 0 || err != nil {
+			t.Fatalf("%d blobs and %v are left, %v", n, left, err)
+		}
+	}
+}
+
+// Two may fetch a snapshot at once: who comes later waits for the small parts only.
+func TestPullerTwice(t *testing.T) {
+	f := newFake(t)
+	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	s := storetest.Open(t)
+	for range 2 {
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+	}
+	pullers := make(chan error, 8)
+	other := storetest.Open(t)
+	for range cap(pullers) {
+		go func() {
+			p, err := NewPuller(t.Context(), other, f.ref("p:1"), fast())
+			if err == nil {
+				t.Cleanup(p.Close) // all of them have what they want while the others have it still
+			}
+			pullers <- err
+		}()
+	}
+	for range cap(pullers) {
+		if err := <-pullers; err != nil {
 			t.Error(err)
 		}
 	}

@@ -28,7 +28,8 @@ func FuzzParseIndex(f *testing.F) {
 }
 
 func FuzzNormalize(f *testing.F) {
-	for _, s := range []string{"app", "a/b:c", "h:5000/a@sha256:" + strings.Repeat("0", 64), "sha256:" + strings.Repeat("0", 64), "", "a:b@c", "[::1]:5000/x"} {
+	for _, s := range []string{"app", "a/b:c", "h:5000/a@sha256:" + strings.Repeat("0", 64), "sha256:" + strings.Repeat("0", 64), "", "a:b@c", "[::1]:5000/x",
+		"docker.io/localhost/a:b", "docker.io/library/sha256:" + strings.Repeat("0", 64), "docker.io/library/" + strings.Repeat("0", 64)} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, ref string) {

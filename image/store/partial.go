@@ -113,9 +113,16 @@ func (p *Partial) Reset() error {
 	return nil
 }
 
-// Commit verifies what is there and makes it a blob of the store. Where it is not the blob all of it is dropped and the error
-// is a [*CorruptError].
+// Commit verifies what is there and makes it a blob of the store: [Partial.Verify] and [Partial.Place].
 func (p *Partial) Commit(ctx context.Context) error {
+	if err := p.Verify(); err != nil {
+		return err
+	}
+	return p.Place(ctx)
+}
+
+// Verify says whether the blob is there. Where it is another all of it is dropped and the error is a [*CorruptError].
+func (p *Partial) Verify() error {
 	if p.off != p.d.Size {
 		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("%d of its %d bytes", p.off, p.d.Size)}
 	}
@@ -125,10 +132,24 @@ func (p *Partial) Commit(ctx context.Context) error {
 		}
 		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: errDigest}
 	}
+	return nil
+}
+
+// Place makes what was verified a blob of the store, durably, which may wait for the disk.
+func (p *Partial) Place(ctx context.Context) error {
 	if err := p.s.place(ctx, p.f, p.d); err != nil {
 		return err
 	}
 	return p.Drop() // still there where another process was first
+}
+
+// Content opens what is there. It can be read also when it has become a blob of the store, and after Close.
+func (p *Partial) Content() (*os.File, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", p.f.Fd())) // by its name it may be in either place
+	if err != nil {
+		return nil, fmt.Errorf("open blob %s: %w", p.d.Digest, mapError(p.s.root, err))
+	}
+	return f, nil
 }
 
 // Drop removes what is there.

@@ -29,13 +29,18 @@ func Normalize(ref string) (string, error) {
 	return named.String(), nil
 }
 
-// Familiar gives a normalised reference the short form that Docker shows.
+// Familiar gives a normalised reference the short form that Docker shows, unless that would name something else: without its
+// registry, docker.io/localhost/app:1 is of another one, and docker.io/library/sha256:... may be a digest.
 func Familiar(ref string) string {
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
 		return ref
 	}
-	return reference.FamiliarString(named)
+	short := reference.FamiliarString(named)
+	if again, err := Normalize(short); err != nil || again != ref {
+		return ref
+	}
+	return short
 }
 
 // bareDigest says whether ref is a sha256 digest and nothing else.

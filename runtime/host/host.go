@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 )
 
 // Facts are what a snapshot records of its host and what a restore compares with it. Fields are those of image.Host,
@@ -44,17 +45,17 @@ func (o Options) root() string {
 	return o.Root
 }
 
-// Collect gives the facts of the host. Programs that are missing leave their fields empty; an error means that /proc
-// cannot be read or that ctx ended.
-func Collect(ctx context.Context, o Options) (Facts, error) {
+// Collect gives the facts of the host, and what runc says of itself. Programs that are missing leave their fields empty; an error
+// means that /proc cannot be read or that ctx ended. Programs run side by side: they take most of the time.
+func Collect(ctx context.Context, o Options) (Facts, Runc, error) {
 	root := o.root()
 	kernel, err := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease"))
 	if err != nil {
-		return Facts{}, fmt.Errorf("read the kernel's release: %w", err)
+		return Facts{}, Runc{}, fmt.Errorf("read the kernel's release: %w", err)
 	}
 	model, flags, err := cpu(root)
 	if err != nil {
-		return Facts{}, err
+		return Facts{}, Runc{}, err
 	}
 	f := Facts{
 		OS:            runtime.GOOS,
@@ -67,17 +68,20 @@ func Collect(ctx context.Context, o Options) (Facts, error) {
 		CgroupVersion: CgroupVersion(root),
 		LSM:           lsm(root),
 	}
-	f.CRIU, _ = CRIUVersion(ctx, o.CRIU)
-	if r, err := RuncVersion(ctx, o.Runc); err == nil {
-		f.Runc = r.Version
-	}
-	if f.CRIU != "" {
-		f.Features = features(ctx, o.CRIU, o.Features)
+	var runc Runc
+	var programs sync.WaitGroup
+	programs.Go(func() { runc, _ = RuncVersion(ctx, o.Runc) })
+	programs.Go(func() { f.CRIU, _ = CRIUVersion(ctx, o.CRIU) })
+	programs.Go(func() { f.Features = Features(ctx, o.CRIU, o.Features) })
+	programs.Wait()
+	f.Runc = runc.Version
+	if f.CRIU == "" {
+		f.Features = nil
 	}
 	if err := ctx.Err(); err != nil {
-		return Facts{}, fmt.Errorf("look over the host: %w", err)
+		return Facts{}, Runc{}, fmt.Errorf("look over the host: %w", err)
 	}
-	return f, nil
+	return f, runc, nil
 }
 
 // CgroupVersion is 2 where /sys/fs/cgroup is the unified hierarchy, else 1; hybrid counts as 1 since controllers are

@@ -104,7 +104,7 @@ func TestCollect(t *testing.T) {
 	})
 	o := Options{Root: root, CRIU: filepath.Join(root, "bin/criu"), Runc: filepath.Join(root, "bin/runc"),
 		Features: []string{"timens", "uffd", "--exec-cmd", "timens"}}
-	f, err := Collect(t.Context(), o)
+	f, r, err := Collect(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,17 +114,17 @@ func TestCollect(t *testing.T) {
 	if !slices.Equal(f.Features, []string{"timens"}) {
 		t.Errorf("features %v", f.Features)
 	}
-	if r, err := RuncVersion(t.Context(), o.Runc); err != nil || !r.Seccomp {
-		t.Errorf("RuncVersion() = %+v, %v", r, err)
+	if r.Version != "1.5.2" || !r.Seccomp || r.Path != o.Runc {
+		t.Errorf("Collect() gives runc %+v", r)
 	}
 
 	o.CRIU, o.Runc = filepath.Join(root, "none"), filepath.Join(root, "none")
-	if f, err := Collect(t.Context(), o); err != nil || f.CRIU != "" || f.Runc != "" || f.Features != nil {
+	if f, _, err := Collect(t.Context(), o); err != nil || f.CRIU != "" || f.Runc != "" || f.Features != nil {
 		t.Errorf("without programs: %+v, %v", f, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Collect(ctx, o); !errors.Is(err, context.Canceled) {
+	if _, _, err := Collect(ctx, o); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -80,18 +81,30 @@ func RuncVersion(ctx context.Context, path string) (Runc, error) {
 // featureName is what CRIU's names of features look like; others never reach its command line.
 var featureName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,40}$`)
 
-// features gives those of names that the host has, as criu check --feature tells.
-func features(ctx context.Context, criu string, names []string) []string {
+// Features gives those of names that the host has, as criu check --feature tells. The program is that at path; empty means criu in PATH.
+func Features(ctx context.Context, criu string, names []string) []string {
 	if criu == "" {
 		criu = "criu"
 	}
 	const limit = 32 // more than CRIU knows
-	var have []string
+	var asked []string
 	for _, name := range names[:min(len(names), limit)] {
-		if !featureName.MatchString(name) || slices.Contains(have, name) {
-			continue
+		if featureName.MatchString(name) && !slices.Contains(asked, name) {
+			asked = append(asked, name)
 		}
-		if _, err := output(ctx, criu, "check", "--feature", name); err == nil {
+	}
+	has := make([]bool, len(asked))
+	var checks sync.WaitGroup
+	for i, name := range asked {
+		checks.Go(func() {
+			_, err := output(ctx, criu, "check", "--feature", name)
+			has[i] = err == nil
+		})
+	}
+	checks.Wait()
+	var have []string
+	for i, name := range asked {
+		if has[i] {
 			have = append(have, name)
 		}
 	}
@@ -102,9 +115,7 @@ func features(ctx context.Context, criu string, names []string) []string {
 func output(ctx context.Context, path string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
-	cmd.WaitDelay = time.Second
-	out, err := cmd.Output()
+	out, err := Command(ctx, path, args...).Output()
 	if err == nil {
 		return string(out), nil
 	}

@@ -26,6 +26,9 @@ type Filler struct {
 	There func(pid, piece int) bool
 	// Urgent is how many workers do nothing but what somebody waits for. 0: one.
 	Urgent int
+	// Calm is for how long nobody may have waited for a page, after all tasks run, before the rest is begun: until then it would take
+	// cores from what makes them answer. After CalmLimit it is begun in any case. 0: at once.
+	Calm time.Duration
 	// Hold has another process hold the userfaultfd of a child that was forked, and gives its number.
 	Hold func(uffd int) (id int, err error)
 	// Drop tells that the process with that number needs nothing any more, so that others let go of its userfaultfd.
@@ -40,6 +43,8 @@ type Filler struct {
 	faults   []fault        // oldest first; guarded by mu
 	huge     []*huge        // guarded by mu
 	restored bool           // all tasks were added, and run; guarded by mu
+	calm     bool           // the rest has begun; guarded by mu
+	heard    time.Time      // when somebody was found waiting last; guarded by mu
 	ended    chan struct{}  // closed when there is nothing to do any more
 	end      sync.Once      // closes ended
 
@@ -52,6 +57,9 @@ type Filler struct {
 
 // maxWorkers bounds memory: each worker has some MiB.
 const maxWorkers = 16
+
+// CalmLimit is the longest for which the rest waits for what somebody waits for.
+const CalmLimit = 500 * time.Millisecond
 
 // fault is a page that somebody waits for.
 type fault struct {
@@ -106,10 +114,27 @@ func (f *Filler) watch(s *space) error {
 // still arranges the memory.
 func (f *Filler) Restored() {
 	f.mu.Lock()
-	f.restored = true
-	f.change.Broadcast()
+	defer f.mu.Unlock()
+	f.restored, f.heard = true, time.Now()
 	f.ring()
-	f.mu.Unlock()
+	f.settle(time.Now().Add(CalmLimit))
+}
+
+// settle begins with the rest, or looks again later. f.mu is held.
+func (f *Filler) settle(limit time.Time) {
+	wait := min(time.Until(f.heard.Add(f.Calm)), time.Until(limit))
+	if wait <= 0 {
+		f.calm = true
+		f.change.Broadcast()
+		return
+	}
+	time.AfterFunc(wait, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !f.stopped() {
+			f.settle(limit)
+		}
+	})
 }
 
 // ring has listen look at once. f.mu is held.

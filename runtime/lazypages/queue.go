@@ -1,6 +1,9 @@
 package lazypages
 
-import "bytes"
+import (
+	"bytes"
+	"time"
+)
 
 // next waits for something to do: what somebody waits for, or a piece of the rest. There is nothing any more if s is nil.
 func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
@@ -8,11 +11,12 @@ func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 	defer f.mu.Unlock()
 	for !f.stopped() {
 		if len(f.faults) > 0 {
+			f.heard = time.Now()
 			first := f.faults[0]
 			f.faults = f.faults[1:]
 			return first.space, first.addr, -1
 		}
-		if rest && f.restored {
+		if rest && f.calm {
 			for _, s := range f.spaces {
 				if i := s.pick(f.There); i >= 0 {
 					return s, 0, i

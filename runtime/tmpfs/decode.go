@@ -108,6 +108,9 @@ func (h *header) fixed(block *[blockSize]byte) (size int64, err error) {
 	if uid < 0 || uid > math.MaxUint32 || gid < 0 || gid > math.MaxUint32 || mode < 0 {
 		return 0, errors.New("a header's mode or owner is no such number")
 	}
+	if mtime <= -timeLimit || mtime >= timeLimit {
+		return 0, errors.New("a header's time is no time")
+	}
 	h.mode, h.entry.uid, h.entry.gid = uint32(mode&0o7777), uint32(uid), uint32(gid)
 	h.entry.mtime = unix.Timespec{Sec: mtime}
 	h.entry.name, h.entry.link = text(block[:100]), text(block[157:257])

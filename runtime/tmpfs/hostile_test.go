@@ -2,6 +2,7 @@ package tmpfs
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
@@ -118,11 +119,40 @@ func sound(tar []byte) []byte {
 	return tar
 }
 
+// late is a file that was changed at some time, said in a header alone.
+func late(t testing.TB, sec int64) []byte {
+	t.Helper()
+	tar := entries(t, entry{name: "./a", kind: typeFile})
+	tar = tar[len(tar)-blockSize:] // without the pax header
+	tar[136], tar[137], tar[138], tar[139] = 0x80, 0, 0, 0
+	if sec < 0 {
+		tar[136], tar[137], tar[138], tar[139] = 0xff, 0xff, 0xff, 0xff
+	}
+	binary.BigEndian.PutUint64(tar[140:], uint64(sec))
+	return sound(tar)
+}
+
+// TestTimes reads times from headers: what could not be written again is refused.
+func TestTimes(t *testing.T) {
+	for sec, good := range map[int64]bool{
+		1<<62 - 1: true, 1 << 62: false, math.MaxInt64: false, 1<<40 + 7: true,
+		-1<<62 + 1: true, -1 << 62: false, math.MinInt64: false, -1: true,
+	} {
+		e, err := decode(bytes.NewReader(late(t, sec)))
+		if (err == nil) != good || good && e.mtime.Sec != sec {
+			t.Errorf("of %d it makes %+v, %v", sec, e, err)
+		}
+	}
+}
+
 // FuzzDecode decodes anything, and what was made of it again.
 func FuzzDecode(f *testing.F) {
 	f.Add(entries(f, entry{name: "./", kind: typeDirectory}, entry{name: "./a", kind: typeSymlink, link: "b"}))
 	f.Add(entries(f, entry{name: "./s", kind: typeFile, size: 1 << 40, sparse: true}))
 	f.Add(entries(f, entry{name: "./d", kind: typeCharacter, major: 1, minor: 3, uid: math.MaxUint32, xattrs: []xattr{{"user.a", "b"}}}))
+	for _, sec := range []int64{math.MaxInt64, 1 << 62, -1 << 62, math.MinInt64} {
+		f.Add(late(f, sec))
+	}
 	f.Fuzz(func(t *testing.T, tar []byte) {
 		r := bytes.NewReader(sound(tar))
 		for {

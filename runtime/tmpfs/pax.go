@@ -72,11 +72,16 @@ func parse[T any](value string, limit uint64, as func(uint64) T) (*T, error) {
 	return &t, nil
 }
 
+// timeLimit bounds times, seconds before and after 1970: what is closer can be negated and written again. No file system goes as far.
+const timeLimit = 1 << timeBits
+
+const timeBits = 62
+
 // parseTime is the inverse of [formatTime]; it takes any number of digits after the point.
 func parseTime(value string) (*unix.Timespec, error) {
 	digits, negative := strings.CutPrefix(value, "-")
 	whole, fraction, _ := strings.Cut(digits, ".")
-	sec, err := strconv.ParseUint(whole, 10, 62)
+	sec, err := strconv.ParseUint(whole, 10, timeBits)
 	nsec, err2 := strconv.ParseUint((fraction + "000000000")[:9], 10, 31)
 	if err := errors.Join(err, err2); err != nil || strings.Trim(fraction, "0123456789") != "" {
 		return nil, errors.New("it is no time")

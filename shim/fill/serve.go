@@ -22,6 +22,10 @@ import (
 // channelDescriptor is the daemon's end of the channel.
 const channelDescriptor = 3
 
+// calm is how long nobody may have waited for a page before the rest is filled in: a process that goes on asks for what it needs in
+// quick succession, some milliseconds each, and answers when it has that.
+const calm = 10 * time.Millisecond
+
 // firstChild is above the numbers of all tasks.
 const firstChild = 1 << 24
 
@@ -82,6 +86,14 @@ func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
 	f := lazypages.NewFiller(from)
 	if coming != nil {
 		f.There, f.Urgent = from.there, urgent
+		ended, err := coming.fetchAhead(from, f.Arrived)
+		if err != nil {
+			return nil, Result{}, err
+		}
+		defer func() {
+			cancel(nil) // of what is still being read
+			ended()
+		}()
 		go coming.source.Follow(ctx, f.Arrived)
 		go func() {
 			if err := coming.await(ctx); err != nil {
@@ -89,7 +101,7 @@ func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
 			}
 		}()
 	}
-	f.Rate = m.Order.Rate
+	f.Rate, f.Calm = m.Order.Rate, calm
 	f.Hold = func(uffd int) (int, error) {
 		id := firstChild + int(children.Add(1))
 		err := c.send(message{Hold: id}, uffd)
@@ -103,7 +115,7 @@ func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
 		return nil, Result{}, err
 	}
 	go func() {
-		if err := take(c, f, &restored); err != nil {
+		if err := take(c, f, from, &restored); err != nil {
 			cancel(err)
 		}
 	}()
@@ -150,7 +162,7 @@ func open(ctx context.Context, o Order) (_ *image.Pages, coming *coming, err err
 
 // take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are
 // filled as if it lived.
-func take(c *channel, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) error {
+func take(c *channel, f *lazypages.Filler, from *source, restored *atomic.Pointer[time.Time]) error {
 	for tasks := 0; ; {
 		m, fd, err := c.receive()
 		switch {
@@ -162,6 +174,7 @@ func take(c *channel, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) 
 		case err == nil && m.Restored, errors.Is(err, io.EOF) && tasks > 0:
 			now := time.Now()
 			restored.Store(&now)
+			from.ahead.stop()
 			f.Restored()
 			err = nil
 		case errors.Is(err, io.EOF):

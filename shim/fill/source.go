@@ -17,6 +17,7 @@ import (
 type source struct {
 	pages  *image.Pages
 	images string // the directory, for as long as tasks are added
+	ahead  *ahead // nil: nothing is fetched ahead
 
 	mu    sync.RWMutex
 	parts map[int][]image.Part // by pid; guarded by mu
@@ -63,7 +64,7 @@ func (s *source) there(pid, piece int) bool {
 	s.mu.RLock()
 	parts := s.parts[pid]
 	s.mu.RUnlock()
-	return piece >= len(parts) || s.pages.There(parts[piece])
+	return piece >= len(parts) || s.ahead.there(place{pid, piece}) || s.pages.There(parts[piece])
 }
 
 // Reader implements [lazypages.Source].
@@ -90,6 +91,9 @@ func (r reader) Read(ctx context.Context, pid, piece int) ([]byte, error) {
 	r.source.mu.RUnlock()
 	if piece >= len(parts) {
 		return nil, errors.New("there is no such piece")
+	}
+	if data, err := r.source.ahead.take(ctx, place{pid, piece}); data != nil || err != nil {
+		return data, err
 	}
 	return r.PagesReader.Read(parts[piece])
 }

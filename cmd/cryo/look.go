@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/host"
+)
+
+// looking is a look over this host that is under way: criu and runc take longer to say who they are than all else before a
+// container is made, and a snapshot can be fetched meanwhile.
+type looking struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	criu  string // path
+	facts host.Facts
+	runc  host.Runc
+	err   error // all four to be read when done is closed
+}
+
+// look begins to look. The caller must call end.
+func (a *app) look(ctx context.Context) *looking {
+	ctx, cancel := context.WithCancel(ctx)
+	l := &looking{cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(l.done)
+		c, err := a.config()
+		if err != nil {
+			l.err = err
+			return
+		}
+		l.criu, err = c.FindCRIU()
+		if missing := (*criu.MissingError)(nil); errors.As(err, &missing) {
+			l.criu = missing.Path
+		}
+		l.facts, l.runc, l.err = host.Collect(ctx, host.Options{CRIU: l.criu})
+	}()
+	return l
+}
+
+// target waits until this host is known as the rules of fit see it, with those of the features that it has. A missing CRIU is for
+// them to find.
+func (l *looking) target(ctx context.Context, features []string) (fit.Target, error) {
+	<-l.done
+	if l.err != nil {
+		return fit.Target{}, l.err
+	}
+	t := fit.Target{Host: image.Host(l.facts), PathExists: exists, Seccomp: l.runc.Seccomp}
+	if t.CRIU != "" {
+		t.Features = host.Features(ctx, l.criu, features)
+	}
+	return t, context.Cause(ctx)
+}
+
+// end breaks it off.
+func (l *looking) end() {
+	l.cancel()
+	<-l.done
+}

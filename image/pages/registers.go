@@ -1,0 +1,55 @@
+package pages
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
+	"google.golang.org/protobuf/proto"
+)
+
+// Registers gives the addresses that a thread uses as soon as it goes on: its stack, its own data, and where it says that it has
+// ended. tid is its number in the images; a thread that has no image there, or is of another architecture than x86 and arm64, gives none.
+func Registers(dir string, tid int) ([]uint64, error) {
+	name := fmt.Sprintf("core-%d.img", tid)
+	f, err := os.Open(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	defer f.Close()
+	return readRegisters(name, f)
+}
+
+func readRegisters(name string, r io.Reader) ([]uint64, error) {
+	rs, err := newRecords(name, r, magicCore)
+	if err != nil {
+		return nil, err
+	}
+	record, err := rs.next()
+	if err == io.EOF {
+		return nil, malformed(name, "is empty")
+	} else if err != nil {
+		return nil, err
+	}
+	var e criucore.CoreEntry
+	// Required fields may be missing in the images of other versions; only the registers are wanted here.
+	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, &e); err != nil {
+		return nil, malformed(name, "its record is not a core entry: %v", err)
+	}
+	var all []uint64
+	for _, addr := range []uint64{
+		e.GetThreadInfo().GetGpregs().GetSp(), e.GetThreadInfo().GetGpregs().GetFsBase(), e.GetThreadInfo().GetClearTidAddr(),
+		e.GetTiAarch64().GetGpregs().GetSp(), e.GetTiAarch64().GetTls(), e.GetTiAarch64().GetClearTidAddr(),
+	} {
+		if addr != 0 {
+			all = append(all, addr)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,136 @@
+package fill
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/index"
+)
+
+// at is a part of so many pages.
+func at(addr uint64, pages int64) image.Part {
+	return image.Part{Runs: []index.Run{{Addr: addr, Count: pages}}}
+}
+
+func TestFirst(t *testing.T) {
+	const page = 4096
+	all := []image.Part{
+		at(0x400000, 2), at(0x410000, 1), // a program's own
+		at(1<<30, 256), at(1<<30+1<<20, 256), at(1<<30+2<<20, 256), at(1<<30+3<<20, 256), at(1<<30+4<<20, 1), // what it works on
+		at(1<<46, 4), // a stack
+	}
+	for name, test := range map[string]struct {
+		used []uint64
+		most int64
+		want []int
+	}{
+		"small before large": {nil, 1 << 30, []int{0, 1, 7}},
+		"what is used":       {[]uint64{1<<46 + 1, 1<<30 + 1<<20 + 5*page, 1<<46 + 2*page, 7}, 1 << 30, []int{7, 3, 0, 1}},
+		"within a limit":     {nil, 6 * page, []int{0, 1}},
+		"nothing":            {[]uint64{1 << 46}, page - 1, nil},
+		"behind a part":      {[]uint64{1<<46 + 4*page, 0x402000}, 3 * page, []int{0, 1}},
+	} {
+		if got := first(all, page, test.used, test.most); !slices.Equal(got, test.want) {
+			t.Errorf("%s: %v, want %v", name, got, test.want)
+		}
+	}
+	if got := first(nil, page, []uint64{1}, 1<<30); got != nil {
+		t.Errorf("of nothing: %v", got)
+	}
+}
+
+// slowParts gives the address of a part when it is let.
+type slowParts struct {
+	there func(image.Part) bool
+	read  func(image.Part) ([]byte, error)
+}
+
+func (s slowParts) There(p image.Part) bool           { return s.there != nil && s.there(p) }
+func (s slowParts) Read(p image.Part) ([]byte, error) { return s.read(p) }
+
+// TestAhead fetches four pieces: one is taken before it is begun, one is there, one fails, and one is waited for.
+func TestAhead(t *testing.T) {
+	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}, {place{2, 0}, at(3, 1)}}
+	a := newAhead(wishes)
+	queue := make(chan wish, len(wishes))
+	for _, w := range wishes {
+		queue <- w
+	}
+	close(queue)
+	if data, err := a.take(t.Context(), place{1, 0}); data != nil || err != nil {
+		t.Errorf("what nobody has begun with gives %v, %v", data, err)
+	}
+	begun, let := make(chan struct{}), make(chan struct{})
+	from := slowParts{
+		there: func(p image.Part) bool { return p.Runs[0].Addr == 1 },
+		read: func(p image.Part) ([]byte, error) {
+			switch p.Runs[0].Addr {
+			case 2:
+				return nil, errors.New("it is gone")
+			case 3:
+				close(begun)
+				<-let
+				return []byte{3}, nil
+			}
+			t.Errorf("%#x is read", p.Runs[0].Addr)
+			return nil, errors.ErrUnsupported
+		},
+	}
+	ended := make(chan struct{})
+	arrived := 0
+	go func() {
+		a.fetch(queue, from, func() { arrived++ })
+		close(ended)
+	}()
+	<-begun
+	if a.there(place{2, 0}) {
+		t.Error("what is on its way is there")
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	b := newAhead(nil)
+	b.pieces[place{2, 0}] = &early{done: make(chan struct{})}
+	if _, err := b.take(canceled, place{2, 0}); !errors.Is(err, context.Canceled) {
+		t.Errorf("without patience: %v", err)
+	}
+	taken := make(chan []byte)
+	go func() {
+		data, err := a.take(t.Context(), place{2, 0})
+		if err != nil {
+			t.Error(err)
+		}
+		taken <- data
+	}()
+	close(let)
+	if data := <-taken; !slices.Equal(data, []byte{3}) {
+		t.Errorf("what was waited for is %v", data)
+	}
+	<-ended
+	if data, err := a.take(t.Context(), place{1, 2}); data != nil || err != nil || a.there(place{1, 2}) {
+		t.Errorf("what failed gives %v, %v", data, err)
+	}
+	if data, _ := a.take(t.Context(), place{2, 0}); data != nil || arrived != 2 {
+		t.Errorf("a piece is given twice, or %d have arrived", arrived)
+	}
+}
+
+// TestAheadStops begins with nothing when the process runs, and gives what there is.
+func TestAheadStops(t *testing.T) {
+	a := newAhead([]wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}})
+	queue := make(chan wish, 2)
+	queue <- wish{place{1, 0}, at(0, 1)}
+	queue <- wish{place{1, 1}, at(1, 1)}
+	close(queue)
+	a.fetch(queue, slowParts{read: func(p image.Part) ([]byte, error) { return []byte{1}, nil }}, a.stop)
+	if !a.there(place{1, 0}) || a.there(place{1, 1}) {
+		t.Error("it goes on")
+	}
+	var none *ahead
+	none.stop()
+	if data, err := none.take(t.Context(), place{}); data != nil || err != nil || none.there(place{}) {
+		t.Errorf("nobody gives %v, %v", data, err)
+	}
+}
