@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -91,7 +92,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 	in := &Intake{
 		dst: dst, o: o, pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, reserve: reserve, staging: make([]byte, index.MaxFrame),
+		memory: memory, reserve: reserve, staging: direct.Alloc(index.MaxFrame),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -210,7 +211,7 @@ func (m *Pages) Reader() (*PagesReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PagesReader{m: m, dec: dec, buf: make([]byte, index.MaxFrame)}, nil
+	return &PagesReader{m: m, dec: dec, buf: direct.Alloc(index.MaxFrame)}, nil
 }
 
 // Close gives back what the reader holds.

@@ -8,6 +8,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/segment"
 )
@@ -33,7 +34,7 @@ func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor,
 	}
 	jobs, free := make(chan storedFrame, workers), make(chan []byte, 2*workers+2)
 	for range cap(free) {
-		free <- make([]byte, index.MaxFrame)
+		free <- direct.Alloc(index.MaxFrame)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {

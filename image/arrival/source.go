@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -113,8 +113,8 @@ func (s *Source) Follow(ctx context.Context, arrived func()) {
 type segment struct {
 	source *Source
 	d      ocispec.Descriptor
-	there  atomic.Int64            // bytes from the begin, when it was last looked
-	whole  atomic.Pointer[os.File] // in the store; nil: not yet
+	there  atomic.Int64                  // bytes from the begin, when it was last looked
+	whole  atomic.Pointer[direct.Reader] // in the store; nil: not yet
 
 	mu      sync.Mutex
 	growing *store.Growing // guarded by mu
@@ -139,7 +139,7 @@ func (g *segment) hold(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	f, ok := rc.(*os.File)
+	f, ok := rc.(*direct.Reader)
 	if !ok || !g.whole.CompareAndSwap(nil, f) {
 		return rc.Close() // never: it is held once, and the store gives files
 	}
