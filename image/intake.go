@@ -31,7 +31,7 @@ const (
 // that [Pack] would make of the same images with pages files.
 //
 // Pages are taken in as fast as they come: those that cannot be hashed at once wait in memory, and in a file when that is used
-// up, and the stream is held up only when there is no room for them either.
+// up, and the stream is held up only when there is no room for them either. Pages of zeros are dropped before.
 //
 // Begin, Pages and End are for one goroutine. They return early with the cause when something else has gone wrong, for instance
 // with a [*FullError].
@@ -58,7 +58,6 @@ type Intake struct {
 	end     uint64 // address behind the last page
 	job     *frameJob
 	staging []byte // the slot of a job that has none
-	filled  int64  // bytes in the job's slot
 	window  *intakeWindow
 	ended   bool
 	closed  bool
@@ -133,16 +132,13 @@ func (in *Intake) add(addr, count uint64, r io.Reader) error {
 			return err
 		}
 		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
-		if _, err := io.ReadFull(r, in.place()[in.filled:in.filled+int64(n*size)]); err != nil {
+		f := &in.job.frame
+		pages := in.place()[f.Raw : f.Raw+int64(n*size)]
+		if _, err := io.ReadFull(r, pages); err != nil {
 			return fmt.Errorf("take in memory: %w", err)
 		}
-		p := &in.job.piece
-		if last := len(p.Runs) - 1; last >= 0 && addr == in.end {
-			p.Runs[last].Count += int64(n)
-		} else {
-			p.Runs = append(p.Runs, pages.Run{Addr: addr, First: in.next, Count: int64(n)})
-		}
-		in.filled += int64(n * size)
+		segment.Keep(f, index.Run{File: in.file, First: in.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
+		in.job.dumped += int64(n)
 		in.next += int64(n)
 		addr += n * size
 		count -= n
@@ -168,7 +164,7 @@ func (in *Intake) reach(addr uint64) error {
 	if in.window == nil {
 		in.beginWindow(key)
 	}
-	if in.job != nil && addr/index.MaxFrame != in.job.piece.Runs[0].Addr/index.MaxFrame {
+	if in.job != nil && addr/index.MaxFrame != in.job.number {
 		if err := in.endPiece(); err != nil {
 			return err
 		}
@@ -176,8 +172,7 @@ func (in *Intake) reach(addr uint64) error {
 	if in.job != nil {
 		return nil
 	}
-	in.job = &frameJob{piece: segment.Piece{File: in.file}, slot: in.memory.try(), home: in.memory, done: make(chan struct{})}
-	in.filled = 0
+	in.job = &frameJob{number: addr / index.MaxFrame, slot: in.memory.try(), home: in.memory, done: make(chan struct{})}
 	return nil
 }
 
@@ -189,9 +184,16 @@ func (in *Intake) place() []byte {
 	return in.job.slot
 }
 
-// endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces.
+// endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces. What has
+// zeros only waits for nothing.
 func (in *Intake) endPiece() error {
 	if in.job == nil {
+		return nil
+	}
+	if in.job.frame.Raw == 0 {
+		close(in.job.done)
+		in.window.queue <- in.job
+		in.job = nil
 		return nil
 	}
 	if in.job.slot == nil {
@@ -217,7 +219,7 @@ func (in *Intake) endPiece() error {
 // putAside moves the pages of a job without a slot into the spill. Where that has no room, the stream waits for a slot.
 func (in *Intake) putAside() (err error) {
 	var ok bool
-	if in.job.kept, ok, err = in.spill.putPages(in.staging[:in.filled]); ok || err != nil {
+	if in.job.kept, ok, err = in.spill.putPages(in.staging[:in.job.frame.Raw]); ok || err != nil {
 		in.job.home = in.reserve
 		return err
 	}
@@ -225,7 +227,7 @@ func (in *Intake) putAside() (err error) {
 	if in.job.slot, err = in.memory.take(in.ctx); err != nil {
 		return err
 	}
-	copy(in.job.slot, in.staging[:in.filled])
+	copy(in.job.slot, in.staging[:in.job.frame.Raw])
 	return nil
 }
 

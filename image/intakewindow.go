@@ -75,7 +75,7 @@ func (in *Intake) write(w *intakeWindow) error {
 		err = cmp.Or(err, job.err)
 		switch {
 		case in.o.Parent == nil:
-			counted += job.piece.Pages()
+			counted += job.dumped
 		case job.parent > 0:
 			unchanged = append(unchanged, unchangedFrame{frame: job.frame, at: job.parent - 1})
 		default:
