@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/cryo-project/cryo/image/index"
 )
 
@@ -49,7 +51,7 @@ func Keep(f *index.Frame, r index.Run, pageSize int64, pages []byte) {
 }
 
 // Sum completes a frame, of whose bytes raw are all, but for segment, offset, stored length and codec.
-func Sum(f *index.Frame, raw []byte) { f.Digest = sha256.Sum256(raw) }
+func Sum(f *index.Frame, raw []byte) { f.Digest, f.Check = sha256.Sum256(raw), xxhash.Sum64(raw) }
 
 func addPage(runs []index.Run, r index.Run, pageSize int64) []index.Run {
 	if len(runs) > 0 {
