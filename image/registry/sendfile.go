@@ -19,6 +19,11 @@ func sendingFiles(c net.Conn) net.Conn {
 	return c
 }
 
+// sender is a file of a store: a [*direct.Reader] or a [segment.Verified].
+type sender interface {
+	SendTo(c direct.Conn, n int64) (int64, error)
+}
+
 // ReadFrom implements [io.ReaderFrom]. It knows how net/http hands over the body of a request with a length; whatever else comes
 // is copied.
 func (c fileConn) ReadFrom(r io.Reader) (sent int64, err error) {
@@ -30,7 +35,7 @@ func (c fileConn) ReadFrom(r io.Reader) (sent int64, err error) {
 	if !ok {
 		return c.TCPConn.ReadFrom(r)
 	}
-	f, ok := w.ReadCloser.(*direct.Reader)
+	f, ok := w.ReadCloser.(sender)
 	if !ok {
 		return c.TCPConn.ReadFrom(r)
 	}

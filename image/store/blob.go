@@ -16,6 +16,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/segment"
 )
 
 func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(), d.Encoded()) }
@@ -35,8 +36,8 @@ func (s *Store) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
 	return i.Mode().IsRegular() && i.Size() == d.Size, nil
 }
 
-// Fetch opens a blob; the reader is a [*direct.Reader]. It is not verified beyond its size. Errors are [*MissingError] and
-// [*CorruptError].
+// Fetch opens a blob; the reader is a [segment.Verified] where only root can have written the blob since it came into the store, verified;
+// else, and for others than root, a [*direct.Reader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
 func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(d); err != nil {
 		return nil, &CorruptError{What: "descriptor", Err: err}
@@ -56,6 +57,9 @@ func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, e
 	if i.Size() != d.Size {
 		f.Close()
 		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d", i.Size(), d.Size)}
+	}
+	if s.keeps(i) {
+		return segment.NewVerified(direct.NewReader(f)), nil
 	}
 	return direct.NewReader(f), nil
 }
