@@ -17,6 +17,7 @@ type frameJob struct {
 	slot   []byte        // of [index.MaxFrame] bytes; holds what is stored, in the end
 	home   *slots        // where the slot goes then, in an [Intake]
 	kept   int64         // without a slot: where in the spill the pages are
+	aside  chan struct{} // in an Intake: closed when slot, home and kept are settled; nil: they are
 	frame  index.Frame
 	stored []byte // nil: no page is left, or the parent has the frame
 	parent int    // 1 and the number of the parent's frame; 0: none

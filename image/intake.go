@@ -10,7 +10,6 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -20,6 +19,8 @@ import (
 const (
 	// intakeSlots is how many pieces may wait in memory.
 	intakeSlots = 160
+	// intakeAside is how many more are on their way to the disk at once.
+	intakeAside = 16
 	// intakeJobs is how many may wait in all: with as many, the dump waits for hashing whatever room there is on the disk.
 	intakeJobs = 1 << 16
 	// intakeFiles is how many segments may be open, more where there are more workers: a disk may take long to make one durable.
@@ -46,6 +47,7 @@ type Intake struct {
 	jobs     chan *frameJob // in the order of the stream
 	ready    chan *frameJob // the same, with slots
 	memory   *slots         // for pages that arrive
+	aside    *slots         // for pages that arrive and are written to the spill
 	reserve  *slots         // for pages that come back from the spill
 	files    chan struct{}  // one for each segment that is open
 	hurried  chan struct{}  // closed when all cores shall encode
@@ -53,15 +55,14 @@ type Intake struct {
 	received atomic.Int64   // bytes
 
 	// Where the stream is.
-	file    uint32 // ID of the pages file, as CRIU would have numbered it
-	next    int64  // number of the next page in it
-	end     uint64 // address behind the last page
-	job     *frameJob
-	staging []byte // the slot of a job that has none
-	window  *intakeWindow
-	ended   bool
-	closed  bool
-	broken  error // what went wrong first
+	file   uint32 // ID of the pages file, as CRIU would have numbered it
+	next   int64  // number of the next page in it
+	end    uint64 // address behind the last page
+	job    *frameJob
+	window *intakeWindow
+	ended  bool
+	closed bool
+	broken error // what went wrong first
 
 	results intakeResults
 }
@@ -82,16 +83,23 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 		s.close()
 		return nil, err
 	}
-	reserve, err := newSlots(2*o.Workers + 2)
+	aside, err := newSlots(intakeAside)
 	if err != nil {
 		s.close()
 		memory.release()
 		return nil, err
 	}
+	reserve, err := newSlots(2*o.Workers + 2)
+	if err != nil {
+		s.close()
+		memory.release()
+		aside.release()
+		return nil, err
+	}
 	in := &Intake{
 		dst: dst, o: o, pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, reserve: reserve, staging: direct.Alloc(index.MaxFrame),
+		memory: memory, aside: aside, reserve: reserve,
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
 	}
@@ -133,7 +141,7 @@ func (in *Intake) add(addr, count uint64, r io.Reader) error {
 		}
 		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
 		f := &in.job.frame
-		pages := in.place()[f.Raw : f.Raw+int64(n*size)]
+		pages := in.job.slot[f.Raw : f.Raw+int64(n*size)]
 		if _, err := io.ReadFull(r, pages); err != nil {
 			return fmt.Errorf("take in memory: %w", err)
 		}
@@ -172,16 +180,16 @@ func (in *Intake) reach(addr uint64) error {
 	if in.job != nil {
 		return nil
 	}
-	in.job = &frameJob{number: addr / index.MaxFrame, slot: in.memory.try(), home: in.memory, done: make(chan struct{})}
-	return nil
-}
-
-// place is where the pages of the job go.
-func (in *Intake) place() []byte {
-	if in.job.slot == nil {
-		return in.staging
+	job := &frameJob{number: addr / index.MaxFrame, home: in.memory, done: make(chan struct{})}
+	if job.slot = in.memory.try(); job.slot == nil {
+		var err error
+		if job.slot, err = in.aside.take(in.ctx); err != nil {
+			return err
+		}
+		job.home = in.aside
 	}
-	return in.job.slot
+	in.job = job
+	return nil
 }
 
 // endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces. What has
@@ -196,10 +204,8 @@ func (in *Intake) endPiece() error {
 		in.job = nil
 		return nil
 	}
-	if in.job.slot == nil {
-		if err := in.putAside(); err != nil {
-			return err
-		}
+	if in.job.home == in.aside {
+		in.putAside(in.job)
 	}
 	select {
 	case in.jobs <- in.job:
@@ -216,19 +222,24 @@ func (in *Intake) endPiece() error {
 	return nil
 }
 
-// putAside moves the pages of a job without a slot into the spill. Where that has no room, the stream waits for a slot.
-func (in *Intake) putAside() (err error) {
-	var ok bool
-	if in.job.kept, ok, err = in.spill.putPages(in.staging[:in.job.frame.Raw]); ok || err != nil {
-		in.job.home = in.reserve
-		return err
-	}
-	in.hurry()
-	if in.job.slot, err = in.memory.take(in.ctx); err != nil {
-		return err
-	}
-	copy(in.job.slot, in.staging[:in.job.frame.Raw])
-	return nil
+// putAside has the pages of a job moved into the spill while the stream goes on. Where that has no room, they stay where they are, and the
+// stream will wait for others to be encoded.
+func (in *Intake) putAside(job *frameJob) {
+	job.aside = make(chan struct{})
+	in.work.Go(func() error {
+		defer close(job.aside)
+		at, ok, err := in.spill.putPages(job.slot[:job.frame.Raw])
+		if err != nil {
+			return err
+		}
+		if !ok {
+			in.hurry()
+			return nil
+		}
+		in.aside.put(job.slot)
+		job.slot, job.home, job.kept = nil, in.reserve, at
+		return nil
+	})
 }
 
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
@@ -262,6 +273,7 @@ func (in *Intake) Close() {
 	_ = in.work.Wait() // it was told, or nobody wants to know any more
 	in.spill.close()
 	in.memory.release()
+	in.aside.release()
 	in.reserve.release()
 }
 

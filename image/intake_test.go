@@ -244,7 +244,7 @@ func TestIntakeHoldsTheDumpUp(t *testing.T) {
 		t.Fatalf("the stream ended: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if got := in.received.Load(); got > (intakeSlots+3+4+2*int64(in.o.Workers))<<20 {
+	if got := in.received.Load(); got > (intakeSlots+intakeAside+3+4+2*int64(in.o.Workers))<<20 {
 		t.Errorf("%d bytes were taken in", got)
 	}
 	cancel()

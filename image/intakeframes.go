@@ -15,6 +15,9 @@ const dumpCores = 1
 func (in *Intake) feed() error {
 	defer close(in.ready)
 	for job := range in.jobs {
+		if job.aside != nil {
+			<-job.aside
+		}
 		if job.slot == nil {
 			job.slot, job.err = in.reserve.take(in.ctx) // the context has ended if there is an error
 		}
