@@ -108,7 +108,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 	in.hurry = sync.OnceFunc(func() { close(in.hurried) })
 	in.work.Go(in.feed)
 	for n := range o.Workers {
-		in.work.Go(func() error { return in.encode(n < o.Workers-dumpCores) })
+		in.work.Go(func() error { return in.encode(n < atOnce(o.Workers)) })
 	}
 	return in, nil
 }

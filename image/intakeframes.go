@@ -6,9 +6,14 @@ import (
 	"github.com/cryo-project/cryo/image/segment"
 )
 
-// dumpCores are left to CRIU and to the goroutine that reads what it sends, which work in turns, until [Pack] is called: while processes
-// stand still, taking their pages goes before hashing them.
-const dumpCores = 1
+// atOnce is how many of so many workers encode while pages come, before [Pack] is called: while processes stand still, taking their pages
+// goes before hashing them. CRIU and the goroutine that reads what it sends need a core, and both of two.
+func atOnce(workers int) int {
+	if workers <= 2 {
+		return 0
+	}
+	return workers - 1
+}
 
 // feed gives slots to the jobs that have none, in the order of the stream: so the first that is not encoded yet always has one,
 // and whoever holds slots behind it only has to wait.
