@@ -20,7 +20,8 @@ type BlobStore interface {
 // BlobWriter is a blob that is being written; nobody sees it before Commit.
 type BlobWriter interface {
 	io.Writer
-	// Commit makes the blob durable under its digest; a blob that is there already is kept.
+	// Commit stores the blob under its digest; a blob that is there already is kept. It is durable, at the latest, when a manifest
+	// that needs it has a name.
 	Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error)
 	// Close drops what was not committed.
 	Close() error

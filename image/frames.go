@@ -11,10 +11,13 @@ import (
 
 // frameJob is one piece on its way into its segment.
 type frameJob struct {
-	piece  segment.Piece
-	slot   []byte // of [index.MaxFrame] bytes; holds what is stored, in the end
-	home   *slots // where the slot goes then, in an [Intake]
-	kept   int64  // without a slot: where in the spill the pages are
+	piece  segment.Piece // of files; an [Intake] has the pages themselves
+	number uint64        // in an Intake: address divided by [index.MaxFrame]
+	dumped int64         // in an Intake: pages, those of zeros included
+	slot   []byte        // of [index.MaxFrame] bytes; holds what is stored, in the end
+	home   *slots        // where the slot goes then, in an [Intake]
+	kept   int64         // without a slot: where in the spill the pages are
+	aside  chan struct{} // in an Intake: closed when slot, home and kept are settled; nil: they are
 	frame  index.Frame
 	stored []byte // nil: no page is left, or the parent has the frame
 	parent int    // 1 and the number of the parent's frame; 0: none

@@ -100,7 +100,7 @@ func TestForged(t *testing.T) {
 		change      func([]byte) ([]byte, int64)
 	}{
 		{"index is no text", "index.zst", rewrite(func([]byte) []byte { return []byte("hello\n") })},
-		{"index lacks a segment", "index.zst", rewrite(func([]byte) []byte { return []byte("cryo-index 1 sha256 4096\nend 1\n") })},
+		{"index lacks a segment", "index.zst", rewrite(func([]byte) []byte { return []byte("cryo-index 1 sha256 xxh64 4096\nend 1\n") })},
 		{"index has another page size", "index.zst", rewrite(func(b []byte) []byte { return bytes.Replace(b, []byte(" 4096\n"), []byte(" 16384\n"), 1) })},
 		{"index names another pagemap", "index.zst", rewrite(func(b []byte) []byte { return bytes.Replace(b, []byte("pagemap-2.img"), []byte("pagemap-7.img"), 1) })},
 		{"index swaps processes", "index.zst", rewrite(func(b []byte) []byte {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -191,7 +192,7 @@ func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []sp
 		return err
 	}
 	defer dec.Close()
-	buf, last := make([]byte, index.MaxFrame), (*index.Frame)(nil)
+	buf, last := direct.Alloc(index.MaxFrame), (*index.Frame)(nil)
 	for i, c := range copies {
 		if last == nil || c.from.Offset != last.Offset {
 			if err := blob.readAt(buf[:c.from.Stored], c.from.Offset); err != nil {

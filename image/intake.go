@@ -19,6 +19,8 @@ import (
 const (
 	// intakeSlots is how many pieces may wait in memory.
 	intakeSlots = 160
+	// intakeAside is how many more are on their way to the disk at once.
+	intakeAside = 16
 	// intakeJobs is how many may wait in all: with as many, the dump waits for hashing whatever room there is on the disk.
 	intakeJobs = 1 << 16
 	// intakeFiles is how many segments may be open, more where there are more workers: a disk may take long to make one durable.
@@ -30,7 +32,7 @@ const (
 // that [Pack] would make of the same images with pages files.
 //
 // Pages are taken in as fast as they come: those that cannot be hashed at once wait in memory, and in a file when that is used
-// up, and the stream is held up only when there is no room for them either.
+// up, and the stream is held up only when there is no room for them either. Pages of zeros are dropped before.
 //
 // Begin, Pages and End are for one goroutine. They return early with the cause when something else has gone wrong, for instance
 // with a [*FullError].
@@ -45,6 +47,7 @@ type Intake struct {
 	jobs     chan *frameJob // in the order of the stream
 	ready    chan *frameJob // the same, with slots
 	memory   *slots         // for pages that arrive
+	aside    *slots         // for pages that arrive and are written to the spill
 	reserve  *slots         // for pages that come back from the spill
 	files    chan struct{}  // one for each segment that is open
 	hurried  chan struct{}  // closed when all cores shall encode
@@ -52,16 +55,14 @@ type Intake struct {
 	received atomic.Int64   // bytes
 
 	// Where the stream is.
-	file    uint32 // ID of the pages file, as CRIU would have numbered it
-	next    int64  // number of the next page in it
-	end     uint64 // address behind the last page
-	job     *frameJob
-	staging []byte // the slot of a job that has none
-	filled  int64  // bytes in the job's slot
-	window  *intakeWindow
-	ended   bool
-	closed  bool
-	broken  error // what went wrong first
+	file   uint32 // ID of the pages file, as CRIU would have numbered it
+	next   int64  // number of the next page in it
+	end    uint64 // address behind the last page
+	job    *frameJob
+	window *intakeWindow
+	ended  bool
+	closed bool
+	broken error // what went wrong first
 
 	results intakeResults
 }
@@ -82,16 +83,23 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 		s.close()
 		return nil, err
 	}
-	reserve, err := newSlots(2*o.Workers + 2)
+	aside, err := newSlots(intakeAside)
 	if err != nil {
 		s.close()
 		memory.release()
 		return nil, err
 	}
+	reserve, err := newSlots(2*o.Workers + 2)
+	if err != nil {
+		s.close()
+		memory.release()
+		aside.release()
+		return nil, err
+	}
 	in := &Intake{
 		dst: dst, o: o, pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, reserve: reserve, staging: make([]byte, index.MaxFrame),
+		memory: memory, aside: aside, reserve: reserve,
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
 	}
@@ -100,7 +108,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 	in.hurry = sync.OnceFunc(func() { close(in.hurried) })
 	in.work.Go(in.feed)
 	for n := range o.Workers {
-		in.work.Go(func() error { return in.encode(n < o.Workers-dumpCores) })
+		in.work.Go(func() error { return in.encode(n < atOnce(o.Workers)) })
 	}
 	return in, nil
 }
@@ -132,16 +140,13 @@ func (in *Intake) add(addr, count uint64, r io.Reader) error {
 			return err
 		}
 		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
-		if _, err := io.ReadFull(r, in.place()[in.filled:in.filled+int64(n*size)]); err != nil {
+		f := &in.job.frame
+		pages := in.job.slot[f.Raw : f.Raw+int64(n*size)]
+		if _, err := io.ReadFull(r, pages); err != nil {
 			return fmt.Errorf("take in memory: %w", err)
 		}
-		p := &in.job.piece
-		if last := len(p.Runs) - 1; last >= 0 && addr == in.end {
-			p.Runs[last].Count += int64(n)
-		} else {
-			p.Runs = append(p.Runs, pages.Run{Addr: addr, First: in.next, Count: int64(n)})
-		}
-		in.filled += int64(n * size)
+		segment.Keep(f, index.Run{File: in.file, First: in.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
+		in.job.dumped += int64(n)
 		in.next += int64(n)
 		addr += n * size
 		count -= n
@@ -167,7 +172,7 @@ func (in *Intake) reach(addr uint64) error {
 	if in.window == nil {
 		in.beginWindow(key)
 	}
-	if in.job != nil && addr/index.MaxFrame != in.job.piece.Runs[0].Addr/index.MaxFrame {
+	if in.job != nil && addr/index.MaxFrame != in.job.number {
 		if err := in.endPiece(); err != nil {
 			return err
 		}
@@ -175,28 +180,32 @@ func (in *Intake) reach(addr uint64) error {
 	if in.job != nil {
 		return nil
 	}
-	in.job = &frameJob{piece: segment.Piece{File: in.file}, slot: in.memory.try(), home: in.memory, done: make(chan struct{})}
-	in.filled = 0
+	job := &frameJob{number: addr / index.MaxFrame, home: in.memory, done: make(chan struct{})}
+	if job.slot = in.memory.try(); job.slot == nil {
+		var err error
+		if job.slot, err = in.aside.take(in.ctx); err != nil {
+			return err
+		}
+		job.home = in.aside
+	}
+	in.job = job
 	return nil
 }
 
-// place is where the pages of the job go.
-func (in *Intake) place() []byte {
-	if in.job.slot == nil {
-		return in.staging
-	}
-	return in.job.slot
-}
-
-// endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces.
+// endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces. What has
+// zeros only waits for nothing.
 func (in *Intake) endPiece() error {
 	if in.job == nil {
 		return nil
 	}
-	if in.job.slot == nil {
-		if err := in.putAside(); err != nil {
-			return err
-		}
+	if in.job.frame.Raw == 0 {
+		close(in.job.done)
+		in.window.queue <- in.job
+		in.job = nil
+		return nil
+	}
+	if in.job.home == in.aside {
+		in.putAside(in.job)
 	}
 	select {
 	case in.jobs <- in.job:
@@ -213,19 +222,24 @@ func (in *Intake) endPiece() error {
 	return nil
 }
 
-// putAside moves the pages of a job without a slot into the spill. Where that has no room, the stream waits for a slot.
-func (in *Intake) putAside() (err error) {
-	var ok bool
-	if in.job.kept, ok, err = in.spill.putPages(in.staging[:in.filled]); ok || err != nil {
-		in.job.home = in.reserve
-		return err
-	}
-	in.hurry()
-	if in.job.slot, err = in.memory.take(in.ctx); err != nil {
-		return err
-	}
-	copy(in.job.slot, in.staging[:in.filled])
-	return nil
+// putAside has the pages of a job moved into the spill while the stream goes on. Where that has no room, they stay where they are, and the
+// stream will wait for others to be encoded.
+func (in *Intake) putAside(job *frameJob) {
+	job.aside = make(chan struct{})
+	in.work.Go(func() error {
+		defer close(job.aside)
+		at, ok, err := in.spill.putPages(job.slot[:job.frame.Raw])
+		if err != nil {
+			return err
+		}
+		if !ok {
+			in.hurry()
+			return nil
+		}
+		in.aside.put(job.slot)
+		job.slot, job.home, job.kept = nil, in.reserve, at
+		return nil
+	})
 }
 
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
@@ -259,6 +273,7 @@ func (in *Intake) Close() {
 	_ = in.work.Wait() // it was told, or nobody wants to know any more
 	in.spill.close()
 	in.memory.release()
+	in.aside.release()
 	in.reserve.release()
 }
 

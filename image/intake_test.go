@@ -17,6 +17,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 )
 
@@ -243,7 +244,7 @@ func TestIntakeHoldsTheDumpUp(t *testing.T) {
 		t.Fatalf("the stream ended: %v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
-	if got := in.received.Load(); got > (intakeSlots+3+4+2*int64(in.o.Workers))<<20 {
+	if got := in.received.Load(); got > (intakeSlots+intakeAside+3+4+2*int64(in.o.Workers))<<20 {
 		t.Errorf("%d bytes were taken in", got)
 	}
 	cancel()
@@ -260,4 +261,28 @@ func (endless) Read(p []byte) (int, error) {
 		p[i] = 1
 	}
 	return len(p), nil
+}
+
+// TestIntakeDropsZeros: pages of zeros wait for nothing, not even where nobody encodes and the disk has no room.
+func TestIntakeDropsZeros(t *testing.T) {
+	in := newIntake(t, newMemoryStore(), PackOptions{Workers: 1})
+	in.spill.room = 0
+	if err := in.Begin(1); err != nil {
+		t.Fatal(err)
+	}
+	const pages = 2 * intakeSlots * index.MaxFrame / testPage
+	if err := in.Pages(1<<32, pages, bytes.NewReader(make([]byte, pages*testPage))); err != nil {
+		t.Fatal(err)
+	}
+	if err := in.End(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-in.hurried:
+		t.Error("the stream was held up")
+	default:
+	}
+	if n := in.spill.end.Load(); n != 0 {
+		t.Errorf("%d bytes went to the disk", n)
+	}
 }

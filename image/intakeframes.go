@@ -6,15 +6,23 @@ import (
 	"github.com/cryo-project/cryo/image/segment"
 )
 
-// dumpCores are left to CRIU and to the goroutine that reads what it sends, until [Pack] is called: while processes stand still,
-// taking their pages goes before hashing them.
-const dumpCores = 2
+// atOnce is how many of so many workers encode while pages come, before [Pack] is called: while processes stand still, taking their pages
+// goes before hashing them. CRIU and the goroutine that reads what it sends need a core, and both of two.
+func atOnce(workers int) int {
+	if workers <= 2 {
+		return 0
+	}
+	return workers - 1
+}
 
 // feed gives slots to the jobs that have none, in the order of the stream: so the first that is not encoded yet always has one,
 // and whoever holds slots behind it only has to wait.
 func (in *Intake) feed() error {
 	defer close(in.ready)
 	for job := range in.jobs {
+		if job.aside != nil {
+			<-job.aside
+		}
 		if job.slot == nil {
 			job.slot, job.err = in.reserve.take(in.ctx) // the context has ended if there is an error
 		}
@@ -52,17 +60,17 @@ func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
 	if err := in.ctx.Err(); err != nil {
 		return err
 	}
-	pages := job.slot[:job.piece.Pages()*in.pageSize]
+	raw := job.slot[:job.frame.Raw]
 	if job.home == in.reserve {
-		if err := in.spill.takePages(pages, job.kept); err != nil {
+		if err := in.spill.takePages(raw, job.kept); err != nil {
 			return err
 		}
 	}
-	frame, raw := segment.Compact(job.piece, in.pageSize, pages)
-	if at := in.o.Parent.find(&frame); at >= 0 && len(raw) > 0 {
-		job.frame, job.parent = frame, at+1
+	segment.Sum(&job.frame, raw)
+	if at := in.o.Parent.find(&job.frame); at >= 0 {
+		job.parent = at + 1
 		return nil
 	}
-	enc.finish(job, frame, raw)
+	enc.finish(job, job.frame, raw)
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -74,7 +75,7 @@ func (in *Intake) write(w *intakeWindow) error {
 		err = cmp.Or(err, job.err)
 		switch {
 		case in.o.Parent == nil:
-			counted += job.piece.Pages()
+			counted += job.dumped
 		case job.parent > 0:
 			unchanged = append(unchanged, unchangedFrame{frame: job.frame, at: job.parent - 1})
 		default:
@@ -127,7 +128,7 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 	if len(kept) == 0 {
 		return nil
 	}
-	buf := make([]byte, index.MaxFrame)
+	buf := direct.Alloc(index.MaxFrame)
 	for _, f := range kept {
 		stored, err := in.spill.takeFrame(f, buf)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -209,13 +210,14 @@ func (m *Pages) Reader() (*PagesReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PagesReader{m: m, dec: dec, buf: make([]byte, index.MaxFrame)}, nil
+	return &PagesReader{m: m, dec: dec, buf: direct.Alloc(index.MaxFrame)}, nil
 }
 
 // Close gives back what the reader holds.
 func (r *PagesReader) Close() { r.dec.Close() }
 
-// Read gives the bytes of a part's runs, one after the other, verified. They are valid until the next call. What does not verify
+// Read gives the bytes of a part's runs, one after the other, verified: by their digest, or by their check where the segment is a
+// [segment.Verified]. They are valid until the next call. What does not verify
 // gives a [*segment.FrameError], a segment that is cut short a [*DamagedError].
 func (r *PagesReader) Read(p Part) ([]byte, error) {
 	f := &r.m.x.Frames[p.frame]
@@ -246,13 +248,16 @@ func (r *PagesReader) frame(i int32) ([]byte, error) {
 	if r.m.decoded != nil {
 		return r.m.decoded.read(r.buf[:f.Raw], i)
 	}
+	if v, ok := r.m.segments[f.Segment].(segment.Verified); ok {
+		kept, err := v.Frame(f, r.buf)
+		if err != nil {
+			return nil, r.m.short(f, err)
+		}
+		return r.dec.DecodeKept(f, kept)
+	}
 	stored := r.buf[:f.Stored]
 	if n, err := r.m.segments[f.Segment].ReadAt(stored, f.Offset); n < len(stored) {
-		if err == io.EOF {
-			s := r.m.x.Segments[f.Segment]
-			err = &DamagedError{Part: fmt.Sprintf("segment %d", f.Segment), Digest: digest.NewDigestFromBytes(digest.SHA256, s.Digest[:]), Err: errShort}
-		}
-		return nil, err
+		return nil, r.m.short(f, err)
 	}
 	raw, err := r.dec.Decode(f, stored)
 	if a, arriving := r.m.segments[f.Segment].(Arriving); err != nil && arriving {
@@ -263,4 +268,13 @@ func (r *PagesReader) frame(i int32) ([]byte, error) {
 		return r.dec.Decode(f, stored)
 	}
 	return raw, err
+}
+
+// short gives the error of a segment that is cut short before the end of f its type.
+func (m *Pages) short(f *index.Frame, err error) error {
+	if err != io.EOF {
+		return err
+	}
+	s := m.x.Segments[f.Segment]
+	return &DamagedError{Part: fmt.Sprintf("segment %d", f.Segment), Digest: digest.NewDigestFromBytes(digest.SHA256, s.Digest[:]), Err: errShort}
 }

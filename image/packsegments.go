@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -43,7 +44,7 @@ type segmentPacker struct {
 func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segment.Piece, maps []*pages.Pagemap, pageSize int64, o PackOptions) ([]packedSegment, error) {
 	p := &segmentPacker{dst: dst, pageSize: pageSize, progress: o.Progress, jobs: make(chan *frameJob), free: make(chan []byte, 2*o.Workers+2)}
 	for range cap(p.free) {
-		p.free <- make([]byte, index.MaxFrame)
+		p.free <- direct.Alloc(index.MaxFrame)
 	}
 	uses := make(map[uint32]int)
 	for _, pieces := range cut {

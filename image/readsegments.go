@@ -3,11 +3,13 @@ package image
 import (
 	"cmp"
 	"context"
+	"io"
 	"runtime"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/segment"
 )
@@ -23,7 +25,8 @@ type segmentReader struct {
 // storedFrame is a frame on its way from its segment to a decoder.
 type storedFrame struct {
 	frame *index.Frame
-	buf   []byte // of index.MaxFrame; the frame is at its begin
+	buf   []byte        // of index.MaxFrame; the frame is at its begin
+	kept  *segment.Kept // the same, out of a store that need not be hashed again; nil: from elsewhere
 }
 
 func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor, x *index.Index) error {
@@ -33,7 +36,7 @@ func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor,
 	}
 	jobs, free := make(chan storedFrame, workers), make(chan []byte, 2*workers+2)
 	for range cap(free) {
-		free <- make([]byte, index.MaxFrame)
+		free <- direct.Alloc(index.MaxFrame)
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {
@@ -81,6 +84,9 @@ func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, frame
 		return err
 	}
 	defer blob.Close()
+	if v, ok := blob.rc.(segment.Verified); ok && !r.whole {
+		return r.kept(ctx, v, blob, frames, jobs, free)
+	}
 	var end int64
 	tiled := true
 	for i := range frames {
@@ -114,11 +120,43 @@ func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, frame
 	return blob.finish()
 }
 
+// kept reads the frames of a segment out of a store that keeps what was verified.
+func (r *segmentReader) kept(ctx context.Context, v segment.Verified, blob *blobReader, frames []index.Frame, jobs chan<- storedFrame, free chan []byte) error {
+	for i := range frames {
+		job := storedFrame{frame: &frames[i]}
+		select {
+		case job.buf = <-free:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		kept, err := v.Frame(job.frame, job.buf)
+		if err == io.EOF {
+			err = blob.damaged(errShort)
+		}
+		if err != nil {
+			return err
+		}
+		job.kept = &kept
+		select {
+		case jobs <- job:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
 func (r *segmentReader) decode(ctx context.Context, dec *segment.Decoder, job storedFrame) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	raw, err := dec.Decode(job.frame, job.buf[:job.frame.Stored])
+	var raw []byte
+	var err error
+	if job.kept != nil {
+		raw, err = dec.DecodeKept(job.frame, *job.kept)
+	} else {
+		raw, err = dec.Decode(job.frame, job.buf[:job.frame.Stored])
+	}
 	if err != nil {
 		return err
 	}

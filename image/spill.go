@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 )
 
@@ -16,6 +17,7 @@ import (
 // is not known yet to which segment they belong.
 type spill struct {
 	f       *os.File
+	file    *direct.File // f, past the page cache: what is read back at once would only push others out of it
 	end     atomic.Int64
 	waiting atomic.Int64 // bytes of pages that are there
 	room    int64        // most of them, bytes
@@ -43,7 +45,7 @@ func newSpill(dir string) (*spill, error) {
 		return nil, fmt.Errorf("look for room for what has to wait: %w", err)
 	}
 	// The other half is for segments, of which most may be written before pages leave their place here.
-	return &spill{f: f, room: int64(fs.Bavail) * fs.Bsize / 2}, nil
+	return &spill{f: f, file: direct.New(f), room: int64(fs.Bavail) * fs.Bsize / 2}, nil
 }
 
 // putPages keeps pages; false where there is no room for them.
@@ -53,9 +55,9 @@ func (s *spill) putPages(b []byte) (at int64, ok bool, err error) {
 		s.waiting.Add(-n)
 		return 0, false, nil
 	}
-	// Each piece has a place of a frame's length: page caches copy what is aligned faster, and can give it back whole.
+	// Each piece has a place of a frame's length: only what is aligned goes past the page cache.
 	at = s.end.Add(index.MaxFrame) - index.MaxFrame
-	if _, err := s.f.WriteAt(b, at); err != nil {
+	if _, err := s.file.WriteAt(b, at); err != nil {
 		s.waiting.Add(-n)
 		s.forget(at, n)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -68,7 +70,7 @@ func (s *spill) putPages(b []byte) (at int64, ok bool, err error) {
 
 // takePages reads pages into b and gives their room back.
 func (s *spill) takePages(b []byte, at int64) error {
-	if _, err := s.f.ReadAt(b, at); err != nil {
+	if _, err := s.file.ReadAt(b, at); err != nil {
 		return fmt.Errorf("read kept pages: %w", err)
 	}
 	s.waiting.Add(-int64(len(b)))
@@ -82,22 +84,24 @@ func (s *spill) forget(at, n int64) {
 	_ = unix.Fallocate(int(s.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, n)
 }
 
+// putFrame keeps the stored bytes of a frame. What stands behind them in memory may be written with them.
 func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
 	at := s.end.Add(index.MaxFrame) - index.MaxFrame
-	if _, err := s.f.WriteAt(stored, at); err != nil {
+	if _, err := s.file.WriteAt(stored[:min(direct.Up(len(stored)), cap(stored))], at); err != nil {
 		return spilledFrame{}, fmt.Errorf("keep a frame: %w", err)
 	}
 	return spilledFrame{frame: f, at: at}, nil
 }
 
-// takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes, and gives their room back.
+// takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Alloc], and gives their room back.
 func (s *spill) takeFrame(f spilledFrame, buf []byte) ([]byte, error) {
-	stored := buf[:f.frame.Stored]
-	if _, err := s.f.ReadAt(stored, f.at); err != nil {
+	// As far as it was written: less only at the end of a file that does not go past the page cache.
+	n, err := s.file.ReadAt(buf[:direct.Up(f.frame.Stored)], f.at)
+	if int64(n) < f.frame.Stored {
 		return nil, fmt.Errorf("read a kept frame: %w", err)
 	}
-	s.forget(f.at, f.frame.Stored)
-	return stored, nil
+	s.forget(f.at, direct.Up(f.frame.Stored))
+	return buf[:f.frame.Stored], nil
 }
 
-func (s *spill) close() { s.f.Close() }
+func (s *spill) close() { s.file.Close() }

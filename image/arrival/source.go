@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -109,12 +108,18 @@ func (s *Source) Follow(ctx context.Context, arrived func()) {
 	}
 }
 
+// held is what the store gives for a whole segment.
+type held interface {
+	io.ReaderAt
+	io.Closer
+}
+
 // segment is one that was not in the store when it was opened.
 type segment struct {
 	source *Source
 	d      ocispec.Descriptor
-	there  atomic.Int64            // bytes from the begin, when it was last looked
-	whole  atomic.Pointer[os.File] // in the store; nil: not yet
+	there  atomic.Int64         // bytes from the begin, when it was last looked
+	whole  atomic.Pointer[held] // in the store; nil: not yet
 
 	mu      sync.Mutex
 	growing *store.Growing // guarded by mu
@@ -139,8 +144,8 @@ func (g *segment) hold(ctx context.Context) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	f, ok := rc.(*os.File)
-	if !ok || !g.whole.CompareAndSwap(nil, f) {
+	f, ok := rc.(held)
+	if !ok || !g.whole.CompareAndSwap(nil, &f) {
 		return rc.Close() // never: it is held once, and the store gives files
 	}
 	g.there.Store(g.d.Size)
@@ -153,7 +158,7 @@ func (g *segment) There(end int64) bool { return g.there.Load() >= end }
 // ReadAt implements [io.ReaderAt]: from what is there, otherwise it is fetched.
 func (g *segment) ReadAt(p []byte, off int64) (int, error) {
 	if f := g.whole.Load(); f != nil {
-		return f.ReadAt(p, off)
+		return (*f).ReadAt(p, off)
 	}
 	if n, err := g.readGrowing(p, off); n == len(p) {
 		return n, err
@@ -165,7 +170,7 @@ func (g *segment) readGrowing(p []byte, off int64) (int, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if f := g.whole.Load(); f != nil {
-		return f.ReadAt(p, off)
+		return (*f).ReadAt(p, off)
 	}
 	return g.growing.ReadAt(p, off)
 }
@@ -176,14 +181,14 @@ func (g *segment) ReadAgain(p []byte, off int64) (int, error) {
 		return 0, io.EOF
 	}
 	if f := g.whole.Load(); f != nil {
-		return f.ReadAt(p, off)
+		return (*f).ReadAt(p, off)
 	}
 	err := g.source.fetch(g.source.ctx, g.d, off, p)
 	if err == nil {
 		return len(p), nil
 	}
 	if f := g.whole.Load(); f != nil { // it came another way meanwhile, and who was asked may have ended for that
-		return f.ReadAt(p, off)
+		return (*f).ReadAt(p, off)
 	}
 	return 0, err
 }
@@ -196,7 +201,7 @@ func (g *segment) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if f := g.whole.Load(); f != nil {
-		return f.Close()
+		return (*f).Close()
 	}
 	return g.growing.Close()
 }

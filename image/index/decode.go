@@ -3,6 +3,7 @@ package index
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -116,6 +117,12 @@ func (d *decoder) header(line []byte) error {
 	if a := f.word(); f.err == nil && string(a) != "sha256" {
 		return broken("digest algorithm %q instead of sha256", clip(a))
 	}
+	switch c := f.word(); {
+	case f.err == nil && f.none && len(c) > 0 && strings.Trim(string(c), "0123456789") == "":
+		return &VersionError{Version: "1 without xxh64"} // as it was before a release
+	case f.err == nil && string(c) != "xxh64":
+		return broken("quick check %q instead of xxh64", clip(c))
+	}
 	d.x.PageSize = f.number(maxPageSize)
 	return f.finish()
 }
@@ -153,6 +160,7 @@ func (d *decoder) frame(f *fields) {
 	}
 	fr.Raw = f.number(MaxFrame)
 	f.digest(&fr.Digest)
+	fr.Check = f.check()
 	d.x.Frames = append(d.x.Frames, fr)
 }
 
@@ -246,6 +254,19 @@ func (f *fields) digest(to *[32]byte) {
 	if _, err := hex.Decode(to[:], word[:min(len(word), 64)]); err != nil || len(word) != 64 || !bytes.Equal(word, bytes.ToLower(word)) {
 		f.fail("%q is not a sha256 digest", clip(word))
 	}
+}
+
+// check reads an XXH64: 16 hexadecimal digits in lower case.
+func (f *fields) check() uint64 {
+	word := f.word()
+	if f.err != nil {
+		return 0
+	}
+	var sum [8]byte
+	if _, err := hex.Decode(sum[:], word[:min(len(word), 16)]); err != nil || len(word) != 16 || !bytes.Equal(word, bytes.ToLower(word)) {
+		f.fail("%q is not an xxh64", clip(word))
+	}
+	return binary.BigEndian.Uint64(sum[:])
 }
 
 func (f *fields) finish() error {

@@ -2,6 +2,7 @@ package index
 
 import (
 	"bufio"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"io"
@@ -14,7 +15,7 @@ func Encode(w io.Writer, x *Index) error {
 		return err
 	}
 	e := encoder{w: bufio.NewWriterSize(w, 64<<10)}
-	e.line(append(e.word("cryo-index"), fmt.Sprintf(" %d sha256 %d", Version, x.PageSize)...))
+	e.line(append(e.word("cryo-index"), fmt.Sprintf(" %d sha256 xxh64 %d", Version, x.PageSize)...))
 	for i, s := range x.Segments {
 		b := number(e.word("segment"), int64(i))
 		b = hexadecimal(b, s.Digest[:])
@@ -51,7 +52,8 @@ func (e *encoder) frame(f *Frame) {
 	b := number(e.word("frame"), int64(f.Segment))
 	b = number(number(b, f.Offset), f.Stored)
 	b = append(append(b, ' '), f.Codec.String()...)
-	e.line(hexadecimal(number(b, f.Raw), f.Digest[:]))
+	b = hexadecimal(number(b, f.Raw), f.Digest[:])
+	e.line(hexadecimal(b, binary.BigEndian.AppendUint64(nil, f.Check)))
 	for _, r := range f.Runs {
 		b := number(e.word("run"), int64(r.File))
 		b = append(number(number(b, r.First), r.Count), ' ')

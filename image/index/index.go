@@ -2,10 +2,10 @@
 //
 // FORMAT.md is normative. The text is made of lines that awk can read:
 //
-//	cryo-index 1 sha256 4096
+//	cryo-index 1 sha256 xxh64 4096
 //	segment 0 <sha256> 8123456 16777216
 //	pages 1 pagemap-1.img 4096
-//	frame 0 0 524288 zstd 1048576 <sha256>
+//	frame 0 0 524288 zstd 1048576 <sha256> <xxh64>
 //	run 1 0 256 7f0000000000
 //	end 4
 //
@@ -85,6 +85,7 @@ type Frame struct {
 	Codec   Codec
 	Raw     int64             // bytes when decoded
 	Digest  [sha256.Size]byte // of the decoded bytes
+	Check   uint64            // XXH64 of the decoded bytes, against errors of disk and memory only
 	Runs    []Run             // filled in this order by the decoded bytes
 }
 

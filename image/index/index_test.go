@@ -26,7 +26,7 @@ func random(r *rand.Rand) *Index {
 		x.Segments = append(x.Segments, Segment{})
 		s := &x.Segments[n]
 		for range 1 + r.IntN(5) {
-			fr := Frame{Segment: n, Offset: s.Size}
+			fr := Frame{Segment: n, Offset: s.Size, Check: r.Uint64() >> r.IntN(64)}
 			for i := range fr.Digest {
 				fr.Digest[i] = byte(r.Uint32())
 			}
@@ -83,13 +83,13 @@ func TestRoundTrip(t *testing.T) {
 const (
 	sumA = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 	sumB = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
-	good = "cryo-index 1 sha256 4096\n" +
+	good = "cryo-index 1 sha256 xxh64 4096\n" +
 		"segment 0 " + sumA + " 8292 12288\n" +
 		"pages 1 pagemap-1.img 3\n" +
 		"pages 4 pagemap-shmem-1048.img 7\n" +
-		"frame 0 0 100 zstd 4096 " + sumB + "\n" +
+		"frame 0 0 100 zstd 4096 " + sumB + " 00000000000000ff\n" +
 		"run 1 2 1 7f0000000000\n" +
-		"frame 0 100 8192 raw 8192 " + sumB + "\n" +
+		"frame 0 100 8192 raw 8192 " + sumB + " 123456789abcdef0\n" +
 		"run 4 0 1 0\n" +
 		"run 4 1 1 2000\n" +
 		"end 9\n"
@@ -99,14 +99,16 @@ const (
 var bad = []struct{ old, new, reason string }{
 	{"cryo-index 1", "cryo-index x", "not a number"},
 	{"cryo-index", "index", "does not begin"},
-	{"sha256 4096", "sha512 4096", "algorithm"},
-	{"sha256 4096", "sha256 4097", "page size"},
-	{"sha256 4096", "sha256 131072", "larger"},
-	{"sha256 4096", "sha256 8192", "frame of 4096"},
-	{"sha256 4096", "sha256 4096 ", "too many"},
-	{"sha256 4096", "sha256 04096", "not a number"},
-	{"sha256 4096", "sha256  4096", "empty field"},
-	{"sha256 4096", "sha256", "too few"},
+	{"sha256", "sha512", "algorithm"},
+	{"xxh64", "xxh32", "quick check"},
+	{"xxh64 4096", "xxh64", "too few"},
+	{"xxh64 4096", "xxh64 4097", "page size"},
+	{"xxh64 4096", "xxh64 131072", "larger"},
+	{"xxh64 4096", "xxh64 8192", "frame of 4096"},
+	{"xxh64 4096", "xxh64 4096 ", "too many"},
+	{"xxh64 4096", "xxh64 04096", "not a number"},
+	{"xxh64 4096", "xxh64  4096", "empty field"},
+	{"sha256 xxh64 4096", "sha256", "too few"},
 	{"segment 0", "segment 1", "instead of 0"},
 	{"segment 0", "segment -0", "not a number"},
 	{"segment 0 " + sumA, "segment 0 " + strings.ToUpper(sumA), "digest"},
@@ -126,6 +128,12 @@ var bad = []struct{ old, new, reason string }{
 	{"pages 1 pagemap-1.img 3", "pages 1 ../../etc/passwd 3", "not the name"},
 	{"pages 1 pagemap-1.img 3", "pages 4294967296 pagemap-1.img 3", "larger"},
 	{"pages 1 pagemap-1.img 3", "pages 1 pagemap-1.img 1099511627777", "larger"},
+	{" 00000000000000ff", "", "too few"},
+	{"00000000000000ff", "ff", "xxh64"},
+	{"00000000000000ff", "00000000000000FF", "xxh64"},
+	{"00000000000000ff", "00000000000000fg", "xxh64"},
+	{"00000000000000ff", "00000000000000ff0", "xxh64"},
+	{"00000000000000ff", "00000000000000ff 0", "too many"},
 	{"frame 0 0 100", "frame 0 1 100", "overlaps the one before"},
 	{"frame 0 0 100", "frame 0 0 101", "overlaps the one before"},
 	{"frame 0 0 100", "frame 0 8292 100", "does not lie in segment 0"},
@@ -168,7 +176,7 @@ var bad = []struct{ old, new, reason string }{
 	{"end 9", "hello\nend 10", "unknown kind"},
 	{"end 9", strings.Repeat("x", 300) + "\nend 10", "256"},
 	{"end 9", strings.Repeat("x", 100000) + "\nend 10", "256"},
-	{"frame 0 0 100 zstd 4096 " + sumB + "\n", "", "before the first frame"},
+	{"frame 0 0 100 zstd 4096 " + sumB + " 00000000000000ff\n", "", "before the first frame"},
 }
 
 func TestDecodeRefuses(t *testing.T) {

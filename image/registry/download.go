@@ -11,6 +11,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -130,9 +131,9 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 
 // copyBody tells errors of the network, which may pass, from those of the disk.
 func copyBody(ctx context.Context, p *store.Partial, body io.Reader) error {
-	buf := make([]byte, maxPiece)
+	buf := direct.Alloc(maxPiece)
 	for {
-		// Up to a multiple of the piece: file systems take what is aligned with half the effort.
+		// Up to a multiple of the piece: what is aligned goes past the page cache.
 		n, err := fillPiece(body, buf[:maxPiece-p.Offset()%maxPiece])
 		if n > 0 {
 			if _, err := p.Write(buf[:n]); err != nil {

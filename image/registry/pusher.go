@@ -17,8 +17,11 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// dumpCores are left to CRIU and to whoever reads what it sends until [Pusher.Release], as package image leaves them.
+// dumpCores are left to CRIU, to whoever reads what it sends and to whoever hashes it, until [Pusher.Release].
 const dumpCores = 2
+
+// packCores are all needed by what makes the snapshot: where there are no more, nothing is sent before it is whole.
+const packCores = 3
 
 // errClosed ends what a [Pusher] has under way that is not wanted any more.
 var errClosed = errors.New("the push was given up")
@@ -79,7 +82,8 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 }
 
 // run opens the registry and starts the workers. Before the release there are few: what dumps a container needs the cores. Until
-// the snapshot is whole there are as many as half of the cores: the registry may be on this machine, and what packs goes first.
+// the snapshot is whole there are as many as half of the cores, and none on three cores or less: the registry may be on this machine, and
+// what packs goes first.
 func (p *Pusher) run() error {
 	r, err := open(p.ctx, p.name, p.at, p.o)
 	if err != nil {
@@ -87,7 +91,10 @@ func (p *Pusher) run() error {
 	}
 	p.repo, p.from = r, mountable(p.ctx, p.src, r)
 	cores := runtime.GOMAXPROCS(0)
-	early, packing := max(0, cores-dumpCores)/2, max(1, cores/2)
+	early, packing := max(0, cores-dumpCores)/2, cores/2
+	if cores <= packCores {
+		early, packing = 0, 0
+	}
 	for n := range p.o.concurrency() {
 		p.work.Go(func() error {
 			begin := p.whole

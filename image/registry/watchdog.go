@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"time"
+
+	"github.com/cryo-project/cryo/image/direct"
 )
 
 // stalledError ends a transfer on which nothing moves any more. It is a net.Error, so it counts as a timeout.
@@ -38,7 +40,7 @@ func (w *watchdog) stop() {
 }
 
 // maxPiece is how many bytes move between two kicks at most: so many must not take as long as a stall.
-const maxPiece = 1 << 20
+const maxPiece = direct.Piece
 
 // watched kicks the watchdog and tells a tracker with every read, and lets the watchdog sleep at the end.
 type watched struct {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/cryo-project/cryo/image/index"
 )
 
@@ -15,44 +17,41 @@ var zeroPage [64 << 10]byte
 // IsZero says whether a page, of at most 64 KiB, holds zeros only.
 func IsZero(page []byte) bool { return bytes.Equal(page, zeroPage[:len(page)]) }
 
-// Load reads a piece's pages from its pages file into buf, of [index.MaxFrame] bytes, and leaves out those of zeros, as
-// [Compact] does.
+// Load reads a piece's pages from its pages file into buf, of [index.MaxFrame] bytes, and leaves out those of zeros. It gives the
+// frame as [Sum] leaves it, and the bytes to store. No pages are left where all are zero.
 func Load(p Piece, file io.ReaderAt, pageSize int64, buf []byte) (index.Frame, []byte, error) {
-	at := int64(0)
+	var f index.Frame
 	for _, r := range p.Runs {
-		n := r.Count * pageSize
-		if _, err := file.ReadAt(buf[at:at+n], r.First*pageSize); err != nil {
+		pages := buf[f.Raw : f.Raw+r.Count*pageSize]
+		if _, err := file.ReadAt(pages, r.First*pageSize); err != nil {
 			return index.Frame{}, nil, fmt.Errorf("read pages: %w", err)
 		}
-		at += n
+		Keep(&f, index.Run{File: p.File, First: r.First, Count: r.Count, Addr: r.Addr}, pageSize, pages)
 	}
-	f, kept := Compact(p, pageSize, buf[:at])
-	return f, kept, nil
+	Sum(&f, buf[:f.Raw])
+	return f, buf[:f.Raw], nil
 }
 
-// Compact moves the pages of a piece, which fill buf in their order, over those of zeros. It gives the frame with everything
-// but segment, offset, stored length and codec, and the bytes to store. No pages are left where all are zero.
-func Compact(p Piece, pageSize int64, buf []byte) (index.Frame, []byte) {
-	var f index.Frame
-	from, n := int64(0), int64(0) // bytes of buf that were looked at and that are kept
-	for _, r := range p.Runs {
-		for i := int64(0); i < r.Count; i++ {
-			page := buf[from : from+pageSize]
-			from += pageSize
-			if IsZero(page) {
-				continue
-			}
-			if at := buf[n : n+pageSize]; &at[0] != &page[0] {
-				copy(at, page)
-			}
-			n += pageSize
-			f.Runs = addPage(f.Runs, index.Run{File: p.File, First: r.First + i, Count: 1, Addr: r.Addr + uint64(i*pageSize)}, pageSize)
+// Keep adds the pages of a run, which stand behind those that the frame has already, to the frame: it moves them over those of zeros.
+// The frame's raw length says then where the next belong.
+func Keep(f *index.Frame, r index.Run, pageSize int64, pages []byte) {
+	n := int64(0) // bytes of pages that are kept
+	for i := range r.Count {
+		page := pages[i*pageSize : (i+1)*pageSize]
+		if IsZero(page) {
+			continue
 		}
+		if n < i*pageSize {
+			copy(pages[n:], page)
+		}
+		n += pageSize
+		f.Runs = addPage(f.Runs, index.Run{File: r.File, First: r.First + i, Count: 1, Addr: r.Addr + uint64(i*pageSize)}, pageSize)
 	}
-	f.Raw = n
-	f.Digest = sha256.Sum256(buf[:n])
-	return f, buf[:n]
+	f.Raw += n
 }
+
+// Sum completes a frame, of whose bytes raw are all, but for segment, offset, stored length and codec.
+func Sum(f *index.Frame, raw []byte) { f.Digest, f.Check = sha256.Sum256(raw), xxhash.Sum64(raw) }
 
 func addPage(runs []index.Run, r index.Run, pageSize int64) []index.Run {
 	if len(runs) > 0 {

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
 
@@ -52,7 +53,7 @@ func TestEncode(t *testing.T) {
 			if want := map[bool]index.Codec{true: index.Raw, false: index.Zstd}[random]; codec != want {
 				t.Errorf("%d bytes, random %v: codec %s", n, random, codec)
 			}
-			f := index.Frame{Codec: codec, Stored: int64(len(stored)), Raw: int64(n), Digest: sha256.Sum256(raw)}
+			f := index.Frame{Codec: codec, Stored: int64(len(stored)), Raw: int64(n), Digest: sha256.Sum256(raw), Check: xxhash.Sum64(raw)}
 			if got, err := dec.Decode(&f, stored); err != nil || !bytes.Equal(got, raw) {
 				t.Errorf("%d bytes, random %v: %v", n, random, err)
 			}
@@ -77,7 +78,7 @@ func TestDecodeRefuses(t *testing.T) {
 	window, _ := zstd.NewWriter(nil, zstd.WithWindowSize(128<<20), zstd.WithSingleSegment(false))
 	defer window.Close()
 	frame := func(change func(f *index.Frame)) index.Frame {
-		f := index.Frame{Segment: 3, Offset: 77, Codec: index.Zstd, Stored: int64(len(stored)), Raw: int64(len(raw)), Digest: sha256.Sum256(raw)}
+		f := index.Frame{Segment: 3, Offset: 77, Codec: index.Zstd, Stored: int64(len(stored)), Raw: int64(len(raw)), Digest: sha256.Sum256(raw), Check: xxhash.Sum64(raw)}
 		change(&f)
 		return f
 	}
@@ -87,6 +88,7 @@ func TestDecodeRefuses(t *testing.T) {
 		stored []byte
 	}{
 		{"digest", frame(func(f *index.Frame) { f.Digest[5] ^= 1 }), stored},
+		{"check", frame(func(f *index.Frame) { f.Check ^= 1 << 63 }), stored},
 		{"codec", frame(func(f *index.Frame) { f.Codec = 7 }), stored},
 		{"not zstd", frame(func(f *index.Frame) { f.Stored = 4 }), []byte("text")},
 		{"length", frame(func(f *index.Frame) { f.Stored++ }), stored},
@@ -103,7 +105,7 @@ func TestDecodeRefuses(t *testing.T) {
 			t.Errorf("%s gives %v", test.name, err)
 		}
 	}
-	if n := testing.AllocsPerRun(3, func() { _, _ = dec.Decode(&tests[8].f, bomb) }); n > 100 {
+	if n := testing.AllocsPerRun(3, func() { _, _ = dec.Decode(&tests[9].f, bomb) }); n > 100 {
 		t.Errorf("a bomb takes %v allocations", n)
 	}
 }
@@ -207,7 +209,7 @@ func TestLoad(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []index.Run{{File: 9, First: 1, Count: 2, Addr: 0x11000}, {File: 9, First: 4, Count: 1, Addr: 0x14000}, {File: 9, First: 7, Count: 2, Addr: 0x22000}}
-	if !reflect.DeepEqual(f.Runs, want) || f.Raw != 5*page || f.Digest != sha256.Sum256(raw) {
+	if !reflect.DeepEqual(f.Runs, want) || f.Raw != 5*page || f.Digest != sha256.Sum256(raw) || f.Check != xxhash.Sum64(raw) {
 		t.Errorf("got %+v", f)
 	}
 	for i, n := range []int{1, 2, 4, 7, 8} {
@@ -252,7 +254,7 @@ func FuzzEncode(f *testing.F) {
 		dec, _ := NewDecoder()
 		defer dec.Close()
 		codec, stored := enc.Encode(nil, raw)
-		fr := index.Frame{Codec: codec, Stored: int64(len(stored)), Raw: int64(len(raw)), Digest: sha256.Sum256(raw)}
+		fr := index.Frame{Codec: codec, Stored: int64(len(stored)), Raw: int64(len(raw)), Digest: sha256.Sum256(raw), Check: xxhash.Sum64(raw)}
 		if got, err := dec.Decode(&fr, stored); err != nil || !bytes.Equal(got, raw) {
 			t.Errorf("%d bytes with %s: %v", len(raw), codec, err)
 		}

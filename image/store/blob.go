@@ -15,6 +15,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/segment"
 )
 
 func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(), d.Encoded()) }
@@ -34,8 +36,8 @@ func (s *Store) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
 	return i.Mode().IsRegular() && i.Size() == d.Size, nil
 }
 
-// Fetch opens a blob; the reader is an [*os.File]. It is not verified beyond its size. Errors are [*MissingError] and
-// [*CorruptError].
+// Fetch opens a blob; the reader is a [segment.Verified] where only root can have written the blob since it came into the store, verified;
+// else, and for others than root, a [*direct.Reader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
 func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(d); err != nil {
 		return nil, &CorruptError{What: "descriptor", Err: err}
@@ -56,7 +58,10 @@ func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, e
 		f.Close()
 		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d", i.Size(), d.Size)}
 	}
-	return f, nil
+	if s.keeps(i) {
+		return segment.NewVerified(direct.NewReader(f)), nil
+	}
+	return direct.NewReader(f), nil
 }
 
 // Push stores a blob after verifying it; a blob that is there already is kept and r is left unread.
@@ -91,13 +96,17 @@ func (s *Store) create1() (*writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("create blob: %w", mapError(s.root, err))
 	}
-	return &writer{s: s, f: f, h: sha256.New()}, nil
+	w := &writer{s: s, f: f, file: direct.New(f), h: sha256.New()}
+	w.w = direct.NewWriter(w.file, w.h)
+	return w, nil
 }
 
 // writer is a blob in ingest.
 type writer struct {
 	s    *Store
 	f    *os.File // nil: committed or closed
+	file *direct.File
+	w    *direct.Writer
 	h    hash.Hash
 	size int64
 }
@@ -109,8 +118,7 @@ func (w *writer) Write(p []byte) (int, error) {
 	if w.f == nil {
 		return 0, fs.ErrClosed
 	}
-	n, err := w.f.Write(p)
-	w.h.Write(p[:n])
+	n, err := w.w.Write(p)
 	w.size += int64(n)
 	if err != nil {
 		return n, fmt.Errorf("write blob: %w", mapError(w.s.root, err))
@@ -124,6 +132,9 @@ func (w *writer) Commit(ctx context.Context, mediaType string) (ocispec.Descript
 		return ocispec.Descriptor{}, fs.ErrClosed
 	}
 	defer w.Close()
+	if err := w.w.Flush(); err != nil {
+		return ocispec.Descriptor{}, fmt.Errorf("write blob: %w", mapError(w.s.root, err))
+	}
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: w.digest(), Size: w.size}
 	if err := w.s.place(ctx, w.f, d); err != nil {
 		return ocispec.Descriptor{}, err
@@ -138,10 +149,11 @@ func (w *writer) Close() error {
 	}
 	f := w.f
 	w.f = nil
+	w.w.Stop()
 	if still(f, f.Name()) {
 		os.Remove(f.Name())
 	}
-	return f.Close()
+	return w.file.Close()
 }
 
 // place makes the complete, verified file f the blob d. Where the blob is there already f stays where it is.
@@ -161,11 +173,7 @@ func (s *Store) place(ctx context.Context, f *os.File, d ocispec.Descriptor) err
 			return fmt.Errorf("store blob %s: %w", d.Digest, mapError(s.root, err))
 		}
 	}
-	// Also where the blob was there: who renamed it may not have come this far.
-	if err := syncDir(s.blobs()); err != nil {
-		return fmt.Errorf("sync blob %s: %w", d.Digest, mapError(s.root, err))
-	}
-	return nil
+	return nil // the directory is synced before a name needs the blob
 }
 
 // contextReader ends with the context.

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/direct"
 )
 
 // growingPause is how long [Growing] waits before it looks again.
@@ -23,6 +25,8 @@ type Growing struct {
 	s *Store
 	d ocispec.Descriptor
 	f *os.File // nil: nothing is there yet
+
+	file *direct.File // f, past the page cache
 }
 
 // Growing gives a blob that is there, that is being fetched, or that will be. The caller must call Close.
@@ -46,7 +50,7 @@ func (g *Growing) There() (int64, error) {
 				if err != nil {
 					return 0, fmt.Errorf("open blob %s: %w", g.d.Digest, mapError(g.s.root, err))
 				}
-				g.f = f
+				g.f, g.file = f, direct.New(f)
 			}
 		}
 		if g.f == nil {
@@ -60,7 +64,7 @@ func (g *Growing) There() (int64, error) {
 			return min(i.Size(), g.d.Size), nil
 		}
 		// Somebody else has brought the blob, or begins anew.
-		g.f.Close()
+		g.file.Close()
 		g.f = nil
 	}
 	return 0, nil
@@ -96,7 +100,7 @@ func (g *Growing) ReadAt(p []byte, off int64) (int, error) {
 	if off < 0 || off+int64(len(p)) > there {
 		return 0, io.ErrUnexpectedEOF
 	}
-	return g.f.ReadAt(p, off)
+	return g.file.ReadAt(p, off)
 }
 
 // Close implements [io.Closer].
@@ -104,5 +108,5 @@ func (g *Growing) Close() error {
 	if g.f == nil {
 		return nil
 	}
-	return g.f.Close()
+	return g.file.Close()
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/direct"
 )
 
 // Partial is a download that outlives its process: what is there is kept for the next attempt.
@@ -21,6 +23,7 @@ type Partial struct {
 	s    *Store
 	d    ocispec.Descriptor
 	f    *os.File
+	file *direct.File // f, past the page cache
 	path string
 	h    hash.Hash
 	off  int64
@@ -47,9 +50,9 @@ func (s *Store) Partial(ctx context.Context, d ocispec.Descriptor) (*Partial, er
 			f.Close()
 			return nil, err
 		}
-		p := &Partial{s: s, d: d, f: f, path: path}
+		p := &Partial{s: s, d: d, f: f, file: direct.New(f), path: path}
 		if err := p.rehash(ctx); err != nil {
-			f.Close()
+			p.file.Close()
 			return nil, fmt.Errorf("resume %s: %w", d.Digest, mapError(s.root, err))
 		}
 		return p, nil
@@ -59,9 +62,21 @@ func (s *Store) Partial(ctx context.Context, d ocispec.Descriptor) (*Partial, er
 // rehash reads what an earlier attempt left. What is longer than the blob is not part of it.
 func (p *Partial) rehash(ctx context.Context) error {
 	p.h = sha256.New()
-	n, err := io.Copy(p.h, contextReader{ctx, p.f})
-	if err != nil {
-		return err
+	buf := direct.Alloc(direct.Piece)
+	var n int64
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		some, err := p.file.ReadAt(buf, n)
+		p.h.Write(buf[:some])
+		n += int64(some)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
 	}
 	p.off = n
 	if n > p.d.Size {
@@ -73,7 +88,7 @@ func (p *Partial) rehash(ctx context.Context) error {
 // Offset is how many bytes are there.
 func (p *Partial) Offset() int64 { return p.off }
 
-// Write appends. More than the blob may have is an error; after any other error the download can only be closed.
+// Write appends, faster what is a [direct.Piece] from [direct.Alloc] and comes to be at a multiple of its length. More than the blob may have is an error; after any other error the download can only be closed.
 func (p *Partial) Write(b []byte) (int, error) {
 	if p.off+int64(len(b)) > p.d.Size {
 		return 0, &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("more than the %d bytes it should have", p.d.Size)}
@@ -89,7 +104,7 @@ func (p *Partial) Write(b []byte) (int, error) {
 // write writes and hashes side by side what is worth it.
 func (p *Partial) write(b []byte) (n int, err error) {
 	if len(b) < 256<<10 {
-		n, err = p.f.WriteAt(b, p.off)
+		n, err = p.file.WriteAt(b, p.off)
 		p.h.Write(b[:n])
 		return n, err
 	}
@@ -98,7 +113,7 @@ func (p *Partial) write(b []byte) (n int, err error) {
 		p.h.Write(b)
 		close(hashed)
 	}()
-	n, err = p.f.WriteAt(b, p.off)
+	n, err = p.file.WriteAt(b, p.off)
 	<-hashed
 	return n, err
 }
@@ -164,11 +179,11 @@ func (p *Partial) Drop() error {
 func (p *Partial) Close() error {
 	if p.off == 0 {
 		if err := p.Drop(); err != nil {
-			p.f.Close()
+			p.file.Close()
 			return err
 		}
 	}
-	return p.f.Close()
+	return p.file.Close()
 }
 
 // DropPartial removes an interrupted download that nobody works on.

@@ -88,6 +88,11 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 		if err := s.checkComplete(ctx, d, ref, make(map[digest.Digest]bool)); err != nil {
 			return false, err
 		}
+		// Once for all blobs: what no name needs yet may be gone after a power failure. Those that were here before are among them, since
+		// who brought them may not have come this far.
+		if err := syncDir(s.blobs()); err != nil {
+			return false, mapError(s.root, err)
+		}
 		i.Manifests = slices.DeleteFunc(i.Manifests, func(old ocispec.Descriptor) bool { return old.Annotations[ocispec.AnnotationRefName] == full })
 		i.Manifests = append(i.Manifests, entry)
 		return true, nil

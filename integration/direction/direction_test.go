@@ -9,8 +9,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
+	"os"
 	"os/exec"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -88,5 +91,31 @@ func packages(t *testing.T) []listed {
 			t.Fatal(err)
 		}
 		all = append(all, p)
+	}
+}
+
+// TestVerified: only the store says that what it keeps was verified.
+func TestVerified(t *testing.T) {
+	const root, maker = "../..", "image/store/blob.go"
+	made := 0
+	err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+			return err
+		}
+		source, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		own, _ := strings.CutPrefix(name, root+"/")
+		switch n := strings.Count(string(source), "segment.NewVerified("); {
+		case own == maker:
+			made += n
+		case n > 0:
+			t.Errorf("%s says of bytes that they were verified; only %s may", own, maker)
+		}
+		return nil
+	})
+	if err != nil || made != 1 {
+		t.Errorf("%s says so %d times, %v", maker, made, err)
 	}
 }

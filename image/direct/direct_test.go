@@ -1,0 +1,331 @@
+package direct
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+var (
+	_ io.ReaderAt       = (*File)(nil)
+	_ io.WriterAt       = (*File)(nil)
+	_ io.ReadSeekCloser = (*Reader)(nil)
+)
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(b)
+	return b
+}
+
+func create(t *testing.T) *os.File {
+	t.Helper()
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// drop throws a file out of the page cache.
+func drop(t *testing.T, f *os.File) {
+	t.Helper()
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// both runs a test with O_DIRECT, where the file system has it, and without.
+func both(t *testing.T, test func(t *testing.T, f *File)) {
+	t.Helper()
+	for _, refused := range []bool{false, true} {
+		t.Run(map[bool]string{false: "direct", true: "refused"}[refused], func(t *testing.T) {
+			f := New(create(t))
+			f.refused.Store(refused)
+			defer f.Close()
+			test(t, f)
+		})
+	}
+}
+
+// TestWriter: whatever the lengths and places in memory of what is written, the file and the sum have all of it in its order.
+func TestWriter(t *testing.T) {
+	data := random(9*Piece + 12345)
+	both(t, func(t *testing.T, f *File) {
+		for seed := range uint64(12) {
+			if err := f.f.Truncate(0); err != nil {
+				t.Fatal(err)
+			}
+			r := rand.New(rand.NewPCG(seed, 1))
+			sum := sha256.New()
+			w := NewWriter(f, sum)
+			memory := Alloc(3 * Piece)
+			want := data[:r.IntN(len(data))]
+			if seed == 0 {
+				want = nil
+			}
+			for rest := want; len(rest) > 0; {
+				n := 1 + r.IntN(2*Piece)
+				if r.IntN(2) == 0 {
+					n = Align * (1 + r.IntN(512))
+				}
+				at := Align * r.IntN(3)
+				if r.IntN(3) == 0 {
+					at++
+				}
+				p := memory[at : at+min(n, len(rest))]
+				copy(p, rest)
+				if n, err := w.Write(p); n != len(p) || err != nil {
+					t.Fatal(n, err)
+				}
+				rest = rest[len(p):]
+				clear(p) // it is the caller's again
+			}
+			if err := w.Flush(); err != nil {
+				t.Fatal(err)
+			}
+			w.Stop()
+			got, err := os.ReadFile(f.f.Name())
+			if err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("seed %d: %d bytes of %d, %v", seed, len(got), len(want), err)
+			}
+			if [32]byte(sum.Sum(nil)) != sha256.Sum256(want) {
+				t.Fatalf("seed %d: another sum", seed)
+			}
+		}
+	})
+}
+
+// TestReadAt: reads of all alignments, in the page cache and not, up to the end of the file and behind it.
+func TestReadAt(t *testing.T) {
+	for _, size := range []int{3*Piece + 777, 3 * Piece} {
+		data := random(size)
+		both(t, func(t *testing.T, f *File) {
+			if _, err := f.f.Write(data); err != nil {
+				t.Fatal(err)
+			}
+			r := rand.New(rand.NewPCG(1, 1))
+			memory := Alloc(4 * Piece)
+			for n := range 100 {
+				if n%3 == 0 {
+					drop(t, f.f)
+				}
+				off, length, at := r.IntN(size+5000), r.IntN(3*Piece), r.IntN(Align)
+				if r.IntN(2) == 0 {
+					off, at = down(off), 0
+				}
+				if r.IntN(2) == 0 {
+					length = down(length)
+				}
+				p := memory[at : at+length]
+				clear(p)
+				got, err := f.ReadAt(p, int64(off))
+				want := data[min(off, size):min(off+length, size)]
+				if got != len(want) || !bytes.Equal(p[:got], want) || len(want) < length && err != io.EOF || len(want) == length && err != nil {
+					t.Fatalf("%d bytes at %d: %d bytes, %v", length, off, got, err)
+				}
+				if !bytes.Equal(p[got:], make([]byte, length-got)) && length-got > 0 && at == 0 && off+length <= size {
+					t.Fatal("bytes were written behind what was read")
+				}
+			}
+		})
+	}
+}
+
+// TestWriteAt: parts past the page cache and parts in it make one file.
+func TestWriteAt(t *testing.T) {
+	data := random(4*Piece + 99)
+	both(t, func(t *testing.T, f *File) {
+		r := rand.New(rand.NewPCG(2, 1))
+		memory := Alloc(2 * Piece)
+		for off := 0; off < len(data); {
+			n := min(1+r.IntN(Piece), len(data)-off)
+			if off%Align != 0 && r.IntN(2) == 0 {
+				n = min(Align-off%Align, len(data)-off)
+			}
+			p := memory[:n]
+			copy(p, data[off:])
+			if got, err := f.WriteAt(p, int64(off)); got != n || err != nil {
+				t.Fatal(got, err)
+			}
+			off += n
+			if i, err := f.f.Stat(); err != nil || i.Size() != int64(off) {
+				t.Fatalf("%d bytes of %d: %v", i.Size(), off, err) // whoever reads what grows believes the length
+			}
+		}
+		got, err := os.ReadFile(f.f.Name())
+		if err != nil || !bytes.Equal(got, data) {
+			t.Fatalf("%d bytes, %v", len(got), err)
+		}
+	})
+}
+
+// TestReader: in steps of any length, after a seek as well.
+func TestReader(t *testing.T) {
+	data := random(5*Piece + 321)
+	f := create(t)
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	rd := NewReader(f)
+	defer rd.Close()
+	r := rand.New(rand.NewPCG(3, 1))
+	for n := range 20 {
+		if n%2 == 0 {
+			drop(t, f)
+		}
+		from := r.Int64N(int64(len(data)))
+		if n == 0 {
+			from = 0
+		}
+		if at, err := rd.Seek(from, io.SeekStart); at != from || err != nil {
+			t.Fatal(at, err)
+		}
+		var got []byte
+		for {
+			p := make([]byte, 1+r.IntN(1<<(1+r.IntN(21))))
+			n, err := rd.Read(p)
+			got = append(got, p[:n]...)
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if skip := r.Int64N(1000); n%7 == 0 && from+int64(len(got))+skip < int64(len(data)) {
+				if _, err := rd.Seek(skip, io.SeekCurrent); err != nil {
+					t.Fatal(err)
+				}
+				got = append(got, data[from+int64(len(got)):][:skip]...)
+			}
+		}
+		if !bytes.Equal(got, data[from:]) {
+			t.Fatalf("from %d: %d bytes of %d", from, len(got), len(data[from:]))
+		}
+	}
+	if at, err := rd.Seek(-1, io.SeekEnd); at != int64(len(data))-1 || err != nil {
+		t.Fatal(at, err)
+	}
+	if _, err := rd.Seek(-1, io.SeekStart); err == nil {
+		t.Fatal("before the begin of the file")
+	}
+}
+
+// TestSendTo: from the page cache and from the disk, through a connection.
+func TestSendTo(t *testing.T) {
+	data := random(3*Piece + 77)
+	f := create(t)
+	if _, err := f.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	for _, cached := range []bool{true, false} {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if !cached {
+			drop(t, f)
+		}
+		got := make(chan []byte)
+		go func() {
+			c, err := l.Accept()
+			if err != nil {
+				close(got)
+				return
+			}
+			defer c.Close()
+			b, _ := io.ReadAll(c) // what is missing is seen
+			got <- b
+		}()
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := os.Open(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		rd := NewReader(again)
+		defer rd.Close()
+		head := make([]byte, 10)
+		if _, err := io.ReadFull(rd, head); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			n, err := rd.SendTo(c.(*net.TCPConn), 1<<40)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n == 0 {
+				break
+			}
+		}
+		c.Close()
+		if b := <-got; !bytes.Equal(append(head, b...), data) {
+			t.Fatalf("cached %v: %d bytes of %d", cached, len(b)+10, len(data))
+		}
+	}
+}
+
+// TestCached: what was written is there, what was dropped is not, and what is written past the page cache does not come into it.
+func TestCached(t *testing.T) {
+	f := New(create(t))
+	defer f.Close()
+	p := Alloc(2 * Piece)
+	if _, err := f.f.Write(p); err != nil {
+		t.Fatal(err)
+	}
+	if !f.Cached(0, 2*Piece) || !f.Cached(5, 100) {
+		t.Fatal("what was just written is not there")
+	}
+	if f.Cached(Piece, 2*Piece) {
+		t.Fatal("what is behind the end is there")
+	}
+	drop(t, f.f)
+	memory := f.Cached(0, 2*Piece) // a file system that keeps all files there
+	if _, err := f.ReadAt(p, 0); err != nil {
+		t.Fatal(err)
+	}
+	if !memory && f.past() != nil && (f.Cached(0, Align) || f.Cached(Piece, Align)) {
+		t.Fatal("reading went by way of the page cache")
+	}
+}
+
+// TestWriterFails: an error comes up at the latest with Flush, and with all calls after it.
+func TestWriterFails(t *testing.T) {
+	f := create(t)
+	f.Close()
+	read, err := os.Open(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := New(read) // which cannot be written
+	defer file.Close()
+	w := NewWriter(file, io.Discard)
+	defer w.Stop()
+	if _, err := w.Write(make([]byte, 100)); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Flush(); !errors.Is(err, unix.EBADF) {
+		t.Fatal(err)
+	}
+	if n, err := w.Write(Alloc(Piece)); n != 0 || !errors.Is(err, unix.EBADF) {
+		t.Fatal(n, err)
+	}
+	if err := w.Flush(); !errors.Is(err, unix.EBADF) {
+		t.Fatal(err)
+	}
+}

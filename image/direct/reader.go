@@ -1,0 +1,125 @@
+package direct
+
+import (
+	"errors"
+	"io"
+	"os"
+)
+
+// Reader reads a [File] also one byte after the other. Read and Seek are for one goroutine, ReadAt is for several.
+type Reader struct {
+	file *File
+	pos  int64
+	buf  *[]byte // nil: nothing is read ahead
+	at   int64   // where in the file it begins
+	n    int     // how much of it is read
+}
+
+// NewReader reads f from its begin on. Close of the reader closes it.
+func NewReader(f *os.File) *Reader { return &Reader{file: New(f)} }
+
+// ReadAt implements [io.ReaderAt].
+func (r *Reader) ReadAt(p []byte, off int64) (int, error) { return r.file.ReadAt(p, off) }
+
+// Read implements [io.Reader].
+func (r *Reader) Read(p []byte) (n int, err error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	if b := r.ahead(); len(b) > 0 {
+		n = copy(p, b)
+		r.pos += int64(n)
+		return n, nil
+	}
+	if len(p) >= Piece {
+		n, err = r.ReadAt(p, r.pos)
+		r.pos += int64(n)
+		if n > 0 && errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return n, err
+	}
+	if r.buf == nil {
+		r.buf = buffers.Get().(*[]byte)
+	}
+	// Up to a multiple of Align, so that what follows begins there.
+	r.at = r.pos
+	if r.n, err = r.file.ReadAt((*r.buf)[:Piece-r.pos%Align], r.pos); r.n == 0 {
+		return 0, err
+	}
+	n = copy(p, (*r.buf)[:r.n])
+	r.pos += int64(n)
+	return n, nil
+}
+
+// ahead is what is read already and comes next.
+func (r *Reader) ahead() []byte {
+	if r.buf == nil || r.pos < r.at || r.pos >= r.at+int64(r.n) {
+		return nil
+	}
+	return (*r.buf)[r.pos-r.at : r.n]
+}
+
+// Seek implements [io.Seeker].
+func (r *Reader) Seek(offset int64, whence int) (int64, error) {
+	switch whence {
+	case io.SeekCurrent:
+		offset += r.pos
+	case io.SeekEnd:
+		info, err := r.file.f.Stat()
+		if err != nil {
+			return r.pos, err
+		}
+		offset += info.Size()
+	}
+	if offset < 0 {
+		return r.pos, os.ErrInvalid
+	}
+	r.pos = offset
+	return offset, nil
+}
+
+// Conn is what [Reader.SendTo] sends to, such as a [*net.TCPConn].
+type Conn interface {
+	io.Writer
+	io.ReaderFrom
+}
+
+// SendTo sends what comes next, n bytes of it at most and a piece at most: by the kernel, without copying, what is in the page cache.
+// Nothing is sent at the end of the file.
+func (r *Reader) SendTo(c Conn, n int64) (int64, error) {
+	n = min(n, Piece)
+	if b := r.ahead(); len(b) > 0 || !r.file.Cached(r.pos, n) {
+		return r.sendCopy(c, n)
+	}
+	if _, err := r.file.f.Seek(r.pos, io.SeekStart); err != nil {
+		return 0, err
+	}
+	sent, err := c.ReadFrom(&io.LimitedReader{R: r.file.f, N: n})
+	r.pos += sent
+	return sent, err
+}
+
+func (r *Reader) sendCopy(c Conn, n int64) (int64, error) {
+	b := buffers.Get().(*[]byte)
+	defer buffers.Put(b)
+	got, err := io.ReadFull(r, (*b)[:n])
+	if got == 0 {
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return 0, err
+	}
+	sent, err := c.Write((*b)[:got])
+	r.pos -= int64(got - sent) // what was not sent comes again
+	return int64(sent), err
+}
+
+// Close implements [io.Closer].
+func (r *Reader) Close() error {
+	if r.buf != nil {
+		buffers.Put(r.buf)
+		r.buf, r.n = nil, 0
+	}
+	return r.file.Close()
+}
