@@ -8,8 +8,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	gorunc "github.com/containerd/go-runc"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/criu"
 )
@@ -42,8 +44,9 @@ type DumpError struct {
 
 func (e *DumpError) Error() string { return fmt.Sprintf("dump %s: %s", e.ID, e.Reason) }
 
-// Checkpoint dumps the container. Cancelling ctx ends CRIU, whose death makes the kernel and CRIU's parasite let go of
-// the processes, and returns the context's error once runc is gone. The cgroup may then be frozen still: see [Container.Thaw].
+// Checkpoint dumps the container. Cancelling ctx takes from CRIU the connection that pages go to, and ends it where that does not,
+// whose death makes the kernel and CRIU's parasite let go of the processes. It returns the context's error once runc is gone. The
+// cgroup may then be frozen still: see [Container.Thaw].
 func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	cmd, err := c.checkpointCommand(d)
 	if err != nil {
@@ -62,7 +65,10 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 		return fmt.Errorf("start %s: %w", cmd.Path, err)
 	}
 	running := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() { group.endUntil(running) })
+	stop := context.AfterFunc(ctx, func() {
+		hangUp(d.Pages, running)
+		group.endUntil(running)
+	})
 	go group.endOrphans(cmd.Process.Pid, running)
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	stop()
@@ -89,6 +95,22 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 		return &DumpError{ID: c.ID, Reason: reason, Log: log}
 	}
 	return nil
+}
+
+// graceTime is how long CRIU may take to give up a dump by itself.
+var graceTime = 3 * time.Second
+
+// hangUp makes CRIU fail where it sends pages, and waits until done, though not for long. There CRIU's code is at rest in all
+// processes, which is not so at any moment: a CRIU that is killed while its code enters or leaves a process leaves that to crash.
+func hangUp(pages *os.File, done <-chan struct{}) {
+	if pages == nil {
+		return
+	}
+	_ = unix.Shutdown(int(pages.Fd()), unix.SHUT_RDWR) // it may be closed already
+	select {
+	case <-done:
+	case <-time.After(graceTime):
+	}
 }
 
 // checkpointCommand is made here rather than by go-runc, whose cancelling kills runc and leaves CRIU at work.
