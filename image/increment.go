@@ -102,7 +102,7 @@ func (p *Parent) takeOver(frames []unchangedFrame, size int64, few int) (kept []
 // increment gives the segments of a snapshot with a parent: the parent's first, then windows that have changed enough to be segments
 // of their own, then all else in the order of memory.
 func (in *Intake) increment(ctx context.Context, few int, maps []*pages.Pagemap) ([]packedSegment, error) {
-	rank := make(map[uint32]int, len(maps))
+	rank := make(map[uint64]int, len(maps))
 	for i, m := range maps {
 		rank[m.Pages] = i
 	}

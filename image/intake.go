@@ -52,7 +52,7 @@ type Intake struct {
 	received atomic.Int64   // bytes
 
 	// Where the stream is.
-	file    uint32 // ID of the pages file, as CRIU would have numbered it
+	file    uint64 // ID of the pages file, as CRIU would have numbered it
 	next    int64  // number of the next page in it
 	end     uint64 // address behind the last page
 	job     *frameJob
@@ -106,7 +106,9 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
-func (in *Intake) Begin(file uint32) error {
+func (in *Intake) Begin(file uint32) error { return in.begin(uint64(file)) }
+
+func (in *Intake) begin(file uint64) error {
 	if in.broken == nil {
 		in.failed(in.endWindow())
 	}

@@ -16,13 +16,13 @@ import (
 
 // windowKey is a window of memory: its pages file, and its address divided by the segment size.
 type windowKey struct {
-	file   uint32
+	file   uint64
 	number uint64
 }
 
 // pieceKey is a piece: its pages file, and its address divided by the length of a frame.
 type pieceKey struct {
-	file   uint32
+	file   uint64
 	number uint64
 }
 

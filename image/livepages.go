@@ -87,7 +87,7 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 
 func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
 	m := &Pages{x: x, frames: make(map[string][]int32), maps: make(map[string]*pages.Pagemap, len(maps))}
-	names := make(map[uint32]string, len(maps))
+	names := make(map[uint64]string, len(maps))
 	for _, p := range maps {
 		m.maps[p.Name], names[p.Pages] = p, p.Name
 	}

@@ -45,7 +45,7 @@ func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segmen
 	for range cap(p.free) {
 		p.free <- make([]byte, index.MaxFrame)
 	}
-	uses := make(map[uint32]int)
+	uses := make(map[uint64]int)
 	for _, pieces := range cut {
 		for _, piece := range pieces {
 			uses[piece.File]++
@@ -54,7 +54,7 @@ func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segmen
 	for _, m := range maps {
 		p.total += m.Count * pageSize
 	}
-	p.files = newPagesFiles(func(id uint32) string { return filepath.Join(dir, pages.FileName(id)) }, false, uses)
+	p.files = newPagesFiles(func(id uint64) string { return filepath.Join(dir, pages.FileName(id)) }, false, uses)
 	defer p.files.close()
 
 	out := make([]packedSegment, len(cut))

@@ -14,12 +14,12 @@ import (
 type pagemapCheck struct {
 	x     *index.Index
 	files map[string]index.File // by pagemap name; what is still to come
-	runs  map[uint32][]index.Run
+	runs  map[uint64][]index.Run
 	seen  []*pages.Pagemap // those with pages
 }
 
 func newPagemapCheck(x *index.Index) *pagemapCheck {
-	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), runs: make(map[uint32][]index.Run, len(x.Files))}
+	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), runs: make(map[uint64][]index.Run, len(x.Files))}
 	for _, f := range x.Files {
 		c.files[f.Pagemap] = f
 	}

@@ -119,11 +119,11 @@ func (u *unpacker) run(ctx context.Context) error {
 	if _, decoded := u.src.(Decoded); decoded || u.o.Lazy {
 		return u.pieces(ctx)
 	}
-	uses := make(map[uint32]int, len(u.x.Files))
+	uses := make(map[uint64]int, len(u.x.Files))
 	for i := range u.x.Frames {
 		uses[u.x.Frames[i].Runs[0].File]++
 	}
-	files := newPagesFiles(func(id uint32) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
+	files := newPagesFiles(func(id uint64) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
 	defer files.close()
 	r := segmentReader{src: u.src, workers: u.o.Workers, sink: func(f *index.Frame, raw []byte) error { return u.write(files, f.Runs, raw) }}
 	return r.read(ctx, u.s.Segments(), u.x)
@@ -202,7 +202,7 @@ func (u *unpacker) pieces(ctx context.Context) error {
 		return err
 	}
 	var parts []Part
-	uses := make(map[uint32]int)
+	uses := make(map[uint64]int)
 	u.total = 0
 	for _, f := range u.x.Files {
 		some := p.parts(f.Pagemap, false)
@@ -215,7 +215,7 @@ func (u *unpacker) pieces(ctx context.Context) error {
 		}
 		parts = append(parts, some...)
 	}
-	files := newPagesFiles(func(id uint32) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
+	files := newPagesFiles(func(id uint64) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
 	defer files.close()
 	workers := u.o.Workers
 	if workers <= 0 {
