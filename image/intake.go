@@ -40,6 +40,7 @@ type Intake struct {
 	work     *errgroup.Group
 	dst      BlobStore
 	o        PackOptions
+	what     string // that is taken in, for the progress
 	pageSize int64
 	spill    *spill
 	jobs     chan *frameJob // in the order of the stream
@@ -89,7 +90,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 		return nil, err
 	}
 	in := &Intake{
-		dst: dst, o: o, pageSize: pageSize, spill: s,
+		dst: dst, o: o, what: "dump", pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
 		memory: memory, reserve: reserve, staging: make([]byte, index.MaxFrame),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
@@ -149,7 +150,7 @@ func (in *Intake) add(addr, count uint64, r io.Reader) error {
 		count -= n
 		in.end = addr
 		if done := in.received.Add(int64(n * size)); in.o.Progress != nil {
-			in.o.Progress("dump", done, 0)
+			in.o.Progress(in.what, done, 0)
 		}
 	}
 	return nil

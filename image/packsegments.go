@@ -168,7 +168,7 @@ func inherited(packed []packedSegment) (n int) {
 }
 
 // newIndex numbers the segments, and names them in their descriptors.
-func newIndex(packed []packedSegment, maps []*pages.Pagemap, pageSize int64) *index.Index {
+func newIndex(packed []packedSegment, parts []memoryPart, pageSize int64) *index.Index {
 	x := &index.Index{PageSize: pageSize}
 	for n := range packed {
 		s := &packed[n]
@@ -181,8 +181,14 @@ func newIndex(packed []packedSegment, maps []*pages.Pagemap, pageSize int64) *in
 		}
 		x.Frames = append(x.Frames, s.frames...)
 	}
-	for _, m := range maps {
-		x.Files = append(x.Files, index.File{ID: m.Pages, Pagemap: m.Name, Count: m.Count})
+	for _, p := range parts {
+		for _, m := range p.maps {
+			f := index.File{ID: m.Pages, Pagemap: m.Name, Count: m.Count}
+			if _, device := f.Device(); device {
+				f.Pagemap = ""
+			}
+			x.Files = append(x.Files, f)
+		}
 	}
 	slices.SortFunc(x.Files, func(a, b index.File) int { return cmp.Compare(a.ID, b.ID) })
 	return x

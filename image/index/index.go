@@ -94,6 +94,12 @@ type Frame struct {
 	Runs    []Run             // filled in this order by the decoded bytes
 }
 
+// End is the address behind its last page.
+func (f *Frame) End(pageSize int64) uint64 {
+	r := f.Runs[len(f.Runs)-1]
+	return r.Addr + uint64(r.Count*pageSize)
+}
+
 // Run is a range of pages of one pages file.
 type Run struct {
 	File  uint64 // ID of the pages file
