@@ -188,7 +188,7 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 			if ctx.Err() != nil && (r.Do == verbSend || r.Do == verbReceive) {
 				return a, nil, context.Cause(ctx)
 			}
-			return a, nil, a.Error.err(r.Pieces, 0)
+			return a, nil, a.Error.err()
 		default:
 			return a, got, nil
 		}
