@@ -12,6 +12,9 @@ func (i *Unpacked) Forked() (n int64) {
 	seen := make(map[content]struct{}, len(i.x.Frames))
 	for k := range i.x.Frames {
 		f := &i.x.Frames[k]
+		if onDevice(*f) {
+			continue
+		}
 		c := content{f.Runs[0].Addr, f.Digest}
 		if _, twice := seen[c]; twice {
 			n += f.Raw

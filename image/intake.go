@@ -9,10 +9,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
 )
 
 // Bounds of an [Intake].
@@ -42,6 +38,7 @@ type Intake struct {
 	work     *errgroup.Group
 	dst      BlobStore
 	o        PackOptions
+	what     string // that is taken in, for the progress
 	pageSize int64
 	spill    *spill
 	jobs     chan *frameJob // in the order of the stream
@@ -54,12 +51,8 @@ type Intake struct {
 	hurry    func()         // closes it, once
 	received atomic.Int64   // bytes
 
-	// Where the stream is.
-	file   uint32 // ID of the pages file, as CRIU would have numbered it
-	next   int64  // number of the next page in it
-	end    uint64 // address behind the last page
-	job    *frameJob
-	window *intakeWindow
+	open   map[uint64]*intakeStream // that have begun and not ended, by file
+	at     *intakeStream            // the last that has begun; nil: none
 	ended  bool
 	closed bool
 	broken error // what went wrong first
@@ -97,9 +90,9 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 		return nil, err
 	}
 	in := &Intake{
-		dst: dst, o: o, pageSize: pageSize, spill: s,
+		dst: dst, o: o, what: "dump", pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, aside: aside, reserve: reserve,
+		memory: memory, aside: aside, reserve: reserve, open: make(map[uint64]*intakeStream),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
 	}
@@ -115,137 +108,40 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
 func (in *Intake) Begin(file uint32) error {
-	if in.broken == nil {
-		in.failed(in.endWindow())
+	if in.broken == nil && in.at != nil {
+		in.failed(in.at.finish())
 	}
-	in.file, in.next, in.end = file, 0, 0
+	if in.broken == nil {
+		in.at = in.stream(uint64(file))
+	}
 	return in.broken
 }
 
 // Pages takes in count pages from addr on, which it reads from r.
 func (in *Intake) Pages(addr, count uint64, r io.Reader) error {
-	if in.broken == nil {
-		in.failed(in.add(addr, count, r))
+	switch {
+	case in.broken != nil:
+	case in.at == nil:
+		in.failed(fmt.Errorf("take in memory: pages of no pagemap: %w", errdefs.ErrInvalidArgument))
+	default:
+		in.failed(in.at.add(addr, count, r))
 	}
 	return in.broken
 }
 
-func (in *Intake) add(addr, count uint64, r io.Reader) error {
-	size := uint64(in.pageSize)
-	if addr%size != 0 || addr < in.end || count > pages.MaxPages || uint64(in.next)+count > pages.MaxPages || addr > index.MaxAddress || addr+count*size > index.MaxAddress {
-		return fmt.Errorf("take in memory: %d pages at %#x after %#x: %w", count, addr, in.end, errdefs.ErrInvalidArgument)
-	}
-	for count > 0 {
-		if err := in.reach(addr); err != nil {
-			return err
-		}
-		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
-		f := &in.job.frame
-		pages := in.job.slot[f.Raw : f.Raw+int64(n*size)]
-		if _, err := io.ReadFull(r, pages); err != nil {
-			return fmt.Errorf("take in memory: %w", err)
-		}
-		segment.Keep(f, index.Run{File: in.file, First: in.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
-		in.job.dumped += int64(n)
-		in.next += int64(n)
-		addr += n * size
-		count -= n
-		in.end = addr
-		if done := in.received.Add(int64(n * size)); in.o.Progress != nil {
-			in.o.Progress("dump", done, 0)
-		}
-	}
-	return nil
-}
-
-// reach makes ready for pages at addr: it ends the piece, and the window, that addr is no part of.
-func (in *Intake) reach(addr uint64) error {
-	if err := context.Cause(in.ctx); err != nil {
-		return err
-	}
-	key := windowKey{file: in.file, number: addr / uint64(in.o.SegmentSize)}
-	if in.window != nil && in.window.key != key {
-		if err := in.endWindow(); err != nil {
-			return err
-		}
-	}
-	if in.window == nil {
-		in.beginWindow(key)
-	}
-	if in.job != nil && addr/index.MaxFrame != in.job.number {
-		if err := in.endPiece(); err != nil {
-			return err
-		}
-	}
-	if in.job != nil {
-		return nil
-	}
-	job := &frameJob{number: addr / index.MaxFrame, home: in.memory, done: make(chan struct{})}
-	if job.slot = in.memory.try(); job.slot == nil {
-		var err error
-		if job.slot, err = in.aside.take(in.ctx); err != nil {
-			return err
-		}
-		job.home = in.aside
-	}
-	in.job = job
-	return nil
-}
-
-// endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces. What has
-// zeros only waits for nothing.
-func (in *Intake) endPiece() error {
-	if in.job == nil {
-		return nil
-	}
-	if in.job.frame.Raw == 0 {
-		close(in.job.done)
-		in.window.queue <- in.job
-		in.job = nil
-		return nil
-	}
-	if in.job.home == in.aside {
-		in.putAside(in.job)
-	}
-	select {
-	case in.jobs <- in.job:
-	default:
+// Hurry lets all cores encode: nobody stands still any more. [Pack] does so, too. Of nothing, it does nothing.
+func (in *Intake) Hurry() {
+	if in != nil {
 		in.hurry()
-		select {
-		case in.jobs <- in.job:
-		case <-in.ctx.Done():
-			return context.Cause(in.ctx)
-		}
 	}
-	in.window.queue <- in.job
-	in.job = nil
-	return nil
-}
-
-// putAside has the pages of a job moved into the spill while the stream goes on. Where that has no room, they stay where they are, and the
-// stream will wait for others to be encoded.
-func (in *Intake) putAside(job *frameJob) {
-	job.aside = make(chan struct{})
-	in.work.Go(func() error {
-		defer close(job.aside)
-		at, ok, err := in.spill.putPages(job.slot[:job.frame.Raw])
-		if err != nil {
-			return err
-		}
-		if !ok {
-			in.hurry()
-			return nil
-		}
-		in.aside.put(job.slot)
-		job.slot, job.home, job.kept = nil, in.reserve, at
-		return nil
-	})
 }
 
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
 func (in *Intake) End() error {
-	if in.broken == nil && !in.ended {
-		in.failed(in.endWindow())
+	for _, s := range in.open {
+		if in.broken == nil && !in.ended {
+			in.failed(s.finish())
+		}
 	}
 	if in.broken == nil && !in.ended {
 		in.ended = true
@@ -262,10 +158,9 @@ func (in *Intake) Close() {
 	in.closed = true
 	in.cancel()
 	if !in.ended {
-		in.ended, in.job = true, nil
-		if in.window != nil {
-			close(in.window.queue)
-			in.window = nil
+		in.ended = true
+		for _, s := range in.open {
+			s.drop()
 		}
 		close(in.jobs)
 	}

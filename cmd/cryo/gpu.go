@@ -16,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // gpuPlan is how a snapshot gets its GPUs on this host. The zero value is for one that has none.
@@ -40,6 +41,10 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 		return gpuPlan{}, err
 	}
 	p := gpuPlan{devices: f.devices, host: cdi.Open(settings.GPU.CDI...)}
+	if g.Library != nil {
+		lib, err := library.Locate()
+		p.facts.Library, p.facts.NoLibrary = lib.Digest, err
+	}
 	if len(p.devices) == 0 {
 		if err := cdi.Validate(g.CDI); err != nil {
 			return gpuPlan{}, fmt.Errorf("read the names of the snapshot's devices: %w: %w", err, errdefs.ErrDataLoss)

@@ -25,6 +25,7 @@ type held struct {
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
 	released bool
+	pending  bool          // containerd's call goes on until device memory has come
 	patience time.Duration // for the container to be as before
 }
 
@@ -172,13 +173,38 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 		return r, err
 	}
 	h.released = true
+	if h.pending = r.DevicesPending; h.pending {
+		return r, nil
+	}
 	// The task's state is settled only when containerd has answered.
 	return r, h.result(undoTime)
+}
+
+// why gives the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.
+func (h *held) why(ctx context.Context) error {
+	if !h.released {
+		_, err := h.resume(ctx)
+		return err
+	}
+	return h.settle()
+}
+
+// settle waits for the end of containerd's call where device memory was pending, which has come or is given up.
+func (h *held) settle() error {
+	if !h.pending {
+		return nil
+	}
+	h.pending = false
+	return h.result(h.patience)
 }
 
 // close lets the container go on if it is frozen still, and waits until it does.
 func (h *held) close(ctx context.Context) error {
 	defer h.cancel()
 	_, err := h.resume(ctx)
-	return errors.Join(err, h.client.Close())
+	err = errors.Join(err, h.client.Close())
+	if h.pending {
+		_ = h.settle() // hanging up has ended it, and the reason is known
+	}
+	return err
 }

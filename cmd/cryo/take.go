@@ -20,6 +20,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/pageserver"
 )
@@ -182,15 +183,17 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
-	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream}
+	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, Devices: f.gpuEngine != gpu.DriverEngine}
 	m, err := a.takeIn(ctx, s, shim, images, work, f)
 	if err != nil {
 		return desc, result, errors.Join(err, shim.Close())
 	}
 	defer m.close()
+	d := a.takeInDevices(ctx, s, shim, images, work, f)
+	defer d.close()
 	h, dumped, err := hold(ctx, client, shim, sub, images, criuWork, f)
 	if err != nil {
-		return desc, result, m.explain(ctx, err)
+		return desc, result, d.explain(ctx, m.explain(ctx, err))
 	}
 	defer func() {
 		if released := h.close(ctx); err == nil {
@@ -210,6 +213,9 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err := a.recordGPUs(&sub.config, images, dumped); err != nil {
 		return desc, result, err
 	}
+	if err := f.checkEngine(sub.config.GPU); err != nil {
+		return desc, result, err
+	}
 	var onGPU *gpuSeconds
 	if sub.config.GPU != nil {
 		onGPU = &gpuSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds}
@@ -220,6 +226,12 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, err
 	}
 	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
+	var device *image.DeviceIntake
+	if dumped.Devices && (!dumped.DevicesPending || !f.leaveRunning) {
+		if device, err = d.arrived(ctx, h); err != nil {
+			return desc, result, err
+		}
+	}
 	if f.leaveRunning {
 		released, err := h.resume(ctx)
 		if err != nil {
@@ -232,10 +244,25 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	} else {
 		t.Freeze = time.Since(dumped.Frozen).Seconds()
 	}
+	f.sender.release()
+	intake.Hurry()
+	d.hurry()
+	if dumped.Devices && device == nil {
+		if device, err = d.arrived(ctx, h); err == nil {
+			err = h.settle()
+		}
+		if err != nil {
+			return desc, result, err
+		}
+	}
+	if device != nil {
+		a.progress.over("devices")
+		sub.config.GPU.Seconds.Devices = d.took.Seconds()
+		onGPU.Devices, onGPU.Bytes = d.took.Seconds(), handedOver(sub.config.GPU)
+	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
 	packing := time.Now()
-	f.sender.release()
-	desc, err = image.Pack(ctx, f.sender.watch(s), image.PackSource{Images: images, Memory: intake, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
+	desc, err = image.Pack(ctx, f.sender.watch(s), image.PackSource{Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
 		f.packOptions(a))
 	if err != nil {
 		return desc, result, err

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
 // Decode reads the text of an index and checks it. A text that is not an index gives an [*Error], one of another version a
@@ -22,6 +24,9 @@ func Decode(r io.Reader) (*Index, error) {
 		}
 		return nil, err
 	}
+	if v := d.x.Version(); v != d.version {
+		return nil, broken("a text of version %d that should be of version %d", d.version, v)
+	}
 	if err := d.x.Check(); err != nil {
 		return nil, err
 	}
@@ -29,12 +34,13 @@ func Decode(r io.Reader) (*Index, error) {
 }
 
 type decoder struct {
-	r     *bufio.Reader
-	x     *Index
-	lines int   // read so far
-	size  int64 // of them
-	stage int   // kinds of line come in the order of kinds below
-	ended bool
+	r       *bufio.Reader
+	x       *Index
+	version int   // of the header
+	lines   int   // read so far
+	size    int64 // of them
+	stage   int   // kinds of line come in the order of kinds below
+	ended   bool
 }
 
 // kinds of lines after the header. A run belongs to the frame before it.
@@ -44,9 +50,10 @@ var kinds = map[string]struct {
 }{
 	"segment": {0, (*decoder).segment},
 	"pages":   {1, (*decoder).pages},
-	"frame":   {2, (*decoder).frame},
-	"run":     {2, (*decoder).run},
-	"end":     {3, (*decoder).end},
+	"device":  {2, (*decoder).device},
+	"frame":   {3, (*decoder).frame},
+	"run":     {3, (*decoder).run},
+	"end":     {4, (*decoder).end},
 }
 
 func (d *decoder) read() error {
@@ -108,7 +115,12 @@ func (d *decoder) header(line []byte) error {
 	if string(f.word()) != "cryo-index" {
 		return broken("the text does not begin with cryo-index")
 	}
-	if v := f.word(); string(v) != fmt.Sprint(Version) {
+	switch v := f.word(); string(v) {
+	case "1":
+		d.version = 1
+	case "2":
+		d.version = 2
+	default:
 		if len(v) > 0 && len(v) < 10 && strings.Trim(string(v), "0123456789") == "" {
 			return &VersionError{Version: string(v)}
 		}
@@ -138,12 +150,25 @@ func (d *decoder) segment(f *fields) {
 }
 
 func (d *decoder) pages(f *fields) {
-	if len(d.x.Files) == MaxPagesFiles {
-		f.fail("more than %d pages files", MaxPagesFiles)
-	}
 	id := f.number(1<<32 - 1)
 	name := string(f.word())
-	d.x.Files = append(d.x.Files, File{ID: uint32(id), Pagemap: name, Count: f.number(MaxPages)})
+	d.file(f, File{ID: uint64(id), Pagemap: name, Count: f.number(MaxPages)})
+}
+
+func (d *decoder) device(f *fields) {
+	file := File{ID: f.fileID(), Count: f.number(MaxPages)}
+	if !file.IsDevice() {
+		f.fail("device memory with the id of a pages file")
+	}
+	d.file(f, file)
+}
+
+func (d *decoder) file(f *fields, file File) {
+	if len(d.x.Files) == MaxPagesFiles {
+		f.fail("more than %d pages files", MaxPagesFiles)
+		return
+	}
+	d.x.Files = append(d.x.Files, file)
 }
 
 func (d *decoder) frame(f *fields) {
@@ -174,8 +199,7 @@ func (d *decoder) run(f *fields) {
 		f.fail("more runs than pages in a frame")
 		return
 	}
-	id := f.number(1<<32 - 1)
-	r := Run{File: uint32(id), First: f.number(MaxPages), Count: f.number(MaxPages)}
+	r := Run{File: f.fileID(), First: f.number(MaxPages), Count: f.number(MaxPages)}
 	r.Addr = f.address()
 	fr.Runs = append(fr.Runs, r)
 }
@@ -215,7 +239,23 @@ func (f *fields) word() []byte {
 
 // number reads a decimal number without sign or leading zeros, at most limit.
 func (f *fields) number(limit int64) int64 {
+	return f.parse(f.word(), limit)
+}
+
+// fileID reads the number of a pages file, or process and GPU of device memory: d12.0.
+func (f *fields) fileID() uint64 {
 	word := f.word()
+	if device, ok := bytes.CutPrefix(word, []byte("d")); ok {
+		pid, gpu, _ := bytes.Cut(device, []byte("."))
+		return pages.DeviceFile(int(f.parse(pid, MaxPID)), int(f.parse(gpu, pages.MaxGPUs-1)))
+	}
+	return uint64(f.parse(word, 1<<32-1))
+}
+
+func (f *fields) parse(word []byte, limit int64) int64 {
+	if len(word) == 0 {
+		f.fail("a number is missing")
+	}
 	var v int64
 	for i, c := range word {
 		if c < '0' || c > '9' || i == 0 && c == '0' && len(word) > 1 {

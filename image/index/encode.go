@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
 // Encode writes the text of an index. An index that breaks a rule of [Index.Check] is refused.
@@ -15,14 +17,18 @@ func Encode(w io.Writer, x *Index) error {
 		return err
 	}
 	e := encoder{w: bufio.NewWriterSize(w, 64<<10)}
-	e.line(append(e.word("cryo-index"), fmt.Sprintf(" %d sha256 xxh64 %d", Version, x.PageSize)...))
+	e.line(append(e.word("cryo-index"), fmt.Sprintf(" %d sha256 xxh64 %d", x.Version(), x.PageSize)...))
 	for i, s := range x.Segments {
 		b := number(e.word("segment"), int64(i))
 		b = hexadecimal(b, s.Digest[:])
 		e.line(number(number(b, s.Size), s.Raw))
 	}
 	for _, f := range x.Files {
-		b := number(e.word("pages"), int64(f.ID))
+		if f.IsDevice() {
+			e.line(number(fileID(e.word("device"), f.ID), f.Count))
+			continue
+		}
+		b := fileID(e.word("pages"), f.ID)
 		b = append(append(b, ' '), f.Pagemap...)
 		e.line(number(b, f.Count))
 	}
@@ -55,7 +61,7 @@ func (e *encoder) frame(f *Frame) {
 	b = hexadecimal(number(b, f.Raw), f.Digest[:])
 	e.line(hexadecimal(b, binary.BigEndian.AppendUint64(nil, f.Check)))
 	for _, r := range f.Runs {
-		b := number(e.word("run"), int64(r.File))
+		b := fileID(e.word("run"), r.File)
 		b = append(number(number(b, r.First), r.Count), ' ')
 		e.line(strconv.AppendUint(b, r.Addr, 16))
 	}
@@ -69,5 +75,14 @@ func (e *encoder) line(b []byte) {
 }
 
 func number(b []byte, v int64) []byte { return strconv.AppendInt(append(b, ' '), v, 10) }
+
+// fileID writes the number of a pages file, or process and GPU of device memory: d12.0.
+func fileID(b []byte, id uint64) []byte {
+	if pid, gpu, ok := pages.DeviceOf(id); ok {
+		b = strconv.AppendInt(append(b, " d"...), int64(pid), 10)
+		return strconv.AppendInt(append(b, '.'), int64(gpu), 10)
+	}
+	return number(b, int64(id))
+}
 
 func hexadecimal(b, v []byte) []byte { return hex.AppendEncode(append(b, ' '), v) }

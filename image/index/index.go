@@ -9,26 +9,32 @@
 //	run 1 0 256 7f0000000000
 //	end 4
 //
+// A snapshot with device memory has a text of version 2, with lines device d<pid>.<gpu> <pages>, whose runs have the same id.
+//
 // [Encode] writes exactly one text for an [Index] and [Decode] reads nothing else: decoding and encoding again gives the
 // same bytes. [Index.Check] holds the rules that tie the parts together; both call it.
 package index
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"math"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
-// Version of the text; this package reads no other.
-const Version = 1
+// Version is the newest version of the text that this package reads. What has no device memory is of version 1.
+const Version = 2
 
 // Limits of an index. No sum of two of them overflows an int64.
 const (
-	MaxFrame      = 1 << 20  // raw bytes of a frame; frames also end where this divides the address
-	MaxSegments   = 1 << 16  // of a snapshot
-	MaxPagesFiles = 1 << 23  // twice what a pid namespace can hold
-	MaxPages      = 1 << 40  // pages of one pages file
-	MaxSize       = 1 << 60  // bytes of a segment, raw or stored
-	MaxAddress    = 1 << 57  // above every user address
+	MaxFrame      = 1 << 20 // raw bytes of a frame; frames also end where this divides the address
+	MaxSegments   = 1 << 16 // of a snapshot
+	MaxPagesFiles = 1 << 23 // twice what a pid namespace can hold
+	MaxPages      = 1 << 40 // pages of one pages file
+	MaxSize       = 1 << 60 // bytes of a segment, raw or stored
+	MaxAddress    = 1 << 57 // above every user address
+	MaxPID        = 1<<31 - 1
 	MaxText       = 1 << 30  // bytes of the text
 	maxLine       = 256      // bytes of a line, its end included
 	maxNumber     = 1 << 62  // no number of the text is larger
@@ -70,10 +76,10 @@ type Segment struct {
 	Raw    int64             // sum of its frames' raw lengths, bytes
 }
 
-// File is one pages file of CRIU's.
+// File is one pages file of CRIU's, or what a process has on one GPU.
 type File struct {
-	ID      uint32 // of pages-ID.img
-	Pagemap string // name of the image that describes it
+	ID      uint64 // of pages-ID.img, or [pages.DeviceFile]
+	Pagemap string // name of the image that describes it; empty: the config describes device memory
 	Count   int64  // pages
 }
 
@@ -89,9 +95,15 @@ type Frame struct {
 	Runs    []Run             // filled in this order by the decoded bytes
 }
 
+// End is the address behind its last page.
+func (f *Frame) End(pageSize int64) uint64 {
+	r := f.Runs[len(f.Runs)-1]
+	return r.Addr + uint64(r.Count*pageSize)
+}
+
 // Run is a range of pages of one pages file.
 type Run struct {
-	File  uint32 // ID of the pages file
+	File  uint64 // ID of the pages file
 	First int64  // index of the first page in it
 	Count int64  // pages
 	Addr  uint64 // of the first page, in the process or the shared memory object
@@ -115,7 +127,40 @@ func (x *Index) Used() []int64 {
 	return used
 }
 
-// MemoryBytes is the sum of all pages files' lengths, in bytes.
+// Version is the one that the text of the index has.
+func (x *Index) Version() int {
+	if n := len(x.Files); n > 0 && x.Files[n-1].IsDevice() {
+		return 2
+	}
+	return 1
+}
+
+// IsDevice tells whether it is device memory.
+func (f File) IsDevice() bool {
+	_, _, ok := pages.DeviceOf(f.ID)
+	return ok
+}
+
+// String says which it is.
+func (f File) String() string {
+	if pid, gpu, ok := pages.DeviceOf(f.ID); ok {
+		return fmt.Sprintf("device memory of process %d on GPU %d", pid, gpu)
+	}
+	return fmt.Sprintf("pages file %d", f.ID)
+}
+
+// DeviceBytes is the sum of all device memory, in bytes.
+func (x *Index) DeviceBytes() int64 {
+	var n int64
+	for _, f := range x.Files {
+		if f.IsDevice() {
+			n = saturate(n, f.Count*x.PageSize)
+		}
+	}
+	return n
+}
+
+// MemoryBytes is the sum of all pages files' lengths and of device memory, in bytes.
 func (x *Index) MemoryBytes() int64 {
 	var n int64
 	for _, f := range x.Files {

@@ -1,0 +1,189 @@
+package image
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/segment"
+)
+
+// intakeStream is where the pages of one file are that arrive, by ascending addresses.
+type intakeStream struct {
+	in     *Intake
+	file   uint64 // ID of the pages file, as CRIU would have numbered it, or of device memory
+	next   int64  // number of the next page in it
+	end    uint64 // address behind the last page
+	job    *frameJob
+	window *intakeWindow
+}
+
+// stream begins a file.
+func (in *Intake) stream(file uint64) *intakeStream {
+	s := &intakeStream{in: in, file: file}
+	in.open[file] = s
+	return s
+}
+
+// add takes in count pages from addr on, which it reads from r.
+func (s *intakeStream) add(addr, count uint64, r io.Reader) error {
+	in, size := s.in, uint64(s.in.pageSize)
+	if addr%size != 0 || addr < s.end || count > pages.MaxPages || uint64(s.next)+count > pages.MaxPages || addr > index.MaxAddress || addr+count*size > index.MaxAddress {
+		return fmt.Errorf("take in memory: %d pages at %#x after %#x: %w", count, addr, s.end, errdefs.ErrInvalidArgument)
+	}
+	for count > 0 {
+		if err := s.reach(addr); err != nil {
+			return err
+		}
+		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
+		f := &s.job.frame
+		pages := s.job.slot[f.Raw : f.Raw+int64(n*size)]
+		if _, err := io.ReadFull(r, pages); err != nil {
+			return fmt.Errorf("take in memory: %w", err)
+		}
+		segment.Keep(f, index.Run{File: s.file, First: s.next, Count: int64(n), Addr: addr}, in.pageSize, pages)
+		s.job.dumped += int64(n)
+		s.next += int64(n)
+		addr += n * size
+		count -= n
+		s.end = addr
+		if done := in.received.Add(int64(n * size)); in.o.Progress != nil {
+			in.o.Progress(in.what, done, 0)
+		}
+	}
+	return nil
+}
+
+// reach makes ready for pages at addr: it ends the piece, and the window, that addr is no part of.
+func (s *intakeStream) reach(addr uint64) error {
+	in := s.in
+	if err := context.Cause(in.ctx); err != nil {
+		return err
+	}
+	key := windowKey{file: s.file, number: addr / uint64(in.o.SegmentSize)}
+	if s.window != nil && s.window.key != key {
+		if err := s.endWindow(); err != nil {
+			return err
+		}
+	}
+	if s.window == nil {
+		s.window = in.beginWindow(key)
+	}
+	if s.job != nil && addr/index.MaxFrame != s.job.number {
+		if err := s.endPiece(); err != nil {
+			return err
+		}
+	}
+	if s.job != nil {
+		return nil
+	}
+	slot, home, err := in.place()
+	if err != nil {
+		return err
+	}
+	s.job = &frameJob{number: addr / index.MaxFrame, slot: slot, home: home, done: make(chan struct{})}
+	return nil
+}
+
+// place gives a slot for pages that arrive. Where many files are open at once, they may hold all that could be put aside: then pieces
+// must be encoded before there is another.
+func (in *Intake) place() ([]byte, *slots, error) {
+	if slot := in.memory.try(); slot != nil {
+		return slot, in.memory, nil
+	}
+	if slot := in.aside.try(); slot != nil {
+		return slot, in.aside, nil
+	}
+	if len(in.open) >= intakeAside {
+		in.hurry()
+	}
+	select {
+	case slot := <-in.memory.free:
+		return slot, in.memory, nil
+	case slot := <-in.aside.free:
+		return slot, in.aside, nil
+	case <-in.ctx.Done():
+		return nil, nil, context.Cause(in.ctx)
+	}
+}
+
+// endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces.
+func (s *intakeStream) endPiece() error {
+	if s.job == nil {
+		return nil
+	}
+	in := s.in
+	if s.job.frame.Raw == 0 { // zeros only wait for nothing
+		close(s.job.done)
+		s.window.queue <- s.job
+		s.job = nil
+		return nil
+	}
+	if s.job.home == in.aside {
+		in.putAside(s.job)
+	}
+	select {
+	case in.jobs <- s.job:
+	default:
+		in.hurry()
+		select {
+		case in.jobs <- s.job:
+		case <-in.ctx.Done():
+			return context.Cause(in.ctx)
+		}
+	}
+	s.window.queue <- s.job
+	s.job = nil
+	return nil
+}
+
+// putAside has the pages of a job moved into the spill while the stream goes on. Where that has no room, they stay where they are, and the
+// stream will wait for others to be encoded.
+func (in *Intake) putAside(job *frameJob) {
+	job.aside = make(chan struct{})
+	in.work.Go(func() error {
+		defer close(job.aside)
+		at, ok, err := in.spill.putPages(job.slot[:job.frame.Raw])
+		if err != nil {
+			return err
+		}
+		if !ok {
+			in.hurry()
+			return nil
+		}
+		in.aside.put(job.slot)
+		job.slot, job.home, job.kept = nil, in.reserve, at
+		return nil
+	})
+}
+
+func (s *intakeStream) endWindow() error {
+	err := s.endPiece()
+	if err == nil && s.window != nil {
+		close(s.window.queue)
+		s.window = nil
+	}
+	return err
+}
+
+// finish says that all pages of the file have come.
+func (s *intakeStream) finish() error {
+	if err := s.endWindow(); err != nil {
+		return err
+	}
+	delete(s.in.open, s.file)
+	return nil
+}
+
+// drop gives up what has come last.
+func (s *intakeStream) drop() {
+	s.job = nil
+	if s.window != nil {
+		close(s.window.queue)
+		s.window = nil
+	}
+}

@@ -1,0 +1,159 @@
+// Package channel has two processes of cryo's speak: messages of JSON over a socket pair, with descriptors.
+package channel
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Channel is one end of the socket pair. Send may be called from several goroutines, Receive from one.
+type Channel struct {
+	file *os.File
+	raw  syscall.RawConn
+	send sync.Mutex
+	data []byte // of receiving
+}
+
+// Limits of a message.
+const (
+	MaxMessage     = 64 << 10 // bytes
+	MaxDescriptors = 128      // the kernel's SCM_MAX_FD is 253
+)
+
+// Pair gives both ends. The other is for a process that is to be started.
+func Pair() (own *Channel, other *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+	}
+	if own, err = Open(pair[0]); err != nil {
+		return nil, nil, errors.Join(err, unix.Close(pair[1]))
+	}
+	return own, os.NewFile(uintptr(pair[1]), "channel"), nil
+}
+
+// Open owns the descriptor.
+func Open(fd int) (*Channel, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return nil, errors.Join(fmt.Errorf("open a channel: %w", err), unix.Close(fd))
+	}
+	unix.CloseOnExec(fd)
+	file := os.NewFile(uintptr(fd), "channel")
+	raw, err := file.SyscallConn()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open a channel: %w", err), file.Close())
+	}
+	return &Channel{file: file, raw: raw}, nil
+}
+
+// Send sends a message with copies of descriptors.
+func (c *Channel) Send(message any, fds ...int) error {
+	data, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	if len(data) > MaxMessage || len(fds) > MaxDescriptors {
+		return fmt.Errorf("send to the other process: %d bytes and %d descriptors: %w", len(data), len(fds), unix.EMSGSIZE)
+	}
+	var rights []byte
+	if len(fds) > 0 {
+		rights = unix.UnixRights(fds...)
+	}
+	c.send.Lock()
+	defer c.send.Unlock()
+	var sent error
+	err = c.raw.Write(func(own uintptr) bool {
+		for {
+			sent = unix.Sendmsg(int(own), data, rights, nil, unix.MSG_NOSIGNAL)
+			if !errors.Is(sent, unix.EINTR) {
+				return !errors.Is(sent, unix.EAGAIN)
+			}
+		}
+	})
+	if err = errors.Join(err, sent); err != nil {
+		return fmt.Errorf("send to the other process: %w", err)
+	}
+	return nil
+}
+
+// Receive gives the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
+// closed.
+func (c *Channel) Receive(message any) ([]int, error) {
+	data, fds, err := c.receive()
+	if errors.Is(err, io.EOF) {
+		return nil, io.EOF
+	}
+	if err == nil {
+		err = json.Unmarshal(data, message)
+	}
+	if err != nil {
+		Close(fds)
+		return nil, fmt.Errorf("receive from the other process: %w", err)
+	}
+	return fds, nil
+}
+
+func (c *Channel) receive() ([]byte, []int, error) {
+	if c.data == nil {
+		c.data = make([]byte, MaxMessage)
+	}
+	oob := make([]byte, unix.CmsgSpace(4*MaxDescriptors))
+	var n, oobn, flags int
+	var received error
+	err := c.raw.Read(func(own uintptr) bool {
+		for {
+			n, oobn, flags, _, received = unix.Recvmsg(int(own), c.data, oob, unix.MSG_CMSG_CLOEXEC)
+			if !errors.Is(received, unix.EINTR) {
+				return !errors.Is(received, unix.EAGAIN)
+			}
+		}
+	})
+	switch err = errors.Join(err, received); {
+	case errors.Is(err, unix.ECONNRESET), err == nil && n == 0:
+		return nil, nil, io.EOF
+	case err != nil:
+		return nil, nil, err
+	}
+	fds, err := rights(oob[:oobn])
+	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
+		err = io.ErrShortBuffer
+	}
+	if err != nil {
+		Close(fds)
+		return nil, nil, err
+	}
+	return c.data[:n], fds, nil
+}
+
+// rights takes the descriptors out of control messages.
+func rights(oob []byte) (fds []int, err error) {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return nil, fmt.Errorf("control messages: %w", err)
+	}
+	for _, m := range messages {
+		some, err := unix.ParseUnixRights(&m)
+		if err != nil {
+			return fds, fmt.Errorf("control messages: %w", err)
+		}
+		fds = append(fds, some...)
+	}
+	return fds, nil
+}
+
+// Close closes descriptors.
+func Close(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
+	}
+}
+
+// Close closes this end.
+func (c *Channel) Close() error { return c.file.Close() }

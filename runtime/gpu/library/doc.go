@@ -1,0 +1,13 @@
+// Package library is the host's side of the preloaded library, runtime/gpu/preload: it finds the library in a process, wakes
+// its one thread, and has it hand device memory over and take it back. [Locate] and [Lib.Inject] put it into a container.
+//
+// The library has nothing open while it is not asked for anything. [Dial] sends its thread a signal; the thread makes a socket
+// pair, says the number of one end in its own name, and that end is taken with pidfd_getfd(2). So no path, no network and no
+// namespace matter. wire.go has the messages.
+//
+// The order of a hand-over is Hello, Close, Table, Give, Release, HangUp; of the way back Hello, Attach, Own, Open, HangUp. Who hangs up
+// before Release leaves the process as it was: its library opens the door. After Release the door stays closed, since memory is elsewhere,
+// until an Attach has brought all of it back.
+//
+// The process is not trusted. Every count, size and descriptor that comes from it is checked, and nothing waits for it without a bound.
+package library

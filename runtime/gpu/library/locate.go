@@ -1,0 +1,64 @@
+package library
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// File is the library's name.
+const File = "libcryo-gpu.so"
+
+// Variable is that of the environment which says where the library is.
+const Variable = "CRYO_GPU_LIBRARY"
+
+// Lib is the library's file on this host.
+type Lib struct {
+	Path   string
+	Digest digest.Digest // of its bytes; a restored process has the library it was saved with
+}
+
+// Locate finds the library: where $CRYO_GPU_LIBRARY says, or beside this program as it is installed or built.
+func Locate() (Lib, error) {
+	paths := []string{os.Getenv(Variable)}
+	if paths[0] == "" {
+		self, err := os.Executable()
+		if err != nil {
+			return Lib{}, &MissingError{Err: err}
+		}
+		dir := filepath.Dir(self)
+		paths = []string{filepath.Join(dir, "..", "lib", "cryo", File), filepath.Join(dir, File)}
+	}
+	for _, path := range paths {
+		sum, err := sum(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return Lib{}, &MissingError{Paths: []string{path}, Err: err}
+		}
+		return Lib{Path: path, Digest: sum}, nil
+	}
+	return Lib{}, &MissingError{Paths: paths, Err: fs.ErrNotExist}
+}
+
+func sum(path string) (digest.Digest, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", errors.Join(err, fmt.Errorf("%s is not a file", path))
+	}
+	d := digest.SHA256.Digester()
+	if _, err := io.Copy(d.Hash(), f); err != nil {
+		return "", err
+	}
+	return d.Digest(), nil
+}

@@ -1,0 +1,47 @@
+package library
+
+// Piece is device memory that can be handed over: it is mapped at its address in the process, and has a descriptor of its own.
+type Piece struct {
+	Number  uint32 // counts from 0 in ascending order of addresses, the same from Table until the door is opened
+	Address uint64 // of the device, a multiple of granularity
+	Size    uint64 // bytes, a multiple of granularity
+	Device  string // "GPU-…", on which it is
+}
+
+// granularity is cuMemGetAllocationGranularity of every NVIDIA GPU that has virtual memory management, bytes.
+const granularity = 2 << 20
+
+// maxPieces bounds what a process may say it has.
+const maxPieces = 1 << 20
+
+// State is what has become of a process's pieces.
+type State uint32
+
+// The states there are.
+const (
+	Whole  State = 0 // the program runs, and has all of them
+	Closed State = 1 // it has all of them, and waits at the door
+	Given  State = 2 // they are elsewhere, and it waits at the door
+)
+
+// String names the state for people.
+func (s State) String() string {
+	switch s {
+	case Whole:
+		return "whole"
+	case Closed:
+		return "closed"
+	case Given:
+		return "given"
+	}
+	return "unknown"
+}
+
+// Hello is what a library says of itself.
+type Hello struct {
+	State   State
+	Pieces  int    // that it has
+	Foreign int    // of these, still memory of somebody else: attached, and not yet made its own
+	Version string // of the library
+	Unable  string // why nothing can be handed over; empty: it can
+}

@@ -1,0 +1,217 @@
+package library
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+)
+
+// answerTimeout is how long a library has for an answer to what does not wait for devices. Handing over 16 GiB takes 4 ms.
+const answerTimeout = 60 * time.Second
+
+// Process is a conversation with the library in a process. It is for one goroutine at a time.
+type Process struct {
+	pid    int
+	socket int
+	id     uint32
+	pieces int // that Table has told of
+}
+
+// PID is the process's.
+func (p *Process) PID() int { return p.pid }
+
+// Hello asks the library for what it is and has. It comes first.
+func (p *Process) Hello() (Hello, error) {
+	_, payload, err := p.ask("hello", header{Kind: hello}, nil)
+	if err != nil {
+		return Hello{}, err
+	}
+	h, err := decodeHello(payload)
+	if err != nil {
+		return Hello{}, p.wrong(err)
+	}
+	return h, nil
+}
+
+// Close closes the door: the program's calls of the driver wait from then on, and its devices are idle. Where that is not so before the
+// deadline the error is a [BusyError], and the door is open again.
+func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
+	const step = "stop"
+	ms := min(max(deadline.Milliseconds(), 1), 1<<31)
+	ctx, cancel := context.WithTimeout(ctx, deadline+answerTimeout)
+	defer cancel()
+	h, _, _, err := p.request(ctx, step, header{Kind: closing}, binary.LittleEndian.AppendUint32(nil, uint32(ms)), nil)
+	if err != nil {
+		return err
+	}
+	if h.Result == notReady {
+		return &BusyError{PID: p.pid, Timeout: deadline}
+	}
+	return p.result(step, h)
+}
+
+// Table lists the process's pieces. The door is closed.
+func (p *Process) Table() ([]Piece, error) {
+	const step = "list"
+	var pieces []Piece
+	h, payload, err := p.ask(step, header{Kind: table}, nil)
+	for {
+		if err != nil {
+			return nil, err
+		}
+		if pieces, err = decodeEntries(pieces, h, payload); err != nil {
+			return nil, p.wrong(err)
+		}
+		if h.Flags&last != 0 {
+			p.pieces = len(pieces)
+			return pieces, nil
+		}
+		if h.Count == 0 {
+			return nil, p.wrong(errors.New("an answer lists nothing"))
+		}
+		h, payload, err = p.next(step)
+	}
+}
+
+// Give has the process give a descriptor of each piece, in the order of Table, which came before.
+func (p *Process) Give() (files []*os.File, err error) {
+	const step = "take over"
+	defer func() {
+		if err != nil {
+			closeFiles(files)
+			files = nil
+		}
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	h, payload, got, err := p.request(ctx, step, header{Kind: give}, nil, nil)
+	for {
+		if err != nil {
+			return files, err
+		}
+		files = append(files, got...)
+		if err := p.result(step, h); err != nil {
+			return files, err
+		}
+		if err := decodeNumbers(len(files)-len(got), h, payload); err != nil {
+			return files, p.wrong(err)
+		}
+		if len(got) != int(h.Count) || len(files) > p.pieces {
+			return files, p.wrong(fmt.Errorf("%d descriptors came for %d pieces", len(files), p.pieces))
+		}
+		for _, f := range got {
+			if err := checkMemory(f); err != nil {
+				return files, p.wrong(err)
+			}
+		}
+		switch {
+		case h.Flags&last != 0 && len(files) == p.pieces:
+			return files, nil
+		case h.Flags&last != 0, len(got) == 0:
+			return files, p.wrong(fmt.Errorf("%d descriptors came for %d pieces", len(files), p.pieces))
+		}
+		h, payload, got, err = p.receive(ctx, step, give)
+	}
+}
+
+// Release has the process let go of all it has given. Where it fails the process has all of it.
+func (p *Process) Release() error {
+	_, _, err := p.ask("let go of", header{Kind: release}, nil)
+	return err
+}
+
+// Attach gives the process its pieces back, at the addresses they had: all, or after an error none. The files are in the order of the pieces;
+// they stay the caller's. What there is room for becomes the process's own memory at once; Own does the rest when the files are closed.
+func (p *Process) Attach(ctx context.Context, pieces []Piece, files []*os.File) error {
+	const step = "give back"
+	if len(pieces) != len(files) {
+		return fmt.Errorf("%s GPU memory of process %d: %d files for %d pieces", step, p.pid, len(files), len(pieces))
+	}
+	h, _, _, err := p.request(ctx, step, header{Kind: attach, Count: uint32(len(pieces))}, nil, nil)
+	if err == nil {
+		err = p.result(step, h)
+	}
+	for begin := 0; err == nil && begin < len(pieces); begin += batch {
+		end := min(begin+batch, len(pieces))
+		h := header{Kind: attach, Count: uint32(end - begin)}
+		if end == len(pieces) {
+			h.Flags = last
+		}
+		var numbers []byte
+		for _, piece := range pieces[begin:end] {
+			numbers = binary.LittleEndian.AppendUint32(numbers, piece.Number)
+		}
+		if h, _, _, err = p.request(ctx, step, h, numbers, files[begin:end]); err == nil {
+			err = p.result(step, h)
+		}
+	}
+	return err
+}
+
+// Own makes memory that was attached, and still is somebody else's, the process's own, piece by piece from device to device. The door
+// is closed. It gives how many pieces there was no room for; they can be handed over again all the same.
+func (p *Process) Own(ctx context.Context) (int, error) {
+	const step = "make its own"
+	h, _, _, err := p.request(ctx, step, header{Kind: own}, nil, nil)
+	if err == nil {
+		err = p.result(step, h)
+	}
+	if err == nil && h.Count > maxPieces {
+		err = p.wrong(fmt.Errorf("it says that %d pieces are left", h.Count))
+	}
+	if err != nil {
+		return 0, err
+	}
+	return int(h.Count), nil
+}
+
+// Open opens the door.
+func (p *Process) Open() error {
+	_, _, err := p.ask("let go on", header{Kind: opening}, nil)
+	return err
+}
+
+// HangUp ends the conversation; without a Release before it, or with an Attach after that, the library opens the door.
+func (p *Process) HangUp() error { return p.hangUp() }
+
+// ask makes a request that has no descriptors, and gives its first answer.
+func (p *Process) ask(step string, h header, payload []byte) (header, []byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	h, payload, files, err := p.request(ctx, step, h, payload, nil)
+	return p.plain(step, h, payload, files, err)
+}
+
+// next gives a further answer that has no descriptors.
+func (p *Process) next(step string) (header, []byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
+	defer cancel()
+	h, payload, files, err := p.receive(ctx, step, table)
+	return p.plain(step, h, payload, files, err)
+}
+
+func (p *Process) plain(step string, h header, payload []byte, files []*os.File, err error) (header, []byte, error) {
+	if err == nil && len(files) > 0 {
+		closeFiles(files)
+		err = p.wrong(errors.New("descriptors came that nobody asked for"))
+	}
+	if err == nil {
+		err = p.result(step, h)
+	}
+	return h, payload, err
+}
+
+// notReady is CUDA_ERROR_NOT_READY of cuda.h.
+const notReady = 600
+
+func (p *Process) result(step string, h header) error {
+	if h.Result == 0 {
+		return nil
+	}
+	return &CallError{PID: p.pid, Step: step, Code: int(h.Result), Name: name(int(h.Result))}
+}
+
+func (p *Process) wrong(err error) error { return &ProtocolError{PID: p.pid, Problem: err.Error()} }

@@ -1,0 +1,157 @@
+package library
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+)
+
+// A message is a header and a payload, little-endian. A request has one number, and so have its answers.
+const (
+	magic      = 0x55504743 // "CGPU"
+	version    = 1
+	headerSize = 24
+	maxPayload = 32 << 10
+)
+
+// kind is what a message asks for, and what it answers.
+type kind uint16
+
+const (
+	hello   kind = 1 // answer: u32 state, pieces, foreign, reserved; char version[32]; the reason why not, to the end
+	closing kind = 2 // request: u32 deadline in ms; result 600: the door is open again
+	table   kind = 3 // answers of entries
+	give    kind = 4 // answers of u32 numbers, with a descriptor each
+	release kind = 5
+	attach  kind = 6 // count of all; then requests of u32 numbers, with a descriptor each, of which the last is marked
+	opening kind = 7
+	own     kind = 8 // answer: count of those that are still foreign
+)
+
+// last marks the last of several answers, or requests.
+const last = 1
+
+// batch is how many descriptors go with a message.
+const batch = 32
+
+type header struct {
+	Magic   uint32
+	Version uint16
+	Kind    kind
+	ID      uint32
+	Result  int32 // CUresult of an answer
+	Count   uint32
+	Flags   uint32
+}
+
+// entry is a piece in an answer to table.
+type entry struct {
+	Address, Size uint64
+	UUID          [16]byte
+	Number, Flags uint32
+}
+
+const entrySize = 40
+
+var errShort = errors.New("a message is shorter than its kind is")
+
+func (h header) encode(payload []byte) []byte {
+	h.Magic, h.Version = magic, version
+	b := make([]byte, 0, headerSize+len(payload))
+	b, err := binary.Append(b, binary.LittleEndian, h)
+	if err != nil {
+		panic(err) // it has a fixed size
+	}
+	return append(b, payload...)
+}
+
+// decode takes a message apart.
+func decode(b []byte) (h header, payload []byte, err error) {
+	if len(b) < headerSize || len(b) > headerSize+maxPayload {
+		return h, nil, errShort
+	}
+	if _, err := binary.Decode(b, binary.LittleEndian, &h); err != nil {
+		return h, nil, errShort
+	}
+	if h.Magic != magic {
+		return h, nil, errors.New("a message does not begin with CGPU")
+	}
+	if h.Version != version {
+		return h, nil, fmt.Errorf("it speaks version %d, not %d", h.Version, version)
+	}
+	return h, b[headerSize:], nil
+}
+
+// decodeHello reads the answer to hello.
+func decodeHello(payload []byte) (Hello, error) {
+	const fixed = 16 + 32
+	if len(payload) < fixed || len(payload) > fixed+1024 {
+		return Hello{}, errShort
+	}
+	state, pieces := State(binary.LittleEndian.Uint32(payload)), binary.LittleEndian.Uint32(payload[4:])
+	foreign := binary.LittleEndian.Uint32(payload[8:])
+	if state > Given || pieces > maxPieces || foreign > pieces {
+		return Hello{}, fmt.Errorf("it says that it has %d pieces, %d foreign, in state %d", pieces, foreign, state)
+	}
+	h := Hello{State: state, Pieces: int(pieces), Foreign: int(foreign)}
+	h.Version, h.Unable = printable(payload[16:fixed]), printable(payload[fixed:])
+	return h, nil
+}
+
+// printable is text from the process, as it may be shown and stored.
+func printable(b []byte) string {
+	b, _, _ = bytes.Cut(b, []byte{0})
+	return string(bytes.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, b))
+}
+
+// decodeEntries adds the pieces of an answer to table to those of the ones before.
+func decodeEntries(pieces []Piece, h header, payload []byte) ([]Piece, error) {
+	if uint64(len(payload)) != uint64(h.Count)*entrySize {
+		return nil, errShort
+	}
+	if len(pieces)+int(h.Count) > maxPieces {
+		return nil, fmt.Errorf("it says that it has more than %d pieces", maxPieces)
+	}
+	for b := payload; len(b) > 0; b = b[entrySize:] {
+		var e entry
+		if _, err := binary.Decode(b, binary.LittleEndian, &e); err != nil {
+			return nil, errShort
+		}
+		p := Piece{Number: e.Number, Address: e.Address, Size: e.Size, Device: uuidText(e.UUID)}
+		switch {
+		case int(p.Number) != len(pieces):
+			return nil, fmt.Errorf("piece %d has number %d", len(pieces), p.Number)
+		case p.Size == 0 || p.Size%granularity != 0 || p.Address%granularity != 0 || p.Address+p.Size < p.Address:
+			return nil, fmt.Errorf("piece %d has %d bytes at %#x", p.Number, p.Size, p.Address)
+		case len(pieces) > 0 && p.Address < pieces[len(pieces)-1].Address+pieces[len(pieces)-1].Size:
+			return nil, fmt.Errorf("piece %d at %#x begins before the end of the one before", p.Number, p.Address)
+		}
+		pieces = append(pieces, p)
+	}
+	return pieces, nil
+}
+
+// decodeNumbers checks the numbers in an answer to give, which count on from next.
+func decodeNumbers(next int, h header, payload []byte) error {
+	if uint64(len(payload)) != uint64(h.Count)*4 {
+		return errShort
+	}
+	for i := range int(h.Count) {
+		if n := binary.LittleEndian.Uint32(payload[4*i:]); uint64(n) != uint64(next+i) {
+			return fmt.Errorf("it gives piece %d in place of %d", n, next+i)
+		}
+	}
+	return nil
+}
+
+func uuidText(id [16]byte) string {
+	s := hex.EncodeToString(id[:])
+	return "GPU-" + s[:8] + "-" + s[8:12] + "-" + s[12:16] + "-" + s[16:20] + "-" + s[20:]
+}
