@@ -5,11 +5,23 @@ import (
 	"fmt"
 	"path"
 	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/image/index"
+)
+
+// Engines, the ways in which device memory was saved.
+const (
+	// DriverEngine: the driver's own checkpoint has moved all of it into the memory of the processes.
+	DriverEngine = "driver"
+	// KeeperEngine: pieces of it were handed over before that, and are device memory of the snapshot ([GPUProcess.Pieces]).
+	KeeperEngine = "keeper"
 )
 
 // GPU is what the container had of GPUs, and how what it kept there was saved.
 type GPU struct {
-	// Engine says how: "driver" is the driver's own checkpoint, which moves device memory into the memory of the processes.
+	// Engine says how: [DriverEngine] or [KeeperEngine].
 	Engine string `json:"engine"`
 	Driver string `json:"driver"`         // version of NVIDIA's driver, "580.159.04"
 	CUDA   int    `json:"cuda,omitempty"` // newest version of CUDA that it supports, 13000 for 13.0
@@ -26,6 +38,14 @@ type GPU struct {
 	// Forced are rules that spoke against the checkpoint and were overridden: the restore may fail.
 	Forced  []string   `json:"forced,omitempty"`
 	Seconds GPUSeconds `json:"seconds"`
+	// Library is what the container was given to hand device memory over, with the engine keeper. Whoever restores must have the same.
+	Library *GPULibrary `json:"library,omitempty"`
+}
+
+// GPULibrary is the file that the container's processes have preloaded.
+type GPULibrary struct {
+	Version string        `json:"version"`
+	Digest  digest.Digest `json:"digest"` // of the file
 }
 
 // GPUDevice is a GPU.
@@ -42,8 +62,27 @@ type GPUDevice struct {
 type GPUProcess struct {
 	PID     int      `json:"pid"` // inside the container
 	Command string   `json:"command"`
-	Memory  int64    `json:"memory"`  // bytes on its devices
+	Memory  int64    `json:"memory"`  // bytes on its devices, Pieces included
 	Devices []string `json:"devices"` // their UUIDs
+	// Pieces are the device memory that it has handed over, by ascending address.
+	Pieces []GPUPiece `json:"pieces,omitempty"`
+	// Fallback says why it has handed nothing over, with the engine keeper: the driver has saved all that it had.
+	Fallback string `json:"fallback,omitempty"`
+}
+
+// GPUPiece is device memory that a process has handed over: one range of its addresses, on one GPU.
+type GPUPiece struct {
+	Address uint64 `json:"address"`
+	Size    int64  `json:"size"`   // bytes
+	Device  string `json:"device"` // UUID
+}
+
+// Handed is how much device memory the process has handed over, in bytes.
+func (p GPUProcess) Handed() (n int64) {
+	for _, piece := range p.Pieces {
+		n += piece.Size
+	}
+	return n
 }
 
 // GPUNode is a device node.
@@ -64,17 +103,28 @@ const (
 	maxGPUs     = 1024
 	maxGPUItems = 1 << 16
 	maxGPUBytes = 1 << 60
+	maxPieces   = 1 << 17 // of all processes; they fit into a config
+	maxText     = 1000    // bytes of what is said of a library or a fallback
+	// pieceUnit divides addresses and sizes of pieces: the largest page.
+	pieceUnit = 64 << 10
 )
 
 // Need gives the memory, in bytes, that is wanted on each device, in the order of Devices, and in all. What a process held
-// on several devices may be in the sum only.
+// on several devices may be in the sum only, but for its pieces.
 func (g *GPU) Need() (each []int64, all int64) {
 	each = make([]int64, len(g.Devices))
 	for _, p := range g.Processes {
-		all += p.Memory
+		held := max(p.Memory, p.Handed())
+		all += held
 		for i, d := range g.Devices {
 			if len(p.Devices) == 1 && p.Devices[0] == d.UUID {
-				each[i] += p.Memory
+				each[i] += held
+				continue
+			}
+			for _, piece := range p.Pieces {
+				if piece.Device == d.UUID {
+					each[i] += piece.Size
+				}
 			}
 		}
 	}
@@ -112,6 +162,9 @@ func (g *GPU) check() error {
 			}
 		}
 	}
+	if err := g.checkPieces(known); err != nil {
+		return err
+	}
 	for _, m := range g.Mounts {
 		if !path.IsAbs(m) {
 			return fmt.Errorf("GPU files were mounted at %.100q", m)
@@ -121,6 +174,45 @@ func (g *GPU) check() error {
 		if path.Clean(n.Path) != n.Path || !strings.HasPrefix(n.Path, "/dev/") {
 			return fmt.Errorf("it had a GPU's device node at %.100q", n.Path)
 		}
+	}
+	return nil
+}
+
+// checkPieces says what of the engine keeper cannot be so.
+func (g *GPU) checkPieces(known map[string]bool) error {
+	count, seen := 0, map[int]bool{}
+	var all int64
+	for _, p := range g.Processes {
+		count += len(p.Pieces)
+		if len(p.Pieces) > 0 && (p.Fallback != "" || seen[p.PID] || p.PID < 1 || p.PID > index.MaxPID) {
+			return fmt.Errorf("the device memory of its process %d is not possible", p.PID)
+		}
+		seen[p.PID] = true
+		if len(p.Fallback) > maxText || p.Fallback != "" && g.Engine != KeeperEngine {
+			return fmt.Errorf("why the driver saved its process %d is not possible", p.PID)
+		}
+		var end uint64
+		for _, piece := range p.Pieces {
+			size := uint64(piece.Size)
+			switch {
+			case piece.Size <= 0 || size%pieceUnit != 0 || piece.Address%pieceUnit != 0,
+				piece.Address < end || piece.Address > index.MaxAddress || size > index.MaxAddress-piece.Address,
+				!known[piece.Device]:
+				return fmt.Errorf("a piece of %d bytes at %#x of its process %d is not possible", piece.Size, piece.Address, p.PID)
+			}
+			end = piece.Address + size
+		}
+		if all += p.Handed(); all > maxGPUBytes {
+			return errors.New("more device memory was handed over than there can be")
+		}
+	}
+	switch l := g.Library; {
+	case count > maxPieces:
+		return fmt.Errorf("its processes had %d pieces of device memory", count)
+	case count > 0 && (g.Engine != KeeperEngine || l == nil):
+		return errors.New("device memory was handed over, and it does not say what by")
+	case l != nil && (g.Engine != KeeperEngine || !validDigest(l.Digest) || len(l.Version) > maxText):
+		return errors.New("its library is not possible")
 	}
 	return nil
 }

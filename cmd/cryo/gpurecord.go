@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -56,10 +57,17 @@ func ofRecord(r *gpu.Record) *image.GPU {
 		g.Devices = append(g.Devices, image.GPUDevice(d))
 	}
 	for _, p := range r.Processes {
-		g.Processes = append(g.Processes, image.GPUProcess(p))
+		to := image.GPUProcess{PID: p.PID, Command: p.Command, Memory: p.Memory, Devices: p.Devices, Fallback: p.Fallback}
+		for _, piece := range p.Pieces {
+			to.Pieces = append(to.Pieces, image.GPUPiece(piece))
+		}
+		g.Processes = append(g.Processes, to)
 	}
 	for _, n := range r.Nodes {
 		g.Nodes = append(g.Nodes, image.GPUNode(n))
+	}
+	if r.Library != nil {
+		g.Library = &image.GPULibrary{Version: r.Library.Version, Digest: digest.Digest(r.Library.Digest)}
 	}
 	return g
 }

@@ -23,12 +23,13 @@ const Version = 1
 
 // Limits of an index. No sum of two of them overflows an int64.
 const (
-	MaxFrame      = 1 << 20  // raw bytes of a frame; frames also end where this divides the address
-	MaxSegments   = 1 << 16  // of a snapshot
-	MaxPagesFiles = 1 << 23  // twice what a pid namespace can hold
-	MaxPages      = 1 << 40  // pages of one pages file
-	MaxSize       = 1 << 60  // bytes of a segment, raw or stored
-	MaxAddress    = 1 << 57  // above every user address
+	MaxFrame      = 1 << 20 // raw bytes of a frame; frames also end where this divides the address
+	MaxSegments   = 1 << 16 // of a snapshot
+	MaxPagesFiles = 1 << 23 // twice what a pid namespace can hold
+	MaxPages      = 1 << 40 // pages of one pages file
+	MaxSize       = 1 << 60 // bytes of a segment, raw or stored
+	MaxAddress    = 1 << 57 // above every user address
+	MaxPID        = 1<<31 - 1
 	MaxText       = 1 << 30  // bytes of the text
 	maxLine       = 256      // bytes of a line, its end included
 	maxNumber     = 1 << 62  // no number of the text is larger

@@ -21,6 +21,7 @@ type Client struct {
 	Wishes Wishes
 
 	listener *net.UnixListener
+	devices  *net.UnixListener
 	greeted  chan struct{} // closed when the shim was greeted
 	in       *json.Decoder
 	out      *json.Encoder
@@ -32,8 +33,21 @@ type Client struct {
 
 // Listen makes the socket in dir, which is then given to the shim as CRIU's work directory.
 func Listen(dir string) (*Client, error) {
-	path := socketPath(dir)
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	// Who finds the first socket may look for the second.
+	devices, err := listenAt("unixpacket", devicesPath(dir))
+	if err != nil {
+		return nil, err
+	}
+	l, err := listenAt("unix", socketPath(dir))
+	if err != nil {
+		devices.Close()
+		return nil, err
+	}
+	return &Client{listener: l, devices: devices, greeted: make(chan struct{})}, nil
+}
+
+func listenAt(network, path string) (*net.UnixListener, error) {
+	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
 	if err != nil {
 		return nil, fmt.Errorf("listen for the shim: %w", err)
 	}
@@ -41,7 +55,7 @@ func Listen(dir string) (*Client, error) {
 		l.Close()
 		return nil, fmt.Errorf("listen for the shim: %w", err)
 	}
-	return &Client{listener: l, greeted: make(chan struct{})}, nil
+	return l, nil
 }
 
 // Frozen waits until the container is dumped; it stands still from before then until [Client.Resume] or [Client.Kill].
@@ -93,6 +107,17 @@ func (c *Client) Pages(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
+// Devices waits for the connection over which device memory comes; there may never be one. It is called beside Frozen. What
+// comes is described by the record that is beside the images then.
+func (c *Client) Devices(ctx context.Context) (*net.UnixConn, error) {
+	defer context.AfterFunc(ctx, func() { _ = c.devices.SetDeadline(time.Now()) })()
+	conn, err := c.devices.AcceptUnix()
+	if err != nil {
+		return nil, c.cause(ctx, "wait for device memory", err)
+	}
+	return conn, nil
+}
+
 // Resume lets the container run on.
 func (c *Client) Resume(ctx context.Context) (Released, error) { return c.release(ctx, Resume) }
 
@@ -134,7 +159,7 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	err := c.listener.Close()
+	err := errors.Join(c.listener.Close(), c.devices.Close())
 	if c.conn != nil {
 		err = errors.Join(err, c.conn.Close())
 	}

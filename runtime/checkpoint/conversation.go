@@ -30,6 +30,8 @@ type Conversation struct {
 	conn    net.Conn
 	out     *json.Encoder
 	decided chan Decision
+
+	released bool // the command knows that the container runs on
 }
 
 var _ Holder = (*Conversation)(nil)
@@ -101,6 +103,26 @@ func (c *Conversation) Pages(ctx context.Context) (*os.File, error) {
 	return f, nil
 }
 
+// Devices gives the connection, of the type SOCK_SEQPACKET, over which the command takes device memory; nil if it does not want it.
+// The command reads the record beside the images, which must be there by now, to know what comes: the pieces of all processes, in
+// the order of the record. The caller closes the file.
+func (c *Conversation) Devices(ctx context.Context) (*os.File, error) {
+	if !c.Wishes.Devices {
+		return nil, nil
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unixpacket", devicesPath(c.dir))
+	if err != nil {
+		return nil, fmt.Errorf("reach the cryo command for device memory: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	defer conn.Close()
+	f, err := conn.(*net.UnixConn).File()
+	if err != nil {
+		return nil, fmt.Errorf("reach the cryo command for device memory: %w", err)
+	}
+	return f, nil
+}
+
 // listen hears the command's one decision, and that it hangs up.
 func (c *Conversation) listen(in *json.Decoder, hungUp context.CancelCauseFunc) {
 	m, err := receive(in)
@@ -124,13 +146,32 @@ func (c *Conversation) Dumped(ctx context.Context, d Dumped) (Decision, error) {
 	}
 }
 
+// Released tells the command that the container runs on while its device memory still goes over its connection. [Conversation.End]
+// must follow when all has gone.
+func (c *Conversation) Released(r Result) {
+	c.released = true
+	m := released(r)
+	m.DevicesPending = true
+	c.tell(message{Released: m})
+}
+
 // End tells the command how it went and hangs up.
 func (c *Conversation) End(r Result, err error) {
 	defer c.conn.Close()
-	_ = c.conn.SetDeadline(time.Now().Add(10 * time.Second))
-	m := message{Released: &Released{FreezeSeconds: r.Freeze.Seconds(), LoadSeconds: r.Load.Seconds(), Killed: r.Killed}}
-	if err != nil {
-		m = message{Error: err.Error()}
+	switch {
+	case err != nil:
+		c.tell(message{Error: err.Error()})
+	case !c.released:
+		c.tell(message{Released: released(r)})
 	}
-	_ = c.out.Encode(m) // nobody may be listening any more
+}
+
+func released(r Result) *Released {
+	return &Released{FreezeSeconds: r.Freeze.Seconds(), LoadSeconds: r.Load.Seconds(), Killed: r.Killed}
+}
+
+// tell sends a message, though nobody may be listening any more.
+func (c *Conversation) tell(m message) {
+	_ = c.conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
+	_ = c.out.Encode(m)
 }

@@ -89,6 +89,77 @@ func TestWishes(t *testing.T) {
 	}
 }
 
+// TestDevices: device memory has a connection of its own, that keeps messages apart, and may go on when the container runs again.
+func TestDevices(t *testing.T) {
+	client, dir := listen(t)
+	client.Wishes = Wishes{Devices: true}
+	done := make(chan error, 1)
+	go func() {
+		done <- func() error {
+			shim, ctx, err := Join(context.Background(), dir)
+			if err != nil {
+				return err
+			}
+			f, err := shim.Devices(ctx)
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			if _, err := shim.Dumped(ctx, Dumped{Devices: true, DevicesPending: true}); err != nil {
+				return err
+			}
+			shim.Released(Result{Load: time.Second})
+			for _, text := range []string{"one", "two"} {
+				if _, err := f.WriteString(text); err != nil {
+					return err
+				}
+			}
+			shim.End(Result{}, nil)
+			return nil
+		}()
+	}()
+	dumped, err := client.Frozen(t.Context())
+	if err != nil || !dumped.Devices || !dumped.DevicesPending {
+		t.Fatalf("got %+v, %v", dumped, err)
+	}
+	conn, err := client.Devices(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	released, err := client.Resume(t.Context())
+	if err != nil || !released.DevicesPending || released.LoadSeconds != 1 {
+		t.Errorf("got %+v, %v", released, err)
+	}
+	buf := make([]byte, 100)
+	for _, want := range []string{"one", "two"} {
+		if n, err := conn.Read(buf); err != nil || string(buf[:n]) != want {
+			t.Errorf("got %q, %v", buf[:n], err)
+		}
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoDevices: nobody connects for what is not wanted, and waiting for it ends with the context.
+func TestNoDevices(t *testing.T) {
+	client, dir := listen(t)
+	go func() { _, _ = client.Frozen(context.Background()) }()
+	shim, _, err := Join(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := shim.Devices(t.Context()); f != nil || err != nil {
+		t.Errorf("got %v, %v", f, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := client.Devices(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestNobodyListens(t *testing.T) {
 	for _, dir := range []string{"", t.TempDir()} {
 		if c, _, err := Join(t.Context(), dir); c != nil || err != nil {

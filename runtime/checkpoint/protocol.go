@@ -14,7 +14,12 @@ const protocolVersion = 1
 // a checkpoint a held one.
 const socketName = "cryo.sock"
 
+// devicesName is the socket beside it, of the type SOCK_SEQPACKET, over which device memory comes: see package gpu/ring.
+const devicesName = "cryo-devices.sock"
+
 func socketPath(dir string) string { return filepath.Join(dir, socketName) }
+
+func devicesPath(dir string) string { return filepath.Join(dir, devicesName) }
 
 // Decision is what becomes of a container that is dumped and frozen.
 type Decision string
@@ -35,6 +40,9 @@ type Wishes struct {
 	// Pages tells that the command takes CRIU's pages over a connection of their own: the shim dials the same socket again.
 	// A shim that does not do that has CRIU write them to files.
 	Pages bool `json:"pages,omitempty"`
+	// Devices tells that the command takes device memory over a connection of its own: see [Conversation.Devices]. Without it,
+	// all device memory goes into the memory of the processes.
+	Devices bool `json:"devices,omitempty"`
 }
 
 // Dumped is what the shim tells when the container is dumped; it is frozen then.
@@ -43,6 +51,12 @@ type Dumped struct {
 	LockSeconds float64   `json:"lockSeconds,omitempty"` // of which its GPUs finished their work
 	SaveSeconds float64   `json:"saveSeconds,omitempty"` // of which device memory was moved into memory
 	DumpSeconds float64   `json:"dumpSeconds"`           // of which runc and CRIU
+	// Devices tells that device memory comes over a connection of its own, which the shim has made before it says so. There is
+	// no snapshot without all of it.
+	Devices bool `json:"devices,omitempty"`
+	// DevicesPending tells that what comes is a copy: the container may be resumed before all has come. Without it, the container
+	// stands still until then, and the command decides afterwards.
+	DevicesPending bool `json:"devicesPending,omitempty"`
 }
 
 // Released is what the shim tells last.
@@ -50,6 +64,8 @@ type Released struct {
 	FreezeSeconds float64 `json:"freezeSeconds"`         // how long the container stood still
 	LoadSeconds   float64 `json:"loadSeconds,omitempty"` // of which device memory was moved back
 	Killed        bool    `json:"killed"`
+	// DevicesPending tells that the container runs and its device memory still comes; containerd's call ends when all has come.
+	DevicesPending bool `json:"devicesPending,omitempty"`
 }
 
 // message is one line of the conversation: the command greets, the shim answers dumped, the command decides, the shim

@@ -61,7 +61,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	if err := CheckForce(e.Force); err != nil {
 		return s, err
 	}
-	e.record = Record{Engine: engine, Driver: e.host().driver(), Devices: []Device{}, Processes: []Saved{}, CDI: e.CDI, Edits: e.Edits, Nodes: e.Nodes}
+	e.record = Record{Engine: DriverEngine, Driver: e.host().driver(), Devices: []Device{}, Processes: []Saved{}, CDI: e.CDI, Edits: e.Edits, Nodes: e.Nodes}
 	for round := 0; ; round++ {
 		fresh, silent, err := e.discover(ctx)
 		if err != nil || len(fresh)+len(silent) == 0 {

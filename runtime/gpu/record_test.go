@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ func TestReadRecord(t *testing.T) {
 	}{
 		{"full", `{"engine":"driver","driver":"580.1","devices":[` + device + `],"processes":[{"pid":1,"command":"a","memory":1,"devices":["` + uuidA + `"]}],"cdi":["nvidia.com/gpu=0"]}`, true},
 		{"of a later version", `{"engine":"driver","later":true}`, true},
-		{"another engine", `{"engine":"keeper"}`, false},
+		{"another engine", `{"engine":"magic"}`, false},
 		{"no engine", `{}`, false},
 		{"not JSON", `{`, false},
 		{"no UUID", `{"engine":"driver","devices":[{"uuid":"0"}]}`, false},
@@ -28,6 +29,21 @@ func TestReadRecord(t *testing.T) {
 		{"a process twice", `{"engine":"driver","processes":[{"pid":1},{"pid":1}]}`, false},
 		{"less than nothing", `{"engine":"driver","processes":[{"pid":1,"memory":-1}]}`, false},
 		{"no CDI device", `{"engine":"driver","cdi":["/etc/passwd"]}`, false},
+		{"pieces", keeperRecord(library, piece(2<<20, 2<<20)+","+piece(4<<20, 64<<10)), true},
+		{"handed nothing over", `{"engine":"keeper","processes":[{"pid":1,"fallback":"no library"}]}`, true},
+		{"both", `{"engine":"keeper",` + library + `,"devices":[` + device + `],"processes":[{"pid":1,"fallback":"no library","pieces":[` + piece(0, 64<<10) + `]}]}`, false},
+		{"pieces that overlap", keeperRecord(library, piece(2<<20, 2<<20)+","+piece(3<<20, 64<<10)), false},
+		{"pieces out of order", keeperRecord(library, piece(4<<20, 2<<20)+","+piece(2<<20, 2<<20)), false},
+		{"an empty piece", keeperRecord(library, piece(2<<20, 0)), false},
+		{"a negative piece", keeperRecord(library, piece(2<<20, -(64<<10))), false},
+		{"half a page", keeperRecord(library, piece(2<<20, 4096)), false},
+		{"between pages", keeperRecord(library, piece(4096, 2<<20)), false},
+		{"beyond all memory", keeperRecord(library, piece(1<<57, 64<<10)), false},
+		{"a piece on another's GPU", keeperRecord(library, strings.ReplaceAll(piece(2<<20, 2<<20), uuidA, uuidB)), false},
+		{"too many pieces", keeperRecord(library, pieces(MaxPieces+1)), false},
+		{"pieces without library", keeperRecord(`"later":true`, piece(2<<20, 2<<20)), false},
+		{"pieces of the driver", strings.Replace(keeperRecord(library, piece(2<<20, 2<<20)), "keeper", "driver", 1), false},
+		{"a library without digest", `{"engine":"keeper","library":{"version":"1","digest":"sha256:0"}}`, false},
 		{"too long", `{"engine":"driver","x":"` + strings.Repeat("x", maxRecord) + `"}`, false},
 	} {
 		dir := t.TempDir()
@@ -47,8 +63,27 @@ func TestReadRecord(t *testing.T) {
 	}
 }
 
+const library = `"library":{"version":"1","digest":"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}`
+
+func piece(address, size int64) string {
+	return fmt.Sprintf(`{"address":%d,"size":%d,"device":%q}`, address, size, uuidA)
+}
+
+func pieces(n int) string {
+	all := make([]string, n)
+	for i := range all {
+		all[i] = piece(int64(i)<<16, 64<<10)
+	}
+	return strings.Join(all, ",")
+}
+
+func keeperRecord(library, pieces string) string {
+	return `{"engine":"keeper",` + library + `,"devices":[{"uuid":"` + uuidA + `"}],"processes":[{"pid":1,"pieces":[` + pieces + `]}]}`
+}
+
 // FuzzReadRecord: a record may come from a registry.
 func FuzzReadRecord(f *testing.F) {
+	f.Add([]byte(keeperRecord(library, piece(2<<20, 2<<20))))
 	f.Add([]byte(`{"engine":"driver","devices":[{"uuid":"` + uuidA + `"}],"edits":{"mounts":[{"destination":"/x"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()
