@@ -27,7 +27,7 @@ func Start(ctx context.Context, path string) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{process: p}
-	stop := context.AfterFunc(ctx, func() { _ = p.kill() }) // nothing is held yet
+	stop := context.AfterFunc(ctx, func() { _ = p.Kill() }) // nothing is held yet
 	a, err := p.receive()
 	stop()
 	if err == nil && a.Driver != nil {
@@ -132,11 +132,11 @@ func (c *Client) ask(ctx context.Context, r request) (answer, error) {
 }
 
 // PID is the keeper's process id.
-func (c *Client) PID() int { return c.process.command.Process.Pid }
+func (c *Client) PID() int { return c.process.PID() }
 
 // Kill ends the keeper at once. What it has done stays done; a call of the driver in progress goes on or not, as the driver likes.
 // It is for a driver that does not answer.
-func (c *Client) Kill() error { return c.process.kill() }
+func (c *Client) Kill() error { return c.process.Kill() }
 
 // Close ends the keeper, which undoes what it did and was not told to forget, and waits for it as long as that takes, but
 // no longer than [CloseTimeout]; it is left to itself then. An [UndoError] says what could not be undone.

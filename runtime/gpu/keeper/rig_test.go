@@ -46,7 +46,7 @@ func build(dir string) error {
 	if err != nil {
 		return err
 	}
-	fakeDir, keeperPath = filepath.Join(root, "bin", "fakecuda"), filepath.Join(dir, Program)
+	fakeDir, keeperPath = filepath.Join(root, "bin", "fakecuda"), filepath.Join(dir, Name)
 	fake := exec.Command("make", "-s", "fakecuda")
 	fake.Dir = root
 	program := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", keeperPath, "./cmd/cryo-gpu-keeper")

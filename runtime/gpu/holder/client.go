@@ -1,0 +1,215 @@
+package holder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+)
+
+// Options say how to start a holder.
+type Options struct {
+	// Path is the program's; "" is the one beside the own executable, else that of PATH.
+	Path string
+	// Devices are the UUIDs of those that will be needed. What is not named is opened when it is, which takes some 0.2 s.
+	Devices []string
+	// Ring is [ring.Default] if it is zero.
+	Ring ring.Geometry
+}
+
+// Client is a holder that runs. Its methods may be called from several goroutines; requests are carried out one after the other.
+// Errors are [keeper.DriverError] where the driver cannot be used, [CallError] of the driver, mostly in a [PieceError],
+// [keeper.DiedError] once the holder is gone, and [HangError] where it did not answer: it has been killed then.
+type Client struct {
+	program *keeper.Program
+	channel *channel.Channel
+	turn    chan struct{} // one request at a time
+	opened  chan struct{} // closed when the driver and the ring are ready, or are not
+	err     error         // of opening; valid when opened is closed
+	close   func() error  // once
+
+	mu     sync.Mutex
+	pieces []Piece // guarded by mu
+}
+
+// How long a holder may take for what does not depend on other processes.
+const (
+	startTime = 2 * time.Minute  // to initialise the driver, as the keeper
+	askTime   = 30 * time.Second // to answer what takes milliseconds
+	slowest   = int64(256 << 20) // bytes a second that are copied or cleared at least
+)
+
+// moveTime bounds what is done with so many bytes on devices.
+func moveTime(bytes int64) time.Duration {
+	return askTime + time.Duration(bytes/slowest)*time.Second
+}
+
+// Start starts a holder and returns at once; [Client.Ready] waits for it. The holder leaves the session of its parent, but ends with it:
+// when the client's process dies, or calls Close.
+func Start(_ context.Context, o Options) (*Client, error) {
+	if o.Ring == (ring.Geometry{}) {
+		o.Ring = ring.Default
+	}
+	r := request{Do: verbOpen, Version: Version, Devices: o.Devices, Ring: &o.Ring}
+	if err := r.check(0); err != nil {
+		return nil, fmt.Errorf("start %s: %w", keeper.Name, err)
+	}
+	own, other, err := channel.Pair()
+	if err != nil {
+		return nil, err
+	}
+	program, err := keeper.Run(o.Path, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{other} }, "hold")
+	other.Close() // the holder's death is heard when nobody else has it
+	if err != nil {
+		own.Close()
+		return nil, err
+	}
+	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), opened: make(chan struct{})}
+	c.close = sync.OnceValue(c.finish)
+	go func() {
+		defer close(c.opened)
+		_, _, c.err = c.exchange(context.Background(), r, nil, startTime)
+	}()
+	return c, nil
+}
+
+// Ready waits until the driver is initialised and the ring pinned.
+func (c *Client) Ready(ctx context.Context) error {
+	select {
+	case <-c.opened:
+		return c.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// PID is the holder's process id.
+func (c *Client) PID() int { return c.program.PID() }
+
+// Ended is closed when the holder has ended, however that came.
+func (c *Client) Ended() <-chan struct{} { return c.program.Ended() }
+
+// Kill ends the holder at once.
+func (c *Client) Kill() error { return c.program.Kill() }
+
+// Close ends the holder and waits for it. Memory lives on where somebody else has its descriptor.
+func (c *Client) Close() error { return c.close() }
+
+func (c *Client) finish() error {
+	err := c.channel.Close()
+	for _, after := range []func() error{func() error { return nil }, c.program.Kill} {
+		err = errors.Join(err, after())
+		select {
+		case <-c.program.Ended():
+			return err
+		case <-time.After(askTime):
+		}
+	}
+	return errors.Join(err, &HangError{Do: "end", After: 2 * askTime})
+}
+
+// ask makes a request when it is its turn. Its error has the request's name.
+func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
+	if err := r.check(len(files)); err != nil {
+		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, err)
+	}
+	if err := c.Ready(ctx); err != nil {
+		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, err)
+	}
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-ctx.Done():
+		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+	}
+	if ctx.Err() != nil {
+		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+	}
+	a, got, err := c.exchange(ctx, r, files, bound)
+	if err != nil {
+		return a, got, fmt.Errorf("%s: %w", r.Do, err)
+	}
+	return a, got, nil
+}
+
+// exchange makes a request and waits for its answer. What moves memory can be stopped by ctx, and may take its time as long as it comes
+// along; all else is waited for. bound is how long the holder may be silent: it is killed then.
+func (c *Client) exchange(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
+	var hung atomic.Bool
+	timer := time.AfterFunc(bound, func() {
+		hung.Store(true)
+		_ = c.program.Kill()
+	})
+	defer timer.Stop()
+	if err := c.channel.Send(r, files...); err != nil {
+		return answer{}, nil, c.lost(r.Do, &hung, bound)
+	}
+	if r.Do == verbSend || r.Do == verbReceive {
+		channel.Close(files) // the holder has them, and hanging up is heard
+		stop := context.AfterFunc(ctx, func() {
+			timer.Reset(askTime)
+			_ = c.channel.Send(request{Do: verbStop}) // it has ended
+		})
+		defer stop()
+	}
+	for {
+		var raw json.RawMessage
+		got, err := c.channel.Receive(&raw)
+		if err != nil {
+			return answer{}, nil, c.lost(r.Do, &hung, bound)
+		}
+		a, err := decodeAnswer(raw, r, len(got))
+		if err != nil {
+			channel.Close(got)
+			return answer{}, nil, err
+		}
+		switch {
+		case !a.Done:
+			if ctx.Err() == nil {
+				timer.Reset(bound)
+			}
+		case a.Error != nil:
+			if ctx.Err() != nil && (r.Do == verbSend || r.Do == verbReceive) {
+				return a, nil, context.Cause(ctx)
+			}
+			return a, nil, a.Error.err(r.Pieces, 0)
+		default:
+			return a, got, nil
+		}
+	}
+}
+
+// lost is the error of a holder that has hung up.
+func (c *Client) lost(do verb, hung *atomic.Bool, bound time.Duration) error {
+	died := c.program.Died()
+	if hung.Load() {
+		return &HangError{Do: string(do), After: bound, Died: died}
+	}
+	return died
+}
+
+// decodeAnswer reads an answer to r that came with so many descriptors.
+func decodeAnswer(data []byte, r request, files int) (answer, error) {
+	var a answer
+	if err := strict(data, &a); err != nil {
+		return answer{}, err
+	}
+	wanted := 0
+	if r.Do == verbMake && a.Done && a.Error == nil {
+		wanted = len(r.Pieces)
+	}
+	if files != wanted || a.Moved < 0 || !a.Done && a != (answer{Moved: a.Moved}) {
+		return answer{}, fmt.Errorf("%s: the holder gives %d descriptors for %d pieces, or speaks of something else: %w", r.Do, files, wanted, io.ErrUnexpectedEOF)
+	}
+	return a, nil
+}

@@ -1,0 +1,21 @@
+// Package holder keeps device memory alive outside of the processes that use it: between a container's processes, which give
+// theirs away for a checkpoint, and a snapshot, or the other way round.
+//
+// `cryo-gpu-keeper hold` is the process that does so, one for an operation. This package is its client ([Start], [Client]), the
+// protocol between the two, and the program's side without the driver ([Serve]); cmd/cryo-gpu-keeper adds CUDA. Where the memory
+// goes, and where it comes from, is the business of the process at the other side of its ring: see package runtime/gpu/ring.
+//
+// # Protocol
+//
+// A socket pair, descriptor 3 of the holder, with messages of JSON and descriptors (package runtime/channel). The first request,
+// open, names the devices that are to be ready and the ring's size. Then each request has exactly one answer, in order; while one is
+// carried out that moves memory, the holder also tells how far it has come, and can be told to stop. When the socket hangs up, or on
+// SIGTERM, the holder ends: the driver frees what it has, and memory lives on only where somebody else has its descriptor.
+//
+// # Descriptors
+//
+// Those of memory are the driver's, of the kind POSIX_FILE_DESCRIPTOR. Given ones come from the container: the shim has
+// checked that they are the driver's, and here the driver says whether they are memory of that device and size. A descriptor
+// that is not is an error that names the piece. The holder closes each as soon as it has mapped the memory: the client's copies are what
+// can be given to somebody else.
+package holder

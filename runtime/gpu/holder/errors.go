@@ -1,0 +1,146 @@
+package holder
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// CallError says that a call of the driver failed. Its kind is Aborted.
+type CallError struct {
+	Call string `json:"call"` // cuMemImportFromShareableHandle
+	Code int    `json:"code"` // CUresult
+	Name string `json:"name"` // its name in cuda.h
+}
+
+func (e *CallError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
+
+// Hint says where the driver tells more.
+func (e *CallError) Hint() string {
+	if e.Code == OutOfMemory {
+		return "see with nvidia-smi who uses the GPU's memory"
+	}
+	return "see the kernel's log for messages of the driver (NVRM, Xid)"
+}
+
+// Unwrap gives the kind.
+func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
+
+// OutOfMemory is CUDA_ERROR_OUT_OF_MEMORY.
+const OutOfMemory = 2
+
+// PieceError says for which piece something failed.
+type PieceError struct {
+	Number int // of those the call was for, from 0
+	Piece
+	Err error
+}
+
+func (e *PieceError) Error() string {
+	return fmt.Sprintf("device memory %d, %d bytes on %s: %v", e.Number, e.Size, e.Device, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *PieceError) Unwrap() error { return e.Err }
+
+// HangError says that the holder did not answer in time, and has been killed. Its kind is Aborted.
+type HangError struct {
+	Do    string
+	After time.Duration
+	Died  error // how it ended then, a [keeper.DiedError]
+}
+
+func (e *HangError) Error() string {
+	return fmt.Sprintf("%s: the driver has not answered within %s", e.Do, e.After)
+}
+
+// Hint says what to do.
+func (e *HangError) Hint() string {
+	return "see whether nvidia-smi answers, and the kernel's log for messages of the driver (NVRM, Xid)"
+}
+
+// Unwrap gives the holder's end and the kind.
+func (e *HangError) Unwrap() []error {
+	if e.Died == nil {
+		return []error{errdefs.ErrAborted}
+	}
+	return []error{e.Died, errdefs.ErrAborted}
+}
+
+// report is an error on its way from the holder.
+type report struct {
+	Driver *keeper.DriverError `json:"driver,omitempty"`
+	Call   *CallError          `json:"call,omitempty"`
+	Piece  *int                `json:"piece,omitempty"` // of the request
+	Reason string              `json:"reason,omitempty"`
+	Hint   string              `json:"hint,omitempty"`
+	Kind   string              `json:"kind,omitempty"`
+}
+
+// remote is an error of which the holder has only told.
+type remote struct {
+	reason, hint string
+	kind         error
+}
+
+func (e *remote) Error() string { return e.reason }
+func (e *remote) Hint() string  { return e.hint }
+func (e *remote) Unwrap() error { return e.kind }
+
+// kinds that are passed on.
+var kinds = map[string]error{
+	"aborted":     errdefs.ErrAborted,
+	"invalid":     errdefs.ErrInvalidArgument,
+	"unavailable": errdefs.ErrUnavailable,
+	"internal":    errdefs.ErrInternal,
+}
+
+// newReport tells of err.
+func newReport(err error) *report {
+	r := &report{Kind: "internal"}
+	var piece *PieceError
+	if errors.As(err, &piece) {
+		r.Piece, err = &piece.Number, piece.Err
+	}
+	if errors.As(err, &r.Driver) || errors.As(err, &r.Call) {
+		return r
+	}
+	var h interface{ Hint() string }
+	if errors.As(err, &h) {
+		r.Hint = h.Hint()
+	}
+	for name, kind := range kinds {
+		if errors.Is(err, kind) {
+			r.Kind = name
+		}
+	}
+	r.Reason = err.Error()[:min(len(err.Error()), maxReason)]
+	return r
+}
+
+// maxReason bounds a reason, bytes.
+const maxReason = 4 << 10
+
+// err is the error that was told of; pieces are the request's.
+func (r *report) err(pieces []Piece, first int) (err error) {
+	switch {
+	case r.Driver != nil:
+		err = r.Driver
+	case r.Call != nil:
+		err = r.Call
+	default:
+		kind := kinds[r.Kind]
+		if kind == nil {
+			kind = errdefs.ErrInternal
+		}
+		err = &remote{reason: r.Reason, hint: r.Hint, kind: kind}
+	}
+	if r.Piece != nil && *r.Piece >= 0 && *r.Piece < len(pieces) {
+		err = &PieceError{Number: first + *r.Piece, Piece: pieces[*r.Piece], Err: err}
+	}
+	return err
+}

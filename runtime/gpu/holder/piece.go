@@ -1,0 +1,42 @@
+package holder
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// Piece is device memory of one allocation.
+type Piece struct {
+	Device string `json:"device"` // its UUID, "GPU-…"
+	Size   int64  `json:"size"`   // bytes, a multiple of 2 MiB
+}
+
+// Limits of what is believed.
+const (
+	Granularity = 2 << 20 // sizes are multiples of it: the least the driver maps
+	maxSize     = 1 << 40
+	maxPieces   = 1 << 20
+	maxDevices  = 64
+	batch       = 32 // pieces in a message
+)
+
+func (p Piece) check() error {
+	if _, err := keeper.ParseUUID(p.Device); err != nil {
+		return err
+	}
+	if p.Size <= 0 || p.Size%Granularity != 0 || p.Size > maxSize {
+		return fmt.Errorf("device memory of %d bytes: %w", p.Size, errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// sum is of sizes.
+func sum(pieces []Piece) (bytes int64) {
+	for _, p := range pieces {
+		bytes += p.Size
+	}
+	return bytes
+}

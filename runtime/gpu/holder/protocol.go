@@ -1,0 +1,109 @@
+package holder
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+)
+
+// Version is that of the protocol. Holder and client come from one build; another version is refused.
+const Version = 1
+
+// verb is what a request asks for.
+type verb string
+
+const (
+	verbOpen    verb = "open"
+	verbHold    verb = "hold"    // with a descriptor for each piece
+	verbCut     verb = "cut"     // lets go of all pieces but the first
+	verbCopy    verb = "copy"    // into memory of the holder's own
+	verbMake    verb = "make"    // the answer has a descriptor for each piece
+	verbSend    verb = "send"    // with the socket of who receives
+	verbReceive verb = "receive" // with the socket of who sends
+	verbStop    verb = "stop"    // ends send and receive; it has no answer of its own
+)
+
+// request is a message to the holder.
+type request struct {
+	Do      verb           `json:"do"`
+	Version int            `json:"version,omitempty"` // of open
+	Devices []string       `json:"devices,omitempty"` // of open: to be ready
+	Ring    *ring.Geometry `json:"ring,omitempty"`    // of open
+	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold and make
+	Count   int            `json:"count,omitempty"`   // of cut
+}
+
+// answer is a message from the holder.
+type answer struct {
+	Done   bool    `json:"done,omitempty"`   // the last for this request
+	Copied bool    `json:"copied,omitempty"` // of copy: there was room
+	Moved  int64   `json:"moved,omitempty"`  // bytes so far, of send and receive
+	Error  *report `json:"error,omitempty"`
+}
+
+// decodeRequest reads a request that came with so many descriptors, and refuses what no client sends.
+func decodeRequest(data []byte, files int) (request, error) {
+	var r request
+	if err := strict(data, &r); err != nil {
+		return request{}, err
+	}
+	if err := r.check(files); err != nil {
+		return request{}, fmt.Errorf("%s: %w", r.Do, err)
+	}
+	return r, nil
+}
+
+func (r request) check(files int) error {
+	wanted, used := 0, request{Do: r.Do}
+	switch r.Do {
+	case verbOpen:
+		used.Version, used.Devices, used.Ring = r.Version, r.Devices, r.Ring
+	case verbHold:
+		used.Pieces, wanted = r.Pieces, len(r.Pieces)
+	case verbMake:
+		used.Pieces = r.Pieces
+	case verbSend, verbReceive:
+		wanted = 1
+	case verbCut:
+		used.Count = r.Count
+	case verbCopy, verbStop:
+	default:
+		return fmt.Errorf("no such request: %w", errdefs.ErrInvalidArgument)
+	}
+	if r.Version != used.Version || len(r.Devices) != len(used.Devices) || r.Ring != used.Ring || len(r.Pieces) != len(used.Pieces) || r.Count != used.Count {
+		return fmt.Errorf("more than belongs to it: %w", errdefs.ErrInvalidArgument)
+	}
+	if files != wanted || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {
+		return fmt.Errorf("%d descriptors, %d pieces, %d devices, a count of %d: %w", files, len(r.Pieces), len(r.Devices), r.Count, errdefs.ErrInvalidArgument)
+	}
+	for i, p := range r.Pieces {
+		if err := p.check(); err != nil {
+			return &PieceError{Number: i, Piece: p, Err: err}
+		}
+	}
+	for _, uuid := range r.Devices {
+		if _, err := keeper.ParseUUID(uuid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// strict reads exactly one JSON value without unknown fields.
+func strict(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("decode message: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("decode message: more than one value: %w", errdefs.ErrInvalidArgument)
+	}
+	return nil
+}

@@ -1,0 +1,53 @@
+package ring
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// GoneError says that the other side hung up before all was moved. Its kind is Aborted.
+type GoneError struct {
+	Err error // of the socket; nil: an orderly end
+}
+
+func (e *GoneError) Error() string {
+	if e.Err == nil {
+		return "move device memory: the other process has hung up"
+	}
+	return fmt.Sprintf("move device memory: the other process is gone: %v", e.Err)
+}
+
+// Hint says where to look.
+func (e *GoneError) Hint() string {
+	return "the other process says why: see the output of cryo, and the log of containerd for the shim's"
+}
+
+// Unwrap gives the cause and the kind.
+func (e *GoneError) Unwrap() []error {
+	if e.Err == nil {
+		return []error{errdefs.ErrAborted}
+	}
+	return []error{e.Err, errdefs.ErrAborted}
+}
+
+// StallError says that the other side has done nothing for so long, though it was its turn. Its kind is Unavailable.
+type StallError struct{ After time.Duration }
+
+func (e *StallError) Error() string {
+	return fmt.Sprintf("move device memory: the other process has done nothing for %s", e.After)
+}
+
+// Hint says what to do.
+func (e *StallError) Hint() string {
+	return "see whether it is stopped, or waits for a disk or the network; try again when the host has less to do"
+}
+
+// Unwrap gives the kind.
+func (e *StallError) Unwrap() error { return errdefs.ErrUnavailable }
+
+// broken is the error of a message that no sound peer sends. Its kind is InvalidArgument.
+func broken(format string, args ...any) error {
+	return fmt.Errorf("move device memory: %s: %w", fmt.Sprintf(format, args...), errdefs.ErrInvalidArgument)
+}

@@ -1,0 +1,104 @@
+package ring
+
+import (
+	"context"
+	"os"
+	"time"
+)
+
+// Patience is how long a side waits for the other that has not done what is its turn to do.
+const Patience = 2 * time.Minute
+
+// Chunk is a part of a piece.
+type Chunk struct {
+	Piece  int
+	Offset int64  // in the piece, bytes
+	Data   []byte // in the ring
+}
+
+// Link is a ring and the connection to the process on its other side. It moves memory once, in one direction.
+type Link struct {
+	// Patience is how long the other side may do nothing; see [StallError].
+	Patience time.Duration
+
+	conn   *conn
+	memory *Memory
+	own    bool // the memory was made here, and is somebody else's to close
+}
+
+// Offer is the holder's beginning: it hands its ring to the process at the other end of socket. The socket remains the caller's
+// to close, the memory as well.
+func Offer(socket *os.File, m *Memory) (*Link, error) {
+	c, err := newConn(socket)
+	if err != nil {
+		return nil, err
+	}
+	g := m.geometry
+	if err := c.write(message{kind: kindRing, slot: uint32(g.Slots), length: uint64(g.SlotBytes)}, m.file); err != nil {
+		c.close()
+		return nil, err
+	}
+	return &Link{Patience: Patience, conn: c, memory: m, own: true}, nil
+}
+
+// Accept is the other side's: it waits for the holder's ring as long as the holder lives and keeps its end open, or until ctx
+// ends. The socket remains the caller's to close.
+func Accept(ctx context.Context, socket *os.File) (*Link, error) {
+	c, err := newConn(socket)
+	if err != nil {
+		return nil, err
+	}
+	stop := c.cutOff(ctx)
+	m, file, err := c.read()
+	if !stop() && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil && (m.kind != kindRing || file == nil) {
+		err = broken("it does not begin with a ring")
+	}
+	var memory *Memory
+	if err == nil {
+		memory, err = adopt(file, Geometry{Slots: int(m.slot), SlotBytes: int64(min(m.length, maxSlotBytes+1))})
+	} else if file != nil {
+		file.Close()
+	}
+	if err != nil {
+		c.hangUp()
+		c.close()
+		return nil, err
+	}
+	return &Link{Patience: Patience, conn: c, memory: memory}, nil
+}
+
+// Geometry is the ring's.
+func (l *Link) Geometry() Geometry { return l.memory.geometry }
+
+// Close hangs up. Slots that somebody still has can be used until they are given back.
+func (l *Link) Close() error {
+	l.conn.hangUp()
+	l.conn.close()
+	if l.own {
+		return nil
+	}
+	return l.memory.Close()
+}
+
+// Receive is [Accept] and [Link.Receive]: the cryo command's part of a checkpoint.
+func Receive(ctx context.Context, socket *os.File, sizes []int64, take func(c Chunk, release func()) error) error {
+	l, err := Accept(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Receive(ctx, sizes, take)
+}
+
+// Send is [Accept] and [Link.Send]: the loader's part of a restore.
+func Send(ctx context.Context, socket *os.File, sizes []int64, give func(ctx context.Context, s *Sender) error) error {
+	l, err := Accept(ctx, socket)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	return l.Send(ctx, sizes, give)
+}

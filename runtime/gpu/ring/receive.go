@@ -1,0 +1,145 @@
+package ring
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"time"
+)
+
+// receiver is who takes what comes.
+type receiver struct {
+	link *Link
+	fail context.CancelCauseFunc
+
+	mu    sync.Mutex
+	here  []bool    // by slot: it is ours; guarded by mu
+	count int       // of slots that are ours; guarded by mu
+	since time.Time // none is ours; guarded by mu
+	empty chan struct{}
+}
+
+// Receive takes what the other side sends, until its end. sizes are those of the pieces, in bytes. take gets one part after the
+// other, in the order they came; its data is the caller's until release is called, once, by any goroutine, also after take has
+// returned; take need not call it where it gives an error. When the end has come and all is released, the other side is told
+// so. Errors are those of take, of ctx, [GoneError], [StallError], and of kind InvalidArgument for a peer that breaks the protocol.
+func (l *Link) Receive(ctx context.Context, sizes []int64, take func(c Chunk, release func()) error) error {
+	inner, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	r := &receiver{link: l, fail: fail, here: make([]bool, l.memory.geometry.Slots), since: time.Now(), empty: make(chan struct{}, 1)}
+	defer l.conn.cutOff(inner)()
+	err := r.run(inner, sizes, take)
+	if cause := context.Cause(inner); err != nil && cause != nil {
+		err = cause
+	}
+	if err != nil {
+		l.conn.hangUp()
+	}
+	return err
+}
+
+func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, release func()) error) error {
+	for {
+		m, err := r.next()
+		if err != nil {
+			return err
+		}
+		switch m.kind {
+		case kindFull:
+			if err := m.within(sizes, r.link.memory.geometry); err != nil {
+				return err
+			}
+			release, err := r.took(m.slot)
+			if err != nil {
+				return err
+			}
+			c := Chunk{Piece: int(m.piece), Offset: int64(m.offset), Data: r.link.memory.slot(int(m.slot))[:m.length:m.length]}
+			if err := take(c, release); err != nil {
+				return err
+			}
+		case kindEnd:
+			return r.end(ctx)
+		default:
+			return broken("a message of kind %d from who sends", m.kind)
+		}
+	}
+}
+
+// next reads a message. While slots are here, it is not the other side's turn.
+func (r *receiver) next() (message, error) {
+	patience := r.link.Patience
+	for wait := patience; ; {
+		r.link.conn.wait(wait)
+		m, file, err := r.link.conn.read()
+		if file != nil {
+			file.Close()
+			return m, broken("a file that nobody has asked for")
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return m, err
+		}
+		r.mu.Lock()
+		idle := time.Since(r.since)
+		if r.count > 0 {
+			idle = 0
+		}
+		r.mu.Unlock()
+		if idle >= patience {
+			return m, &StallError{After: patience}
+		}
+		wait = patience - idle
+	}
+}
+
+// took notes that a slot is ours now.
+func (r *receiver) took(slot uint32) (release func(), err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if int64(slot) >= int64(len(r.here)) || r.here[slot] {
+		return nil, broken("it sends slot %d, which it does not have", slot)
+	}
+	r.here[slot] = true
+	r.count++
+	r.link.memory.use()
+	return sync.OnceFunc(func() { r.give(slot) }), nil
+}
+
+// give gives a slot back. The other side knows of it before it can know of the end.
+func (r *receiver) give(slot uint32) {
+	r.link.memory.leave()
+	r.mu.Lock()
+	r.here[slot] = false // it may come again at once
+	r.mu.Unlock()
+	if err := r.link.conn.write(message{kind: kindFree, slot: slot}, nil); err != nil {
+		r.fail(err)
+	}
+	r.mu.Lock()
+	r.count--
+	r.since = time.Now()
+	none := r.count == 0
+	r.mu.Unlock()
+	if none {
+		select {
+		case r.empty <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// end waits until all is released, and tells the other side.
+func (r *receiver) end(ctx context.Context) error {
+	for {
+		r.mu.Lock()
+		none := r.count == 0
+		r.mu.Unlock()
+		if none {
+			return r.link.conn.write(message{kind: kindDone}, nil)
+		}
+		select {
+		case <-r.empty:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

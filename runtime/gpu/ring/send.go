@@ -1,0 +1,209 @@
+package ring
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Sender fills slots and sends them. Its methods may be called from several goroutines.
+type Sender struct {
+	link  *Link
+	sizes []int64
+	ctx   context.Context
+	fail  context.CancelCauseFunc
+
+	free  chan int      // slots that are here and unused
+	moved chan struct{} // closed when all was taken
+	last  atomic.Int64  // when the other side last did something, ns since start
+	start time.Time
+
+	mu      sync.Mutex
+	there   []bool // by slot: the other side has it; guarded by mu
+	ended   bool   // end is sent; guarded by mu
+	flights int    // slots there; guarded by mu
+}
+
+// Slot is one to be filled. It is to be sent or given back.
+type Slot struct {
+	Data []byte // all of it; what is there is of no meaning
+
+	n      int
+	sender *Sender
+}
+
+// Send has give send what there is to send, tells the other side that this was all, and returns when that has taken everything.
+// sizes are those of the pieces, in bytes. The context of give ends when the other side is gone. No slot may be asked for after
+// give has returned. Errors are those of give, of ctx, [GoneError], [StallError], and of kind InvalidArgument for a peer that
+// breaks the protocol.
+func (l *Link) Send(ctx context.Context, sizes []int64, give func(ctx context.Context, s *Sender) error) error {
+	inner, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	g := l.memory.geometry
+	s := &Sender{link: l, sizes: sizes, ctx: inner, fail: fail, free: make(chan int, g.Slots), moved: make(chan struct{}), there: make([]bool, g.Slots), start: time.Now()}
+	for n := range g.Slots {
+		s.free <- n
+	}
+	l.conn.wait(0)
+	defer l.conn.cutOff(inner)()
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		if err := s.listen(); err != nil {
+			fail(err)
+		}
+	}()
+	err := give(inner, s)
+	if err == nil {
+		err = s.end()
+	}
+	if cause := context.Cause(inner); err != nil && cause != nil {
+		err = cause // the rest follows from it
+	}
+	if err != nil {
+		l.conn.hangUp()
+	}
+	<-heard
+	return err
+}
+
+// end sends the end and waits until all was taken.
+func (s *Sender) end() error {
+	s.mu.Lock()
+	s.ended = true
+	s.mu.Unlock()
+	s.last.Store(int64(time.Since(s.start)))
+	if err := s.link.conn.write(message{kind: kindEnd}, nil); err != nil {
+		return err
+	}
+	_, err := wait(s, s.moved)
+	return err
+}
+
+// listen hears what becomes of the slots.
+func (s *Sender) listen() error {
+	for {
+		m, file, err := s.link.conn.read()
+		if err != nil {
+			return err
+		}
+		if file != nil {
+			file.Close()
+			return broken("a file that nobody has asked for")
+		}
+		s.last.Store(int64(time.Since(s.start)))
+		switch m.kind {
+		case kindFree:
+			if err := s.back(m.slot); err != nil {
+				return err
+			}
+		case kindDone:
+			s.mu.Lock()
+			done := s.ended && s.flights == 0
+			s.mu.Unlock()
+			if !done {
+				return broken("it is done before all was taken")
+			}
+			close(s.moved)
+			return nil
+		default:
+			return broken("a message of kind %d from who receives", m.kind)
+		}
+	}
+}
+
+// back takes a slot back.
+func (s *Sender) back(slot uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int64(slot) >= int64(len(s.there)) || !s.there[slot] {
+		return broken("it frees slot %d, which it does not have", slot)
+	}
+	s.there[slot] = false
+	s.flights--
+	s.free <- int(slot)
+	return nil
+}
+
+// wait waits for the other side.
+func wait[T any](s *Sender, c <-chan T) (got T, err error) {
+	since := time.Since(s.start)
+	timer := time.NewTimer(s.link.Patience)
+	defer timer.Stop()
+	for {
+		select {
+		case got = <-c:
+			return got, nil
+		case <-s.ctx.Done():
+			return got, context.Cause(s.ctx)
+		case <-timer.C:
+			idle := time.Since(s.start) - max(since, time.Duration(s.last.Load()))
+			if idle >= s.link.Patience {
+				err := &StallError{After: s.link.Patience}
+				s.fail(err)
+				return got, err
+			}
+			timer.Reset(s.link.Patience - idle)
+		}
+	}
+}
+
+// Slot waits for one that is free.
+func (s *Sender) Slot() (*Slot, error) {
+	if s.ctx.Err() != nil {
+		return nil, context.Cause(s.ctx)
+	}
+	n, err := wait(s, s.free)
+	if err != nil {
+		return nil, err
+	}
+	s.link.memory.use()
+	return &Slot{Data: s.link.memory.slot(n), n: n, sender: s}, nil
+}
+
+// Send sends the first length bytes, as those of the piece from offset on. The slot is the other side's then.
+func (o *Slot) Send(piece int, offset int64, length int) error {
+	s := o.sender
+	defer s.link.memory.leave()
+	m := message{kind: kindFull, slot: uint32(o.n), piece: uint32(piece), offset: uint64(offset), length: uint64(length)}
+	if piece < 0 || offset < 0 || length < 0 {
+		return broken("%d bytes from %d on of piece %d", length, offset, piece)
+	}
+	if err := m.within(s.sizes, s.link.memory.geometry); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.there[o.n] = true
+	s.flights++
+	s.mu.Unlock()
+	if err := s.link.conn.write(m, nil); err != nil {
+		s.fail(err)
+		return err
+	}
+	return nil
+}
+
+// Return gives a slot back unused.
+func (o *Slot) Return() {
+	o.sender.link.memory.leave()
+	o.sender.free <- o.n
+}
+
+// Put sends a part of a piece that is no longer than a slot: fill gets the room for it, as much of the piece as fits, and says how
+// much it has filled. Of nothing, nothing is sent.
+func (s *Sender) Put(piece int, offset int64, fill func(dst []byte) (n int, err error)) error {
+	if piece < 0 || piece >= len(s.sizes) || offset < 0 || offset > s.sizes[piece] {
+		return broken("from %d on of piece %d", offset, piece)
+	}
+	slot, err := s.Slot()
+	if err != nil {
+		return err
+	}
+	n, err := fill(slot.Data[:min(int64(len(slot.Data)), s.sizes[piece]-offset)])
+	if err != nil || n == 0 {
+		slot.Return()
+		return err
+	}
+	return slot.Send(piece, offset, n)
+}
