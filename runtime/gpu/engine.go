@@ -98,10 +98,11 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if round == rounds {
 			return s, &RestlessError{Processes: subject{processes: fresh}.names()}
 		}
+		weigh(facts, fresh)
 		if err := e.introduce(ctx, fresh); err != nil {
 			return s, err
 		}
-		if fresh, err = e.examine(ctx, facts, fresh); err != nil {
+		if err := e.examine(ctx, facts, fresh); err != nil {
 			return s, err
 		}
 		start := time.Now()
@@ -137,8 +138,8 @@ func (e *Engine) library() *Library {
 	return &l
 }
 
-// examine makes sure that nothing stands in the way, and gives the processes with what they hold on devices.
-func (e *Engine) examine(ctx context.Context, facts keeper.Facts, fresh []cudaProcess) ([]cudaProcess, error) {
+// weigh notes what processes hold on devices.
+func weigh(facts keeper.Facts, fresh []cudaProcess) {
 	for i, p := range fresh {
 		for _, u := range facts.Uses {
 			if u.PID == p.PID {
@@ -146,20 +147,24 @@ func (e *Engine) examine(ctx context.Context, facts keeper.Facts, fresh []cudaPr
 			}
 		}
 	}
+}
+
+// examine makes sure that nothing stands in the way.
+func (e *Engine) examine(ctx context.Context, facts keeper.Facts, fresh []cudaProcess) error {
 	s := subject{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
 	findings, forced, err := preflight(s, e.Force)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(findings) > 0 {
-		return nil, &RefusedError{Findings: findings}
+		return &RefusedError{Findings: findings}
 	}
 	if len(forced) > 0 {
 		log.G(ctx).WithField("rules", forced).Warn("save GPUs although it was refused")
 	}
 	e.record.describe(facts, s, forced)
 	e.last = s
-	return fresh, nil
+	return nil
 }
 
 // Record implements [checkpoint.Devices].

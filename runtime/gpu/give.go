@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"sync"
 	"time"
@@ -25,6 +24,7 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) error {
 		}
 		return nil
 	}
+	var devices []string
 	for i, p := range fresh {
 		g := &given{cudaProcess: p}
 		why, err := e.wake(ctx, g)
@@ -37,13 +37,18 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) error {
 			continue
 		}
 		fresh[i].able = true
+		for _, uuid := range p.uuids() {
+			if !slices.Contains(devices, uuid) {
+				devices = append(devices, uuid)
+			}
+		}
 		e.given = append(e.given, g)
 	}
 	if len(e.given) == 0 || e.holder != nil {
 		return nil
 	}
 	var err error
-	e.holder, err = e.Handover.Start(ctx)
+	e.holder, err = e.Handover.Start(ctx, devices)
 	return err
 }
 

@@ -51,9 +51,9 @@ type Holder interface {
 
 var _ Holder = (*holder.Client)(nil)
 
-// StartHolder starts the holder that belongs to this program.
-func StartHolder(ctx context.Context) (Holder, error) {
-	c, err := holder.Start(ctx, "")
+// StartHolder starts the holder that belongs to this program, for devices that are named by their UUIDs.
+func StartHolder(ctx context.Context, devices []string) (Holder, error) {
+	c, err := holder.Start(ctx, holder.Options{Devices: devices})
 	if err != nil {
 		return nil, err // not c, which would be an interface that is not nil
 	}
@@ -65,7 +65,7 @@ type Handover struct {
 	// Dial wakes the library in a process; [DialLibrary].
 	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Start starts a holder; [StartHolder].
-	Start func(ctx context.Context) (Holder, error)
+	Start func(ctx context.Context, devices []string) (Holder, error)
 	// Peer gives a connection, which package ring speaks on, to who takes the memory. It is asked when the record lies beside
 	// the images.
 	Peer func() (*os.File, error)
