@@ -85,9 +85,11 @@ type Options struct {
 
 // Memory totals, in bytes.
 type Memory struct {
-	Total  int64 `json:"total"`  // dumped pages, zero pages included
+	Total  int64 `json:"total"`  // dumped pages and device memory that was handed over, pages of zeros included
 	Zero   int64 `json:"zero"`   // pages of zeros, left out
 	Stored int64 `json:"stored"` // segments as stored
+	// Device is what of the total is device memory.
+	Device int64 `json:"device,omitempty"`
 	// Unused is what of it is in no frame: what the parent needs of the segments it shares, and this snapshot does not.
 	Unused int64 `json:"unused,omitempty"`
 }

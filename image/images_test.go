@@ -38,7 +38,7 @@ func (f fakeImages) write(t testing.TB) string {
 		lazy := func(addr uint64) bool { return f.lazy == nil || f.lazy(name, addr) }
 		pagemap, content := encodeMemory(id, f.maps[name], lazy)
 		writeFile(t, filepath.Join(dir, name), pagemap)
-		writeFile(t, filepath.Join(dir, pages.FileName(id)), content)
+		writeFile(t, filepath.Join(dir, pages.FileName(uint64(id))), content)
 	}
 	for name, b := range f.other {
 		writeFile(t, filepath.Join(dir, name), b)

@@ -99,19 +99,45 @@ func (p *Parent) takeOver(frames []unchangedFrame, size int64, few int) (kept []
 	return kept, copies
 }
 
-// increment gives the segments of a snapshot with a parent: the parent's first, then windows that have changed enough to be segments
-// of their own, then all else in the order of memory.
-func (in *Intake) increment(ctx context.Context, few int, maps []*pages.Pagemap) ([]packedSegment, error) {
-	rank := make(map[uint32]int, len(maps))
-	for i, m := range maps {
-		rank[m.Pages] = i
+// onParent gives the segments of a snapshot with a parent, whose memory has arrived: the parent's first, then what is new.
+func onParent(ctx context.Context, parts []memoryPart) ([]packedSegment, error) {
+	rank, few := make(map[uint64]int), 0
+	var unchanged []unchangedFrame
+	for _, p := range parts {
+		for _, m := range p.maps {
+			rank[m.Pages] = len(rank)
+		}
+		few += len(p.cut)
+		unchanged = append(unchanged, p.in.results.unchanged...)
 	}
 	byMemory := func(a, b *index.Frame) int {
 		return cmp.Or(cmp.Compare(rank[a.Runs[0].File], rank[b.Runs[0].File]), cmp.Compare(a.Runs[0].Addr, b.Runs[0].Addr))
 	}
-	slices.SortFunc(in.results.unchanged, func(a, b unchangedFrame) int { return byMemory(&a.frame, &b.frame) })
-	out, copies := in.o.Parent.takeOver(in.results.unchanged, in.o.SegmentSize, few)
+	slices.SortFunc(unchanged, func(a, b unchangedFrame) int { return byMemory(&a.frame, &b.frame) })
+	o := parts[0].in.o
+	out, copies := o.Parent.takeOver(unchanged, o.SegmentSize, few)
+	for _, p := range parts {
+		var own []copiedFrame
+		for _, c := range copies {
+			if _, device := pages.DevicePID(c.frame.Runs[0].File); device == p.device {
+				own = append(own, c)
+			}
+		}
+		added, err := p.in.added(ctx, own, byMemory)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, added...)
+	}
+	if n := len(out); n > maxSegments {
+		return nil, &TooLargeError{Segments: n, Limit: maxSegments}
+	}
+	return out, nil
+}
 
+// added gives the segments with what the parent has not, and with copies of what it has: windows that have changed enough to be segments
+// of their own, then all else in the order of memory.
+func (in *Intake) added(ctx context.Context, copies []copiedFrame, byMemory func(a, b *index.Frame) int) (out []packedSegment, err error) {
 	var alone []packedSegment
 	for _, s := range in.results.alone {
 		alone = append(alone, s)
@@ -128,9 +154,6 @@ func (in *Intake) increment(ctx context.Context, few int, maps []*pages.Pagemap)
 	}
 	slices.SortFunc(rest, func(a, b spilledFrame) int { return byMemory(&a.frame, &b.frame) })
 	pools := pool(rest, in.o.SegmentSize)
-	if n := len(out) + len(pools); n > maxSegments {
-		return nil, &TooLargeError{Segments: n, Limit: maxSegments}
-	}
 	out = append(out, make([]packedSegment, len(pools))...)
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(in.o.Workers)

@@ -40,6 +40,7 @@ type Intake struct {
 	work     *errgroup.Group
 	dst      BlobStore
 	o        PackOptions
+	what     string // that is taken in, for the progress
 	pageSize int64
 	spill    *spill
 	jobs     chan *frameJob // in the order of the stream
@@ -52,7 +53,7 @@ type Intake struct {
 	received atomic.Int64   // bytes
 
 	// Where the stream is.
-	file    uint32 // ID of the pages file, as CRIU would have numbered it
+	file    uint64 // ID of the pages file, as CRIU would have numbered it
 	next    int64  // number of the next page in it
 	end     uint64 // address behind the last page
 	job     *frameJob
@@ -89,7 +90,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 		return nil, err
 	}
 	in := &Intake{
-		dst: dst, o: o, pageSize: pageSize, spill: s,
+		dst: dst, o: o, what: "dump", pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
 		memory: memory, reserve: reserve, staging: make([]byte, index.MaxFrame),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
@@ -106,7 +107,9 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
-func (in *Intake) Begin(file uint32) error {
+func (in *Intake) Begin(file uint32) error { return in.begin(uint64(file)) }
+
+func (in *Intake) begin(file uint64) error {
 	if in.broken == nil {
 		in.failed(in.endWindow())
 	}
@@ -147,7 +150,7 @@ func (in *Intake) add(addr, count uint64, r io.Reader) error {
 		count -= n
 		in.end = addr
 		if done := in.received.Add(int64(n * size)); in.o.Progress != nil {
-			in.o.Progress("dump", done, 0)
+			in.o.Progress(in.what, done, 0)
 		}
 	}
 	return nil

@@ -10,19 +10,18 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
 )
 
 // windowKey is a window of memory: its pages file, and its address divided by the segment size.
 type windowKey struct {
-	file   uint32
+	file   uint64
 	number uint64
 }
 
 // pieceKey is a piece: its pages file, and its address divided by the length of a frame.
 type pieceKey struct {
-	file   uint32
+	file   uint64
 	number uint64
 }
 
@@ -140,15 +139,14 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 	return nil
 }
 
-// segments waits until all memory is stored, and makes the pools, which need all of it. cut is how all memory of maps is cut
-// where there is no parent.
-func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece, maps []*pages.Pagemap) ([]packedSegment, error) {
+// arrived waits until all memory is encoded, and compares its amount with that of cut.
+func (in *Intake) arrived(cut [][]segment.Piece) error {
 	if !in.ended || in.broken != nil {
-		return nil, fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
+		return fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
 	in.hurry()
 	if err := in.work.Wait(); err != nil {
-		return nil, err
+		return err
 	}
 	var want int64
 	for _, pieces := range cut {
@@ -157,10 +155,15 @@ func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece, maps []*p
 		}
 	}
 	if got := in.received.Load(); got != want {
-		return nil, fmt.Errorf("pack memory: %d bytes have arrived instead of %d: %w", got, want, errdefs.ErrInternal)
+		return fmt.Errorf("pack memory: %d bytes have arrived instead of %d: %w", got, want, errdefs.ErrInternal)
 	}
-	if in.o.Parent != nil {
-		return in.increment(ctx, len(cut), maps)
+	return nil
+}
+
+// segments waits until all memory is stored, and makes the pools, which need all of it. cut is how it is cut. There is no parent.
+func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packedSegment, error) {
+	if err := in.arrived(cut); err != nil {
+		return nil, err
 	}
 	out := make([]packedSegment, len(cut))
 	g, ctx := errgroup.WithContext(ctx)

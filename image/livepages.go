@@ -20,10 +20,11 @@ import (
 // when the snapshot was removed.
 type Pages struct {
 	x        *index.Index
-	segments []segmentAt
-	frames   map[string][]int32 // of each pagemap, by address
-	maps     map[string]*pages.Pagemap
-	decoded  *decodedMemory // where there are no segments
+	segments []segmentAt        // nil: nothing is needed of it
+	frames   map[uint64][]int32 // of each file that maps has, by address
+	maps     map[uint64]*pages.Pagemap
+	ids      map[string]uint64 // of each pagemap
+	decoded  *decodedMemory    // where there are no segments
 }
 
 // segmentAt is an open segment.
@@ -86,14 +87,15 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 }
 
 func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
-	m := &Pages{x: x, frames: make(map[string][]int32), maps: make(map[string]*pages.Pagemap, len(maps))}
-	names := make(map[uint32]string, len(maps))
+	m := &Pages{x: x, frames: make(map[uint64][]int32), maps: make(map[uint64]*pages.Pagemap, len(maps)), ids: make(map[string]uint64, len(maps))}
 	for _, p := range maps {
-		m.maps[p.Name], names[p.Pages] = p, p.Name
+		m.maps[p.Pages], m.ids[p.Name] = p, p.Pages
 	}
 	for i := range x.Frames {
-		name := names[x.Frames[i].Runs[0].File] // an index has one file in a frame
-		m.frames[name] = append(m.frames[name], int32(i))
+		id := x.Frames[i].Runs[0].File // an index has one file in a frame
+		if m.maps[id] != nil {
+			m.frames[id] = append(m.frames[id], int32(i))
+		}
 	}
 	for _, frames := range m.frames {
 		slices.SortFunc(frames, func(a, b int32) int { return cmp.Compare(x.Frames[a].Runs[0].Addr, x.Frames[b].Runs[0].Addr) })
@@ -106,7 +108,17 @@ func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descri
 		m.decoded, err = openDecoded(ctx, d, m.x)
 		return err
 	}
-	for _, d := range segments {
+	needed := make([]bool, len(segments))
+	for _, frames := range m.frames {
+		for _, i := range frames {
+			needed[m.x.Frames[i].Segment] = true
+		}
+	}
+	m.segments = make([]segmentAt, len(segments))
+	for i, d := range segments {
+		if !needed[i] {
+			continue
+		}
 		part := d.Annotations[ocispec.AnnotationTitle]
 		rc, err := src.Fetch(ctx, d)
 		if err != nil {
@@ -117,7 +129,7 @@ func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descri
 			rc.Close()
 			return fmt.Errorf("open %s: it can be read from its beginning only", part)
 		}
-		m.segments = append(m.segments, at)
+		m.segments[i] = at
 	}
 	return nil
 }
@@ -128,7 +140,9 @@ func (m *Pages) Close() {
 		m.decoded.file.Close()
 	}
 	for _, s := range m.segments {
-		s.Close()
+		if s != nil {
+			s.Close()
+		}
 	}
 }
 
@@ -137,16 +151,22 @@ func (m *Pages) PageSize() int64 { return m.x.PageSize }
 
 // Lazy gives the pages of a process, by its pid in the images, that CRIU leaves out when it restores with lazy pages, but for
 // those of zeros: ascending by address. A process that has no memory gives none.
-func (m *Pages) Lazy(pid int) []Part { return m.parts(fmt.Sprintf("pagemap-%d.img", pid), true) }
+func (m *Pages) Lazy(pid int) []Part {
+	id, ok := m.ids[fmt.Sprintf("pagemap-%d.img", pid)]
+	if !ok {
+		return nil
+	}
+	return m.parts(id, true)
+}
 
-// parts gives what is to be filled of a pagemap, the lazy pages or the others.
-func (m *Pages) parts(name string, lazy bool) (parts []Part) {
-	p := m.maps[name]
+// parts gives what is to be filled of a pages file, the lazy pages or the others.
+func (m *Pages) parts(id uint64, lazy bool) (parts []Part) {
+	p := m.maps[id]
 	if p == nil {
 		return nil
 	}
 	rest := p.Lazy // both ascend
-	for _, i := range m.frames[name] {
+	for _, i := range m.frames[id] {
 		runs := m.x.Frames[i].Runs
 		for len(rest) > 0 && rest[0].Addr+uint64(rest[0].Count*m.x.PageSize) <= runs[0].Addr {
 			rest = rest[1:]
@@ -220,7 +240,7 @@ func (r *PagesReader) Close() { r.dec.Close() }
 // gives a [*segment.FrameError], a segment that is cut short a [*DamagedError].
 func (r *PagesReader) Read(p Part) ([]byte, error) {
 	f := &r.m.x.Frames[p.frame]
-	raw, err := r.frame(p.frame)
+	raw, err := r.frame(p.frame, r.buf)
 	if err != nil {
 		return nil, err
 	}
@@ -241,13 +261,14 @@ func (r *PagesReader) Read(p Part) ([]byte, error) {
 	return raw[:n], nil
 }
 
-// frame gives the decoded bytes of a frame.
-func (r *PagesReader) frame(i int32) ([]byte, error) {
+// frame gives the decoded bytes of a frame. It reads into buf, which must be as long as what is stored and as what is decoded; there
+// they are, too, if the codec is [index.Raw].
+func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 	f := &r.m.x.Frames[i]
 	if r.m.decoded != nil {
-		return r.m.decoded.read(r.buf[:f.Raw], i)
+		return r.m.decoded.read(buf[:f.Raw], i)
 	}
-	stored := r.buf[:f.Stored]
+	stored := buf[:f.Stored]
 	if n, err := r.m.segments[f.Segment].ReadAt(stored, f.Offset); n < len(stored) {
 		if err == io.EOF {
 			s := r.m.x.Segments[f.Segment]
@@ -281,6 +302,9 @@ func (s *Snapshot) Forked(ctx context.Context, src Fetcher) (int64, error) {
 	seen := make(map[content]struct{}, len(x.Frames))
 	for i := range x.Frames {
 		f := &x.Frames[i]
+		if onDevice(*f) {
+			continue
+		}
 		c := content{f.Runs[0].Addr, f.Digest}
 		if _, twice := seen[c]; twice {
 			n += f.Raw

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"slices"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -24,6 +23,9 @@ type PackSource struct {
 	Images string
 	// Memory, unless nil, has taken in all pages, and its options count for the segments; it is of no use afterwards.
 	Memory *Intake
+	// Device has taken in what processes have handed over of their device memory, which the config's GPU must describe; nil if that
+	// says that there was nothing. Its options must be those of the rest, and it is of no use afterwards.
+	Device *DeviceIntake
 	// RootFS writes the rootfs difference as an uncompressed OCI layer tar; nil: the snapshot has none. It runs beside the rest.
 	RootFS func(ctx context.Context, w io.Writer) error
 	// Config describes the snapshot; Version, Host.PageSize, Memory and Processes are filled in by [Pack].
@@ -96,31 +98,22 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	if cfg.Processes, err = processes(src.Images, maps, pageSize); err != nil {
 		return none, err
 	}
-	cut, err := segment.Cut(maps, pageSize, o.SegmentSize)
-	if err != nil {
-		return none, err
-	}
-	if len(cut) > maxSegments {
-		return none, &TooLargeError{Segments: len(cut), Limit: maxSegments}
-	}
-
 	if src.Memory == nil && o.Parent != nil {
 		if src.Memory, err = newIntakeOfFiles(ctx, dst, src.Images, maps, pageSize, o); err != nil {
 			return none, err
 		}
 		defer src.Memory.Close()
 	}
+	parts, err := src.parts(cfg, maps, o)
+	if err != nil {
+		return none, err
+	}
 	var packed []packedSegment
-	layers := make([]ocispec.Descriptor, 2, 3+len(cut))
+	layers := make([]ocispec.Descriptor, 2)
 	var rootFS ocispec.Descriptor
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		if src.Memory != nil {
-			packed, err = src.Memory.segments(gctx, cut, maps)
-		} else {
-			packed, err = packSegments(gctx, dst, src.Images, cut, maps, pageSize, o)
-		}
-		packed = slices.DeleteFunc(packed, func(s packedSegment) bool { return s.raw == 0 })
+		packed, err = packMemory(gctx, dst, src.Images, parts, pageSize, o)
 		return err
 	})
 	g.Go(func() (err error) {
@@ -141,7 +134,10 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 		return none, err
 	}
 
-	x := newIndex(packed, maps, pageSize)
+	x := newIndex(packed, parts, pageSize)
+	if err := checkDevices(x, cfg.GPU); err != nil {
+		return none, fmt.Errorf("pack device memory: %w: %w", err, errdefs.ErrInternal)
+	}
 	layers[0], err = writeLayer(ctx, dst, MediaTypeIndex, titleIndex, o.Workers, func(w io.Writer) error {
 		return index.Encode(w, x)
 	})

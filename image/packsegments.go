@@ -45,7 +45,7 @@ func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segmen
 	for range cap(p.free) {
 		p.free <- make([]byte, index.MaxFrame)
 	}
-	uses := make(map[uint32]int)
+	uses := make(map[uint64]int)
 	for _, pieces := range cut {
 		for _, piece := range pieces {
 			uses[piece.File]++
@@ -54,7 +54,7 @@ func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segmen
 	for _, m := range maps {
 		p.total += m.Count * pageSize
 	}
-	p.files = newPagesFiles(func(id uint32) string { return filepath.Join(dir, pages.FileName(id)) }, false, uses)
+	p.files = newPagesFiles(func(id uint64) string { return filepath.Join(dir, pages.FileName(id)) }, false, uses)
 	defer p.files.close()
 
 	out := make([]packedSegment, len(cut))
@@ -168,7 +168,7 @@ func inherited(packed []packedSegment) (n int) {
 }
 
 // newIndex numbers the segments, and names them in their descriptors.
-func newIndex(packed []packedSegment, maps []*pages.Pagemap, pageSize int64) *index.Index {
+func newIndex(packed []packedSegment, parts []memoryPart, pageSize int64) *index.Index {
 	x := &index.Index{PageSize: pageSize}
 	for n := range packed {
 		s := &packed[n]
@@ -181,8 +181,14 @@ func newIndex(packed []packedSegment, maps []*pages.Pagemap, pageSize int64) *in
 		}
 		x.Frames = append(x.Frames, s.frames...)
 	}
-	for _, m := range maps {
-		x.Files = append(x.Files, index.File{ID: m.Pages, Pagemap: m.Name, Count: m.Count})
+	for _, p := range parts {
+		for _, m := range p.maps {
+			f := index.File{ID: m.Pages, Pagemap: m.Name, Count: m.Count}
+			if _, device := f.Device(); device {
+				f.Pagemap = ""
+			}
+			x.Files = append(x.Files, f)
+		}
 	}
 	slices.SortFunc(x.Files, func(a, b index.File) int { return cmp.Compare(a.ID, b.ID) })
 	return x

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -14,21 +15,47 @@ import (
 type pagemapCheck struct {
 	x     *index.Index
 	files map[string]index.File // by pagemap name; what is still to come
-	runs  map[uint32][]index.Run
+	runs  map[uint64][]index.Run
 	seen  []*pages.Pagemap // those with pages
 }
 
 func newPagemapCheck(x *index.Index) *pagemapCheck {
-	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), runs: make(map[uint32][]index.Run, len(x.Files))}
+	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), runs: runsOf(x)}
 	for _, f := range x.Files {
-		c.files[f.Pagemap] = f
-	}
-	for i := range x.Frames {
-		for _, r := range x.Frames[i].Runs {
-			c.runs[r.File] = append(c.runs[r.File], r)
+		if _, device := f.Device(); !device {
+			c.files[f.Pagemap] = f
 		}
 	}
 	return c
+}
+
+// runsOf gives the runs of each file.
+func runsOf(x *index.Index) map[uint64][]index.Run {
+	runs := make(map[uint64][]index.Run, len(x.Files))
+	for i := range x.Frames {
+		for _, r := range x.Frames[i].Runs {
+			runs[r.File] = append(runs[r.File], r)
+		}
+	}
+	return runs
+}
+
+// strayRun gives the first of runs, which it sorts, that has not the place that memory gives to its pages; false if there is one.
+func strayRun(runs []index.Run, memory []pages.Run, pageSize int64) (index.Run, bool) {
+	slices.SortFunc(runs, func(a, b index.Run) int { return cmp.Compare(a.First, b.First) })
+	for _, r := range runs { // both ascend
+		for len(memory) > 0 && memory[0].First+memory[0].Count <= r.First {
+			memory = memory[1:]
+		}
+		if len(memory) == 0 {
+			return r, false
+		}
+		in := memory[0]
+		if r.First+r.Count > in.First+in.Count || in.Addr+uint64((r.First-in.First)*pageSize) != r.Addr {
+			return r, false
+		}
+	}
+	return index.Run{}, true
 }
 
 // file reads an image to its end, and checks it where it is a pagemap.
@@ -60,22 +87,10 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 	case f.ID != m.Pages || f.Count != m.Count:
 		return wrong("has %d pages in %s, by the index %d in %s", m.Count, pages.FileName(m.Pages), f.Count, pages.FileName(f.ID))
 	}
-	runs := c.runs[f.ID]
-	delete(c.runs, f.ID)
-	slices.SortFunc(runs, func(a, b index.Run) int { return int(min(max(a.First-b.First, -1), 1)) })
-	at := 0 // both are ascending
-	for _, r := range runs {
-		for at < len(m.Runs) && m.Runs[at].First+m.Runs[at].Count <= r.First {
-			at++
-		}
-		if at == len(m.Runs) {
-			return wrong("has no page %d", r.First)
-		}
-		in := m.Runs[at]
-		if r.First+r.Count > in.First+in.Count || in.Addr+uint64((r.First-in.First)*c.x.PageSize) != r.Addr {
-			return wrong("does not have pages %d to %d at %#x", r.First, r.First+r.Count-1, r.Addr)
-		}
+	if r, ok := strayRun(c.runs[f.ID], m.Runs, c.x.PageSize); !ok {
+		return wrong("does not have pages %d to %d at %#x", r.First, r.First+r.Count-1, r.Addr)
 	}
+	delete(c.runs, f.ID)
 	c.seen = append(c.seen, m)
 	return nil
 }
@@ -83,6 +98,9 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 // finish says whether all pagemaps of the index were there.
 func (c *pagemapCheck) finish() error {
 	for _, f := range c.x.Files {
+		if _, device := f.Device(); device {
+			continue
+		}
 		if _, missing := c.files[f.Pagemap]; missing {
 			return fmt.Errorf("it lacks %s, which the index lists", f.Pagemap)
 		}

@@ -8,11 +8,11 @@ import (
 
 // pagesFiles keeps pages files open as long as they are needed: a snapshot may have more than a process may have open.
 type pagesFiles struct {
-	path  func(id uint32) string
+	path  func(id uint64) string
 	write bool
 
 	mu    sync.Mutex // guards what follows
-	files map[uint32]*pagesFile
+	files map[uint64]*pagesFile
 }
 
 type pagesFile struct {
@@ -21,15 +21,15 @@ type pagesFile struct {
 }
 
 // newPagesFiles counts with uses[id] calls of take and put for each file.
-func newPagesFiles(path func(id uint32) string, write bool, uses map[uint32]int) *pagesFiles {
-	p := &pagesFiles{path: path, write: write, files: make(map[uint32]*pagesFile, len(uses))}
+func newPagesFiles(path func(id uint64) string, write bool, uses map[uint64]int) *pagesFiles {
+	p := &pagesFiles{path: path, write: write, files: make(map[uint64]*pagesFile, len(uses))}
 	for id, n := range uses {
 		p.files[id] = &pagesFile{uses: n}
 	}
 	return p
 }
 
-func (p *pagesFiles) take(id uint32) (*os.File, error) {
+func (p *pagesFiles) take(id uint64) (*os.File, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	file := p.files[id]
@@ -48,7 +48,7 @@ func (p *pagesFiles) take(id uint32) (*os.File, error) {
 }
 
 // put closes the file after its last use.
-func (p *pagesFiles) put(id uint32) error {
+func (p *pagesFiles) put(id uint64) error {
 	p.mu.Lock()
 	file := p.files[id]
 	file.uses--

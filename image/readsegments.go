@@ -12,7 +12,7 @@ import (
 	"github.com/cryo-project/cryo/image/segment"
 )
 
-// segmentReader reads all segments and hands every frame, verified, to sink; from several goroutines, in no order.
+// segmentReader reads frames and hands each, verified, to sink; from several goroutines, in no order.
 type segmentReader struct {
 	src     Fetcher
 	workers int  // 0: as many as there are cores
@@ -26,7 +26,7 @@ type storedFrame struct {
 	buf   []byte // of index.MaxFrame; the frame is at its begin
 }
 
-func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor, x *index.Index) error {
+func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor, frames []index.Frame) error {
 	workers := r.workers
 	if workers <= 0 {
 		workers = runtime.GOMAXPROCS(0)
@@ -56,7 +56,6 @@ func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor,
 		defer close(jobs)
 		reads, readsCtx := errgroup.WithContext(ctx)
 		reads.SetLimit(workers)
-		frames := x.Frames
 		for i, d := range segments {
 			n := 0
 			for n < len(frames) && frames[n].Segment == i {
@@ -66,6 +65,9 @@ func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor,
 			frames = frames[n:]
 			if readsCtx.Err() != nil {
 				break
+			}
+			if n == 0 && !r.whole {
+				continue
 			}
 			reads.Go(func() error { return r.segment(readsCtx, d, own, jobs, free) })
 		}

@@ -109,6 +109,9 @@ func (s *Snapshot) checkIndex(x *index.Index) error {
 	if n := s.Config.Host.PageSize; int64(n) != x.PageSize {
 		return fmt.Errorf("its page size is %d, that of the config %d", x.PageSize, n)
 	}
+	if err := checkDevices(x, s.Config.GPU); err != nil {
+		return err
+	}
 	if totals(x) != s.Config.Memory {
 		return errors.New("it does not sum up to the memory totals of the config")
 	}
@@ -117,7 +120,7 @@ func (s *Snapshot) checkIndex(x *index.Index) error {
 
 // totals sums up an index.
 func totals(x *index.Index) Memory {
-	m := Memory{Total: x.MemoryBytes(), Zero: x.MemoryBytes() - x.RawBytes()}
+	m := Memory{Total: x.MemoryBytes(), Zero: x.MemoryBytes() - x.RawBytes(), Device: x.DeviceBytes()}
 	for i, used := range x.Used() {
 		m.Stored += x.Segments[i].Size
 		m.Unused += x.Segments[i].Size - used

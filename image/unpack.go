@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -52,7 +53,10 @@ func (s *Snapshot) unpack(ctx context.Context, src Fetcher, dir string, o Unpack
 	if err != nil {
 		return full(err)
 	}
-	u := unpacker{s: s, src: src, dir: dir, x: x, o: o, total: x.RawBytes()}
+	u := unpacker{s: s, src: src, dir: dir, x: x, o: o, frames: slices.DeleteFunc(slices.Clone(x.Frames), onDevice)}
+	for i := range u.frames {
+		u.total += u.frames[i].Raw
+	}
 	err = run(&u, ctx)
 	if err == nil {
 		err = ctx.Err() // cancelled while the last frames were written: the directory is not taken for wanted
@@ -94,14 +98,16 @@ func makeEmpty(dir string) (undo func() error, err error) {
 }
 
 type unpacker struct {
-	s     *Snapshot
-	src   Fetcher
-	dir   string
-	x     *index.Index
-	o     UnpackOptions
-	maps  []*pages.Pagemap // of what was unpacked
-	done  atomic.Int64
-	total int64 // bytes of memory that are stored
+	s   *Snapshot
+	src Fetcher
+	dir string
+	x   *index.Index
+	// frames are those of the pages files.
+	frames []index.Frame
+	o      UnpackOptions
+	maps   []*pages.Pagemap // of what was unpacked
+	done   atomic.Int64
+	total  int64 // bytes of memory that are stored
 }
 
 func (u *unpacker) run(ctx context.Context) error {
@@ -112,6 +118,9 @@ func (u *unpacker) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
+		if _, device := f.Device(); device {
+			continue
+		}
 		if err := u.makePages(f); err != nil {
 			return err
 		}
@@ -119,14 +128,20 @@ func (u *unpacker) run(ctx context.Context) error {
 	if _, decoded := u.src.(Decoded); decoded || u.o.Lazy {
 		return u.pieces(ctx)
 	}
-	uses := make(map[uint32]int, len(u.x.Files))
-	for i := range u.x.Frames {
-		uses[u.x.Frames[i].Runs[0].File]++
+	uses := make(map[uint64]int, len(u.x.Files))
+	for i := range u.frames {
+		uses[u.frames[i].Runs[0].File]++
 	}
-	files := newPagesFiles(func(id uint32) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
+	files := newPagesFiles(func(id uint64) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
 	defer files.close()
 	r := segmentReader{src: u.src, workers: u.o.Workers, sink: func(f *index.Frame, raw []byte) error { return u.write(files, f.Runs, raw) }}
-	return r.read(ctx, u.s.Segments(), u.x)
+	return r.read(ctx, u.s.Segments(), u.frames)
+}
+
+// onDevice tells whether a frame is of device memory.
+func onDevice(f index.Frame) bool {
+	_, device := pages.DevicePID(f.Runs[0].File) // an index has one file in a frame
+	return device
 }
 
 // images unpacks CRIU's images and compares what they say about memory with the index.
@@ -202,12 +217,12 @@ func (u *unpacker) pieces(ctx context.Context) error {
 		return err
 	}
 	var parts []Part
-	uses := make(map[uint32]int)
+	uses := make(map[uint64]int)
 	u.total = 0
 	for _, f := range u.x.Files {
-		some := p.parts(f.Pagemap, false)
+		some := p.parts(f.ID, false)
 		if !u.o.Lazy {
-			some = append(some, p.parts(f.Pagemap, true)...)
+			some = append(some, p.parts(f.ID, true)...)
 		}
 		uses[f.ID] = len(some)
 		for _, part := range some {
@@ -215,7 +230,7 @@ func (u *unpacker) pieces(ctx context.Context) error {
 		}
 		parts = append(parts, some...)
 	}
-	files := newPagesFiles(func(id uint32) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
+	files := newPagesFiles(func(id uint64) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
 	defer files.close()
 	workers := u.o.Workers
 	if workers <= 0 {

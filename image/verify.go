@@ -59,7 +59,7 @@ func verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress, 
 		advance(f.Stored)
 		return sink(f, raw)
 	}}
-	return r.read(ctx, s.Segments(), x)
+	return r.read(ctx, s.Segments(), x.Frames)
 }
 
 func (s *Snapshot) verifyCRIU(ctx context.Context, src Fetcher, x *index.Index) error {

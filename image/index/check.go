@@ -29,7 +29,16 @@ func (x *Index) checkFiles() error {
 	names := make(map[string]struct{}, len(x.Files))
 	for i, f := range x.Files {
 		if i > 0 && f.ID <= x.Files[i-1].ID {
-			return broken("pages files %d and %d are out of order", x.Files[i-1].ID, f.ID)
+			return broken("%s and %s are out of order", x.Files[i-1], f)
+		}
+		if f.Count < 0 || f.Count > MaxPages {
+			return broken("%s has %d pages", f, f.Count)
+		}
+		if pid, device := f.Device(); device {
+			if pid < 1 || pid > MaxPID || f.Count == 0 || f.Pagemap != "" {
+				return broken("%s is not possible", f)
+			}
+			continue
 		}
 		if !pages.IsPagemapName(f.Pagemap) {
 			return broken("%q is not the name of a pagemap image", f.Pagemap)
@@ -38,9 +47,6 @@ func (x *Index) checkFiles() error {
 			return broken("%s describes two pages files", f.Pagemap)
 		}
 		names[f.Pagemap] = struct{}{}
-		if f.Count < 0 || f.Count > MaxPages {
-			return broken("pages file %d has %d pages", f.ID, f.Count)
-		}
 	}
 	return nil
 }
@@ -97,10 +103,10 @@ func (x *Index) checkFrame(f *Frame) error {
 	for i, r := range f.Runs {
 		file, ok := x.File(r.File)
 		if !ok {
-			return broken("a run names pages file %d, which is not listed", r.File)
+			return broken("a run names %s, which is not listed", File{ID: r.File})
 		}
 		if r.Count < 1 || r.First < 0 || r.First > file.Count || r.Count > file.Count-r.First || r.Count > f.Raw/x.PageSize {
-			return broken("a run of %d pages from %d is not inside pages file %d of %d", r.Count, r.First, r.File, file.Count)
+			return broken("a run of %d pages from %d is not inside %s of %d", r.Count, r.First, file, file.Count)
 		}
 		last := r.Addr + uint64(r.Count*x.PageSize) - 1
 		if r.Addr > MaxAddress || r.Addr%uint64(x.PageSize) != 0 || r.Addr/MaxFrame != last/MaxFrame || r.Addr/MaxFrame != f.Runs[0].Addr/MaxFrame {
@@ -138,15 +144,15 @@ func (x *Index) checkOverlap() error {
 	for i := 1; i < len(runs); i++ {
 		a, b := runs[i-1], runs[i]
 		if a.File == b.File && (b.First < a.First+a.Count || b.Addr < a.Addr+uint64(a.Count*x.PageSize)) {
-			return broken("pages from %d and from %d of pages file %d overlap or are out of order", a.First, b.First, a.File)
+			return broken("pages from %d and from %d of %s overlap or are out of order", a.First, b.First, File{ID: a.File})
 		}
 	}
 	return nil
 }
 
 // File finds a pages file by its ID.
-func (x *Index) File(id uint32) (File, bool) {
-	i, ok := slices.BinarySearchFunc(x.Files, id, func(f File, id uint32) int { return cmp.Compare(f.ID, id) })
+func (x *Index) File(id uint64) (File, bool) {
+	i, ok := slices.BinarySearchFunc(x.Files, id, func(f File, id uint64) int { return cmp.Compare(f.ID, id) })
 	if !ok {
 		return File{}, false
 	}

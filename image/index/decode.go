@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
 // Decode reads the text of an index and checks it. A text that is not an index gives an [*Error], one of another version a
@@ -21,6 +23,9 @@ func Decode(r io.Reader) (*Index, error) {
 		}
 		return nil, err
 	}
+	if v := d.x.Version(); v != d.version {
+		return nil, broken("a text of version %d that should be of version %d", d.version, v)
+	}
 	if err := d.x.Check(); err != nil {
 		return nil, err
 	}
@@ -28,12 +33,13 @@ func Decode(r io.Reader) (*Index, error) {
 }
 
 type decoder struct {
-	r     *bufio.Reader
-	x     *Index
-	lines int   // read so far
-	size  int64 // of them
-	stage int   // kinds of line come in the order of kinds below
-	ended bool
+	r       *bufio.Reader
+	x       *Index
+	version int   // of the header
+	lines   int   // read so far
+	size    int64 // of them
+	stage   int   // kinds of line come in the order of kinds below
+	ended   bool
 }
 
 // kinds of lines after the header. A run belongs to the frame before it.
@@ -43,9 +49,10 @@ var kinds = map[string]struct {
 }{
 	"segment": {0, (*decoder).segment},
 	"pages":   {1, (*decoder).pages},
-	"frame":   {2, (*decoder).frame},
-	"run":     {2, (*decoder).run},
-	"end":     {3, (*decoder).end},
+	"device":  {2, (*decoder).device},
+	"frame":   {3, (*decoder).frame},
+	"run":     {3, (*decoder).run},
+	"end":     {4, (*decoder).end},
 }
 
 func (d *decoder) read() error {
@@ -107,7 +114,12 @@ func (d *decoder) header(line []byte) error {
 	if string(f.word()) != "cryo-index" {
 		return broken("the text does not begin with cryo-index")
 	}
-	if v := f.word(); string(v) != fmt.Sprint(Version) {
+	switch v := f.word(); string(v) {
+	case "1":
+		d.version = 1
+	case "2":
+		d.version = 2
+	default:
 		if len(v) > 0 && len(v) < 10 && strings.Trim(string(v), "0123456789") == "" {
 			return &VersionError{Version: string(v)}
 		}
@@ -131,12 +143,25 @@ func (d *decoder) segment(f *fields) {
 }
 
 func (d *decoder) pages(f *fields) {
-	if len(d.x.Files) == MaxPagesFiles {
-		f.fail("more than %d pages files", MaxPagesFiles)
-	}
 	id := f.number(1<<32 - 1)
 	name := string(f.word())
-	d.x.Files = append(d.x.Files, File{ID: uint32(id), Pagemap: name, Count: f.number(MaxPages)})
+	d.file(f, File{ID: uint64(id), Pagemap: name, Count: f.number(MaxPages)})
+}
+
+func (d *decoder) device(f *fields) {
+	id := f.fileID()
+	if _, device := pages.DevicePID(id); f.err == nil && !device {
+		f.fail("device memory with the id of a pages file")
+	}
+	d.file(f, File{ID: id, Count: f.number(MaxPages)})
+}
+
+func (d *decoder) file(f *fields, file File) {
+	if len(d.x.Files) == MaxPagesFiles {
+		f.fail("more than %d pages files", MaxPagesFiles)
+		return
+	}
+	d.x.Files = append(d.x.Files, file)
 }
 
 func (d *decoder) frame(f *fields) {
@@ -166,8 +191,7 @@ func (d *decoder) run(f *fields) {
 		f.fail("more runs than pages in a frame")
 		return
 	}
-	id := f.number(1<<32 - 1)
-	r := Run{File: uint32(id), First: f.number(MaxPages), Count: f.number(MaxPages)}
+	r := Run{File: f.fileID(), First: f.number(MaxPages), Count: f.number(MaxPages)}
 	r.Addr = f.address()
 	fr.Runs = append(fr.Runs, r)
 }
@@ -207,7 +231,19 @@ func (f *fields) word() []byte {
 
 // number reads a decimal number without sign or leading zeros, at most limit.
 func (f *fields) number(limit int64) int64 {
+	return f.parse(f.word(), limit)
+}
+
+// fileID reads the number of a pages file, or d and the pid of device memory.
+func (f *fields) fileID() uint64 {
 	word := f.word()
+	if pid, device := bytes.CutPrefix(word, []byte("d")); device && len(pid) > 0 {
+		return pages.DeviceFile(int(f.parse(pid, MaxPID)))
+	}
+	return uint64(f.parse(word, 1<<32-1))
+}
+
+func (f *fields) parse(word []byte, limit int64) int64 {
 	var v int64
 	for i, c := range word {
 		if c < '0' || c > '9' || i == 0 && c == '0' && len(word) > 1 {

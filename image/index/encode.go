@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
 // Encode writes the text of an index. An index that breaks a rule of [Index.Check] is refused.
@@ -14,14 +16,18 @@ func Encode(w io.Writer, x *Index) error {
 		return err
 	}
 	e := encoder{w: bufio.NewWriterSize(w, 64<<10)}
-	e.line(append(e.word("cryo-index"), fmt.Sprintf(" %d sha256 %d", Version, x.PageSize)...))
+	e.line(append(e.word("cryo-index"), fmt.Sprintf(" %d sha256 %d", x.Version(), x.PageSize)...))
 	for i, s := range x.Segments {
 		b := number(e.word("segment"), int64(i))
 		b = hexadecimal(b, s.Digest[:])
 		e.line(number(number(b, s.Size), s.Raw))
 	}
 	for _, f := range x.Files {
-		b := number(e.word("pages"), int64(f.ID))
+		if _, device := f.Device(); device {
+			e.line(number(fileID(e.word("device"), f.ID), f.Count))
+			continue
+		}
+		b := fileID(e.word("pages"), f.ID)
 		b = append(append(b, ' '), f.Pagemap...)
 		e.line(number(b, f.Count))
 	}
@@ -53,7 +59,7 @@ func (e *encoder) frame(f *Frame) {
 	b = append(append(b, ' '), f.Codec.String()...)
 	e.line(hexadecimal(number(b, f.Raw), f.Digest[:]))
 	for _, r := range f.Runs {
-		b := number(e.word("run"), int64(r.File))
+		b := fileID(e.word("run"), r.File)
 		b = append(number(number(b, r.First), r.Count), ' ')
 		e.line(strconv.AppendUint(b, r.Addr, 16))
 	}
@@ -67,5 +73,13 @@ func (e *encoder) line(b []byte) {
 }
 
 func number(b []byte, v int64) []byte { return strconv.AppendInt(append(b, ' '), v, 10) }
+
+// fileID writes the number of a pages file, or d and the pid of device memory.
+func fileID(b []byte, id uint64) []byte {
+	if pid, device := pages.DevicePID(id); device {
+		return strconv.AppendInt(append(b, " d"...), int64(pid), 10)
+	}
+	return number(b, int64(id))
+}
 
 func hexadecimal(b, v []byte) []byte { return hex.AppendEncode(append(b, ' '), v) }

@@ -31,7 +31,7 @@ func (e *Error) Hint() string {
 type VersionError struct{ Version string }
 
 func (e *VersionError) Error() string {
-	return fmt.Sprintf("read index: version %q instead of %d", e.Version, Version)
+	return fmt.Sprintf("read index: version %q, not one of 1 to %d", e.Version, Version)
 }
 
 // Unwrap gives the kind of the error.

@@ -9,17 +9,22 @@
 //	run 1 0 256 7f0000000000
 //	end 4
 //
+// A snapshot with device memory has a text of version 2, with lines device d<pid> <pages>, whose runs have the id d<pid>.
+//
 // [Encode] writes exactly one text for an [Index] and [Decode] reads nothing else: decoding and encoding again gives the
 // same bytes. [Index.Check] holds the rules that tie the parts together; both call it.
 package index
 
 import (
 	"crypto/sha256"
+	"fmt"
 	"math"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
-// Version of the text; this package reads no other.
-const Version = 1
+// Version is the newest version of the text that this package reads. What has no device memory is of version 1.
+const Version = 2
 
 // Limits of an index. No sum of two of them overflows an int64.
 const (
@@ -71,10 +76,10 @@ type Segment struct {
 	Raw    int64             // sum of its frames' raw lengths, bytes
 }
 
-// File is one pages file of CRIU's.
+// File is one pages file of CRIU's, or the device memory of a process.
 type File struct {
-	ID      uint32 // of pages-ID.img
-	Pagemap string // name of the image that describes it
+	ID      uint64 // of pages-ID.img, or [pages.DeviceFile]
+	Pagemap string // name of the image that describes it; empty: the config describes device memory
 	Count   int64  // pages
 }
 
@@ -89,9 +94,15 @@ type Frame struct {
 	Runs    []Run             // filled in this order by the decoded bytes
 }
 
+// End is the address behind its last page.
+func (f *Frame) End(pageSize int64) uint64 {
+	r := f.Runs[len(f.Runs)-1]
+	return r.Addr + uint64(r.Count*pageSize)
+}
+
 // Run is a range of pages of one pages file.
 type Run struct {
-	File  uint32 // ID of the pages file
+	File  uint64 // ID of the pages file
 	First int64  // index of the first page in it
 	Count int64  // pages
 	Addr  uint64 // of the first page, in the process or the shared memory object
@@ -115,7 +126,39 @@ func (x *Index) Used() []int64 {
 	return used
 }
 
-// MemoryBytes is the sum of all pages files' lengths, in bytes.
+// Version is the one that the text of the index has.
+func (x *Index) Version() int {
+	if n := len(x.Files); n > 0 {
+		if _, device := x.Files[n-1].Device(); device {
+			return 2
+		}
+	}
+	return 1
+}
+
+// Device gives the pid of the process whose device memory it is; false for a pages file.
+func (f File) Device() (pid int, ok bool) { return pages.DevicePID(f.ID) }
+
+// String says which it is.
+func (f File) String() string {
+	if pid, device := f.Device(); device {
+		return fmt.Sprintf("device memory of process %d", pid)
+	}
+	return fmt.Sprintf("pages file %d", f.ID)
+}
+
+// DeviceBytes is the sum of all device memory, in bytes.
+func (x *Index) DeviceBytes() int64 {
+	var n int64
+	for _, f := range x.Files {
+		if _, device := f.Device(); device {
+			n = saturate(n, f.Count*x.PageSize)
+		}
+	}
+	return n
+}
+
+// MemoryBytes is the sum of all pages files' lengths and of device memory, in bytes.
 func (x *Index) MemoryBytes() int64 {
 	var n int64
 	for _, f := range x.Files {

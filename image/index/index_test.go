@@ -12,14 +12,20 @@ import (
 	"testing/iotest"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
 // random makes an index that keeps all rules.
 func random(r *rand.Rand) *Index {
 	x := &Index{PageSize: 4096 << r.IntN(3)}
 	pagesInFrame := MaxFrame / x.PageSize
-	for id := range uint32(1 + r.IntN(4)) {
-		x.Files = append(x.Files, File{ID: id*3 + 1, Pagemap: fmt.Sprintf("pagemap-%d.img", id+1)})
+	devices := r.IntN(8) // of the files, those from this on are device memory
+	for id := range 1 + r.IntN(4) {
+		x.Files = append(x.Files, File{ID: uint64(id)*3 + 1, Pagemap: fmt.Sprintf("pagemap-%d.img", id+1)})
+		if id >= devices {
+			x.Files[id] = File{ID: pages.DeviceFile(id + 1)}
+		}
 		f := &x.Files[id]
 		addr := uint64(r.IntN(1<<20)) * MaxFrame
 		n := len(x.Segments)
@@ -95,9 +101,13 @@ const (
 		"end 9\n"
 )
 
+// change is a text that is replaced, and why nobody may take the result.
+type change struct{ old, new, reason string }
+
 // bad are texts that no one may take for an index, and why. Each is the good one with one string replaced.
-var bad = []struct{ old, new, reason string }{
+var bad = []change{
 	{"cryo-index 1", "cryo-index x", "not a number"},
+	{"cryo-index 1", "cryo-index 2", "should be of version 1"},
 	{"cryo-index", "index", "does not begin"},
 	{"sha256 4096", "sha512 4096", "algorithm"},
 	{"sha256 4096", "sha256 4097", "page size"},
@@ -142,6 +152,7 @@ var bad = []struct{ old, new, reason string }{
 	{"frame 0 100 8192 raw", "frame 0 100 8191 raw", "with codec"},
 	{"run 1 2 1 7f0000000000\n", "", "without runs"},
 	{"run 1 2 1", "run 2 2 1", "not listed"},
+	{"run 1 2 1", "run d1 2 1", "not listed"},
 	{"run 1 2 1", "run 1 3 1", "not inside"},
 	{"run 1 2 1", "run 1 2 2", "not inside"},
 	{"run 1 2 1", "run 1 1 2", "not inside"},
@@ -171,10 +182,54 @@ var bad = []struct{ old, new, reason string }{
 	{"frame 0 0 100 zstd 4096 " + sumB + "\n", "", "before the first frame"},
 }
 
-func TestDecodeRefuses(t *testing.T) {
-	if _, err := Decode(strings.NewReader(good)); err != nil {
-		t.Fatalf("Decode of the good text: %v", err)
+// goodDevices is a text with device memory, badDevices are made of it.
+var (
+	goodDevices = strings.NewReplacer("index 1", "index 2", "pages 4 pagemap-shmem-1048.img 7\n", "device d12 512\n", "run 4", "run d12").Replace(good)
+	badDevices  = []change{
+		{"cryo-index 2", "cryo-index 1", "should be of version 2"},
+		{"device d12", "device 12", "id of a pages file"},
+		{"device d12", "device d012", "not a number"},
+		{"device d12", "device d", "not a number"},
+		{"device d12", "device d0", "not possible"},
+		{"device d12", "device d2147483648", "larger"},
+		{"device d12", "device x12", "not a number"},
+		{"device d12", "device d13", "not listed"},
+		{"device d12 512", "device d12 device-12 512", "not a number"},
+		{"device d12 512", "device d12 1", "not inside"},
+		{"device d12 512", "device d12 0", "not possible"},
+		{"device d12 512", "device d12 512\ndevice d12 512", "out of order"},
+		{"device d12 512", "device d13 512\ndevice d12 512", "out of order"},
+		{"device d12 512", "device d12 512\npages 5 pagemap-5.img 0", "out of order"},
+		{"pages 1 pagemap-1.img", "pages d1 pagemap-1.img", "not a number"},
+		{"run d12 1 1", "run 1 1 1", "out of order"},
 	}
+)
+
+func TestDecodeRefuses(t *testing.T) {
+	for _, text := range []string{good, goodDevices} {
+		if _, err := Decode(strings.NewReader(text)); err != nil {
+			t.Fatalf("Decode of a good text: %v", err)
+		}
+	}
+	refuses(t, good, bad)
+	refuses(t, goodDevices, badDevices)
+	for n := range len(good) {
+		if _, err := Decode(strings.NewReader(good[:n])); !errdefs.IsDataLoss(err) {
+			t.Errorf("cut to %d bytes gives %v", n, err)
+		}
+	}
+	newer := strings.Replace(good, "index 1", "index 3", 1)
+	if _, err := Decode(strings.NewReader(newer)); !errors.As(err, new(*VersionError)) || !errdefs.IsNotImplemented(err) {
+		t.Errorf("a newer version gives %v", err)
+	}
+	boom := errors.New("boom")
+	if _, err := Decode(io.MultiReader(strings.NewReader(good[:50]), iotest.ErrReader(boom))); !errors.Is(err, boom) || errdefs.IsDataLoss(err) {
+		t.Errorf("a reader's error gives %v", err)
+	}
+}
+
+func refuses(t *testing.T, good string, bad []change) {
+	t.Helper()
 	for _, b := range bad {
 		text := strings.Replace(good, b.old, b.new, 1)
 		if !strings.Contains(b.old, "end") {
@@ -185,19 +240,6 @@ func TestDecodeRefuses(t *testing.T) {
 		if !errors.As(err, &e) || !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), b.reason) {
 			t.Errorf("%.60q for %q gives %v, not %q", b.new, b.old, err, b.reason)
 		}
-	}
-	for n := range len(good) {
-		if _, err := Decode(strings.NewReader(good[:n])); !errdefs.IsDataLoss(err) {
-			t.Errorf("cut to %d bytes gives %v", n, err)
-		}
-	}
-	newer := strings.Replace(good, "index 1", "index 2", 1)
-	if _, err := Decode(strings.NewReader(newer)); !errors.As(err, new(*VersionError)) || !errdefs.IsNotImplemented(err) {
-		t.Errorf("a newer version gives %v", err)
-	}
-	boom := errors.New("boom")
-	if _, err := Decode(io.MultiReader(strings.NewReader(good[:50]), iotest.ErrReader(boom))); !errors.Is(err, boom) || errdefs.IsDataLoss(err) {
-		t.Errorf("a reader's error gives %v", err)
 	}
 }
 
@@ -222,6 +264,10 @@ func TestOverlap(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(good))
+	f.Add([]byte(goodDevices))
+	for _, b := range badDevices {
+		f.Add([]byte(strings.Replace(goodDevices, b.old, b.new, 1)))
+	}
 	f.Add([]byte(strings.Replace(strings.Replace(good, "8292 12288", "8300 12288", 1), "frame 0 100 8192", "frame 0 107 8192", 1))) // gaps
 	for _, b := range bad {
 		f.Add([]byte(strings.Replace(good, b.old, b.new, 1)))

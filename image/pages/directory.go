@@ -13,7 +13,7 @@ import (
 )
 
 // FileName is the name of a pages file.
-func FileName(id uint32) string { return "pages-" + strconv.FormatUint(uint64(id), 10) + ".img" }
+func FileName(id uint64) string { return "pages-" + strconv.FormatUint(id, 10) + ".img" }
 
 // IsFileName says whether name is that of a pages file.
 func IsFileName(name string) bool {
@@ -117,7 +117,7 @@ func ReadPagemaps(dir string, pageSize int64) ([]*Pagemap, error) {
 	for file := range files {
 		return nil, malformed(file, "is there although all pages were sent elsewhere")
 	}
-	owners := make(map[uint32]string)
+	owners := make(map[uint64]string)
 	for _, m := range found {
 		if owner, twice := owners[m.Pages]; twice {
 			return nil, malformed(m.Name, "names %s, which %s names as well", FileName(m.Pages), owner)

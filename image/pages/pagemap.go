@@ -31,7 +31,7 @@ type Run struct {
 // Pagemap is what one pagemap image says.
 type Pagemap struct {
 	Name  string // of the image, as pagemap-12.img
-	Pages uint32 // number of the pages file
+	Pages uint64 // number of the pages file
 	Runs  []Run  // ascending, not touching each other both in address and index
 	Count int64  // pages in the pages file
 	Lazy  []Run  // those of Runs that CRIU leaves out when it restores with lazy pages; as Runs are
@@ -105,7 +105,7 @@ func join(runs []Run, r Run, pageSize int64) []Run {
 	return append(runs, r)
 }
 
-func parseHead(name string, b []byte) (uint32, error) {
+func parseHead(name string, b []byte) (uint64, error) {
 	var id uint64
 	var seen bool
 	err := eachVarint(name, b, func(num protowire.Number, v uint64) {
@@ -121,7 +121,7 @@ func parseHead(name string, b []byte) (uint32, error) {
 	case id > math.MaxUint32:
 		return 0, malformed(name, "pages file number %d is too large", id)
 	}
-	return uint32(id), nil
+	return id, nil
 }
 
 type entry struct{ addr, count, flags uint64 }

@@ -19,7 +19,7 @@ const (
 
 // Piece is what becomes one frame: pages of one pages file whose addresses lie between two multiples of index.MaxFrame.
 type Piece struct {
-	File uint32 // ID of the pages file
+	File uint64 // ID of the pages file
 	Runs []pages.Run
 }
 

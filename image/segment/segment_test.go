@@ -108,7 +108,7 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func pagemap(name string, id uint32, runs ...[2]int64) *pages.Pagemap {
+func pagemap(name string, id uint64, runs ...[2]int64) *pages.Pagemap {
 	m := &pages.Pagemap{Name: name, Pages: id}
 	for _, r := range runs {
 		m.Runs = append(m.Runs, pages.Run{Addr: uint64(r[0]), First: m.Count, Count: r[1]})
@@ -150,7 +150,7 @@ func TestCutProperties(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 9))
 		var maps []*pages.Pagemap
 		want := make(map[[2]uint64]uint64) // file, page -> address
-		for id := range uint32(1 + r.IntN(30)) {
+		for id := range uint64(1 + r.IntN(30)) {
 			m := &pages.Pagemap{Name: fmt.Sprintf("pagemap-%d.img", id), Pages: id}
 			addr := uint64(r.IntN(1<<30)) * page
 			for range r.IntN(40) {

@@ -9,6 +9,9 @@ typedef int CUresult;
 typedef int CUdevice;
 typedef struct fake_context *CUcontext;
 typedef unsigned long long CUdeviceptr;
+typedef struct fake_stream *CUstream;
+typedef struct fake_function *CUfunction;
+typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct { char bytes[16]; } CUuuid;
 
 enum {
@@ -19,9 +22,14 @@ enum {
 	CUDA_ERROR_NO_DEVICE = 100,
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_ALREADY_MAPPED = 208,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
+	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_ILLEGAL_STATE = 401,
+	CUDA_ERROR_NOT_FOUND = 500,
 	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED = 704,
+	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 	CUDA_ERROR_SYSTEM_NOT_READY = 802,
 	CUDA_ERROR_UNKNOWN = 999,
@@ -44,6 +52,30 @@ typedef struct {
 } CUcheckpointRestoreArgs;
 typedef struct { uint64_t reserved[8]; } CUcheckpointUnlockArgs;
 
+// Memory with handles.
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+typedef struct { int type, id; } CUmemLocation;
+typedef struct {
+	int type, requestedHandleTypes;
+	CUmemLocation location;
+	void *win32HandleMetaData;
+	struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } allocFlags;
+} CUmemAllocationProp;
+typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
+typedef struct { char reserved[64]; } CUipcMemHandle;
+
+enum {
+	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+	CU_POINTER_ATTRIBUTE_MEMORY_TYPE = 2,
+	CU_POINTER_ATTRIBUTE_DEVICE_POINTER = 3,
+	CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL = 9,
+	CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE = 10,
+	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+};
+
 #define FAKE __attribute__((visibility("default")))
 
 FAKE CUresult cuInit(unsigned flags);
@@ -55,19 +87,64 @@ FAKE CUresult cuDeviceGet(CUdevice *device, int ordinal);
 FAKE CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device);
 FAKE CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 
+FAKE CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
+FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
+FAKE CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+FAKE CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
+
 FAKE CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+FAKE CUresult cuCtxDestroy_v2(CUcontext context);
 FAKE CUresult cuCtxSetCurrent(CUcontext context);
+FAKE CUresult cuCtxGetCurrent(CUcontext *context);
+FAKE CUresult cuCtxPushCurrent_v2(CUcontext context);
+FAKE CUresult cuCtxPopCurrent_v2(CUcontext *context);
+FAKE CUresult cuCtxGetDevice(CUdevice *device);
 FAKE CUresult cuCtxSynchronize(void);
 FAKE CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
+FAKE CUresult cuCtxDisablePeerAccess(CUcontext peer);
+FAKE CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+FAKE CUresult cuStreamSynchronize(CUstream stream);
+FAKE CUresult cuStreamDestroy_v2(CUstream stream);
 
+FAKE CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
 FAKE CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
+FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element);
 FAKE CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags);
 FAKE CUresult cuMemFree_v2(CUdeviceptr pointer);
+FAKE CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
+FAKE CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer);
+FAKE CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer);
+FAKE CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
+FAKE CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags);
+FAKE CUresult cuMemHostUnregister(void *memory);
+
+// The asynchronous ones are done when they return.
 FAKE CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
 FAKE CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+FAKE CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes);
+FAKE CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream);
+FAKE CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream);
+FAKE CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream);
+FAKE CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes);
+FAKE CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream);
 
-// fakeLaunch is the only one that CUDA does not have: work that keeps the devices busy for so long.
-FAKE CUresult fakeLaunch(unsigned milliseconds);
+FAKE CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option);
+FAKE CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags);
+FAKE CUresult cuMemRelease(CUmemGenericAllocationHandle handle);
+FAKE CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags);
+FAKE CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes);
+FAKE CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags);
+FAKE CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
+FAKE CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count);
+FAKE CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags);
+FAKE CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type);
+
+FAKE CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
+FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);
+
+FAKE CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
+	unsigned block_z, unsigned shared, CUstream stream, void **arguments, void **extra);
 
 FAKE CUresult cuCheckpointProcessGetState(int pid, CUprocessState *state);
 FAKE CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);

@@ -170,3 +170,38 @@ void directory_remove(const struct device *device, const char *name, int fd)
 	unlink(path);
 	close(fd);
 }
+
+int directory_device(const struct device *known, int count, int fd)
+{
+	char link[64], path[PATH_MAX];
+	struct stat own, st;
+	ssize_t n;
+	char *name;
+
+	snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+	n = readlink(link, path, sizeof(path) - 1);
+	if (n <= 0 || fstat(fd, &own))
+		return -1;
+	path[n] = 0;
+	name = strrchr(path, '/');
+	if (!name || strncmp(name, "/mem-", 5))
+		return -1;
+	snprintf(link, sizeof(link), "%s", name + 1);
+	for (int i = 0; i < count; i++) {
+		path_of(&known[i], link, path);
+		if (!stat(path, &st) && st.st_dev == own.st_dev && st.st_ino == own.st_ino)
+			return i;
+	}
+	return -1;
+}
+
+void directory_let_go(const struct device *device, int fd)
+{
+	int locked = lock(device);
+
+	close(fd);
+	if (locked >= 0) {
+		used(device); // removes what nobody holds
+		close(locked);
+	}
+}

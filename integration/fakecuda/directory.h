@@ -15,6 +15,10 @@ int directory_total(struct device *device);
 int64_t directory_used(const struct device *device);
 // directory_create makes a file of zeros if the device has room for it. fd is -1 where it has not.
 CUresult directory_create(const struct device *device, size_t bytes, char name[MEMORY_NAME], int *fd);
+// directory_device gives which of the devices a descriptor's file is of, or -1.
+int directory_device(const struct device *known, int count, int fd);
+// directory_let_go closes a descriptor, and removes its file unless it is held elsewhere: by another descriptor or a mapping.
+void directory_let_go(const struct device *device, int fd);
 void directory_remove(const struct device *device, const char *name, int fd);
 
 #endif

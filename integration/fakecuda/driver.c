@@ -1,7 +1,8 @@
 // The driver as the program itself sees it, and the thread that does what the keeper asks for.
 #define _GNU_SOURCE
-#include "memory.h"
+#include "driver.h"
 #include "orders.h"
+#include "virtual.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -9,18 +10,13 @@
 
 struct control control = {.magic = CONTROL_MAGIC};
 
-struct fake_context { int device; };
-
 // Every call holds gate from its beginning to its end, so who holds it knows that none is in progress. closed makes new ones wait.
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
 static int closed;          // guarded by gate
 static int64_t busy_until;  // end of the last launched work; guarded by gate
-static int peers;           // peer access was enabled; guarded by gate
-static struct fake_context contexts[MAX_DEVICES];
-static __thread CUcontext current;
 
-static CUresult enter(void)
+CUresult enter(void)
 {
 	pthread_mutex_lock(&gate);
 	while (closed)
@@ -28,14 +24,13 @@ static CUresult enter(void)
 	return control.initialized ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-static CUresult leave(CUresult r)
+CUresult leave(CUresult r)
 {
 	pthread_mutex_unlock(&gate);
 	return r;
 }
 
-// enter_idle is enter, and waits for launched work.
-static CUresult enter_idle(void)
+CUresult enter_idle(void)
 {
 	CUresult r = enter();
 
@@ -80,6 +75,8 @@ static CUresult do_checkpoint(void)
 	if (memory_is_managed())
 		return CUDA_ERROR_NOT_SUPPORTED;
 	r = memory_save();
+	if (r == CUDA_SUCCESS)
+		r = virtual_save();
 	control.state = r == CUDA_SUCCESS ? CU_PROCESS_STATE_CHECKPOINTED : CU_PROCESS_STATE_FAILED;
 	return r;
 }
@@ -90,8 +87,11 @@ static CUresult do_restore(const struct request *request)
 
 	if (control.state != CU_PROCESS_STATE_CHECKPOINTED)
 		return CUDA_ERROR_ILLEGAL_STATE;
-	if (peers) // as the real driver: a checkpoint succeeds, and its restore does not
+	// As the real driver: a checkpoint succeeds, and its restore does not.
+	if (contexts_have_peers())
 		return CUDA_ERROR_INVALID_VALUE;
+	if (virtual_has_imported())
+		return CUDA_ERROR_NOT_SUPPORTED;
 	r = memory_load(request->pairs, request->pairs_count);
 	if (r == CUDA_SUCCESS)
 		control.state = CU_PROCESS_STATE_LOCKED;
@@ -155,6 +155,8 @@ static void forked(void)
 	pthread_cond_init(&opened, NULL);
 	closed = 0;
 	memory_forget();
+	virtual_forget();
+	contexts_forget();
 	memset(&control, 0, sizeof(control));
 	memcpy(control.magic, CONTROL_MAGIC, sizeof(control.magic));
 }
@@ -236,103 +238,29 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 	return leave(r);
 }
 
-CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
 	CUresult r = enter();
 
-	(void)flags;
+	(void)attribute;
 	if (r == CUDA_SUCCESS && (device < 0 || device >= devices_count))
 		r = CUDA_ERROR_INVALID_DEVICE;
-	if (r == CUDA_SUCCESS) {
-		contexts[device].device = device;
-		*context = current = &contexts[device];
-	}
+	*value = 0;
 	return leave(r);
 }
 
-CUresult cuCtxSetCurrent(CUcontext context)
-{
-	CUresult r = enter();
-
-	current = context;
-	return leave(r);
-}
-
-CUresult cuCtxSynchronize(void)
-{
-	return leave(enter_idle());
-}
-
-CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
-{
-	CUresult r = enter();
-
-	(void)flags;
-	if (r == CUDA_SUCCESS && (!current || !peer || peer == current))
-		r = CUDA_ERROR_INVALID_CONTEXT;
-	if (r == CUDA_SUCCESS)
-		peers = 1;
-	return leave(r);
-}
-
-static CUresult alloc(CUdeviceptr *pointer, size_t bytes, int managed)
-{
-	CUresult r = enter();
-
-	if (r == CUDA_SUCCESS && !current)
-		r = CUDA_ERROR_INVALID_CONTEXT;
-	if (r == CUDA_SUCCESS)
-		r = memory_alloc(current->device, bytes, managed, pointer);
-	return leave(r);
-}
-
-CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
-{
-	return alloc(pointer, bytes, 0);
-}
-
-CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
-{
-	(void)flags;
-	return alloc(pointer, bytes, 1);
-}
-
-CUresult cuMemFree_v2(CUdeviceptr pointer)
-{
-	CUresult r = enter_idle();
-
-	return leave(r == CUDA_SUCCESS ? memory_free(pointer) : r);
-}
-
-static CUresult copy(CUdeviceptr pointer, size_t bytes, void *to, const void *from)
-{
-	CUresult r = enter_idle();
-
-	if (r == CUDA_SUCCESS && !memory_holds(pointer, bytes))
-		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS)
-		memcpy(to, from, bytes);
-	return leave(r);
-}
-
-CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
-{
-	return copy(to, bytes, (void *)to, from);
-}
-
-CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
-{
-	return copy(from, bytes, to, (const void *)from);
-}
-
-CUresult fakeLaunch(unsigned milliseconds)
+// cuLaunchKernel starts the one kernel there is, which takes the milliseconds that its argument says and touches nothing.
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z,
+	unsigned shared, CUstream stream, void **arguments, void **extra)
 {
 	CUresult r = enter();
 	int64_t now = now_ns();
 
 	if (r == CUDA_SUCCESS && !current)
 		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS && (function || !grid_x || !grid_y || !grid_z || !block_x || !block_y || !block_z || shared || stream || !arguments || extra))
+		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
-		busy_until = (busy_until > now ? busy_until : now) + milliseconds * INT64_C(1000000);
+		busy_until = (busy_until > now ? busy_until : now) + *(unsigned *)arguments[0] * INT64_C(1000000);
 	return leave(r);
 }

@@ -1,7 +1,7 @@
 // fakeapp is a program with device memory, for tests of checkpoints under the fake driver. It fills memory on each of its devices with a
 // pattern, counts, and answers on a unix socket as integration/workload does.
 #define _GNU_SOURCE
-#include "cuda.h"
+#include "fakeapp.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -19,27 +19,33 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--mib N] [--kernel MS] [--managed] [--peer] [--quiet] [--socket PATH]\n"
-	"  each of N processes holds that much on each device, and launches a kernel of MS milliseconds at its start\n"
+	"fakeapp [--processes N] [--mib N] [--blocks MIB,MIB...] [--kernel MS] [--managed] [--peer] [--storm N] [--bind direct|dlsym|proc]\n"
+	"        [--quiet] [--socket PATH]\n"
+	"  each of N processes holds that much on each device, or allocations of these sizes, and launches a kernel of MS milliseconds at its\n"
+	"  start; N threads of it allocate, copy, compare and free all the time; its calls are bound by the linker, dlsym or cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
 	"  check        reads all device memory of all processes; waits while the driver is locked\n"
 	"  count        never waits\n"
 	"  change KEY   fills device memory anew\n"
 	"  launch MS    starts a kernel in each process\n"
+	"  ranges       asks for the bounds of each allocation\n"
+	"  ipc          asks for a handle of an allocation, for other processes\n"
+	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
+	"  drop         destroys the contexts and makes everything anew\n"
 	"  exit STATUS\n";
 
-#define MAX_DEVICES 16
 #define MAX_PROCESSES 64
+#define MAX_BLOCKS 32
 #define CHUNK (256 * 1024)
 
-static struct { int processes, mib, kernel_ms, managed, peer, quiet; const char *socket; } options = {
-	.processes = 1, .mib = 1, .socket = "/srv/ask.sock",
-};
+static struct { int processes, blocks, block[MAX_BLOCKS], mib, kernel_ms, managed, peer, storm, quiet; const char *socket, *bind; } options = {
+	.processes = 1, .blocks = 1, .block = {1}, .mib = 1, .socket = "/srv/ask.sock", .bind = "direct",
+}; // mib is all blocks together
 
 // What one process has.
 static int number, devices;
 static CUcontext contexts[MAX_DEVICES];
-static CUdeviceptr memory[MAX_DEVICES], counter;
+static CUdeviceptr memory[MAX_DEVICES][MAX_BLOCKS], counter;
 static uint64_t key = 1, ticks;
 static pthread_mutex_t own = PTHREAD_MUTEX_INITIALIZER; // over all of these
 
@@ -48,13 +54,13 @@ static struct { FILE *in, *out; pthread_mutex_t asked; } others[MAX_PROCESSES];
 static unsigned count; // of the first
 static char life[33];
 
-__attribute__((noreturn)) static void die(const char *what, int code)
+__attribute__((noreturn)) void die(const char *what, int code)
 {
 	fprintf(stderr, "fakeapp: %s: %d\n", what, code);
 	exit(1);
 }
 
-static void must(const char *what, CUresult r)
+void must(const char *what, CUresult r)
 {
 	if (r != CUDA_SUCCESS)
 		die(what, r);
@@ -70,19 +76,18 @@ static uint64_t word(int device, size_t i)
 	return x ^ x >> 31;
 }
 
-// over writes the pattern to a device's memory, or reads it back and compares. It gives 0, a CUresult, or -1 for a difference.
-static int over(int device, int write)
+// over_block is over for one allocation, of which words begin at number first.
+static int over_block(int device, CUdeviceptr block, size_t all, size_t first, int write)
 {
 	static uint64_t buffer[CHUNK / 8];
-	size_t all = (size_t)options.mib << 20;
 
 	for (size_t done = 0; done < all; done += CHUNK) {
 		CUresult r = CUDA_SUCCESS;
 
 		if (!write)
-			r = cuMemcpyDtoH_v2(buffer, memory[device] + done, CHUNK);
+			r = cuda.cuMemcpyDtoH_v2(buffer, block + done, CHUNK);
 		for (size_t i = 0; i < CHUNK / 8; i++) {
-			uint64_t want = word(device, done / 8 + i);
+			uint64_t want = word(device, first + done / 8 + i);
 
 			if (write)
 				buffer[i] = want;
@@ -90,46 +95,110 @@ static int over(int device, int write)
 				return -1;
 		}
 		if (write)
-			r = cuMemcpyHtoD_v2(memory[device] + done, buffer, CHUNK);
+			r = cuda.cuMemcpyHtoD_v2(block + done, buffer, CHUNK);
 		if (r != CUDA_SUCCESS)
 			return r;
 	}
 	return 0;
 }
 
+// over writes the pattern to a device's memory, or reads it back and compares. It gives 0, a CUresult, or -1 for a difference.
+static int over(int device, int write)
+{
+	size_t first = 0;
+	int r = 0;
+
+	for (int b = 0; b < options.blocks && !r; b++) {
+		size_t bytes = (size_t)options.block[b] << 20;
+
+		r = over_block(device, memory[device][b], bytes, first, write);
+		first += bytes / 8;
+	}
+	return r;
+}
+
+// ranges compares what the driver says of allocations with what they are. It gives 0, a CUresult, or -2 for a difference.
+static int ranges(int device)
+{
+	for (int b = 0; b < options.blocks; b++) {
+		CUdeviceptr base = 0, start = 0, at = memory[device][b];
+		size_t bytes = 0, size = 0, want = (size_t)options.block[b] << 20;
+		int attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+		void *values[] = {&start, &size};
+		CUcontext context = NULL;
+		CUresult r = cuda.cuMemGetAddressRange_v2(&base, &bytes, at + want / 2);
+
+		if (r == CUDA_SUCCESS)
+			r = cuda.cuPointerGetAttributes(2, attributes, values, at + want - 1);
+		if (r == CUDA_SUCCESS)
+			r = cuda.cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at);
+		if (r != CUDA_SUCCESS)
+			return r;
+		if (base != at || bytes != want || start != at || size != want || context != contexts[device])
+			return -2;
+	}
+	return 0;
+}
+
+// launch starts a kernel of so many milliseconds on the current context's device.
+static CUresult launch(unsigned ms)
+{
+	void *arguments[] = {&ms};
+
+	return cuda.cuLaunchKernel(NULL, 1, 2, 3, 4, 5, 6, 0, NULL, arguments, NULL);
+}
+
 static void uuid_of(int device, char text[41])
 {
 	CUuuid u;
 
-	must("cuDeviceGetUuid", cuDeviceGetUuid(&u, device));
+	must("cuDeviceGetUuid", cuda.cuDeviceGetUuid(&u, device));
 	text += sprintf(text, "GPU-");
 	for (int i = 0; i < 16; i++)
 		text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)u.bytes[i]);
 }
 
-static void start_devices(void)
+// fill_devices makes a context and memory on each device.
+static void fill_devices(void)
 {
-	must("cuInit", cuInit(0));
-	must("cuDeviceGetCount", cuDeviceGetCount(&devices));
-	if (devices > MAX_DEVICES)
-		die("too many devices", devices);
 	for (int d = 0; d < devices; d++) {
-		size_t bytes = (size_t)options.mib << 20;
+		must("cuCtxCreate", cuda.cuCtxCreate_v2(&contexts[d], 0, d));
+		for (int b = 0; b < options.blocks; b++) {
+			size_t bytes = (size_t)options.block[b] << 20;
 
-		must("cuCtxCreate", cuCtxCreate_v2(&contexts[d], 0, d));
-		if (options.managed)
-			must("cuMemAllocManaged", cuMemAllocManaged(&memory[d], bytes, 1));
-		else
-			must("cuMemAlloc", cuMemAlloc_v2(&memory[d], bytes));
+			if (options.managed)
+				must("cuMemAllocManaged", cuda.cuMemAllocManaged(&memory[d][b], bytes, 1));
+			else
+				must("cuMemAlloc", cuda.cuMemAlloc_v2(&memory[d][b], bytes));
+		}
 		must("fill", over(d, 1));
 		if (options.peer && d > 0)
-			must("cuCtxEnablePeerAccess", cuCtxEnablePeerAccess(contexts[0], 0));
+			must("cuCtxEnablePeerAccess", cuda.cuCtxEnablePeerAccess(contexts[0], 0));
 	}
-	must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[0]));
-	must("cuMemAlloc", cuMemAlloc_v2(&counter, sizeof(ticks)));
-	must("fill", cuMemcpyHtoD_v2(counter, &ticks, sizeof(ticks)));
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[0]));
+	must("cuMemAlloc", cuda.cuMemAlloc_v2(&counter, sizeof(ticks)));
+	must("fill", cuda.cuMemcpyHtoD_v2(counter, &ticks, sizeof(ticks)));
+}
+
+static void start_devices(void)
+{
+	calls_bind(options.bind);
+	must("cuInit", cuda.cuInit(0));
+	must("cuDeviceGetCount", cuda.cuDeviceGetCount(&devices));
+	if (devices > MAX_DEVICES)
+		die("too many devices", devices);
+	fill_devices();
 	if (options.kernel_ms)
-		must("fakeLaunch", fakeLaunch(options.kernel_ms));
+		must("cuLaunchKernel", launch(options.kernel_ms));
+	storm_start(options.storm, contexts[0]);
+}
+
+// drop destroys the contexts, with all that is in them.
+static void drop(void)
+{
+	for (int d = 0; d < devices; d++)
+		must("cuCtxDestroy", cuda.cuCtxDestroy_v2(contexts[d]));
+	fill_devices();
 }
 
 // tick counts up on the device.
@@ -141,11 +210,12 @@ static void *tick(void *unused)
 	(void)unused;
 	for (;; nanosleep(&pause, NULL)) {
 		pthread_mutex_lock(&own);
-		must("cuMemcpyDtoH", cuMemcpyDtoH_v2(&on_device, counter, sizeof(on_device)));
+		must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[0]));
+		must("cuMemcpyDtoH", cuda.cuMemcpyDtoH_v2(&on_device, counter, sizeof(on_device)));
 		if (on_device != ticks)
 			die("the counter on the device is wrong", on_device);
 		ticks++;
-		must("cuMemcpyHtoD", cuMemcpyHtoD_v2(counter, &ticks, sizeof(ticks)));
+		must("cuMemcpyHtoD", cuda.cuMemcpyHtoD_v2(counter, &ticks, sizeof(ticks)));
 		pthread_mutex_unlock(&own);
 	}
 	return NULL;
@@ -171,21 +241,43 @@ static void answer_own(const char *command, char *text, size_t size)
 
 	*text = 0;
 	pthread_mutex_lock(&own);
-	must("cuCtxSetCurrent", cuCtxSetCurrent(contexts[0]));
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[0]));
 	if (sscanf(command, "launch %lu", &argument) == 1) {
-		r = fakeLaunch(argument);
+		r = launch(argument);
 	} else if (sscanf(command, "change %lu", &argument) == 1) {
 		key = argument;
 		for (int d = 0; d < devices && !r; d++)
 			r = over(d, 1);
+	} else if (!strcmp(command, "ranges")) {
+		for (int d = 0; d < devices && !r; d++)
+			r = ranges(d);
+	} else if (!strcmp(command, "ipc")) {
+		CUipcMemHandle handle;
+
+		r = cuda.cuIpcGetMemHandle(&handle, memory[0][0]);
+	} else if (!strcmp(command, "fork")) {
+		pid_t parent = getpid();
+		pid_t child = fork();
+
+		if (child == 0)
+			while (getppid() == parent)
+				usleep(10000);
+		if (child == 0)
+			_exit(0);
+		r = child < 0 ? errno : 0;
+	} else if (!strcmp(command, "drop")) {
+		drop();
 	} else {
 		for (int d = 0; d < devices && !r; d++)
 			r = over(d, 0);
 	}
 	if (r == 0)
-		append(text, size, "ok {\"pid\":%d,\"bytes\":%zu,\"ticks\":%llu,\"devices\":[", getpid(), ((size_t)options.mib << 20) * devices, (unsigned long long)ticks);
+		append(text, size, "ok {\"pid\":%d,\"bytes\":%zu,\"ticks\":%llu,\"rounds\":%llu,\"devices\":[", getpid(), ((size_t)options.mib << 20) * devices,
+			(unsigned long long)ticks, storm_rounds());
 	else if (r == -1)
 		append(text, size, "error device memory of process %d is damaged", getpid());
+	else if (r == -2)
+		append(text, size, "error the bounds of device memory of process %d are not what they were", getpid());
 	else
 		append(text, size, "error process %d: the driver says %d", getpid(), r);
 	for (int d = 0; d < devices && r == 0; d++) {
@@ -329,13 +421,22 @@ static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
 		{"processes", 1, NULL, 'n'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
-		{"peer", 0, NULL, 'P'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
+		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"storm", 1, NULL, 'S'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
+
+	char *list;
 
 	for (int o; (o = getopt_long(argc, argv, "", known, NULL)) != -1;) {
 		switch (o) {
 		case 'n': options.processes = atoi(optarg); break;
-		case 'm': options.mib = atoi(optarg); break;
+		case 'm': options.blocks = 1; options.block[0] = options.mib = atoi(optarg); break;
+		case 'B':
+			options.blocks = options.mib = 0;
+			for (list = strtok(optarg, ","); list && options.blocks < MAX_BLOCKS; list = strtok(NULL, ","))
+				options.mib += options.block[options.blocks++] = atoi(list);
+			break;
+		case 'S': options.storm = atoi(optarg); break;
+		case 'b': options.bind = optarg; break;
 		case 'k': options.kernel_ms = atoi(optarg); break;
 		case 'M': options.managed = 1; break;
 		case 'P': options.peer = 1; break;

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "memory.h"
 #include "directory.h"
+#include "virtual.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -16,14 +17,15 @@ static struct allocation {
 	char *address; // NULL: not used
 	size_t bytes;
 	int device, fd, managed;
+	CUcontext context; // that it ends with
 	char name[MEMORY_NAME]; // of the file
-} allocations[256];
+} allocations[4096];
 #define ALLOCATIONS (sizeof(allocations) / sizeof(*allocations))
 
 // ring is the io_uring that stands for the real driver's device files: CRIU refuses to dump it. It is open while there are files.
 static int ring = -1;
 
-static int ring_open(void)
+int ring_open(void)
 {
 	char params[120] = {0}; // struct io_uring_params, see io_uring_setup(2)
 
@@ -53,7 +55,7 @@ CUresult devices_find(void)
 	return CUDA_SUCCESS;
 }
 
-CUresult memory_alloc(int device, size_t bytes, int managed, CUdeviceptr *pointer)
+CUresult memory_alloc(CUcontext context, int device, size_t bytes, int managed, CUdeviceptr *pointer)
 {
 	struct allocation *a = allocations;
 	CUresult r;
@@ -78,6 +80,7 @@ CUresult memory_alloc(int device, size_t bytes, int managed, CUdeviceptr *pointe
 	a->bytes = bytes;
 	a->device = device;
 	a->managed = managed;
+	a->context = context;
 	*pointer = (CUdeviceptr)a->address;
 	return CUDA_SUCCESS;
 }
@@ -93,6 +96,29 @@ CUresult memory_free(CUdeviceptr pointer)
 		return CUDA_SUCCESS;
 	}
 	return CUDA_ERROR_INVALID_VALUE;
+}
+
+void memory_free_all(CUcontext context)
+{
+	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+		if (a->address && a->context == context)
+			memory_free((CUdeviceptr)a->address);
+}
+
+int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext *context, int *device)
+{
+	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {
+		CUdeviceptr start = (CUdeviceptr)a->address;
+
+		if (!a->address || pointer < start || pointer - start >= a->bytes)
+			continue;
+		*base = start;
+		*bytes = a->bytes;
+		*context = a->context;
+		*device = a->device;
+		return 1;
+	}
+	return 0;
 }
 
 int memory_holds(CUdeviceptr pointer, size_t bytes)
@@ -188,8 +214,12 @@ CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count)
 	for (i = 0; i < ALLOCATIONS && r == CUDA_SUCCESS; i++)
 		if (allocations[i].address)
 			r = directory_create(&moved[allocations[i].device], allocations[i].bytes, made[i].name, &made[i].fd);
-	if (r == CUDA_SUCCESS && !ring_open())
+	if (r == CUDA_SUCCESS)
+		r = virtual_make(moved);
+	if (r == CUDA_SUCCESS && !ring_open()) {
 		r = CUDA_ERROR_OPERATING_SYSTEM;
+		virtual_drop(moved);
+	}
 	if (r != CUDA_SUCCESS) {
 		while (i-- > 0)
 			if (allocations[i].address && made[i].fd >= 0)
@@ -206,7 +236,7 @@ CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count)
 		memcpy(a->name, made[i].name, sizeof(a->name));
 	}
 	memcpy(devices, moved, sizeof(devices));
-	return r;
+	return r == CUDA_SUCCESS ? virtual_load() : r;
 }
 
 void memory_forget(void)

@@ -15,14 +15,20 @@ extern int devices_count;
 // All of these are called with the driver's lock held.
 
 CUresult devices_find(void);
-CUresult memory_alloc(int device, size_t bytes, int managed, CUdeviceptr *pointer);
+// memory_alloc makes memory that lasts until the context ends.
+CUresult memory_alloc(CUcontext context, int device, size_t bytes, int managed, CUdeviceptr *pointer);
 CUresult memory_free(CUdeviceptr pointer);
+void memory_free_all(CUcontext context);
+// memory_find gives the allocation that a pointer is in; false where there is none.
+int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext *context, int *device);
 // memory_holds says whether all of a range is in one allocation.
 int memory_holds(CUdeviceptr pointer, size_t bytes);
 int memory_is_managed(void); // any of it
 // memory_save makes device memory anonymous memory of the process; memory_load is the way back, onto the devices that the pairs say.
 CUresult memory_save(void);
 CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count);
+// ring_open makes sure that CRIU cannot dump the process until memory_save; false where it cannot be done.
+int ring_open(void);
 // memory_forget is for a child after fork, which has no devices.
 void memory_forget(void);
 

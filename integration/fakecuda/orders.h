@@ -1,4 +1,4 @@
-// Failures to order, for the keeper's side; README.md has the form of the file.
+// Failures to order, README.md has the form of the file.
 #ifndef FAKECUDA_ORDERS_H
 #define FAKECUDA_ORDERS_H
 
@@ -16,6 +16,8 @@ struct order orders_take(const char *call, int pid);
 CUresult orders_done(const struct order *order, const char *call, int pid, CUresult result);
 // orders_init is both for cuInit.
 CUresult orders_init(void);
+// orders_own carries out the next order for a call that a program makes for itself. It is not logged.
+CUresult orders_own(const char *call);
 // process_number is the nth process by pid in pid's session, of those that use the fake driver, from 1; 0: none of them.
 int process_number(int pid);
 

@@ -156,11 +156,17 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 	}
 	if r.Do == verbSend || r.Do == verbReceive {
 		channel.Close(files) // the holder has them, and hanging up is heard
-		stop := context.AfterFunc(ctx, func() {
+		stopped := make(chan struct{})
+		unhook := context.AfterFunc(ctx, func() {
+			defer close(stopped)
 			timer.Reset(askTime)
-			_ = c.channel.Send(request{Do: verbStop}) // it has ended
+			_ = c.channel.Send(request{Do: verbStop}) // where it fails, the holder has ended
 		})
-		defer stop()
+		defer func() {
+			if !unhook() {
+				<-stopped // it is not to stop the next request
+			}
+		}()
 	}
 	for {
 		var raw json.RawMessage
@@ -182,7 +188,7 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 			if ctx.Err() != nil && (r.Do == verbSend || r.Do == verbReceive) {
 				return a, nil, context.Cause(ctx)
 			}
-			return a, nil, a.Error.err(r.Pieces, 0)
+			return a, nil, a.Error.err()
 		default:
 			return a, got, nil
 		}

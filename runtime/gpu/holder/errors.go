@@ -75,10 +75,16 @@ func (e *HangError) Unwrap() []error {
 type report struct {
 	Driver *keeper.DriverError `json:"driver,omitempty"`
 	Call   *CallError          `json:"call,omitempty"`
-	Piece  *int                `json:"piece,omitempty"` // of the request
+	Piece  *numbered           `json:"piece,omitempty"` // that it is about
 	Reason string              `json:"reason,omitempty"`
 	Hint   string              `json:"hint,omitempty"`
 	Kind   string              `json:"kind,omitempty"`
+}
+
+// numbered is a piece and its number.
+type numbered struct {
+	Number int `json:"number"`
+	Piece
 }
 
 // remote is an error of which the holder has only told.
@@ -97,6 +103,7 @@ var kinds = map[string]error{
 	"invalid":     errdefs.ErrInvalidArgument,
 	"unavailable": errdefs.ErrUnavailable,
 	"internal":    errdefs.ErrInternal,
+	"not found":   errdefs.ErrNotFound,
 }
 
 // newReport tells of err.
@@ -104,7 +111,7 @@ func newReport(err error) *report {
 	r := &report{Kind: "internal"}
 	var piece *PieceError
 	if errors.As(err, &piece) {
-		r.Piece, err = &piece.Number, piece.Err
+		r.Piece, err = &numbered{piece.Number, piece.Piece}, piece.Err
 	}
 	if errors.As(err, &r.Driver) || errors.As(err, &r.Call) {
 		return r
@@ -125,8 +132,8 @@ func newReport(err error) *report {
 // maxReason bounds a reason, bytes.
 const maxReason = 4 << 10
 
-// err is the error that was told of; pieces are the request's.
-func (r *report) err(pieces []Piece, first int) (err error) {
+// err is the error that was told of.
+func (r *report) err() (err error) {
 	switch {
 	case r.Driver != nil:
 		err = r.Driver
@@ -139,8 +146,8 @@ func (r *report) err(pieces []Piece, first int) (err error) {
 		}
 		err = &remote{reason: r.Reason, hint: r.Hint, kind: kind}
 	}
-	if r.Piece != nil && *r.Piece >= 0 && *r.Piece < len(pieces) {
-		err = &PieceError{Number: first + *r.Piece, Piece: pieces[*r.Piece], Err: err}
+	if r.Piece != nil {
+		err = &PieceError{Number: r.Piece.Number, Piece: r.Piece.Piece, Err: err}
 	}
 	return err
 }

@@ -63,6 +63,9 @@ func (r request) check(files int) error {
 	wanted, used := 0, request{Do: r.Do}
 	switch r.Do {
 	case verbOpen:
+		if r.Ring == nil || *r.Ring == (ring.Geometry{}) {
+			return fmt.Errorf("no ring: %w", errdefs.ErrInvalidArgument)
+		}
 		used.Version, used.Devices, used.Ring = r.Version, r.Devices, r.Ring
 	case verbHold:
 		used.Pieces, wanted = r.Pieces, len(r.Pieces)

@@ -25,7 +25,7 @@ type conn struct {
 }
 
 // newConn works on a duplicate of the descriptor; the caller keeps its own.
-func newConn(socket *os.File) (*conn, error) {
+func newConn(socket syscall.Conn) (*conn, error) {
 	from, err := socket.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("open a ring's socket: %w", err)

@@ -2,7 +2,7 @@ package ring
 
 import (
 	"context"
-	"os"
+	"syscall"
 	"time"
 )
 
@@ -26,9 +26,9 @@ type Link struct {
 	own    bool // the memory was made here, and is somebody else's to close
 }
 
-// Offer is the holder's beginning: it hands its ring to the process at the other end of socket. The socket remains the caller's
-// to close, the memory as well.
-func Offer(socket *os.File, m *Memory) (*Link, error) {
+// Offer is the holder's beginning: it hands its ring to the process at the other end of socket, an [*os.File] or
+// [*net.UnixConn]. The socket remains the caller's to close, the memory as well.
+func Offer(socket syscall.Conn, m *Memory) (*Link, error) {
 	c, err := newConn(socket)
 	if err != nil {
 		return nil, err
@@ -43,7 +43,7 @@ func Offer(socket *os.File, m *Memory) (*Link, error) {
 
 // Accept is the other side's: it waits for the holder's ring as long as the holder lives and keeps its end open, or until ctx
 // ends. The socket remains the caller's to close.
-func Accept(ctx context.Context, socket *os.File) (*Link, error) {
+func Accept(ctx context.Context, socket syscall.Conn) (*Link, error) {
 	c, err := newConn(socket)
 	if err != nil {
 		return nil, err
@@ -84,7 +84,7 @@ func (l *Link) Close() error {
 }
 
 // Receive is [Accept] and [Link.Receive]: the cryo command's part of a checkpoint.
-func Receive(ctx context.Context, socket *os.File, sizes []int64, take func(c Chunk, release func()) error) error {
+func Receive(ctx context.Context, socket syscall.Conn, sizes []int64, take func(c Chunk, release func()) error) error {
 	l, err := Accept(ctx, socket)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func Receive(ctx context.Context, socket *os.File, sizes []int64, take func(c Ch
 }
 
 // Send is [Accept] and [Link.Send]: the loader's part of a restore.
-func Send(ctx context.Context, socket *os.File, sizes []int64, give func(ctx context.Context, s *Sender) error) error {
+func Send(ctx context.Context, socket syscall.Conn, sizes []int64, give func(ctx context.Context, s *Sender) error) error {
 	l, err := Accept(ctx, socket)
 	if err != nil {
 		return err

@@ -127,8 +127,19 @@ func (r *receiver) give(slot uint32) {
 	}
 }
 
-// end waits until all is released, and tells the other side.
+// end waits until all is released, and tells the other side, which says no more and is to be there still.
 func (r *receiver) end(ctx context.Context) error {
+	r.link.conn.wait(0)
+	go func() {
+		_, file, err := r.link.conn.read() // until the connection is closed
+		if file != nil {
+			file.Close()
+		}
+		if err == nil {
+			err = broken("a message after the end")
+		}
+		r.fail(err)
+	}()
 	for {
 		r.mu.Lock()
 		none := r.count == 0

@@ -77,7 +77,7 @@ func (s *Sender) end() error {
 	if err := s.link.conn.write(message{kind: kindEnd}, nil); err != nil {
 		return err
 	}
-	_, err := wait(s, s.moved)
+	_, err := wait(s.ctx, s, s.moved)
 	return err
 }
 
@@ -127,7 +127,7 @@ func (s *Sender) back(slot uint32) error {
 }
 
 // wait waits for the other side.
-func wait[T any](s *Sender, c <-chan T) (got T, err error) {
+func wait[T any](ctx context.Context, s *Sender, c <-chan T) (got T, err error) {
 	since := time.Since(s.start)
 	timer := time.NewTimer(s.link.Patience)
 	defer timer.Stop()
@@ -135,6 +135,8 @@ func wait[T any](s *Sender, c <-chan T) (got T, err error) {
 		select {
 		case got = <-c:
 			return got, nil
+		case <-ctx.Done():
+			return got, context.Cause(ctx)
 		case <-s.ctx.Done():
 			return got, context.Cause(s.ctx)
 		case <-timer.C:
@@ -149,12 +151,14 @@ func wait[T any](s *Sender, c <-chan T) (got T, err error) {
 	}
 }
 
-// Slot waits for one that is free.
-func (s *Sender) Slot() (*Slot, error) {
-	if s.ctx.Err() != nil {
-		return nil, context.Cause(s.ctx)
+// Slot waits for one that is free, as long as ctx and the other side live.
+func (s *Sender) Slot(ctx context.Context) (*Slot, error) {
+	for _, c := range []context.Context{ctx, s.ctx} {
+		if c.Err() != nil {
+			return nil, context.Cause(c)
+		}
 	}
-	n, err := wait(s, s.free)
+	n, err := wait(ctx, s, s.free)
 	if err != nil {
 		return nil, err
 	}
@@ -192,11 +196,11 @@ func (o *Slot) Return() {
 
 // Put sends a part of a piece that is no longer than a slot: fill gets the room for it, as much of the piece as fits, and says how
 // much it has filled. Of nothing, nothing is sent.
-func (s *Sender) Put(piece int, offset int64, fill func(dst []byte) (n int, err error)) error {
+func (s *Sender) Put(ctx context.Context, piece int, offset int64, fill func(dst []byte) (n int, err error)) error {
 	if piece < 0 || piece >= len(s.sizes) || offset < 0 || offset > s.sizes[piece] {
 		return broken("from %d on of piece %d", offset, piece)
 	}
-	slot, err := s.Slot()
+	slot, err := s.Slot(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,130 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
+)
+
+// Devices are the device memory of a snapshot, read piece by piece and in any order. All segments that it is in are open.
+type Devices struct {
+	processes []GPUProcess
+	pages     *Pages
+}
+
+// OpenDevices opens the device memory of the snapshot d, of which there may be none. What src gives must be an io.ReaderAt, as
+// [os.File] is. Errors are those of [Open], [Snapshot.ReadIndex] and of src. The caller must call Close.
+func OpenDevices(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Devices, error) {
+	s, err := Open(ctx, src, d)
+	if err != nil {
+		return nil, err
+	}
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	devices := &Devices{pages: newPages(x, s.Config.GPU.deviceMaps(x.PageSize))}
+	if g := s.Config.GPU; g != nil {
+		devices.processes = slices.DeleteFunc(slices.Clone(g.Processes), func(p GPUProcess) bool { return len(p.Pieces) == 0 })
+	}
+	if err := devices.pages.open(ctx, src, s.Segments()); err != nil {
+		devices.Close()
+		return nil, err
+	}
+	return devices, nil
+}
+
+// Processes are those that had handed over device memory, in the order of the config; their Pieces say what.
+func (d *Devices) Processes() []GPUProcess { return d.processes }
+
+// Close closes the segments.
+func (d *Devices) Close() { d.pages.Close() }
+
+// DevicesReader reads device memory, for one goroutine.
+type DevicesReader struct{ r *PagesReader }
+
+// Reader gives what one goroutine reads with; it takes some MiB.
+func (d *Devices) Reader() (*DevicesReader, error) {
+	r, err := d.pages.Reader()
+	if err != nil {
+		return nil, err
+	}
+	return &DevicesReader{r: r}, nil
+}
+
+// Close gives back what the reader holds.
+func (r *DevicesReader) Close() { r.r.Close() }
+
+// Read fills dst with the device memory that the process had from addr on, verified. It gives false, and leaves dst as it is, where
+// that is nothing but zeros. It is quickest, and reads nothing twice, where addr and the length of dst are multiples of 1 MiB.
+// What does not verify gives a [*segment.FrameError], a segment that is cut short a [*DamagedError]; dst is of no use then.
+func (r *DevicesReader) Read(pid int, addr uint64, dst []byte) (bool, error) {
+	m := r.r.m
+	x, frames := m.x, m.frames[pages.DeviceFile(pid)]
+	end := addr + uint64(len(dst))
+	first, _ := slices.BinarySearchFunc(frames, addr, func(i int32, addr uint64) int {
+		if x.Frames[i].End(x.PageSize) <= addr {
+			return -1
+		}
+		return 1
+	})
+	filled := addr // up to here
+	for _, i := range frames[first:] {
+		f := &x.Frames[i]
+		if f.Runs[0].Addr >= end {
+			break
+		}
+		buf := r.r.buf
+		if (f.Codec == index.Raw || m.decoded != nil) && len(f.Runs) == 1 && f.Runs[0].Addr >= addr && f.Runs[0].Addr+uint64(f.Raw) <= end {
+			buf = dst[f.Runs[0].Addr-addr:][:f.Raw] // it stays where it is read to
+		}
+		raw, err := r.r.frame(i, buf)
+		if err != nil {
+			return false, err
+		}
+		for _, run := range f.Runs {
+			n := uint64(run.Count * x.PageSize)
+			from, to := max(run.Addr, addr), min(run.Addr+n, end)
+			if from < to {
+				clear(dst[filled-addr : from-addr])
+				copy(dst[from-addr:to-addr], raw[from-run.Addr:])
+				filled = to
+			}
+			raw = raw[n:]
+		}
+	}
+	if filled == addr {
+		return false, nil
+	}
+	clear(dst[filled-addr:])
+	return true, nil
+}
+
+// checkDevices says whether the device memory of an index is that of the pieces of a config.
+func checkDevices(x *index.Index, g *GPU) error {
+	maps := g.deviceMaps(x.PageSize)
+	runs := runsOf(x)
+	for _, f := range x.Files {
+		pid, device := f.Device()
+		if !device {
+			continue
+		}
+		if len(maps) == 0 || maps[0].Pages != f.ID || maps[0].Count != f.Count {
+			return fmt.Errorf("the config does not describe %d pages of device memory of process %d", f.Count, pid)
+		}
+		if r, ok := strayRun(runs[f.ID], maps[0].Runs, x.PageSize); !ok {
+			return fmt.Errorf("process %d had no device memory at %#x", pid, r.Addr)
+		}
+		maps = maps[1:]
+	}
+	if len(maps) > 0 {
+		return errors.New("the config has more device memory")
+	}
+	return nil
+}

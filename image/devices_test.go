@@ -1,0 +1,255 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/pages"
+)
+
+const testLibrary = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+
+// deviceMemory is device memory of some processes: what is in each of their pieces, in order.
+type deviceMemory struct {
+	gpu      *GPU
+	contents map[int][][]byte // by pid
+}
+
+// randomDevices makes processes with random pieces, of which some touch each other, with zeros, text and random bytes in them.
+func randomDevices(r *rand.Rand, most int) deviceMemory {
+	m := deviceMemory{gpu: twoGPUs(), contents: map[int][][]byte{}}
+	m.gpu.Engine, m.gpu.Library = KeeperEngine, &GPULibrary{Version: "1.0", Digest: testLibrary}
+	m.gpu.Processes[1].Fallback = "it has no library"
+	for _, i := range []int{2, 0} { // pids do not ascend
+		p := &m.gpu.Processes[i]
+		if r.IntN(4) == 0 {
+			continue
+		}
+		at := uint64(r.IntN(1<<20)) * pieceUnit
+		for range 1 + r.IntN(6) {
+			if r.IntN(2) == 0 {
+				at += uint64(1+r.IntN(1<<12)) * pieceUnit
+			}
+			content := randomContent(r, int64(1+r.IntN(most))*pieceUnit)
+			p.Pieces = append(p.Pieces, GPUPiece{Address: at, Size: int64(len(content)), Device: m.gpu.Devices[r.IntN(2)].UUID})
+			m.contents[p.PID] = append(m.contents[p.PID], content)
+			at += uint64(len(content))
+		}
+	}
+	return m
+}
+
+func randomContent(r *rand.Rand, size int64) []byte {
+	var b []byte
+	for int64(len(b)) < size {
+		kind := r.IntN(3)
+		for range 1 + r.IntN(400) {
+			b = append(b, randomPage(r, kind)...)
+		}
+	}
+	return b[:size]
+}
+
+// empty tells whether nothing was handed over.
+func (m deviceMemory) empty() bool { return len(m.contents) == 0 }
+
+// takeIn gives what has taken all of it in, in pieces of random length.
+func (m deviceMemory) takeIn(t testing.TB, dst BlobStore, r *rand.Rand, o PackOptions) *DeviceIntake {
+	t.Helper()
+	in, err := NewDeviceIntake(context.Background(), dst, t.TempDir(), testPage, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(in.Close)
+	for _, p := range m.gpu.Processes {
+		if len(p.Pieces) == 0 {
+			continue
+		}
+		if err := in.Begin(p.PID); err != nil {
+			t.Fatal(err)
+		}
+		for i, piece := range p.Pieces {
+			for at := int64(0); at < piece.Size; {
+				n := min((1+r.Int64N(300))*testPage, piece.Size-at)
+				buf := bytes.Clone(m.contents[p.PID][i][at : at+n])
+				if err := in.Bytes(piece.Address+uint64(at), buf); err != nil {
+					t.Fatal(err)
+				}
+				clear(buf)
+				at += n
+			}
+		}
+	}
+	if err := in.End(); err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// source adds the device memory to the snapshot of some images.
+func (m deviceMemory) source(t testing.TB, dir string, dst BlobStore, r *rand.Rand, o PackOptions) PackSource {
+	t.Helper()
+	src := testSource(dir)
+	src.Config.GPU = m.gpu
+	if !m.empty() {
+		src.Device = m.takeIn(t, dst, r, o)
+	}
+	return src
+}
+
+// readBack compares the device memory of a snapshot.
+func (m deviceMemory) readBack(t *testing.T, src Fetcher, d ocispec.Descriptor, r *rand.Rand) {
+	t.Helper()
+	devices, err := OpenDevices(context.Background(), src, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer devices.Close()
+	reader, err := devices.Reader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	seen := map[int]bool{}
+	for _, p := range devices.Processes() {
+		seen[p.PID] = true
+		for i, piece := range p.Pieces {
+			want := m.contents[p.PID][i]
+			for at := int64(0); at < piece.Size; {
+				n := min((1+r.Int64N(2000))*testPage, piece.Size-at)
+				got := bytes.Repeat([]byte{0xaa}, int(n))
+				some, err := reader.Read(p.PID, piece.Address+uint64(at), got)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if !some {
+					if !bytes.Equal(got, bytes.Repeat([]byte{0xaa}, int(n))) {
+						t.Error("it writes where there is nothing")
+					}
+					clear(got)
+				}
+				if !bytes.Equal(got, want[at:at+n]) {
+					t.Fatalf("process %d: %d bytes at %#x are others", p.PID, n, piece.Address+uint64(at))
+				}
+				at += n
+			}
+		}
+	}
+	if len(seen) != len(m.contents) {
+		t.Errorf("processes %v, want %v", seen, slices.Collect(maps.Keys(m.contents)))
+	}
+}
+
+// prewarmed gives a store that has the memory of a snapshot as Decode writes it.
+func prewarmed(t *testing.T, store *memoryStore, d ocispec.Descriptor) decodedStore {
+	t.Helper()
+	decoded := decodedStore{store, filepath.Join(t.TempDir(), "memory")}
+	f, err := os.Create(decoded.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := Decode(t.Context(), store, d, f, nil); err != nil {
+		t.Fatal(err)
+	}
+	return decoded
+}
+
+// TestDevices: random pieces with random contents come back bit for bit, beside the memory of processes, which is as without.
+func TestDevices(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 5))
+			dir := SampleImages(t)
+			m := randomDevices(r, 1<<(1+r.IntN(6)))
+			o := PackOptions{SegmentSize: 1 << (20 + r.IntN(5)), Workers: 1 + r.IntN(4)}
+			if r.IntN(3) == 0 {
+				o.Compression = "none"
+			}
+			store := newMemoryStore()
+			src := m.source(t, dir, store, r, o)
+			if r.IntN(2) == 0 {
+				in := newIntake(t, store, o)
+				if err := stream(t, in, dir, r); err != nil {
+					t.Fatal(err)
+				}
+				src.Images, src.Memory = withoutPages(t, dir), in
+			}
+			d := mustPack(t, store, src, o)
+			again := mustPack(t, newMemoryStore(), m.source(t, dir, newMemoryStore(), r, o), o)
+			if d.Digest != again.Digest {
+				t.Errorf("it makes %s and %s", d.Digest, again.Digest)
+			}
+			if err := Verify(context.Background(), store, d, nil); err != nil {
+				t.Error(err)
+			}
+			s, err := Open(context.Background(), store, d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var device int64
+			for _, p := range m.gpu.Processes {
+				device += p.Handed()
+			}
+			if got := s.Config.Memory.Device; got != device {
+				t.Errorf("%d bytes of device memory, not %d", got, device)
+			}
+			files := &fileStore{memoryStore: store, dir: t.TempDir()}
+			m.readBack(t, files, d, r)
+			m.readBack(t, prewarmed(t, store, d), d, r)
+			out := t.TempDir()
+			if err := s.Unpack(context.Background(), store, out, UnpackOptions{}); err != nil {
+				t.Fatal(err)
+			}
+			sameDir(t, dir, out)
+			if err := s.Unpack(context.Background(), files, t.TempDir(), UnpackOptions{Lazy: true}); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// TestDevicesApart: new segments have memory of one kind only, and who unpacks reads none of devices.
+func TestDevicesApart(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 3))
+	m := randomDevices(r, 64)
+	store := newMemoryStore()
+	d := mustPack(t, store, m.source(t, SampleImages(t), store, r, PackOptions{SegmentSize: 4 << 20}), PackOptions{SegmentSize: 4 << 20})
+	s, err := Open(context.Background(), store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := s.ReadIndex(context.Background(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	kinds := make([]map[bool]bool, len(x.Segments))
+	for i := range x.Frames {
+		f := &x.Frames[i]
+		_, device := pages.DevicePID(f.Runs[0].File)
+		if kinds[f.Segment] == nil {
+			kinds[f.Segment] = map[bool]bool{}
+		}
+		kinds[f.Segment][device] = true
+	}
+	for i, kind := range kinds {
+		if len(kind) != 1 {
+			t.Errorf("segment %d has memory of both kinds", i)
+		}
+		if kind[true] {
+			delete(store.blobs, s.Segments()[i].Digest)
+		}
+	}
+	if err := s.Unpack(context.Background(), store, t.TempDir(), UnpackOptions{}); err != nil {
+		t.Errorf("without the segments of devices: %v", err)
+	}
+}

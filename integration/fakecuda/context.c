@@ -1,0 +1,239 @@
+// Contexts, and which of them a thread works with.
+#define _GNU_SOURCE
+#include "driver.h"
+#include "orders.h"
+
+#include <string.h>
+
+#define MAX_CONTEXTS 64
+#define MAX_STACK 16
+
+static struct fake_context contexts[MAX_CONTEXTS]; // the first ones are the devices' primary ones
+static int peers;
+
+__thread CUcontext current;
+static __thread CUcontext below[MAX_STACK]; // that were current before, the last one on top
+static __thread int depth;
+
+int contexts_have_peers(void) { return peers; }
+
+void contexts_forget(void)
+{
+	memset(contexts, 0, sizeof(contexts));
+	current = NULL;
+	depth = peers = 0;
+}
+
+static int known(int device) { return device >= 0 && device < devices_count; }
+
+static CUresult push(CUcontext context)
+{
+	if (depth == MAX_STACK)
+		return CUDA_ERROR_INVALID_VALUE;
+	below[depth++] = current;
+	current = context;
+	return CUDA_SUCCESS;
+}
+
+// end takes all away that a context has.
+static void end(CUcontext context)
+{
+	memory_free_all(context);
+	context->alive = 0;
+	context->retained = 0;
+	context->peers = 0;
+}
+
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+	CUresult r = enter();
+
+	(void)flags;
+	if (r == CUDA_SUCCESS && !known(device))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	for (int i = MAX_DEVICES; r == CUDA_SUCCESS; i++) {
+		if (i == MAX_CONTEXTS) {
+			r = CUDA_ERROR_OUT_OF_MEMORY;
+		} else if (!contexts[i].alive) {
+			contexts[i] = (struct fake_context){.device = device, .alive = 1};
+			*context = &contexts[i];
+			r = push(*context);
+			break;
+		}
+	}
+	return leave(r);
+}
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+	CUresult r = enter_idle();
+
+	if (r == CUDA_SUCCESS && (!context || !context->alive || context->primary))
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS) {
+		end(context);
+		if (current == context)
+			current = depth ? below[--depth] : NULL;
+	}
+	return leave(r);
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !known(device))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS) {
+		CUcontext c = *context = &contexts[device];
+
+		c->device = device;
+		c->alive = c->primary = 1;
+		c->retained++;
+	}
+	return leave(r);
+}
+
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	CUresult r = enter_idle();
+
+	if (r == CUDA_SUCCESS && !known(device))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS && !contexts[device].retained)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS && --contexts[device].retained == 0)
+		end(&contexts[device]);
+	return leave(r);
+}
+
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	CUresult r = enter_idle();
+
+	if (r == CUDA_SUCCESS && !known(device))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS)
+		end(&contexts[device]);
+	return leave(r);
+}
+
+CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !known(device))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS) {
+		*flags = 0;
+		*active = contexts[device].alive;
+	}
+	return leave(r);
+}
+
+CUresult cuCtxSetCurrent(CUcontext context)
+{
+	CUresult r = enter();
+
+	current = context;
+	return leave(r);
+}
+
+CUresult cuCtxGetCurrent(CUcontext *context)
+{
+	CUresult r = enter();
+
+	*context = current;
+	return leave(r);
+}
+
+CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+	CUresult r = enter();
+
+	return leave(r == CUDA_SUCCESS ? push(context) : r);
+}
+
+CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !depth)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS) {
+		if (context)
+			*context = current;
+		current = below[--depth];
+	}
+	return leave(r);
+}
+
+CUresult cuCtxGetDevice(CUdevice *device)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !current)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS)
+		*device = current->device;
+	return leave(r);
+}
+
+CUresult cuCtxSynchronize(void)
+{
+	CUresult r = orders_own("cuCtxSynchronize");
+
+	return r == CUDA_SUCCESS ? leave(enter_idle()) : r;
+}
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+	CUresult r = enter();
+
+	(void)flags;
+	if (r == CUDA_SUCCESS && (!current || !peer || peer == current))
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS && current->peers & 1u << peer->device)
+		r = CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+	if (r == CUDA_SUCCESS) {
+		current->peers |= 1u << peer->device;
+		peers = 1;
+	}
+	return leave(r);
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && (!current || !peer))
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS && !(current->peers & 1u << peer->device))
+		r = CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+	if (r == CUDA_SUCCESS)
+		current->peers &= ~(1u << peer->device);
+	return leave(r);
+}
+
+// Streams are only names: what is asynchronous with the real driver is done at once.
+CUresult cuStreamCreate(CUstream *stream, unsigned flags)
+{
+	static char one;
+	CUresult r = enter();
+
+	(void)flags;
+	*stream = (CUstream)&one;
+	return leave(r);
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+	(void)stream;
+	return leave(enter_idle());
+}
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+	(void)stream;
+	return leave(enter());
+}

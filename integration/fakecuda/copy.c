@@ -1,0 +1,229 @@
+// Allocations, and copies to and from them.
+#define _GNU_SOURCE
+#include "directory.h"
+#include "driver.h"
+#include "orders.h"
+#include "virtual.h"
+
+#include <string.h>
+
+static CUresult alloc(CUdeviceptr *pointer, size_t bytes, int managed)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !current)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS)
+		r = memory_alloc(current, current->device, bytes, managed, pointer);
+	return leave(r);
+}
+
+CUresult cuMemGetInfo_v2(size_t *available, size_t *total)
+{
+	CUresult r = enter();
+
+	if (r == CUDA_SUCCESS && !current)
+		r = CUDA_ERROR_INVALID_CONTEXT;
+	if (r == CUDA_SUCCESS) {
+		struct device *d = &devices[current->device];
+
+		*total = d->total;
+		*available = d->total - directory_used(d);
+	}
+	return leave(r);
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+	CUresult r = orders_own("cuMemAlloc");
+
+	return r == CUDA_SUCCESS ? alloc(pointer, bytes, 0) : r;
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+	if (element != 4 && element != 8 && element != 16)
+		return CUDA_ERROR_INVALID_VALUE;
+	*pitch = (width + 511) & ~(size_t)511;
+	return alloc(pointer, *pitch * height, 0);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags)
+{
+	(void)flags;
+	return alloc(pointer, bytes, 1);
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+	CUresult r = orders_own("cuMemFree");
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter_idle();
+	return leave(r == CUDA_SUCCESS ? memory_free(pointer) : r);
+}
+
+// look finds what a pointer is in; false where it is in nothing.
+static int look(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext *context, int *device)
+{
+	*context = NULL; // of memory with handles
+	return memory_find(pointer, base, bytes, context, device) || virtual_find(pointer, base, bytes, device);
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)
+{
+	CUresult r = enter();
+	CUdeviceptr b;
+	CUcontext c;
+	size_t n;
+	int d;
+
+	if (r == CUDA_SUCCESS && !look(pointer, &b, &n, &c, &d))
+		r = CUDA_ERROR_NOT_FOUND;
+	if (r == CUDA_SUCCESS && base)
+		*base = b;
+	if (r == CUDA_SUCCESS && bytes)
+		*bytes = n;
+	return leave(r);
+}
+
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
+{
+	CUresult r = enter();
+	CUcontext context = NULL;
+	CUdeviceptr base;
+	size_t bytes;
+	int device;
+
+	if (r == CUDA_SUCCESS && !look(pointer, &base, &bytes, &context, &device))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r != CUDA_SUCCESS)
+		return leave(r);
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = context; break;
+	case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: *(int *)data = 2; break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *(CUdeviceptr *)data = pointer; break;
+	case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *(int *)data = device; break;
+	case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(char *)data = context != NULL; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = base; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = bytes; break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = !context; break;
+	default: r = CUDA_ERROR_INVALID_VALUE;
+	}
+	return leave(r);
+}
+
+CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	for (unsigned i = 0; i < count && r == CUDA_SUCCESS; i++)
+		r = cuPointerGetAttribute(data[i], attributes[i], pointer);
+	return r;
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
+{
+	CUresult r = enter();
+	CUcontext context = NULL;
+	CUdeviceptr base;
+	size_t bytes;
+	int device;
+
+	if (r == CUDA_SUCCESS && (!look(pointer, &base, &bytes, &context, &device) || !context))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		memcpy(handle, &base, sizeof(base));
+	return leave(r);
+}
+
+CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
+{
+	CUresult r = orders_own("cuMemHostRegister");
+
+	(void)flags;
+	if (r == CUDA_SUCCESS)
+		r = leave(enter());
+	return r == CUDA_SUCCESS && (!memory || !bytes) ? CUDA_ERROR_INVALID_VALUE : r;
+}
+
+CUresult cuMemHostUnregister(void *memory)
+{
+	CUresult r = leave(enter());
+
+	return r == CUDA_SUCCESS && !memory ? CUDA_ERROR_INVALID_VALUE : r;
+}
+
+// holds says whether all of a range is device memory that can be used.
+static int holds(CUdeviceptr pointer, size_t bytes)
+{
+	return memory_holds(pointer, bytes) || virtual_holds(pointer, bytes);
+}
+
+static CUresult copy(const char *call, CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, void *to, const void *from)
+{
+	CUresult r = orders_own(call);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter_idle();
+	if (r == CUDA_SUCCESS && ((to_device && !holds(to_device, bytes)) || (from_device && !holds(from_device, bytes))))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		memmove(to, from, bytes);
+	return leave(r);
+}
+
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+	return copy("cuMemcpyHtoD", to, 0, bytes, (void *)to, from);
+}
+
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+	return copy("cuMemcpyDtoH", 0, from, bytes, to, (const void *)from);
+}
+
+CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+	return copy("cuMemcpyDtoD", to, from, bytes, (void *)to, (const void *)from);
+}
+
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	return copy("cuMemcpyHtoDAsync", to, 0, bytes, (void *)to, from);
+}
+
+CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	return copy("cuMemcpyDtoHAsync", 0, from, bytes, to, (const void *)from);
+}
+
+CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
+{
+	(void)stream;
+	return copy("cuMemcpyDtoDAsync", to, from, bytes, (void *)to, (const void *)from);
+}
+
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
+{
+	CUresult r = orders_own("cuMemsetD8");
+
+	(void)stream;
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter_idle();
+	if (r == CUDA_SUCCESS && !holds(to, bytes))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		memset((void *)to, value, bytes);
+	return leave(r);
+}
+
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes)
+{
+	return cuMemsetD8Async(to, value, bytes, NULL);
+}

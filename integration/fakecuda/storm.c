@@ -1,0 +1,57 @@
+// Threads that use the driver all the time, each with memory of its own.
+#define _GNU_SOURCE
+#include "fakeapp.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+static unsigned long long rounds;
+static CUcontext context;
+
+unsigned long long storm_rounds(void) { return __atomic_load_n(&rounds, __ATOMIC_RELAXED); }
+
+#define SPAN (64 * 1024)
+
+// round_of allocates, writes, copies, compares and frees. Every third allocation is a small one.
+static void round_of(unsigned seed)
+{
+	size_t bytes = seed % 3 ? (size_t)(2 + seed % 5) << 20 : SPAN * 2;
+	static __thread unsigned char sent[SPAN], got[SPAN];
+	void *arguments[] = {&(unsigned){seed % 2}};
+	CUdeviceptr memory;
+
+	memset(sent, seed, sizeof(sent));
+	must("cuMemAlloc", cuda.cuMemAlloc_v2(&memory, bytes));
+	must("cuMemcpyHtoD", cuda.cuMemcpyHtoD_v2(memory, sent, SPAN));
+	must("cuLaunchKernel", cuda.cuLaunchKernel(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, arguments, NULL));
+	must("cuMemcpyDtoD", cuda.cuMemcpyDtoD_v2(memory + bytes - SPAN, memory, SPAN));
+	must("cuCtxSynchronize", cuda.cuCtxSynchronize());
+	must("cuMemcpyDtoH", cuda.cuMemcpyDtoH_v2(got, memory + bytes - SPAN, SPAN));
+	if (memcmp(sent, got, SPAN))
+		die("device memory of a thread is damaged", seed);
+	must("cuMemFree", cuda.cuMemFree_v2(memory));
+}
+
+static void *storm(void *number)
+{
+	unsigned seed = (unsigned)(uintptr_t)number * 7919;
+
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(context));
+	for (;; seed++) {
+		round_of(seed);
+		__atomic_add_fetch(&rounds, 1, __ATOMIC_RELAXED);
+	}
+	return NULL;
+}
+
+void storm_start(int threads, CUcontext with)
+{
+	pthread_t thread;
+
+	context = with;
+	for (int i = 0; i < threads; i++)
+		if (pthread_create(&thread, NULL, storm, (void *)(uintptr_t)i))
+			die("pthread_create", i);
+}

@@ -1,0 +1,420 @@
+#define _GNU_SOURCE
+#include "virtual.h"
+#include "directory.h"
+#include "driver.h"
+#include "orders.h"
+
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define GRANULARITY ((size_t)2 << 20)
+#define MOST 8192
+
+// A handle's memory is a file of its device. It stays while the handle, a mapping, or a descriptor of it is somewhere.
+static struct handle {
+	size_t bytes; // 0: not used
+	int device, fd, imported;
+	int released; // by the program; mappings may still be there
+	int mapped;   // how often
+	char *saved;  // by a checkpoint, where it is not mapped
+	int made;     // the file that a restore gives it
+	char made_name[MEMORY_NAME];
+} handles[MOST];
+
+static struct mapping {
+	char *address; // NULL: not used
+	size_t bytes, offset;
+	struct handle *handle;
+	int access;
+} mappings[MOST];
+
+static struct reservation { char *address; size_t bytes; } reservations[MOST];
+
+// The value of a handle is its number and a mark, so that a piece of memory cannot be taken for one.
+#define MARK 0xcafe000000ull
+
+static struct handle *handle_of(CUmemGenericAllocationHandle value)
+{
+	uint64_t n = value - MARK;
+
+	return n < MOST && handles[n].bytes && !handles[n].released ? &handles[n] : NULL;
+}
+
+static struct handle *handle_new(void)
+{
+	for (struct handle *h = handles; h < handles + MOST; h++)
+		if (!h->bytes)
+			return h;
+	return NULL;
+}
+
+static CUmemGenericAllocationHandle value_of(const struct handle *h) { return MARK + (h - handles); }
+
+static void let_go(struct handle *h)
+{
+	if (!h->released || h->mapped)
+		return;
+	directory_let_go(&devices[h->device], h->fd);
+	if (h->saved)
+		munmap(h->saved, h->bytes);
+	memset(h, 0, sizeof(*h));
+}
+
+CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option)
+{
+	(void)prop;
+	(void)option;
+	*bytes = GRANULARITY;
+	return leave(enter());
+}
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)
+{
+	char name[MEMORY_NAME];
+	struct handle *h;
+	CUresult r = orders_own("cuMemCreate");
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	h = handle_new();
+	if (r == CUDA_SUCCESS && (!bytes || bytes % GRANULARITY || flags || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && (prop->location.id < 0 || prop->location.id >= devices_count))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	if (r == CUDA_SUCCESS && !h)
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r == CUDA_SUCCESS && !ring_open())
+		r = CUDA_ERROR_OPERATING_SYSTEM;
+	if (r == CUDA_SUCCESS)
+		r = directory_create(&devices[prop->location.id], bytes, name, &h->fd);
+	if (r == CUDA_SUCCESS) {
+		h->bytes = bytes;
+		h->device = prop->location.id;
+		*handle = value_of(h);
+	}
+	return leave(r);
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+	CUresult r = orders_own("cuMemRelease");
+	struct handle *h;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	h = handle_of(handle);
+	if (r == CUDA_SUCCESS && !h)
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS) {
+		h->released = 1;
+		let_go(h);
+	}
+	return leave(r);
+}
+
+static char *reserve(void *at, size_t bytes, int flags)
+{
+	return mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)
+{
+	CUresult r = orders_own("cuMemAddressReserve");
+	struct reservation *v = reservations;
+	char *p, *start;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	while (v < reservations + MOST && v->address)
+		v++;
+	if (alignment < GRANULARITY)
+		alignment = GRANULARITY;
+	if (r == CUDA_SUCCESS && (!bytes || bytes % GRANULARITY || flags || alignment & (alignment - 1)))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && v == reservations + MOST)
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r != CUDA_SUCCESS)
+		return leave(r);
+	p = reserve((void *)wanted, bytes + alignment, 0);
+	if (p == MAP_FAILED)
+		return leave(CUDA_ERROR_OUT_OF_MEMORY);
+	start = (char *)(((uintptr_t)p + alignment - 1) & ~(alignment - 1));
+	if (start > p)
+		munmap(p, start - p);
+	munmap(start + bytes, p + alignment - start);
+	*v = (struct reservation){start, bytes};
+	*pointer = (CUdeviceptr)start;
+	return leave(r);
+}
+
+// inside finds the first mapping in a range.
+static struct mapping *inside(CUdeviceptr pointer, size_t bytes)
+{
+	for (struct mapping *m = mappings; m < mappings + MOST; m++)
+		if (m->address && (CUdeviceptr)m->address < pointer + bytes && pointer < (CUdeviceptr)m->address + m->bytes)
+			return m;
+	return NULL;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr pointer, size_t bytes)
+{
+	CUresult r = orders_own("cuMemAddressFree");
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	for (struct reservation *v = reservations; r == CUDA_SUCCESS; v++) {
+		if (v == reservations + MOST)
+			return leave(CUDA_ERROR_INVALID_VALUE);
+		if ((CUdeviceptr)v->address != pointer || v->bytes != bytes)
+			continue;
+		if (inside(pointer, bytes))
+			return leave(CUDA_ERROR_INVALID_VALUE);
+		munmap(v->address, v->bytes);
+		v->address = NULL;
+		break;
+	}
+	return leave(r);
+}
+
+static int reserved(CUdeviceptr pointer, size_t bytes)
+{
+	for (struct reservation *v = reservations; v < reservations + MOST; v++)
+		if (v->address && pointer >= (CUdeviceptr)v->address && bytes <= v->bytes && pointer - (CUdeviceptr)v->address <= v->bytes - bytes)
+			return 1;
+	return 0;
+}
+
+CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
+{
+	CUresult r = orders_own("cuMemMap");
+	struct mapping *m = mappings;
+	struct handle *h;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	h = handle_of(handle);
+	while (m < mappings + MOST && m->address)
+		m++;
+	if (r == CUDA_SUCCESS && (!h || !bytes || bytes % GRANULARITY || offset || bytes > h->bytes || flags || !reserved(pointer, bytes)))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && inside(pointer, bytes))
+		r = CUDA_ERROR_ALREADY_MAPPED;
+	if (r == CUDA_SUCCESS && m == mappings + MOST)
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r == CUDA_SUCCESS && mmap((void *)pointer, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, h->fd, 0) == MAP_FAILED)
+		r = CUDA_ERROR_OPERATING_SYSTEM;
+	if (r == CUDA_SUCCESS) {
+		*m = (struct mapping){.address = (char *)pointer, .bytes = bytes, .handle = h};
+		h->mapped++;
+	}
+	return leave(r);
+}
+
+CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
+{
+	CUresult r = orders_own("cuMemUnmap");
+	struct mapping *m;
+	int any = 0;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	while (r == CUDA_SUCCESS && (m = inside(pointer, bytes))) {
+		if ((CUdeviceptr)m->address < pointer || (CUdeviceptr)m->address + m->bytes > pointer + bytes)
+			return leave(CUDA_ERROR_INVALID_VALUE);
+		reserve(m->address, m->bytes, MAP_FIXED);
+		m->address = NULL;
+		m->handle->mapped--;
+		let_go(m->handle);
+		any = 1;
+	}
+	return leave(r == CUDA_SUCCESS && !any ? CUDA_ERROR_INVALID_VALUE : r);
+}
+
+CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+	CUresult r = orders_own("cuMemSetAccess");
+	int any = 0;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	for (struct mapping *m = mappings; r == CUDA_SUCCESS && m < mappings + MOST; m++) {
+		if (!m->address || (CUdeviceptr)m->address < pointer || (CUdeviceptr)m->address + m->bytes > pointer + bytes)
+			continue;
+		any = 1;
+		for (size_t i = 0; i < count; i++)
+			if (access[i].location.id == m->handle->device)
+				m->access = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+	}
+	return leave(r == CUDA_SUCCESS && !any ? CUDA_ERROR_INVALID_VALUE : r);
+}
+
+CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
+{
+	CUresult r = orders_own("cuMemExportToShareableHandle");
+	struct handle *h;
+	int fd;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	h = handle_of(handle);
+	// As the real driver: what was imported cannot be exported.
+	if (r == CUDA_SUCCESS && (!h || h->imported || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS) {
+		fd = fcntl(h->fd, F_DUPFD_CLOEXEC, 0);
+		if (fd < 0)
+			r = CUDA_ERROR_OPERATING_SYSTEM;
+		else
+			*(int *)shared = fd;
+	}
+	return leave(r);
+}
+
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
+{
+	CUresult r = orders_own("cuMemImportFromShareableHandle");
+	struct handle *h;
+	int fd = (intptr_t)shared, device;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	h = handle_new();
+	device = r == CUDA_SUCCESS ? directory_device(devices, devices_count, fd) : -1;
+	if (r == CUDA_SUCCESS && (device < 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS && !h)
+		r = CUDA_ERROR_OUT_OF_MEMORY;
+	if (r == CUDA_SUCCESS && !ring_open())
+		r = CUDA_ERROR_OPERATING_SYSTEM;
+	if (r == CUDA_SUCCESS) {
+		struct stat st;
+		int own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+
+		if (own < 0 || fstat(own, &st))
+			return leave(CUDA_ERROR_OPERATING_SYSTEM);
+		*h = (struct handle){.bytes = st.st_size, .device = device, .fd = own, .imported = 1};
+		*handle = value_of(h);
+	}
+	return leave(r);
+}
+
+int virtual_holds(CUdeviceptr pointer, size_t bytes)
+{
+	for (CUdeviceptr at = pointer; at < pointer + bytes;) {
+		struct mapping *m = inside(at, 1);
+
+		if (!m || !m->access)
+			return 0;
+		at = (CUdeviceptr)m->address + m->bytes;
+	}
+	return 1;
+}
+
+int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device)
+{
+	struct mapping *m = inside(pointer, 1);
+
+	if (!m)
+		return 0;
+	*base = (CUdeviceptr)m->address;
+	*bytes = m->bytes;
+	*device = m->handle->device;
+	return 1;
+}
+
+int virtual_has_imported(void)
+{
+	for (struct handle *h = handles; h < handles + MOST; h++)
+		if (h->bytes && h->imported)
+			return 1;
+	return 0;
+}
+
+CUresult virtual_save(void)
+{
+	for (struct handle *h = handles; h < handles + MOST; h++) {
+		if (!h->bytes)
+			continue;
+		h->saved = mmap(NULL, h->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		if (h->saved == MAP_FAILED || pread(h->fd, h->saved, h->bytes, 0) != (ssize_t)h->bytes)
+			return CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	for (struct mapping *m = mappings; m < mappings + MOST; m++)
+		if (m->address)
+			reserve(m->address, m->bytes, MAP_FIXED);
+	for (struct handle *h = handles; h < handles + MOST; h++) {
+		if (!h->bytes)
+			continue;
+		directory_let_go(&devices[h->device], h->fd);
+		h->fd = -1;
+	}
+	return CUDA_SUCCESS;
+}
+
+CUresult virtual_make(const struct device moved[MAX_DEVICES])
+{
+	for (struct handle *h = handles; h < handles + MOST; h++) {
+		CUresult r;
+
+		if (!h->bytes)
+			continue;
+		r = directory_create(&moved[h->device], h->bytes, h->made_name, &h->made);
+		if (r != CUDA_SUCCESS) {
+			while (h-- > handles)
+				if (h->bytes)
+					directory_remove(&moved[h->device], h->made_name, h->made);
+			return r;
+		}
+	}
+	return CUDA_SUCCESS;
+}
+
+void virtual_drop(const struct device moved[MAX_DEVICES])
+{
+	for (struct handle *h = handles; h < handles + MOST; h++)
+		if (h->bytes)
+			directory_remove(&moved[h->device], h->made_name, h->made);
+}
+
+CUresult virtual_load(void)
+{
+	for (struct handle *h = handles; h < handles + MOST; h++) {
+		if (!h->bytes)
+			continue;
+		h->fd = h->made;
+		if (pwrite(h->fd, h->saved, h->bytes, 0) != (ssize_t)h->bytes)
+			return CUDA_ERROR_OPERATING_SYSTEM;
+		munmap(h->saved, h->bytes);
+		h->saved = NULL;
+	}
+	for (struct mapping *m = mappings; m < mappings + MOST; m++)
+		if (m->address && mmap(m->address, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->handle->fd, 0) == MAP_FAILED)
+			return CUDA_ERROR_OPERATING_SYSTEM;
+	return CUDA_SUCCESS;
+}
+
+void virtual_forget(void)
+{
+	for (struct reservation *v = reservations; v < reservations + MOST; v++)
+		if (v->address)
+			munmap(v->address, v->bytes);
+	for (struct handle *h = handles; h < handles + MOST; h++)
+		if (h->bytes && h->fd >= 0)
+			close(h->fd);
+	memset(handles, 0, sizeof(handles));
+	memset(mappings, 0, sizeof(mappings));
+	memset(reservations, 0, sizeof(reservations));
+}

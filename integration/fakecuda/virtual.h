@@ -1,0 +1,23 @@
+// Memory with handles: made, mapped at reserved addresses, and passed to other processes as descriptors.
+#ifndef FAKECUDA_VIRTUAL_H
+#define FAKECUDA_VIRTUAL_H
+
+#include "memory.h"
+
+// All of these are called with the driver's lock held.
+
+// virtual_holds says whether all of a range is mapped, with access.
+int virtual_holds(CUdeviceptr pointer, size_t bytes);
+// virtual_find gives the mapping that a pointer is in; false where there is none.
+int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device);
+int virtual_has_imported(void); // memory of another process
+// virtual_save makes all of it anonymous memory of the process. The way back has two steps, so that nothing has changed where there is no
+// room: virtual_make for the files, on the devices as they will be, and then virtual_load or virtual_drop.
+CUresult virtual_save(void);
+CUresult virtual_make(const struct device moved[MAX_DEVICES]);
+CUresult virtual_load(void);
+void virtual_drop(const struct device moved[MAX_DEVICES]);
+// virtual_forget is for a child after fork.
+void virtual_forget(void);
+
+#endif

@@ -1,0 +1,169 @@
+package holder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+)
+
+// held is a piece that is mapped.
+type held struct {
+	Piece
+	device Device
+	memory Memory
+	own    bool // nobody else writes to it
+}
+
+// hold maps what others have given.
+func (s *server) hold(pieces []Piece, files []*os.File) error {
+	return s.add(pieces, func(i int, d Device) (Memory, error) { return d.Import(files[i], pieces[i].Size) }, false)
+}
+
+// make makes memory that is zero, and gives its descriptors.
+func (s *server) make(pieces []Piece) (files []*os.File, err error) {
+	err = s.add(pieces, func(i int, d Device) (Memory, error) {
+		m, err := d.Make(pieces[i].Size)
+		if err != nil {
+			return nil, err
+		}
+		file, err := m.Export()
+		if err == nil {
+			files = append(files, file)
+			err = m.Clear()
+		}
+		if err != nil {
+			return nil, errors.Join(err, m.Free())
+		}
+		return m, nil
+	}, true)
+	return files, err
+}
+
+// add maps all of them or none.
+func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error), own bool) error {
+	before := len(s.pieces)
+	if before+len(pieces) > maxPieces {
+		return fmt.Errorf("%d pieces are too many: %w", before+len(pieces), errdefs.ErrInvalidArgument)
+	}
+	for i, p := range pieces {
+		d, err := s.driver.Device(p.Device)
+		var m Memory
+		if err == nil {
+			m, err = one(i, d)
+		}
+		if err != nil {
+			return errors.Join(&PieceError{Number: i, Piece: p, Err: err}, s.cut(before))
+		}
+		s.pieces = append(s.pieces, held{Piece: p, device: d, memory: m, own: own})
+	}
+	return nil
+}
+
+// cut lets go of all but the first count.
+func (s *server) cut(count int) (err error) {
+	if count > len(s.pieces) {
+		return fmt.Errorf("%d of %d pieces: %w", count, len(s.pieces), errdefs.ErrInvalidArgument)
+	}
+	for _, h := range s.pieces[count:] {
+		err = errors.Join(err, h.memory.Free())
+	}
+	clear(s.pieces[count:])
+	s.pieces = s.pieces[:count]
+	return err
+}
+
+// spare is what a copy leaves free on a device, bytes: the processes' own driver needs some when they go on.
+const spare = 256 << 20
+
+// copy copies what is not the holder's own, where there is room for all of it.
+func (s *server) copy(ctx context.Context) (bool, error) {
+	groups := s.devices(func(h held) bool { return !h.own })
+	for _, numbers := range groups {
+		var need int64
+		for _, n := range numbers {
+			need += s.pieces[n].Size
+		}
+		room, err := s.pieces[numbers[0]].device.Room()
+		if err != nil || room-spare < need {
+			return false, err
+		}
+	}
+	copies := make([]Memory, len(s.pieces)) // by number
+	g, ctx := errgroup.WithContext(ctx)
+	for _, numbers := range groups {
+		g.Go(func() error {
+			for _, n := range numbers {
+				if ctx.Err() != nil {
+					return context.Cause(ctx)
+				}
+				var err error
+				if copies[n], err = copied(s.pieces[n]); err != nil {
+					return &PieceError{Number: n, Piece: s.pieces[n].Piece, Err: err}
+				}
+			}
+			return nil
+		})
+	}
+	err := g.Wait()
+	var call *CallError
+	if errors.As(err, &call) && call.Code == OutOfMemory { // somebody else was faster
+		err = nil
+	} else if err == nil {
+		return true, s.replace(copies)
+	}
+	for _, m := range copies {
+		if m != nil {
+			err = errors.Join(err, m.Free())
+		}
+	}
+	return false, err
+}
+
+// replace puts copies into the place of what others can write to.
+func (s *server) replace(copies []Memory) (err error) {
+	for n, m := range copies {
+		if m != nil {
+			h := &s.pieces[n]
+			err = errors.Join(err, h.memory.Free())
+			h.memory, h.own = m, true
+		}
+	}
+	return err
+}
+
+// copied gives a copy of a piece.
+func copied(h held) (Memory, error) {
+	m, err := h.device.Make(h.Size)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Copy(h.memory); err != nil {
+		return nil, errors.Join(err, m.Free())
+	}
+	return m, nil
+}
+
+// devices gives the numbers of the pieces by the device they are on, each in order.
+func (s *server) devices(which func(held) bool) [][]int {
+	var groups [][]int
+	at := make(map[string]int)
+	for n, h := range s.pieces {
+		if !which(h) {
+			continue
+		}
+		i, known := at[h.Device]
+		if !known {
+			i = len(groups)
+			at[h.Device] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], n)
+	}
+	return groups
+}
+
+func every(held) bool { return true }

@@ -1,0 +1,185 @@
+package holder
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+)
+
+// server is what a holder has. One goroutine uses it, which carries out one request after the other.
+type server struct {
+	channel *channel.Channel
+	driver  Driver
+	pieces  []held
+
+	geometry ring.Geometry
+	ring     *ring.Memory
+	unpin    func() error // of the ring; nil: it is not pinned
+	opened   bool         // a device is open
+
+	moved atomic.Int64 // bytes, by the request that is carried out
+}
+
+// order is a request with what came with it.
+type order struct {
+	ctx   context.Context // ends when it shall be carried out no further
+	end   context.CancelCauseFunc
+	do    request
+	files []*os.File
+}
+
+// Reasons for the end of a request.
+var (
+	errHungUp  = fmt.Errorf("the shim has hung up: %w", errdefs.ErrAborted)
+	errStopped = fmt.Errorf("it was stopped: %w", errdefs.ErrAborted)
+)
+
+// lastTime is how long a request may take that is to end, as nobody waits for it. The driver may hang.
+const lastTime = 10 * time.Second
+
+// Serve is the holder's side: it carries out what comes over the channel until the other end is closed or ctx ends. The caller ends the
+// process then, by which the driver frees what is held.
+func Serve(ctx context.Context, c *channel.Channel, open func() (Driver, error)) error {
+	outer := ctx
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	orders := make(chan order)
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		end(listen(ctx, c, orders))
+	}()
+	served := make(chan error, 1)
+	go func() { served <- serve(ctx, c, open, orders) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+		select {
+		case err = <-served:
+		case <-time.After(lastTime):
+			err = &HangError{Do: "end", After: lastTime}
+		}
+		if cause := context.Cause(ctx); outer.Err() == nil && !errors.Is(cause, errHungUp) {
+			err = errors.Join(cause, err)
+		}
+	}
+	c.Close()
+	<-heard
+	return err
+}
+
+// listen passes requests on, one at a time: there is no other before the answer. It gives the reason for its end.
+func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error {
+	var last order
+	for {
+		var raw json.RawMessage
+		files, err := c.Receive(&raw)
+		if errors.Is(err, io.EOF) {
+			return errHungUp
+		}
+		if err != nil {
+			return err
+		}
+		r, err := decodeRequest(raw, len(files))
+		if err != nil {
+			channel.Close(files)
+			return err
+		}
+		if r.Do == verbStop {
+			if last.end != nil {
+				last.end(errStopped)
+			}
+			continue
+		}
+		last = order{do: r, files: files}
+		last.ctx, last.end = context.WithCancelCause(ctx)
+		select {
+		case orders <- last:
+		case <-ctx.Done():
+			channel.Close(files)
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// serve carries out one request after the other. A driver that cannot be opened is the answer to the first.
+func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error), orders <-chan order) error {
+	d, failed := open()
+	s := &server{channel: c, driver: d}
+	for {
+		var o order
+		select {
+		case o = <-orders:
+		case <-ctx.Done():
+			return nil
+		}
+		var a answer
+		var files []*os.File
+		err := failed
+		if err == nil {
+			a, files, err = s.carryOut(o)
+		}
+		if a.Done = true; err != nil {
+			a.Error = newReport(err)
+			channel.Close(files)
+			files = nil
+		}
+		o.end(nil)
+		channel.Close(o.files)
+		err = c.Send(a, files...)
+		channel.Close(files)
+		if failed != nil || err != nil && ctx.Err() == nil {
+			return errors.Join(failed, err)
+		}
+	}
+}
+
+// carryOut does what is asked. Files that it gives are for the client.
+func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
+	if (s.geometry == ring.Geometry{}) != (o.do.Do == verbOpen) {
+		return a, nil, fmt.Errorf("%s: open is the first, and only once: %w", o.do.Do, errdefs.ErrFailedPrecondition)
+	}
+	switch o.do.Do {
+	case verbOpen:
+		err = s.open(o.do)
+	case verbHold:
+		err = s.hold(o.do.Pieces, o.files)
+	case verbMake:
+		files, err = s.make(o.do.Pieces)
+	case verbCut:
+		err = s.cut(o.do.Count)
+	case verbCopy:
+		a.Copied, err = s.copy(o.ctx)
+	case verbSend, verbReceive:
+		err = s.move(o.ctx, o.do.Do, o.files[0])
+	default:
+		err = fmt.Errorf("%q: %w", o.do.Do, errdefs.ErrNotImplemented) // decodeRequest lets none through
+	}
+	return a, files, err
+}
+
+// open gets ready what will be needed.
+func (s *server) open(r request) error {
+	if r.Version != Version {
+		return fmt.Errorf("version %d, not %d: %w", r.Version, Version, errdefs.ErrFailedPrecondition)
+	}
+	s.geometry = *r.Ring
+	for _, uuid := range r.Devices {
+		if _, err := s.driver.Device(uuid); err != nil {
+			return err
+		}
+	}
+	s.opened = len(r.Devices) > 0
+	return s.ready()
+}

@@ -1,0 +1,328 @@
+package ring
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// small has slots of a page.
+var small = Geometry{Slots: 4, SlotBytes: int64(os.Getpagesize())}
+
+// sockets gives both ends of a connection.
+func sockets(t *testing.T, kind int) (a, b *os.File) {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b = os.NewFile(uintptr(pair[0]), "a"), os.NewFile(uintptr(pair[1]), "b")
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	return a, b
+}
+
+// links gives a connected ring: the holder's side, and the other.
+func links(t *testing.T, kind int, g Geometry) (ours, theirs *Link) {
+	t.Helper()
+	a, b := sockets(t, kind)
+	m, err := New(g)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ours, err = Offer(a, m); err != nil {
+		t.Fatal(err)
+	}
+	if theirs, err = Accept(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ours.Close()
+		theirs.Close()
+		m.Close()
+	})
+	a.Close()
+	b.Close()
+	return ours, theirs
+}
+
+// contents makes pieces of these sizes, of random bytes.
+func contents(sizes []int64) [][]byte {
+	r := rand.NewChaCha8([32]byte{})
+	pieces := make([][]byte, len(sizes))
+	for i, n := range sizes {
+		pieces[i] = make([]byte, n)
+		_, _ = r.Read(pieces[i])
+	}
+	return pieces
+}
+
+// giveAll sends pieces from several goroutines.
+func giveAll(pieces [][]byte, workers int) func(context.Context, *Sender) error {
+	return func(ctx context.Context, s *Sender) error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(workers)
+		for n, p := range pieces {
+			for at := 0; at < len(p); at += int(s.link.Geometry().SlotBytes) {
+				g.Go(func() error {
+					return s.Put(ctx, n, int64(at), func(dst []byte) (int, error) { return copy(dst, p[at:]), nil })
+				})
+			}
+		}
+		return g.Wait()
+	}
+}
+
+func TestThrough(t *testing.T) {
+	page := small.SlotBytes
+	sizes := []int64{page, 100, 10*page + 1, 0, 3 * page}
+	pieces := contents(sizes)
+	for name, kind := range map[string]int{"seqpacket": unix.SOCK_SEQPACKET, "stream": unix.SOCK_STREAM} {
+		for _, holderSends := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				from, to := links(t, kind, small)
+				if !holderSends {
+					from, to = to, from
+				}
+				got := make([][]byte, len(sizes))
+				for i, n := range sizes {
+					got[i] = make([]byte, n)
+				}
+				used := make(map[*byte]bool)
+				var g errgroup.Group
+				g.Go(func() error { return from.Send(t.Context(), sizes, giveAll(pieces, 8)) })
+				g.Go(func() error {
+					var late sync.WaitGroup
+					defer late.Wait()
+					return to.Receive(t.Context(), sizes, func(c Chunk, release func()) error {
+						used[&c.Data[0]] = true
+						late.Go(func() { // out of order
+							copy(got[c.Piece][c.Offset:], c.Data)
+							release()
+						})
+						return nil
+					})
+				})
+				if err := g.Wait(); err != nil {
+					t.Fatal(err)
+				}
+				for i := range pieces {
+					if !bytes.Equal(pieces[i], got[i]) {
+						t.Errorf("piece %d is another", i)
+					}
+				}
+				if len(used) != small.Slots {
+					t.Errorf("%d slots were used", len(used))
+				}
+			})
+		}
+	}
+}
+
+// TestBounded: a receiver that keeps what it gets stops the sender at the last slot, and is not taken for one that stalls.
+func TestBounded(t *testing.T) {
+	from, to := links(t, unix.SOCK_SEQPACKET, small)
+	to.Patience = 10 * time.Millisecond
+	sizes := []int64{small.SlotBytes * 12}
+	var g errgroup.Group
+	g.Go(func() error { return from.Send(t.Context(), sizes, giveAll(contents(sizes), 3)) })
+	var kept []func()
+	most := 0
+	g.Go(func() error {
+		return to.Receive(t.Context(), sizes, func(c Chunk, release func()) error {
+			kept = append(kept, release)
+			most = max(most, len(kept))
+			if len(kept) == small.Slots {
+				go func(all []func()) {
+					time.Sleep(5 * to.Patience) // nothing can come meanwhile
+					for _, r := range all {
+						r()
+						r() // which does nothing
+					}
+				}(kept)
+				kept = nil
+			}
+			return nil
+		})
+	})
+	if err := g.Wait(); err != nil || most != small.Slots {
+		t.Errorf("%d slots were there at once: %v", most, err)
+	}
+}
+
+func TestNothing(t *testing.T) {
+	from, to := links(t, unix.SOCK_SEQPACKET, small)
+	var g errgroup.Group
+	g.Go(func() error { return from.Send(t.Context(), nil, giveAll(nil, 1)) })
+	g.Go(func() error { return to.Receive(t.Context(), nil, nil) })
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStall: who does nothing though it is its turn is given up.
+func TestStall(t *testing.T) {
+	sizes := []int64{small.SlotBytes * 8}
+	for name, run := range map[string]func(from, to *Link) error{
+		"who sends is still": func(_, to *Link) error { return to.Receive(t.Context(), sizes, nil) },
+		"who receives takes nothing": func(from, _ *Link) error {
+			return from.Send(t.Context(), sizes, giveAll(contents(sizes), 2))
+		},
+		"who receives is never done": func(from, _ *Link) error { return from.Send(t.Context(), sizes, giveAll(nil, 1)) },
+	} {
+		from, to := links(t, unix.SOCK_SEQPACKET, small)
+		from.Patience, to.Patience = 20*time.Millisecond, 20*time.Millisecond
+		err := run(from, to)
+		var stall *StallError
+		if !errors.As(err, &stall) || !errdefs.IsUnavailable(err) || stall.Hint() == "" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestCancelled(t *testing.T) {
+	reason := errors.New("no longer wanted")
+	sizes := []int64{small.SlotBytes * 8}
+	for name, run := range map[string]func(ctx context.Context, from, to *Link) error{
+		"receive": func(ctx context.Context, _, to *Link) error { return to.Receive(ctx, sizes, nil) },
+		"send": func(ctx context.Context, from, _ *Link) error {
+			return from.Send(ctx, sizes, giveAll(contents(sizes), 1))
+		},
+		"end": func(ctx context.Context, from, _ *Link) error { return from.Send(ctx, sizes, giveAll(nil, 1)) },
+	} {
+		from, to := links(t, unix.SOCK_SEQPACKET, small)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(10*time.Millisecond, func() { cancel(reason) })
+		if err := run(ctx, from, to); !errors.Is(err, reason) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestOwnErrors: what goes wrong here is what is told here, and the other side hears of the end.
+func TestOwnErrors(t *testing.T) {
+	reason := errors.New("the disk is full")
+	sizes := []int64{small.SlotBytes * 8}
+	all := giveAll(contents(sizes), 2)
+	for name, test := range map[string]struct {
+		give func(context.Context, *Sender) error
+		take func(Chunk, func()) error
+	}{
+		"take": {all, func(Chunk, func()) error { return reason }},
+		"give": {func(ctx context.Context, s *Sender) error {
+			return s.Put(ctx, 0, 0, func([]byte) (int, error) { return 0, reason })
+		}, nil},
+	} {
+		from, to := links(t, unix.SOCK_SEQPACKET, small)
+		var sent, received error
+		var wait sync.WaitGroup
+		wait.Go(func() { sent = from.Send(t.Context(), sizes, test.give) })
+		wait.Go(func() { received = to.Receive(t.Context(), sizes, test.take) })
+		wait.Wait()
+		own, other := received, sent
+		if name == "give" {
+			own, other = sent, received
+		}
+		var gone *GoneError
+		if !errors.Is(own, reason) || !errors.As(other, &gone) || !errdefs.IsAborted(other) || gone.Hint() == "" {
+			t.Errorf("%s: here %v, there %v", name, own, other)
+		}
+	}
+}
+
+func TestSenderRefuses(t *testing.T) {
+	from, _ := links(t, unix.SOCK_SEQPACKET, small)
+	sizes := []int64{100}
+	full := func(dst []byte) (int, error) { return len(dst), nil }
+	err := from.Send(t.Context(), sizes, func(ctx context.Context, s *Sender) error {
+		for _, where := range []struct {
+			piece  int
+			offset int64
+		}{{-1, 0}, {1, 0}, {0, -1}, {0, 101}} {
+			if err := s.Put(ctx, where.piece, where.offset, full); !errdefs.IsInvalidArgument(err) {
+				t.Errorf("%+v: %v", where, err)
+			}
+		}
+		slot, err := s.Slot(ctx)
+		if err != nil {
+			return err
+		}
+		return slot.Send(0, 0, 101)
+	})
+	if !errdefs.IsInvalidArgument(err) {
+		t.Error(err)
+	}
+}
+
+// TestRing is the first message.
+func TestRing(t *testing.T) {
+	page := uint64(os.Getpagesize())
+	sealed := func(size int64, seals int) *os.File {
+		fd, err := unix.MemfdCreate("t", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(unix.Ftruncate(fd, size)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			t.Fatal(err)
+		}
+		return os.NewFile(uintptr(fd), "t")
+	}
+	plain, err := os.Create(t.TempDir() + "/f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		message
+		file *os.File
+		say  string
+	}{
+		"no file":         {message{kind: kindRing, slot: 1, length: page}, nil, "does not begin with a ring"},
+		"another message": {message{kind: kindEnd}, nil, "does not begin with a ring"},
+		"no slots":        {message{kind: kindRing, length: page}, sealed(1<<20, seals), "0 slots"},
+		"no bytes":        {message{kind: kindRing, slot: 1}, sealed(1<<20, seals), "slots of 0 bytes"},
+		"many":            {message{kind: kindRing, slot: 1 << 31, length: 1 << 62}, sealed(1<<20, seals), "slots of"},
+		"odd":             {message{kind: kindRing, slot: 1, length: page + 1}, sealed(1<<20, seals), "slots of"},
+		"not sealed":      {message{kind: kindRing, slot: 1, length: page}, sealed(1<<20, unix.F_SEAL_GROW), "not sealed"},
+		"too small":       {message{kind: kindRing, slot: 2, length: page}, sealed(int64(page), seals), "has 4096 bytes"},
+		"no memfd":        {message{kind: kindRing, slot: 1, length: page}, plain, "look at"},
+	} {
+		a, b := sockets(t, unix.SOCK_SEQPACKET)
+		c, err := newConn(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.write(test.message, test.file); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := Accept(t.Context(), b); err == nil || !strings.Contains(err.Error(), test.say) {
+			t.Errorf("%s: %v, %v", name, l, err)
+		}
+		c.close()
+	}
+	a, b := sockets(t, unix.SOCK_STREAM)
+	a.Close()
+	if _, err := Accept(t.Context(), b); !errors.As(err, new(*GoneError)) {
+		t.Errorf("nobody there: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	_, b = sockets(t, unix.SOCK_STREAM)
+	if _, err := Accept(ctx, b); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("nothing comes: %v", err)
+	}
+}
