@@ -15,30 +15,63 @@ import (
 // DeviceIntake makes segments of device memory that processes have handed over, as an [Intake] does of their memory, and may do
 // so beside it. Name it in [PackSource.Device] to make the snapshot.
 //
-// Begin, Bytes and End are for one goroutine. They return early with the cause when something else has gone wrong.
-type DeviceIntake struct{ in *Intake }
+// Bytes and End are for one goroutine. They return early with the cause when something else has gone wrong.
+type DeviceIntake struct {
+	in     *Intake
+	pieces []devicePiece
+	left   map[uint64]int64 // of each file, bytes
+}
 
-// NewDeviceIntake starts to take in device memory for a snapshot in dst. The rest is as for [NewIntake]; what is to become one
-// snapshot needs the same pageSize and the same choices about segments. Progress is told "devices". The caller must call Close.
-func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o PackOptions) (*DeviceIntake, error) {
+// devicePiece is a piece and where it is in the memory of a snapshot.
+type devicePiece struct {
+	GPUPiece
+	file uint64
+}
+
+// NewDeviceIntake starts to take in the device memory that g describes, for a snapshot in dst. The rest is as for [NewIntake]; what is
+// to become one snapshot needs the same pageSize and the same choices about segments. Progress is told "devices". The caller must
+// call Close.
+func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pageSize int64, o PackOptions) (*DeviceIntake, error) {
+	d := &DeviceIntake{pieces: g.devicePieces(), left: make(map[uint64]int64)}
+	for _, p := range d.pieces {
+		d.left[p.file] += p.Size
+	}
 	in, err := NewIntake(ctx, dst, dir, pageSize, o)
 	if err != nil {
 		return nil, err
 	}
 	in.what = "devices"
-	return &DeviceIntake{in: in}, nil
+	d.in = in
+	return d, nil
 }
 
-// Begin says that what comes next is of the process with this pid, of which nothing has come yet.
-func (d *DeviceIntake) Begin(pid int) error { return d.in.begin(pages.DeviceFile(pid)) }
-
-// Bytes takes in whole pages of the process's pieces, in ascending order of their addresses. All of every piece must come. data
-// may be used again afterwards.
-func (d *DeviceIntake) Bytes(address uint64, data []byte) error {
-	if d.in.broken == nil && int64(len(data))%d.in.pageSize != 0 {
-		d.in.failed(fmt.Errorf("take in device memory: %d bytes at %#x: %w", len(data), address, errdefs.ErrInvalidArgument))
+// Bytes takes in what a piece has from offset on: whole pages. Pieces are numbered from 0 through all processes, in the order of the
+// config. Of each GPU, the pieces must come in the order of their processes and addresses, without gap; those of several
+// GPUs may come side by side. data may be used again afterwards.
+func (d *DeviceIntake) Bytes(piece int, offset int64, data []byte) error {
+	if d.in.broken == nil {
+		d.in.failed(d.add(piece, offset, data))
 	}
-	return d.in.Pages(address, uint64(int64(len(data))/d.in.pageSize), bytes.NewReader(data))
+	return d.in.broken
+}
+
+func (d *DeviceIntake) add(piece int, offset int64, data []byte) error {
+	n := int64(len(data))
+	if piece < 0 || piece >= len(d.pieces) || offset < 0 || offset > d.pieces[piece].Size || n > d.pieces[piece].Size-offset || n%d.in.pageSize != 0 {
+		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d: %w", n, offset, piece, errdefs.ErrInvalidArgument)
+	}
+	p := d.pieces[piece]
+	s := d.in.open[p.file]
+	if s == nil {
+		s = d.in.stream(p.file)
+	}
+	if err := s.add(p.Address+uint64(offset), uint64(n/d.in.pageSize), bytes.NewReader(data)); err != nil {
+		return err
+	}
+	if d.left[p.file] -= n; d.left[p.file] == 0 {
+		return s.finish()
+	}
+	return nil
 }
 
 // Hurry lets all cores encode: nobody stands still any more. [Pack] does so, too.
@@ -50,19 +83,29 @@ func (d *DeviceIntake) End() error { return d.in.End() }
 // Close waits until nothing is under way any more, and drops what did not become part of a snapshot.
 func (d *DeviceIntake) Close() { d.in.Close() }
 
-// deviceMaps describes the device memory of the processes that have handed some over, in the order of their pids.
-func (g *GPU) deviceMaps(pageSize int64) (maps []*pages.Pagemap) {
+// devicePieces gives the pieces of all processes, in the order of the config.
+func (g *GPU) devicePieces() (all []devicePiece) {
 	if g == nil {
 		return nil
 	}
 	for _, p := range g.Processes {
-		var runs []pages.Run
 		for _, piece := range p.Pieces {
-			runs = append(runs, pages.Run{Addr: piece.Address, Count: piece.Size / pageSize})
+			gpu := slices.IndexFunc(g.Devices, func(d GPUDevice) bool { return d.UUID == piece.Device })
+			all = append(all, devicePiece{GPUPiece: piece, file: pages.DeviceFile(p.PID, gpu)})
 		}
-		if len(runs) > 0 {
-			maps = append(maps, pages.DeviceMap(p.PID, runs, pageSize))
-		}
+	}
+	return all
+}
+
+// deviceMaps describes what processes have handed over, by process and GPU.
+func (g *GPU) deviceMaps(pageSize int64) (maps []*pages.Pagemap) {
+	runs := make(map[uint64][]pages.Run)
+	for _, p := range g.devicePieces() {
+		runs[p.file] = append(runs[p.file], pages.Run{Addr: p.Address, Count: p.Size / pageSize})
+	}
+	for file, r := range runs {
+		pid, gpu, _ := pages.DeviceOf(file)
+		maps = append(maps, pages.DeviceMap(pid, gpu, r, pageSize))
 	}
 	slices.SortFunc(maps, func(a, b *pages.Pagemap) int { return cmp.Compare(a.Pages, b.Pages) })
 	return maps

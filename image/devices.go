@@ -6,16 +6,17 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
 )
 
 // Devices are the device memory of a snapshot, read piece by piece and in any order. All segments that it is in are open.
 type Devices struct {
-	processes []GPUProcess
-	pages     *Pages
+	gpu    *GPU
+	pieces []devicePiece
+	pages  *Pages
 }
 
 // OpenDevices opens the device memory of the snapshot d, of which there may be none. What src gives must be an io.ReaderAt, as
@@ -29,10 +30,8 @@ func OpenDevices(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Devic
 	if err != nil {
 		return nil, err
 	}
-	devices := &Devices{pages: newPages(x, s.Config.GPU.deviceMaps(x.PageSize))}
-	if g := s.Config.GPU; g != nil {
-		devices.processes = slices.DeleteFunc(slices.Clone(g.Processes), func(p GPUProcess) bool { return len(p.Pieces) == 0 })
-	}
+	g := s.Config.GPU
+	devices := &Devices{gpu: g, pieces: g.devicePieces(), pages: newPages(x, g.deviceMaps(x.PageSize))}
 	if err := devices.pages.open(ctx, src, s.Segments()); err != nil {
 		devices.Close()
 		return nil, err
@@ -40,14 +39,26 @@ func OpenDevices(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Devic
 	return devices, nil
 }
 
-// Processes are those that had handed over device memory, in the order of the config; their Pieces say what.
-func (d *Devices) Processes() []GPUProcess { return d.processes }
+// GPU is what the config says of the GPUs; nil if it says nothing.
+func (d *Devices) GPU() *GPU { return d.gpu }
+
+// Pieces are those of all processes, in the order of the config, by which they are numbered.
+func (d *Devices) Pieces() []GPUPiece {
+	all := make([]GPUPiece, len(d.pieces))
+	for i, p := range d.pieces {
+		all[i] = p.GPUPiece
+	}
+	return all
+}
 
 // Close closes the segments.
 func (d *Devices) Close() { d.pages.Close() }
 
 // DevicesReader reads device memory, for one goroutine.
-type DevicesReader struct{ r *PagesReader }
+type DevicesReader struct {
+	d *Devices
+	r *PagesReader
+}
 
 // Reader gives what one goroutine reads with; it takes some MiB.
 func (d *Devices) Reader() (*DevicesReader, error) {
@@ -55,18 +66,28 @@ func (d *Devices) Reader() (*DevicesReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &DevicesReader{r: r}, nil
+	return &DevicesReader{d: d, r: r}, nil
 }
 
 // Close gives back what the reader holds.
 func (r *DevicesReader) Close() { r.r.Close() }
 
-// Read fills dst with the device memory that the process had from addr on, verified. It gives false, and leaves dst as it is, where
-// that is nothing but zeros. It is quickest, and reads nothing twice, where addr and the length of dst are multiples of 1 MiB.
-// What does not verify gives a [*segment.FrameError], a segment that is cut short a [*DamagedError]; dst is of no use then.
-func (r *DevicesReader) Read(pid int, addr uint64, dst []byte) (bool, error) {
+// Read fills dst with what a piece, by its number, holds from offset on, verified. It gives false, and leaves dst as it is, where
+// that is nothing but zeros. It is quickest, and reads nothing twice, where the address of the piece, offset and the length of
+// dst are multiples of 1 MiB. What is not in the piece gives an error of kind InvalidArgument, what does not verify a
+// [*segment.FrameError], a segment that is cut short a [*DamagedError]; dst is of no use then.
+func (r *DevicesReader) Read(piece int, offset int64, dst []byte) (bool, error) {
+	if piece < 0 || piece >= len(r.d.pieces) || offset < 0 || offset > r.d.pieces[piece].Size || int64(len(dst)) > r.d.pieces[piece].Size-offset {
+		return false, fmt.Errorf("read device memory: %d bytes from %d on of piece %d: %w", len(dst), offset, piece, errdefs.ErrInvalidArgument)
+	}
+	p := r.d.pieces[piece]
+	return r.fill(p.file, p.Address+uint64(offset), dst)
+}
+
+// fill fills dst with what a file has from addr on.
+func (r *DevicesReader) fill(file, addr uint64, dst []byte) (bool, error) {
 	m := r.r.m
-	x, frames := m.x, m.frames[pages.DeviceFile(pid)]
+	x, frames := m.x, m.frames[file]
 	end := addr + uint64(len(dst))
 	first, _ := slices.BinarySearchFunc(frames, addr, func(i int32, addr uint64) int {
 		if x.Frames[i].End(x.PageSize) <= addr {
@@ -111,15 +132,14 @@ func checkDevices(x *index.Index, g *GPU) error {
 	maps := g.deviceMaps(x.PageSize)
 	runs := runsOf(x)
 	for _, f := range x.Files {
-		pid, device := f.Device()
-		if !device {
+		if !f.IsDevice() {
 			continue
 		}
 		if len(maps) == 0 || maps[0].Pages != f.ID || maps[0].Count != f.Count {
-			return fmt.Errorf("the config does not describe %d pages of device memory of process %d", f.Count, pid)
+			return fmt.Errorf("the config does not have %d pages of %s", f.Count, f)
 		}
 		if r, ok := strayRun(runs[f.ID], maps[0].Runs, x.PageSize); !ok {
-			return fmt.Errorf("process %d had no device memory at %#x", pid, r.Addr)
+			return fmt.Errorf("the config has no %s at %#x", f, r.Addr)
 		}
 		maps = maps[1:]
 	}

@@ -5,15 +5,15 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/cryo-project/cryo/image/pages"
 )
 
 const testLibrary = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -62,37 +62,56 @@ func randomContent(r *rand.Rand, size int64) []byte {
 // empty tells whether nothing was handed over.
 func (m deviceMemory) empty() bool { return len(m.contents) == 0 }
 
-// takeIn gives what has taken all of it in, in pieces of random length.
+// takeIn gives what has taken all of it in, in pieces of random length, with those of the GPUs mixed at random.
 func (m deviceMemory) takeIn(t testing.TB, dst BlobStore, r *rand.Rand, o PackOptions) *DeviceIntake {
 	t.Helper()
-	in, err := NewDeviceIntake(context.Background(), dst, t.TempDir(), testPage, o)
+	in, err := NewDeviceIntake(context.Background(), dst, t.TempDir(), m.gpu, testPage, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(in.Close)
-	for _, p := range m.gpu.Processes {
-		if len(p.Pieces) == 0 {
-			continue
-		}
-		if err := in.Begin(p.PID); err != nil {
-			t.Fatal(err)
-		}
-		for i, piece := range p.Pieces {
-			for at := int64(0); at < piece.Size; {
-				n := min((1+r.Int64N(300))*testPage, piece.Size-at)
-				buf := bytes.Clone(m.contents[p.PID][i][at : at+n])
-				if err := in.Bytes(piece.Address+uint64(at), buf); err != nil {
-					t.Fatal(err)
-				}
-				clear(buf)
-				at += n
-			}
-		}
+	if err := m.send(in, r); err != nil {
+		t.Fatal(err)
 	}
 	if err := in.End(); err != nil {
 		t.Fatal(err)
 	}
 	return in
+}
+
+// send sends all pieces as a holder would.
+func (m deviceMemory) send(in *DeviceIntake, r *rand.Rand) error {
+	type place struct {
+		piece int
+		at    int64
+	}
+	var pieces [][]byte
+	next := map[string][]place{} // by GPU
+	for _, p := range m.gpu.Processes {
+		for i, piece := range p.Pieces {
+			next[piece.Device] = append(next[piece.Device], place{piece: len(pieces)})
+			pieces = append(pieces, m.contents[p.PID][i])
+		}
+	}
+	for len(next) > 0 {
+		gpus := slices.Sorted(maps.Keys(next))
+		gpu := gpus[r.IntN(len(gpus))]
+		at := &next[gpu][0]
+		rest := pieces[at.piece][at.at:]
+		n := min((1+r.IntN(300))*testPage, len(rest))
+		buf := bytes.Clone(rest[:n])
+		if err := in.Bytes(at.piece, at.at, buf); err != nil {
+			return err
+		}
+		clear(buf)
+		if at.at += int64(n); n == len(rest) {
+			next[gpu] = next[gpu][1:]
+		}
+		if len(next[gpu]) == 0 {
+			delete(next, gpu)
+		}
+	}
+	return nil
 }
 
 // source adds the device memory to the snapshot of some images.
@@ -119,33 +138,41 @@ func (m deviceMemory) readBack(t *testing.T, src Fetcher, d ocispec.Descriptor, 
 		t.Fatal(err)
 	}
 	defer reader.Close()
-	seen := map[int]bool{}
-	for _, p := range devices.Processes() {
-		seen[p.PID] = true
-		for i, piece := range p.Pieces {
-			want := m.contents[p.PID][i]
-			for at := int64(0); at < piece.Size; {
-				n := min((1+r.Int64N(2000))*testPage, piece.Size-at)
-				got := bytes.Repeat([]byte{0xaa}, int(n))
-				some, err := reader.Read(p.PID, piece.Address+uint64(at), got)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if !some {
-					if !bytes.Equal(got, bytes.Repeat([]byte{0xaa}, int(n))) {
-						t.Error("it writes where there is nothing")
-					}
-					clear(got)
-				}
-				if !bytes.Equal(got, want[at:at+n]) {
-					t.Fatalf("process %d: %d bytes at %#x are others", p.PID, n, piece.Address+uint64(at))
-				}
-				at += n
+	var contents [][]byte
+	for _, p := range m.gpu.Processes {
+		contents = append(contents, m.contents[p.PID]...)
+	}
+	pieces := devices.Pieces()
+	if len(pieces) != len(contents) {
+		t.Fatalf("it has %d pieces, not %d", len(pieces), len(contents))
+	}
+	for i, want := range contents {
+		for at := 0; at < len(want); {
+			n := min((1+r.IntN(2000))*testPage, len(want)-at)
+			got := bytes.Repeat([]byte{0xaa}, n)
+			some, err := reader.Read(i, int64(at), got)
+			if err != nil {
+				t.Fatal(err)
 			}
+			if !some {
+				if !bytes.Equal(got, bytes.Repeat([]byte{0xaa}, n)) {
+					t.Error("it writes where there is nothing")
+				}
+				clear(got)
+			}
+			if !bytes.Equal(got, want[at:at+n]) {
+				t.Fatalf("piece %d: %d bytes from %d on are others", i, n, at)
+			}
+			at += n
 		}
 	}
-	if len(seen) != len(m.contents) {
-		t.Errorf("processes %v, want %v", seen, slices.Collect(maps.Keys(m.contents)))
+	for _, wrong := range []struct {
+		piece  int
+		offset int64
+	}{{-1, 0}, {len(pieces), 0}, {0, -testPage}, {0, math.MaxInt64}} {
+		if _, err := reader.Read(wrong.piece, wrong.offset, make([]byte, testPage)); !errdefs.IsInvalidArgument(err) {
+			t.Errorf("piece %d from %d on gives %v", wrong.piece, wrong.offset, err)
+		}
 	}
 }
 
@@ -235,7 +262,7 @@ func TestDevicesApart(t *testing.T) {
 	kinds := make([]map[bool]bool, len(x.Segments))
 	for i := range x.Frames {
 		f := &x.Frames[i]
-		_, device := pages.DevicePID(f.Runs[0].File)
+		device := onDevice(*f)
 		if kinds[f.Segment] == nil {
 			kinds[f.Segment] = map[bool]bool{}
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
 )
 
 // Engines, the ways in which device memory was saved.
@@ -100,7 +101,7 @@ type GPUSeconds struct {
 
 // Limits of what a config may say, for those who read it.
 const (
-	maxGPUs     = 1024
+	maxGPUs     = pages.MaxGPUs
 	maxGPUItems = 1 << 16
 	maxGPUBytes = 1 << 60
 	maxPieces   = 1 << 17 // of all processes; they fit into a config

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
 )
 
@@ -119,7 +118,7 @@ func onParent(ctx context.Context, parts []memoryPart) ([]packedSegment, error) 
 	for _, p := range parts {
 		var own []copiedFrame
 		for _, c := range copies {
-			if _, device := pages.DevicePID(c.frame.Runs[0].File); device == p.device {
+			if onDevice(c.frame) == p.device {
 				own = append(own, c)
 			}
 		}

@@ -9,10 +9,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
 )
 
 // Bounds of an [Intake].
@@ -52,17 +48,11 @@ type Intake struct {
 	hurry    func()         // closes it, once
 	received atomic.Int64   // bytes
 
-	// Where the stream is.
-	file    uint64 // ID of the pages file, as CRIU would have numbered it
-	next    int64  // number of the next page in it
-	end     uint64 // address behind the last page
-	job     *frameJob
-	staging []byte // the slot of a job that has none
-	filled  int64  // bytes in the job's slot
-	window  *intakeWindow
-	ended   bool
-	closed  bool
-	broken  error // what went wrong first
+	open   map[uint64]*intakeStream // that have begun and not ended, by file
+	at     *intakeStream            // the last that has begun; nil: none
+	ended  bool
+	closed bool
+	broken error // what went wrong first
 
 	results intakeResults
 }
@@ -92,7 +82,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 	in := &Intake{
 		dst: dst, o: o, what: "dump", pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, reserve: reserve, staging: make([]byte, index.MaxFrame),
+		memory: memory, reserve: reserve, open: make(map[uint64]*intakeStream),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
 	}
@@ -107,134 +97,34 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
-func (in *Intake) Begin(file uint32) error { return in.begin(uint64(file)) }
-
-func (in *Intake) begin(file uint64) error {
-	if in.broken == nil {
-		in.failed(in.endWindow())
+func (in *Intake) Begin(file uint32) error {
+	if in.broken == nil && in.at != nil {
+		in.failed(in.at.finish())
 	}
-	in.file, in.next, in.end = file, 0, 0
+	if in.broken == nil {
+		in.at = in.stream(uint64(file))
+	}
 	return in.broken
 }
 
 // Pages takes in count pages from addr on, which it reads from r.
 func (in *Intake) Pages(addr, count uint64, r io.Reader) error {
-	if in.broken == nil {
-		in.failed(in.add(addr, count, r))
+	switch {
+	case in.broken != nil:
+	case in.at == nil:
+		in.failed(fmt.Errorf("take in memory: pages of no pagemap: %w", errdefs.ErrInvalidArgument))
+	default:
+		in.failed(in.at.add(addr, count, r))
 	}
 	return in.broken
 }
 
-func (in *Intake) add(addr, count uint64, r io.Reader) error {
-	size := uint64(in.pageSize)
-	if addr%size != 0 || addr < in.end || count > pages.MaxPages || uint64(in.next)+count > pages.MaxPages || addr > index.MaxAddress || addr+count*size > index.MaxAddress {
-		return fmt.Errorf("take in memory: %d pages at %#x after %#x: %w", count, addr, in.end, errdefs.ErrInvalidArgument)
-	}
-	for count > 0 {
-		if err := in.reach(addr); err != nil {
-			return err
-		}
-		n := min(count, (index.MaxFrame-addr%index.MaxFrame)/size)
-		if _, err := io.ReadFull(r, in.place()[in.filled:in.filled+int64(n*size)]); err != nil {
-			return fmt.Errorf("take in memory: %w", err)
-		}
-		p := &in.job.piece
-		if last := len(p.Runs) - 1; last >= 0 && addr == in.end {
-			p.Runs[last].Count += int64(n)
-		} else {
-			p.Runs = append(p.Runs, pages.Run{Addr: addr, First: in.next, Count: int64(n)})
-		}
-		in.filled += int64(n * size)
-		in.next += int64(n)
-		addr += n * size
-		count -= n
-		in.end = addr
-		if done := in.received.Add(int64(n * size)); in.o.Progress != nil {
-			in.o.Progress(in.what, done, 0)
-		}
-	}
-	return nil
-}
-
-// reach makes ready for pages at addr: it ends the piece, and the window, that addr is no part of.
-func (in *Intake) reach(addr uint64) error {
-	if err := context.Cause(in.ctx); err != nil {
-		return err
-	}
-	key := windowKey{file: in.file, number: addr / uint64(in.o.SegmentSize)}
-	if in.window != nil && in.window.key != key {
-		if err := in.endWindow(); err != nil {
-			return err
-		}
-	}
-	if in.window == nil {
-		in.beginWindow(key)
-	}
-	if in.job != nil && addr/index.MaxFrame != in.job.piece.Runs[0].Addr/index.MaxFrame {
-		if err := in.endPiece(); err != nil {
-			return err
-		}
-	}
-	if in.job != nil {
-		return nil
-	}
-	in.job = &frameJob{piece: segment.Piece{File: in.file}, slot: in.memory.try(), home: in.memory, done: make(chan struct{})}
-	in.filled = 0
-	return nil
-}
-
-// place is where the pages of the job go.
-func (in *Intake) place() []byte {
-	if in.job.slot == nil {
-		return in.staging
-	}
-	return in.job.slot
-}
-
-// endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces.
-func (in *Intake) endPiece() error {
-	if in.job == nil {
-		return nil
-	}
-	if in.job.slot == nil {
-		if err := in.putAside(); err != nil {
-			return err
-		}
-	}
-	select {
-	case in.jobs <- in.job:
-	default:
-		in.hurry()
-		select {
-		case in.jobs <- in.job:
-		case <-in.ctx.Done():
-			return context.Cause(in.ctx)
-		}
-	}
-	in.window.queue <- in.job
-	in.job = nil
-	return nil
-}
-
-// putAside moves the pages of a job without a slot into the spill. Where that has no room, the stream waits for a slot.
-func (in *Intake) putAside() (err error) {
-	var ok bool
-	if in.job.kept, ok, err = in.spill.putPages(in.staging[:in.filled]); ok || err != nil {
-		in.job.home = in.reserve
-		return err
-	}
-	in.hurry()
-	if in.job.slot, err = in.memory.take(in.ctx); err != nil {
-		return err
-	}
-	copy(in.job.slot, in.staging[:in.filled])
-	return nil
-}
-
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
 func (in *Intake) End() error {
-	if in.broken == nil && !in.ended {
-		in.failed(in.endWindow())
+	for _, s := range in.open {
+		if in.broken == nil && !in.ended {
+			in.failed(s.finish())
+		}
 	}
 	if in.broken == nil && !in.ended {
 		in.ended = true
@@ -251,10 +141,9 @@ func (in *Intake) Close() {
 	in.closed = true
 	in.cancel()
 	if !in.ended {
-		in.ended, in.job = true, nil
-		if in.window != nil {
-			close(in.window.queue)
-			in.window = nil
+		in.ended = true
+		for _, s := range in.open {
+			s.drop()
 		}
 		close(in.jobs)
 	}

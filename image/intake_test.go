@@ -34,7 +34,7 @@ func stream(t testing.TB, in *Intake, dir string, r *rand.Rand) error {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if err := in.begin(m.Pages); err != nil {
+		if err := in.Begin(uint32(m.Pages)); err != nil {
 			return err
 		}
 		for _, run := range m.Runs {

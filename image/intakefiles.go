@@ -45,7 +45,7 @@ func (in *Intake) takeFile(path string, m *pages.Pagemap) error {
 		return fmt.Errorf("open pages: %w", err)
 	}
 	defer f.Close()
-	if err := in.begin(m.Pages); err != nil {
+	if err := in.Begin(uint32(m.Pages)); err != nil {
 		return err
 	}
 	for _, r := range m.Runs {

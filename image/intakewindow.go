@@ -40,19 +40,10 @@ type intakeResults struct {
 	unchanged []unchangedFrame
 }
 
-func (in *Intake) beginWindow(key windowKey) {
+func (in *Intake) beginWindow(key windowKey) *intakeWindow {
 	w := &intakeWindow{key: key, queue: make(chan *frameJob, in.o.SegmentSize/index.MaxFrame)}
-	in.window = w
 	in.work.Go(func() error { return in.write(w) })
-}
-
-func (in *Intake) endWindow() error {
-	err := in.endPiece()
-	if err == nil && in.window != nil {
-		close(in.window.queue)
-		in.window = nil
-	}
-	return err
+	return w
 }
 
 // write stores the frames of a window in their order. Until so many pages have come that the window makes a segment, frames

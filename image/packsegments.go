@@ -184,7 +184,7 @@ func newIndex(packed []packedSegment, parts []memoryPart, pageSize int64) *index
 	for _, p := range parts {
 		for _, m := range p.maps {
 			f := index.File{ID: m.Pages, Pagemap: m.Name, Count: m.Count}
-			if _, device := f.Device(); device {
+			if f.IsDevice() {
 				f.Pagemap = ""
 			}
 			x.Files = append(x.Files, f)

@@ -22,7 +22,7 @@ type pagemapCheck struct {
 func newPagemapCheck(x *index.Index) *pagemapCheck {
 	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), runs: runsOf(x)}
 	for _, f := range x.Files {
-		if _, device := f.Device(); !device {
+		if !f.IsDevice() {
 			c.files[f.Pagemap] = f
 		}
 	}
@@ -98,7 +98,7 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 // finish says whether all pagemaps of the index were there.
 func (c *pagemapCheck) finish() error {
 	for _, f := range c.x.Files {
-		if _, device := f.Device(); device {
+		if f.IsDevice() {
 			continue
 		}
 		if _, missing := c.files[f.Pagemap]; missing {

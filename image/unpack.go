@@ -118,7 +118,7 @@ func (u *unpacker) run(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if _, device := f.Device(); device {
+		if f.IsDevice() {
 			continue
 		}
 		if err := u.makePages(f); err != nil {
@@ -140,8 +140,8 @@ func (u *unpacker) run(ctx context.Context) error {
 
 // onDevice tells whether a frame is of device memory.
 func onDevice(f index.Frame) bool {
-	_, device := pages.DevicePID(f.Runs[0].File) // an index has one file in a frame
-	return device
+	_, _, ok := pages.DeviceOf(f.Runs[0].File) // an index has one file in a frame
+	return ok
 }
 
 // images unpacks CRIU's images and compares what they say about memory with the index.

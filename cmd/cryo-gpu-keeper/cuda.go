@@ -23,22 +23,35 @@ var _ keeper.Driver = driver{}
 
 // openDriver loads and initialises libcuda.
 func openDriver() (keeper.Driver, error) {
+	d, err := load()
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+func load() (driver, error) {
 	var why *C.char
 	if missing := C.cuda_open(&why); missing != nil {
 		name, message := C.GoString(missing), C.GoString(why)
 		if name == "libcuda.so.1" {
-			return nil, &keeper.DriverError{Fault: keeper.Absent, Call: name, Message: message}
+			return driver{}, &keeper.DriverError{Fault: keeper.Absent, Call: name, Message: message}
 		}
-		return nil, &keeper.DriverError{Fault: keeper.Old, Call: name, Message: "it has no " + name}
+		return driver{}, old(name)
 	}
 	var version C.int
 	if code := int(C.cuda_version(&version)); code != 0 {
-		return nil, refused("cuDriverGetVersion", code)
+		return driver{}, refused("cuDriverGetVersion", code)
 	}
 	if code := int(C.cuda_init()); code != 0 {
-		return nil, refused("cuInit", code)
+		return driver{}, refused("cuInit", code)
 	}
 	return driver{cuda: int(version)}, nil
+}
+
+// old is the error of a driver that lacks a function.
+func old(function string) error {
+	return &keeper.DriverError{Fault: keeper.Old, Call: function, Message: "it has no " + function}
 }
 
 func refused(call string, code int) error {

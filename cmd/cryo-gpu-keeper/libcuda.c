@@ -1,7 +1,6 @@
 #include "libcuda.h"
 
 #include <dlfcn.h>
-#include <stddef.h>
 
 _Static_assert(sizeof(struct lock_args) == 64, "CUcheckpointLockArgs");
 _Static_assert(sizeof(struct checkpoint_args) == 64, "CUcheckpointCheckpointArgs");
@@ -18,10 +17,7 @@ static int (*checkpoint)(int pid, struct checkpoint_args *args);
 static int (*restore)(int pid, struct restore_args *args);
 static int (*unlock)(int pid, struct unlock_args *args);
 
-static const struct {
-	const char *name;
-	void *into;
-} functions[] = {
+static const struct function functions[] = {
 	{"cuInit", &init},
 	{"cuDriverGetVersion", &driver_version},
 	{"cuGetErrorName", &error_name},
@@ -32,15 +28,21 @@ static const struct {
 	{"cuCheckpointProcessUnlock", &unlock},
 };
 
+static void *library;
+
 const char *cuda_open(const char **why)
 {
-	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-
+	library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
 		*why = dlerror();
 		return "libcuda.so.1";
 	}
-	for (size_t i = 0; i < sizeof(functions) / sizeof(*functions); i++) {
+	return cuda_find(functions, sizeof(functions) / sizeof(*functions), why);
+}
+
+const char *cuda_find(const struct function *functions, size_t count, const char **why)
+{
+	for (size_t i = 0; i < count; i++) {
 		void *function = dlsym(library, functions[i].name);
 
 		if (!function) {

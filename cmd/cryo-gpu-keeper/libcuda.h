@@ -2,6 +2,7 @@
 #ifndef CRYO_LIBCUDA_H
 #define CRYO_LIBCUDA_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 // States, as in cuda.h: CUprocessState.
@@ -16,9 +17,15 @@ struct checkpoint_args { uint64_t reserved[8]; };
 struct restore_args { struct gpu_pair *pairs; unsigned count; char reserved[64 - sizeof(void *) - sizeof(unsigned)]; };
 struct unlock_args { uint64_t reserved[8]; };
 
+// A function of the library, and the pointer for it.
+struct function { const char *name; void *into; };
+
 // cuda_open loads libcuda.so.1. NULL: done. Otherwise what was not found, the library ("libcuda.so.1") or a function; why
 // then says more, where there is more to say.
 const char *cuda_open(const char **why);
+
+// cuda_find looks for more functions, and gives the same.
+const char *cuda_find(const struct function *functions, size_t count, const char **why);
 
 // The calls, each with the driver's result. cuda_open first.
 int cuda_init(void);

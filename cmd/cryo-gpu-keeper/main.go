@@ -1,8 +1,9 @@
 //go:build cgo
 
-// Command cryo-gpu-keeper asks NVIDIA's driver to take the device memory of processes into their host memory and back. The
-// shim and cryo start it; see package runtime/gpu/keeper for the protocol it speaks. It is a program of its own because the
-// driver's library must be opened in one, and because it undoes what it did when the one who started it dies.
+// Command cryo-gpu-keeper asks NVIDIA's driver to take the device memory of processes into their host memory and back, or holds it
+// for them. The shim and cryo start it; see packages runtime/gpu/keeper and runtime/gpu/holder for the protocols it speaks. It is a
+// program of its own because the driver's library must be opened in one, and because it undoes what it did when the one who
+// started it dies.
 package main
 
 import (
@@ -28,6 +29,7 @@ const usage = `cryo-gpu-keeper asks NVIDIA's driver for what cryo needs of it.
 
   cryo-gpu-keeper facts   print devices, what processes hold on them, and versions, as JSON
   cryo-gpu-keeper serve   answer the shim's requests, until standard input ends; then undo what is to be undone
+  cryo-gpu-keeper hold    keep and move device memory as the shim asks for on descriptor 3, until that hangs up
   cryo-gpu-keeper --version | --help
 
 It exits with 1 where the driver cannot be used, or where something could not be undone.
@@ -56,6 +58,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		// A client that died must not end the undoing by a closed pipe.
 		signal.Ignore(unix.SIGPIPE)
 		err = keeper.Serve(ctx, os.Stdin, stdout, openDriver)
+	case "hold":
+		prepare()
+		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+		defer stop()
+		signal.Ignore(unix.SIGPIPE)
+		err = hold(ctx)
 	default:
 		fmt.Fprint(stderr, usage)
 		return 2

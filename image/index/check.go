@@ -34,7 +34,7 @@ func (x *Index) checkFiles() error {
 		if f.Count < 0 || f.Count > MaxPages {
 			return broken("%s has %d pages", f, f.Count)
 		}
-		if pid, device := f.Device(); device {
+		if pid, _, ok := pages.DeviceOf(f.ID); ok {
 			if pid < 1 || pid > MaxPID || f.Count == 0 || f.Pagemap != "" {
 				return broken("%s is not possible", f)
 			}

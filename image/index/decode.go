@@ -149,11 +149,11 @@ func (d *decoder) pages(f *fields) {
 }
 
 func (d *decoder) device(f *fields) {
-	id := f.fileID()
-	if _, device := pages.DevicePID(id); f.err == nil && !device {
+	file := File{ID: f.fileID(), Count: f.number(MaxPages)}
+	if !file.IsDevice() {
 		f.fail("device memory with the id of a pages file")
 	}
-	d.file(f, File{ID: id, Count: f.number(MaxPages)})
+	d.file(f, file)
 }
 
 func (d *decoder) file(f *fields, file File) {
@@ -234,16 +234,20 @@ func (f *fields) number(limit int64) int64 {
 	return f.parse(f.word(), limit)
 }
 
-// fileID reads the number of a pages file, or d and the pid of device memory.
+// fileID reads the number of a pages file, or process and GPU of device memory: d12.0.
 func (f *fields) fileID() uint64 {
 	word := f.word()
-	if pid, device := bytes.CutPrefix(word, []byte("d")); device && len(pid) > 0 {
-		return pages.DeviceFile(int(f.parse(pid, MaxPID)))
+	if device, ok := bytes.CutPrefix(word, []byte("d")); ok {
+		pid, gpu, _ := bytes.Cut(device, []byte("."))
+		return pages.DeviceFile(int(f.parse(pid, MaxPID)), int(f.parse(gpu, pages.MaxGPUs-1)))
 	}
 	return uint64(f.parse(word, 1<<32-1))
 }
 
 func (f *fields) parse(word []byte, limit int64) int64 {
+	if len(word) == 0 {
+		f.fail("a number is missing")
+	}
 	var v int64
 	for i, c := range word {
 		if c < '0' || c > '9' || i == 0 && c == '0' && len(word) > 1 {

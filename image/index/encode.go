@@ -23,7 +23,7 @@ func Encode(w io.Writer, x *Index) error {
 		e.line(number(number(b, s.Size), s.Raw))
 	}
 	for _, f := range x.Files {
-		if _, device := f.Device(); device {
+		if f.IsDevice() {
 			e.line(number(fileID(e.word("device"), f.ID), f.Count))
 			continue
 		}
@@ -74,10 +74,11 @@ func (e *encoder) line(b []byte) {
 
 func number(b []byte, v int64) []byte { return strconv.AppendInt(append(b, ' '), v, 10) }
 
-// fileID writes the number of a pages file, or d and the pid of device memory.
+// fileID writes the number of a pages file, or process and GPU of device memory: d12.0.
 func fileID(b []byte, id uint64) []byte {
-	if pid, device := pages.DevicePID(id); device {
-		return strconv.AppendInt(append(b, " d"...), int64(pid), 10)
+	if pid, gpu, ok := pages.DeviceOf(id); ok {
+		b = strconv.AppendInt(append(b, " d"...), int64(pid), 10)
+		return strconv.AppendInt(append(b, '.'), int64(gpu), 10)
 	}
 	return number(b, int64(id))
 }

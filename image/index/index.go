@@ -9,7 +9,7 @@
 //	run 1 0 256 7f0000000000
 //	end 4
 //
-// A snapshot with device memory has a text of version 2, with lines device d<pid> <pages>, whose runs have the id d<pid>.
+// A snapshot with device memory has a text of version 2, with lines device d<pid>.<gpu> <pages>, whose runs have the same id.
 //
 // [Encode] writes exactly one text for an [Index] and [Decode] reads nothing else: decoding and encoding again gives the
 // same bytes. [Index.Check] holds the rules that tie the parts together; both call it.
@@ -76,7 +76,7 @@ type Segment struct {
 	Raw    int64             // sum of its frames' raw lengths, bytes
 }
 
-// File is one pages file of CRIU's, or the device memory of a process.
+// File is one pages file of CRIU's, or what a process has on one GPU.
 type File struct {
 	ID      uint64 // of pages-ID.img, or [pages.DeviceFile]
 	Pagemap string // name of the image that describes it; empty: the config describes device memory
@@ -128,21 +128,22 @@ func (x *Index) Used() []int64 {
 
 // Version is the one that the text of the index has.
 func (x *Index) Version() int {
-	if n := len(x.Files); n > 0 {
-		if _, device := x.Files[n-1].Device(); device {
-			return 2
-		}
+	if n := len(x.Files); n > 0 && x.Files[n-1].IsDevice() {
+		return 2
 	}
 	return 1
 }
 
-// Device gives the pid of the process whose device memory it is; false for a pages file.
-func (f File) Device() (pid int, ok bool) { return pages.DevicePID(f.ID) }
+// IsDevice tells whether it is device memory.
+func (f File) IsDevice() bool {
+	_, _, ok := pages.DeviceOf(f.ID)
+	return ok
+}
 
 // String says which it is.
 func (f File) String() string {
-	if pid, device := f.Device(); device {
-		return fmt.Sprintf("device memory of process %d", pid)
+	if pid, gpu, ok := pages.DeviceOf(f.ID); ok {
+		return fmt.Sprintf("device memory of process %d on GPU %d", pid, gpu)
 	}
 	return fmt.Sprintf("pages file %d", f.ID)
 }
@@ -151,7 +152,7 @@ func (f File) String() string {
 func (x *Index) DeviceBytes() int64 {
 	var n int64
 	for _, f := range x.Files {
-		if _, device := f.Device(); device {
+		if f.IsDevice() {
 			n = saturate(n, f.Count*x.PageSize)
 		}
 	}

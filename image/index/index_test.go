@@ -24,7 +24,7 @@ func random(r *rand.Rand) *Index {
 	for id := range 1 + r.IntN(4) {
 		x.Files = append(x.Files, File{ID: uint64(id)*3 + 1, Pagemap: fmt.Sprintf("pagemap-%d.img", id+1)})
 		if id >= devices {
-			x.Files[id] = File{ID: pages.DeviceFile(id + 1)}
+			x.Files[id] = File{ID: pages.DeviceFile(id/2+1, id%2)}
 		}
 		f := &x.Files[id]
 		addr := uint64(r.IntN(1<<20)) * MaxFrame
@@ -152,7 +152,7 @@ var bad = []change{
 	{"frame 0 100 8192 raw", "frame 0 100 8191 raw", "with codec"},
 	{"run 1 2 1 7f0000000000\n", "", "without runs"},
 	{"run 1 2 1", "run 2 2 1", "not listed"},
-	{"run 1 2 1", "run d1 2 1", "not listed"},
+	{"run 1 2 1", "run d1.0 2 1", "not listed"},
 	{"run 1 2 1", "run 1 3 1", "not inside"},
 	{"run 1 2 1", "run 1 2 2", "not inside"},
 	{"run 1 2 1", "run 1 1 2", "not inside"},
@@ -184,24 +184,32 @@ var bad = []change{
 
 // goodDevices is a text with device memory, badDevices are made of it.
 var (
-	goodDevices = strings.NewReplacer("index 1", "index 2", "pages 4 pagemap-shmem-1048.img 7\n", "device d12 512\n", "run 4", "run d12").Replace(good)
+	goodDevices = strings.NewReplacer("index 1", "index 2", "pages 4 pagemap-shmem-1048.img 7\n", "device d12.1 512\n", "run 4", "run d12.1").Replace(good)
 	badDevices  = []change{
 		{"cryo-index 2", "cryo-index 1", "should be of version 2"},
-		{"device d12", "device 12", "id of a pages file"},
-		{"device d12", "device d012", "not a number"},
-		{"device d12", "device d", "not a number"},
-		{"device d12", "device d0", "not possible"},
-		{"device d12", "device d2147483648", "larger"},
-		{"device d12", "device x12", "not a number"},
-		{"device d12", "device d13", "not listed"},
-		{"device d12 512", "device d12 device-12 512", "not a number"},
-		{"device d12 512", "device d12 1", "not inside"},
-		{"device d12 512", "device d12 0", "not possible"},
-		{"device d12 512", "device d12 512\ndevice d12 512", "out of order"},
-		{"device d12 512", "device d13 512\ndevice d12 512", "out of order"},
-		{"device d12 512", "device d12 512\npages 5 pagemap-5.img 0", "out of order"},
-		{"pages 1 pagemap-1.img", "pages d1 pagemap-1.img", "not a number"},
-		{"run d12 1 1", "run 1 1 1", "out of order"},
+		{"device d12.1", "device 12", "id of a pages file"},
+		{"device d12.1", "device 12.1", "not a number"},
+		{"device d12.1", "device d12", "missing"},
+		{"device d12.1", "device d12.", "missing"},
+		{"device d12.1", "device d.1", "missing"},
+		{"device d12.1", "device d", "missing"},
+		{"device d12.1", "device d012.1", "not a number"},
+		{"device d12.1", "device d12.01", "not a number"},
+		{"device d12.1", "device d12.1.1", "not a number"},
+		{"device d12.1", "device d0.1", "not possible"},
+		{"device d12.1", "device d2147483648.1", "larger"},
+		{"device d12.1", "device d12.1024", "larger"},
+		{"device d12.1", "device d13.1", "not listed"},
+		{"device d12.1", "device d12.2", "not listed"},
+		{"device d12.1 512", "device d12.1 device-12 512", "not a number"},
+		{"device d12.1 512", "device d12.1 1", "not inside"},
+		{"device d12.1 512", "device d12.1 0", "not possible"},
+		{"device d12.1 512", "device d12.1 512\ndevice d12.1 512", "out of order"},
+		{"device d12.1 512", "device d12.1 512\ndevice d12.0 512", "out of order"},
+		{"device d12.1 512", "device d13.0 512\ndevice d12.1 512", "out of order"},
+		{"device d12.1 512", "device d12.1 512\npages 5 pagemap-5.img 0", "out of order"},
+		{"pages 1 pagemap-1.img", "pages d1.0 pagemap-1.img", "not a number"},
+		{"run d12.1 1 1", "run 1 1 1", "out of order"},
 	}
 )
 

@@ -2,18 +2,30 @@ package pages
 
 import "fmt"
 
-// deviceFiles is where the numbers of device memory begin; those of CRIU's pages files are below.
-const deviceFiles = 1 << 32
+// Numbers of device memory: those of CRIU's pages files are below.
+const (
+	deviceFiles = 1 << 42
+	gpuBits     = 10
+)
 
-// DeviceFile is the number of the pages that a process, by its pid, has on devices. CRIU knows nothing of them.
-func DeviceFile(pid int) uint64 { return deviceFiles + uint64(pid) }
+// MaxGPUs is how many GPUs a container may have.
+const MaxGPUs = 1 << gpuBits
 
-// DevicePID gives the pid of the process that has these pages on devices; false for a pages file of CRIU's.
-func DevicePID(id uint64) (int, bool) { return int(id - deviceFiles), id >= deviceFiles }
+// DeviceFile is the number of the pages that a process, by its pid, has on a GPU, by its number among those of the container. CRIU
+// knows nothing of them.
+func DeviceFile(pid, gpu int) uint64 { return deviceFiles + uint64(pid)<<gpuBits + uint64(gpu) }
 
-// DeviceMap describes the device memory of a process as a pagemap describes its memory. runs are without page numbers.
-func DeviceMap(pid int, runs []Run, pageSize int64) *Pagemap {
-	m := &Pagemap{Name: fmt.Sprintf("device-%d", pid), Pages: DeviceFile(pid)}
+// DeviceOf gives the process and the GPU of such a number; false for a pages file of CRIU's.
+func DeviceOf(id uint64) (pid, gpu int, ok bool) {
+	if id < deviceFiles {
+		return 0, 0, false
+	}
+	return int((id - deviceFiles) >> gpuBits), int(id % MaxGPUs), true
+}
+
+// DeviceMap describes what a process has on a GPU as a pagemap describes its memory. runs are without page numbers.
+func DeviceMap(pid, gpu int, runs []Run, pageSize int64) *Pagemap {
+	m := &Pagemap{Name: fmt.Sprintf("device-%d-%d", pid, gpu), Pages: DeviceFile(pid, gpu)}
 	for _, r := range runs {
 		r.First = m.Count
 		m.Runs = join(m.Runs, r, pageSize)

@@ -1,0 +1,257 @@
+#include "memory.h"
+
+#include <string.h>
+
+// As in cuda.h: CUmemLocation, CUmemAllocationProp, CUmemAccessDesc.
+struct location { int type, id; };
+struct properties {
+	int type, handles;
+	struct location location;
+	void *windows;
+	struct { unsigned char compression, rdma; unsigned short usage; unsigned char reserved[4]; } flags;
+};
+struct access { struct location location; int flags; };
+_Static_assert(sizeof(struct properties) == 32, "CUmemAllocationProp");
+_Static_assert(sizeof(struct access) == 12, "CUmemAccessDesc");
+
+enum {
+	PINNED = 1,         // CU_MEM_ALLOCATION_TYPE_PINNED
+	ON_DEVICE = 1,      // CU_MEM_LOCATION_TYPE_DEVICE
+	DESCRIPTOR = 1,     // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+	READ_WRITE = 3,     // CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+	NON_BLOCKING = 1,   // CU_STREAM_NON_BLOCKING
+	PORTABLE = 1,       // CU_MEMHOSTREGISTER_PORTABLE
+	HAS_RDMA = 110,     // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+	IS_ON = 9,          // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+	INVALID_DEVICE = 101,
+};
+
+static int (*device_count)(int *count);
+static int (*device_get)(int *device, int ordinal);
+static int (*device_uuid)(struct uuid *uuid, int device);
+static int (*device_attribute)(int *value, int attribute, int device);
+static int (*context_retain)(void **context, int device);
+static int (*context_set)(void *context);
+static int (*stream_create)(void **stream, unsigned flags);
+static int (*stream_wait)(void *stream);
+static int (*host_register)(void *host, size_t bytes, unsigned flags);
+static int (*host_unregister)(void *host);
+static int (*get_info)(size_t *room, size_t *total);
+static int (*create)(uint64_t *handle, size_t bytes, const struct properties *p, unsigned long long flags);
+static int (*release)(uint64_t handle);
+static int (*export)(void *shared, uint64_t handle, int type, unsigned long long flags);
+static int (*import)(uint64_t *handle, void *shared, int type);
+static int (*reserve)(uint64_t *address, size_t bytes, size_t alignment, uint64_t wanted, unsigned long long flags);
+static int (*unreserve)(uint64_t address, size_t bytes);
+static int (*map)(uint64_t address, size_t bytes, size_t offset, uint64_t handle, unsigned long long flags);
+static int (*unmap)(uint64_t address, size_t bytes);
+static int (*set_access)(uint64_t address, size_t bytes, const struct access *access, size_t count);
+static int (*attribute)(void *data, int which, uint64_t address);
+static int (*read_async)(void *to, uint64_t from, size_t bytes, void *stream);
+static int (*write_async)(uint64_t to, const void *from, size_t bytes, void *stream);
+static int (*copy_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
+static int (*set_async)(uint64_t to, unsigned char value, size_t bytes, void *stream);
+
+static const struct function functions[] = {
+	{"cuDeviceGetCount", &device_count},
+	{"cuDeviceGet", &device_get},
+	{"cuDeviceGetUuid", &device_uuid},
+	{"cuDeviceGetAttribute", &device_attribute},
+	{"cuDevicePrimaryCtxRetain", &context_retain},
+	{"cuCtxSetCurrent", &context_set},
+	{"cuStreamCreate", &stream_create},
+	{"cuStreamSynchronize", &stream_wait},
+	{"cuMemHostRegister_v2", &host_register},
+	{"cuMemHostUnregister", &host_unregister},
+	{"cuMemGetInfo_v2", &get_info},
+	{"cuMemCreate", &create},
+	{"cuMemRelease", &release},
+	{"cuMemExportToShareableHandle", &export},
+	{"cuMemImportFromShareableHandle", &import},
+	{"cuMemAddressReserve", &reserve},
+	{"cuMemAddressFree", &unreserve},
+	{"cuMemMap", &map},
+	{"cuMemUnmap", &unmap},
+	{"cuMemSetAccess", &set_access},
+	{"cuPointerGetAttribute", &attribute},
+	{"cuMemcpyDtoHAsync_v2", &read_async},
+	{"cuMemcpyHtoDAsync_v2", &write_async},
+	{"cuMemcpyDtoDAsync_v2", &copy_async},
+	{"cuMemsetD8Async", &set_async},
+};
+
+// CALL makes a call unless one before it has failed.
+#define CALL(o, name, expression) do { if (!(o).code) (o) = (struct outcome){(expression), (name)}; } while (0)
+
+static const struct outcome done = {0, NULL};
+
+const char *memory_open(void)
+{
+	const char *why;
+
+	return cuda_find(functions, sizeof(functions) / sizeof(*functions), &why);
+}
+
+// on makes the device's context that of the thread, which may be any.
+static struct outcome on(const struct device *d)
+{
+	struct outcome o = done;
+
+	CALL(o, "cuCtxSetCurrent", context_set(d->context));
+	return o;
+}
+
+struct outcome memory_device(const struct uuid *uuid, struct device *d)
+{
+	struct outcome o = done;
+	struct uuid found;
+	int count = 0, device = 0;
+
+	memset(d, 0, sizeof(*d));
+	CALL(o, "cuDeviceGetCount", device_count(&count));
+	for (int i = 0; i < count && !o.code; i++) {
+		CALL(o, "cuDeviceGet", device_get(&device, i));
+		CALL(o, "cuDeviceGetUuid", device_uuid(&found, device));
+		if (o.code || memcmp(&found, uuid, sizeof(found)))
+			continue;
+		d->ordinal = device;
+		if (device_attribute(&d->rdma, HAS_RDMA, device))
+			d->rdma = 0; // as with a driver that does not know of it
+		CALL(o, "cuDevicePrimaryCtxRetain", context_retain(&d->context, device));
+		CALL(o, "cuCtxSetCurrent", context_set(d->context));
+		for (int s = 0; s < STREAMS; s++)
+			CALL(o, "cuStreamCreate", stream_create(&d->streams[s], NON_BLOCKING));
+		break;
+	}
+	return o;
+}
+
+struct outcome memory_pin(const struct device *d, void *host, size_t bytes)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemHostRegister", host_register(host, bytes, PORTABLE));
+	return o;
+}
+
+struct outcome memory_unpin(const struct device *d, void *host)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemHostUnregister", host_unregister(host));
+	return o;
+}
+
+struct outcome memory_room(const struct device *d, size_t *bytes)
+{
+	struct outcome o = on(d);
+	size_t total;
+
+	CALL(o, "cuMemGetInfo", get_info(bytes, &total));
+	return o;
+}
+
+// mapped maps a handle's memory, or releases it.
+static struct outcome mapped(const struct device *d, struct memory *m)
+{
+	struct access access = {{ON_DEVICE, d->ordinal}, READ_WRITE};
+	struct outcome o = done;
+	int where = -1;
+
+	CALL(o, "cuMemAddressReserve", reserve(&m->address, m->bytes, 0, 0, 0));
+	if (o.code)
+		goto reserved;
+	CALL(o, "cuMemMap", map(m->address, m->bytes, 0, m->handle, 0));
+	if (o.code)
+		goto unmapped;
+	CALL(o, "cuMemSetAccess", set_access(m->address, m->bytes, &access, 1));
+	CALL(o, "cuPointerGetAttribute", attribute(&where, IS_ON, m->address));
+	if (!o.code && where == d->ordinal)
+		return o;
+	if (!o.code)
+		o = (struct outcome){INVALID_DEVICE, "cuMemImportFromShareableHandle"};
+	unmap(m->address, m->bytes);
+unmapped:
+	unreserve(m->address, m->bytes);
+reserved:
+	release(m->handle);
+	return o;
+}
+
+struct outcome memory_import(const struct device *d, int fd, size_t bytes, struct memory *m)
+{
+	struct outcome o = on(d);
+
+	m->bytes = bytes;
+	CALL(o, "cuMemImportFromShareableHandle", import(&m->handle, (void *)(intptr_t)fd, DESCRIPTOR));
+	if (o.code)
+		return o;
+	return mapped(d, m);
+}
+
+struct outcome memory_make(const struct device *d, size_t bytes, struct memory *m)
+{
+	struct properties p = {.type = PINNED, .handles = DESCRIPTOR, .location = {ON_DEVICE, d->ordinal}};
+	struct outcome o = on(d);
+
+	p.flags.rdma = d->rdma != 0;
+	m->bytes = bytes;
+	CALL(o, "cuMemCreate", create(&m->handle, bytes, &p, 0));
+	if (o.code)
+		return o;
+	return mapped(d, m);
+}
+
+struct outcome memory_export(const struct device *d, const struct memory *m, int *fd)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemExportToShareableHandle", export(fd, m->handle, DESCRIPTOR, 0));
+	return o;
+}
+
+struct outcome memory_free(const struct device *d, const struct memory *m)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemUnmap", unmap(m->address, m->bytes));
+	CALL(o, "cuMemAddressFree", unreserve(m->address, m->bytes));
+	CALL(o, "cuMemRelease", release(m->handle));
+	return o;
+}
+
+struct outcome memory_read(const struct device *d, int stream, void *to, uint64_t from, size_t bytes)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemcpyDtoHAsync", read_async(to, from, bytes, d->streams[stream]));
+	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[stream]));
+	return o;
+}
+
+struct outcome memory_write(const struct device *d, int stream, uint64_t to, const void *from, size_t bytes)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemcpyHtoDAsync", write_async(to, from, bytes, d->streams[stream]));
+	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[stream]));
+	return o;
+}
+
+struct outcome memory_copy(const struct device *d, uint64_t to, uint64_t from, size_t bytes)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemcpyDtoDAsync", copy_async(to, from, bytes, d->streams[0]));
+	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[0]));
+	return o;
+}
+
+struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemsetD8Async", set_async(to, 0, bytes, d->streams[0]));
+	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[0]));
+	return o;
+}

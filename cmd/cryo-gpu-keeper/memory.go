@@ -1,0 +1,180 @@
+//go:build cgo
+
+package main
+
+/*
+#include "memory.h"
+*/
+import "C"
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+	"unsafe"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// holdDescriptor is the shim's socket.
+const holdDescriptor = 3
+
+// hold holds memory until the shim hangs up.
+func hold(ctx context.Context) error {
+	// Descriptor 3 of who runs it by hand may be any.
+	if kind, err := unix.GetsockoptInt(holdDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
+		return fmt.Errorf("hold: descriptor %d is not the shim's: %w", holdDescriptor, errdefs.ErrInvalidArgument)
+	}
+	c, err := channel.Open(holdDescriptor)
+	if err != nil {
+		return err
+	}
+	return holder.Serve(ctx, c, openMemory)
+}
+
+// memoryDriver is NVIDIA's, with a primary context on each device that is used.
+type memoryDriver struct {
+	mu      sync.Mutex
+	devices map[string]*device // by UUID; guarded by mu
+}
+
+var _ holder.Driver = (*memoryDriver)(nil)
+
+// openMemory loads and initialises libcuda, with the functions for memory.
+func openMemory() (holder.Driver, error) {
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	if missing := C.memory_open(); missing != nil {
+		return nil, old(C.GoString(missing))
+	}
+	return &memoryDriver{devices: make(map[string]*device)}, nil
+}
+
+// failed is nil for a call that succeeded.
+func failed(o C.struct_outcome) error {
+	if o.code == 0 {
+		return nil
+	}
+	code := int(o.code)
+	return &holder.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
+}
+
+// Device implements [holder.Driver].
+func (m *memoryDriver) Device(uuid string) (holder.Device, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if d := m.devices[uuid]; d != nil {
+		return d, nil
+	}
+	id, err := keeper.ParseUUID(uuid)
+	if err != nil {
+		return nil, err
+	}
+	var given C.struct_uuid
+	for i, b := range id {
+		given.bytes[i] = C.uchar(b)
+	}
+	d := &device{}
+	if err := failed(C.memory_device(&given, &d.c)); err != nil {
+		return nil, fmt.Errorf("open %s: %w", uuid, err)
+	}
+	if d.c.context == nil {
+		return nil, fmt.Errorf("open %s: the driver has no such device: %w", uuid, errdefs.ErrNotFound)
+	}
+	m.devices[uuid] = d
+	return d, nil
+}
+
+// Pin implements [holder.Driver].
+func (m *memoryDriver) Pin(host []byte) (unpin func() error, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, d := range m.devices { // any: it is for all contexts
+		if err := failed(C.memory_pin(&d.c, unsafe.Pointer(&host[0]), C.size_t(len(host)))); err != nil {
+			return nil, err
+		}
+		return func() error { return failed(C.memory_unpin(&d.c, unsafe.Pointer(&host[0]))) }, nil
+	}
+	return nil, fmt.Errorf("pin memory: no device is open: %w", errdefs.ErrFailedPrecondition)
+}
+
+// device implements [holder.Device].
+type device struct{ c C.struct_device }
+
+// Import implements [holder.Device].
+func (d *device) Import(file *os.File, size int64) (holder.Memory, error) {
+	m := &memory{device: d}
+	if err := failed(C.memory_import(&d.c, C.int(file.Fd()), C.size_t(size), &m.c)); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Make implements [holder.Device].
+func (d *device) Make(size int64) (holder.Memory, error) {
+	m := &memory{device: d}
+	if err := failed(C.memory_make(&d.c, C.size_t(size), &m.c)); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+// Room implements [holder.Device].
+func (d *device) Room() (int64, error) {
+	var bytes C.size_t
+	if err := failed(C.memory_room(&d.c, &bytes)); err != nil {
+		return 0, err
+	}
+	return int64(bytes), nil
+}
+
+// memory implements [holder.Memory].
+type memory struct {
+	device *device
+	c      C.struct_memory
+}
+
+// at is the address of what is at the offset.
+func (m *memory) at(offset int64) C.uint64_t { return m.c.address + C.uint64_t(offset) }
+
+// Read implements [holder.Memory].
+func (m *memory) Read(stream int, to []byte, offset int64) error {
+	return failed(C.memory_read(&m.device.c, C.int(stream), unsafe.Pointer(&to[0]), m.at(offset), C.size_t(len(to))))
+}
+
+// Write implements [holder.Memory].
+func (m *memory) Write(stream int, from []byte, offset int64) error {
+	return failed(C.memory_write(&m.device.c, C.int(stream), m.at(offset), unsafe.Pointer(&from[0]), C.size_t(len(from))))
+}
+
+// Copy implements [holder.Memory].
+func (m *memory) Copy(from holder.Memory) error {
+	f, ok := from.(*memory)
+	if !ok || f.device != m.device || f.c.bytes != m.c.bytes {
+		return fmt.Errorf("copy device memory: it is not of the same kind: %w", errdefs.ErrInvalidArgument)
+	}
+	return failed(C.memory_copy(&m.device.c, m.at(0), f.at(0), m.c.bytes))
+}
+
+// Clear implements [holder.Memory].
+func (m *memory) Clear() error { return failed(C.memory_clear(&m.device.c, m.at(0), m.c.bytes)) }
+
+// Export implements [holder.Memory].
+func (m *memory) Export() (*os.File, error) {
+	var fd C.int
+	if err := failed(C.memory_export(&m.device.c, &m.c, &fd)); err != nil {
+		return nil, err
+	}
+	unix.CloseOnExec(int(fd))
+	return os.NewFile(uintptr(fd), "device memory"), nil
+}
+
+// Free implements [holder.Memory].
+func (m *memory) Free() error { return failed(C.memory_free(&m.device.c, &m.c)) }

@@ -1,0 +1,45 @@
+// Device memory of other processes, by the same library as libcuda.h.
+#ifndef CRYO_MEMORY_H
+#define CRYO_MEMORY_H
+
+#include <stddef.h>
+
+#include "libcuda.h"
+
+// What a function came to: the driver's result, and the call that gave it.
+struct outcome { int code; const char *call; };
+
+enum { STREAMS = 2 };
+
+struct device {
+	int ordinal;
+	void *context; // CUcontext, the primary one; NULL: there is no such device
+	void *streams[STREAMS];
+	int rdma; // memory can be made such that other hardware may reach it
+};
+
+struct memory {
+	uint64_t address; // CUdeviceptr
+	uint64_t handle;  // CUmemGenericAllocationHandle
+	size_t bytes;
+};
+
+// memory_open finds the functions: NULL, or the name of the first that is missing. cuda_open first.
+const char *memory_open(void);
+
+struct outcome memory_device(const struct uuid *uuid, struct device *d);
+struct outcome memory_pin(const struct device *d, void *host, size_t bytes);
+struct outcome memory_unpin(const struct device *d, void *host);
+struct outcome memory_room(const struct device *d, size_t *bytes);
+// memory_import maps the memory of a descriptor; memory_make maps new memory. After an error nothing is left.
+struct outcome memory_import(const struct device *d, int fd, size_t bytes, struct memory *m);
+struct outcome memory_make(const struct device *d, size_t bytes, struct memory *m);
+struct outcome memory_export(const struct device *d, const struct memory *m, int *fd);
+struct outcome memory_free(const struct device *d, const struct memory *m);
+// Copies, done when they return.
+struct outcome memory_read(const struct device *d, int stream, void *to, uint64_t from, size_t bytes);
+struct outcome memory_write(const struct device *d, int stream, uint64_t to, const void *from, size_t bytes);
+struct outcome memory_copy(const struct device *d, uint64_t to, uint64_t from, size_t bytes);
+struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes);
+
+#endif
