@@ -16,7 +16,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
@@ -55,20 +54,15 @@ func FuzzOrder(f *testing.F) {
 	})
 }
 
-// memory is device memory of one process, by address.
+// memory is device memory, by piece.
 type memory struct {
-	at   map[uint64][]byte
-	fail error
+	pieces [][]byte
+	fail   error
 }
 
-func (m memory) Read(_ int, addr uint64, dst []byte) (bool, error) {
-	for from, b := range m.at {
-		if from <= addr && addr < from+uint64(len(b)) {
-			copy(dst, b[addr-from:])
-			return !bytes.Equal(dst, make([]byte, len(dst))), m.fail
-		}
-	}
-	return false, errors.New("there is none")
+func (m memory) Read(piece int, offset int64, dst []byte) (bool, error) {
+	copy(dst, m.pieces[piece][offset:])
+	return !bytes.Equal(dst, make([]byte, len(dst))), m.fail
 }
 
 func (memory) Close() {}
@@ -78,19 +72,16 @@ func TestSplit(t *testing.T) {
 	const slot, mib = 256 << 10, 1 << 20
 	for _, fail := range []error{nil, os.ErrPermission} {
 		r := rand.New(rand.NewPCG(1, 2))
-		m := memory{at: map[uint64][]byte{}, fail: fail}
-		var pieces []piece
+		m := memory{fail: fail}
 		var sizes []int64
-		for i, size := range []int{3 * mib, mib / 2, 2*mib + mib/4} {
+		for _, size := range []int{3 * mib, mib / 2, 2*mib + mib/4} {
 			b := make([]byte, size)
 			for j := range b {
 				if j/mib != 1 {
 					b[j] = byte(r.Uint32())
 				}
 			}
-			addr := uint64(1+i) << 28
-			m.at[addr] = b
-			pieces = append(pieces, piece{image.GPUPiece{Address: addr, Size: int64(size)}, 7})
+			m.pieces = append(m.pieces, b)
 			sizes = append(sizes, int64(size))
 		}
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -108,7 +99,7 @@ func TestSplit(t *testing.T) {
 		go func() {
 			defer loader.Close()
 			sent <- ring.Send(t.Context(), loader, sizes, func(ctx context.Context, s *ring.Sender) error {
-				return split(ctx, pieces, slot, func() (reader, error) { return m, nil }, s)
+				return split(ctx, sizes, slot, func() (reader, error) { return m, nil }, s)
 			})
 		}()
 		link, err := ring.Offer(holder, buffers)
@@ -135,8 +126,8 @@ func TestSplit(t *testing.T) {
 		if err := errors.Join(err, <-sent); err != nil {
 			t.Fatal(err)
 		}
-		for i, p := range pieces {
-			if !bytes.Equal(got[i], m.at[p.Address]) {
+		for i, p := range m.pieces {
+			if !bytes.Equal(got[i], p) {
 				t.Errorf("piece %d is another", i)
 			}
 		}

@@ -90,27 +90,17 @@ func open(ctx context.Context, o Order) (*image.Devices, error) {
 
 // reader reads a snapshot's device memory, as an [image.DevicesReader] does.
 type reader interface {
-	Read(pid int, addr uint64, dst []byte) (some bool, err error)
+	Read(piece int, offset int64, dst []byte) (some bool, err error)
 	Close()
 }
 
 var _ reader = (*image.DevicesReader)(nil)
 
-// piece is one of the snapshot's.
-type piece struct {
-	image.GPUPiece
-	pid int
-}
-
 // send sends all pieces in the order of the record, but for what is zero, a slot at a time and as many side by side as there are cores.
 func send(ctx context.Context, devices *image.Devices, peer *os.File) error {
-	var pieces []piece
 	var sizes []int64
-	for _, p := range devices.Processes() {
-		for _, one := range p.Pieces {
-			pieces = append(pieces, piece{one, p.PID})
-			sizes = append(sizes, one.Size)
-		}
+	for _, p := range devices.Pieces() {
+		sizes = append(sizes, p.Size)
 	}
 	link, err := ring.Accept(ctx, peer)
 	if err != nil {
@@ -119,17 +109,17 @@ func send(ctx context.Context, devices *image.Devices, peer *os.File) error {
 	defer link.Close()
 	slot := link.Geometry().SlotBytes
 	return link.Send(ctx, sizes, func(ctx context.Context, s *ring.Sender) error {
-		return split(ctx, pieces, slot, func() (reader, error) { return devices.Reader() }, s)
+		return split(ctx, sizes, slot, func() (reader, error) { return devices.Reader() }, s)
 	})
 }
 
-// split has workers take one part after the other.
-func split(ctx context.Context, pieces []piece, part int64, open func() (reader, error), s *ring.Sender) error {
+// split has workers take one part after the other of pieces of these sizes.
+func split(ctx context.Context, sizes []int64, part int64, open func() (reader, error), s *ring.Sender) error {
 	var first []int64 // number of each piece's first part
 	var count int64
-	for _, p := range pieces {
+	for _, size := range sizes {
 		first = append(first, count)
-		count += (p.Size + part - 1) / part
+		count += (size + part - 1) / part
 	}
 	var next atomic.Int64
 	errs := make([]error, runtime.GOMAXPROCS(0))
@@ -152,9 +142,9 @@ func split(ctx context.Context, pieces []piece, part int64, open func() (reader,
 				for at+1 < len(first) && first[at+1] <= n {
 					at++
 				}
-				p, offset := pieces[at], (n-first[at])*part
+				offset := (n - first[at]) * part
 				errs[i] = s.Put(ctx, at, offset, func(dst []byte) (int, error) {
-					some, err := r.Read(p.pid, p.Address+uint64(offset), dst)
+					some, err := r.Read(at, offset, dst)
 					if err != nil || !some {
 						return 0, err
 					}
