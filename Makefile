@@ -47,7 +47,7 @@ deps: ## install what building and testing needs: Debian packages where they are
 	@contrib/criu/install >/dev/null
 
 .PHONY: build
-build: ## build cryo's programs into bin/
+build: preload ## build cryo's programs into bin/
 	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name $(QUIETLY); done
 	@$(BUILDCGO) -o bin/$(KEEPER) ./cmd/$(KEEPER) $(QUIETLY)
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload
@@ -64,6 +64,16 @@ bin/tools/.built: integration/tools/go.mod integration/tools/go.sum integration/
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/tools/ $$packages $(QUIETLY); \
 	CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w" -tags seccomp -o ../../bin/tools/ github.com/opencontainers/runc $(QUIETLY)
 	@touch $@
+
+.PHONY: preload
+preload: bin/libcryo-gpu.so ## build the library that programs in containers with GPUs load, into bin/
+
+# Nothing but libc is needed, of versions that old images have.
+bin/libcryo-gpu.so: $(wildcard runtime/gpu/preload/*.[chS])
+	@mkdir -p bin
+	@cd runtime/gpu/preload; \
+	gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -fno-plt -DVERSION='"$(VERSION)"' -shared -Wl,-soname,libcryo-gpu.so -Wl,-z,defs \
+		-o ../../../$@ *.c *.S
 
 .PHONY: fakecuda
 fakecuda: bin/fakecuda/.built ## build the fake NVIDIA driver and its test program into bin/fakecuda/
@@ -85,7 +95,7 @@ bin/fakecuda/.built: $(wildcard integration/fakecuda/*.[ch])
 test: deps unit integration ## run the unit tests and the integration tests
 
 .PHONY: unit
-unit: fakecuda ## run the unit tests
+unit: fakecuda preload ## run the unit tests
 	@$(GO) test $(TESTFLAGS) $(UNIT)
 
 .PHONY: integration
@@ -130,6 +140,7 @@ gpu-bundle: deps build tools ## pack what integration/gpu/run needs on a machine
 .PHONY: install
 install: build ## install cryo, the shim and the GPU keeper below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix bin/,$(BINARIES) $(KEEPER))
+	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/lib/cryo bin/libcryo-gpu.so
 	@d=$(DESTDIR)$(PREFIX)/share; \
 	mkdir -p $$d/bash-completion/completions $$d/zsh/site-functions $$d/fish/vendor_completions.d; \
 	bin/cryo completion bash >$$d/bash-completion/completions/cryo; \

@@ -43,7 +43,7 @@ type Client struct {
 }
 
 // How long a holder may take for what does not depend on other processes.
-const (
+var (
 	startTime = 2 * time.Minute  // to initialise the driver, as the keeper
 	askTime   = 30 * time.Second // to answer what takes milliseconds
 	slowest   = int64(256 << 20) // bytes a second that are copied or cleared at least
@@ -106,7 +106,8 @@ func (c *Client) Kill() error { return c.program.Kill() }
 func (c *Client) Close() error { return c.close() }
 
 func (c *Client) finish() error {
-	err := c.channel.Close()
+	_ = c.channel.Close() // once
+	var err error
 	for _, after := range []func() error{func() error { return nil }, c.program.Kill} {
 		err = errors.Join(err, after())
 		select {

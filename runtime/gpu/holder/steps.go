@@ -66,7 +66,7 @@ func (c *Client) add(ctx context.Context, do verb, pieces []Piece, ask func(from
 	return nil
 }
 
-// cut lets go of all pieces but the first count.
+// cut lets go of all pieces but the first count. The driver has done so where the holder has ended.
 func (c *Client) cut(ctx context.Context, count int) error {
 	select {
 	case <-c.Ended():
@@ -110,7 +110,7 @@ func (c *Client) move(ctx context.Context, do verb, name string, peer *os.File) 
 	return err
 }
 
-// LetGo lets go of everything that is held.
+// LetGo lets go of everything that is held. A holder that has died has done so.
 func (c *Client) LetGo(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

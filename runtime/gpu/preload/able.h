@@ -1,0 +1,12 @@
+// Whether the process's memory can be handed over.
+#ifndef CRYO_GPU_ABLE_H
+#define CRYO_GPU_ABLE_H
+
+// unable says why it cannot, from now on. The first reason stays.
+void unable(const char *reason);
+// unable_reason is NULL as long as it can.
+const char *unable_reason(void);
+// unable_in_child says that this is a child of fork of a process that used CUDA: it can use nothing of it.
+void unable_in_child(void);
+
+#endif

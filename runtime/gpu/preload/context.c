@@ -1,0 +1,214 @@
+#define _GNU_SOURCE
+#include "context.h"
+#include "hooks.h"
+#include "range.h"
+#include "thread.h"
+
+#include <pthread.h>
+#include <string.h>
+
+// made are the contexts that the program has made; the driver knows those it makes for each device (primary).
+static CUcontext *made;
+static size_t count, most;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static CUresult add(CUresult r, CUcontext *context)
+{
+	if (r != CUDA_SUCCESS || !context)
+		return r;
+	pthread_mutex_lock(&lock);
+	if (count == most) {
+		CUcontext *more = room(2 * (most + 64) * sizeof(*more));
+
+		if (more) {
+			if (made)
+				memcpy(more, made, count * sizeof(*made));
+			if (made)
+				room_free(made, most * sizeof(*made));
+			made = more;
+			most = 2 * (most + 64);
+		}
+	}
+	if (count < most)
+		made[count++] = *context;
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+CUresult hook_cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
+{
+	return add(driver.cuCtxCreate_v2(context, flags, device), context);
+}
+
+CUresult hook_cuCtxCreate_v3(CUcontext *context, void *affinity, int n, unsigned flags, CUdevice device)
+{
+	return add(driver.cuCtxCreate_v3(context, affinity, n, flags, device), context);
+}
+
+CUresult hook_cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device)
+{
+	return add(driver.cuCtxCreate_v4(context, parameters, flags, device), context);
+}
+
+CUresult hook_cuCtxFromGreenCtx(CUcontext *context, void *green)
+{
+	return add(driver.cuCtxFromGreenCtx(context, green), context);
+}
+
+// free_of frees what a context had, which has just ended.
+static void free_of(CUcontext context)
+{
+	struct range r;
+
+	while (table_take_of(context, &r))
+		range_free(&r);
+}
+
+CUresult hook_cuCtxDestroy_v2(CUcontext context)
+{
+	CUresult r = driver.cuCtxDestroy_v2(context);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	free_of(context);
+	pthread_mutex_lock(&lock);
+	for (size_t i = 0; i < count; i++)
+		if (made[i] == context) {
+			made[i] = made[--count];
+			break;
+		}
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+// primary gives a device's primary context where it has one, and leaves it as it is.
+static CUcontext primary(CUdevice device)
+{
+	CUcontext context = NULL;
+	unsigned flags;
+	int active = 0;
+
+	if (driver.cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || !active ||
+	    driver.cuDevicePrimaryCtxRetain(&context, device) != CUDA_SUCCESS)
+		return NULL;
+	driver.cuDevicePrimaryCtxRelease_v2(device);
+	return context;
+}
+
+// ended frees what a device's primary context had, if it is not there any more.
+static CUresult ended(CUresult r, CUdevice device, CUcontext before)
+{
+	unsigned flags;
+	int active = 1;
+
+	if (r == CUDA_SUCCESS && before && driver.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && !active)
+		free_of(before);
+	return r;
+}
+
+CUresult hook_cuDevicePrimaryCtxRelease(CUdevice device)
+{
+	CUcontext before = primary(device);
+
+	return ended(driver.cuDevicePrimaryCtxRelease(device), device, before);
+}
+
+CUresult hook_cuDevicePrimaryCtxRelease_v2(CUdevice device)
+{
+	CUcontext before = primary(device);
+
+	return ended(driver.cuDevicePrimaryCtxRelease_v2(device), device, before);
+}
+
+CUresult hook_cuDevicePrimaryCtxReset(CUdevice device)
+{
+	CUcontext before = primary(device);
+
+	return ended(driver.cuDevicePrimaryCtxReset(device), device, before);
+}
+
+CUresult hook_cuDevicePrimaryCtxReset_v2(CUdevice device)
+{
+	CUcontext before = primary(device);
+
+	return ended(driver.cuDevicePrimaryCtxReset_v2(device), device, before);
+}
+
+// devices gives the device of the current context and that of another one.
+static int devices(CUcontext peer, CUdevice *own, CUdevice *other)
+{
+	CUresult r = driver.cuCtxGetDevice(own);
+
+	if (r != CUDA_SUCCESS || driver.cuCtxPushCurrent_v2(peer) != CUDA_SUCCESS)
+		return 0;
+	r = driver.cuCtxGetDevice(other);
+	driver.cuCtxPopCurrent_v2(&peer);
+	return r == CUDA_SUCCESS;
+}
+
+// Access is between contexts for the driver's memory, and between devices for memory with handles.
+CUresult hook_cuCtxEnablePeerAccess(CUcontext peer, unsigned flags)
+{
+	CUresult r = driver.cuCtxEnablePeerAccess(peer, flags);
+	CUdevice own, other;
+
+	if (r != CUDA_SUCCESS || !devices(peer, &own, &other))
+		return r;
+	r = range_access(other, own, 1);
+	if (r != CUDA_SUCCESS) {
+		range_access(other, own, 0);
+		driver.cuCtxDisablePeerAccess(peer);
+	}
+	return r;
+}
+
+CUresult hook_cuCtxDisablePeerAccess(CUcontext peer)
+{
+	CUresult r = driver.cuCtxDisablePeerAccess(peer);
+	CUdevice own, other;
+
+	if (r == CUDA_SUCCESS && devices(peer, &own, &other))
+		range_access(other, own, 0);
+	return r;
+}
+
+static CUresult synchronize(CUcontext context)
+{
+	CUresult r = driver.cuCtxSetCurrent(context);
+
+	return r == CUDA_SUCCESS ? driver.cuCtxSynchronize() : r;
+}
+
+CUresult contexts_synchronize(void)
+{
+	CUresult r;
+	int n = 0;
+
+	r = driver.cuDeviceGetCount(&n);
+	for (CUdevice d = 0; d < n && r == CUDA_SUCCESS; d++) {
+		CUcontext context = primary(d);
+
+		if (context)
+			r = synchronize(context);
+	}
+	// Behind a closed door nobody makes contexts or destroys any.
+	for (size_t i = 0; i < count && r == CUDA_SUCCESS; i++)
+		r = synchronize(made[i]);
+	driver.cuCtxSetCurrent(NULL);
+	return r;
+}
+
+CUresult hook_cuInit(unsigned flags)
+{
+	CUresult r = driver.cuInit(flags);
+
+	if (r == CUDA_SUCCESS)
+		thread_start();
+	return r;
+}
+
+void contexts_forked(void)
+{
+	pthread_mutex_init(&lock, NULL);
+	count = 0;
+}

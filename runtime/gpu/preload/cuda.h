@@ -1,0 +1,110 @@
+// The part of CUDA's driver API that the library uses. Names, values and types are those of NVIDIA's cuda.h.
+#ifndef CRYO_GPU_CUDA_H
+#define CRYO_GPU_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef void *CUcontext;
+typedef unsigned long long CUdeviceptr;
+typedef unsigned long long CUmemGenericAllocationHandle;
+typedef struct { uint8_t bytes[16]; } CUuuid;
+typedef struct { char reserved[64]; } CUipcMemHandle;
+
+enum {
+	CUDA_SUCCESS = 0,
+	CUDA_ERROR_INVALID_VALUE = 1,
+	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_INVALID_CONTEXT = 201,
+	CUDA_ERROR_OPERATING_SYSTEM = 304,
+	CUDA_ERROR_ILLEGAL_STATE = 401,
+	CUDA_ERROR_NOT_FOUND = 500,
+	CUDA_ERROR_NOT_READY = 600,
+	CUDA_ERROR_NOT_SUPPORTED = 801,
+	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+};
+
+enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110 };
+
+typedef struct { int type, id; } CUmemLocation;
+typedef struct {
+	int type, requestedHandleTypes;
+	CUmemLocation location;
+	void *win32HandleMetaData;
+	struct { unsigned char compressionType, gpuDirectRDMACapable; unsigned short usage; unsigned char reserved[4]; } allocFlags;
+} CUmemAllocationProp;
+typedef struct { CUmemLocation location; int flags; } CUmemAccessDesc;
+
+enum {
+	CU_POINTER_ATTRIBUTE_CONTEXT = 1,
+	CU_POINTER_ATTRIBUTE_RANGE_START_ADDR = 11,
+	CU_POINTER_ATTRIBUTE_RANGE_SIZE = 12,
+	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
+};
+
+// DRIVER lists the functions of the driver that the library calls, with their arguments.
+#define DRIVER(X) \
+	X(cuInit, (unsigned flags)) \
+	X(cuGetProcAddress, (const char *name, void **function, int version, uint64_t flags)) \
+	X(cuGetProcAddress_v2, (const char *name, void **function, int version, uint64_t flags, int *status)) \
+	X(cuDeviceGetCount, (int *count)) \
+	X(cuDeviceGetAttribute, (int *value, int attribute, CUdevice device)) \
+	X(cuDeviceGetUuid, (CUuuid *uuid, CUdevice device)) \
+	X(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device)) \
+	X(cuDevicePrimaryCtxRelease, (CUdevice device)) \
+	X(cuDevicePrimaryCtxRelease_v2, (CUdevice device)) \
+	X(cuDevicePrimaryCtxReset, (CUdevice device)) \
+	X(cuDevicePrimaryCtxReset_v2, (CUdevice device)) \
+	X(cuDevicePrimaryCtxGetState, (CUdevice device, unsigned *flags, int *active)) \
+	X(cuCtxCreate_v2, (CUcontext *context, unsigned flags, CUdevice device)) \
+	X(cuCtxCreate_v3, (CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device)) \
+	X(cuCtxCreate_v4, (CUcontext *context, void *parameters, unsigned flags, CUdevice device)) \
+	X(cuCtxFromGreenCtx, (CUcontext *context, void *green)) \
+	X(cuCtxDestroy_v2, (CUcontext context)) \
+	X(cuCtxGetCurrent, (CUcontext *context)) \
+	X(cuCtxSetCurrent, (CUcontext context)) \
+	X(cuCtxPushCurrent_v2, (CUcontext context)) \
+	X(cuCtxPopCurrent_v2, (CUcontext *context)) \
+	X(cuCtxGetDevice, (CUdevice *device)) \
+	X(cuCtxSynchronize, (void)) \
+	X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags)) \
+	X(cuCtxDisablePeerAccess, (CUcontext peer)) \
+	X(cuMemAlloc_v2, (CUdeviceptr *pointer, size_t bytes)) \
+	X(cuMemAllocPitch_v2, (CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)) \
+	X(cuMemFree_v2, (CUdeviceptr pointer)) \
+	X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)) \
+	X(cuPointerGetAttribute, (void *data, int attribute, CUdeviceptr pointer)) \
+	X(cuPointerGetAttributes, (unsigned count, int *attributes, void **data, CUdeviceptr pointer)) \
+	X(cuIpcGetMemHandle, (CUipcMemHandle *handle, CUdeviceptr pointer)) \
+	X(cuIpcOpenMemHandle, (CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)) \
+	X(cuIpcOpenMemHandle_v2, (CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)) \
+	X(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)) \
+	X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *handle, void *address)) \
+	X(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes)) \
+	X(cuMemGetAllocationGranularity, (size_t *bytes, const CUmemAllocationProp *prop, int option)) \
+	X(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)) \
+	X(cuMemRelease, (CUmemGenericAllocationHandle handle)) \
+	X(cuMemAddressReserve, (CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)) \
+	X(cuMemAddressFree, (CUdeviceptr pointer, size_t bytes)) \
+	X(cuMemMap, (CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)) \
+	X(cuMemUnmap, (CUdeviceptr pointer, size_t bytes)) \
+	X(cuMemSetAccess, (CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count)) \
+	X(cuMemExportToShareableHandle, (void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)) \
+	X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *handle, void *shared, int type))
+
+// driver has the driver's own functions. One that the driver does not have gives CUDA_ERROR_NOT_SUPPORTED.
+extern struct driver {
+#define X(name, arguments) CUresult (*name) arguments;
+	DRIVER(X)
+#undef X
+} driver;
+
+// driver_find fills driver, once the program has libcuda.so.1; it is false where it has not.
+int driver_find(void);
+
+#endif

@@ -1,0 +1,136 @@
+// The stubs that programs call in place of the driver's functions, and what they have in common. A stub has a number; door.c knows the
+// function behind it. The first ones are functions with names, for programs that are linked with the driver; the others are handed out.
+// Nothing here is written at run time, so no memory has to be both writable and executable.
+#include "door.h"
+
+	.text
+	.hidden door_enter
+	.hidden door_leave
+	.hidden interpose_dlsym
+	.hidden interpose_next
+	.hidden interpose_find_next
+
+// Each is 16 bytes. r11 is nobody's between a call and the function's first instruction.
+	.macro stub
+	.p2align 4
+	endbr64
+	movl $door_number, %r11d
+	jmp door_common
+	.set door_number, door_number + 1
+	.endm
+
+	.macro named name
+	.p2align 4
+	.globl \name
+	.type \name, @function
+\name:
+	stub
+	.size \name, . - \name
+	.endm
+
+	.set door_number, 0
+	.p2align 4
+	.globl door_stubs
+	.hidden door_stubs
+door_stubs:
+	.cfi_startproc
+#define NAME(name) named name
+#include "names.h"
+#undef NAME
+	.rept DOOR_HANDED
+	stub
+	.endr
+	.cfi_endproc
+
+// door_common counts the thread in, calls the function with the same arguments, and counts it out. Ten words of the caller's stack are
+// copied, so functions may have sixteen integer arguments; the driver's longest has eleven. It has a frame and says so, for debuggers,
+// profilers and exceptions of callbacks, which pass through it; a thread that leaves so stays counted, and the door cannot be closed
+// until it has ended.
+	.p2align 4
+	.type door_common, @function
+door_common:
+	.cfi_startproc
+	pushq %rbp
+	.cfi_def_cfa_offset 16
+	.cfi_offset %rbp, -16
+	movq %rsp, %rbp
+	.cfi_def_cfa_register %rbp
+	subq $208, %rsp
+	movq %rdi, -8(%rbp)
+	movq %rsi, -16(%rbp)
+	movq %rdx, -24(%rbp)
+	movq %rcx, -32(%rbp)
+	movq %r8, -40(%rbp)
+	movq %r9, -48(%rbp)
+	movups %xmm0, -64(%rbp)
+	movups %xmm1, -80(%rbp)
+	movups %xmm2, -96(%rbp)
+	movups %xmm3, -112(%rbp)
+	movl %r11d, %edi
+	call door_enter
+	.set word, 0
+	.rept 10
+	movq 16 + 8 * word(%rbp), %r11
+	movq %r11, 8 * word(%rsp)
+	.set word, word + 1
+	.endr
+	movq -8(%rbp), %rdi
+	movq -16(%rbp), %rsi
+	movq -24(%rbp), %rdx
+	movq -32(%rbp), %rcx
+	movq -40(%rbp), %r8
+	movq -48(%rbp), %r9
+	movups -64(%rbp), %xmm0
+	movups -80(%rbp), %xmm1
+	movups -96(%rbp), %xmm2
+	movups -112(%rbp), %xmm3
+	call *%rax
+	movq %rax, -8(%rbp)
+	call door_leave
+	movq -8(%rbp), %rax
+	leave
+	.cfi_def_cfa %rsp, 8
+	ret
+	.cfi_endproc
+	.size door_common, . - door_common
+
+// dlsym: names that are not the driver's go on to the C library's by a jump, so that it sees its caller as if this were not here, which
+// RTLD_NEXT needs.
+	.p2align 4
+	.globl dlsym
+	.type dlsym, @function
+dlsym:
+	.cfi_startproc
+	endbr64
+	testq %rsi, %rsi
+	je 1f
+	cmpb $'c', (%rsi)
+	jne 1f
+	cmpb $'u', 1(%rsi)
+	jne 1f
+	movzbl 2(%rsi), %eax
+	subl $'A', %eax
+	cmpl $25, %eax
+	jbe interpose_dlsym
+1:	movq interpose_next(%rip), %rax
+	testq %rax, %rax
+	je 2f
+	jmp *%rax
+2:	pushq %rdi
+	.cfi_adjust_cfa_offset 8
+	pushq %rsi
+	.cfi_adjust_cfa_offset 8
+	subq $8, %rsp
+	.cfi_adjust_cfa_offset 8
+	call interpose_find_next
+	addq $8, %rsp
+	.cfi_adjust_cfa_offset -8
+	popq %rsi
+	.cfi_adjust_cfa_offset -8
+	popq %rdi
+	.cfi_adjust_cfa_offset -8
+	jmp *%rax
+	.cfi_endproc
+	.size dlsym, . - dlsym
+
+	.section .note.GNU-stack, "", @progbits

@@ -1,0 +1,263 @@
+#define _GNU_SOURCE
+#include "door.h"
+#include "forked.h"
+#include "interpose.h"
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+// A seat is a thread's count of the calls it is in: one within another counts too, so that a callback which the driver makes in the
+// middle of a call does not wait at the door.
+//
+// Who has an answer here, and which:
+// - A thread that waits for the device is in a call, and the door is not closed before it is back. The deadline is for that.
+// - A thread of the driver's own (callbacks of cuLaunchHostFunc and cuStreamAddCallback) may not call the driver. One that does all the
+//   same waits; the devices do not become idle then, the deadline passes, and the door is opened.
+// - fork makes a child in which CUDA does not work, as without the library; it finds the door open (door_forked). vfork and
+//   posix_spawn do not come here.
+// - exec ends it all; what was handed over is freed when its last descriptor is closed.
+// - exit waits at the door with the driver's own handlers, until it is opened; SIGKILL and _exit do not.
+// - A thread that dies in a call, or leaves it by an exception, longjmp or cancellation, is counted until its end.
+struct seat {
+	int depth;
+	int own;   // the library's: never waited for
+	pid_t tid; // 0: free
+};
+
+#define ROW 128
+struct row {
+	struct seat seats[ROW];
+	struct row *next;
+};
+static struct row first;
+static pthread_mutex_t seating = PTHREAD_MUTEX_INITIALIZER;
+static __thread struct seat *seat __attribute__((tls_model("initial-exec")));
+
+// standing is for threads where there is no memory for a seat: they are not counted, and so the door is not closed any more.
+static struct seat standing;
+
+static int closed; // also the futex at which threads wait
+// fenced is for kernels, and seccomp filters, without membarrier: each call then costs a fence.
+static int fenced;
+
+extern char door_stubs[] __attribute__((visibility("hidden")));
+
+static const char *const names[] = {
+#define NAME(name) #name,
+#include "names.h"
+#undef NAME
+};
+#define NAMED (sizeof(names) / sizeof(*names))
+static void *functions[NAMED + DOOR_HANDED]; // behind the stubs
+
+int64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+static int gone(pid_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) < 0; }
+
+// free_seat finds a seat, if need be that of a thread which has ended. seating is held.
+static struct seat *free_seat(void)
+{
+	for (int look = 0; look < 2; look++)
+		for (struct row *r = &first; r; r = r->next)
+			for (struct seat *s = r->seats; s < r->seats + ROW; s++)
+				if (!s->tid || (look && gone(s->tid)))
+					return s;
+	return NULL;
+}
+
+static struct seat *seat_take(void)
+{
+	struct seat *s;
+
+	forked_watch();
+	pthread_mutex_lock(&seating);
+	s = free_seat();
+	if (!s) {
+		struct row *r = mmap(NULL, sizeof(*r), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+		if (r == MAP_FAILED) {
+			standing.tid = getpid();
+			standing.depth = 1;
+			s = &standing;
+		} else {
+			r->next = first.next;
+			first.next = r;
+			s = r->seats;
+		}
+	}
+	if (s != &standing)
+		*s = (struct seat){.tid = syscall(SYS_gettid)};
+	pthread_mutex_unlock(&seating);
+	return seat = s;
+}
+
+static void *resolve(unsigned number);
+
+static inline void count(struct seat *s, int depth)
+{
+	__atomic_store_n(&s->depth, depth, __ATOMIC_RELEASE);
+	if (depth == 1) { // what follows must not be done before; who closes the door sees to the processor's part
+		if (__builtin_expect(__atomic_load_n(&fenced, __ATOMIC_RELAXED), 0))
+			__atomic_thread_fence(__ATOMIC_SEQ_CST);
+		else
+			__atomic_signal_fence(__ATOMIC_SEQ_CST);
+	}
+}
+
+static void stand(struct seat *s)
+{
+	while (__atomic_load_n(&closed, __ATOMIC_ACQUIRE)) {
+		count(s, 0);
+		syscall(SYS_futex, &closed, FUTEX_WAIT_PRIVATE, 1, NULL, NULL, 0);
+		count(s, 1);
+	}
+}
+
+// door_enter is called by the stub of that number, and gives the function that it stands for.
+__attribute__((visibility("hidden"))) void *door_enter(unsigned number)
+{
+	struct seat *s = seat ? seat : seat_take();
+	void *function;
+
+	count(s, s->depth + 1);
+	if (s->depth == 1 && __builtin_expect(__atomic_load_n(&closed, __ATOMIC_ACQUIRE), 0))
+		stand(s);
+	function = __atomic_load_n(&functions[number], __ATOMIC_ACQUIRE);
+	return function ? function : resolve(number);
+}
+
+__attribute__((visibility("hidden"))) void door_leave(void)
+{
+	// Not count: nothing has to be kept from being done before the last of it.
+	__atomic_store_n(&seat->depth, seat->depth - 1, __ATOMIC_RELEASE);
+}
+
+static int missing(void) { return 500; } // CUDA_ERROR_NOT_FOUND
+
+// resolve finds the function of a stub with a name.
+static void *resolve(unsigned number)
+{
+	void *function = number < NAMED ? interpose_function(names[number]) : NULL;
+
+	if (!function)
+		return missing;
+	__atomic_store_n(&functions[number], function, __ATOMIC_RELEASE);
+	return function;
+}
+
+// handed finds a stub by its function. The next free one is at handing.
+static pthread_mutex_t handing = PTHREAD_MUTEX_INITIALIZER;
+
+void *door_for(void *function)
+{
+	static unsigned short places[4 * DOOR_HANDED]; // numbers of stubs after NAMED, from 1, by the function's hash
+	static unsigned used;
+	unsigned at = ((uintptr_t)function >> 4) * 2654435761u % (4 * DOOR_HANDED);
+	void *stub = NULL;
+
+	pthread_mutex_lock(&handing);
+	while (places[at] && functions[NAMED + places[at] - 1] != function)
+		at = (at + 1) % (4 * DOOR_HANDED);
+	if (!places[at] && used < DOOR_HANDED) {
+		__atomic_store_n(&functions[NAMED + used], function, __ATOMIC_RELEASE);
+		places[at] = ++used;
+	}
+	if (places[at])
+		stub = door_stubs + 16 * (size_t)(NAMED + places[at] - 1);
+	pthread_mutex_unlock(&handing);
+	return stub;
+}
+
+// Of membarrier(2), which old headers do not have.
+enum { PRIVATE_EXPEDITED = 1 << 3, REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
+
+static int membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+
+void door_ready(void)
+{
+	if (!membarrier(REGISTER_PRIVATE_EXPEDITED))
+		__atomic_store_n(&fenced, 1, __ATOMIC_SEQ_CST);
+}
+
+void door_own(void)
+{
+	struct seat *s = seat ? seat : seat_take();
+
+	s->own = 1;
+	s->depth = 1;
+}
+
+// inside is true while any thread is in a call.
+static int inside(void)
+{
+	int found = 0;
+
+	pthread_mutex_lock(&seating);
+	for (struct row *r = &first; r && !found; r = r->next)
+		for (struct seat *s = r->seats; s < r->seats + ROW; s++) {
+			if (!s->tid || s->own || !__atomic_load_n(&s->depth, __ATOMIC_ACQUIRE))
+				continue;
+			if (gone(s->tid)) {
+				*s = (struct seat){0};
+				continue;
+			}
+			found = 1;
+			break;
+		}
+	pthread_mutex_unlock(&seating);
+	return found;
+}
+
+int door_close(int64_t deadline)
+{
+	struct timespec pause = {0, 20000};
+
+	__atomic_store_n(&closed, 1, __ATOMIC_SEQ_CST);
+	// Registered anew each time: it is a matter of the process, and a restored one is another. All other threads have passed a full fence
+	// after this: who has not seen the door closed is seen in its seat.
+	if (!fenced && !(membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))) {
+		door_open();
+		return 0;
+	}
+	__atomic_thread_fence(__ATOMIC_SEQ_CST);
+	while (standing.tid || inside()) {
+		if (now_ns() > deadline) {
+			door_open();
+			return 0;
+		}
+		nanosleep(&pause, NULL);
+		if (pause.tv_nsec < 2000000)
+			pause.tv_nsec *= 2;
+	}
+	return 1;
+}
+
+void door_open(void)
+{
+	__atomic_store_n(&closed, 0, __ATOMIC_SEQ_CST);
+	syscall(SYS_futex, &closed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+void door_forked(void)
+{
+	pthread_mutex_init(&seating, NULL);
+	pthread_mutex_init(&handing, NULL);
+	closed = 0;
+	for (struct row *r = &first; r; r = r->next)
+		for (struct seat *s = r->seats; s < r->seats + ROW; s++)
+			if (s != seat)
+				*s = (struct seat){0};
+	if (seat)
+		seat->tid = syscall(SYS_gettid);
+}

@@ -1,0 +1,304 @@
+#define _GNU_SOURCE
+#include "hand.h"
+#include "able.h"
+#include "bound.h"
+#include "context.h"
+#include "door.h"
+#include "range.h"
+#include "thread.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int state;
+static int given;               // the host has a descriptor of each piece
+static struct cursor attaching; // the last piece that was attached
+static int full;                // there is no room for own memory on a device; while attaching
+
+int hand_state(void) { return state; }
+
+int cursor_next(struct cursor *c)
+{
+	if (c->piece) {
+		c->address += c->piece->bytes;
+		c->number++;
+		c->number_in_range++;
+	}
+	if (c->range && c->number_in_range == c->range->count) {
+		c->range = NULL;
+		c->number_in_range = 0;
+		c->place++;
+	}
+	if (!c->range) {
+		c->range = table_at(c->place);
+		if (!c->range)
+			return 0;
+		c->address = c->range->address;
+	}
+	c->piece = &c->range->pieces[c->number_in_range];
+	return 1;
+}
+
+// A thread waits for the devices, as the driver has no way to wait for them with a deadline. It may be late, and is then waited for before
+// there is another.
+static int waiting;
+static CUresult waited;
+
+static void *wait_for_devices(void *unused)
+{
+	(void)unused;
+	door_own();
+	waited = contexts_synchronize();
+	__atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
+	return NULL;
+}
+
+static int wait_until(int64_t deadline)
+{
+	struct timespec pause = {0, 50000};
+
+	while (__atomic_load_n(&waiting, __ATOMIC_ACQUIRE)) {
+		if (now_ns() > deadline)
+			return 0;
+		nanosleep(&pause, NULL);
+		if (pause.tv_nsec < 2000000)
+			pause.tv_nsec *= 2;
+	}
+	return 1;
+}
+
+static CUresult synchronize(int64_t deadline)
+{
+	if (!wait_until(deadline))
+		return CUDA_ERROR_NOT_READY;
+	waiting = 1;
+	if (!thread_with(wait_for_devices)) {
+		waiting = 0;
+		return CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	return wait_until(deadline) ? waited : CUDA_ERROR_NOT_READY;
+}
+
+CUresult hand_close(unsigned deadline_ms)
+{
+	int64_t deadline = now_ns() + deadline_ms * INT64_C(1000000);
+	CUresult r;
+
+	if (state != WHOLE)
+		return CUDA_SUCCESS;
+	bound_check();
+	if (unable_reason())
+		return CUDA_ERROR_NOT_SUPPORTED;
+	if (!door_close(deadline))
+		return CUDA_ERROR_NOT_READY;
+	r = synchronize(deadline);
+	if (r == CUDA_SUCCESS && unable_reason()) // by the last call before
+		r = CUDA_ERROR_NOT_SUPPORTED;
+	if (r != CUDA_SUCCESS) {
+		door_open();
+		return r;
+	}
+	state = CLOSED;
+	given = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult hand_export(struct piece *p, int *fd)
+{
+	*fd = p->fd;
+	if (p->fd >= 0)
+		return CUDA_SUCCESS;
+	return driver.cuMemExportToShareableHandle(fd, p->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+}
+
+void hand_given(void) { given = 1; }
+
+static void drop(struct piece *p)
+{
+	driver.cuMemRelease(p->handle);
+	if (p->fd >= 0)
+		close(p->fd);
+	p->handle = 0;
+	p->own = 0;
+	p->fd = -1;
+}
+
+CUresult hand_release(void)
+{
+	struct cursor c = {0}, back = {0};
+	CUresult r = CUDA_SUCCESS;
+	int lost = 0;
+
+	if (state != CLOSED || !given)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	while (r == CUDA_SUCCESS && cursor_next(&c))
+		r = driver.cuMemUnmap(c.address, c.piece->bytes);
+	if (r != CUDA_SUCCESS)
+		while (cursor_next(&back) && back.number < c.number)
+			lost |= range_map(back.range->device, back.address, back.piece->bytes, back.piece->handle) != CUDA_SUCCESS;
+	if (r != CUDA_SUCCESS && !lost)
+		return r;
+	for (back = (struct cursor){0}; cursor_next(&back);) {
+		if (lost)
+			driver.cuMemUnmap(back.address, back.piece->bytes);
+		drop(back.piece);
+	}
+	state = GIVEN;
+	return r;
+}
+
+// make_own copies a piece that is mapped into memory of the process's own, which takes its place. Without room for it nothing changes.
+static CUresult make_own(struct range *range, struct piece *p, CUdeviceptr address)
+{
+	CUmemGenericAllocationHandle own;
+	CUdeviceptr other = 0;
+	CUresult r = range_create(range->device, p->bytes, &own);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = driver.cuMemAddressReserve(&other, p->bytes, 0, 0, 0);
+	if (r != CUDA_SUCCESS) {
+		driver.cuMemRelease(own);
+		return r;
+	}
+	r = range_map(range->device, other, p->bytes, own);
+	if (r == CUDA_SUCCESS) {
+		r = driver.cuCtxSetCurrent(range->context);
+		if (r == CUDA_SUCCESS)
+			r = driver.cuMemcpyDtoD_v2(other, address, p->bytes);
+		if (r == CUDA_SUCCESS)
+			r = driver.cuCtxSynchronize();
+		driver.cuCtxSetCurrent(NULL);
+		driver.cuMemUnmap(other, p->bytes);
+	}
+	driver.cuMemAddressFree(other, p->bytes);
+	if (r == CUDA_SUCCESS)
+		r = driver.cuMemUnmap(address, p->bytes);
+	if (r != CUDA_SUCCESS) {
+		driver.cuMemRelease(own);
+		return r;
+	}
+	r = range_map(range->device, address, p->bytes, own);
+	if (r != CUDA_SUCCESS) {
+		CUresult back = range_map(range->device, address, p->bytes, p->handle);
+
+		driver.cuMemRelease(own);
+		return back == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : r; // as without room
+	}
+	drop(p);
+	p->handle = own;
+	p->own = 1;
+	return CUDA_SUCCESS;
+}
+
+// detach undoes what has been attached of all pieces.
+static void detach(void)
+{
+	for (struct cursor c = {0}; cursor_next(&c);) {
+		if (!c.piece->handle)
+			continue;
+		driver.cuMemUnmap(c.address, c.piece->bytes);
+		drop(c.piece);
+	}
+	memset(&attaching, 0, sizeof(attaching));
+}
+
+CUresult hand_attach_begin(size_t count)
+{
+	if (state != GIVEN)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	detach(); // what a conversation before this one has left
+	full = 0;
+	return count == table_pieces() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult attach(struct cursor *c, int fd)
+{
+	CUmemGenericAllocationHandle handle;
+	CUresult r = driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = range_map(c->range->device, c->address, c->piece->bytes, handle);
+	if (r != CUDA_SUCCESS) {
+		driver.cuMemRelease(handle);
+		return r;
+	}
+	c->piece->handle = handle;
+	c->piece->own = 0;
+	c->piece->fd = fd;
+	if (!full) {
+		r = make_own(c->range, c->piece, c->address);
+		full = r == CUDA_ERROR_OUT_OF_MEMORY;
+	}
+	return full ? CUDA_SUCCESS : r;
+}
+
+CUresult hand_attach(uint32_t number, int fd)
+{
+	CUresult r = state == GIVEN ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
+
+	if (r == CUDA_SUCCESS && (!cursor_next(&attaching) || attaching.number != number))
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		r = attach(&attaching, fd);
+	if (r != CUDA_SUCCESS) {
+		if (!attaching.piece || attaching.piece->fd != fd)
+			close(fd);
+		if (state == GIVEN)
+			detach();
+	}
+	return r;
+}
+
+CUresult hand_attach_end(void)
+{
+	if (state != GIVEN)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (cursor_next(&attaching)) {
+		detach();
+		return CUDA_ERROR_INVALID_VALUE;
+	}
+	memset(&attaching, 0, sizeof(attaching));
+	state = CLOSED;
+	given = 0;
+	return CUDA_SUCCESS;
+}
+
+CUresult hand_own(void)
+{
+	CUresult r = CUDA_SUCCESS;
+
+	if (state != CLOSED)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	given = 0; // descriptors given before are of memory that may be let go of now
+	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);)
+		if (!c.piece->own)
+			r = make_own(c.range, c.piece, c.address);
+	return r == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : r;
+}
+
+CUresult hand_open(void)
+{
+	if (state == GIVEN)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	if (state == CLOSED)
+		door_open();
+	state = WHOLE;
+	return CUDA_SUCCESS;
+}
+
+void hand_end(void)
+{
+	if (state == GIVEN)
+		detach();
+	else
+		hand_open();
+}
+
+void hand_forked(void)
+{
+	state = WHOLE;
+	waiting = 0;
+}

@@ -1,0 +1,43 @@
+// Handing over and taking back. All of it is for the library's thread.
+#ifndef CRYO_GPU_HAND_H
+#define CRYO_GPU_HAND_H
+
+#include "table.h"
+
+// The states the host knows.
+enum { WHOLE = 0, CLOSED = 1, GIVEN = 2 };
+int hand_state(void);
+
+// cursor goes over all pieces in ascending order of addresses.
+struct cursor {
+	size_t place;
+	unsigned number_in_range;
+	CUdeviceptr address;
+	uint32_t number; // of the piece
+	struct range *range;
+	struct piece *piece;
+};
+// cursor_next goes to the next piece, at first to the first; false where there is none.
+int cursor_next(struct cursor *c);
+
+// hand_close closes the door and waits for the devices; NOT_READY: some work had not ended, and the door is open.
+CUresult hand_close(unsigned deadline_ms);
+// hand_export gives a descriptor of a piece. The caller closes it if it is not the piece's own.
+CUresult hand_export(struct piece *p, int *fd);
+// hand_given says that all descriptors are with the host; hand_release may follow.
+void hand_given(void);
+// hand_release unmaps and releases all of it. After an error all of it is there; where even that could not be done, none, and the state is GIVEN.
+CUresult hand_release(void);
+// hand_attach_begin, and hand_attach for each piece in order with a descriptor that it takes over. After an error none is attached.
+CUresult hand_attach_begin(size_t count);
+CUresult hand_attach(uint32_t number, int fd);
+// hand_attach_end fails unless there has been one for each piece.
+CUresult hand_attach_end(void);
+// hand_own makes what is somebody else's the process's own as far as there is room for it.
+CUresult hand_own(void);
+CUresult hand_open(void);
+// hand_end is for the end of a conversation: what is not handed over goes on.
+void hand_end(void);
+void hand_forked(void);
+
+#endif

@@ -1,0 +1,11 @@
+// The library's versions of functions of the driver. They are called behind the door.
+#ifndef CRYO_GPU_HOOKS_H
+#define CRYO_GPU_HOOKS_H
+
+#include "cuda.h"
+
+#define X(name, arguments) CUresult hook_##name arguments;
+DRIVER(X)
+#undef X
+
+#endif

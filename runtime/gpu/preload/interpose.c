@@ -1,0 +1,159 @@
+// How the program gets at the driver: dlsym, cuGetProcAddress, or by the linker (door.S).
+#define _GNU_SOURCE
+#include "interpose.h"
+#include "able.h"
+#include "cuda.h"
+#include "door.h"
+#include "elf.h"
+#include "hooks.h"
+
+#include <string.h>
+
+// hooks are the functions that the library has a version of. since is the version of CUDA from which cuGetProcAddress means this one by
+// the plain name.
+static const struct hook { const char *name, *plain; int since; void *function; } hooks[] = {
+#define HOOK(name, plain, since) {#name, #plain, since, (void *)hook_##name}
+	HOOK(cuInit, cuInit, 0),
+	HOOK(cuGetProcAddress, cuGetProcAddress, 0),
+	HOOK(cuGetProcAddress_v2, cuGetProcAddress, 12000),
+	HOOK(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease, 0),
+	HOOK(cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxRelease, 11000),
+	HOOK(cuDevicePrimaryCtxReset, cuDevicePrimaryCtxReset, 0),
+	HOOK(cuDevicePrimaryCtxReset_v2, cuDevicePrimaryCtxReset, 11000),
+	HOOK(cuCtxCreate_v2, cuCtxCreate, 3020),
+	HOOK(cuCtxCreate_v3, cuCtxCreate, 11040),
+	HOOK(cuCtxCreate_v4, cuCtxCreate, 12050),
+	HOOK(cuCtxFromGreenCtx, cuCtxFromGreenCtx, 0),
+	HOOK(cuCtxDestroy_v2, cuCtxDestroy, 4000),
+	HOOK(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 0),
+	HOOK(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 0),
+	HOOK(cuMemAlloc_v2, cuMemAlloc, 3020),
+	HOOK(cuMemAllocPitch_v2, cuMemAllocPitch, 3020),
+	HOOK(cuMemFree_v2, cuMemFree, 3020),
+	HOOK(cuMemGetAddressRange_v2, cuMemGetAddressRange, 3020),
+	HOOK(cuPointerGetAttribute, cuPointerGetAttribute, 0),
+	HOOK(cuPointerGetAttributes, cuPointerGetAttributes, 0),
+	HOOK(cuIpcGetMemHandle, cuIpcGetMemHandle, 0),
+	HOOK(cuIpcOpenMemHandle, cuIpcOpenMemHandle, 0),
+	HOOK(cuIpcOpenMemHandle_v2, cuIpcOpenMemHandle, 11000),
+	HOOK(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 0),
+	HOOK(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 0),
+};
+
+static void *by_name(const char *name)
+{
+	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
+		if (!strcmp(hooks[i].name, name))
+			return hooks[i].function;
+	return NULL;
+}
+
+// by_version is by_name for what cuGetProcAddress has found: the last one that is old enough. It knows names with their version too.
+static void *by_version(const char *name, int version)
+{
+	void *found = NULL;
+
+	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
+		if (!strcmp(hooks[i].plain, name) && version >= hooks[i].since)
+			found = hooks[i].function;
+	return found ? found : strstr(name, "_v") ? by_name(name) : NULL;
+}
+
+// behind gives the stub for a function of the driver. Where there are no more, its work cannot be kept out of the device's memory.
+static void *behind(void *function)
+{
+	void *stub = door_for(function);
+
+	if (stub)
+		return stub;
+	unable("the program uses more functions of the driver than there are doors");
+	return function;
+}
+
+void *interpose_function(const char *name)
+{
+	void *real = elf_driver(name), *own = real && driver_find() ? by_name(name) : NULL;
+
+	return own ? own : real;
+}
+
+static void *no_dlsym(void *handle, const char *name)
+{
+	(void)handle;
+	(void)name;
+	return NULL;
+}
+
+// interpose_next is the C library's dlsym, or that of another library which does as this one does.
+__attribute__((visibility("hidden"))) void *(*interpose_next)(void *, const char *);
+
+__attribute__((visibility("hidden"))) void *interpose_find_next(void)
+{
+	void *next = interpose_next ? (void *)interpose_next : elf_next("dlsym");
+
+	if (!next)
+		return (void *)no_dlsym;
+	interpose_next = (void *(*)(void *, const char *))next;
+	return next;
+}
+
+// in finds what an address is in.
+struct in { void *address; int driver, own; };
+
+static int find(const struct object *o, void *with)
+{
+	struct in *i = with;
+	uintptr_t at = (uintptr_t)i->address;
+
+	if (at < o->first || at >= o->end)
+		return 0;
+	i->driver = elf_is_driver(o);
+	i->own = elf_is_own(o);
+	return 1;
+}
+
+// interpose_dlsym is dlsym for names that look like the driver's. What is found in this library is a stub; a program that looks for it among all
+// libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the door as the others do, what is in
+// its tables does not: the CUDA runtime, which alone uses them, submits work by functions that have names.
+__attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const char *name)
+{
+	void *(*next)(void *, const char *) = (void *(*)(void *, const char *))interpose_find_next();
+	struct in i = {.address = next(handle, name)};
+	void *own;
+
+	if (!i.address)
+		return NULL;
+	elf_each(find, &i);
+	if (i.own)
+		i.address = elf_driver(name);
+	else if (!i.driver)
+		return i.address; // another library's, by chance
+	if (!i.address)
+		return NULL;
+	own = driver_find() ? by_name(name) : NULL;
+	return behind(own ? own : i.address);
+}
+
+CUresult hook_cuGetProcAddress(const char *name, void **function, int version, uint64_t flags)
+{
+	CUresult r = driver.cuGetProcAddress(name, function, version, flags);
+	void *own;
+
+	if (r != CUDA_SUCCESS || !function || !*function)
+		return r;
+	own = by_version(name, version);
+	*function = behind(own ? own : *function);
+	return r;
+}
+
+CUresult hook_cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)
+{
+	CUresult r = driver.cuGetProcAddress_v2(name, function, version, flags, status);
+	void *own;
+
+	if (r != CUDA_SUCCESS || !function || !*function)
+		return r;
+	own = by_version(name, version);
+	*function = behind(own ? own : *function);
+	return r;
+}

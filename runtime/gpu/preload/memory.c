@@ -1,0 +1,165 @@
+// Allocation, as cuMemAlloc does it and as programs see it.
+#define _GNU_SOURCE
+#include "able.h"
+#include "hooks.h"
+#include "range.h"
+#include "thread.h"
+
+// LEAST is the size from which memory is worth handing over. It is also what the smallest piece takes.
+#define LEAST GRANULARITY
+
+// ours is true for memory that the library may make. A program that gives its memory to other processes in the legacy way needs the
+// driver's.
+static int ours(size_t bytes) { return bytes >= LEAST && thread_runs() && !unable_reason(); }
+
+// make makes memory in the current context. It is false where the driver is to do it: for every other reason than that the library can, so that
+// errors, also of memory that there is not, are the driver's own.
+static int make(CUdeviceptr *pointer, size_t bytes)
+{
+	CUcontext context;
+	struct range r;
+	CUdevice device;
+
+	if (!pointer || !ours(bytes) || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
+		return 0;
+	if (range_make(context, device, bytes, &r) != CUDA_SUCCESS)
+		return 0;
+	*pointer = r.address;
+	return 1;
+}
+
+CUresult hook_cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
+{
+	return make(pointer, bytes) ? CUDA_SUCCESS : driver.cuMemAlloc_v2(pointer, bytes);
+}
+
+// PITCH is the driver's on all GPUs so far.
+#define PITCH ((size_t)512)
+
+CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+	size_t row = (width + PITCH - 1) & ~(PITCH - 1), all;
+
+	if (pitch && (element == 4 || element == 8 || element == 16) && !__builtin_mul_overflow(row, height, &all) && make(pointer, all)) {
+		*pitch = row;
+		return CUDA_SUCCESS;
+	}
+	return driver.cuMemAllocPitch_v2(pointer, pitch, width, height, element);
+}
+
+// wait waits for the work of a context, as cuMemFree does.
+static CUresult wait_for(CUcontext context)
+{
+	CUresult r = driver.cuCtxPushCurrent_v2(context);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = driver.cuCtxSynchronize();
+	driver.cuCtxPopCurrent_v2(&context);
+	return r;
+}
+
+CUresult hook_cuMemFree_v2(CUdeviceptr pointer)
+{
+	struct range r;
+	CUresult waited, freed;
+
+	if (!table_find(pointer, &r) || r.address != pointer)
+		return driver.cuMemFree_v2(pointer);
+	waited = wait_for(r.context);
+	// While a stream is captured nothing is freed. Other errors are those of work that has failed, and the memory is of no more use.
+	if (waited == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || waited == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+		return waited;
+	if (!table_take(pointer, &r))
+		return CUDA_ERROR_INVALID_VALUE; // another thread was faster
+	freed = range_free(&r);
+	return waited == CUDA_SUCCESS ? freed : waited;
+}
+
+CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)
+{
+	struct range r;
+
+	if (!table_find(pointer, &r) || pointer - r.address >= r.asked)
+		return driver.cuMemGetAddressRange_v2(base, bytes, pointer);
+	if (base)
+		*base = r.address;
+	if (bytes)
+		*bytes = r.asked;
+	return CUDA_SUCCESS;
+}
+
+// correct makes an attribute what it would be of memory of cuMemAlloc.
+static void correct(void *data, int attribute, const struct range *r)
+{
+	switch (attribute) {
+	case CU_POINTER_ATTRIBUTE_CONTEXT: *(CUcontext *)data = r->context; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *(CUdeviceptr *)data = r->address; break;
+	case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *(size_t *)data = r->asked; break;
+	case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *(uint64_t *)data = 0; break;
+	}
+}
+
+CUresult hook_cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
+{
+	CUresult result = driver.cuPointerGetAttribute(data, attribute, pointer);
+	struct range r;
+
+	if (result == CUDA_SUCCESS && table_find(pointer, &r))
+		correct(data, attribute, &r);
+	return result;
+}
+
+CUresult hook_cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer)
+{
+	CUresult result = driver.cuPointerGetAttributes(count, attributes, data, pointer);
+	struct range r;
+
+	if (result == CUDA_SUCCESS && table_find(pointer, &r))
+		for (unsigned i = 0; i < count; i++)
+			correct(data[i], attributes[i], &r);
+	return result;
+}
+
+// A legacy handle is of the driver's memory only. The first one that a program asks for may fail, and memory that it gets afterwards is the driver's.
+CUresult hook_cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
+{
+	unable("it gives its GPU memory to other processes (cudaIpcGetMemHandle)");
+	return driver.cuIpcGetMemHandle(handle, pointer);
+}
+
+static CUresult open_handle(CUresult r)
+{
+	if (r == CUDA_SUCCESS)
+		unable("it uses GPU memory of other processes (cudaIpcOpenMemHandle)");
+	return r;
+}
+
+CUresult hook_cuIpcOpenMemHandle(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+{
+	return open_handle(driver.cuIpcOpenMemHandle(pointer, handle, flags));
+}
+
+CUresult hook_cuIpcOpenMemHandle_v2(CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)
+{
+	return open_handle(driver.cuIpcOpenMemHandle_v2(pointer, handle, flags));
+}
+
+CUresult hook_cuMemGetHandleForAddressRange(void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)
+{
+	CUresult result = driver.cuMemGetHandleForAddressRange(handle, pointer, bytes, type, flags);
+
+	if (result == CUDA_SUCCESS)
+		unable("it gives its GPU memory to other devices (cuMemGetHandleForAddressRange)");
+	return result;
+}
+
+CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+	CUresult result = driver.cuMemRetainAllocationHandle(handle, address);
+	struct range r;
+
+	if (result == CUDA_SUCCESS && table_find((CUdeviceptr)(uintptr_t)address, &r))
+		unable("it uses the handles of its GPU memory (cuMemRetainAllocationHandle)");
+	return result;
+}

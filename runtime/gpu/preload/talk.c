@@ -1,0 +1,271 @@
+#define _GNU_SOURCE
+#include "talk.h"
+#include "able.h"
+#include "bound.h"
+#include "door.h"
+#include "hand.h"
+#include "thread.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#ifndef VERSION
+#define VERSION "unknown"
+#endif
+
+#define MAGIC 0x55504743 // "CGPU"
+#define PROTOCOL 1
+#define PAYLOAD (32 * 1024)
+#define BATCH 32      // descriptors in a message
+#define ENTRIES 500   // of the table in a message
+#define LAST 1u       // flag of the last of several
+#define STUCK 10000   // ms for the host to take an answer
+
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN };
+
+struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
+struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
+
+// message is one that came. Its descriptors are closed unless they are taken.
+struct message {
+	struct header header;
+	uint8_t payload[PAYLOAD];
+	size_t size;
+	int files[BATCH];
+	unsigned files_count;
+};
+
+static int waiting_to_send(int socket)
+{
+	struct pollfd p = {.fd = socket, .events = POLLOUT};
+	int n;
+
+	while ((n = poll(&p, 1, STUCK)) < 0 && errno == EINTR)
+		;
+	return n > 0 && !(p.revents & (POLLERR | POLLHUP));
+}
+
+// answer sends one answer to a message. The kernel takes only so many descriptors that nobody has received yet; then it is tried again.
+static int answer(int socket, const struct message *m, struct header h, const void *payload, size_t size, const int *files, unsigned count)
+{
+	union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int) * BATCH)]; } control;
+	struct iovec parts[] = {{&h, sizeof(h)}, {(void *)payload, size}};
+	struct msghdr sent = {.msg_iov = parts, .msg_iovlen = 2};
+	int64_t until = now_ns() + STUCK * INT64_C(1000000);
+
+	h.magic = MAGIC;
+	h.version = PROTOCOL;
+	h.kind = m->header.kind;
+	h.id = m->header.id;
+	if (count) {
+		sent.msg_control = control.bytes;
+		sent.msg_controllen = CMSG_SPACE(sizeof(int) * count);
+		memset(control.bytes, 0, sizeof(control.bytes));
+		control.header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int) * count), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+		memcpy(CMSG_DATA(&control.header), files, sizeof(int) * count);
+	}
+	for (;;) {
+		if (sendmsg(socket, &sent, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0)
+			return 1;
+		if (errno == ETOOMANYREFS && now_ns() < until)
+			usleep(1000);
+		else if (errno != EINTR && (errno != EAGAIN || !waiting_to_send(socket)))
+			return 0;
+	}
+}
+
+static int plain(int socket, const struct message *m, CUresult result, uint32_t count)
+{
+	return answer(socket, m, (struct header){.result = result, .count = count}, NULL, 0, NULL, 0);
+}
+
+static int hello(int socket, const struct message *m)
+{
+	struct { uint32_t state, pieces, foreign, reserved; char version[32], reason[512]; } text = {0};
+	const char *reason;
+
+	bound_check();
+	reason = unable_reason();
+	text.state = hand_state();
+	text.pieces = table_pieces();
+	text.foreign = table_foreign();
+	snprintf(text.version, sizeof(text.version), "%s", VERSION);
+	if (reason)
+		snprintf(text.reason, sizeof(text.reason), "%s", reason);
+	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
+}
+
+static int table(int socket, const struct message *m)
+{
+	static struct entry entries[ENTRIES];
+	struct cursor c = {0};
+	uint32_t n = 0;
+
+	if (hand_state() == WHOLE)
+		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
+	while (cursor_next(&c)) {
+		struct entry *e = &entries[n];
+		CUuuid uuid;
+		CUresult r = driver.cuDeviceGetUuid(&uuid, c.range->device);
+
+		if (r != CUDA_SUCCESS)
+			return plain(socket, m, r, 0);
+		*e = (struct entry){.address = c.address, .size = c.piece->bytes, .number = c.number};
+		memcpy(e->uuid, uuid.bytes, sizeof(e->uuid));
+		if (++n == ENTRIES) {
+			if (!answer(socket, m, (struct header){.count = n}, entries, n * sizeof(*e), NULL, 0))
+				return 0;
+			n = 0;
+		}
+	}
+	return answer(socket, m, (struct header){.count = n, .flags = LAST}, entries, n * sizeof(*entries), NULL, 0);
+}
+
+// give_batch sends descriptors, and closes those that were made for it.
+static int give_batch(int socket, const struct message *m, const uint32_t *numbers, int *files, const int *made, unsigned n, unsigned flags)
+{
+	int ok = answer(socket, m, (struct header){.count = n, .flags = flags}, numbers, n * sizeof(*numbers), files, n);
+
+	for (unsigned i = 0; i < n; i++)
+		if (made[i])
+			close(files[i]);
+	return ok;
+}
+
+static int give(int socket, const struct message *m)
+{
+	struct cursor c = {0};
+	uint32_t numbers[BATCH];
+	int files[BATCH], made[BATCH];
+	unsigned n = 0;
+
+	if (hand_state() != CLOSED)
+		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
+	while (cursor_next(&c)) {
+		CUresult r;
+
+		if (n == BATCH) {
+			if (!give_batch(socket, m, numbers, files, made, n, 0))
+				return 0;
+			n = 0;
+		}
+		r = hand_export(c.piece, &files[n]);
+		if (r != CUDA_SUCCESS) {
+			while (n-- > 0)
+				if (made[n])
+					close(files[n]);
+			return plain(socket, m, r, 0);
+		}
+		numbers[n] = c.number;
+		made[n] = files[n] != c.piece->fd;
+		n++;
+	}
+	if (!give_batch(socket, m, numbers, files, made, n, LAST))
+		return 0;
+	hand_given();
+	return 1;
+}
+
+// attach has a message with a count first, and then those with descriptors.
+static int attach(int socket, struct message *m)
+{
+	static int begun;
+	CUresult r = CUDA_SUCCESS;
+
+	if (!m->size && !m->files_count) {
+		r = hand_attach_begin(m->header.count);
+		begun = r == CUDA_SUCCESS;
+		if (begun && !m->header.count)
+			r = hand_attach_end();
+		return plain(socket, m, r, 0);
+	}
+	if (!begun)
+		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
+	// Fewer descriptors than numbers: there was no room for more in this process.
+	if (m->size != m->header.count * sizeof(uint32_t) || m->files_count != m->header.count) {
+		hand_attach(UINT32_MAX, -1);
+		r = CUDA_ERROR_OPERATING_SYSTEM;
+	}
+	for (unsigned i = 0; i < m->header.count && r == CUDA_SUCCESS; i++) {
+		uint32_t number;
+
+		memcpy(&number, m->payload + i * sizeof(number), sizeof(number));
+		r = hand_attach(number, m->files[i]);
+		m->files[i] = -1;
+	}
+	if (r == CUDA_SUCCESS && m->header.flags & LAST)
+		r = hand_attach_end();
+	if (r != CUDA_SUCCESS)
+		begun = 0;
+	return plain(socket, m, r, 0);
+}
+
+static int close_door(int socket, const struct message *m)
+{
+	uint32_t ms;
+	CUresult r;
+
+	if (m->size != sizeof(ms))
+		return 0;
+	memcpy(&ms, m->payload, sizeof(ms));
+	thread_let_go(); // it may take as long as the host says, and opens nothing
+	r = hand_close(ms);
+	thread_hold();
+	return plain(socket, m, r, 0);
+}
+
+static int serve(int socket, struct message *m)
+{
+	CUresult r;
+
+	switch (m->header.kind) {
+	case HELLO: return hello(socket, m);
+	case CLOSE: return close_door(socket, m);
+	case TABLE: return table(socket, m);
+	case GIVE: return give(socket, m);
+	case RELEASE: return plain(socket, m, hand_release(), 0);
+	case ATTACH: return attach(socket, m);
+	case OPEN: return plain(socket, m, hand_open(), 0);
+	case OWN:
+		r = hand_own();
+		return plain(socket, m, r, table_foreign());
+	}
+	return plain(socket, m, CUDA_ERROR_NOT_SUPPORTED, 0);
+}
+
+static int receive(int socket, struct message *m)
+{
+	union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int) * BATCH)]; } control;
+	struct iovec parts[] = {{&m->header, sizeof(m->header)}, {m->payload, sizeof(m->payload)}};
+	struct msghdr got = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+	ssize_t n;
+
+	while ((n = recvmsg(socket, &got, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+		;
+	m->files_count = 0;
+	for (struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&got) : NULL; c; c = CMSG_NXTHDR(&got, c)) {
+		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+			continue;
+		m->files_count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		memcpy(m->files, CMSG_DATA(c), m->files_count * sizeof(int));
+	}
+	m->size = n - (ssize_t)sizeof(m->header);
+	return n >= (ssize_t)sizeof(m->header) && !(got.msg_flags & MSG_TRUNC) && m->header.magic == MAGIC && m->header.version == PROTOCOL;
+}
+
+int talk_once(int socket)
+{
+	static struct message m;
+	int more = receive(socket, &m) && serve(socket, &m);
+
+	for (unsigned i = 0; i < m.files_count; i++)
+		if (m.files[i] >= 0)
+			close(m.files[i]);
+	return more;
+}
