@@ -1,4 +1,4 @@
-// Package channel has two processes of cryo's speak: messages of JSON over a socket pair, with files.
+// Package channel has two processes of cryo's speak: messages of JSON over a socket pair, with descriptors.
 package channel
 
 import (
@@ -23,8 +23,8 @@ type Channel struct {
 
 // Limits of a message.
 const (
-	MaxMessage = 64 << 10 // bytes
-	MaxFiles   = 128      // SCM_MAX_FD is 253
+	MaxMessage     = 64 << 10 // bytes
+	MaxDescriptors = 128      // the kernel's SCM_MAX_FD is 253
 )
 
 // Pair gives both ends. The other is for a process that is to be started.
@@ -53,21 +53,17 @@ func Open(fd int) (*Channel, error) {
 	return &Channel{file: file, raw: raw}, nil
 }
 
-// Send sends a message with copies of files.
-func (c *Channel) Send(message any, files ...*os.File) error {
+// Send sends a message with copies of descriptors.
+func (c *Channel) Send(message any, fds ...int) error {
 	data, err := json.Marshal(message)
 	if err != nil {
 		return err
 	}
-	if len(data) > MaxMessage || len(files) > MaxFiles {
-		return fmt.Errorf("send to the other process: %d bytes and %d files: %w", len(data), len(files), unix.EMSGSIZE)
+	if len(data) > MaxMessage || len(fds) > MaxDescriptors {
+		return fmt.Errorf("send to the other process: %d bytes and %d descriptors: %w", len(data), len(fds), unix.EMSGSIZE)
 	}
 	var rights []byte
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
+	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
 	c.send.Lock()
@@ -87,27 +83,28 @@ func (c *Channel) Send(message any, files ...*os.File) error {
 	return nil
 }
 
-// Receive gives the next message and the files that came with it. io.EOF: the other end is closed.
-func (c *Channel) Receive(message any) ([]*os.File, error) {
-	data, files, err := c.receive()
-	if err == nil {
-		err = json.Unmarshal(data, message)
-	}
+// Receive gives the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
+// closed.
+func (c *Channel) Receive(message any) ([]int, error) {
+	data, fds, err := c.receive()
 	if errors.Is(err, io.EOF) {
 		return nil, io.EOF
 	}
+	if err == nil {
+		err = json.Unmarshal(data, message)
+	}
 	if err != nil {
-		Close(files)
+		Close(fds)
 		return nil, fmt.Errorf("receive from the other process: %w", err)
 	}
-	return files, nil
+	return fds, nil
 }
 
-func (c *Channel) receive() ([]byte, []*os.File, error) {
+func (c *Channel) receive() ([]byte, []int, error) {
 	if c.data == nil {
 		c.data = make([]byte, MaxMessage)
 	}
-	oob := make([]byte, unix.CmsgSpace(4*MaxFiles))
+	oob := make([]byte, unix.CmsgSpace(4*MaxDescriptors))
 	var n, oobn, flags int
 	var received error
 	err := c.raw.Read(func(own uintptr) bool {
@@ -124,39 +121,37 @@ func (c *Channel) receive() ([]byte, []*os.File, error) {
 	case err != nil:
 		return nil, nil, err
 	}
-	files, err := rights(oob[:oobn])
+	fds, err := rights(oob[:oobn])
 	if err == nil && flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
 		err = io.ErrShortBuffer
 	}
 	if err != nil {
-		Close(files)
+		Close(fds)
 		return nil, nil, err
 	}
-	return c.data[:n], files, nil
+	return c.data[:n], fds, nil
 }
 
 // rights takes the descriptors out of control messages.
-func rights(oob []byte) (files []*os.File, err error) {
+func rights(oob []byte) (fds []int, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
 		return nil, fmt.Errorf("control messages: %w", err)
 	}
 	for _, m := range messages {
-		fds, err := unix.ParseUnixRights(&m)
+		some, err := unix.ParseUnixRights(&m)
 		if err != nil {
-			return files, fmt.Errorf("control messages: %w", err)
+			return fds, fmt.Errorf("control messages: %w", err)
 		}
-		for _, fd := range fds {
-			files = append(files, os.NewFile(uintptr(fd), "received"))
-		}
+		fds = append(fds, some...)
 	}
-	return files, nil
+	return fds, nil
 }
 
-// Close closes files.
-func Close(files []*os.File) {
-	for _, f := range files {
-		f.Close()
+// Close closes descriptors.
+func Close(fds []int) {
+	for _, fd := range fds {
+		_ = unix.Close(fd)
 	}
 }
 

@@ -49,7 +49,7 @@ func FuzzOrder(f *testing.F) {
 }
 
 // channels are both ends.
-func channels(t *testing.T) (a, b *channel) {
+func channels(t *testing.T) (a, b line) {
 	t.Helper()
 	a, other, err := newPair()
 	if err != nil {
@@ -60,12 +60,12 @@ func channels(t *testing.T) (a, b *channel) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err = newChannel(fd); err != nil {
+	if b, err = newLine(fd); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		a.close()
-		b.close()
+		a.Close()
+		b.Close()
 	})
 	return a, b
 }
@@ -96,7 +96,7 @@ func TestChannel(t *testing.T) {
 	if got, err := io.ReadAll(r); string(got) != "x" || err != nil {
 		t.Errorf("through the descriptor came %q, %v", got, err)
 	}
-	a.close()
+	a.Close()
 	if _, _, err := b.receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the other end is closed: %v", err)
 	}

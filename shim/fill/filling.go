@@ -24,7 +24,7 @@ const Command = "fill"
 
 // Filling is a container whose memory is being filled in.
 type Filling struct {
-	channel *channel
+	channel line
 	process *exec.Cmd
 	relayed chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
 	done    chan struct{} // closed when result and err are there
@@ -69,7 +69,7 @@ func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
 	exited, err := gorunc.Monitor.Start(f.process)
 	other.Close() // the daemon's death is heard when nobody else has it
 	if err != nil {
-		own.close()
+		own.Close()
 		return nil, fmt.Errorf("start the process that fills in memory: %w", err)
 	}
 	go func() {
@@ -245,7 +245,7 @@ func (f *Filling) End() {
 
 // release lets go of everything.
 func (f *Filling) release() {
-	f.channel.close()
+	f.channel.Close()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.listener != nil {

@@ -28,14 +28,13 @@ const firstChild = 1 << 24
 // Serve is the daemon: it does what the shim says on descriptor 3, and ends when nothing is missing in any process any more or all
 // are gone. Whatever else happens it tells the shim, if there is one still.
 func Serve() error {
-	channel, err := newChannel(channelDescriptor)
+	channel, err := newLine(channelDescriptor)
 	if err != nil {
 		return err
 	}
-	unix.CloseOnExec(channelDescriptor)
 	name, _ := unix.BytePtrFromString("cryo-fill")
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // for ps; it was exe
-	defer channel.close()
+	defer channel.Close()
 	f, result, err := serve(channel)
 	if err == nil {
 		err := channel.send(message{Result: &result}, -1)
@@ -60,7 +59,7 @@ func hint(err error) string {
 }
 
 // serve gives the filler where processes may depend on it.
-func serve(c *channel) (_ *lazypages.Filler, _ Result, err error) {
+func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 	m, _, err := c.receive()
 	if err != nil {
 		return nil, Result{}, err
@@ -150,7 +149,7 @@ func open(ctx context.Context, o Order) (_ *image.Pages, coming *coming, err err
 
 // take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are
 // filled as if it lived.
-func take(c *channel, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) error {
+func take(c line, f *lazypages.Filler, restored *atomic.Pointer[time.Time]) error {
 	for tasks := 0; ; {
 		m, fd, err := c.receive()
 		switch {

@@ -152,11 +152,11 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 		_ = c.program.Kill()
 	})
 	defer timer.Stop()
-	if err := c.channel.Send(r, files...); err != nil {
+	if err := c.channel.Send(r, descriptors(files)...); err != nil {
 		return answer{}, nil, c.lost(r.Do, &hung, bound)
 	}
 	if r.Do == verbSend || r.Do == verbReceive {
-		channel.Close(files) // the holder has them, and hanging up is heard
+		closeAll(files) // the holder has them, and hanging up is heard
 		stopped := make(chan struct{})
 		unhook := context.AfterFunc(ctx, func() {
 			defer close(stopped)
@@ -191,7 +191,7 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 			}
 			return a, nil, a.Error.err()
 		default:
-			return a, got, nil
+			return a, filesOf(got), nil
 		}
 	}
 }

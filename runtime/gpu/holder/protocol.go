@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 
 	"github.com/containerd/errdefs"
 
@@ -109,4 +110,27 @@ func strict(data []byte, into any) error {
 		return fmt.Errorf("decode message: more than one value: %w", errdefs.ErrInvalidArgument)
 	}
 	return nil
+}
+
+// descriptors are those of files, which are to be alive for as long as they are used.
+func descriptors(files []*os.File) []int {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	return fds
+}
+
+// filesOf is the way back.
+func filesOf(fds []int) (files []*os.File) {
+	for _, fd := range fds {
+		files = append(files, os.NewFile(uintptr(fd), "received"))
+	}
+	return files
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
 }

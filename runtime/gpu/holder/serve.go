@@ -84,16 +84,16 @@ func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error 
 	var last order
 	for {
 		var raw json.RawMessage
-		files, err := c.Receive(&raw)
+		fds, err := c.Receive(&raw)
 		if errors.Is(err, io.EOF) {
 			return errHungUp
 		}
 		if err != nil {
 			return err
 		}
-		r, err := decodeRequest(raw, len(files))
+		r, err := decodeRequest(raw, len(fds))
 		if err != nil {
-			channel.Close(files)
+			channel.Close(fds)
 			return err
 		}
 		if r.Do == verbStop {
@@ -102,12 +102,12 @@ func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error 
 			}
 			continue
 		}
-		last = order{do: r, files: files}
+		last = order{do: r, files: filesOf(fds)}
 		last.ctx, last.end = context.WithCancelCause(ctx)
 		select {
 		case orders <- last:
 		case <-ctx.Done():
-			channel.Close(files)
+			closeAll(last.files)
 			return context.Cause(ctx)
 		}
 	}
@@ -132,13 +132,13 @@ func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error),
 		}
 		if a.Done = true; err != nil {
 			a.Error = newReport(err)
-			channel.Close(files)
+			closeAll(files)
 			files = nil
 		}
 		o.end(nil)
-		channel.Close(o.files)
-		err = c.Send(a, files...)
-		channel.Close(files)
+		closeAll(o.files)
+		err = c.Send(a, descriptors(files)...)
+		closeAll(files)
 		if failed != nil || err != nil && ctx.Err() == nil {
 			return errors.Join(failed, err)
 		}

@@ -58,7 +58,7 @@ func serving(t *testing.T, f *fakeDriver) (c *channel.Channel, ended <-chan erro
 
 func asked(t *testing.T, c *channel.Channel, r any, files ...*os.File) (answer, error) {
 	t.Helper()
-	if err := c.Send(r, files...); err != nil {
+	if err := c.Send(r, descriptors(files)...); err != nil {
 		return answer{}, err
 	}
 	var a answer

@@ -11,7 +11,6 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
@@ -38,7 +37,7 @@ func (c *Client) Make(ctx context.Context, pieces []Piece) (files []*os.File, er
 		return err
 	})
 	if err != nil {
-		channel.Close(files)
+		closeAll(files)
 		return nil, err
 	}
 	return files, nil

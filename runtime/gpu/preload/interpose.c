@@ -10,9 +10,9 @@
 #include <string.h>
 
 // hooks are the functions that the library has a version of. since is the version of CUDA from which cuGetProcAddress means this one by
-// the plain name.
-static const struct hook { const char *name, *plain; int since; void *function; } hooks[] = {
-#define HOOK(name, plain, since) {#name, #plain, since, (void *)hook_##name}
+// the plain name; 0: always.
+static const struct hook { const char *name, *plain; int since; void *function, **real; } hooks[] = {
+#define HOOK(name, plain, since) {#name, #plain, since, (void *)hook_##name, (void **)&driver.name}
 	HOOK(cuInit, cuInit, 0),
 	HOOK(cuGetProcAddress, cuGetProcAddress, 0),
 	HOOK(cuGetProcAddress_v2, cuGetProcAddress, 12000),
@@ -48,15 +48,21 @@ static void *by_name(const char *name)
 	return NULL;
 }
 
-// by_version is by_name for what cuGetProcAddress has found: the last one that is old enough. It knows names with their version too.
-static void *by_version(const char *name, int version)
+// by_driver is by_name for what cuGetProcAddress has found: the one that it has found, or, where that is in no symbol table, the last one that
+// is old enough. Versions of cuCtxCreate differ in their arguments, and so no guess is made of which it is.
+static void *by_driver(const char *name, void *real, int version)
 {
 	void *found = NULL;
 
 	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
+		if (*hooks[i].real == real)
+			return hooks[i].function;
+	if (!strcmp(name, "cuCtxCreate"))
+		return hook_create(real);
+	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
 		if (!strcmp(hooks[i].plain, name) && version >= hooks[i].since)
 			found = hooks[i].function;
-	return found ? found : strstr(name, "_v") ? by_name(name) : NULL;
+	return found;
 }
 
 // behind gives the stub for a function of the driver. Where there are no more, its work cannot be kept out of the device's memory.
@@ -141,7 +147,7 @@ CUresult hook_cuGetProcAddress(const char *name, void **function, int version, u
 
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
-	own = by_version(name, version);
+	own = by_driver(name, *function, version);
 	*function = behind(own ? own : *function);
 	return r;
 }
@@ -153,7 +159,7 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **function, int version
 
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
-	own = by_version(name, version);
+	own = by_driver(name, *function, version);
 	*function = behind(own ? own : *function);
 	return r;
 }

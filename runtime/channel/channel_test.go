@@ -1,0 +1,115 @@
+package channel
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// ends are both of a pair.
+func ends(t *testing.T) (a, b *Channel) {
+	t.Helper()
+	a, other, err := Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.Dup(int(other.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	if b, err = Open(fd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	return a, b
+}
+
+type said struct{ Words string }
+
+func TestDescriptors(t *testing.T) {
+	a, b := ends(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	many := make([]int, MaxDescriptors)
+	for i := range many {
+		many[i] = int(w.Fd())
+	}
+	for _, fds := range [][]int{nil, many[:1], many} {
+		if err := a.Send(said{"hello"}, fds...); err != nil {
+			t.Fatal(err)
+		}
+		var got said
+		came, err := b.Receive(&got)
+		if err != nil || got.Words != "hello" || len(came) != len(fds) {
+			t.Fatalf("%+v, %d descriptors, %v", got, len(came), err)
+		}
+		for _, fd := range came {
+			if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("descriptor %d is inherited: %v", fd, err)
+			}
+		}
+		Close(came)
+	}
+	if err := a.Send(said{}, append(many, many[0])...); !errors.Is(err, unix.EMSGSIZE) {
+		t.Errorf("too many: %v", err)
+	}
+	w.Close()
+	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("somebody has the pipe still: %v", err)
+	}
+}
+
+func TestEnd(t *testing.T) {
+	a, b := ends(t)
+	if err := a.Send(said{"the last"}); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	var got said
+	if _, err := b.Receive(&got); err != nil || got.Words != "the last" {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if _, err := b.Receive(&got); !errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v", err)
+	}
+	if err := b.Send(got); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("to nobody: %v", err)
+	}
+}
+
+func TestNoMessage(t *testing.T) {
+	a, b := ends(t)
+	if err := a.Send(said{strings.Repeat("x", MaxMessage)}); !errors.Is(err, unix.EMSGSIZE) {
+		t.Errorf("a long one: %v", err)
+	}
+	if err := a.Send(make(chan int)); err == nil {
+		t.Error("a channel was sent")
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := a.Send(json.RawMessage(`"words"`), int(w.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if _, err := b.Receive(&said{}); err == nil {
+		t.Error("a string is no struct")
+	}
+	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+		t.Errorf("its descriptor is open still: %v", err)
+	}
+}

@@ -1,0 +1,82 @@
+package fill
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+)
+
+// message is what the two processes tell each other. One of its members is there.
+type message struct {
+	// The shim's.
+	Order    *Order `json:"order,omitempty"`    // the first
+	Task     *task  `json:"task,omitempty"`     // with its userfaultfd
+	Restored bool   `json:"restored,omitempty"` // all tasks run
+	// The daemon's.
+	Ready  bool    `json:"ready,omitempty"`  // all that is needed is open
+	Hold   int     `json:"hold,omitempty"`   // a number, with the userfaultfd of a child that was forked
+	Drop   int     `json:"drop,omitempty"`   // the number of a task or child that needs nothing any more
+	Result *Result `json:"result,omitempty"` // nothing is missing any more; the last
+	Failed *failed `json:"failed,omitempty"` // the last
+}
+
+// task is a process that CRIU has restored.
+type task struct {
+	ID   int `json:"id"`
+	PID  int `json:"pid"`            // in the images
+	Host int `json:"host,omitempty"` // here
+}
+
+// Result says what was done.
+type Result struct {
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"` // since all tasks run
+	Peak    int64   `json:"peak"`    // memory of the process that did it, bytes
+}
+
+// failed is an error on its way from the daemon.
+type failed struct {
+	Reason string `json:"reason"`
+	Hint   string `json:"hint,omitempty"`
+	Damage bool   `json:"damage,omitempty"` // of kind DataLoss
+}
+
+// line is one end of the channel between the two processes.
+type line struct{ *channel.Channel }
+
+// newPair gives both ends. The other is for a process that is to be started.
+func newPair() (own line, other *os.File, err error) {
+	c, other, err := channel.Pair()
+	return line{c}, other, err
+}
+
+// newLine owns the descriptor.
+func newLine(fd int) (line, error) {
+	c, err := channel.Open(fd)
+	return line{c}, err
+}
+
+// send sends a message, with a copy of the descriptor fd unless it is negative.
+func (l line) send(m message, fd int) error {
+	if fd < 0 {
+		return l.Send(m)
+	}
+	return l.Send(m, fd)
+}
+
+// receive gives the next message, and the descriptor that came with it, or -1. io.EOF: the other end is closed.
+func (l line) receive() (m message, fd int, err error) {
+	fds, err := l.Receive(&m)
+	switch {
+	case err != nil:
+		return m, -1, err
+	case len(fds) == 0:
+		return m, -1, nil
+	case len(fds) > 1:
+		channel.Close(fds)
+		return m, -1, fmt.Errorf("receive from the other process: %d descriptors: %w", len(fds), io.ErrUnexpectedEOF)
+	}
+	return m, fds[0], nil
+}
