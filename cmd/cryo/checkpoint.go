@@ -27,6 +27,7 @@ type checkpointFlags struct {
 	workers                    int
 	gpuTimeout                 time.Duration // 0: as configured
 	force                      []string      // rules of package gpu
+	gpuEngine                  string        // driver: nothing is handed over
 	registry                   registryFlags
 	container, ref, normalized string
 	sender                     *sender // where the snapshot goes while it is taken
@@ -103,6 +104,7 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 	flags.StringVar(&f.segmentSize, "segment-size", "256MiB", "memory that one layer of the snapshot covers, a power of two")
 	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "how long processes may take to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses the checkpoint of a container with GPUs, by its name, or all")
+	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "driver: device memory goes through that of the processes, also where the container can hand it over")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one a core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))

@@ -25,6 +25,7 @@ type held struct {
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
 	released bool
+	pending  bool // containerd's call goes on, for device memory
 	patience time.Duration // for the container to be as before
 }
 
@@ -172,13 +173,36 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 		return r, err
 	}
 	h.released = true
+	if r.DevicesPending {
+		h.pending = true
+		return r, nil
+	}
 	// The task's state is settled only when containerd has answered.
 	return r, h.result(undoTime)
+}
+
+// drained waits for the end of containerd's call where device memory was pending.
+func (h *held) drained(ctx context.Context) error {
+	if !h.pending {
+		return nil
+	}
+	h.pending = false
+	select {
+	case err := <-h.call:
+		return h.explain(err)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // close lets the container go on if it is frozen still, and waits until it does.
 func (h *held) close(ctx context.Context) error {
 	defer h.cancel()
 	_, err := h.resume(ctx)
-	return errors.Join(err, h.client.Close())
+	err = errors.Join(err, h.client.Close())
+	if h.pending { // broken off by that
+		h.pending = false
+		_ = h.result(h.patience)
+	}
+	return err
 }

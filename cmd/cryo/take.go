@@ -20,6 +20,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/pageserver"
 )
@@ -182,12 +183,14 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
-	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream}
+	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, Devices: f.gpuEngine != gpu.DriverEngine}
 	m, err := a.takeIn(ctx, s, shim, images, work, f)
 	if err != nil {
 		return desc, result, errors.Join(err, shim.Close())
 	}
 	defer m.close()
+	d := a.takeInDevices(ctx, s, shim, images, work, f)
+	defer d.close()
 	h, dumped, err := hold(ctx, client, shim, sub, images, criuWork, f)
 	if err != nil {
 		return desc, result, m.explain(ctx, err)
@@ -211,12 +214,18 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if sub.config.GPU != nil {
 		onGPU = &gpuSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds}
 	}
+	var device *image.DeviceIntake
 	start := time.Now()
 	files, err := capture(ctx, client, sub.info, work)
 	if err != nil {
 		return desc, result, err
 	}
 	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
+	if dumped.Devices && !dumped.DevicesPending {
+		if device, err = d.arrived(); err != nil {
+			return desc, result, err
+		}
+	}
 	if f.leaveRunning {
 		released, err := h.resume(ctx)
 		if err != nil {
@@ -229,10 +238,15 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	} else {
 		t.Freeze = time.Since(dumped.Frozen).Seconds()
 	}
+	if dumped.Devices {
+		if device, err = d.arrived(); err != nil {
+			return desc, result, err
+		}
+	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
 	packing := time.Now()
 	f.sender.release()
-	desc, err = image.Pack(ctx, f.sender.watch(s), image.PackSource{Images: images, Memory: intake, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
+	desc, err = image.Pack(ctx, f.sender.watch(s), image.PackSource{Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
 		f.packOptions(a))
 	if err != nil {
 		return desc, result, err
@@ -243,6 +257,9 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		if err := image.VerifyShared(ctx, s, desc, a.report()); err != nil {
 			return desc, result, fmt.Errorf("%w (--parent none shares nothing)", err)
 		}
+	}
+	if err := h.drained(ctx); err != nil {
+		return desc, result, err
 	}
 	before, hadBefore := s.Resolve(ctx, f.normalized)
 	if err := s.Tag(ctx, desc, f.normalized); err != nil {
