@@ -278,8 +278,8 @@ func TestUnable(t *testing.T) {
 	if h.Unable == "" {
 		t.Fatalf("%+v", h)
 	}
-	var call *CallError
-	if err := p.Close(t.Context(), patient); !errors.As(err, &call) || call.Code != 801 {
+	var unable *UnableError
+	if err := p.Close(t.Context(), patient); !errors.As(err, &unable) || unable.Reason != h.Unable {
 		t.Fatal(err)
 	}
 	a.must(p.HangUp())
