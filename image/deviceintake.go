@@ -19,22 +19,23 @@ import (
 type DeviceIntake struct {
 	in     *Intake
 	pieces []devicePiece
-	left   map[uint64]int64 // of each file, bytes
+	sizes  map[uint64]int64 // of each file that has not come completely, bytes
 }
 
 // devicePiece is a piece and where it is in the memory of a snapshot.
 type devicePiece struct {
 	GPUPiece
 	file uint64
+	at   int64 // in the file, bytes
 }
 
 // NewDeviceIntake starts to take in the device memory that g describes, for a snapshot in dst. The rest is as for [NewIntake]; what is
 // to become one snapshot needs the same pageSize and the same choices about segments. Progress is told "devices". The caller must
 // call Close.
 func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pageSize int64, o PackOptions) (*DeviceIntake, error) {
-	d := &DeviceIntake{pieces: g.devicePieces(), left: make(map[uint64]int64)}
+	d := &DeviceIntake{pieces: g.devicePieces(), sizes: make(map[uint64]int64)}
 	for _, p := range d.pieces {
-		d.left[p.file] += p.Size
+		d.sizes[p.file] += p.Size
 	}
 	in, err := NewIntake(ctx, dst, dir, pageSize, o)
 	if err != nil {
@@ -62,13 +63,20 @@ func (d *DeviceIntake) add(piece int, offset int64, data []byte) error {
 	}
 	p := d.pieces[piece]
 	s := d.in.open[p.file]
-	if s == nil {
+	switch _, more := d.sizes[p.file]; {
+	case !more:
+		return fmt.Errorf("take in device memory: piece %d again: %w", piece, errdefs.ErrInvalidArgument)
+	case s == nil:
 		s = d.in.stream(p.file)
+	}
+	if at := s.next * d.in.pageSize; at != p.at+offset {
+		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d do not follow the %d before: %w", n, offset, piece, at, errdefs.ErrInvalidArgument)
 	}
 	if err := s.add(p.Address+uint64(offset), uint64(n/d.in.pageSize), bytes.NewReader(data)); err != nil {
 		return err
 	}
-	if d.left[p.file] -= n; d.left[p.file] == 0 {
+	if p.at+offset+n == d.sizes[p.file] {
+		delete(d.sizes, p.file)
 		return s.finish()
 	}
 	return nil
@@ -88,10 +96,13 @@ func (g *GPU) devicePieces() (all []devicePiece) {
 	if g == nil {
 		return nil
 	}
+	sizes := make(map[uint64]int64)
 	for _, p := range g.Processes {
 		for _, piece := range p.Pieces {
 			gpu := slices.IndexFunc(g.Devices, func(d GPUDevice) bool { return d.UUID == piece.Device })
-			all = append(all, devicePiece{GPUPiece: piece, file: pages.DeviceFile(p.PID, gpu)})
+			file := pages.DeviceFile(p.PID, gpu)
+			all = append(all, devicePiece{GPUPiece: piece, file: file, at: sizes[file]})
+			sizes[file] += piece.Size
 		}
 	}
 	return all

@@ -29,7 +29,7 @@ func (e *NotSnapshotError) Hint() string {
 
 // VersionError says that a snapshot is of a version that this package does not read. Its kind is NotImplemented.
 type VersionError struct {
-	What string // manifest or config
+	What string // manifest, config or GPU engine
 	Got  string
 }
 

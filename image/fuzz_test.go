@@ -43,9 +43,27 @@ func FuzzConfig(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(store.blobs[s.Manifest.Config.Digest])
+	store, d = packedDevices(f)
+	if s, err = Open(context.Background(), store, d); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(store.blobs[s.Manifest.Config.Digest])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := parseConfig(b, ""); err != nil && !errdefs.IsDataLoss(err) && !errdefs.IsNotImplemented(err) {
-			t.Errorf("gives %v", err)
+		c, err := parseConfig(b, "")
+		if err != nil {
+			if !errdefs.IsDataLoss(err) && !errdefs.IsNotImplemented(err) {
+				t.Errorf("gives %v", err)
+			}
+			return
+		}
+		for _, m := range c.GPU.deviceMaps(testPage) {
+			var end uint64
+			for _, r := range m.Runs {
+				if r.Addr < end || r.Count < 1 || r.Addr+uint64(r.Count*testPage) > index.MaxAddress {
+					t.Errorf("%s has %d pages at %#x", m.Name, r.Count, r.Addr)
+				}
+				end = r.Addr + uint64(r.Count*testPage)
+			}
 		}
 	})
 }

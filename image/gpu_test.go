@@ -6,6 +6,7 @@ import (
 	"math"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -30,13 +31,20 @@ func twoGPUs() *GPU {
 	}
 }
 
+// handOver has the first process hand over memory on both GPUs.
+func handOver(g *GPU) *GPU {
+	g.Engine, g.Library = KeeperEngine, &GPULibrary{Version: "1.0", Digest: testLibrary}
+	g.Processes[0].Pieces = []GPUPiece{{Address: 4 << 20, Size: 2 << 20, Device: "GPU-a"}, {Address: 6 << 20, Size: 1 << 32, Device: "GPU-b"}}
+	return g
+}
+
 func TestGPUConfig(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*GPU)
 		ok     bool
 	}{
 		"as written":         {func(*GPU) {}, true},
-		"nothing of it":      {func(g *GPU) { *g = GPU{} }, true},
+		"nothing of it":      {func(g *GPU) { *g = GPU{Engine: "driver"} }, true},
 		"without UUID":       {func(g *GPU) { g.Devices[0].UUID = "" }, false},
 		"one UUID twice":     {func(g *GPU) { g.Devices[0].UUID = "GPU-b" }, false},
 		"negative memory":    {func(g *GPU) { g.Devices[0].Memory = -1 }, false},
@@ -51,6 +59,28 @@ func TestGPUConfig(t *testing.T) {
 		"node with dots":     {func(g *GPU) { g.Nodes[0].Path = "/dev/../etc/shadow" }, false},
 		"more than can be":   {func(g *GPU) { g.Devices = make([]GPUDevice, maxGPUs+1) }, false},
 		"endless processes":  {func(g *GPU) { g.Processes = make([]GPUProcess, maxGPUItems+1) }, false},
+		"pieces":             {func(g *GPU) { handOver(g) }, true},
+		"fallback":           {func(g *GPU) { handOver(g).Processes[1].Fallback = "no library" }, true},
+		"pieces by driver":   {func(g *GPU) { handOver(g).Engine = "driver" }, false},
+		"no library":         {func(g *GPU) { handOver(g).Library = nil }, false},
+		"library's digest":   {func(g *GPU) { handOver(g).Library.Digest = "sha256:1" }, false},
+		"endless version":    {func(g *GPU) { handOver(g).Library.Version = strings.Repeat("1", 2000) }, false},
+		"library of driver":  {func(g *GPU) { g.Library = &GPULibrary{Digest: testLibrary} }, false},
+		"fallback of driver": {func(g *GPU) { g.Processes[0].Fallback = "no library" }, false},
+		"endless fallback":   {func(g *GPU) { handOver(g).Processes[1].Fallback = strings.Repeat("x", 2000) }, false},
+		"both":               {func(g *GPU) { handOver(g).Processes[0].Fallback = "no library" }, false},
+		"a process twice":    {func(g *GPU) { handOver(g).Processes[1] = g.Processes[0] }, false},
+		"no process":         {func(g *GPU) { handOver(g).Processes[0].PID = 0 }, false},
+		"overlap":            {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Address -= pieceUnit }, false},
+		"descending":         {func(g *GPU) { slices.Reverse(handOver(g).Processes[0].Pieces) }, false},
+		"empty piece":        {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Size = 0 }, false},
+		"negative piece":     {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Size = -pieceUnit }, false},
+		"half a page":        {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Size += testPage }, false},
+		"between pages":      {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Address += testPage }, false},
+		"beyond all memory":  {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Size = 1 << 57 }, false},
+		"address beyond":     {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Address = math.MaxUint64 &^ (pieceUnit - 1) }, false},
+		"piece elsewhere":    {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Device = "GPU-c" }, false},
+		"endless pieces":     {func(g *GPU) { handOver(g).Processes[0].Pieces = make([]GPUPiece, maxPieces+1) }, false},
 		"endless CDI device": {func(g *GPU) { g.CDI = make([]string, maxGPUs+1) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -77,7 +107,12 @@ func TestNeed(t *testing.T) {
 	if !slices.Equal(each, []int64{8 << 30, 0}) || all != 15<<30 {
 		t.Errorf("Need = %v, %d", each, all)
 	}
-	g := twoGPUs()
+	g := handOver(twoGPUs())
+	g.Processes[0].Devices = []string{"GPU-a", "GPU-b"}
+	if each, all = g.Need(); !slices.Equal(each, []int64{5<<30 + 2<<20, 1 << 32}) || all != 16<<30+2<<20 {
+		t.Errorf("with pieces, Need = %v, %d", each, all)
+	}
+	g = twoGPUs()
 	g.Devices[0].Used, g.Devices[1].Used = 9<<30, 7<<30
 	if each, all = g.Need(); !slices.Equal(each, []int64{9 << 30, 7 << 30}) || all != 16<<30 {
 		t.Errorf("Need = %v, %d", each, all)

@@ -139,7 +139,7 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	if err := json.Unmarshal(b, &c); err != nil {
 		return Config{}, damaged("it is not JSON of the right shape: %w", err)
 	}
-	if c.Memory.Total < 0 || c.Memory.Zero < 0 || c.Memory.Stored < 0 || c.Memory.Zero > c.Memory.Total {
+	if c.Memory.Total < 0 || c.Memory.Zero < 0 || c.Memory.Stored < 0 || c.Memory.Zero > c.Memory.Total || c.Memory.Device < 0 || c.Memory.Device > c.Memory.Total {
 		return Config{}, damaged("its memory totals are not possible")
 	}
 	if c.Memory.Unused < 0 || c.Memory.Unused > c.Memory.Stored/2 {
@@ -149,6 +149,9 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 		return Config{}, damaged("its parent is not possible")
 	}
 	if c.GPU != nil {
+		if e := c.GPU.Engine; e != DriverEngine && e != KeeperEngine {
+			return Config{}, &VersionError{What: "GPU engine", Got: fmt.Sprintf("%.100s", e)}
+		}
 		if err := c.GPU.check(); err != nil {
 			return Config{}, damaged("%w", err)
 		}

@@ -8,10 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
 // tool finds a program of the recipe; the pinned ones are where make tools puts them.
@@ -50,6 +52,7 @@ func TestRecipe(t *testing.T) {
 		t.Fatal(err)
 	}
 	// An increment, which leaves gaps in the segments of its parent.
+	devices, contents := storetest.PutDevices(t, s, "example.com/devices:1")
 	parent, err := image.OpenParent(ctx, s, d, 4096)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +91,17 @@ func TestRecipe(t *testing.T) {
 	for _, name := range []string{"config.json", "blobs/index.zst"} {
 		if _, err := os.Stat(filepath.Join(out, name)); err != nil {
 			t.Error(err)
+		}
+	}
+	// What processes had handed over of their device memory, by process and GPU.
+	out = filepath.Join(t.TempDir(), "out")
+	cmd = exec.Command("../integration/recipe/restore-by-hand", "--oci-layout", s.Layout()+"@"+devices.Digest.String(), out)
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, b)
+	}
+	for name, want := range map[string][]byte{"d1.0": slices.Concat(contents[0], contents[2]), "d1.1": slices.Concat(contents[1], contents[3])} {
+		if got, err := os.ReadFile(filepath.Join(out, "devices", name)); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("by hand %s has %d other bytes, %v", name, len(got), err)
 		}
 	}
 	// A flipped byte must not go unnoticed: oras verifies blobs.

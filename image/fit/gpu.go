@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/cryo-project/cryo/image"
 )
 
@@ -20,6 +22,9 @@ type GPUs struct {
 	Devices []FreeGPU
 	// Mounts are where CDI devices of this host mount files in the container.
 	Mounts []string
+	// Library is the digest of the file that containers get to hand device memory over; NoLibrary says why there is none.
+	Library   digest.Digest
+	NoLibrary error
 }
 
 // FreeGPU is a GPU and what is left of its memory.
@@ -28,15 +33,20 @@ type FreeGPU struct {
 	Free int64 // bytes
 }
 
-// engines are the ways in which this cryo can bring back what a container kept on GPUs.
-var engines = []string{"driver"}
-
-func gpuEngine(s subject, _ Target) []mismatch {
-	if s.GPU == nil || slices.Contains(engines, s.GPU.Engine) {
+// gpuLibrary: processes go on in the code of the file that they have mapped.
+func gpuLibrary(s subject, t Target) []mismatch {
+	if s.GPU == nil || s.GPU.Library == nil || t.GPUs.Library == s.GPU.Library.Digest {
 		return nil
 	}
-	return one(sprintf("the snapshot's GPU memory was saved by an engine %q, this cryo knows %s", s.GPU.Engine, strings.Join(engines, ", ")),
-		"use the version of cryo that the snapshot was made with")
+	const hint = "install the version of cryo that the snapshot was made with"
+	was := s.GPU.Library
+	switch {
+	case t.GPUs.NoLibrary != nil:
+		return one("the container was made with a library for its GPUs, and this host has none: "+t.GPUs.NoLibrary.Error(), hintOf(t.GPUs.NoLibrary, hint))
+	case was.Version != "":
+		return one(sprintf("the container was made with version %s of the library for its GPUs, and this host has another file: %s instead of %s", was.Version, t.GPUs.Library, was.Digest), hint)
+	}
+	return one(sprintf("the container was made with another file of the library for its GPUs: this host has %s instead of %s", t.GPUs.Library, was.Digest), hint)
 }
 
 func gpuKeeper(s subject, t Target) []mismatch {

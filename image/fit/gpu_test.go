@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -31,6 +32,10 @@ func gpuPair() (image.Config, *specs.Spec, Target) {
 	return c, spec, t
 }
 
+func libraryOf(digit string) *image.GPULibrary {
+	return &image.GPULibrary{Version: "1.0", Digest: digest.Digest("sha256:" + digit)}
+}
+
 func TestGPURules(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*image.Config, *specs.Spec, *Target)
@@ -41,7 +46,19 @@ func TestGPURules(t *testing.T) {
 		"no GPU here":    {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{} }, []string{"gpu-missing"}, "no NVIDIA driver"},
 		"none in either": {func(c *image.Config, _ *specs.Spec, t *Target) { c.GPU, t.GPUs = nil, GPUs{} }, nil, ""},
 		"none in it":     {func(c *image.Config, _ *specs.Spec, t *Target) { c.GPU, t.GPUs.NoKeeper = nil, errors.New("x") }, nil, ""},
-		"unknown engine": {func(c *image.Config, _ *specs.Spec, _ *Target) { c.GPU.Engine = "magic" }, []string{"gpu-engine"}, "magic"},
+		"library": {func(c *image.Config, _ *specs.Spec, t *Target) {
+			c.GPU.Library, t.GPUs.Library = libraryOf("a"), "sha256:a"
+		}, nil, ""},
+		"another library": {func(c *image.Config, _ *specs.Spec, t *Target) {
+			c.GPU.Library, t.GPUs.Library = libraryOf("a"), "sha256:b"
+		}, []string{"gpu-library"}, "sha256:b instead of sha256:a"},
+		"no library": {func(c *image.Config, _ *specs.Spec, t *Target) {
+			c.GPU.Library, t.GPUs.NoLibrary = libraryOf("a"), hinted{errors.New("not there")}
+		}, []string{"gpu-library"}, "not there"},
+		"full of pieces": {func(c *image.Config, _ *specs.Spec, t *Target) {
+			c.GPU.Processes[1].Devices = []string{"GPU-a", "GPU-b"}
+			c.GPU.Processes[1].Pieces = []image.GPUPiece{{Size: 1 << 30, Device: "GPU-b"}}
+		}, []string{"gpu-memory"}, "GPU 1 held 1024 MiB"},
 		"no keeper":      {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{NoKeeper: hinted{errors.New("none")}} }, []string{"gpu-keeper"}, "none"},
 		"no CDI device":  {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.NoGPU = hinted{errors.New("no gpu=7")} }, []string{"gpu-missing"}, "no gpu=7"},
 		"branch":         {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "590.10" }, []string{"gpu-driver"}, "590.10"},

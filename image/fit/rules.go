@@ -5,7 +5,7 @@ import "github.com/cryo-project/cryo/image"
 // inexorable are the rules that cannot be overridden: nothing could come of it.
 var inexorable = map[string]bool{
 	"snapshot-version": true, "snapshot-spec": true, "os": true, "architecture": true, "page-size": true, "criu-missing": true,
-	"gpu-engine": true, "gpu-keeper": true, "gpu-missing": true, "gpu-driver": true, "gpu-count": true, "gpu-architecture": true, "gpu-memory": true, "gpu-libraries": true,
+	"gpu-library": true, "gpu-keeper": true, "gpu-missing": true, "gpu-driver": true, "gpu-count": true, "gpu-architecture": true, "gpu-memory": true, "gpu-libraries": true,
 }
 
 // Rules is the table.
@@ -29,7 +29,7 @@ func Rules() []Rule {
 		{"devices", true, "runc binds devices from the host on restore", devices},
 		{"runc-missing", false, "containerd starts runc, which may be in a PATH of its own", runcMissing},
 		{"seccomp", true, "runc without seccomp refuses a container with a seccomp profile", seccomp},
-		{"gpu-engine", true, "this version of cryo does not know how device memory was saved", gpuEngine},
+		{"gpu-library", true, "processes go on in the code of a library that they have mapped", gpuLibrary},
 		{"gpu-keeper", true, "cryo-gpu-keeper speaks to the driver, which has the device memory", gpuKeeper},
 		{"gpu-missing", true, "processes go on only with GPUs", gpuMissing},
 		{"gpu-driver", true, "nobody says that one branch of the driver loads what another has saved", gpuDriver},
