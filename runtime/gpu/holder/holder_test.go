@@ -380,6 +380,11 @@ func TestCancelled(t *testing.T) {
 		go func() {
 			_, err := ring.Accept(t.Context(), ours) // and no more
 			link <- err
+			soon, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer stop()
+			if err := c.LetGo(soon); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s, while the holder is busy: %v", name, err)
+			}
 			cancel(reason)
 		}()
 		if err := move(ctx, theirs); !errors.Is(err, reason) {
