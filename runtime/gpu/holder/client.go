@@ -54,8 +54,11 @@ func moveTime(bytes int64) time.Duration {
 }
 
 // Start starts a holder and returns at once; [Client.Ready] waits for it. The holder leaves the session of its parent, but ends with it:
-// when the client's process dies, or calls Close.
-func Start(_ context.Context, o Options) (*Client, error) {
+// when the client's process dies, or calls Close. ctx is for the start alone.
+func Start(ctx context.Context, o Options) (*Client, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("start %s: %w", keeper.Name, context.Cause(ctx))
+	}
 	if o.Ring == (ring.Geometry{}) {
 		o.Ring = ring.Default
 	}
