@@ -16,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // gpuPlan is how a snapshot gets its GPUs on this host. The zero value is for one that has none.
@@ -66,6 +67,11 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 	}
 	if p.facts.NoKeeper != nil || p.facts.NoGPU != nil {
 		return p, nil
+	}
+	if l, err := library.Locate(); err == nil {
+		p.facts.Library = l.Digest
+	} else {
+		p.facts.NoLibrary = err
 	}
 	p.facts.Driver = known.Driver
 	has, err := p.injected(spec)

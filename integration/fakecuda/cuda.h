@@ -89,6 +89,7 @@ FAKE CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 
 FAKE CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+FAKE CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags);
 FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 FAKE CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 FAKE CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);

@@ -17,6 +17,7 @@ static const struct { const char *name; int since; void *function; } functions[]
 	SINCE(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2),
 	ALWAYS(cuDevicePrimaryCtxRetain),
 	SINCE(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2),
+	SINCE(cuDevicePrimaryCtxSetFlags, 11000, cuDevicePrimaryCtxSetFlags_v2),
 	SINCE(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2),
 	ALWAYS(cuDevicePrimaryCtxGetState),
 	SINCE(cuCtxCreate, 3020, cuCtxCreate_v2),

@@ -26,6 +26,9 @@ func take(ctx context.Context, e *Engine, dir string) error {
 		if out, err = e.Outgoing(ctx); err != nil || out.Copied {
 			return out, err
 		}
+		if out.Any != (e.pieces > 0) {
+			return out, errors.New("it does not tell what is outgoing")
+		}
 		return out, e.Drain(ctx)
 	}()
 	if back := e.Load(context.WithoutCancel(ctx)); back != nil {

@@ -11,7 +11,7 @@ import (
 
 // outgoing is memory on its way from a holder to who wants it.
 type outgoing struct {
-	looked chan struct{} // closed when it is known whether there is room for a copy, and that is made
+	looked chan struct{} // closed when there is a copy, or it is known that there will be none
 	copied bool          // valid when looked is closed
 	done   chan struct{} // closed when all has come, or cannot
 	err    error         // valid when done is closed
@@ -49,12 +49,17 @@ func (e *Engine) Outgoing(ctx context.Context) (checkpoint.Outgoing, error) {
 	}
 	select {
 	case <-o.looked:
-		return checkpoint.Outgoing{Any: true, Copied: o.copied}, nil
-	case <-o.done:
-		return checkpoint.Outgoing{}, o.err
 	case <-ctx.Done():
 		return checkpoint.Outgoing{}, context.Cause(ctx)
 	}
+	select {
+	case <-o.done:
+		if o.err != nil {
+			return checkpoint.Outgoing{}, o.err
+		}
+	default:
+	}
+	return checkpoint.Outgoing{Any: true, Copied: o.copied}, nil
 }
 
 // Drain implements [checkpoint.Devices].
