@@ -82,7 +82,7 @@ func (d *DeviceIntake) add(piece int, offset int64, data []byte) error {
 	return nil
 }
 
-// Hurry lets all cores encode: nobody stands still any more. [Pack] does so, too.
+// Hurry is that of an [Intake].
 func (d *DeviceIntake) Hurry() { d.in.hurry() }
 
 // End says that everything has come. It does not wait until it is stored; [Pack] does.

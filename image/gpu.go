@@ -97,7 +97,12 @@ type GPUNode struct {
 type GPUSeconds struct {
 	Lock       float64 `json:"lock"`       // until all processes had finished their work on the GPUs
 	Checkpoint float64 `json:"checkpoint"` // until it was in the memory of the processes
+	// Devices is how long it took to take in what processes had handed over, of which some or all may be no part of the freeze.
+	Devices float64 `json:"devices,omitempty"`
 }
+
+// MaxFallback is how long the reason for a fallback may be, in bytes.
+const MaxFallback = 1000
 
 // Limits of what a config may say, for those who read it.
 const (
@@ -105,7 +110,7 @@ const (
 	maxGPUItems = 1 << 16
 	maxGPUBytes = 1 << 60
 	maxPieces   = 1 << 17 // of all processes; they fit into a config
-	maxText     = 1000    // bytes of what is said of a library or a fallback
+	maxVersion  = 100     // bytes of a library's version
 	// pieceUnit divides addresses and sizes of pieces: the largest page.
 	pieceUnit = 64 << 10
 )
@@ -189,7 +194,7 @@ func (g *GPU) checkPieces(known map[string]bool) error {
 			return fmt.Errorf("the device memory of its process %d is not possible", p.PID)
 		}
 		seen[p.PID] = true
-		if len(p.Fallback) > maxText || p.Fallback != "" && g.Engine != KeeperEngine {
+		if len(p.Fallback) > MaxFallback || p.Fallback != "" && g.Engine != KeeperEngine {
 			return fmt.Errorf("why the driver saved its process %d is not possible", p.PID)
 		}
 		var end uint64
@@ -212,7 +217,7 @@ func (g *GPU) checkPieces(known map[string]bool) error {
 		return fmt.Errorf("its processes had %d pieces of device memory", count)
 	case count > 0 && (g.Engine != KeeperEngine || l == nil):
 		return errors.New("device memory was handed over, and it does not say what by")
-	case l != nil && (g.Engine != KeeperEngine || !validDigest(l.Digest) || len(l.Version) > maxText):
+	case l != nil && (g.Engine != KeeperEngine || !validDigest(l.Digest) || len(l.Version) > maxVersion):
 		return errors.New("its library is not possible")
 	}
 	return nil

@@ -119,6 +119,13 @@ func (in *Intake) Pages(addr, count uint64, r io.Reader) error {
 	return in.broken
 }
 
+// Hurry lets all cores encode: nobody stands still any more. [Pack] does so, too. Of nothing, it does nothing.
+func (in *Intake) Hurry() {
+	if in != nil {
+		in.hurry()
+	}
+}
+
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
 func (in *Intake) End() error {
 	for _, s := range in.open {

@@ -27,7 +27,7 @@ type checkpointFlags struct {
 	workers                    int
 	gpuTimeout                 time.Duration // 0: as configured
 	force                      []string      // rules of package gpu
-	gpuEngine                  string        // driver: nothing is handed over
+	gpuEngine                  string        // of package gpu; empty: as the container was made
 	registry                   registryFlags
 	container, ref, normalized string
 	sender                     *sender // where the snapshot goes while it is taken
@@ -56,6 +56,10 @@ type gpuSeconds struct {
 	Lock float64 `json:"lock"`           // until its processes had ended their work on GPUs
 	Save float64 `json:"save"`           // moving device memory into memory
 	Load float64 `json:"load,omitempty"` // and back, with --leave-running
+	// Devices is how long it took to take in what was handed over instead, Bytes how much that is. It is no part of the freeze,
+	// or not all of it, where the GPUs had room for a copy.
+	Devices float64 `json:"devices,omitempty"`
+	Bytes   int64   `json:"bytes,omitempty"`
 }
 
 func newCheckpoint(a *app) *cobra.Command {
@@ -77,7 +81,9 @@ With --push, what is complete on disk is sent while the rest is still being pack
 cryo push sends what is missing.
 
 What the container has on NVIDIA GPUs goes along: the driver moves it into the memory of the processes, once they have ended the
-work that they had given to the GPUs. Where the driver is known to save what it cannot load again, or nobody can tell, the
+work that they had given to the GPUs. A container that was made with the engine keeper hands most of it over before that, which
+is faster; --gpu-engine driver has the driver move all of it, and --gpu-engine keeper takes no snapshot unless every process has
+handed over what it had. Where the driver is known to save what it cannot load again, or nobody can tell, the
 checkpoint is refused and the container runs on; --force RULE overrides that, and may cost it its processes.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
@@ -104,9 +110,10 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 	flags.StringVar(&f.segmentSize, "segment-size", "256MiB", "memory that one layer of the snapshot covers, a power of two")
 	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "how long processes may take to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses the checkpoint of a container with GPUs, by its name, or all")
-	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "driver: device memory goes through that of the processes, also where the container can hand it over")
+	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was made)")
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one a core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
+	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{gpu.DriverEngine, gpu.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
 	f.registry.register(cmd)
@@ -142,6 +149,9 @@ func (f *checkpointFlags) check() error {
 	if f.gpuTimeout < 0 || f.gpuTimeout > time.Hour {
 		return wrong("--gpu-timeout %s is not between 0 and 1h", f.gpuTimeout)
 	}
+	if !slices.Contains([]string{"", gpu.DriverEngine, gpu.KeeperEngine}, f.gpuEngine) {
+		return wrong("--gpu-engine %q is neither driver nor keeper", f.gpuEngine)
+	}
 	if err := gpu.CheckForce(f.force); err != nil {
 		return err
 	}
@@ -162,6 +172,9 @@ func (g *gpuSeconds) String() string {
 		return ""
 	}
 	text := fmt.Sprintf("GPU locked in %s, saved in %s, ", seconds(g.Lock), seconds(g.Save))
+	if g.Bytes > 0 {
+		text += fmt.Sprintf("%s of it handed over in %s, ", size(g.Bytes), seconds(g.Devices))
+	}
 	if g.Load > 0 {
 		text += fmt.Sprintf("loaded in %s, ", seconds(g.Load))
 	}
@@ -193,6 +206,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		a.progress.waitsFor("push", f.sender.pushWaits)
 	}
 	a.progress.waitsFor("dump", f.sender.dumpWaits)
+	a.progress.waitsFor("devices", f.sender.devicesWaits)
 	desc, result, err := a.take(ctx, client, s, f)
 	if err != nil {
 		return err

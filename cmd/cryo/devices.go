@@ -2,7 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
@@ -11,70 +17,170 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
-// devices is the way of device memory that processes have handed over out of the shim's holder into segments.
+// devices is the way of device memory that processes have handed over out of the shim's holder into segments. It is not used where
+// there is none.
 type devices struct {
-	cancel context.CancelCauseFunc
-	done   chan struct{} // closed when nothing comes any more
-	intake *image.DeviceIntake
-	err    error // valid, as intake is, when done is closed
+	cancel context.CancelFunc
+	freed  chan struct{} // closed by hurry
+	hurry  func()        // says that nobody stands still any more
+	done   chan struct{} // closed when no more comes
+
+	// To be read when done is closed.
+	intake *image.DeviceIntake // nil: nothing has come
+	took   time.Duration       // from the first to the last
+	err    error               // why not all has come
 }
 
-// takeInDevices waits for them in the background. images is where the shim puts its record of GPUs, work a directory of ours.
+// takeInDevices waits for device memory in the background. images is where the shim puts its record of it, work a directory of ours.
 func (a *app) takeInDevices(ctx context.Context, s *store.Store, client *checkpoint.Client, images, work string, f checkpointFlags) *devices {
-	ctx, cancel := context.WithCancelCause(ctx)
-	d := &devices{cancel: cancel, done: make(chan struct{})}
+	ctx, cancel := context.WithCancel(ctx)
+	d := &devices{cancel: cancel, freed: make(chan struct{}), done: make(chan struct{})}
+	d.hurry = sync.OnceFunc(func() { close(d.freed) })
 	go func() {
 		defer close(d.done)
-		d.err = d.serve(ctx, a, s, client, images, work, f)
+		d.err = d.serve(ctx, client, images, func(g *image.GPU) (*image.DeviceIntake, error) {
+			o := f.packOptions(a)
+			if report := o.Progress; report != nil {
+				total := handedOver(g)
+				o.Progress = func(what string, done, _ int64) { report(what, done, total) }
+			}
+			return image.NewDeviceIntake(ctx, f.sender.watch(s), work, g, int64(os.Getpagesize()), o)
+		})
 	}()
 	return d
 }
 
-func (d *devices) serve(ctx context.Context, a *app, s *store.Store, client *checkpoint.Client, images, work string, f checkpointFlags) error {
+func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images string, begin func(*image.GPU) (*image.DeviceIntake, error)) error {
 	conn, err := client.Devices(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	socket, err := conn.File()
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
 	record, err := gpu.ReadRecord(images)
 	if err != nil {
 		return err
 	}
-	var sizes []int64
-	for _, p := range record.Processes {
-		for _, piece := range p.Pieces {
-			sizes = append(sizes, piece.Size)
-		}
+	if record == nil {
+		return fmt.Errorf("take in device memory: the shim has not said whose: %w", errdefs.ErrInternal)
 	}
-	if d.intake, err = image.NewDeviceIntake(ctx, f.sender.watch(s), work, ofRecord(record), int64(os.Getpagesize()), f.packOptions(a)); err != nil {
+	g := ofRecord(record)
+	if d.intake, err = begin(g); err != nil {
 		return err
 	}
-	err = ring.Receive(ctx, socket, sizes, func(c ring.Chunk, release func()) error {
-		defer release()
+	go func() {
+		select {
+		case <-d.freed:
+			d.intake.Hurry()
+		case <-ctx.Done():
+		}
+	}()
+	start := time.Now()
+	err = ring.Receive(ctx, conn, pieceSizes(g), func(c ring.Chunk, release func()) error {
+		defer release() // it is copied
 		return d.intake.Bytes(c.Piece, c.Offset, c.Data)
 	})
-	if err == nil {
-		err = d.intake.End()
+	d.took = time.Since(start)
+	if err != nil {
+		return err
 	}
-	return err
+	return d.intake.End()
 }
 
-// arrived waits until all has come.
-func (d *devices) arrived() (*image.DeviceIntake, error) {
-	<-d.done
+// arrived waits until all has come. Where who sends has hung up, the shim says why: through h, which lets the container go on.
+func (d *devices) arrived(ctx context.Context, h *held) (*image.DeviceIntake, error) {
+	select {
+	case <-d.done:
+	case err := <-h.call:
+		// A shim that ends its call while something is on its way has given up.
+		h.call <- err
+		select {
+		case <-d.done:
+		case <-time.After(undoTime):
+			d.cancel()
+			<-d.done
+		}
+	}
+	var gone *ring.GoneError
+	if errors.As(d.err, &gone) && ctx.Err() == nil {
+		if cause := h.why(ctx); cause != nil {
+			return nil, cause
+		}
+	}
 	return d.intake, d.err
+}
+
+// explain gives the reason why there was no dump: err, unless the shim failed because we did.
+func (d *devices) explain(ctx context.Context, err error) error {
+	select {
+	case <-d.done:
+	default:
+		return err
+	}
+	var lost *lostError
+	var gone *ring.GoneError
+	if d.intake == nil || d.err == nil || ctx.Err() != nil || errors.As(err, &lost) || errors.As(d.err, &gone) {
+		return err
+	}
+	return d.err
 }
 
 // close ends what is under way and drops what no snapshot was made of.
 func (d *devices) close() {
-	d.cancel(nil)
+	d.cancel()
 	<-d.done
 	if d.intake != nil {
 		d.intake.Close()
 	}
+}
+
+// checkEngine refuses a snapshot for which the user wants all processes to have handed over what they had, where one has not.
+func (f *checkpointFlags) checkEngine(g *image.GPU) error {
+	if f.gpuEngine != gpu.KeeperEngine {
+		return nil
+	}
+	switch {
+	case g == nil:
+		return &notHandedOverError{name: f.container, reason: "the container has no GPUs"}
+	case g.Engine != image.KeeperEngine:
+		return &notHandedOverError{name: f.container, reason: "the container was not made for it"}
+	}
+	for _, p := range g.Processes {
+		if p.Fallback != "" {
+			return &notHandedOverError{name: f.container, reason: fmt.Sprintf("process %d (%s) has handed nothing over: %s", p.PID, p.Command, p.Fallback)}
+		}
+	}
+	return nil
+}
+
+// notHandedOverError says why device memory would go by the driver although the user wants it handed over. Its kind is
+// FailedPrecondition.
+type notHandedOverError struct{ name, reason string }
+
+func (e *notHandedOverError) Error() string {
+	return fmt.Sprintf("checkpoint %s by the engine keeper: %s", e.name, e.reason)
+}
+
+func (e *notHandedOverError) Hint() string {
+	return "leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation cryo.gpu/engine: keeper"
+}
+
+func (e *notHandedOverError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+
+// pieceSizes are those of all pieces, in the order in which they are numbered.
+func pieceSizes(g *image.GPU) (sizes []int64) {
+	for _, p := range piecesOf(g) {
+		sizes = append(sizes, p.Size)
+	}
+	return sizes
+}
+
+// handedOver is how much device memory processes have handed over, in bytes; g may be nil.
+func handedOver(g *image.GPU) (n int64) {
+	if g == nil {
+		return 0
+	}
+	for _, p := range g.Processes {
+		n += p.Handed()
+	}
+	return n
 }

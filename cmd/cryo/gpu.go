@@ -41,6 +41,10 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 		return gpuPlan{}, err
 	}
 	p := gpuPlan{devices: f.devices, host: cdi.Open(settings.GPU.CDI...)}
+	if g.Library != nil {
+		lib, err := library.Locate()
+		p.facts.Library, p.facts.NoLibrary = lib.Digest, err
+	}
 	if len(p.devices) == 0 {
 		if err := cdi.Validate(g.CDI); err != nil {
 			return gpuPlan{}, fmt.Errorf("read the names of the snapshot's devices: %w: %w", err, errdefs.ErrDataLoss)
@@ -67,11 +71,6 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 	}
 	if p.facts.NoKeeper != nil || p.facts.NoGPU != nil {
 		return p, nil
-	}
-	if l, err := library.Locate(); err == nil {
-		p.facts.Library = l.Digest
-	} else {
-		p.facts.NoLibrary = err
 	}
 	p.facts.Driver = known.Driver
 	has, err := p.injected(spec)

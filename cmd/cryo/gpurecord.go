@@ -3,6 +3,9 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"slices"
+	"strings"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
@@ -57,7 +60,7 @@ func ofRecord(r *gpu.Record) *image.GPU {
 		g.Devices = append(g.Devices, image.GPUDevice(d))
 	}
 	for _, p := range r.Processes {
-		to := image.GPUProcess{PID: p.PID, Command: p.Command, Memory: p.Memory, Devices: p.Devices, Fallback: p.Fallback}
+		to := image.GPUProcess{PID: p.PID, Command: p.Command, Memory: p.Memory, Devices: p.Devices, Fallback: clipped(p.Fallback, image.MaxFallback)}
 		for _, piece := range p.Pieces {
 			to.Pieces = append(to.Pieces, image.GPUPiece(piece))
 		}
@@ -72,6 +75,14 @@ func ofRecord(r *gpu.Record) *image.GPU {
 	return g
 }
 
+// clipped gives the first bytes of a text.
+func clipped(text string, most int) string {
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "")
+	}
+	return text
+}
+
 // checkRecord refuses images that say something of GPUs to the shim of which the config, by which everything was decided,
 // says nothing, and the reverse.
 func checkRecord(c image.Config, images string) error {
@@ -82,7 +93,29 @@ func checkRecord(c image.Config, images string) error {
 	if (r == nil) != (c.GPU == nil) {
 		return fmt.Errorf("the snapshot's config and its images contradict each other about GPUs: %w", errdefs.ErrDataLoss)
 	}
+	if r == nil {
+		return nil
+	}
+	if of := ofRecord(r); of.Engine != c.GPU.Engine || !slices.Equal(piecesOf(of), piecesOf(c.GPU)) || !reflect.DeepEqual(of.Library, c.GPU.Library) {
+		return fmt.Errorf("the snapshot's config and its images contradict each other about the memory of GPUs: %w", errdefs.ErrDataLoss)
+	}
 	return nil
+}
+
+// ownedPiece is a piece of device memory and the process that it belongs to.
+type ownedPiece struct {
+	image.GPUPiece
+	pid int
+}
+
+// piecesOf are those of all processes, in the order in which they are numbered.
+func piecesOf(g *image.GPU) (all []ownedPiece) {
+	for _, p := range g.Processes {
+		for _, piece := range p.Pieces {
+			all = append(all, ownedPiece{piece, p.PID})
+		}
+	}
+	return all
 }
 
 // forget removes what was told to the shim for one restore. It is no property of the container.

@@ -25,7 +25,7 @@ type held struct {
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
 	released bool
-	pending  bool // containerd's call goes on, for device memory
+	pending  bool          // containerd's call goes on until device memory has come
 	patience time.Duration // for the container to be as before
 }
 
@@ -173,26 +173,29 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 		return r, err
 	}
 	h.released = true
-	if r.DevicesPending {
-		h.pending = true
+	if h.pending = r.DevicesPending; h.pending {
 		return r, nil
 	}
 	// The task's state is settled only when containerd has answered.
 	return r, h.result(undoTime)
 }
 
-// drained waits for the end of containerd's call where device memory was pending.
-func (h *held) drained(ctx context.Context) error {
+// why gives the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.
+func (h *held) why(ctx context.Context) error {
+	if !h.released {
+		_, err := h.resume(ctx)
+		return err
+	}
+	return h.settle()
+}
+
+// settle waits for the end of containerd's call where device memory was pending, which has come or is given up.
+func (h *held) settle() error {
 	if !h.pending {
 		return nil
 	}
 	h.pending = false
-	select {
-	case err := <-h.call:
-		return h.explain(err)
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return h.result(h.patience)
 }
 
 // close lets the container go on if it is frozen still, and waits until it does.
@@ -200,9 +203,8 @@ func (h *held) close(ctx context.Context) error {
 	defer h.cancel()
 	_, err := h.resume(ctx)
 	err = errors.Join(err, h.client.Close())
-	if h.pending { // broken off by that
-		h.pending = false
-		_ = h.result(h.patience)
+	if h.pending {
+		_ = h.settle() // hanging up has ended it, and the reason is known
 	}
 	return err
 }

@@ -172,7 +172,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 		{"Container:", c.Container.ID + ", namespace " + c.Container.Namespace + ", runtime " + c.Container.Runtime},
 		{"Image:", c.Container.Image},
 		{"", c.Container.ImageDigest.String()},
-		{"Memory:", fmt.Sprintf("%s, of which %s zero; %s stored", size(c.Memory.Total), size(c.Memory.Zero), size(c.Memory.Stored))},
+		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", size(c.Memory.Total), ofDevices(c.Memory), size(c.Memory.Zero), size(c.Memory.Stored))},
 	}
 	if c.Parent != nil {
 		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", sharedRow(c, i.Shared, i.segments())})
@@ -208,6 +208,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 		return err
 	}
 	if c.GPU != nil {
+		a.printFallbacks(c.GPU)
 		if err := a.printGPUs(c.GPU); err != nil {
 			return err
 		}

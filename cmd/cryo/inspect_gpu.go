@@ -20,6 +20,14 @@ func gpuNeeds(g *image.GPU) string {
 	return text
 }
 
+// ofDevices is the part of a line about memory; empty where none of it is of devices.
+func ofDevices(m image.Memory) string {
+	if m.Device == 0 {
+		return ""
+	}
+	return size(m.Device) + " of GPUs and "
+}
+
 // gpuRows are lines of cryo inspect about GPUs.
 func gpuRows(g *image.GPU) [][]string {
 	rows := [][]string{{"", gpuNeeds(g)}}
@@ -28,10 +36,45 @@ func gpuRows(g *image.GPU) [][]string {
 	} else {
 		rows = append(rows, []string{"GPUs by:", "device nodes"})
 	}
+	if g.Engine == image.KeeperEngine {
+		rows = append(rows, []string{"GPU engine:", keeperRow(g)})
+	} else {
+		rows = append(rows, []string{"GPU engine:", g.Engine})
+	}
+	if g.Library != nil {
+		rows = append(rows, []string{"GPU library:", strings.TrimSpace(g.Library.Version + " " + g.Library.Digest.String())})
+	}
 	if len(g.Forced) > 0 {
 		rows = append(rows, []string{"Overridden:", strings.Join(g.Forced, ", ") + ": the restore may fail"})
 	}
 	return rows
+}
+
+// keeperRow says what processes had handed over of their device memory.
+func keeperRow(g *image.GPU) string {
+	pieces, processes, fallbacks := len(piecesOf(g)), 0, 0
+	for _, p := range g.Processes {
+		if len(p.Pieces) > 0 {
+			processes++
+		}
+		if p.Fallback != "" {
+			fallbacks++
+		}
+	}
+	text := fmt.Sprintf("keeper, %s handed over in %d pieces by %d of %d processes", size(handedOver(g)), pieces, processes, len(g.Processes))
+	if fallbacks > 0 {
+		text += fmt.Sprintf("; %d by the driver", fallbacks)
+	}
+	return text
+}
+
+// printFallbacks says why processes had not handed their device memory over.
+func (a *app) printFallbacks(g *image.GPU) {
+	for _, p := range g.Processes {
+		if p.Fallback != "" {
+			a.line("  %d (%s) went by the driver: %s", p.PID, p.Command, p.Fallback)
+		}
+	}
 }
 
 // savedIn is the part of a line about the freeze; empty without GPUs.
@@ -39,7 +82,7 @@ func savedIn(g *image.GPU) string {
 	if g == nil {
 		return ""
 	}
-	return (&gpuSeconds{Lock: g.Seconds.Lock, Save: g.Seconds.Checkpoint}).String()
+	return (&gpuSeconds{Lock: g.Seconds.Lock, Save: g.Seconds.Checkpoint, Devices: g.Seconds.Devices, Bytes: handedOver(g)}).String()
 }
 
 // printGPUs prints the GPUs that a container had.
@@ -64,5 +107,9 @@ func heldBy(g *image.GPU, pid int) string {
 		n := slices.IndexFunc(g.Devices, func(d image.GPUDevice) bool { return d.UUID == uuid })
 		on = append(on, strconv.Itoa(n))
 	}
-	return fmt.Sprintf("%s on %s", size(g.Processes[i].Memory), strings.Join(on, ", "))
+	text := fmt.Sprintf("%s on %s", size(g.Processes[i].Memory), strings.Join(on, ", "))
+	if n := g.Processes[i].Handed(); n > 0 {
+		text += fmt.Sprintf(" (%s handed over)", size(n))
+	}
+	return text
 }

@@ -50,6 +50,14 @@ func (n *sender) dumpWaits() string {
 	return "CRIU"
 }
 
+// devicesWaits says what device memory waits for that does not move.
+func (n *sender) devicesWaits() string {
+	if n.disk.Load() > 0 {
+		return "the disk"
+	}
+	return "the GPUs"
+}
+
 // pushWaits says what a push waits for that does not move.
 func (n *sender) pushWaits() string {
 	if n.pusher.Idle() {

@@ -193,7 +193,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	defer d.close()
 	h, dumped, err := hold(ctx, client, shim, sub, images, criuWork, f)
 	if err != nil {
-		return desc, result, m.explain(ctx, err)
+		return desc, result, d.explain(ctx, m.explain(ctx, err))
 	}
 	defer func() {
 		if released := h.close(ctx); err == nil {
@@ -210,19 +210,22 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err := a.recordGPUs(&sub.config, images, dumped); err != nil {
 		return desc, result, err
 	}
+	if err := f.checkEngine(sub.config.GPU); err != nil {
+		return desc, result, err
+	}
 	var onGPU *gpuSeconds
 	if sub.config.GPU != nil {
 		onGPU = &gpuSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds}
 	}
-	var device *image.DeviceIntake
 	start := time.Now()
 	files, err := capture(ctx, client, sub.info, work)
 	if err != nil {
 		return desc, result, err
 	}
 	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
-	if dumped.Devices && !dumped.DevicesPending {
-		if device, err = d.arrived(); err != nil {
+	var device *image.DeviceIntake
+	if dumped.Devices && (!dumped.DevicesPending || !f.leaveRunning) {
+		if device, err = d.arrived(ctx, h); err != nil {
 			return desc, result, err
 		}
 	}
@@ -238,14 +241,24 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	} else {
 		t.Freeze = time.Since(dumped.Frozen).Seconds()
 	}
-	if dumped.Devices {
-		if device, err = d.arrived(); err != nil {
+	f.sender.release()
+	intake.Hurry()
+	d.hurry()
+	if dumped.Devices && device == nil {
+		if device, err = d.arrived(ctx, h); err == nil {
+			err = h.settle()
+		}
+		if err != nil {
 			return desc, result, err
 		}
 	}
+	if device != nil {
+		a.progress.over("devices")
+		sub.config.GPU.Seconds.Devices = d.took.Seconds()
+		onGPU.Devices, onGPU.Bytes = d.took.Seconds(), handedOver(sub.config.GPU)
+	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
 	packing := time.Now()
-	f.sender.release()
 	desc, err = image.Pack(ctx, f.sender.watch(s), image.PackSource{Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
 		f.packOptions(a))
 	if err != nil {
@@ -257,9 +270,6 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		if err := image.VerifyShared(ctx, s, desc, a.report()); err != nil {
 			return desc, result, fmt.Errorf("%w (--parent none shares nothing)", err)
 		}
-	}
-	if err := h.drained(ctx); err != nil {
-		return desc, result, err
 	}
 	before, hadBefore := s.Resolve(ctx, f.normalized)
 	if err := s.Tag(ctx, desc, f.normalized); err != nil {

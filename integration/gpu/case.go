@@ -75,11 +75,13 @@ func sized(size, live int) []testCase {
 		}
 	}
 	bare := func(ctx context.Context, b *bench, r *result) error { return b.process(ctx, r, size, pattern) }
+	hold := func(ctx context.Context, b *bench, r *result) error { return b.holders(ctx, r, size, 3) }
 	name := func(mode string) string { return fmt.Sprintf("%s-%d", mode, size) }
 	return []testCase{
 		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB, every byte; measured beside the bare calls on the same process", size), 1, seconds(20, each), memory, measure},
 		{name("async"), fmt.Sprintf("cudaMallocAsync's pool, %d GiB, every byte", size), 1, seconds(10, 5), memory, plain("async")},
 		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory, every byte", size), 1, seconds(10, 6), memory + 4, plain("pinned")},
+		{name("holder"), fmt.Sprintf("device memory from one holder to another and through its ring, %d GiB, every byte", size), 1, seconds(10, 2), 4, hold},
 		{name("bare"), fmt.Sprintf("driver calls, criu and tar by hand on a process outside of containers, %d GiB", size), 1, seconds(10, 3), 2*size + 8, bare},
 	}
 }

@@ -186,6 +186,7 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 		a, err := decodeAnswer(raw, r, len(got))
 		if err != nil {
 			channel.Close(got)
+			_ = c.program.Kill() // nothing it says can be understood from here on
 			return answer{}, nil, err
 		}
 		switch {

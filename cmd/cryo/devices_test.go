@@ -1,0 +1,293 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+)
+
+// handedRecord is what a shim writes of a process that has handed over two pieces on each of two GPUs.
+func handedRecord() (gpu.Record, [][]byte) {
+	r := gpu.Record{
+		Engine: gpu.KeeperEngine, Driver: "580.159.04", Library: &gpu.Library{Version: "1.0", Digest: "sha256:" + strings.Repeat("a", 64)},
+		Devices:   []gpu.Device{{UUID: uuid("a", 1)}, {UUID: uuid("a", 2)}},
+		Processes: []gpu.Saved{{PID: 7, Command: "python", Devices: []string{uuid("a", 1), uuid("a", 2)}}, {PID: 9, Command: "sh", Fallback: "it was forked"}},
+	}
+	var contents [][]byte
+	for n := range 4 {
+		r.Processes[0].Pieces = append(r.Processes[0].Pieces, gpu.Piece{Address: uint64(n+1) << 30, Size: 2 << 20, Device: r.Devices[n%2].UUID})
+		contents = append(contents, bytes.Repeat([]byte{byte(n), 1, 2, 3}, 2<<18))
+	}
+	return r, contents
+}
+
+// shimSends is the shim's side of a checkpoint, with a holder that sends pieces of each GPU in order. stop is called ahead of the
+// last part.
+func shimSends(dir, images string, record gpu.Record, contents [][]byte, stop func() error) error {
+	conversation, ctx, err := checkpoint.Join(context.Background(), dir)
+	if err != nil {
+		return err
+	}
+	defer conversation.End(checkpoint.Result{}, nil)
+	if err := record.WriteFile(images); err != nil {
+		return err
+	}
+	f, err := conversation.Devices(ctx)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	memory, err := ring.New(ring.Geometry{Slots: 3, SlotBytes: 1 << 20})
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	link, err := ring.Offer(f, memory)
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	var sizes []int64
+	for _, b := range contents {
+		sizes = append(sizes, int64(len(b)))
+	}
+	return link.Send(ctx, sizes, func(ctx context.Context, s *ring.Sender) error {
+		g, ctx := errgroup.WithContext(ctx)
+		for device := range 2 {
+			g.Go(func() error {
+				for n := device; n < len(contents); n += 2 {
+					for at := 0; at < len(contents[n]); at += 1 << 20 {
+						if n == len(contents)-1 && at > 0 {
+							if err := stop(); err != nil {
+								return err
+							}
+						}
+						if err := s.Put(ctx, n, int64(at), func(dst []byte) (int, error) { return copy(dst, contents[n][at:]), nil }); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+		}
+		return g.Wait()
+	})
+}
+
+// takesIn gives what takes device memory in, and where the shim finds it.
+func takesIn(t *testing.T) (a *app, s *store.Store, d *devices, client *checkpoint.Client, dir, images string) {
+	t.Helper()
+	dir, images = t.TempDir(), t.TempDir()
+	client, err := checkpoint.Listen(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	client.Wishes = checkpoint.Wishes{Devices: true}
+	if s, err = store.Open(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	a = &app{stderr: io.Discard}
+	d = a.takeInDevices(t.Context(), s, client, images, t.TempDir(), checkpointFlags{sender: &sender{}, segmentBytes: 1 << 20})
+	t.Cleanup(d.close)
+	go func() { _, _ = client.Frozen(context.Background()) }()
+	return a, s, d, client, dir, images
+}
+
+// TestDevicesArrive: what a holder sends makes a snapshot with the same device memory.
+func TestDevicesArrive(t *testing.T) {
+	_, s, d, _, dir, images := takesIn(t)
+	record, contents := handedRecord()
+	sent := make(chan error, 1)
+	go func() { sent <- shimSends(dir, images, record, contents, func() error { return nil }) }()
+	in, err := d.arrived(t.Context(), &held{call: make(chan error, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+	d.hurry()
+	op, err := s.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer op.Close()
+	src := image.PackSource{Images: images, Device: in, Config: image.Config{Spec: []byte("{}"), GPU: ofRecord(&record)}}
+	desc, err := image.Pack(t.Context(), s, src, image.PackOptions{SegmentSize: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	devices, err := image.OpenDevices(t.Context(), s, desc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer devices.Close()
+	r, err := devices.Reader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for n, want := range contents {
+		got := make([]byte, len(want))
+		if _, err := r.Read(n, 0, got); err != nil || !bytes.Equal(got, want) {
+			t.Errorf("piece %d is another, %v", n, err)
+		}
+	}
+}
+
+// TestDevicesCutOff: a holder that ends makes no snapshot, and the shim's word for it is what the user hears.
+func TestDevicesCutOff(t *testing.T) {
+	_, _, d, _, dir, images := takesIn(t)
+	record, contents := handedRecord()
+	boom := errors.New("boom")
+	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
+	h := &held{call: make(chan error, 1), released: true, pending: true, patience: time.Minute}
+	h.call <- errors.New("the holder was killed")
+	if _, err := d.arrived(t.Context(), h); err == nil || !strings.Contains(err.Error(), "the holder was killed") {
+		t.Errorf("gives %v", err)
+	}
+	_, _, d, _, dir, images = takesIn(t)
+	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
+	var gone *ring.GoneError
+	h = &held{call: make(chan error, 1), released: true}
+	if _, err := d.arrived(t.Context(), h); !errors.As(err, &gone) {
+		t.Errorf("without the shim's word it gives %v", err)
+	}
+}
+
+// TestDevicesFullDisk: what went wrong here is what the user hears, not that the shim was hung up on.
+func TestDevicesFullDisk(t *testing.T) {
+	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: &fullError{dir: "/x", err: errors.New("full")}}
+	remote := errors.New("the other process has hung up")
+	if err := d.explain(t.Context(), remote); err != remote {
+		t.Errorf("before it knows, %v", err)
+	}
+	close(d.done)
+	if err := d.explain(t.Context(), remote); !errdefs.IsResourceExhausted(err) {
+		t.Errorf("gives %v", err)
+	}
+	lost := &lostError{err: errors.New("lost")}
+	if err := d.explain(t.Context(), lost); err != lost {
+		t.Errorf("gives %v", err)
+	}
+	d.intake = nil
+	if err := d.explain(t.Context(), remote); err != remote {
+		t.Errorf("with nothing handed over, %v", err)
+	}
+}
+
+// TestDevicesNever: where nothing is handed over, nothing waits for it.
+func TestDevicesNever(t *testing.T) {
+	_, _, d, _, _, _ := takesIn(t)
+	d.close()
+	if d.intake != nil || !errors.Is(d.err, context.Canceled) {
+		t.Errorf("got %v, %v", d.intake, d.err)
+	}
+}
+
+func TestCheckEngine(t *testing.T) {
+	keeper := &image.GPU{Engine: image.KeeperEngine, Processes: []image.GPUProcess{{PID: 1}}}
+	fallback := &image.GPU{Engine: image.KeeperEngine, Processes: []image.GPUProcess{{PID: 1}, {PID: 2, Fallback: "it was forked"}}}
+	for _, test := range []struct {
+		engine string
+		gpu    *image.GPU
+		says   string // empty: it is as wanted
+	}{
+		{"", nil, ""},
+		{"", fallback, ""},
+		{gpu.DriverEngine, &image.GPU{Engine: image.DriverEngine}, ""},
+		{gpu.KeeperEngine, keeper, ""},
+		{gpu.KeeperEngine, nil, "no GPUs"},
+		{gpu.KeeperEngine, &image.GPU{Engine: image.DriverEngine}, "not made for it"},
+		{gpu.KeeperEngine, fallback, "it was forked"},
+	} {
+		f := checkpointFlags{container: "llm", gpuEngine: test.engine}
+		err := f.checkEngine(test.gpu)
+		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !errdefs.IsFailedPrecondition(err) || hintOf(err) == "") {
+			t.Errorf("%q with %+v gives %v", test.engine, test.gpu, err)
+		}
+	}
+}
+
+// TestCheckRecordOfPieces: the images' word on device memory, by which the shim goes, must be the config's.
+func TestCheckRecordOfPieces(t *testing.T) {
+	for name, change := range map[string]func(r *gpu.Record){
+		"same":             func(*gpu.Record) {},
+		"another address":  func(r *gpu.Record) { r.Processes[0].Pieces[0].Address += 1 << 20 },
+		"another process":  func(r *gpu.Record) { r.Processes[0].PID = 8 },
+		"another GPU":      func(r *gpu.Record) { r.Processes[0].Pieces[0].Device = uuid("a", 2) },
+		"a piece less":     func(r *gpu.Record) { r.Processes[0].Pieces = r.Processes[0].Pieces[1:] },
+		"none":             func(r *gpu.Record) { r.Processes[0].Pieces = nil },
+		"by the driver":    func(r *gpu.Record) { *r = gpu.Record{Engine: gpu.DriverEngine, Devices: r.Devices} },
+		"another library":  func(r *gpu.Record) { r.Library.Version = "2" },
+		"without a library": func(r *gpu.Record) { r.Library, r.Processes = nil, nil },
+	} {
+		record, _ := handedRecord()
+		c := image.Config{GPU: ofRecord(&record)}
+		change(&record)
+		images := t.TempDir()
+		if err := record.WriteFile(images); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkRecord(c, images); name == "same" && err != nil || name != "same" && !errdefs.IsDataLoss(err) {
+			t.Errorf("%s gives %v", name, err)
+		}
+	}
+	if text := clipped(strings.Repeat("ä", 600), image.MaxFallback); len(text) != image.MaxFallback {
+		t.Errorf("clipped to %d bytes", len(text))
+	}
+}
+
+func TestInspectShowsHandOver(t *testing.T) {
+	var out strings.Builder
+	record, _ := handedRecord()
+	c := image.Config{GPU: ofRecord(&record), Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
+	c.GPU.Seconds.Devices = 2
+	if err := (&app{stdout: &out}).printInspected(inspected{Reference: "llm:ready", Config: c}, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"9.0 MiB, of which 8.0 MiB of GPUs and 1.0 MiB zero", "keeper, 8.0 MiB handed over in 4 pieces by 1 of 2 processes; 1 by the driver", "1.0 sha256:aaaa",
+		"(8.0 MiB handed over)", "9 (sh) went by the driver: it was forked", "8.0 MiB of it handed over in 2.0 s",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
+	}
+}
+
+// TestPlanGPUsLibrary: a snapshot of the engine keeper wants the library that it was made with.
+func TestPlanGPUsLibrary(t *testing.T) {
+	a := gpuHost(t, "580.159.04", 2)
+	file := filepath.Join(t.TempDir(), "libcryo-gpu.so")
+	t.Setenv("CRYO_GPU_LIBRARY", file)
+	g := saved(1, "nvidia.com/gpu=0")
+	g.Engine, g.Library = image.KeeperEngine, &image.GPULibrary{Version: "1.0"}
+	p, err := a.planGPUs(t.Context(), g, plainSpec(), gpuFlags{})
+	if err != nil || p.facts.NoLibrary == nil {
+		t.Errorf("without: %+v, %v", p.facts, err)
+	}
+	if err := os.WriteFile(file, []byte("library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err = a.planGPUs(t.Context(), g, plainSpec(), gpuFlags{})
+	if err != nil || p.facts.NoLibrary != nil || p.facts.Library.Validate() != nil {
+		t.Errorf("with: %+v, %v", p.facts, err)
+	}
+}
