@@ -94,7 +94,7 @@ func TestGPUKeeperEngineJourney(t *testing.T) {
 }
 
 // copyingSlowly makes the holder of a checkpoint take its time with what it copies out.
-const copyingSlowly = "cuMemcpyDtoHAsync * delay 500 always"
+var copyingSlowly = slices.Repeat([]string{"cuMemcpyDtoHAsync * delay 1500"}, 8)
 
 // TestGPUKeeperEngineLeaveRunning has a container run on while a copy of its memory is still being taken: it changes its memory, and the
 // snapshot has what was there before. Meanwhile it can be used, but for another checkpoint.
@@ -103,9 +103,9 @@ func TestGPUKeeperEngineLeaveRunning(t *testing.T) {
 	id, ref := name(t), "gpu/leave:1"
 	before := startGPU(t, a, id, handing, "--blocks", "32,32")
 	forget(t, a, ref)
-	order(t, a, copyingSlowly)
+	order(t, a, copyingSlowly...)
 	b := inBackground(t, a, "cryo", "checkpoint", id, ref, "--leave-running")
-	b.until(t, "dump", func() bool { return running(t, a, "criu")() })
+	b.untilDumping(t, a)
 	b.until(t, "end of the dump", func() bool { return !running(t, a, "criu")() })
 	after := unharmed(t, a, id, before)
 	if _, err := a.Ask(t.Context(), id, "change", "7"); err != nil {
@@ -172,7 +172,7 @@ func TestGPUKeeperEngineFallbacks(t *testing.T) {
 		"engine driver": {flags: []string{"--gpu-engine", "driver"}, why: "does not take"},
 	} {
 		t.Run(title, func(t *testing.T) {
-			id, ref := name(t), "gpu/"+strings.ReplaceAll(title, " ", "-")+":1"
+			id, ref := name(t), "gpu/"+strings.ToLower(strings.ReplaceAll(title, " ", "-"))+":1"
 			before := startGPU(t, a, id, handing, "--blocks", "3")
 			forget(t, a, ref)
 			if test.ask != "" {
