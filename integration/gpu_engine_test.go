@@ -80,7 +80,7 @@ func TestGPUKeeperEngineJourney(t *testing.T) {
 	goneOn(t, before, after)
 	alone(t, b)
 
-	taken := decoded(t, b.Cryo(t.Context(), "checkpoint", id, back, "--leave-running", "--push", "--plain-http", "--json"))
+	taken := decoded(t, b.Cryo(t.Context(), "checkpoint", id, back, "--leave-running", "--push", "--plain-http", "--force", "gpu-several", "--json"))
 	if shares, _ := taken["shared"].(float64); shares == 0 {
 		t.Errorf("nothing of the second snapshot is the first one's: %v", taken)
 	}
@@ -168,7 +168,7 @@ func TestGPUKeeperEngineFallbacks(t *testing.T) {
 		flags []string
 		why   string
 	}{
-		"legacy IPC":    {ask: "ipc", why: "IPC"},
+		"legacy IPC":    {ask: "ipc", why: "cudaIpcGetMemHandle"},
 		"engine driver": {flags: []string{"--gpu-engine", "driver"}, why: "does not take"},
 	} {
 		t.Run(title, func(t *testing.T) {

@@ -102,6 +102,7 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.err != nil {
 		return r.coming.err
 	}
+	_ = r.coming.holder.Close() // the descriptors have the memory now, and soon the processes alone
 	var all []*given
 	next := 0
 	for _, saved := range r.Record.Processes {

@@ -63,12 +63,11 @@ func (w *world) handover() *Handover {
 			if err != nil {
 				return nil, err
 			}
+			w.came = make(chan string, 1)
 			go func() {
 				b, _ := io.ReadAll(r)
 				r.Close()
-				w.mu.Lock()
-				defer w.mu.Unlock()
-				w.came = string(b)
+				w.came <- string(b)
 			}()
 			return wr, nil
 		},

@@ -105,7 +105,7 @@ type world struct {
 	holders   int  // that run
 	room      bool // for copies
 	files     []*os.File
-	came      string // to the peer
+	came      chan string // has what came to the peer
 }
 
 func newWorld(t *testing.T, pids ...int) *world {

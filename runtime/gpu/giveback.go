@@ -92,6 +92,8 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	if hello.State == library.Whole {
 		return nil
 	}
+	// What else keeps it would have to fit on the device beside what it becomes.
+	g.closeFiles()
 	if _, err := g.library.Own(ctx); err != nil { // what is left over can be handed over again all the same
 		log.G(ctx).WithError(err).WithField("pid", g.PID).Warn("make device memory its own again")
 	}

@@ -102,6 +102,10 @@ func (g *given) hangUp() {
 // drop gives up what is held of the process's memory.
 func (g *given) drop() {
 	g.hangUp()
+	g.closeFiles()
+}
+
+func (g *given) closeFiles() {
 	for _, f := range g.files {
 		f.Close()
 	}

@@ -54,8 +54,8 @@ func TestHandOver(t *testing.T) {
 			}
 			w.settled()
 			w.whole()
-			if w.came != "101/0\n101/1\n101/2\n102/0\n" {
-				t.Errorf("there came %q", w.came)
+			if came := <-w.came; came != "101/0\n101/1\n101/2\n102/0\n" {
+				t.Errorf("there came %q", came)
 			}
 			r, err := ReadRecord(dir)
 			if err != nil {
