@@ -329,3 +329,13 @@ func threads(t *testing.T, pid int) int {
 	}
 	return len(e)
 }
+
+// eventually waits for what another process does by itself.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for begin := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > patient {
+			t.Fatal("not in time: " + what)
+		}
+	}
+}
