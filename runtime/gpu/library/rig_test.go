@@ -77,7 +77,7 @@ func newRig(t *testing.T, sizes ...int) *rig {
 	need(t)
 	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "gpu")}
 	for i, size := range sizes {
-		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000a", i+1)
+		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000b", i+1) // NVML finds who has memory by it, in all processes
 		r.devices = append(r.devices, uuid)
 		r.write(filepath.Join(uuid, "total"), strconv.Itoa(size*mib))
 	}
