@@ -153,3 +153,41 @@ int main(int argc, char **argv)
 		}
 	}
 }
+
+// TestFenced hands over where the kernel has no membarrier.
+func TestFenced(t *testing.T) {
+	r := newRig(t, 256)
+	r.wrapper = compile(t, t.TempDir(), "wrapper", `
+#include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	struct sock_filter filter[] = {
+		BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+		BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+		BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+	};
+	struct sock_fprog program = {4, filter};
+	prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+	if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) || syscall(SYS_membarrier, 0, 0, 0) == 0)
+		return 1;
+	execv(argv[1], argv + 1);
+	perror("execv");
+	return 1;
+}
+`)
+	a := r.run("--blocks", "5,9", "--storm", "4")
+	for range 5 {
+		pieces, files := a.take()
+		a.back(pieces, files)
+	}
+	a.works()
+}

@@ -256,7 +256,7 @@ func TestRefused(t *testing.T) {
 // TestBusy meets a kernel that takes longer than the deadline.
 func TestBusy(t *testing.T) {
 	a := newRig(t, 64).run("--blocks", "5")
-	a.does("launch 2000")
+	a.does("launch 10000")
 	p, _ := a.dial()
 	var busy *BusyError
 	if err := p.Close(t.Context(), 50*time.Millisecond); !errors.As(err, &busy) {

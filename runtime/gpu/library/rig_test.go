@@ -69,6 +69,7 @@ type rig struct {
 	t       *testing.T
 	dir     string // FAKECUDA_DIR
 	devices []string
+	wrapper string // starts programs; empty: nothing does
 }
 
 // newRig makes devices of so many MiB.
@@ -115,7 +116,11 @@ func (r *rig) run(flags ...string) *app {
 	a := &app{rig: r, t: r.t, socket: filepath.Join(r.t.TempDir(), "ask.sock"), ended: make(chan struct{})}
 	program := filepath.Join(fakeDir, "program")
 	args := []string{"--library-path", fakeDir + ":" + program, filepath.Join(program, "fakeapp"), "--quiet", "--socket", a.socket}
-	command := exec.Command(filepath.Join(program, "ld.so"), append(args, flags...)...)
+	args = append(append([]string{filepath.Join(program, "ld.so")}, args...), flags...)
+	if r.wrapper != "" {
+		args = append([]string{r.wrapper}, args...)
+	}
+	command := exec.Command(args[0], args[1:]...)
 	command.Env = []string{"FAKECUDA_DIR=" + r.dir, "FAKECUDA_ORDERS=" + filepath.Join(r.dir, "orders"), "LD_PRELOAD=" + libraryPath, "CRYO_GPU_PIECE_BYTES=4194304"}
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stderr, err := os.Create(a.socket + ".stderr")

