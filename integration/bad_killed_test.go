@@ -24,7 +24,7 @@ func duringDump(t *testing.T, h *lab.Host, id, ref string, do func(criu int), fl
 	select {
 	case r := <-ended:
 		return r
-	case <-time.After(40 * time.Second):
+	case <-time.After(2 * time.Minute):
 		t.Fatal("the checkpoint hangs")
 		return lab.Result{}
 	}
@@ -90,7 +90,7 @@ func TestBadKilledShim(t *testing.T) {
 		if r.Code != 0 {
 			refusal(t, r, codeLost, "lost")
 		}
-		eventually(t, "end of the container", 10*time.Second, func() bool {
+		eventually(t, "end of the container", 30*time.Second, func() bool {
 			_, status, err := a.Task(t.Context(), id)
 			return err == nil && status != "RUNNING" && status != "PAUSED"
 		})

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"strings"
 	"syscall"
 	"testing"
@@ -52,18 +51,15 @@ func refusal(t *testing.T, r lab.Result, code int, words string) {
 func counts(t *testing.T, h *lab.Host, id string) {
 	t.Helper()
 	first := await(t, h, id)
-	eventually(t, id+" counts on", 10*time.Second, func() bool { return await(t, h, id).Count > first.Count })
+	eventually(t, id+" counts on", 30*time.Second, func() bool { return await(t, h, id).Count > first.Count })
 }
 
 // broken runs cryo and sends it a signal after a while.
 func broken(t *testing.T, h *lab.Host, after time.Duration, sig syscall.Signal, args ...string) lab.Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), after)
-	defer cancel()
-	c := h.Command(ctx, "cryo", args...)
-	c.Cancel = func() error { return c.Process.Signal(sig) }
+	c := h.Command(t.Context(), "cryo", args...)
 	c.WaitDelay = time.Minute
-	return lab.Finish(c)
+	return lab.Signalled(c, after, sig)
 }
 
 // snapshotOf takes a snapshot of a new workload on a host and removes the container. The snapshot goes with the test.

@@ -35,7 +35,7 @@ func TestGPUAgain(t *testing.T) {
 			first = usageOf(t, a)
 		}
 	}
-	eventually(t, fmt.Sprintf("no more in use than the %+v after %d checkpoints", first, settled), 5*time.Second, func() bool {
+	eventually(t, fmt.Sprintf("no more in use than the %+v after %d checkpoints", first, settled), 30*time.Second, func() bool {
 		now := usageOf(t, a)
 		return now.processes <= first.processes && now.descriptors <= first.descriptors && now.memory <= first.memory+8<<20
 	})

@@ -150,7 +150,7 @@ func unharmed(t *testing.T, h *lab.Host, id string, before lab.Answer) lab.Answe
 		t.Fatalf("%s is another than before", id)
 	}
 	first := ticks(a)
-	eventually(t, id+" uses its GPUs", 10*time.Second, func() bool {
+	eventually(t, id+" uses its GPUs", 30*time.Second, func() bool {
 		a = answers(t, h, id)
 		now := ticks(a)
 		if len(now) != len(first) || len(now) == 0 {
@@ -169,7 +169,7 @@ func unharmed(t *testing.T, h *lab.Host, id string, before lab.Answer) lab.Answe
 // answers is await for no longer than a driver that is not locked takes.
 func answers(t *testing.T, h *lab.Host, id string) lab.Answer {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	a, err := h.AwaitAnswer(ctx, id)
 	if err != nil {
@@ -196,7 +196,7 @@ func ticks(a lab.Answer) (all []float64) {
 // gone waits until a container's task has stopped or is gone.
 func gone(t *testing.T, h *lab.Host, id string) {
 	t.Helper()
-	eventually(t, "end of "+id, 15*time.Second, func() bool {
+	eventually(t, "end of "+id, 30*time.Second, func() bool {
 		_, status, err := h.Task(t.Context(), id)
 		return err == nil && (status == "STOPPED" || status == "")
 	})

@@ -158,7 +158,7 @@ func TestGPUParkedClientKilled(t *testing.T) {
 			b.until(t, "call", obeyed(t, a))
 			b.kill()
 			b.wait(t)
-			eventually(t, "the container stands still", 20*time.Second, func() bool {
+			eventually(t, "the container stands still", 30*time.Second, func() bool {
 				_, status, _ := a.Task(t.Context(), id)
 				return status == "PAUSED" && !running(t, a, "criu")() && keepers(t, a) == 0
 			})
@@ -179,7 +179,7 @@ func TestGPUParkedClientKilled(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the container is parked", 20*time.Second, func() bool {
+		eventually(t, "the container is parked", 30*time.Second, func() bool {
 			_, status, _ := a.Task(t.Context(), id)
 			return status == "PAUSED" && !running(t, a, "criu")() && keepers(t, a) == 0
 		})

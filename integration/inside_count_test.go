@@ -25,7 +25,7 @@ func TestInsideCount(t *testing.T) {
 	if restored.State["sha256"] != first.State["sha256"] || left.State["sha256"] != first.State["sha256"] {
 		t.Errorf("memory was %v, is %v and %v", first.State, left.State, restored.State)
 	}
-	eventually(t, "log", 10*time.Second, func() bool { return strings.Count(output(t, b, j.id), "\n") > 5 })
+	eventually(t, "log", 30*time.Second, func() bool { return strings.Count(output(t, b, j.id), "\n") > 5 })
 	last := int64(-1)
 	for lines := bufio.NewScanner(strings.NewReader(output(t, b, j.id))); lines.Scan(); {
 		var n int64

@@ -52,6 +52,6 @@ func TestInsideLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "oom event", 30*time.Second, func() bool { return slices.Contains(events(), "/tasks/oom") })
-	eventually(t, "exit event", 10*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
+	eventually(t, "exit event", 30*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
 	deleted(t, b, j.id, 137)
 }

@@ -100,14 +100,14 @@ func (k *keyboard) says(t *testing.T, line, answer string) {
 			t.Logf("the terminal says %q", k.out.String())
 		}
 	}()
-	eventually(t, fmt.Sprintf("answer to %q", line), 10*time.Second, func() bool { return strings.Contains(k.out.String(), answer) })
+	eventually(t, fmt.Sprintf("answer to %q", line), 30*time.Second, func() bool { return strings.Contains(k.out.String(), answer) })
 }
 
 // resize changes the window's size until the program has seen it: ctr misses a change before it listens for the signal,
 // and the kernel sends none where nothing changes.
 func (k *keyboard) resize(t *testing.T, columns, rows uint16, state func() map[string]any) {
 	t.Helper()
-	eventually(t, "window's size", 10*time.Second, func() bool {
+	eventually(t, "window's size", 30*time.Second, func() bool {
 		for _, size := range []unix.Winsize{{Col: columns, Row: rows - 1}, {Col: columns, Row: rows}} {
 			if err := unix.IoctlSetWinsize(int(k.pty.Fd()), unix.TIOCSWINSZ, &size); err != nil {
 				t.Fatal(err)

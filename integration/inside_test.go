@@ -42,7 +42,7 @@ func move(t *testing.T, j journey) (before, after lab.Answer) {
 	a, b := pair(t)
 	before = await(t, a, j.id)
 	checkpoint(t, a, j)
-	eventually(t, "the task's end", 10*time.Second, func() bool {
+	eventually(t, "the task's end", 30*time.Second, func() bool {
 		_, status, err := a.Task(t.Context(), j.id)
 		return err == nil && (status == "STOPPED" || status == "") // none where "ctr run" has seen the end
 	})

@@ -25,7 +25,7 @@ func TestShimTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.input <- []byte("hello\n")
-	eventually(t, "echo", 10*time.Second, func() bool { return strings.Contains(s.out.String(), "echo: hello\r\n") })
+	eventually(t, "echo", 30*time.Second, func() bool { return strings.Contains(s.out.String(), "echo: hello\r\n") })
 	state := await(t, a, id).State
 	if state["terminal"] != true || state["columns"] != 132.0 || state["rows"] != 43.0 {
 		t.Errorf("terminal is %v", state)
@@ -75,12 +75,12 @@ func TestShimInput(t *testing.T) {
 	}
 	await(t, a, id)
 	s.input <- []byte("one\ntwo\n")
-	eventually(t, "echo", 10*time.Second, func() bool { return strings.Contains(s.out.String(), "echo: one\necho: two\n") })
+	eventually(t, "echo", 30*time.Second, func() bool { return strings.Contains(s.out.String(), "echo: one\necho: two\n") })
 	close(s.input)
 	if err := task.CloseIO(inDefault(t), containerd.WithStdinCloser); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "end of input", 10*time.Second, func() bool { return await(t, a, id).State["ended"] == true })
+	eventually(t, "end of input", 30*time.Second, func() bool { return await(t, a, id).State["ended"] == true })
 }
 
 // TestShimLog has the output of a detached container in its log.
@@ -88,5 +88,5 @@ func TestShimLog(t *testing.T) {
 	a, _ := pair(t)
 	id := name(t)
 	start(t, a, id, nil, "workload", "count")
-	eventually(t, "log", 10*time.Second, func() bool { return strings.Contains(output(t, a, id), "count 3\n") })
+	eventually(t, "log", 30*time.Second, func() bool { return strings.Contains(output(t, a, id), "count 3\n") })
 }

@@ -63,7 +63,7 @@ func TestShimPod(t *testing.T) {
 			remove(t.Context(), a, two)
 			await(t, a, one)
 			remove(t.Context(), a, one)
-			eventually(t, "shim's end", 10*time.Second, func() bool { return syscall.Kill(shim, 0) != nil })
+			eventually(t, "shim's end", 30*time.Second, func() bool { return syscall.Kill(shim, 0) != nil })
 		})
 	}
 }
@@ -99,7 +99,7 @@ func TestShimDaemonRestart(t *testing.T) {
 				t.Errorf("the one that ended meanwhile is %q (%v)", status, err)
 			}
 			must(t, h.Ctr(t.Context(), "tasks", "kill", stays))
-			eventually(t, "end", 10*time.Second, func() bool {
+			eventually(t, "end", 30*time.Second, func() bool {
 				_, status, err := h.Task(t.Context(), stays)
 				return err == nil && status == "STOPPED"
 			})

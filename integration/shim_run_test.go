@@ -120,8 +120,8 @@ func TestShimKill(t *testing.T) {
 				if at.Before(before) || at.After(time.Now()) {
 					t.Errorf("ended at %s, killed at %s", at, before)
 				}
-			case <-time.After(20 * time.Second):
-				t.Fatal("wait has no answer after 20 s")
+			case <-time.After(time.Minute):
+				t.Fatal("wait has no answer after a minute")
 			}
 			if pid, status, err := a.Task(t.Context(), id); status != "STOPPED" {
 				t.Errorf("task is %q, pid %d (%v)", status, pid, err)
@@ -153,12 +153,12 @@ func TestShimCrash(t *testing.T) {
 	if err := syscall.Kill(shimOf(t, a, id), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "container's end", 20*time.Second, func() bool { return syscall.Kill(pid, 0) != nil })
-	eventually(t, "task's end", 20*time.Second, func() bool {
+	eventually(t, "container's end", 30*time.Second, func() bool { return syscall.Kill(pid, 0) != nil })
+	eventually(t, "task's end", 30*time.Second, func() bool {
 		_, status, err := a.Task(t.Context(), id)
 		return err == nil && status != "RUNNING"
 	})
-	eventually(t, "exit event", 10*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
+	eventually(t, "exit event", 30*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
 	remove(t.Context(), a, id)
 	start(t, a, id, nil, "workload", "count")
 }

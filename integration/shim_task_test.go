@@ -80,11 +80,11 @@ func TestShimEvents(t *testing.T) {
 	must(t, a.Ctr(t.Context(), "tasks", "pause", id))
 	must(t, a.Ctr(t.Context(), "tasks", "resume", id))
 	must(t, a.Ctr(t.Context(), "tasks", "kill", id))
-	eventually(t, "exit event", 10*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
+	eventually(t, "exit event", 30*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
 	remove(t.Context(), a, id)
 	want := []string{"/tasks/create", "/tasks/start", "/tasks/exec-added", "/tasks/exec-started", "/tasks/exit exec",
 		"/tasks/paused", "/tasks/resumed", "/tasks/exit", "/tasks/delete"}
-	eventually(t, "delete event", 10*time.Second, func() bool { return slices.Contains(events(), "/tasks/delete") })
+	eventually(t, "delete event", 30*time.Second, func() bool { return slices.Contains(events(), "/tasks/delete") })
 	if got := events(); !slices.Equal(got, want) {
 		t.Errorf("events are\n%q, want\n%q", got, want)
 	}
@@ -97,7 +97,7 @@ func TestShimOOM(t *testing.T) {
 	events := watch(t, a, id)
 	start(t, a, id, []string{"--memory-limit", fmt.Sprint(64 << 20)}, "workload", "oom", "--after", "1s")
 	eventually(t, "oom event", 30*time.Second, func() bool { return slices.Contains(events(), "/tasks/oom") })
-	eventually(t, "exit event", 10*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
+	eventually(t, "exit event", 30*time.Second, func() bool { return slices.Contains(events(), "/tasks/exit") })
 	deleted(t, a, id, 137)
 }
 

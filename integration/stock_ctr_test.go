@@ -42,7 +42,7 @@ func stockCheckpoint(t *testing.T, h *lab.Host, id, ref string) lab.Answer {
 	if _, status, err := h.Task(t.Context(), id); status != "RUNNING" {
 		t.Errorf("after the checkpoint the container is %q (%v)", status, err)
 	}
-	eventually(t, "the container counts on", 10*time.Second, func() bool { return await(t, h, id).Count > before.Count })
+	eventually(t, "the container counts on", 30*time.Second, func() bool { return await(t, h, id).Count > before.Count })
 	remove(t.Context(), h, id)
 	return before
 }
@@ -60,7 +60,7 @@ func TestStockRestoredTask(t *testing.T) {
 	a, _ := pair(t)
 	id, ref := name(t), "cryo.test/"+name(t)
 	start(t, a, id, nil, "workload", "count", "--memory", "8")
-	eventually(t, "the count is past 1", 10*time.Second, func() bool { return await(t, a, id).Count > 1 })
+	eventually(t, "the count is past 1", 30*time.Second, func() bool { return await(t, a, id).Count > 1 })
 	before := stockCheckpoint(t, a, id, ref)
 
 	c, ctx := client(t, a), inDefault(t)
@@ -85,7 +85,7 @@ func TestStockRestoredTask(t *testing.T) {
 		t.Fatal(err)
 	}
 	wentOn(t, before, await(t, a, id))
-	eventually(t, "log", 10*time.Second, func() bool { return strings.Contains(read(t, log), "count ") })
+	eventually(t, "log", 30*time.Second, func() bool { return strings.Contains(read(t, log), "count ") })
 	if text := read(t, log); strings.Contains(text, "count 1\n") {
 		t.Errorf("the log begins anew:\n%s", text)
 	}
@@ -97,7 +97,7 @@ func TestStockRestoredTask(t *testing.T) {
 		if status.ExitCode() != 7 {
 			t.Errorf("exit code %d (%v)", status.ExitCode(), status.Error())
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Error("the exit did not arrive")
 	}
 }
@@ -120,7 +120,7 @@ func TestStockRestoredSignals(t *testing.T) {
 		}
 	}
 	must(t, a.Ctr(t.Context(), "tasks", "kill", "--signal", "SIGKILL", id))
-	eventually(t, "end", 10*time.Second, func() bool { return unix.Kill(pid, 0) != nil })
+	eventually(t, "end", 30*time.Second, func() bool { return unix.Kill(pid, 0) != nil })
 }
 
 // read gives a file's contents; nothing if it is not there.

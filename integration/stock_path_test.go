@@ -32,7 +32,7 @@ func TestStockImagePath(t *testing.T) {
 	before := await(t, a, id)
 	images := filepath.Join(t.TempDir(), "images")
 	must(t, a.Ctr(t.Context(), "tasks", "checkpoint", "--exit", "--image-path", images, id))
-	eventually(t, "the container ends", 10*time.Second, func() bool {
+	eventually(t, "the container ends", 30*time.Second, func() bool {
 		_, status, _ := a.Task(t.Context(), id)
 		return status == "STOPPED"
 	})
@@ -77,7 +77,7 @@ func TestStockPlainCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the container ends", 10*time.Second, func() bool {
+	eventually(t, "the container ends", 30*time.Second, func() bool {
 		_, status, _ := a.Task(t.Context(), id)
 		return status == "STOPPED"
 	})
@@ -114,7 +114,7 @@ func TestStockNerdctl(t *testing.T) {
 	if err := c.ImageService().Delete(ctx, image.Name(), images.SynchronousDelete()); err != nil {
 		t.Error(err)
 	}
-	eventually(t, "the container ends", 10*time.Second, func() bool {
+	eventually(t, "the container ends", 30*time.Second, func() bool {
 		_, status, _ := a.Task(t.Context(), id)
 		return status == "STOPPED"
 	})

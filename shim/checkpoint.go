@@ -1,7 +1,6 @@
 package shim
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -112,7 +111,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	request := checkpoint.Request{
 		ID:     id,
 		Frozen: state.Status == task.Status_PAUSED,
-		Alive:  func() bool { return !errors.Is(context.Cause(ctx), errKilled) && alive(int(state.Pid)) },
+		Alive:  func() bool { return !errors.Is(context.Cause(ctx), errKilled) && !runc.Ended(int(state.Pid)) },
 		Dump: runc.Dump{
 			Images:          images,
 			Work:            work,
@@ -166,16 +165,6 @@ func (s *service) run(ctx context.Context, c *container, request checkpoint.Requ
 		err = s.drain(ctx, c, request, result, conversation)
 	}
 	return result, err
-}
-
-// alive tells whether a process runs: one that has ended and was not waited for does not. Source: proc_pid_stat(5).
-func alive(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return false
-	}
-	_, state, _ := bytes.Cut(stat[max(0, bytes.LastIndexByte(stat, ')')):], []byte(" "))
-	return !bytes.HasPrefix(state, []byte("Z")) && !bytes.HasPrefix(state, []byte("X"))
 }
 
 // endTime bounds how long a container that was ended may take to be known as stopped.

@@ -14,6 +14,8 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // runtimeNames are the names under which containerd starts cryo's shim.
@@ -70,16 +72,10 @@ func ourShim(runtime string, pid uint32) bool {
 	if slices.Contains(runtimeNames, runtime) || filepath.Base(runtime) == shimName {
 		return true
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	parent, err := runc.Parent(int(pid))
 	if err != nil {
 		return false
 	}
-	// The command, second, is in parentheses and may hold anything; state and parent follow it.
-	_, rest, _ := strings.Cut(string(stat[max(0, strings.LastIndexByte(string(stat), ')')):]), " ")
-	fields := strings.Fields(rest)
-	if len(fields) < 2 {
-		return false
-	}
-	exe, err := os.Readlink("/proc/" + fields[1] + "/exe")
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", parent))
 	return err == nil && filepath.Base(strings.TrimSuffix(exe, " (deleted)")) == shimName
 }

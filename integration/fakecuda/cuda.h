@@ -108,6 +108,9 @@ FAKE CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 FAKE CUresult cuStreamSynchronize(CUstream stream);
 FAKE CUresult cuStreamDestroy_v2(CUstream stream);
 
+// cuLaunchHostFunc calls the function at once, in the thread that it is called in.
+FAKE CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
+
 FAKE CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
 FAKE CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
 FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element);

@@ -65,6 +65,7 @@ static const struct { const char *name; int since; void *function; } functions[]
 	SINCE(cuGetProcAddress, 11030, cuGetProcAddress),
 	SINCE(cuGetProcAddress, 12000, cuGetProcAddress_v2),
 	ALWAYS(cuLaunchKernel),
+	ALWAYS(cuLaunchHostFunc),
 };
 
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)

@@ -87,7 +87,22 @@ func (h *Host) Cryo(ctx context.Context, args ...string) Result {
 }
 
 // Finish runs a prepared command and collects what it prints, in addition to what the caller set up.
-func Finish(c *exec.Cmd) Result {
+func Finish(c *exec.Cmd) Result { return finish(c, func() {}) }
+
+// Signalled does the same and sends the command a signal when it has run for so long.
+func Signalled(c *exec.Cmd, after time.Duration, sig syscall.Signal) Result {
+	var timer *time.Timer
+	r := finish(c, func() {
+		timer = time.AfterFunc(after, func() { _ = c.Process.Signal(sig) }) // it may have ended
+	})
+	if timer != nil {
+		timer.Stop()
+	}
+	return r
+}
+
+// finish calls started when the command runs.
+func finish(c *exec.Cmd, started func()) Result {
 	var stdout, stderr bytes.Buffer
 	if c.Stdout == nil {
 		c.Stdout = &stdout
@@ -95,9 +110,13 @@ func Finish(c *exec.Cmd) Result {
 	if c.Stderr == nil {
 		c.Stderr = &stderr
 	}
-	started := time.Now()
-	err := c.Run()
-	r := Result{Command: describe(c.Args), Stdout: stdout.String(), Stderr: stderr.String(), Elapsed: time.Since(started)}
+	begin := time.Now()
+	err := c.Start()
+	if err == nil {
+		started()
+		err = c.Wait()
+	}
+	r := Result{Command: describe(c.Args), Stdout: stdout.String(), Stderr: stderr.String(), Elapsed: time.Since(begin)}
 	var exit *exec.ExitError
 	switch {
 	case errors.As(err, &exit) && exit.Exited():

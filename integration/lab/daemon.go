@@ -117,8 +117,8 @@ func (h *Host) StopDaemon(sig syscall.Signal) error {
 	}
 	select {
 	case <-h.daemon.done:
-	case <-time.After(30 * time.Second):
-		return fmt.Errorf("stop containerd of %s: it did not end in 30 s", h.Name)
+	case <-time.After(time.Minute):
+		return fmt.Errorf("stop containerd of %s: it did not end in a minute", h.Name)
 	}
 	h.daemon = nil
 	return nil

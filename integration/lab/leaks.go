@@ -26,7 +26,7 @@ func (l *Lab) Leaks() []string {
 
 // Leaks is [Lab.Leaks] of one host.
 func (h *Host) Leaks() []string {
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(30 * time.Second)
 	for {
 		found := slices.Concat(h.leakedProcesses(), h.leakedCgroups(), h.leakedMounts(), h.leakedFiles())
 		if len(found) == 0 || time.Now().After(deadline) {

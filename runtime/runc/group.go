@@ -1,7 +1,6 @@
 package runc
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -73,7 +72,7 @@ func (g group) endOrphans(runc int, done <-chan struct{}) {
 		}
 		pids := g.processes()
 		if slices.ContainsFunc(pids, func(pid int) bool {
-			parent, err := parentOf(pid)
+			parent, err := Parent(pid)
 			return err == nil && parent != runc && !slices.Contains(pids, parent)
 		}) {
 			g.endUntil(done)
@@ -81,27 +80,10 @@ func (g group) endOrphans(runc int, done <-chan struct{}) {
 	}
 }
 
-// parentOf gives the parent of a process. Source: proc_pid_stat(5).
-func parentOf(pid int) (parent int, err error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	var state string
-	_, err = fmt.Sscan(string(stat[bytes.LastIndexByte(stat, ')')+1:]), &state, &parent)
-	return parent, err
-}
-
 // command gives the name of a process; empty if there is none. Source: proc_pid_comm(5).
 func command(pid int) string {
 	name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
 	return strings.TrimSpace(string(name))
-}
-
-// zombie tells whether a process has ended. Source: proc_pid_stat(5).
-func zombie(pid int) bool {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	return err != nil || bytes.HasPrefix(bytes.TrimSpace(stat[bytes.LastIndexByte(stat, ')')+1:]), []byte("Z"))
 }
 
 // kill sends SIGKILL to what there is of the group, and tells how many processes that were.

@@ -34,7 +34,7 @@ const maxCommand = 15
 // not have been started yet.
 func (r *Restoring) End() {
 	for _, pid := range r.group.processes() {
-		if parent, err := parentOf(pid); err == nil && command(parent) == r.name { // not one that has taken an orphan in
+		if parent, err := Parent(pid); err == nil && command(parent) == r.name { // not one that has taken an orphan in
 			r.runcs[parent] = true
 		}
 	}
@@ -53,7 +53,7 @@ func (r *Restoring) killChildren() (killed int) {
 	children := make(map[int][]int)
 	for _, path := range stats {
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
-			if parent, err := parentOf(pid); err == nil {
+			if parent, err := Parent(pid); err == nil {
 				children[parent] = append(children[parent], pid)
 			}
 		}
@@ -69,7 +69,7 @@ func (r *Restoring) killChildren() (killed int) {
 	for len(todo) > 0 {
 		pid := todo[0]
 		todo = append(todo[1:], children[pid]...)
-		if !zombie(pid) && unix.Kill(pid, unix.SIGKILL) == nil {
+		if !Ended(pid) && unix.Kill(pid, unix.SIGKILL) == nil {
 			killed++
 		}
 	}

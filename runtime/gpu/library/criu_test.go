@@ -9,7 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
@@ -97,11 +96,7 @@ func TestDump(t *testing.T) {
 	a.back(pieces, kept)
 	a.works()
 	before := a.does("check").State.Processes[0].Rounds
-	for begin := time.Now(); a.does("check").State.Processes[0].Rounds <= before; time.Sleep(5 * time.Millisecond) {
-		if time.Since(begin) > patient {
-			t.Fatal("its threads stand still")
-		}
-	}
+	eventually(t, "its threads go on", func() bool { return a.does("check").State.Processes[0].Rounds > before })
 	pieces, files = a.take()
 	a.back(pieces, files)
 	a.works()

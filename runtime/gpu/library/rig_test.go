@@ -69,6 +69,7 @@ type rig struct {
 	t       *testing.T
 	dir     string // FAKECUDA_DIR
 	devices []string
+	wrapper string // starts programs; empty: nothing does
 }
 
 // newRig makes devices of so many MiB.
@@ -77,7 +78,7 @@ func newRig(t *testing.T, sizes ...int) *rig {
 	need(t)
 	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "gpu")}
 	for i, size := range sizes {
-		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000a", i+1)
+		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000b", i+1) // NVML finds who has memory by it, in all processes
 		r.devices = append(r.devices, uuid)
 		r.write(filepath.Join(uuid, "total"), strconv.Itoa(size*mib))
 	}
@@ -115,7 +116,11 @@ func (r *rig) run(flags ...string) *app {
 	a := &app{rig: r, t: r.t, socket: filepath.Join(r.t.TempDir(), "ask.sock"), ended: make(chan struct{})}
 	program := filepath.Join(fakeDir, "program")
 	args := []string{"--library-path", fakeDir + ":" + program, filepath.Join(program, "fakeapp"), "--quiet", "--socket", a.socket}
-	command := exec.Command(filepath.Join(program, "ld.so"), append(args, flags...)...)
+	args = append(append([]string{filepath.Join(program, "ld.so")}, args...), flags...)
+	if r.wrapper != "" {
+		args = append([]string{r.wrapper}, args...)
+	}
+	command := exec.Command(args[0], args[1:]...)
 	command.Env = []string{"FAKECUDA_DIR=" + r.dir, "FAKECUDA_ORDERS=" + filepath.Join(r.dir, "orders"), "LD_PRELOAD=" + libraryPath, "CRYO_GPU_PIECE_BYTES=4194304"}
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stderr, err := os.Create(a.socket + ".stderr")
@@ -328,4 +333,14 @@ func threads(t *testing.T, pid int) int {
 		t.Fatal(err)
 	}
 	return len(e)
+}
+
+// eventually waits for what another process does by itself.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for begin := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > patient {
+			t.Fatal("not in time: " + what)
+		}
+	}
 }

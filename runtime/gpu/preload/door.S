@@ -36,7 +36,7 @@
 	.hidden door_stubs
 door_stubs:
 	.cfi_startproc
-#define NAME(name) named name
+#define NAME(name) named name;
 #include "names.h"
 #undef NAME
 	.rept DOOR_HANDED
