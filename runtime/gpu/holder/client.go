@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
@@ -21,7 +23,7 @@ import (
 type Options struct {
 	// Path is the program's; "" is the one beside the own executable, else that of PATH.
 	Path string
-	// Devices are the UUIDs of those that will be needed. What is not named is opened when it is, which takes some 0.2 s.
+	// Devices are the UUIDs of those that will be needed. Another is opened when it is named first, for which somebody waits then.
 	Devices []string
 	// Ring is [ring.Default] if it is zero.
 	Ring ring.Geometry
@@ -160,7 +162,9 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 		_ = c.program.Kill()
 	})
 	defer timer.Stop()
-	if err := c.channel.Send(r, descriptors(files)...); err != nil {
+	if err := c.channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
+		return answer{}, nil, err // a file that is closed; nothing was sent
+	} else if err != nil {
 		return answer{}, nil, c.lost(r.Do, &hung, bound)
 	}
 	if r.Do == verbSend || r.Do == verbReceive {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
@@ -172,6 +173,17 @@ func TestRefused(t *testing.T) {
 	}
 	if err := c.Hold(t.Context(), g.pieces, g.files[:1]); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too few descriptors: %v", err)
+	}
+	shut, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut.Close()
+	if err := c.Hold(t.Context(), g.pieces[:1], []*os.File{shut}); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a file that is closed: %v", err)
+	}
+	if err := c.Send(t.Context(), shut); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a peer that is closed: %v", err)
 	}
 	if files, err := c.Make(t.Context(), g.pieces[:2]); !errors.As(err, &call) || call.Code != OutOfMemory || !strings.Contains(call.Hint(), "nvidia-smi") || files != nil {
 		t.Errorf("out of memory: %v, %v", files, err)
