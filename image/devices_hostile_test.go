@@ -30,6 +30,7 @@ func packedDevices(t testing.TB) (*memoryStore, ocispec.Descriptor) {
 
 // TestForgedDevices: an index and a config that contradict each other about device memory are refused, whatever their digests.
 func TestForgedDevices(t *testing.T) {
+	sound, d := packedDevices(t)
 	pieces := func(c *Config) []GPUPiece { return c.GPU.Processes[0].Pieces }
 	for name, change := range map[string]func(*Config){
 		"sound":            func(*Config) {},
@@ -51,7 +52,7 @@ func TestForgedDevices(t *testing.T) {
 		"more of a second": func(c *Config) { c.GPU.Processes[1].Pieces = []GPUPiece{{1 << 30, 1 << 20, "GPU-a"}} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			store, d := packedDevices(t)
+			store := sound.clone()
 			s, err := Open(context.Background(), store, d)
 			if err != nil {
 				t.Fatal(err)

@@ -31,8 +31,8 @@ func weights(r *rand.Rand, size int64) deviceMemory {
 
 // TestIncrementDevices: the second snapshot of weights that have not changed stores next to nothing, and of those that have, what has.
 func TestIncrementDevices(t *testing.T) {
-	const size = 5 << 20
-	o := PackOptions{SegmentSize: 4 << 20}
+	const size = 3 << 20
+	o := PackOptions{SegmentSize: 2 << 20}
 	r := rand.New(rand.NewPCG(9, 9))
 	m, store := weights(r, size), newMemoryStore()
 	f := fakeImages{maps: map[string]memory{"pagemap-1.img": solid(r, 1<<30, 6)}}
@@ -43,7 +43,7 @@ func TestIncrementDevices(t *testing.T) {
 		most   int64 // bytes that are new
 	}{
 		"nothing":     {func() {}, 0},
-		"a page":      {func() { m.contents[1][2][3<<20] ^= 1 }, 1 << 20},
+		"a page":      {func() { m.contents[1][2][2<<20] ^= 1 }, 1 << 20},
 		"some frames": {func() { m.contents[9][0][0] ^= 1; m.contents[9][1][size-1] ^= 1 }, 2 << 20},
 		"host only":   {func() { f.maps["pagemap-1.img"][1<<30] = randomPage(r, 2) }, 1 << 20},
 		"a piece elsewhere": {func() {
@@ -88,7 +88,7 @@ func TestIncrementChainOfDevices(t *testing.T) {
 	r := rand.New(rand.NewPCG(10, 9))
 	m, store := weights(r, 3<<20), newMemoryStore()
 	f := fakeImages{maps: map[string]memory{"pagemap-1.img": solid(r, 1<<30, 3)}}
-	for range 8 {
+	for range 5 {
 		dir := f.write(t)
 		d := mustPack(t, store, m.source(t, dir, store, r, o), o)
 		wants(t, store, d, dir)

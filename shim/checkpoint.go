@@ -126,11 +126,10 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 			Pages:           pages,
 		},
 	}
-	var wishes checkpoint.Wishes
 	if conversation != nil {
-		request.Hold, wishes = conversation, conversation.Wishes
+		request.Hold = conversation
 	}
-	result, err := s.run(ctx, c, request, wishes)
+	result, err := s.run(ctx, c, request, conversation)
 	if err == nil && (result.Killed || request.Hold == nil && o.Exit) {
 		s.awaitEnd(ctx, id)
 	}
@@ -145,13 +144,13 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 }
 
 // run takes the checkpoint, with what the container has on GPUs. A container that is parked from a checkpoint before stays so.
-func (s *service) run(ctx context.Context, c *container, request checkpoint.Request, w checkpoint.Wishes) (checkpoint.Result, error) {
+func (s *service) run(ctx context.Context, c *container, request checkpoint.Request, conversation *checkpoint.Conversation) (checkpoint.Result, error) {
 	if !c.gpus.nvidia {
 		return checkpoint.Run(ctx, c.runtime, request)
 	}
 	request.Devices, request.Parked = c.parked, c.parked != nil
 	if !request.Parked {
-		engine, err := s.engine(c, w)
+		engine, err := s.engine(ctx, c, conversation, request.Frozen)
 		if err != nil {
 			return checkpoint.Result{}, &checkpoint.FailedError{ID: request.ID, Err: err}
 		}
@@ -161,6 +160,9 @@ func (s *service) run(ctx context.Context, c *container, request checkpoint.Requ
 	c.parked = nil
 	if result.Parked {
 		c.parked = request.Devices
+	}
+	if result.Pending {
+		err = s.drain(ctx, c, request, result, conversation)
 	}
 	return result, err
 }

@@ -21,7 +21,7 @@ type container struct {
 	gate    gate
 	gpus    gpus
 	// parked is not nil while the container stands frozen with its GPUs saved, since a client that had paused it has taken a
-	// checkpoint. Guarded by the gate: who has closed it.
+	// checkpoint. Guarded by the gate: who has closed it writes, who has entered it may read.
 	parked checkpoint.Devices
 
 	restore   string                       // directory of the images it is restored from; empty: started afresh

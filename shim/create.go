@@ -68,7 +68,10 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	}
 	c.runtime = newRuntimeContainer(r.ID, r.Bundle, ns, options)
 	if c.restore == "" {
-		return c, c.findGPUs()
+		if err := c.findGPUs(); err != nil {
+			return c, err
+		}
+		return c, s.giveLibrary(ctx, c, r)
 	}
 	if err := s.config.CheckCRIU(); err != nil {
 		return c, err
@@ -88,6 +91,9 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 		return c, err
 	}
 	c.gpus.record = record
+	if err := c.giveLibraryAgain(record); err != nil {
+		return c, err
+	}
 	if err := b.addLoopback(); err != nil {
 		return c, err
 	}

@@ -14,6 +14,9 @@ import (
 // errKilled is why a checkpoint ends whose container is killed.
 var errKilled = errors.New("the container is being killed")
 
+// errDeleted is why a checkpoint ends whose container has been deleted.
+var errDeleted = errors.New("the container is being deleted")
+
 // Kill sends a signal. SIGKILL to a container that is being dumped breaks the dump off: the container is to end now.
 func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
@@ -32,6 +35,11 @@ func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Emp
 func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
 	if r.ExecID != "" {
 		return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
+	}
+	if c := s.container(r.ID); c != nil {
+		if err := c.gate.settle(ctx, errDeleted); err != nil {
+			return nil, reply(err)
+		}
 	}
 	s.deletions.add(r.ID)
 	answer, err := inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)

@@ -11,26 +11,59 @@ type gate struct {
 	short   int           // operations inside, guarded by mu
 	closed  chan struct{} // not nil while a checkpoint holds the gate or waits for it, closed when it leaves; guarded by mu
 	emptied chan struct{} // not nil while a checkpoint waits for short operations to end; guarded by mu
+	ajar    bool          // closed, and only another checkpoint has to stay outside; guarded by mu
 	abort   context.CancelCauseFunc
 }
 
-// enter waits until no checkpoint is under way.
+// enter waits until no checkpoint needs the container.
 func (g *gate) enter(ctx context.Context) error {
 	for {
 		g.mu.Lock()
 		wait := g.closed
-		if wait == nil {
+		if wait == nil || g.ajar {
 			g.short++
 			g.mu.Unlock()
 			return nil
 		}
 		g.mu.Unlock()
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := until(ctx, wait); err != nil {
+			return err
 		}
 	}
+}
+
+func until(ctx context.Context, c <-chan struct{}) error {
+	select {
+	case <-c:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// relax is for a checkpoint that does not need the container any more and is not over yet.
+func (g *gate) relax() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.ajar = true
+	close(g.closed)
+	g.closed = make(chan struct{})
+}
+
+// settle breaks off a checkpoint that does not need the container any more, and waits until it is over.
+func (g *gate) settle(ctx context.Context, cause error) error {
+	g.mu.Lock()
+	wait := g.closed
+	if !g.ajar {
+		wait = nil
+	} else {
+		g.abort(cause)
+	}
+	g.mu.Unlock()
+	if wait == nil {
+		return nil
+	}
+	return until(ctx, wait)
 }
 
 // leave ends a short operation.
@@ -53,8 +86,7 @@ func (g *gate) close(ctx context.Context) (_ context.Context, open func(), ok bo
 		abort(nil)
 		return nil, nil, false, nil
 	}
-	closed := make(chan struct{})
-	g.closed, g.abort = closed, abort
+	g.closed, g.abort = make(chan struct{}), abort
 	var emptied chan struct{}
 	if g.short > 0 {
 		emptied = make(chan struct{})
@@ -63,9 +95,9 @@ func (g *gate) close(ctx context.Context) (_ context.Context, open func(), ok bo
 	g.mu.Unlock()
 	open = func() {
 		g.mu.Lock()
-		g.closed, g.abort, g.emptied = nil, nil, nil
+		close(g.closed)
+		g.closed, g.abort, g.emptied, g.ajar = nil, nil, nil, false
 		g.mu.Unlock()
-		close(closed)
 		abort(nil)
 	}
 	if emptied != nil {
@@ -82,13 +114,18 @@ func (g *gate) close(ctx context.Context) (_ context.Context, open func(), ok bo
 // await takes the gate as close does, but waits until nobody else has it.
 func (g *gate) await(ctx context.Context) (_ context.Context, open func(), err error) {
 	for {
-		if err := g.enter(ctx); err != nil {
-			return nil, nil, err
-		}
-		g.leave()
-		ctx, open, ok, err := g.close(ctx)
+		inner, open, ok, err := g.close(ctx)
 		if ok || err != nil {
-			return ctx, open, err
+			return inner, open, err
+		}
+		g.mu.Lock()
+		wait := g.closed
+		g.mu.Unlock()
+		if wait == nil {
+			continue
+		}
+		if err := until(ctx, wait); err != nil {
+			return nil, nil, err
 		}
 	}
 }

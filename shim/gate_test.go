@@ -90,3 +90,51 @@ func TestGateCancelsTheCheckpoint(t *testing.T) {
 		t.Errorf("cause %v", context.Cause(ctx))
 	}
 }
+
+// TestGateAjar: a checkpoint that does not need the container any more keeps nothing out but another checkpoint, and ends for the sake of a
+// deletion.
+func TestGateAjar(t *testing.T) {
+	var g gate
+	ctx, open, _, _ := g.close(t.Context())
+	entered := make(chan error)
+	go func() { entered <- g.enter(context.Background()) }()
+	g.relax()
+	if err := <-entered; err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok, err := g.close(t.Context()); ok || err != nil {
+		t.Errorf("a second checkpoint: %v, %v", ok, err)
+	}
+	waiting := make(chan func())
+	go func() {
+		_, open, err := g.await(context.Background())
+		if err != nil {
+			t.Error(err)
+		}
+		waiting <- open
+	}()
+	cause := errors.New("it is deleted")
+	go func() {
+		<-ctx.Done()
+		if context.Cause(ctx) != cause {
+			t.Errorf("it ends with %v", context.Cause(ctx))
+		}
+		open()
+	}()
+	if err := g.settle(t.Context(), cause); err != nil {
+		t.Error(err)
+	}
+	g.leave()
+	(<-waiting)()
+	if err := g.settle(t.Context(), cause); err != nil {
+		t.Errorf("with nothing to end: %v", err)
+	}
+	_, open, ok, err := g.close(t.Context())
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if err := g.settle(t.Context(), cause); err != nil {
+		t.Errorf("of a checkpoint that needs the container: %v", err)
+	}
+	open()
+}

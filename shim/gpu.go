@@ -19,6 +19,9 @@ import (
 // gpus is what a container has of GPUs by its specification. Nothing is done for one that has none.
 type gpus struct {
 	nvidia, amd bool
+	// library is what the container was given to hand device memory over; nil: nothing, and fallback says why if it asks for that.
+	library  *gpu.Library
+	fallback string
 	// record is that of the snapshot the container is restored from; nil: there is none.
 	record *gpu.Record
 }
@@ -58,17 +61,22 @@ func (c *container) gpuContainer(spec *specs.Spec) gpu.Container {
 	}
 }
 
-// engine makes what saves the container's GPUs for a checkpoint.
-func (s *service) engine(c *container, w checkpoint.Wishes) (*gpu.Engine, error) {
+// engine makes what saves the container's GPUs for a checkpoint, with nobody to talk to or a conversation.
+func (s *service) engine(ctx context.Context, c *container, conversation *checkpoint.Conversation, frozen bool) (*gpu.Engine, error) {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return nil, err
+	}
+	var w checkpoint.Wishes
+	if conversation != nil {
+		w = conversation.Wishes
 	}
 	timeout, force, err := s.gpuChoices(spec.Annotations, w)
 	if err != nil {
 		return nil, err
 	}
 	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Interrupts: gpu.Flags{}}
+	s.handOver(ctx, c, e, conversation, frozen)
 	host := cdi.Open(s.config.GPU.CDI...)
 	if e.CDI = host.Find(spec); len(e.CDI) > 0 {
 		edits, err := host.Edits(e.CDI)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/load"
 )
 
 // bringGPUs makes the specification of a container that is restored one for this host's GPUs. A stock client gives it as it was on
@@ -90,6 +91,20 @@ func (s *service) restoreGPUs(ctx context.Context, c *container) (*gpu.Restore, 
 		return nil, err
 	}
 	r := &gpu.Restore{Container: c.gpuContainer(spec), Record: *c.gpus.record, Map: wanted}
+	order, err := load.ReadOrder(c.work, c.restore)
+	if err != nil {
+		return nil, err
+	}
+	if order != nil {
+		r.Handover = handover()
+		r.Bring = func(ctx context.Context) (gpu.Source, error) {
+			l, err := load.Start(ctx, *order)
+			if err != nil {
+				return nil, err // not l, which would be an interface that is not nil
+			}
+			return l, nil
+		}
+	}
 	if err := r.Check(ctx); err != nil {
 		r.Close()
 		return nil, err

@@ -17,6 +17,9 @@ func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes
 	if c == nil || !c.gpus.nvidia {
 		return inOrder(ctx, c, r, s.TTRPCTaskService.Resume)
 	}
+	if answer, done, err := s.resumePlain(ctx, c, r); done {
+		return answer, err
+	}
 	ctx, open, err := c.gate.await(ctx)
 	if err != nil {
 		return nil, reply(err)
@@ -32,6 +35,19 @@ func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes
 		return nil, reply(err)
 	}
 	return answer, nil
+}
+
+// resumePlain is for a container that is not parked: it waits no longer than until a checkpoint does not need it any more.
+func (s *service) resumePlain(ctx context.Context, c *container, r *taskAPI.ResumeRequest) (answer *ptypes.Empty, done bool, err error) {
+	if err := c.gate.enter(ctx); err != nil {
+		return nil, true, reply(err)
+	}
+	defer c.gate.leave()
+	if c.parked != nil {
+		return nil, false, nil
+	}
+	answer, err = s.TTRPCTaskService.Resume(ctx, r)
+	return answer, true, err
 }
 
 // unpark loads the GPUs of a container that was thawed. What can be tried again, for instance when there is memory, leaves it paused.

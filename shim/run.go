@@ -12,13 +12,14 @@ import (
 	"github.com/cryo-project/cryo/runtime/tmpfs"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/fill"
+	"github.com/cryo-project/cryo/shim/load"
 )
 
 // Name is the runtime's name as containerd knows it. io.containerd.runc.cryo.v1 resolves to the same binary.
 const Name = "io.containerd.cryo.v1"
 
 // Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
-// is the hook of a container that is restored, fills in the memory of one, or is CRIU's tar.
+// is the hook of a container that is restored, fills in the memory of one, loads its device memory, or is CRIU's tar.
 func Run(ctx context.Context, version, revision string) {
 	if filepath.Base(os.Args[0]) == tmpfs.Name {
 		os.Exit(tmpfs.Main(os.Args))
@@ -32,6 +33,13 @@ func Run(ctx context.Context, version, revision string) {
 	}
 	if len(os.Args) == 2 && os.Args[1] == fill.Command {
 		if err := fill.Serve(); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
+			os.Exit(1)
+		}
+		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == load.Command {
+		if err := load.Serve(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
 			os.Exit(1)
 		}

@@ -22,6 +22,7 @@ enum {
 	NON_BLOCKING = 1,   // CU_STREAM_NON_BLOCKING
 	PORTABLE = 1,       // CU_MEMHOSTREGISTER_PORTABLE
 	HAS_RDMA = 110,     // CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED
+	BLOCKING_SYNC = 4,  // CU_CTX_SCHED_BLOCKING_SYNC
 	IS_ON = 9,          // CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 	INVALID_DEVICE = 101,
 };
@@ -30,6 +31,7 @@ static int (*device_count)(int *count);
 static int (*device_get)(int *device, int ordinal);
 static int (*device_uuid)(struct uuid *uuid, int device);
 static int (*device_attribute)(int *value, int attribute, int device);
+static int (*context_flags)(int device, unsigned flags);
 static int (*context_retain)(void **context, int device);
 static int (*context_set)(void *context);
 static int (*stream_create)(void **stream, unsigned flags);
@@ -57,6 +59,7 @@ static const struct function functions[] = {
 	{"cuDeviceGet", &device_get},
 	{"cuDeviceGetUuid", &device_uuid},
 	{"cuDeviceGetAttribute", &device_attribute},
+	{"cuDevicePrimaryCtxSetFlags_v2", &context_flags},
 	{"cuDevicePrimaryCtxRetain", &context_retain},
 	{"cuCtxSetCurrent", &context_set},
 	{"cuStreamCreate", &stream_create},
@@ -117,6 +120,8 @@ struct outcome memory_device(const struct uuid *uuid, struct device *d)
 		d->ordinal = device;
 		if (device_attribute(&d->rdma, HAS_RDMA, device))
 			d->rdma = 0; // as with a driver that does not know of it
+		// Who waits for a copy leaves the processor to those who pack.
+		CALL(o, "cuDevicePrimaryCtxSetFlags", context_flags(device, BLOCKING_SYNC));
 		CALL(o, "cuDevicePrimaryCtxRetain", context_retain(&d->context, device));
 		CALL(o, "cuCtxSetCurrent", context_set(d->context));
 		for (int s = 0; s < STREAMS; s++)

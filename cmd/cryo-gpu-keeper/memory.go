@@ -11,6 +11,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"sync"
 	"unsafe"
 
@@ -31,6 +32,8 @@ func hold(ctx context.Context) error {
 	if kind, err := unix.GetsockoptInt(holdDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
 		return fmt.Errorf("hold: descriptor %d is not the shim's: %w", holdDescriptor, errdefs.ErrInvalidArgument)
 	}
+	// The shim's environment says two. A copy keeps one until the scheduler notices, and who hears of free slots waits for that.
+	runtime.GOMAXPROCS(max(runtime.NumCPU(), 4*holder.Streams))
 	c, err := channel.Open(holdDescriptor)
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -22,6 +23,7 @@ import (
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/fill"
+	"github.com/cryo-project/cryo/shim/load"
 )
 
 // restore finds the snapshot, plans, and brings the container to life.
@@ -182,6 +184,11 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	}
 	if lazy {
 		if err := (fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}).Write(criuWork); err != nil {
+			return nil, nil, ran, full(s.Root(), err)
+		}
+	}
+	if g := p.snapshot.Config.GPU; g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
+		if err := (load.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images}).Write(criuWork); err != nil {
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"path/filepath"
+	"slices"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // consider plans a restore, and unpacks CRIU's images meanwhile, to compare them with the plan. Of a snapshot that is being pulled, all is
@@ -62,7 +65,12 @@ func (p *plan) checkImages(dir string) error {
 	if err := checkRecord(p.snapshot.Config, dir); err != nil {
 		return err
 	}
-	return trust.Images(dir, p.spec, p.policy, exists)
+	spec := *p.spec
+	if g := p.snapshot.Config.GPU; g != nil && g.Library != nil {
+		// The shim mounts this host's, which has to be the same.
+		spec.Mounts = append(slices.Clone(spec.Mounts), specs.Mount{Destination: library.Inner, Type: "bind"})
+	}
+	return trust.Images(dir, &spec, p.policy, exists)
 }
 
 // unpackMemory adds the memory that CRIU reads to its images.

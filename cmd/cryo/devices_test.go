@@ -228,14 +228,14 @@ func TestCheckEngine(t *testing.T) {
 // TestCheckRecordOfPieces: the images' word on device memory, by which the shim goes, must be the config's.
 func TestCheckRecordOfPieces(t *testing.T) {
 	for name, change := range map[string]func(r *gpu.Record){
-		"same":             func(*gpu.Record) {},
-		"another address":  func(r *gpu.Record) { r.Processes[0].Pieces[0].Address += 1 << 20 },
-		"another process":  func(r *gpu.Record) { r.Processes[0].PID = 8 },
-		"another GPU":      func(r *gpu.Record) { r.Processes[0].Pieces[0].Device = uuid("a", 2) },
-		"a piece less":     func(r *gpu.Record) { r.Processes[0].Pieces = r.Processes[0].Pieces[1:] },
-		"none":             func(r *gpu.Record) { r.Processes[0].Pieces = nil },
-		"by the driver":    func(r *gpu.Record) { *r = gpu.Record{Engine: gpu.DriverEngine, Devices: r.Devices} },
-		"another library":  func(r *gpu.Record) { r.Library.Version = "2" },
+		"same":              func(*gpu.Record) {},
+		"another address":   func(r *gpu.Record) { r.Processes[0].Pieces[0].Address += 1 << 20 },
+		"another process":   func(r *gpu.Record) { r.Processes[0].PID = 8 },
+		"another GPU":       func(r *gpu.Record) { r.Processes[0].Pieces[0].Device = uuid("a", 2) },
+		"a piece less":      func(r *gpu.Record) { r.Processes[0].Pieces = r.Processes[0].Pieces[1:] },
+		"none":              func(r *gpu.Record) { r.Processes[0].Pieces = nil },
+		"by the driver":     func(r *gpu.Record) { *r = gpu.Record{Engine: gpu.DriverEngine, Devices: r.Devices} },
+		"another library":   func(r *gpu.Record) { r.Library.Version = "2" },
 		"without a library": func(r *gpu.Record) { r.Library, r.Processes = nil, nil },
 	} {
 		record, _ := handedRecord()

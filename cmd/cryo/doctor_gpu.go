@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // keeperName is the program that speaks to NVIDIA's driver.
@@ -44,8 +46,21 @@ func checkGPU(ctx context.Context, p *patient) []examined {
 	if facts.MPS {
 		all = append(all, found("gpu mps", worry, "end it: echo quit | nvidia-cuda-mps-control", "the Multi-Process Service runs: containers that use it cannot be checkpointed")...)
 	}
+	all = append(all, checkEngine(p)...)
 	all = append(all, checkCDI(p)...)
 	return append(all, checkAMD(p)...)
+}
+
+// checkEngine looks for what the engine keeper needs where the configuration chooses it for all containers.
+func checkEngine(p *patient) []examined {
+	if p.config.GPU.Engine != gpu.KeeperEngine {
+		return nil
+	}
+	file, err := library.Locate()
+	if err != nil {
+		return found("gpu engine", worry, hintOf(err), "keeper: %v: containers with GPUs cannot be created", err)
+	}
+	return found("gpu engine", good, "", "keeper, by %s", file.Path)
 }
 
 func checkDevice(d keeper.Device) []examined {

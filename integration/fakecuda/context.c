@@ -118,6 +118,16 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 	return leave(r);
 }
 
+CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags)
+{
+	CUresult r = enter();
+
+	(void)flags;
+	if (r == CUDA_SUCCESS && !known(device))
+		r = CUDA_ERROR_INVALID_DEVICE;
+	return leave(r);
+}
+
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
 {
 	CUresult r = enter();

@@ -89,6 +89,7 @@ FAKE CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device);
 
 FAKE CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device);
 FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
+FAKE CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice device, unsigned flags);
 FAKE CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 FAKE CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 FAKE CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
@@ -106,6 +107,9 @@ FAKE CUresult cuCtxDisablePeerAccess(CUcontext peer);
 FAKE CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 FAKE CUresult cuStreamSynchronize(CUstream stream);
 FAKE CUresult cuStreamDestroy_v2(CUstream stream);
+
+// cuLaunchHostFunc calls the function at once, in the thread that it is called in.
+FAKE CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
 
 FAKE CUresult cuMemGetInfo_v2(size_t *available, size_t *total);
 FAKE CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);

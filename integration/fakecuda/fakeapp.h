@@ -5,6 +5,28 @@
 #include "cuda.h"
 
 #define MAX_DEVICES 16
+#define MAX_BLOCKS 32
+
+extern struct options {
+	int processes, blocks, block[MAX_BLOCKS], mib, kernel_ms, managed, peer, storm, quiet; // mib is all blocks together
+	const char *socket, *bind;
+} options;
+
+// What one process has.
+extern int number, devices;
+extern CUcontext contexts[MAX_DEVICES];
+extern CUdeviceptr counter;
+extern uint64_t key, ticks; // of the pattern; that counter has
+
+// devices_start makes contexts and memory, and fills it. devices_drop takes all away and makes it anew.
+void devices_start(void);
+void devices_drop(void);
+// devices_over and devices_ranges give 0, a CUresult, or -1 or -2 for a difference.
+int devices_over(int device, int write);
+int devices_ranges(int device);
+CUresult devices_launch(unsigned ms);
+CUresult devices_handle(void);
+void devices_uuid(int device, char text[41]);
 
 // CALLS are those of the driver that fakeapp makes; calls.c says how they are bound.
 #define CALLS(X) \

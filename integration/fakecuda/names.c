@@ -17,6 +17,7 @@ static const struct { const char *name; int since; void *function; } functions[]
 	SINCE(cuDeviceTotalMem, 3020, cuDeviceTotalMem_v2),
 	ALWAYS(cuDevicePrimaryCtxRetain),
 	SINCE(cuDevicePrimaryCtxRelease, 11000, cuDevicePrimaryCtxRelease_v2),
+	SINCE(cuDevicePrimaryCtxSetFlags, 11000, cuDevicePrimaryCtxSetFlags_v2),
 	SINCE(cuDevicePrimaryCtxReset, 11000, cuDevicePrimaryCtxReset_v2),
 	ALWAYS(cuDevicePrimaryCtxGetState),
 	SINCE(cuCtxCreate, 3020, cuCtxCreate_v2),
@@ -64,6 +65,7 @@ static const struct { const char *name; int since; void *function; } functions[]
 	SINCE(cuGetProcAddress, 11030, cuGetProcAddress),
 	SINCE(cuGetProcAddress, 12000, cuGetProcAddress_v2),
 	ALWAYS(cuLaunchKernel),
+	ALWAYS(cuLaunchHostFunc),
 };
 
 CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status)

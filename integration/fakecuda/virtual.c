@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "virtual.h"
+#include "handles.h"
 #include "directory.h"
 #include "driver.h"
 #include "orders.h"
@@ -12,27 +12,9 @@
 #include <unistd.h>
 
 #define GRANULARITY ((size_t)2 << 20)
-#define MOST 8192
-
-// A handle's memory is a file of its device. It stays while the handle, a mapping, or a descriptor of it is somewhere.
-static struct handle {
-	size_t bytes; // 0: not used
-	int device, fd, imported;
-	int released; // by the program; mappings may still be there
-	int mapped;   // how often
-	char *saved;  // by a checkpoint, where it is not mapped
-	int made;     // the file that a restore gives it
-	char made_name[MEMORY_NAME];
-} handles[MOST];
-
-static struct mapping {
-	char *address; // NULL: not used
-	size_t bytes, offset;
-	struct handle *handle;
-	int access;
-} mappings[MOST];
-
-static struct reservation { char *address; size_t bytes; } reservations[MOST];
+struct handle handles[MOST];
+struct mapping mappings[MOST];
+struct reservation reservations[MOST];
 
 // The value of a handle is its number and a mark, so that a piece of memory cannot be taken for one.
 #define MARK 0xcafe000000ull
@@ -118,7 +100,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 	return leave(r);
 }
 
-static char *reserve(void *at, size_t bytes, int flags)
+char *reserve(void *at, size_t bytes, int flags)
 {
 	return mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | flags, -1, 0);
 }
@@ -341,80 +323,4 @@ int virtual_has_imported(void)
 		if (h->bytes && h->imported)
 			return 1;
 	return 0;
-}
-
-CUresult virtual_save(void)
-{
-	for (struct handle *h = handles; h < handles + MOST; h++) {
-		if (!h->bytes)
-			continue;
-		h->saved = mmap(NULL, h->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-		if (h->saved == MAP_FAILED || pread(h->fd, h->saved, h->bytes, 0) != (ssize_t)h->bytes)
-			return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	for (struct mapping *m = mappings; m < mappings + MOST; m++)
-		if (m->address)
-			reserve(m->address, m->bytes, MAP_FIXED);
-	for (struct handle *h = handles; h < handles + MOST; h++) {
-		if (!h->bytes)
-			continue;
-		directory_let_go(&devices[h->device], h->fd);
-		h->fd = -1;
-	}
-	return CUDA_SUCCESS;
-}
-
-CUresult virtual_make(const struct device moved[MAX_DEVICES])
-{
-	for (struct handle *h = handles; h < handles + MOST; h++) {
-		CUresult r;
-
-		if (!h->bytes)
-			continue;
-		r = directory_create(&moved[h->device], h->bytes, h->made_name, &h->made);
-		if (r != CUDA_SUCCESS) {
-			while (h-- > handles)
-				if (h->bytes)
-					directory_remove(&moved[h->device], h->made_name, h->made);
-			return r;
-		}
-	}
-	return CUDA_SUCCESS;
-}
-
-void virtual_drop(const struct device moved[MAX_DEVICES])
-{
-	for (struct handle *h = handles; h < handles + MOST; h++)
-		if (h->bytes)
-			directory_remove(&moved[h->device], h->made_name, h->made);
-}
-
-CUresult virtual_load(void)
-{
-	for (struct handle *h = handles; h < handles + MOST; h++) {
-		if (!h->bytes)
-			continue;
-		h->fd = h->made;
-		if (pwrite(h->fd, h->saved, h->bytes, 0) != (ssize_t)h->bytes)
-			return CUDA_ERROR_OPERATING_SYSTEM;
-		munmap(h->saved, h->bytes);
-		h->saved = NULL;
-	}
-	for (struct mapping *m = mappings; m < mappings + MOST; m++)
-		if (m->address && mmap(m->address, m->bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, m->handle->fd, 0) == MAP_FAILED)
-			return CUDA_ERROR_OPERATING_SYSTEM;
-	return CUDA_SUCCESS;
-}
-
-void virtual_forget(void)
-{
-	for (struct reservation *v = reservations; v < reservations + MOST; v++)
-		if (v->address)
-			munmap(v->address, v->bytes);
-	for (struct handle *h = handles; h < handles + MOST; h++)
-		if (h->bytes && h->fd >= 0)
-			close(h->fd);
-	memset(handles, 0, sizeof(handles));
-	memset(mappings, 0, sizeof(mappings));
-	memset(reservations, 0, sizeof(reservations));
 }

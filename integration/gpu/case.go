@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -45,6 +46,7 @@ func cases(s settings) []testCase {
 		testCase{"cupy", "arrays and kernels of CuPy", 1, 25, 8, python("cupy_arrays.py")},
 		testCase{"jax", "functions of JAX", 1, 30, 12, python("jax_functions.py")},
 		testCase{"inference", "a language model of 8 billion parameters under PyTorch: the same tokens", 1, 110, 56, runInference},
+		testCase{"keeper-inference", "the same by the engine keeper, and beside it by the driver: the same tokens", 1, 220, 56, runKeeperInference},
 		testCase{"other-gpu", "restored onto the other GPU, and back", 2, 70, 8, runOtherGPU},
 		testCase{"two-gpus", "one process with two GPUs that copies between them: refused, unharmed", 2, 40, 8, runTwoGPUs},
 		testCase{"nccl-default", "two ranks of NCCL with its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},
@@ -75,11 +77,19 @@ func sized(size, live int) []testCase {
 		}
 	}
 	bare := func(ctx context.Context, b *bench, r *result) error { return b.process(ctx, r, size, pattern) }
+	hold := func(ctx context.Context, b *bench, r *result) error { return b.holders(ctx, r, size, 3) }
+	keeper := func(ctx context.Context, b *bench, r *result) error {
+		return b.beside(ctx, r, func(id string) *container {
+			return b.container(id, "/gpu/app", "--mode", "plain", "--gib", strconv.Itoa(size), "--pattern", pattern)
+		}, leave)
+	}
 	name := func(mode string) string { return fmt.Sprintf("%s-%d", mode, size) }
 	return []testCase{
 		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB, every byte; measured beside the bare calls on the same process", size), 1, seconds(20, each), memory, measure},
 		{name("async"), fmt.Sprintf("cudaMallocAsync's pool, %d GiB, every byte", size), 1, seconds(10, 5), memory, plain("async")},
 		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory, every byte", size), 1, seconds(10, 6), memory + 4, plain("pinned")},
+		{name("holder"), fmt.Sprintf("device memory from one holder to another and through its ring, %d GiB, every byte", size), 1, seconds(10, 2), 4, hold},
+		{name("keeper"), fmt.Sprintf("cudaMalloc, %d GiB, every byte, by the engine keeper, and beside it by the driver", size), 1, seconds(20, 9), memory, keeper},
 		{name("bare"), fmt.Sprintf("driver calls, criu and tar by hand on a process outside of containers, %d GiB", size), 1, seconds(10, 3), 2*size + 8, bare},
 	}
 }
@@ -106,7 +116,7 @@ func needGPU(chosen []testCase) bool {
 func printCases(all []testCase) {
 	total := map[int]int{}
 	for _, c := range all {
-		fmt.Printf("%-14s %d GPUs  %4d s  %3d GiB  %s\n", c.name, c.gpus, c.seconds, c.memory, c.about)
+		fmt.Printf("%-16s %d GPUs  %4d s  %3d GiB  %s\n", c.name, c.gpus, c.seconds, c.memory, c.about)
 		total[c.gpus] += c.seconds
 	}
 	fmt.Printf("about %d s with one GPU, %d s more with two\n%s\n", total[1], total[2], strings.TrimSpace(`

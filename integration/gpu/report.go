@@ -73,6 +73,7 @@ func (p *report) markdown() []byte {
 	}
 	p.times(&b)
 	p.moves(&b)
+	p.engines(&b)
 	p.details(&b)
 	return b.Bytes()
 }

@@ -52,6 +52,7 @@ func (h *Host) gpuEnv() []string {
 	return []string{
 		"LD_LIBRARY_PATH=" + h.lab.Tool("fakecuda"), "FAKECUDA_DIR=" + GPUDir, "FAKECUDA_DEVICES=" + filepath.Join(h.Dir, "gpus"),
 		"FAKECUDA_ORDERS=" + filepath.Join(h.Dir, "gpu-orders"), "FAKECUDA_LOG=" + filepath.Join(h.Dir, "gpu-calls"),
+		"CRYO_GPU_TEST_DRIVER=1", // its memory has descriptors of files
 	}
 }
 
@@ -163,6 +164,35 @@ func (h *Host) Order(orders ...string) error {
 		return fmt.Errorf("give orders: %w", err)
 	}
 	return nil
+}
+
+// OwnOrders has calls fail that programs in containers make for themselves, of those that have [OwnOrdersEnv] in their environment.
+func (h *Host) OwnOrders(orders ...string) error {
+	text := strings.Join(orders, "\n") + "\n"
+	path := filepath.Join(h.Dir, GPUDir, ownOrders)
+	if err := errors.Join(os.WriteFile(path, []byte(text), 0o666), os.Chmod(path, 0o666)); err != nil {
+		return fmt.Errorf("give orders: %w", err)
+	}
+	return nil
+}
+
+const ownOrders = "orders"
+
+// OwnOrdersEnv is the environment of a container whose programs heed [Host.OwnOrders].
+const OwnOrdersEnv = "FAKECUDA_ORDERS=" + GPUMount + "/" + ownOrders
+
+// OwnOrdersDone tells how many of them have been carried out.
+func (h *Host) OwnOrdersDone() (done int, err error) {
+	content, err := os.ReadFile(filepath.Join(h.Dir, GPUDir, ownOrders))
+	if err != nil {
+		return 0, fmt.Errorf("look at orders: %w", err)
+	}
+	for line := range strings.Lines(string(content)) {
+		if strings.HasPrefix(line, "#") {
+			done++
+		}
+	}
+	return done, nil
 }
 
 // Orders gives how many orders have been carried out and how many have not.

@@ -11,12 +11,19 @@ type Devices interface {
 	// Save moves it into memory; the processes wait at the next use of a device then. If it fails, all is as before, or the
 	// error is a [*LossError].
 	Save(ctx context.Context) (Saved, error)
-	// Record writes what a restore must know into dir, which the images go to next.
+	// Record writes what a restore must know into dir, which the images go to next. From then on, what the container's memory
+	// does not hold is on its way to the client.
 	Record(dir string) error
+	// Outgoing tells, after the dump, what goes to the client from the devices themselves.
+	Outgoing(ctx context.Context) (Outgoing, error)
+	// Drain waits until all of that is with the client. An error means that there will be no snapshot.
+	Drain(ctx context.Context) error
 	// Load moves it back and lets the processes go on. It ends whatever becomes of ctx. If it fails, what could not be moved is
-	// in memory still, or the error is a [*LossError].
+	// in memory still, or the error is a [*LossError]. Copies go on to the client meanwhile; what is not drained by then and no
+	// copy is given up.
 	Load(ctx context.Context) error
-	// Release gives up what is held for Load to be quick. The container has ended, or stays frozen as it is for long.
+	// Release gives up what is held for Load to be quick, and what is outgoing. The container has ended, runs, or stays frozen
+	// as it is for long.
 	Release()
 }
 
@@ -25,6 +32,12 @@ type Saved struct {
 	Since time.Time     // when the first process was held up
 	Lock  time.Duration // until all stood at the door
 	Save  time.Duration // moving, afterwards
+}
+
+// Outgoing is what of the devices goes to the client beside the container's memory. The zero value: nothing.
+type Outgoing struct {
+	Any    bool // something does, or has
+	Copied bool // it is a copy: the container may have its own back before all is with the client
 }
 
 // since is when the container began to stand still, if it did so before now.

@@ -20,6 +20,7 @@ type model struct {
 	did                       []string
 	fail                      string // "step" or "step 2": what fails, and which time
 	count                     map[string]int
+	outgoing                  Outgoing
 	before                    func(step string) // is told of each
 	misused                   string
 }
@@ -112,6 +113,18 @@ func (m *model) Load(ctx context.Context) error {
 	return nil
 }
 
+func (m *model) Outgoing(ctx context.Context) (Outgoing, error) { return m.outgoing, ctx.Err() }
+
+func (m *model) Drain(ctx context.Context) error {
+	if !m.frozen {
+		m.misused = "drained while it runs"
+	}
+	if err := m.do("drain"); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
 func (m *model) Record(string) error { return m.do("record") }
 func (m *model) Release()            { m.held = false }
 
@@ -124,6 +137,7 @@ func TestDevicesAtEveryStep(t *testing.T) {
 		frozen, parked bool
 		exit           bool
 		decision       Decision // "": not held
+		outgoing       Outgoing
 		want           string
 	}{
 		{name: "plain", want: "save record dump load"},
@@ -133,6 +147,10 @@ func TestDevicesAtEveryStep(t *testing.T) {
 		{name: "parked", frozen: true, parked: true, want: "record dump"},
 		{name: "held, resumes", decision: Resume, want: "save record pause dump held thaw load"},
 		{name: "held, ends", decision: Kill, want: "save record pause dump held silence kill"},
+		{name: "held, drains, resumes", outgoing: Outgoing{Any: true}, decision: Resume, want: "save record pause dump held drain thaw load"},
+		{name: "held, drains, ends", outgoing: Outgoing{Any: true}, decision: Kill, want: "save record pause dump held drain silence kill"},
+		{name: "held, copies, resumes", outgoing: Outgoing{Any: true, Copied: true}, decision: Resume, want: "save record pause dump held thaw load"},
+		{name: "held, copies, ends", outgoing: Outgoing{Any: true, Copied: true}, decision: Kill, want: "save record pause dump held drain silence kill"},
 		{name: "held, paused, resumes", frozen: true, decision: Resume, want: "thaw save record pause dump held"},
 		{name: "held, parked, ends", frozen: true, parked: true, decision: Kill, want: "record dump held silence kill"},
 	}
@@ -140,7 +158,7 @@ func TestDevicesAtEveryStep(t *testing.T) {
 		steps := strings.Fields(way.want)
 		run := func(t *testing.T, m *model) (Result, error) {
 			t.Helper()
-			m.frozen, m.saved = way.frozen, way.parked
+			m.frozen, m.saved, m.outgoing = way.frozen, way.parked, way.outgoing
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if before := m.before; before != nil {
@@ -184,6 +202,9 @@ func TestDevicesAtEveryStep(t *testing.T) {
 				t.Fatalf("did %q, %v, want %q", m.did, err, steps)
 			}
 			ends := way.exit || way.decision == Kill
+			if pending := way.outgoing.Copied && !ends; result.Pending != pending {
+				t.Errorf("pending is %v", result.Pending)
+			}
 			if stays := way.frozen && !ends; m.frozen != stays || m.saved != stays && !ends || result.Parked != stays || m.dead != ends || m.held {
 				t.Errorf("left %+v, %+v", m, result)
 			}

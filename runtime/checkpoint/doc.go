@@ -5,10 +5,11 @@
 // taken what must be of the same instant, the writable layer above all. The command says over a socket whether the
 // container goes on or ends; if it dies, the container goes on.
 //
-//	save -> freeze -> dump -> dumped (client captures) -> resume: thaw, load; or kill
+//	save -> freeze -> dump -> dumped (client captures), drain -> resume: thaw, load; or kill
 //	   \________ any failure, cancelling, or a client that is gone: thaw, load ________/
 //
 // What a container has on devices is saved before the freeze and loaded after the thaw ([Devices]), since a device's driver
-// needs the process for that. A container that a stock client has paused is thawed for it and frozen again, and stays frozen
+// needs the process for that. What a device's memory is that does not go through the container's memory is drained to the client
+// before the thaw, or goes on to it while the container runs ([Result.Pending]). A container that a stock client has paused is thawed for it and frozen again, and stays frozen
 // with its devices saved ([Result.Parked]) until the client resumes it.
 package checkpoint

@@ -50,6 +50,9 @@ type Result struct {
 	Dump   time.Duration // of which runc and CRIU
 	Load   time.Duration // of which moving back onto devices
 	Killed bool
+	// Pending tells that part of the snapshot is still on its way from the devices, while the container runs: [Devices.Drain]
+	// waits for it, and [Devices.Release] then ends it.
+	Pending bool
 	// Parked tells that the container stands frozen with its devices saved, because its client had paused it: who resumes
 	// it must thaw it and then load. It may be so also after an error.
 	Parked bool
@@ -61,6 +64,7 @@ func Run(ctx context.Context, c Container, r Request) (Result, error) {
 	s := &sequence{Container: c, Request: r}
 	err := s.run(ctx)
 	if err != nil {
+		s.result.Pending = false
 		err = errors.Join(err, s.undo(ctx))
 	}
 	var loss *LossError
@@ -74,6 +78,7 @@ func Run(ctx context.Context, c Container, r Request) (Result, error) {
 		s.release()
 		return s.result, &LostError{ID: r.ID, Err: err}
 	}
+	s.release()
 	return s.result, &FailedError{ID: r.ID, Err: err}
 }
 
@@ -98,6 +103,8 @@ type sequence struct {
 	thawed bool // what the client had paused
 	saved  bool // by this checkpoint
 	frozen bool // perhaps, by this checkpoint
+
+	outgoing Outgoing
 }
 
 func (s *sequence) run(ctx context.Context) error {
@@ -174,12 +181,22 @@ func (s *sequence) examine(dump runc.Dump) error {
 
 // hold waits for the holder's decision and carries it out.
 func (s *sequence) hold(ctx context.Context, d Dumped) error {
+	if s.Devices != nil {
+		var err error
+		if s.outgoing, err = s.Devices.Outgoing(ctx); err != nil {
+			return err
+		}
+		d.Devices, d.DevicesPending = s.outgoing.Any, s.outgoing.Copied
+	}
 	decision, err := s.Hold.Dumped(ctx, d)
 	if err != nil {
 		return err
 	}
 	switch decision {
 	case Kill:
+		if err := s.drain(ctx); err != nil {
+			return err
+		}
 		if s.Dump.TCPEstablished {
 			if err := s.Silence(ctx); err != nil {
 				return err
@@ -206,11 +223,25 @@ func (s *sequence) resume(ctx context.Context) error {
 		return nil
 	}
 	if s.Hold != nil {
+		if !s.outgoing.Copied {
+			if err := s.drain(ctx); err != nil {
+				return err
+			}
+		}
+		s.result.Pending = s.outgoing.Copied
 		if err := s.thaw(ctx); err != nil {
 			return err
 		}
 	}
 	return s.load(ctx)
+}
+
+// drain waits for what goes from the devices to the client.
+func (s *sequence) drain(ctx context.Context) error {
+	if !s.outgoing.Any {
+		return nil
+	}
+	return s.Devices.Drain(ctx)
 }
 
 // undo makes the container what it was before: running with its devices, or paused if the client had paused it.

@@ -24,7 +24,7 @@ func (r *Record) describe(facts keeper.Facts, s subject, forced []string) {
 // add notes processes that were saved. What one holds on a device that the container has no node of is not its own.
 func (r *Record) add(all []cudaProcess) {
 	for _, p := range all {
-		saved := Saved{PID: p.Inner, Command: p.Command, Devices: []string{}}
+		saved := Saved{PID: p.Inner, Command: p.Command, Devices: []string{}, Pieces: p.pieces, Fallback: p.fallback}
 		for _, u := range p.uses {
 			for i, d := range r.Devices {
 				if d.UUID == u.UUID {
@@ -34,6 +34,12 @@ func (r *Record) add(all []cudaProcess) {
 				}
 			}
 		}
+		for _, piece := range p.pieces {
+			if !slices.Contains(saved.Devices, piece.Device) {
+				saved.Devices = append(saved.Devices, piece.Device)
+			}
+		}
+		saved.Memory = max(saved.Memory, p.given) // the driver may not tell
 		r.Processes = append(r.Processes, saved)
 	}
 }

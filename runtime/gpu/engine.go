@@ -3,6 +3,7 @@ package gpu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -29,10 +30,22 @@ type Engine struct {
 	CDI   []string
 	Edits *cdi.Edits
 	Nodes []Node
+	// Handover is the engine keeper. nil: all goes by the driver.
+	Handover *Handover
+	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
+	Library *Library
+	// Fallback says why a container that asks for the engine keeper goes by the driver this time. It is recorded.
+	Fallback string
 
 	line   line
 	held   []cudaProcess // all that were asked to stand still and may do so
+	last   subject       // that was examined
 	record Record
+
+	holder   Holder   // nil: none
+	given    []*given // all that may have handed memory over
+	pieces   int      // that they have handed over
+	outgoing *outgoing
 }
 
 var _ checkpoint.Devices = (*Engine)(nil)
@@ -49,6 +62,7 @@ func (e *Engine) Save(ctx context.Context) (checkpoint.Saved, error) {
 		return saved, nil
 	}
 	e.line.lost(err)
+	e.stop()
 	if back := e.back(ctx); back != nil {
 		err = errors.Join(err, &checkpoint.LossError{Err: back})
 	}
@@ -61,7 +75,10 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	if err := CheckForce(e.Force); err != nil {
 		return s, err
 	}
-	e.record = Record{Engine: DriverEngine, Driver: e.host().driver(), Devices: []Device{}, Processes: []Saved{}, CDI: e.CDI, Edits: e.Edits, Nodes: e.Nodes}
+	e.record = Record{Engine: DriverEngine, Library: e.library(), Driver: e.host().driver(), Devices: []Device{}, Processes: []Saved{}, CDI: e.CDI, Edits: e.Edits, Nodes: e.Nodes}
+	if e.Library != nil || e.Fallback != "" {
+		e.record.Engine = KeeperEngine
+	}
 	for round := 0; ; round++ {
 		fresh, silent, err := e.discover(ctx)
 		if err != nil || len(fresh)+len(silent) == 0 {
@@ -81,14 +98,24 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if round == rounds {
 			return s, &RestlessError{Processes: subject{processes: fresh}.names()}
 		}
-		if fresh, err = e.examine(ctx, facts, fresh); err != nil {
+		weigh(facts, fresh)
+		if err := e.introduce(ctx, fresh); err != nil {
+			return s, err
+		}
+		if err := e.examine(ctx, facts, fresh); err != nil {
 			return s, err
 		}
 		start := time.Now()
 		if s.Since.IsZero() {
 			s.Since = start
 		}
+		if fresh, err = e.handOver(ctx, fresh); err != nil {
+			return s, err
+		}
 		if fresh, err = e.lock(ctx, fresh); err != nil {
+			return s, err
+		}
+		if err := e.gaveAndEnded(fresh); err != nil {
 			return s, err
 		}
 		locked := time.Now()
@@ -102,8 +129,17 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	}
 }
 
-// examine makes sure that nothing stands in the way, and gives the processes with what they hold on devices.
-func (e *Engine) examine(ctx context.Context, facts keeper.Facts, fresh []cudaProcess) ([]cudaProcess, error) {
+// library is what is recorded of it.
+func (e *Engine) library() *Library {
+	if e.Library == nil {
+		return nil
+	}
+	l := *e.Library
+	return &l
+}
+
+// weigh notes what processes hold on devices.
+func weigh(facts keeper.Facts, fresh []cudaProcess) {
 	for i, p := range fresh {
 		for _, u := range facts.Uses {
 			if u.PID == p.PID {
@@ -111,42 +147,76 @@ func (e *Engine) examine(ctx context.Context, facts keeper.Facts, fresh []cudaPr
 			}
 		}
 	}
+}
+
+// examine makes sure that nothing stands in the way.
+func (e *Engine) examine(ctx context.Context, facts keeper.Facts, fresh []cudaProcess) error {
 	s := subject{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
 	findings, forced, err := preflight(s, e.Force)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if len(findings) > 0 {
-		return nil, &RefusedError{Findings: findings}
+		return &RefusedError{Findings: findings}
 	}
 	if len(forced) > 0 {
 		log.G(ctx).WithField("rules", forced).Warn("save GPUs although it was refused")
 	}
 	e.record.describe(facts, s, forced)
-	return fresh, nil
+	e.last = s
+	return nil
 }
 
 // Record implements [checkpoint.Devices].
-func (e *Engine) Record(dir string) error { return e.record.WriteFile(dir) }
+func (e *Engine) Record(dir string) error {
+	// What processes say of their memory goes into it, and who reads it believes no more than this.
+	if err := e.record.check(); err != nil {
+		return fmt.Errorf("record GPUs: %w", err)
+	}
+	if err := e.record.WriteFile(dir); err != nil || e.pieces == 0 {
+		return err
+	}
+	return e.send()
+}
 
 // Load implements [checkpoint.Devices]. It may be called long after Save, and again after an error that is no loss.
 func (e *Engine) Load(ctx context.Context) error {
 	e.line.start = e.Start
+	e.keepCopy()
 	if err := e.back(ctx); err != nil {
 		e.Release()
 		return err
 	}
 	e.held = nil
-	e.Release()
+	e.line.hangUp(ctx)
 	return nil
 }
 
 // Release implements [checkpoint.Devices].
-func (e *Engine) Release() { e.line.hangUp(context.Background()) }
+func (e *Engine) Release() {
+	e.line.hangUp(context.Background())
+	e.stop()
+	e.forget()
+}
+
+// forget gives up the memory of those that have handed it over, unless somebody else has it.
+func (e *Engine) forget() {
+	for _, g := range e.given {
+		g.drop()
+	}
+	e.given, e.pieces = nil, 0
+}
 
 // back lets all that are held go on with what they had.
 func (e *Engine) back(ctx context.Context) error {
-	return bringBack(ctx, &e.line, e.host(), e.held, nil)
+	if err := bringBack(ctx, &e.line, e.host(), e.held, nil); err != nil || len(e.given) == 0 {
+		return err
+	}
+	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given); err != nil {
+		return err
+	}
+	e.forget()
+	return nil
 }
 
 func wait(ctx context.Context, d time.Duration) error {

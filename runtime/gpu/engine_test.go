@@ -16,7 +16,7 @@ import (
 func hasten(t *testing.T) {
 	t.Helper()
 	beforePause, beforeMoment, beforePatience, beforeAsk, beforeStart, beforeSlowest := pause, moment, patience, askTime, startTime, slowest
-	pause, moment, patience, askTime, startTime, slowest = time.Millisecond, time.Millisecond, 20*time.Millisecond, 60*time.Millisecond, time.Second, 1<<50
+	pause, moment, patience, askTime, startTime, slowest = time.Millisecond, time.Millisecond, 200*time.Millisecond, 300*time.Millisecond, time.Second, 1<<50
 	t.Cleanup(func() {
 		pause, moment, patience, askTime, startTime, slowest = beforePause, beforeMoment, beforePatience, beforeAsk, beforeStart, beforeSlowest
 	})

@@ -59,6 +59,20 @@ func (e *CallError) Hint() string {
 // Unwrap gives the kind.
 func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 
+// GivenError says that a process's memory is elsewhere, and nobody knows where: the shim that had it has died. Its kind is
+// FailedPrecondition.
+type GivenError struct{ Process }
+
+func (e *GivenError) Error() string {
+	return fmt.Sprintf("save its GPUs: %s waits for device memory that it has handed over before", e.Process)
+}
+
+// Hint says what to do.
+func (e *GivenError) Hint() string { return "end the container, and restore it from a snapshot" }
+
+// Unwrap gives the kind.
+func (e *GivenError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
 // UnsupportedError says that a process uses what the driver cannot save; nothing has happened to it. Its kind is
 // NotImplemented.
 type UnsupportedError struct {

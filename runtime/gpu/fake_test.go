@@ -100,6 +100,12 @@ type world struct {
 	cancel  func()
 	started int
 	noStart int // keepers that do not start, from the second on
+
+	libraries map[int]*preloaded
+	holders   int  // that run
+	room      bool // for copies
+	files     []*os.File
+	came      chan string // has what came to the peer
 }
 
 func newWorld(t *testing.T, pids ...int) *world {

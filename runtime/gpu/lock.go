@@ -77,13 +77,10 @@ func (e *Engine) letGo(ctx context.Context, k Keeper, locked []cudaProcess) erro
 			}
 		}
 	}
-	select {
-	case <-time.After(rand.N(30 * time.Millisecond)):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return aMoment(ctx)
 }
+
+func aMoment(ctx context.Context) error { return wait(ctx, rand.N(30*time.Millisecond)) }
 
 // interrupt asks kernels to return early. That is a help and no condition: what does not heed it has its deadline.
 func (e *Engine) interrupt(ctx context.Context, all []cudaProcess) {

@@ -15,6 +15,8 @@ import (
 // margin is what the driver needs beside the device memory itself: a part of it, and something.
 func margin(need int64) int64 { return need/16 + 64<<20 }
 
+const hostMemoryRule = "gpu-host-memory"
+
 // hostMemory: the driver moves device memory into anonymous memory of its process. If there is not enough, the kernel ends
 // a process; it chooses that of the container if the container's own limit is hit.
 func hostMemory(s subject) (found []mismatch, err error) {
@@ -49,10 +51,16 @@ func hostMemory(s subject) (found []mismatch, err error) {
 	return found, nil
 }
 
-// need is what the processes hold on devices, bytes. Where the driver does not say, it is all that is taken on the device.
+// need is what the driver has to move of what the processes hold on devices, bytes. Where it does not say, that is all that is taken on
+// the device. What a process that can hand memory over has left is not known before it has done so.
 func (s subject) need() (need int64) {
 	unknown := map[string]bool{}
+	var handed int64
 	for _, p := range s.processes {
+		if p.able {
+			continue
+		}
+		handed += p.given
 		need += p.memory()
 		for _, u := range p.uses {
 			unknown[u.UUID] = unknown[u.UUID] || u.Memory == 0
@@ -63,7 +71,7 @@ func (s subject) need() (need int64) {
 			need += max(0, d.Memory-d.Free-used(s.facts.Uses, d.UUID))
 		}
 	}
-	return need
+	return max(0, need-handed)
 }
 
 // used is what processes are known to hold on a device, bytes.

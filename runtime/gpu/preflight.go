@@ -32,6 +32,11 @@ type subject struct {
 type cudaProcess struct {
 	Process
 	uses []keeper.Use
+	// Of the engine keeper:
+	able     bool    // it will hand memory over
+	given    int64   // bytes that it has handed over
+	pieces   []Piece // these
+	fallback string  // why it does not
 }
 
 // memory is what it holds on all devices, bytes.

@@ -29,20 +29,20 @@ func TestReadRecord(t *testing.T) {
 		{"a process twice", `{"engine":"driver","processes":[{"pid":1},{"pid":1}]}`, false},
 		{"less than nothing", `{"engine":"driver","processes":[{"pid":1,"memory":-1}]}`, false},
 		{"no CDI device", `{"engine":"driver","cdi":["/etc/passwd"]}`, false},
-		{"pieces", keeperRecord(library, piece(2<<20, 2<<20)+","+piece(4<<20, 64<<10)), true},
+		{"pieces", keeperRecord(itsLibrary, piece(2<<20, 2<<20)+","+piece(4<<20, 64<<10)), true},
 		{"handed nothing over", `{"engine":"keeper","processes":[{"pid":1,"fallback":"no library"}]}`, true},
-		{"both", `{"engine":"keeper",` + library + `,"devices":[` + device + `],"processes":[{"pid":1,"fallback":"no library","pieces":[` + piece(0, 64<<10) + `]}]}`, false},
-		{"pieces that overlap", keeperRecord(library, piece(2<<20, 2<<20)+","+piece(3<<20, 64<<10)), false},
-		{"pieces out of order", keeperRecord(library, piece(4<<20, 2<<20)+","+piece(2<<20, 2<<20)), false},
-		{"an empty piece", keeperRecord(library, piece(2<<20, 0)), false},
-		{"a negative piece", keeperRecord(library, piece(2<<20, -(64<<10))), false},
-		{"half a page", keeperRecord(library, piece(2<<20, 4096)), false},
-		{"between pages", keeperRecord(library, piece(4096, 2<<20)), false},
-		{"beyond all memory", keeperRecord(library, piece(1<<57, 64<<10)), false},
-		{"a piece on another's GPU", keeperRecord(library, strings.ReplaceAll(piece(2<<20, 2<<20), uuidA, uuidB)), false},
-		{"too many pieces", keeperRecord(library, pieces(MaxPieces+1)), false},
+		{"both", `{"engine":"keeper",` + itsLibrary + `,"devices":[` + device + `],"processes":[{"pid":1,"fallback":"no library","pieces":[` + piece(0, 64<<10) + `]}]}`, false},
+		{"pieces that overlap", keeperRecord(itsLibrary, piece(2<<20, 2<<20)+","+piece(3<<20, 64<<10)), false},
+		{"pieces out of order", keeperRecord(itsLibrary, piece(4<<20, 2<<20)+","+piece(2<<20, 2<<20)), false},
+		{"an empty piece", keeperRecord(itsLibrary, piece(2<<20, 0)), false},
+		{"a negative piece", keeperRecord(itsLibrary, piece(2<<20, -(64<<10))), false},
+		{"half a page", keeperRecord(itsLibrary, piece(2<<20, 4096)), false},
+		{"between pages", keeperRecord(itsLibrary, piece(4096, 2<<20)), false},
+		{"beyond all memory", keeperRecord(itsLibrary, piece(1<<57, 64<<10)), false},
+		{"a piece on another's GPU", keeperRecord(itsLibrary, strings.ReplaceAll(piece(2<<20, 2<<20), uuidA, uuidB)), false},
+		{"too many pieces", keeperRecord(itsLibrary, pieces(MaxPieces+1)), false},
 		{"pieces without library", keeperRecord(`"later":true`, piece(2<<20, 2<<20)), false},
-		{"pieces of the driver", strings.Replace(keeperRecord(library, piece(2<<20, 2<<20)), "keeper", "driver", 1), false},
+		{"pieces of the driver", strings.Replace(keeperRecord(itsLibrary, piece(2<<20, 2<<20)), "keeper", "driver", 1), false},
 		{"a library without digest", `{"engine":"keeper","library":{"version":"1","digest":"sha256:0"}}`, false},
 		{"too long", `{"engine":"driver","x":"` + strings.Repeat("x", maxRecord) + `"}`, false},
 	} {
@@ -63,7 +63,7 @@ func TestReadRecord(t *testing.T) {
 	}
 }
 
-const library = `"library":{"version":"1","digest":"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}`
+const itsLibrary = `"library":{"version":"1","digest":"sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}`
 
 func piece(address, size int64) string {
 	return fmt.Sprintf(`{"address":%d,"size":%d,"device":%q}`, address, size, uuidA)
@@ -77,13 +77,13 @@ func pieces(n int) string {
 	return strings.Join(all, ",")
 }
 
-func keeperRecord(library, pieces string) string {
-	return `{"engine":"keeper",` + library + `,"devices":[{"uuid":"` + uuidA + `"}],"processes":[{"pid":1,"pieces":[` + pieces + `]}]}`
+func keeperRecord(itsLibrary, pieces string) string {
+	return `{"engine":"keeper",` + itsLibrary + `,"devices":[{"uuid":"` + uuidA + `"}],"processes":[{"pid":1,"pieces":[` + pieces + `]}]}`
 }
 
 // FuzzReadRecord: a record may come from a registry.
 func FuzzReadRecord(f *testing.F) {
-	f.Add([]byte(keeperRecord(library, piece(2<<20, 2<<20))))
+	f.Add([]byte(keeperRecord(itsLibrary, piece(2<<20, 2<<20))))
 	f.Add([]byte(`{"engine":"driver","devices":[{"uuid":"` + uuidA + `"}],"edits":{"mounts":[{"destination":"/x"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		dir := t.TempDir()

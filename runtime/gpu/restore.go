@@ -16,9 +16,14 @@ type Restore struct {
 	Record Record
 	// Map says which devices shall take the places of which, by UUIDs; others do in order.
 	Map map[string]string
+	// Handover is for what processes had handed over, with Bring; where the record has such, both must be there.
+	Handover *Handover
+	// Bring has somebody bring the pieces of the record, in its order.
+	Bring func(ctx context.Context) (Source, error)
 
-	line  line
-	pairs []keeper.Pair
+	line   line
+	pairs  []keeper.Pair
+	coming *coming
 }
 
 // Check makes sure, before anything is started, that this host can take what the snapshot holds. Errors are [MisfitError]
@@ -44,7 +49,7 @@ func (r *Restore) Check(ctx context.Context) error {
 		return err
 	}
 	r.pairs = r.Record.pairs(places)
-	return nil
+	return r.make(ctx, places)
 }
 
 // Load is called when CRIU has restored the processes and their device nodes are those of this host. It lets them go on,
@@ -59,6 +64,9 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if err := bringBack(ctx, &r.line, r.host(), saved, r.pairs); err != nil {
+		return 0, err
+	}
+	if err := r.attach(ctx, saved); err != nil {
 		return 0, err
 	}
 	return time.Since(start), nil
@@ -83,7 +91,7 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 		if i < 0 {
 			continue
 		}
-		found = append(found, cudaProcess{Process: p, uses: []keeper.Use{{PID: pid, Memory: missing[i].Memory}}})
+		found = append(found, cudaProcess{Process: p, uses: []keeper.Use{{PID: pid, Memory: missing[i].Memory}}, pieces: missing[i].Pieces})
 		missing = slices.Delete(missing, i, i+1)
 	}
 	if len(found) == 0 {
@@ -92,5 +100,8 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 	return found, nil
 }
 
-// Close ends the keeper, which undoes nothing.
-func (r *Restore) Close() { r.line.hangUp(context.Background()) }
+// Close ends the keeper, which undoes nothing, and who holds and brings memory.
+func (r *Restore) Close() {
+	r.line.hangUp(context.Background())
+	r.coming.end()
+}

@@ -17,7 +17,7 @@ func Rules() []Rule {
 		{"gpu-mps", "contexts are shared with a server outside of the container, which the driver does not save", mps},
 		{"gpu-mig", "nobody has seen the driver restore instances of a divided GPU", mig},
 		{"gpu-fabric", "memory that other machines have imported is not theirs any more afterwards", fabric},
-		{"gpu-host-memory", "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory},
+		{hostMemoryRule, "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory},
 	}
 }
 

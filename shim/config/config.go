@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
+
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // Path is where the file is looked for unless CRYO_CONFIG names another.
@@ -69,6 +71,9 @@ type GPU struct {
 	// CDI are the directories of CDI files, later ones winning over earlier ones. Default: those of every CDI client,
 	// /etc/cdi and /var/run/cdi.
 	CDI []string `toml:"cdi"`
+	// Engine is how device memory is saved: driver, by NVIDIA's driver alone, or keeper, by which containers get a library that
+	// hands large allocations over. Default driver. Annotation cryo.gpu/engine of a container wins over it.
+	Engine string `toml:"engine"`
 }
 
 // Default is the configuration without a file.
@@ -77,7 +82,7 @@ func Default() Config {
 		Root:    "/var/lib/cryo",
 		Dump:    Dump{GhostLimit: 64, Timeout: 30},
 		Restore: Restore{Lazy: true},
-		GPU:     GPU{Timeout: 10},
+		GPU:     GPU{Timeout: 10, Engine: gpu.DriverEngine},
 	}
 }
 
@@ -134,6 +139,9 @@ func (c Config) validate() error {
 	}
 	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
 		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)
+	}
+	if c.GPU.Engine != gpu.DriverEngine && c.GPU.Engine != gpu.KeeperEngine {
+		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, gpu.DriverEngine, gpu.KeeperEngine)
 	}
 	for _, dir := range c.GPU.CDI {
 		if !filepath.IsAbs(dir) {

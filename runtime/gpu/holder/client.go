@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
@@ -21,7 +23,7 @@ import (
 type Options struct {
 	// Path is the program's; "" is the one beside the own executable, else that of PATH.
 	Path string
-	// Devices are the UUIDs of those that will be needed. What is not named is opened when it is, which takes some 0.2 s.
+	// Devices are the UUIDs of those that will be needed. Another is opened when it is named first, for which somebody waits then.
 	Devices []string
 	// Ring is [ring.Default] if it is zero.
 	Ring ring.Geometry
@@ -33,13 +35,12 @@ type Options struct {
 type Client struct {
 	program *keeper.Program
 	channel *channel.Channel
-	turn    chan struct{} // one request at a time
+	turn    chan struct{} // has room for one: whose turn it is
 	opened  chan struct{} // closed when the driver and the ring are ready, or are not
 	err     error         // of opening; valid when opened is closed
 	close   func() error  // once
 
-	mu     sync.Mutex
-	pieces []Piece // guarded by mu
+	pieces []Piece // of whose turn it is
 }
 
 // How long a holder may take for what does not depend on other processes.
@@ -55,8 +56,11 @@ func moveTime(bytes int64) time.Duration {
 }
 
 // Start starts a holder and returns at once; [Client.Ready] waits for it. The holder leaves the session of its parent, but ends with it:
-// when the client's process dies, or calls Close.
-func Start(_ context.Context, o Options) (*Client, error) {
+// when the client's process dies, or calls Close. ctx is for the start alone.
+func Start(ctx context.Context, o Options) (*Client, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("start %s: %w", keeper.Name, context.Cause(ctx))
+	}
 	if o.Ring == (ring.Geometry{}) {
 		o.Ring = ring.Default
 	}
@@ -119,26 +123,32 @@ func (c *Client) finish() error {
 	return errors.Join(err, &HangError{Do: "end", After: 2 * askTime})
 }
 
-// ask makes a request when it is its turn. Its error has the request's name.
-func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
-	if err := r.check(len(files)); err != nil {
-		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, err)
-	}
+// begin waits until the holder is ready and nobody else has it do anything.
+func (c *Client) begin(ctx context.Context) (end func(), err error) {
 	if err := c.Ready(ctx); err != nil {
-		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, err)
+		return nil, err
 	}
 	select {
 	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+		return func() { <-c.turn }, nil
 	case <-ctx.Done():
-		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+		return nil, context.Cause(ctx)
 	}
-	if ctx.Err() != nil {
-		return answer{}, nil, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+}
+
+// ask makes a request of whose turn it is. Its error has the request's name.
+func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
+	var a answer
+	var got []*os.File
+	err := r.check(len(files))
+	if err == nil {
+		err = context.Cause(ctx)
 	}
-	a, got, err := c.exchange(ctx, r, files, bound)
+	if err == nil {
+		a, got, err = c.exchange(ctx, r, files, bound)
+	}
 	if err != nil {
-		return a, got, fmt.Errorf("%s: %w", r.Do, err)
+		return a, nil, fmt.Errorf("%s: %w", r.Do, err)
 	}
 	return a, got, nil
 }
@@ -152,7 +162,9 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 		_ = c.program.Kill()
 	})
 	defer timer.Stop()
-	if err := c.channel.Send(r, descriptors(files)...); err != nil {
+	if err := c.channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
+		return answer{}, nil, err // a file that is closed; nothing was sent
+	} else if err != nil {
 		return answer{}, nil, c.lost(r.Do, &hung, bound)
 	}
 	if r.Do == verbSend || r.Do == verbReceive {
@@ -178,6 +190,7 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 		a, err := decodeAnswer(raw, r, len(got))
 		if err != nil {
 			channel.Close(got)
+			_ = c.program.Kill() // nothing it says can be understood from here on
 			return answer{}, nil, err
 		}
 		switch {

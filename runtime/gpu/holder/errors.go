@@ -21,8 +21,11 @@ func (e *CallError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e
 
 // Hint says where the driver tells more.
 func (e *CallError) Hint() string {
-	if e.Code == OutOfMemory {
+	switch e.Code {
+	case OutOfMemory:
 		return "see with nvidia-smi who uses the GPU's memory"
+	case deviceUnavailable:
+		return "another process has the GPU to itself: set its compute mode to DEFAULT (nvidia-smi -c DEFAULT)"
 	}
 	return "see the kernel's log for messages of the driver (NVRM, Xid)"
 }
@@ -30,8 +33,11 @@ func (e *CallError) Hint() string {
 // Unwrap gives the kind.
 func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 
-// OutOfMemory is CUDA_ERROR_OUT_OF_MEMORY.
-const OutOfMemory = 2
+// Codes of CUresult.
+const (
+	OutOfMemory       = 2
+	deviceUnavailable = 46 // or the device is in an exclusive mode
+)
 
 // PieceError says for which piece something failed.
 type PieceError struct {

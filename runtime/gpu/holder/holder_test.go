@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
@@ -172,6 +173,17 @@ func TestRefused(t *testing.T) {
 	}
 	if err := c.Hold(t.Context(), g.pieces, g.files[:1]); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("too few descriptors: %v", err)
+	}
+	shut, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shut.Close()
+	if err := c.Hold(t.Context(), g.pieces[:1], []*os.File{shut}); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a file that is closed: %v", err)
+	}
+	if err := c.Send(t.Context(), shut); !errors.Is(err, unix.EBADF) {
+		t.Errorf("a peer that is closed: %v", err)
 	}
 	if files, err := c.Make(t.Context(), g.pieces[:2]); !errors.As(err, &call) || call.Code != OutOfMemory || !strings.Contains(call.Hint(), "nvidia-smi") || files != nil {
 		t.Errorf("out of memory: %v, %v", files, err)
@@ -380,6 +392,11 @@ func TestCancelled(t *testing.T) {
 		go func() {
 			_, err := ring.Accept(t.Context(), ours) // and no more
 			link <- err
+			soon, stop := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer stop()
+			if err := c.LetGo(soon); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s, while the holder is busy: %v", name, err)
+			}
 			cancel(reason)
 		}()
 		if err := move(ctx, theirs); !errors.Is(err, reason) {
@@ -420,23 +437,27 @@ func TestHang(t *testing.T) {
 
 // TestEnds: the holder ends with its client, whatever it is about.
 func TestEnds(t *testing.T) {
-	for _, busy := range []bool{false, true} {
+	for _, busy := range []string{"", "with a peer that waits", "with a driver that hangs"} {
 		for name, end := range map[string]func(*Client) error{
 			"hang up": func(c *Client) error { return c.channel.Close() },
 			"SIGKILL": (*Client).Kill,
 			"close":   (*Client).Close,
 		} {
-			c := start(t, "")
+			orders := ""
+			if busy == "with a driver that hangs" {
+				orders = "read 1 hang"
+			}
+			c := start(t, orders)
 			g := give(t, 2)
 			if err := c.Hold(t.Context(), g.pieces, g.files); err != nil {
 				t.Fatal(err)
 			}
 			var wait sync.WaitGroup
-			if busy {
+			if busy != "" {
 				ours, theirs := sockets(t)
 				wait.Go(func() {
 					if err := c.Send(t.Context(), theirs); !errors.As(err, new(*keeper.DiedError)) {
-						t.Errorf("%s: %v", name, err)
+						t.Errorf("%s %s: %v", name, busy, err)
 					}
 				})
 				link, err := ring.Accept(t.Context(), ours)
@@ -451,7 +472,7 @@ func TestEnds(t *testing.T) {
 			select {
 			case <-c.Ended():
 			case <-time.After(30 * time.Second):
-				t.Errorf("%s: it lives", name)
+				t.Errorf("%s %s: it lives", name, busy)
 			}
 			wait.Wait()
 			if err := c.Hold(t.Context(), g.pieces, g.files); !errors.As(err, new(*keeper.DiedError)) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -26,6 +27,7 @@ const (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "hold" {
+		lastTime = 100 * time.Millisecond
 		c, err := channel.Open(3)
 		if err == nil {
 			err = Serve(context.Background(), c, openFake)

@@ -45,7 +45,7 @@ var (
 )
 
 // lastTime is how long a request may take that is to end, as nobody waits for it. The driver may hang.
-const lastTime = 10 * time.Second
+var lastTime = 10 * time.Second
 
 // Serve is the holder's side: it carries out what comes over the channel until the other end is closed or ctx ends. The caller ends the
 // process then, by which the driver frees what is held.

@@ -45,8 +45,11 @@ func (c *Client) Make(ctx context.Context, pieces []Piece) (files []*os.File, er
 
 // add asks for pieces in batches, and lets go of all where one of them fails.
 func (c *Client) add(ctx context.Context, do verb, pieces []Piece, ask func(from int, some []Piece) error) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	end, err := c.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", do, err)
+	}
+	defer end()
 	if len(c.pieces)+len(pieces) > maxPieces {
 		return fmt.Errorf("%s: %d pieces are too many: %w", do, len(c.pieces)+len(pieces), errdefs.ErrInvalidArgument)
 	}
@@ -80,8 +83,11 @@ func (c *Client) cut(ctx context.Context, count int) error {
 // the descriptors given to Hold are no longer needed, and what the processes do with that memory changes nothing of what is sent. false:
 // nothing has changed.
 func (c *Client) Copy(ctx context.Context) (copied bool, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	end, err := c.begin(ctx)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", verbCopy, err)
+	}
+	defer end()
 	defer timed(ctx, "copy device memory", c.pieces, time.Now(), &err)
 	a, _, err := c.ask(ctx, request{Do: verbCopy}, nil, moveTime(2*sum(c.pieces)))
 	return err == nil && a.Copied, err
@@ -101,9 +107,12 @@ func (c *Client) Receive(ctx context.Context, peer *os.File) error {
 }
 
 func (c *Client) move(ctx context.Context, do verb, name string, peer *os.File) (err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	defer peer.Close()
+	end, err := c.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", do, err)
+	}
+	defer end()
 	defer timed(ctx, name, c.pieces, time.Now(), &err)
 	_, _, err = c.ask(ctx, request{Do: do}, []*os.File{peer}, ring.Patience+askTime)
 	return err
@@ -111,8 +120,16 @@ func (c *Client) move(ctx context.Context, do verb, name string, peer *os.File) 
 
 // LetGo lets go of everything that is held. A holder that has died has done so.
 func (c *Client) LetGo(ctx context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	select {
+	case <-c.Ended():
+		return nil
+	default:
+	}
+	end, err := c.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("let go: %w", err)
+	}
+	defer end()
 	if err := c.cut(ctx, 0); err != nil {
 		return err
 	}

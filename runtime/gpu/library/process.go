@@ -37,7 +37,7 @@ func (p *Process) Hello() (Hello, error) {
 }
 
 // Close closes the door: the program's calls of the driver wait from then on, and its devices are idle. Where that is not so before the
-// deadline the error is a [BusyError], and the door is open again.
+// deadline the error is a [BusyError], and where the memory cannot be handed over an [UnableError]; the door is open again.
 func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 	const step = "stop"
 	ms := min(max(deadline.Milliseconds(), 1), 1<<31)
@@ -49,6 +49,11 @@ func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 	}
 	if h.Result == notReady {
 		return &BusyError{PID: p.pid, Timeout: deadline}
+	}
+	if h.Result == notSupported {
+		if hello, err := p.Hello(); err == nil && hello.Unable != "" {
+			return &UnableError{PID: p.pid, Reason: hello.Unable}
+		}
 	}
 	return p.result(step, h)
 }
@@ -204,8 +209,11 @@ func (p *Process) plain(step string, h header, payload []byte, files []*os.File,
 	return h, payload, err
 }
 
-// notReady is CUDA_ERROR_NOT_READY of cuda.h.
-const notReady = 600
+// Of cuda.h: CUDA_ERROR_NOT_READY and CUDA_ERROR_NOT_SUPPORTED.
+const (
+	notReady     = 600
+	notSupported = 801
+)
 
 func (p *Process) result(step string, h header) error {
 	if h.Result == 0 {

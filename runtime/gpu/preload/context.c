@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "context.h"
+#include "able.h"
 #include "hooks.h"
 #include "range.h"
 #include "thread.h"
@@ -48,6 +49,23 @@ CUresult hook_cuCtxCreate_v3(CUcontext *context, void *affinity, int n, unsigned
 CUresult hook_cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device)
 {
 	return add(driver.cuCtxCreate_v4(context, parameters, flags, device), context);
+}
+
+// other is a version of cuCtxCreate without a name; all have the context first, and five arguments at most.
+static CUresult (*other)(CUcontext *, uint64_t, uint64_t, uint64_t, uint64_t);
+
+static CUresult create_other(CUcontext *context, uint64_t a, uint64_t b, uint64_t c, uint64_t d)
+{
+	return add(other(context, a, b, c, d), context);
+}
+
+void *hook_create(void *real)
+{
+	if (other && (void *)other != real)
+		unable("the program makes contexts in several ways that the library does not know");
+	else
+		other = (CUresult (*)(CUcontext *, uint64_t, uint64_t, uint64_t, uint64_t))real;
+	return (void *)other == real ? (void *)create_other : real;
 }
 
 CUresult hook_cuCtxFromGreenCtx(CUcontext *context, void *green)

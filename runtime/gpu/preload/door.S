@@ -5,7 +5,9 @@
 
 	.text
 	.hidden door_enter
-	.hidden door_leave
+	.hidden door_functions
+	.hidden door_guard
+	.hidden door_seat
 	.hidden interpose_dlsym
 	.hidden interpose_next
 	.hidden interpose_find_next
@@ -34,7 +36,7 @@
 	.hidden door_stubs
 door_stubs:
 	.cfi_startproc
-#define NAME(name) named name
+#define NAME(name) named name;
 #include "names.h"
 #undef NAME
 	.rept DOOR_HANDED
@@ -45,7 +47,7 @@ door_stubs:
 // door_common counts the thread in, calls the function with the same arguments, and counts it out. Ten words of the caller's stack are
 // copied, so functions may have sixteen integer arguments; the driver's longest has eleven. It has a frame and says so, for debuggers,
 // profilers and exceptions of callbacks, which pass through it; a thread that leaves so stays counted, and the door cannot be closed
-// until it has ended.
+// until it has ended. What door_enter has to be asked for is left to it before anything is counted, or counted back.
 	.p2align 4
 	.type door_common, @function
 door_common:
@@ -56,7 +58,40 @@ door_common:
 	movq %rsp, %rbp
 	.cfi_def_cfa_register %rbp
 	subq $208, %rsp
-	movq %rdi, -8(%rbp)
+	movq door_seat@gottpoff(%rip), %r10
+	movq %fs:(%r10), %r10
+	testq %r10, %r10
+	je 4f
+	addl $1, (%r10)
+	cmpl $1, (%r10)
+	jne 1f
+	cmpl $0, door_guard(%rip) // who closes the door sees to it that this is not done before the addition
+	jne 3f
+1:	leaq door_functions(%rip), %rax
+	movq (%rax, %r11, 8), %rax
+	testq %rax, %rax
+	je 3f
+2:	movups 16(%rbp), %xmm8 // of the registers for floating point, a caller gives up to eight
+	movups 32(%rbp), %xmm9
+	movups 48(%rbp), %xmm10
+	movups 64(%rbp), %xmm11
+	movups 80(%rbp), %xmm12
+	movups %xmm8, (%rsp)
+	movups %xmm9, 16(%rsp)
+	movups %xmm10, 32(%rsp)
+	movups %xmm11, 48(%rsp)
+	movups %xmm12, 64(%rsp)
+	call *%rax
+	movq door_seat@gottpoff(%rip), %r10
+	movq %fs:(%r10), %r10
+	subl $1, (%r10)
+	leave
+	.cfi_remember_state
+	.cfi_def_cfa %rsp, 8
+	ret
+	.cfi_restore_state
+3:	subl $1, (%r10)
+4:	movq %rdi, -8(%rbp)
 	movq %rsi, -16(%rbp)
 	movq %rdx, -24(%rbp)
 	movq %rcx, -32(%rbp)
@@ -68,12 +103,6 @@ door_common:
 	movups %xmm3, -112(%rbp)
 	movl %r11d, %edi
 	call door_enter
-	.set word, 0
-	.rept 10
-	movq 16 + 8 * word(%rbp), %r11
-	movq %r11, 8 * word(%rsp)
-	.set word, word + 1
-	.endr
 	movq -8(%rbp), %rdi
 	movq -16(%rbp), %rsi
 	movq -24(%rbp), %rdx
@@ -84,13 +113,7 @@ door_common:
 	movups -80(%rbp), %xmm1
 	movups -96(%rbp), %xmm2
 	movups -112(%rbp), %xmm3
-	call *%rax
-	movq %rax, -8(%rbp)
-	call door_leave
-	movq -8(%rbp), %rax
-	leave
-	.cfi_def_cfa %rsp, 8
-	ret
+	jmp 2b
 	.cfi_endproc
 	.size door_common, . - door_common
 

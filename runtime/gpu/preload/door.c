@@ -24,7 +24,7 @@
 // - exit waits at the door with the driver's own handlers, until it is opened; SIGKILL and _exit do not.
 // - A thread that dies in a call, or leaves it by an exception, longjmp or cancellation, is counted until its end.
 struct seat {
-	int depth;
+	int depth; // the first, for door.S
 	int own;   // the library's: never waited for
 	pid_t tid; // 0: free
 };
@@ -36,7 +36,8 @@ struct row {
 };
 static struct row first;
 static pthread_mutex_t seating = PTHREAD_MUTEX_INITIALIZER;
-static __thread struct seat *seat __attribute__((tls_model("initial-exec")));
+#define HIDDEN __attribute__((visibility("hidden")))
+HIDDEN __thread struct seat *door_seat __attribute__((tls_model("initial-exec"))); // this thread's; door.S counts in it too
 
 // standing is for threads where there is no memory for a seat: they are not counted, and so the door is not closed any more.
 static struct seat standing;
@@ -44,6 +45,8 @@ static struct seat standing;
 static int closed; // also the futex at which threads wait
 // fenced is for kernels, and seccomp filters, without membarrier: each call then costs a fence.
 static int fenced;
+// door_guard is true where either is: then door.S leaves all to door_enter.
+HIDDEN int door_guard;
 
 extern char door_stubs[] __attribute__((visibility("hidden")));
 
@@ -53,7 +56,7 @@ static const char *const names[] = {
 #undef NAME
 };
 #define NAMED (sizeof(names) / sizeof(*names))
-static void *functions[NAMED + DOOR_HANDED]; // behind the stubs
+HIDDEN void *door_functions[NAMED + DOOR_HANDED]; // behind the stubs
 
 int64_t now_ns(void)
 {
@@ -99,7 +102,7 @@ static struct seat *seat_take(void)
 	if (s != &standing)
 		*s = (struct seat){.tid = syscall(SYS_gettid)};
 	pthread_mutex_unlock(&seating);
-	return seat = s;
+	return door_seat = s;
 }
 
 static void *resolve(unsigned number);
@@ -124,23 +127,17 @@ static void stand(struct seat *s)
 	}
 }
 
-// door_enter is called by the stub of that number, and gives the function that it stands for.
-__attribute__((visibility("hidden"))) void *door_enter(unsigned number)
+// door_enter is called by the stub of that number where it is not as simple as it mostly is. It counts the thread in, and gives the function that it stands for.
+HIDDEN void *door_enter(unsigned number)
 {
-	struct seat *s = seat ? seat : seat_take();
+	struct seat *s = door_seat ? door_seat : seat_take();
 	void *function;
 
 	count(s, s->depth + 1);
 	if (s->depth == 1 && __builtin_expect(__atomic_load_n(&closed, __ATOMIC_ACQUIRE), 0))
 		stand(s);
-	function = __atomic_load_n(&functions[number], __ATOMIC_ACQUIRE);
+	function = __atomic_load_n(&door_functions[number], __ATOMIC_ACQUIRE);
 	return function ? function : resolve(number);
-}
-
-__attribute__((visibility("hidden"))) void door_leave(void)
-{
-	// Not count: nothing has to be kept from being done before the last of it.
-	__atomic_store_n(&seat->depth, seat->depth - 1, __ATOMIC_RELEASE);
 }
 
 static int missing(void) { return 500; } // CUDA_ERROR_NOT_FOUND
@@ -152,7 +149,7 @@ static void *resolve(unsigned number)
 
 	if (!function)
 		return missing;
-	__atomic_store_n(&functions[number], function, __ATOMIC_RELEASE);
+	__atomic_store_n(&door_functions[number], function, __ATOMIC_RELEASE);
 	return function;
 }
 
@@ -167,10 +164,10 @@ void *door_for(void *function)
 	void *stub = NULL;
 
 	pthread_mutex_lock(&handing);
-	while (places[at] && functions[NAMED + places[at] - 1] != function)
+	while (places[at] && door_functions[NAMED + places[at] - 1] != function)
 		at = (at + 1) % (4 * DOOR_HANDED);
 	if (!places[at] && used < DOOR_HANDED) {
-		__atomic_store_n(&functions[NAMED + used], function, __ATOMIC_RELEASE);
+		__atomic_store_n(&door_functions[NAMED + used], function, __ATOMIC_RELEASE);
 		places[at] = ++used;
 	}
 	if (places[at])
@@ -186,13 +183,15 @@ static int membarrier(int command) { return syscall(SYS_membarrier, command, 0, 
 
 void door_ready(void)
 {
-	if (!membarrier(REGISTER_PRIVATE_EXPEDITED))
-		__atomic_store_n(&fenced, 1, __ATOMIC_SEQ_CST);
+	if (membarrier(REGISTER_PRIVATE_EXPEDITED))
+		return;
+	__atomic_store_n(&fenced, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&door_guard, 1, __ATOMIC_SEQ_CST);
 }
 
 void door_own(void)
 {
-	struct seat *s = seat ? seat : seat_take();
+	struct seat *s = door_seat ? door_seat : seat_take();
 
 	s->own = 1;
 	s->depth = 1;
@@ -224,6 +223,7 @@ int door_close(int64_t deadline)
 	struct timespec pause = {0, 20000};
 
 	__atomic_store_n(&closed, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&door_guard, 1, __ATOMIC_SEQ_CST);
 	// Registered anew each time: it is a matter of the process, and a restored one is another. All other threads have passed a full fence
 	// after this: who has not seen the door closed is seen in its seat.
 	if (!fenced && !(membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))) {
@@ -245,6 +245,7 @@ int door_close(int64_t deadline)
 
 void door_open(void)
 {
+	__atomic_store_n(&door_guard, fenced, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&closed, 0, __ATOMIC_SEQ_CST);
 	syscall(SYS_futex, &closed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
@@ -254,10 +255,11 @@ void door_forked(void)
 	pthread_mutex_init(&seating, NULL);
 	pthread_mutex_init(&handing, NULL);
 	closed = 0;
+	door_guard = fenced;
 	for (struct row *r = &first; r; r = r->next)
 		for (struct seat *s = r->seats; s < r->seats + ROW; s++)
-			if (s != seat)
+			if (s != door_seat)
 				*s = (struct seat){0};
-	if (seat)
-		seat->tid = syscall(SYS_gettid);
+	if (door_seat)
+		door_seat->tid = syscall(SYS_gettid);
 }

@@ -8,6 +8,7 @@
 #include "thread.h"
 
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -204,12 +205,25 @@ static void detach(void)
 	memset(&attaching, 0, sizeof(attaching));
 }
 
+// allow makes room for so many descriptors, which are kept where memory cannot be made the process's own at once.
+static void allow(size_t count)
+{
+	struct rlimit limit;
+
+	count += 256; // the program's
+	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= count)
+		return;
+	limit.rlim_cur = count < limit.rlim_max ? count : limit.rlim_max;
+	setrlimit(RLIMIT_NOFILE, &limit);
+}
+
 CUresult hand_attach_begin(size_t count)
 {
 	if (state != GIVEN)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	detach(); // what a conversation before this one has left
 	full = 0;
+	allow(count);
 	return count == table_pieces() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 

@@ -8,4 +8,7 @@
 DRIVER(X)
 #undef X
 
+// hook_create gives the hook for a version of cuCtxCreate that is in no symbol table.
+void *hook_create(void *real);
+
 #endif

@@ -10,9 +10,9 @@
 #include <string.h>
 
 // hooks are the functions that the library has a version of. since is the version of CUDA from which cuGetProcAddress means this one by
-// the plain name.
-static const struct hook { const char *name, *plain; int since; void *function; } hooks[] = {
-#define HOOK(name, plain, since) {#name, #plain, since, (void *)hook_##name}
+// the plain name; 0: always.
+static const struct hook { const char *name, *plain; int since; void *function, **real; } hooks[] = {
+#define HOOK(name, plain, since) {#name, #plain, since, (void *)hook_##name, (void **)&driver.name}
 	HOOK(cuInit, cuInit, 0),
 	HOOK(cuGetProcAddress, cuGetProcAddress, 0),
 	HOOK(cuGetProcAddress_v2, cuGetProcAddress, 12000),
@@ -48,15 +48,21 @@ static void *by_name(const char *name)
 	return NULL;
 }
 
-// by_version is by_name for what cuGetProcAddress has found: the last one that is old enough. It knows names with their version too.
-static void *by_version(const char *name, int version)
+// by_driver is by_name for what cuGetProcAddress has found: the one that it has found, or, where that is in no symbol table, the last one that
+// is old enough. Versions of cuCtxCreate differ in their arguments, and so no guess is made of which it is.
+static void *by_driver(const char *name, void *real, int version)
 {
 	void *found = NULL;
 
 	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
+		if (*hooks[i].real == real)
+			return hooks[i].function;
+	if (!strcmp(name, "cuCtxCreate"))
+		return hook_create(real);
+	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
 		if (!strcmp(hooks[i].plain, name) && version >= hooks[i].since)
 			found = hooks[i].function;
-	return found ? found : strstr(name, "_v") ? by_name(name) : NULL;
+	return found;
 }
 
 // behind gives the stub for a function of the driver. Where there are no more, its work cannot be kept out of the device's memory.
@@ -70,11 +76,36 @@ static void *behind(void *function)
 	return function;
 }
 
+// in finds what an address is in.
+struct in { void *address; int driver, own; };
+
+static int find(const struct object *o, void *with)
+{
+	struct in *i = with;
+	uintptr_t at = (uintptr_t)i->address;
+
+	if (at < o->first || at >= o->end)
+		return 0;
+	i->driver = elf_is_driver(o);
+	i->own = elf_is_own(o);
+	return 1;
+}
+
+// between is for a library that does what this one does, such as one that shares GPUs: what it calls is not behind the door.
+static void between(void) { unable("another library stands between the program and the driver"); }
+
 void *interpose_function(const char *name)
 {
-	void *real = elf_driver(name), *own = real && driver_find() ? by_name(name) : NULL;
+	struct in i = {.address = elf_next(name)};
+	void *own;
 
-	return own ? own : real;
+	if (!i.address || !elf_driver(name))
+		return NULL;
+	elf_each(find, &i);
+	own = driver_find() ? by_name(name) : NULL;
+	if (!i.driver)
+		between();
+	return i.driver && own ? own : i.address;
 }
 
 static void *no_dlsym(void *handle, const char *name)
@@ -97,24 +128,9 @@ __attribute__((visibility("hidden"))) void *interpose_find_next(void)
 	return next;
 }
 
-// in finds what an address is in.
-struct in { void *address; int driver, own; };
-
-static int find(const struct object *o, void *with)
-{
-	struct in *i = with;
-	uintptr_t at = (uintptr_t)i->address;
-
-	if (at < o->first || at >= o->end)
-		return 0;
-	i->driver = elf_is_driver(o);
-	i->own = elf_is_own(o);
-	return 1;
-}
-
 // interpose_dlsym is dlsym for names that look like the driver's. What is found in this library is a stub; a program that looks for it among all
-// libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the door as the others do, what is in
-// its tables does not: the CUDA runtime, which alone uses them, submits work by functions that have names.
+// libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the door as the others do, what is in its tables
+// does not: they have no names. The CUDA runtime uses them; sixty hand-overs under eight threads of such a program showed nothing that passed by.
 __attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const char *name)
 {
 	void *(*next)(void *, const char *) = (void *(*)(void *, const char *))interpose_find_next();
@@ -125,12 +141,14 @@ __attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const 
 		return NULL;
 	elf_each(find, &i);
 	if (i.own)
-		i.address = elf_driver(name);
-	else if (!i.driver)
-		return i.address; // another library's, by chance
+		i.address = interpose_function(name);
+	else if (!i.driver && elf_driver(name))
+		between();
+	if (!i.driver && !i.own)
+		return i.address;
 	if (!i.address)
 		return NULL;
-	own = driver_find() ? by_name(name) : NULL;
+	own = i.driver && driver_find() ? by_name(name) : NULL;
 	return behind(own ? own : i.address);
 }
 
@@ -141,7 +159,7 @@ CUresult hook_cuGetProcAddress(const char *name, void **function, int version, u
 
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
-	own = by_version(name, version);
+	own = by_driver(name, *function, version);
 	*function = behind(own ? own : *function);
 	return r;
 }
@@ -153,7 +171,7 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **function, int version
 
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
-	own = by_version(name, version);
+	own = by_driver(name, *function, version);
 	*function = behind(own ? own : *function);
 	return r;
 }

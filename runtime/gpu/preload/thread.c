@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 // The host knows these. The signal is for this thread alone, which has all blocked.
@@ -99,6 +100,7 @@ static void *live(void *unused)
 	door_own();
 	sigemptyset(&wake);
 	sigaddset(&wake, WAKE);
+	__atomic_store_n(&runs, 1, __ATOMIC_RELEASE);
 	for (;;)
 		if (sigwaitinfo(&wake, NULL) == WAKE) // else a debugger, or CRIU, has interrupted it
 			attend();
@@ -128,14 +130,17 @@ int thread_with(void *(*f)(void *))
 void thread_start(void)
 {
 	static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
+	struct timespec moment = {0, 100000};
 
 	if (thread_runs())
 		return;
 	pthread_mutex_lock(&starting);
-	if (!runs) {
+	if (!thread_runs()) {
 		door_ready();
+		// The program goes on when the host can find it.
 		if (thread_with(live))
-			__atomic_store_n(&runs, 1, __ATOMIC_RELEASE);
+			while (!thread_runs())
+				nanosleep(&moment, NULL);
 	}
 	pthread_mutex_unlock(&starting);
 }

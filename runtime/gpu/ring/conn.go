@@ -128,16 +128,21 @@ func (c *conn) read() (message, *os.File, error) {
 	return m, file, err
 }
 
-// right takes the one descriptor out of control messages.
+// right takes the one descriptor out of control messages. There is room for two.
 func right(oob []byte) (*os.File, error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
-	if err == nil && len(messages) == 1 {
-		var fds []int
-		if fds, err = unix.ParseUnixRights(&messages[0]); err == nil && len(fds) == 1 {
-			return os.NewFile(uintptr(fds[0]), "received"), nil
-		}
+	var all []int
+	for _, m := range messages {
+		fds, wrong := unix.ParseUnixRights(&m)
+		all, err = append(all, fds...), errors.Join(err, wrong)
 	}
-	return nil, broken("control messages of a strange kind (%v)", err)
+	if err == nil && len(all) == 1 {
+		return os.NewFile(uintptr(all[0]), "received"), nil
+	}
+	for _, fd := range all {
+		_ = unix.Close(fd)
+	}
+	return nil, broken("%d descriptors with a message (%v)", len(all), err)
 }
 
 // gone makes an error of the socket one of the peer's.

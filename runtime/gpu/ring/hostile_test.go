@@ -168,29 +168,52 @@ func TestStrange(t *testing.T) {
 		}
 		c.close()
 	}
-	// A file that nobody wants is closed.
-	a, b := sockets(t, unix.SOCK_STREAM)
-	c, err := newConn(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.close()
+}
+
+// TestFiles: those that come with a message are closed, however many, but for the last of one.
+func TestFiles(t *testing.T) {
+	whole := message{kind: kindEnd}.encode()
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	for _, half := range [][]byte{whole[:16], whole[16:]} {
-		if err := unix.Sendmsg(int(a.Fd()), half, unix.UnixRights(int(w.Fd())), nil, 0); err != nil {
+	fd := int(w.Fd())
+	for name, test := range map[string]struct {
+		fds [][]int // with each half
+		ok  bool
+	}{
+		"one":          {[][]int{{fd}, nil}, true},
+		"one and one":  {[][]int{{fd}, {fd}}, true},
+		"two":          {[][]int{{fd, fd}, nil}, false},
+		"one and many": {[][]int{{fd}, {fd, fd, fd, fd, fd}}, false},
+	} {
+		a, b := sockets(t, unix.SOCK_STREAM)
+		c, err := newConn(b)
+		if err != nil {
 			t.Fatal(err)
 		}
+		for i, half := range [][]byte{whole[:16], whole[16:]} {
+			var rights []byte
+			if len(test.fds[i]) > 0 {
+				rights = unix.UnixRights(test.fds[i]...)
+			}
+			if err := unix.Sendmsg(int(a.Fd()), half, rights, nil, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		m, file, err := c.read()
+		if (err == nil) != test.ok || test.ok && (m.kind != kindEnd || file == nil) {
+			t.Errorf("%s: %+v, %v, %v", name, m, file, err)
+		}
+		if file != nil {
+			file.Close()
+		}
+		c.close()
+		a.Close() // with what was not read
+		b.Close()
 	}
 	w.Close()
-	m, file, err := c.read()
-	if err != nil || m.kind != kindEnd || file == nil {
-		t.Fatalf("%+v, %v, %v", m, file, err)
-	}
-	file.Close()
 	if n, err := r.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Errorf("somebody has the pipe still: %d, %v", n, err)
 	}

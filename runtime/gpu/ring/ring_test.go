@@ -131,10 +131,9 @@ func TestThrough(t *testing.T) {
 	}
 }
 
-// TestBounded: a receiver that keeps what it gets stops the sender at the last slot, and is not taken for one that stalls.
+// TestBounded: a receiver that keeps what it gets stops the sender at the last slot.
 func TestBounded(t *testing.T) {
 	from, to := links(t, unix.SOCK_SEQPACKET, small)
-	to.Patience = 10 * time.Millisecond
 	sizes := []int64{small.SlotBytes * 12}
 	var g errgroup.Group
 	g.Go(func() error { return from.Send(t.Context(), sizes, giveAll(contents(sizes), 3)) })
@@ -146,7 +145,6 @@ func TestBounded(t *testing.T) {
 			most = max(most, len(kept))
 			if len(kept) == small.Slots {
 				go func(all []func()) {
-					time.Sleep(5 * to.Patience) // nothing can come meanwhile
 					for _, r := range all {
 						r()
 						r() // which does nothing
@@ -160,6 +158,30 @@ func TestBounded(t *testing.T) {
 	if err := g.Wait(); err != nil || most != small.Slots {
 		t.Errorf("%d slots were there at once: %v", most, err)
 	}
+}
+
+// TestKept: who waits for a slot that is still here does not stall.
+func TestKept(t *testing.T) {
+	from, to := links(t, unix.SOCK_SEQPACKET, small)
+	to.Patience = 20 * time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	sent := make(chan struct{})
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		_ = from.Send(ctx, []int64{10}, func(ctx context.Context, s *Sender) error {
+			err := s.Put(ctx, 0, 0, func([]byte) (int, error) { return 1, nil })
+			close(sent)
+			<-ctx.Done()
+			return err
+		})
+	})
+	<-sent
+	time.AfterFunc(10*to.Patience, cancel)
+	err := to.Receive(ctx, []int64{10}, func(Chunk, func()) error { return nil })
+	if !errors.Is(err, context.Canceled) && !errors.As(err, new(*GoneError)) {
+		t.Error(err)
+	}
+	wait.Wait()
 }
 
 func TestNothing(t *testing.T) {

@@ -1,0 +1,151 @@
+// What a process of fakeapp has on its devices, and what is done with it.
+#define _GNU_SOURCE
+#include "fakeapp.h"
+
+#include <stdio.h>
+
+#define CHUNK (256 * 1024)
+
+static CUdeviceptr memory[MAX_DEVICES][MAX_BLOCKS];
+
+// word is the pattern; mixed as in splitmix64 (Steele, Lea, Flood 2014), so that no page is like another.
+static uint64_t word(int device, size_t i)
+{
+	uint64_t x = (key << 48 ^ (uint64_t)number << 40 ^ (uint64_t)device << 32) + i * UINT64_C(0x9e3779b97f4a7c15);
+
+	x = (x ^ x >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+	x = (x ^ x >> 27) * UINT64_C(0x94d049bb133111eb);
+	return x ^ x >> 31;
+}
+
+// over_block is devices_over for one allocation, of which words begin at number first.
+static int over_block(int device, CUdeviceptr block, size_t all, size_t first, int write)
+{
+	static uint64_t buffer[CHUNK / 8];
+
+	for (size_t done = 0; done < all; done += CHUNK) {
+		CUresult r = CUDA_SUCCESS;
+
+		if (!write)
+			r = cuda.cuMemcpyDtoH_v2(buffer, block + done, CHUNK);
+		for (size_t i = 0; i < CHUNK / 8; i++) {
+			uint64_t want = word(device, first + done / 8 + i);
+
+			if (write)
+				buffer[i] = want;
+			else if (r == CUDA_SUCCESS && buffer[i] != want)
+				return -1;
+		}
+		if (write)
+			r = cuda.cuMemcpyHtoD_v2(block + done, buffer, CHUNK);
+		if (r != CUDA_SUCCESS)
+			return r;
+	}
+	return 0;
+}
+
+// devices_over writes the pattern to a device's memory, or reads it back and compares. It gives 0, a CUresult, or -1 for a difference.
+int devices_over(int device, int write)
+{
+	size_t first = 0;
+	int r = 0;
+
+	for (int b = 0; b < options.blocks && !r; b++) {
+		size_t bytes = (size_t)options.block[b] << 20;
+
+		r = over_block(device, memory[device][b], bytes, first, write);
+		first += bytes / 8;
+	}
+	return r;
+}
+
+// devices_ranges compares what the driver says of allocations with what they are. It gives 0, a CUresult, or -2 for a difference.
+int devices_ranges(int device)
+{
+	for (int b = 0; b < options.blocks; b++) {
+		CUdeviceptr base = 0, start = 0, at = memory[device][b];
+		size_t bytes = 0, size = 0, want = (size_t)options.block[b] << 20;
+		int attributes[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+		void *values[] = {&start, &size};
+		CUcontext context = NULL;
+		CUresult r = cuda.cuMemGetAddressRange_v2(&base, &bytes, at + want / 2);
+
+		if (r == CUDA_SUCCESS)
+			r = cuda.cuPointerGetAttributes(2, attributes, values, at + want - 1);
+		if (r == CUDA_SUCCESS)
+			r = cuda.cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, at);
+		if (r != CUDA_SUCCESS)
+			return r;
+		if (base != at || bytes != want || start != at || size != want || context != contexts[device])
+			return -2;
+	}
+	return 0;
+}
+
+// devices_launch starts a kernel of so many milliseconds on the current context's device.
+CUresult devices_launch(unsigned ms)
+{
+	void *arguments[] = {&ms};
+
+	return cuda.cuLaunchKernel(NULL, 1, 2, 3, 4, 5, 6, 0, NULL, arguments, NULL);
+}
+
+void devices_uuid(int device, char text[41])
+{
+	CUuuid u;
+
+	must("cuDeviceGetUuid", cuda.cuDeviceGetUuid(&u, device));
+	text += sprintf(text, "GPU-");
+	for (int i = 0; i < 16; i++)
+		text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)u.bytes[i]);
+}
+
+// fill_devices makes a context and memory on each device.
+static void fill_devices(void)
+{
+	for (int d = 0; d < devices; d++) {
+		must("cuCtxCreate", cuda.cuCtxCreate_v2(&contexts[d], 0, d));
+		for (int b = 0; b < options.blocks; b++) {
+			size_t bytes = (size_t)options.block[b] << 20;
+
+			if (options.managed)
+				must("cuMemAllocManaged", cuda.cuMemAllocManaged(&memory[d][b], bytes, 1));
+			else
+				must("cuMemAlloc", cuda.cuMemAlloc_v2(&memory[d][b], bytes));
+		}
+		must("fill", devices_over(d, 1));
+		if (options.peer && d > 0)
+			must("cuCtxEnablePeerAccess", cuda.cuCtxEnablePeerAccess(contexts[0], 0));
+	}
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[0]));
+	must("cuMemAlloc", cuda.cuMemAlloc_v2(&counter, sizeof(ticks)));
+	must("fill", cuda.cuMemcpyHtoD_v2(counter, &ticks, sizeof(ticks)));
+}
+
+void devices_start(void)
+{
+	calls_bind(options.bind);
+	must("cuInit", cuda.cuInit(0));
+	must("cuDeviceGetCount", cuda.cuDeviceGetCount(&devices));
+	if (devices > MAX_DEVICES)
+		die("too many devices", devices);
+	fill_devices();
+	if (options.kernel_ms)
+		must("cuLaunchKernel", devices_launch(options.kernel_ms));
+	storm_start(options.storm, contexts[0]);
+}
+
+// devices_drop destroys the contexts, with all that is in them.
+void devices_drop(void)
+{
+	for (int d = 0; d < devices; d++)
+		must("cuCtxDestroy", cuda.cuCtxDestroy_v2(contexts[d]));
+	fill_devices();
+}
+
+CUresult devices_handle(void)
+{
+	CUipcMemHandle handle;
+
+	return cuda.cuIpcGetMemHandle(&handle, memory[0][0]);
+}

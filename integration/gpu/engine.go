@@ -1,0 +1,127 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// beside takes a container that asks for the engine keeper to the second host, and then one that does not: what each takes stands beside
+// the other, from one run on one machine.
+func (b *bench) beside(ctx context.Context, r *result, with func(id string) *container, live bool) error {
+	c := with(r.Case)
+	c.flags = append(c.flags, "--annotation", "cryo.gpu/engine=keeper")
+	if err := b.handing(ctx, r, c, live); err != nil {
+		return err
+	}
+	other := &result{Case: r.Case + "-driver", Times: map[string][]float64{}}
+	if err := b.journey(ctx, other, with(other.Case), route{live: live}); err != nil {
+		return fmt.Errorf("by the driver: %w", err)
+	}
+	for _, what := range slices.Sorted(maps.Keys(other.Times)) {
+		for _, seconds := range other.Times[what] {
+			r.took("driver."+what, seconds)
+		}
+	}
+	for _, line := range other.Checks {
+		r.checked("by the driver: %s", line)
+	}
+	return nil
+}
+
+// handing is the journey of a container that hands its memory over, and makes sure that it does.
+func (b *bench) handing(ctx context.Context, r *result, c *container, live bool) error {
+	defer b.clear(ctx, c)
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+		return err
+	}
+	ref := b.registry.Reference("gpu/" + c.id + ":live")
+	if live {
+		if _, err := b.checkpoint(ctx, r, c, ref, "live", "--leave-running"); err != nil {
+			return err
+		}
+		if err := b.handed(ctx, r, ref); err != nil {
+			return err
+		}
+		if _, err := c.check(ctx, b.a, r, "left running"); err != nil {
+			return err
+		}
+		if err := b.a.Cryo(ctx, "rm", ref).Err(); err != nil {
+			return err
+		}
+	}
+	return b.move(ctx, r, c, route{checkpoint: []string{"--gpu-engine", "keeper"}})
+}
+
+// handed makes sure that device memory was handed over, and writes down how much.
+func (b *bench) handed(ctx context.Context, r *result, ref string) error {
+	run := b.a.Cryo(ctx, "inspect", ref, "--json")
+	if run.Err() != nil {
+		return run.Err()
+	}
+	var snapshot struct {
+		Config struct {
+			GPU struct {
+				Processes []struct {
+					PID      int
+					Pieces   []struct{ Size int64 }
+					Fallback string
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(run.Stdout), &snapshot); err != nil {
+		return fmt.Errorf("read what cryo inspect prints: %w", err)
+	}
+	var all int64
+	for _, p := range snapshot.Config.GPU.Processes {
+		if p.Fallback != "" {
+			return fmt.Errorf("process %d went by the driver: %s", p.PID, p.Fallback)
+		}
+		for _, piece := range p.Pieces {
+			all += piece.Size
+		}
+	}
+	if all == 0 {
+		return fmt.Errorf("nothing was handed over")
+	}
+	r.checked("%d MiB were handed over", all>>20)
+	return nil
+}
+
+func runKeeperInference(ctx context.Context, b *bench, r *result) error {
+	return b.beside(ctx, r, func(id string) *container { return b.python(id, "torch_inference.py") }, true)
+}
+
+// engines is the table of containers whose memory went by one engine and by the other.
+func (p *report) engines(b *bytes.Buffer) {
+	begun := false
+	for _, r := range p.Results {
+		if len(r.Times["driver.restore"]) == 0 {
+			continue
+		}
+		if !begun {
+			fmt.Fprintf(b, "\n## The engine keeper beside the driver\n\nSeconds, each from one run.\n\n")
+			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "restore")
+			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:")
+			begun = true
+		}
+		for _, engine := range []string{"", "driver."} {
+			name := "keeper"
+			if engine != "" {
+				name = "driver"
+			}
+			cells := []string{r.Case, name}
+			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "restore"} {
+				cells = append(cells, cell(r.Times, engine+what))
+			}
+			row(b, cells...)
+		}
+	}
+}

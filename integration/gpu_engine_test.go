@@ -1,0 +1,312 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// The tests whose names begin with TestGPUKeeperEngine have containers that hand their device memory over.
+
+// handing makes a container one of those, with the first GPU of its host.
+var handing = append(slices.Clone(oneGPU), "--annotation", "cryo.gpu/engine=keeper")
+
+// blocks are allocations of which some are handed over, in several pieces, and some are too small for that.
+const blocks = "1,2,3,5,1"
+
+// pieces are what processes of a snapshot have handed over, by what inspect says: bytes, and why some have not.
+func pieces(t *testing.T, h *lab.Host, ref string) (bytes float64, fallbacks string) {
+	t.Helper()
+	gpu, _ := decoded(t, h.Cryo(t.Context(), "inspect", ref, "--json"))["config"].(map[string]any)["gpu"].(map[string]any)
+	if gpu["engine"] != "keeper" {
+		t.Errorf("%s is by the engine %v", ref, gpu["engine"])
+	}
+	processes, _ := gpu["processes"].([]any)
+	for _, p := range processes {
+		p, _ := p.(map[string]any)
+		list, _ := p["pieces"].([]any)
+		for _, piece := range list {
+			size, _ := piece.(map[string]any)["size"].(float64)
+			bytes += size
+		}
+		if why, _ := p["fallback"].(string); why != "" {
+			fallbacks += why + "\n"
+		}
+	}
+	return bytes, fallbacks
+}
+
+// handedOver fails the test unless a snapshot has at least so many bytes that were handed over, and nothing went by the driver.
+func handedOver(t *testing.T, h *lab.Host, ref string, least float64) {
+	t.Helper()
+	if bytes, fallbacks := pieces(t, h, ref); bytes < least || fallbacks != "" {
+		t.Errorf("%s has %.0f bytes that were handed over, want %.0f; fallbacks: %s", ref, bytes, least, fallbacks)
+	}
+}
+
+// alone fails the test if any process of an operation is left on a host.
+func alone(t *testing.T, h *lab.Host) {
+	t.Helper()
+	eventually(t, "no keeper, holder or loader", 30*time.Second, func() bool {
+		return !slices.ContainsFunc(processes(t, h), func(p process) bool { return p.command == commands["keeper"] || p.command == "cryo-load" })
+	})
+}
+
+// TestGPUKeeperEngineJourney has a container's device memory go to another host and back, and its snapshot share what has not changed.
+func TestGPUKeeperEngineJourney(t *testing.T) {
+	a, b := gpuPair(t)
+	id := name(t)
+	ref, back := shared.registry.Reference("gpu/"+id+":1"), shared.registry.Reference("gpu/"+id+":2")
+	before := startGPU(t, a, id, slices.Concat(handing, forceSeveral), "--processes", "2", "--blocks", blocks)
+	for _, h := range []*lab.Host{a, b} {
+		forget(t, h, ref)
+		forget(t, h, back)
+	}
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref))
+	handedOver(t, a, ref, 2*8<<20)
+	alone(t, a)
+	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
+	must(t, b.Cryo(t.Context(), "pull", ref, "--plain-http"))
+	must(t, b.Cryo(t.Context(), "verify", ref))
+	remove(t.Context(), a, id)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices", "--device", "nvidia.com/gpu=1"))
+	after := unharmed(t, b, id, before)
+	goneOn(t, before, after)
+	alone(t, b)
+
+	taken := decoded(t, b.Cryo(t.Context(), "checkpoint", id, back, "--leave-running", "--push", "--plain-http", "--force", "gpu-several", "--json"))
+	if shares, _ := taken["shared"].(float64); shares == 0 {
+		t.Errorf("nothing of the second snapshot is the first one's: %v", taken)
+	}
+	handedOver(t, b, back, 2*8<<20)
+	unharmed(t, b, id, before)
+	remove(t.Context(), b, id)
+	cleanup(t, a, id)
+	must(t, a.Cryo(t.Context(), "restore", back, "--name", id, "--plain-http", "--allow", "devices"))
+	goneOn(t, after, unharmed(t, a, id, before))
+	alone(t, a)
+}
+
+// copyingSlowly makes the holder of a checkpoint take its time with what it copies out.
+var copyingSlowly = slices.Repeat([]string{"cuMemcpyDtoHAsync * delay 1500"}, 8)
+
+// TestGPUKeeperEngineLeaveRunning has a container run on while a copy of its memory is still being taken: it changes its memory, and the
+// snapshot has what was there before. Meanwhile it can be used, but for another checkpoint.
+func TestGPUKeeperEngineLeaveRunning(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/leave:1"
+	before := startGPU(t, a, id, handing, "--blocks", "32,32")
+	forget(t, a, ref)
+	order(t, a, copyingSlowly...)
+	b := inBackground(t, a, "cryo", "checkpoint", id, ref, "--leave-running")
+	b.untilDumping(t, a)
+	b.until(t, "end of the dump", func() bool { return !running(t, a, "criu")() })
+	after := unharmed(t, a, id, before)
+	if _, err := a.Ask(t.Context(), id, "change", "7"); err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, a.Cryo(t.Context(), "checkpoint", id, "gpu/leave:2", "--leave-running"), codePrecondition, "another checkpoint")
+	must(t, a.Ctr(t.Context(), "tasks", "pause", id))
+	must(t, a.Ctr(t.Context(), "tasks", "resume", id))
+	select {
+	case <-b.done:
+		t.Error("all had been taken already")
+	default:
+	}
+	must(t, b.wait(t))
+	handedOver(t, a, ref, 64<<20)
+	unharmed(t, a, id, before)
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+	if now := unharmed(t, a, id, before); now.Count < before.Count || ticks(now)[0] < ticks(before)[0] {
+		t.Errorf("it was %+v, is %+v", after, now)
+	}
+	alone(t, a)
+}
+
+// TestGPUKeeperEngineNoRoom is the same without room for a copy: the container stands still until all has been taken.
+func TestGPUKeeperEngineNoRoom(t *testing.T) {
+	a, _ := gpuPair(t)
+	small := gpusOfA
+	small.Devices = []lab.GPU{{Minor: 0, Memory: 288 << 20}, {Minor: 1}}
+	setGPUs(t, a, small, gpusOfA)
+	id, ref := name(t), "gpu/room:1"
+	before := startGPU(t, a, id, handing, "--blocks", "32")
+	forget(t, a, ref)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	handedOver(t, a, ref, 32<<20)
+	unharmed(t, a, id, before)
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+	unharmed(t, a, id, before)
+}
+
+// TestGPUKeeperEngineTwoDevices moves a container with two GPUs to a host that has them the other way round.
+func TestGPUKeeperEngineTwoDevices(t *testing.T) {
+	ref, before := gpuSnapshot(t, slices.Concat(bothGPUs, []string{"--annotation", "cryo.gpu/engine=keeper"}), "--blocks", blocks)
+	a, b := gpuPair(t)
+	handedOver(t, a, ref, 2*8<<20)
+	id := name(t)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+	after := unharmed(t, b, id, before)
+	goneOn(t, before, after)
+	moved(t, before, after, a, b, []int{1, 0})
+}
+
+// TestGPUKeeperEngineFallbacks has containers that ask for the engine and go by the driver: the snapshot is whole and says why.
+func TestGPUKeeperEngineFallbacks(t *testing.T) {
+	a, _ := gpuPair(t)
+	for title, test := range map[string]struct {
+		ask   string
+		flags []string
+		why   string
+	}{
+		"legacy IPC":    {ask: "ipc", why: "cudaIpcGetMemHandle"},
+		"engine driver": {flags: []string{"--gpu-engine", "driver"}, why: "does not take"},
+	} {
+		t.Run(title, func(t *testing.T) {
+			id, ref := name(t), "gpu/"+strings.ToLower(strings.ReplaceAll(title, " ", "-"))+":1"
+			before := startGPU(t, a, id, handing, "--blocks", "3")
+			forget(t, a, ref)
+			if test.ask != "" {
+				if _, err := a.Ask(t.Context(), id, test.ask); err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(t, a.Cryo(t.Context(), slices.Concat([]string{"checkpoint", id, ref}, test.flags)...))
+			if bytes, why := pieces(t, a, ref); bytes != 0 || !strings.Contains(why, test.why) {
+				t.Errorf("%.0f bytes were handed over, and the reason is %q", bytes, why)
+			}
+			remove(t.Context(), a, id)
+			must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+			unharmed(t, a, id, before)
+		})
+	}
+	t.Run("stock client", func(t *testing.T) {
+		id := name(t)
+		before := startGPU(t, a, id, handing, "--blocks", "3")
+		stockImages(t, a, id)
+		unharmed(t, a, id, before)
+	})
+	t.Run("annotation", func(t *testing.T) {
+		id := name(t)
+		cleanup(t, a, id)
+		r := a.Ctr(t.Context(), slices.Concat([]string{"run", "--detach", "--runtime", cryoRuntime}, oneGPU, []string{"--annotation", "cryo.gpu/engine=fast", sharedGPUs.image, id})...)
+		if r.Code == 0 || !strings.Contains(r.Stderr, "neither driver nor keeper") {
+			t.Errorf("%d %s", r.Code, r.Stderr)
+		}
+	})
+}
+
+// ownOrder gives programs of containers that heed it an order, until the test's end.
+func ownOrder(t *testing.T, h *lab.Host, orders ...string) {
+	t.Helper()
+	if err := h.OwnOrders(orders...); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := h.OwnOrders(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// heeding makes a container's programs heed such orders.
+var heeding = slices.Concat(handing, []string{"--env", lab.OwnOrdersEnv})
+
+// TestGPUKeeperEngineFailures has each call fail that moves memory, in the container and in the holder. The container runs on, with or without a
+// snapshot.
+func TestGPUKeeperEngineFailures(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/calls:1"
+	ownOrder(t, a)
+	before := startGPU(t, a, id, heeding, "--blocks", "3,4")
+	forget(t, a, ref)
+	traced := trace(t, a)
+	for _, side := range []string{"container", "holder"} {
+		for call, both := range map[string]bool{
+			"cuMemExportToShareableHandle": false, "cuMemImportFromShareableHandle": true, "cuMemMap": true, "cuMemSetAccess": true,
+			"cuMemUnmap": false, "cuMemRelease": false, "cuMemCreate": false, "cuMemcpyDtoDAsync": false, "cuMemcpyDtoHAsync": true,
+		} {
+			if side == "holder" && !both || side == "container" && call == "cuMemcpyDtoHAsync" {
+				continue
+			}
+			for _, action := range []string{"error 999", "error 2"} {
+				t.Run(fmt.Sprintf("%s in the %s %s", call, side, action), func(t *testing.T) {
+					said := fmt.Sprintf("%s 1 %s", call, action)
+					if side == "holder" {
+						order(t, a, said)
+					} else {
+						ownOrder(t, a, said)
+					}
+					r := a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running")
+					if r.Code != 0 {
+						refusal(t, r, codeAborted, "the container runs on")
+					}
+					unharmed(t, a, id, before)
+					if err := a.Order(); err != nil {
+						t.Fatal(err)
+					}
+					tidy(t, a, ref, traced)
+				})
+			}
+		}
+	}
+	alone(t, a)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	handedOver(t, a, ref, 6<<20)
+	unharmed(t, a, id, before)
+}
+
+// threadsOf counts the threads of a host's processes of a name.
+func threadsOf(t *testing.T, h *lab.Host, command string) (n int) {
+	t.Helper()
+	for _, p := range processes(t, h) {
+		if p.command != command {
+			continue
+		}
+		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += len(tasks)
+	}
+	return n
+}
+
+// TestGPUKeeperEngineAgain takes fifty checkpoints of one container: nothing grows.
+func TestGPUKeeperEngineAgain(t *testing.T) {
+	const cycles, settled = 50, 5
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/fifty:1"
+	before := startGPU(t, a, id, handing, "--blocks", "3,4")
+	forget(t, a, ref)
+	var first usage
+	var threads int
+	for i := 1; i <= cycles; i++ {
+		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--parent", "none"))
+		if i%10 == 0 {
+			unharmed(t, a, id, before)
+			handedOver(t, a, ref, 6<<20)
+		}
+		must(t, a.Cryo(t.Context(), "rm", ref))
+		if i == settled {
+			first, threads = usageOf(t, a), threadsOf(t, a, "fakeapp")
+		}
+	}
+	eventually(t, fmt.Sprintf("no more in use than the %+v after %d checkpoints", first, settled), 30*time.Second, func() bool {
+		now := usageOf(t, a)
+		return now.processes <= first.processes && now.descriptors <= first.descriptors && now.memory <= first.memory+8<<20
+	})
+	if now := threadsOf(t, a, "fakeapp"); now > threads {
+		t.Errorf("%d threads, %d after %d checkpoints", now, threads, settled)
+	}
+	alone(t, a)
+}

@@ -1,0 +1,160 @@
+package gpu
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// Source brings device memory out of a snapshot.
+type Source interface {
+	// Peer is the connection to it, which package ring speaks on. It is closed by Close.
+	Peer() *os.File
+	// Wait waits until it has ended, and says why it has brought nothing, or not all.
+	Wait() error
+	// Close ends it at once.
+	Close() error
+}
+
+// coming is memory on its way to devices, for processes that are restored meanwhile.
+type coming struct {
+	holder Holder
+	source Source
+	files  []*os.File    // of all pieces, in the order of the record
+	done   chan struct{} // closed when all is on the devices, or cannot be
+	err    error         // valid when done is closed
+}
+
+// make has a holder take memory for what was handed over, at the places of the devices it was on, and has that memory filled.
+func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) {
+	var pieces []holder.Piece
+	var devices []string
+	for _, p := range r.Record.Processes {
+		for _, piece := range p.Pieces {
+			i := slices.IndexFunc(r.Record.Devices, func(d Device) bool { return d.UUID == piece.Device })
+			if i < 0 {
+				return fmt.Errorf("a piece of memory is of no GPU of the record: %w", errdefs.ErrDataLoss)
+			}
+			pieces = append(pieces, holder.Piece{Device: places[i].UUID, Size: piece.Size})
+			if !slices.Contains(devices, places[i].UUID) {
+				devices = append(devices, places[i].UUID)
+			}
+		}
+	}
+	if len(pieces) == 0 {
+		return nil
+	}
+	if r.Handover == nil || r.Bring == nil {
+		return &NobodyBringsError{}
+	}
+	c := &coming{done: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			close(c.done)
+			c.end()
+		}
+	}()
+	if c.holder, err = r.Handover.Start(ctx, devices); err != nil {
+		return err
+	}
+	if c.source, err = r.Bring(ctx); err != nil { // it opens the snapshot while the driver is initialised
+		return err
+	}
+	if err := c.holder.Ready(ctx); err != nil {
+		return err
+	}
+	if c.files, err = c.holder.Make(ctx, pieces); err != nil {
+		return err
+	}
+	if len(c.files) != len(pieces) {
+		return fmt.Errorf("take memory of GPUs: %d descriptors for %d pieces: %w", len(c.files), len(pieces), errdefs.ErrInternal)
+	}
+	r.coming = c
+	go func() {
+		defer close(c.done)
+		if c.err = c.holder.Receive(context.Background(), c.source.Peer()); c.err != nil { // see end
+			if cause := c.source.Wait(); cause != nil {
+				c.err = cause
+			}
+		}
+	}()
+	return nil
+}
+
+// attach gives restored processes what they had handed over, and opens their doors.
+func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
+	if r.coming == nil {
+		return nil
+	}
+	select {
+	case <-r.coming.done:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if r.coming.err != nil {
+		return r.coming.err
+	}
+	_ = r.coming.holder.Close() // the descriptors have the memory now, and soon the processes alone
+	var all []*given
+	next := 0
+	for _, saved := range r.Record.Processes {
+		files := r.coming.files[next : next+len(saved.Pieces)]
+		next += len(saved.Pieces)
+		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
+		if i < 0 || len(files) == 0 {
+			continue
+		}
+		g := &given{cudaProcess: restored[i], files: files, released: true}
+		for n, piece := range saved.Pieces {
+			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: piece.Device})
+		}
+		all = append(all, g)
+	}
+	return giveBack(ctx, r.Handover.Dial, r.host(), all)
+}
+
+// waitTime bounds how long a source that was ended is waited for.
+const waitTime = 10 * time.Second
+
+// end gives up what is not with a process.
+func (c *coming) end() {
+	if c == nil {
+		return
+	}
+	if c.holder != nil {
+		_ = c.holder.Kill() // it may have ended
+		_ = c.holder.Close()
+	}
+	if c.source != nil {
+		_ = c.source.Close()
+	}
+	select {
+	case <-c.done:
+	case <-time.After(waitTime):
+	}
+	for _, f := range c.files {
+		f.Close()
+	}
+}
+
+// NobodyBringsError says that a snapshot has device memory beside CRIU's images, and that nobody has said where. Its kind is
+// FailedPrecondition.
+type NobodyBringsError struct{}
+
+func (*NobodyBringsError) Error() string {
+	return "the snapshot keeps memory of GPUs beside CRIU's images, and nobody brings it"
+}
+
+// Hint says what to do.
+func (*NobodyBringsError) Hint() string { return "restore it with cryo restore" }
+
+// Unwrap gives the kind.
+func (*NobodyBringsError) Unwrap() error { return errdefs.ErrFailedPrecondition }

@@ -1,0 +1,362 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// preloaded is the library in a process of a world's.
+type preloaded struct {
+	state  library.State
+	unable string
+	memory []string // of each piece; "" while it is elsewhere
+}
+
+// give puts the library into a process, with some pieces.
+func (w *world) give(pid, pieces int) {
+	if w.libraries == nil {
+		w.libraries = map[int]*preloaded{}
+	}
+	l := &preloaded{}
+	for i := range pieces {
+		l.memory = append(l.memory, fmt.Sprintf("%d/%d", pid, i))
+	}
+	w.libraries[pid] = l
+}
+
+// keeperEngine is an engine that hands over.
+func (w *world) keeperEngine() *Engine {
+	e := w.engine()
+	e.Library = &Library{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
+	e.Handover = w.handover()
+	return e
+}
+
+func (w *world) handover() *Handover {
+	return &Handover{
+		Dial: func(_ context.Context, pid int) (Owner, error) {
+			o := &fakeOwner{w: w, pid: pid}
+			if w.libraries[pid] == nil {
+				return nil, o.gone("no thread is called so")
+			}
+			return o, o.do("dial")
+		},
+		Start: func(context.Context, []string) (Holder, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.holders++
+			h := &fakeHolder{w: w, gone: make(chan struct{})}
+			return h, nil
+		},
+		Peer: func() (*os.File, error) {
+			r, wr, err := os.Pipe()
+			if err != nil {
+				return nil, err
+			}
+			w.came = make(chan string, 1)
+			go func() {
+				b, _ := io.ReadAll(r)
+				r.Close()
+				w.came <- string(b)
+			}()
+			return wr, nil
+		},
+	}
+}
+
+// whole reports processes that do not have their memory, or wait at their door.
+func (w *world) whole() {
+	w.t.Helper()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for pid, l := range w.libraries {
+		if w.states[pid] == keeper.None {
+			continue
+		}
+		if l.state != library.Whole {
+			w.t.Errorf("process %d is left %s; did %q", pid, l.state, w.did)
+		}
+		for i, m := range l.memory {
+			if m != fmt.Sprintf("%d/%d", pid, i) {
+				w.t.Errorf("process %d has %q as piece %d; did %q", pid, m, i, w.did)
+			}
+		}
+	}
+	if w.holders != 0 {
+		w.t.Errorf("%d holders are left; did %q", w.holders, w.did)
+	}
+	for _, f := range w.files {
+		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
+			w.t.Errorf("%s is left open; did %q", f.Name(), w.did)
+		}
+	}
+}
+
+// file is the descriptor of a piece.
+func (w *world) file(content string) *os.File {
+	f, err := os.CreateTemp(w.root, "piece-*")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if _, err := f.WriteString(content); err != nil {
+		w.t.Fatal(err)
+	}
+	w.files = append(w.files, f)
+	return f
+}
+
+func read(f *os.File) string {
+	b := make([]byte, 100)
+	n, _ := f.ReadAt(b, 0)
+	return string(b[:n])
+}
+
+// ordered tells how a step is to fail, if it is.
+func (w *world) ordered(step string) string {
+	w.did = append(w.did, step)
+	if step != w.fail {
+		return ""
+	}
+	if !w.always {
+		w.fail = ""
+	}
+	return w.how
+}
+
+// fakeOwner is a conversation with a library.
+type fakeOwner struct {
+	w   *world
+	pid int
+	cut bool
+}
+
+func (o *fakeOwner) gone(why string) error {
+	return &library.GoneError{PID: o.pid, Step: "ask", Err: errors.New(why)}
+}
+
+func (o *fakeOwner) do(call string) error {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	how := o.w.ordered(fmt.Sprintf("%s %d", call, o.pid))
+	if o.w.states[o.pid] == keeper.None || o.cut {
+		return o.gone("it has ended")
+	}
+	if s := o.w.states[o.pid]; s != keeper.Running {
+		o.w.t.Errorf("%s of process %d in state %s", call, o.pid, s)
+	}
+	switch code, err := strconv.Atoi(how); {
+	case how == "":
+		return nil
+	case err == nil:
+		return &library.CallError{PID: o.pid, Step: call, Code: code}
+	case how == "busy":
+		return &library.BusyError{PID: o.pid}
+	case how == "end":
+		o.w.end(o.pid)
+		o.w.states[o.pid] = keeper.None
+		return o.gone("it has ended")
+	case how == "cancel":
+		o.w.cancel()
+		return nil
+	}
+	o.cut = true
+	return o.gone("as ordered")
+}
+
+func (o *fakeOwner) library() *preloaded { return o.w.libraries[o.pid] }
+
+func (o *fakeOwner) Hello() (library.Hello, error) {
+	err := o.do("hello")
+	l := o.library()
+	return library.Hello{State: l.state, Pieces: len(l.memory), Version: "1", Unable: l.unable}, err
+}
+
+func (o *fakeOwner) Close(ctx context.Context, _ time.Duration) error {
+	if err := o.do("close"); err != nil {
+		return err
+	}
+	o.library().state = library.Closed
+	return ctx.Err()
+}
+
+func (o *fakeOwner) Table() (pieces []library.Piece, err error) {
+	if err := o.do("table"); err != nil {
+		return nil, err
+	}
+	for i := range o.library().memory {
+		pieces = append(pieces, library.Piece{Number: uint32(i), Address: uint64(1+i) << 28, Size: 2 << 20, Device: uuidA})
+	}
+	return pieces, nil
+}
+
+func (o *fakeOwner) Give() (files []*os.File, err error) {
+	if err := o.do("give"); err != nil {
+		return nil, err
+	}
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	for _, m := range o.library().memory {
+		files = append(files, o.w.file(m))
+	}
+	return files, nil
+}
+
+func (o *fakeOwner) Release() error {
+	l := o.library()
+	if l.state != library.Closed {
+		o.w.t.Errorf("release of process %d while %s", o.pid, l.state)
+	}
+	err := o.do("release")
+	var call *library.CallError
+	if errors.As(err, &call) {
+		return err
+	}
+	l.state = library.Given
+	for i := range l.memory {
+		l.memory[i] = ""
+	}
+	return err
+}
+
+func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*os.File) error {
+	if err := o.do("attach"); err != nil {
+		return err
+	}
+	l := o.library()
+	for i, p := range pieces {
+		l.memory[p.Number] = read(files[i])
+	}
+	l.state = library.Closed
+	return nil
+}
+
+func (o *fakeOwner) Own(context.Context) (int, error) { return 0, o.do("own") }
+
+func (o *fakeOwner) Open() error {
+	if err := o.do("open"); err != nil {
+		return err
+	}
+	o.library().state = library.Whole
+	return nil
+}
+
+func (o *fakeOwner) HangUp() error {
+	if l := o.library(); l.state == library.Closed {
+		l.state = library.Whole
+	}
+	o.cut = true
+	return nil
+}
+
+// fakeHolder is one holder process.
+type fakeHolder struct {
+	w      *world
+	held   []string
+	dead   bool
+	closed bool
+	gone   chan struct{}
+}
+
+func (h *fakeHolder) do(call string) error {
+	h.w.mu.Lock()
+	how := h.w.ordered(call)
+	dead := h.dead
+	h.w.mu.Unlock()
+	switch {
+	case dead || how == "die":
+		_ = h.Kill()
+		return errDied
+	case how == "hang":
+		<-h.gone
+		return errDied
+	case how == "cancel":
+		h.w.cancel()
+	case how != "":
+		return &holder.CallError{Call: call, Code: 1}
+	}
+	return nil
+}
+
+func (h *fakeHolder) Ready(context.Context) error { return h.do("ready") }
+
+func (h *fakeHolder) Hold(_ context.Context, _ []holder.Piece, files []*os.File) error {
+	if err := h.do("hold"); err != nil {
+		return err
+	}
+	for _, f := range files {
+		h.held = append(h.held, read(f))
+	}
+	return nil
+}
+
+func (h *fakeHolder) Copy(context.Context) (bool, error) { return h.w.room, h.do("copy") }
+
+func (h *fakeHolder) Send(_ context.Context, peer *os.File) error {
+	defer peer.Close()
+	if err := h.do("send"); err != nil {
+		return err
+	}
+	for _, m := range h.held {
+		if _, err := fmt.Fprintln(peer, m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *fakeHolder) Make(_ context.Context, pieces []holder.Piece) (files []*os.File, err error) {
+	if err := h.do("make"); err != nil {
+		return nil, err
+	}
+	for range pieces {
+		files = append(files, h.w.file(""))
+	}
+	return slices.Clone(files), nil
+}
+
+func (h *fakeHolder) Receive(_ context.Context, peer *os.File) error {
+	defer peer.Close()
+	if err := h.do("receive"); err != nil {
+		return err
+	}
+	for _, f := range h.w.files {
+		var m string
+		if _, err := fmt.Fscanln(peer, &m); err != nil {
+			return err
+		}
+		if _, err := f.WriteString(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (h *fakeHolder) Kill() error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if !h.dead {
+		h.dead = true
+		close(h.gone)
+	}
+	return nil
+}
+
+func (h *fakeHolder) Close() error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if !h.closed {
+		h.closed = true
+		h.w.holders--
+	}
+	return nil
+}

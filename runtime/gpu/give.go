@@ -1,0 +1,262 @@
+package gpu
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// introduce wakes the libraries of processes and tells which of these can hand their memory over. The others go by the driver, and why
+// is recorded.
+func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) error {
+	if e.Handover == nil {
+		for i := range fresh {
+			fresh[i].fallback = e.Fallback
+		}
+		return nil
+	}
+	var devices []string
+	for i, p := range fresh {
+		g := &given{cudaProcess: p}
+		why, err := e.wake(ctx, g)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			log.G(ctx).WithField("pid", p.PID).WithField("reason", why).Info("a process goes by the driver")
+			fresh[i].fallback = why[:min(len(why), maxFallback)]
+			continue
+		}
+		fresh[i].able = true
+		for _, uuid := range p.uuids() {
+			if !slices.Contains(devices, uuid) {
+				devices = append(devices, uuid)
+			}
+		}
+		e.given = append(e.given, g)
+	}
+	if len(e.given) == 0 || e.holder != nil {
+		return nil
+	}
+	var err error
+	e.holder, err = e.Handover.Start(ctx, devices)
+	return err
+}
+
+// wake gives the reason why a process cannot hand its memory over, if there is one.
+func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
+	hello, err := g.dial(ctx, e.Handover.Dial)
+	switch {
+	case err == nil && hello.State == library.Given:
+		err = &GivenError{g.Process}
+	case err == nil && hello.Unable == "":
+		e.record.Library.Version = hello.Version
+		return "", nil
+	case err == nil:
+		g.hangUp()
+		return hello.Unable, nil
+	}
+	g.hangUp()
+	var gone *library.GoneError
+	if errors.As(err, &gone) && context.Cause(ctx) == nil && e.host().alive(g.PID) {
+		return gone.Err.Error(), nil
+	}
+	return "", err
+}
+
+// dial wakes a process's library.
+func (g *given) dial(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error)) (library.Hello, error) {
+	var err error
+	if g.library, err = dial(ctx, g.PID); err != nil {
+		g.library = nil
+		return library.Hello{}, err
+	}
+	return g.library.Hello()
+}
+
+// handOver takes memory from processes that were introduced, which wait at their library's door from then on.
+func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
+	var all []*given
+	for _, p := range fresh {
+		if i := slices.IndexFunc(e.given, func(g *given) bool { return g.PID == p.PID && g.library != nil }); i >= 0 {
+			all = append(all, e.given[i])
+		}
+	}
+	if len(all) == 0 {
+		return fresh, nil
+	}
+	if err := e.holder.Ready(ctx); err != nil {
+		return nil, err
+	}
+	if err := e.closeDoors(ctx, all); err != nil {
+		return nil, err
+	}
+	for _, g := range all {
+		if err := g.take(MaxPieces - e.pieces); err != nil {
+			return nil, err
+		}
+		e.pieces += len(g.pieces)
+	}
+	for i, p := range fresh {
+		j := slices.IndexFunc(all, func(g *given) bool { return g.PID == p.PID })
+		if j < 0 {
+			continue
+		}
+		fresh[i].able, fresh[i].given = false, all[j].bytes()
+		for _, piece := range all[j].pieces {
+			fresh[i].pieces = append(fresh[i].pieces, Piece{Address: piece.Address, Size: int64(piece.Size), Device: piece.Device})
+		}
+	}
+	if err := e.remaining(fresh); err != nil {
+		return nil, err
+	}
+	for _, g := range all {
+		pieces := make([]holder.Piece, len(g.pieces))
+		for i, p := range g.pieces {
+			pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size)}
+		}
+		if err := e.holder.Hold(ctx, pieces, g.files); err != nil {
+			return nil, err
+		}
+	}
+	return fresh, each(all, (*given).release)
+}
+
+// closeDoors has the program in each process wait, and its devices finish their work. Several are waited for in short attempts, as
+// for their lock.
+func (e *Engine) closeDoors(ctx context.Context, all []*given) error {
+	processes := make([]cudaProcess, len(all))
+	for i, g := range all {
+		processes[i] = g.cudaProcess
+	}
+	e.interrupt(ctx, processes)
+	defer e.uninterrupt(ctx, processes)
+	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
+		left := time.Until(deadline)
+		bound := left
+		if len(all) > 1 {
+			bound = min(left, attempts[attempt%len(attempts)])
+		}
+		var mu sync.Mutex
+		var late []Late
+		err := each(all, func(g *given) error {
+			err := g.library.Close(ctx, max(bound, time.Millisecond))
+			var busy *library.BusyError
+			if errors.As(err, &busy) {
+				mu.Lock()
+				defer mu.Unlock()
+				late = append(late, Late{g.Process, label(e.record.known(), g.uuids())})
+				return nil
+			}
+			return err
+		})
+		switch {
+		case err != nil || len(late) == 0:
+			return err
+		case bound == left:
+			return &DeadlineError{Timeout: e.Timeout, Processes: late}
+		}
+		// Also of those that were late: an open door is opened without harm.
+		if err := each(all, func(g *given) error { return g.library.Open() }); err != nil {
+			return err
+		}
+		if err := aMoment(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// take gets descriptors of all that a process can hand over. One with more than so many pieces goes by the driver.
+func (g *given) take(most int) error {
+	table, err := g.library.Table()
+	if err != nil || len(table) == 0 || len(table) > most {
+		return err
+	}
+	files, err := g.library.Give()
+	if err != nil {
+		return err
+	}
+	if len(files) != len(table) {
+		for _, f := range files {
+			f.Close()
+		}
+		return fmt.Errorf("%s: %d descriptors for %d pieces of memory", g.Process, len(files), len(table))
+	}
+	order := make([]int, len(table))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(table[a].Address, table[b].Address) })
+	for _, i := range order {
+		g.pieces, g.files = append(g.pieces, table[i]), append(g.files, files[i])
+	}
+	return nil
+}
+
+// release has a process let go of what it has given; it then has its addresses and nothing there.
+func (g *given) release() error {
+	if len(g.pieces) > 0 {
+		g.released = true
+		if err := g.library.Release(); err != nil {
+			return err
+		}
+	}
+	err := g.library.HangUp()
+	g.library = nil
+	return err
+}
+
+// gaveAndEnded returns an error where a process has handed memory over and has ended since: what it gave is in nobody's record.
+func (e *Engine) gaveAndEnded(locked []cudaProcess) error {
+	for _, g := range e.given {
+		if !g.released || g.recorded {
+			continue
+		}
+		if g.recorded = slices.ContainsFunc(locked, func(p cudaProcess) bool { return p.PID == g.PID }); !g.recorded {
+			return &EndedError{g.Process}
+		}
+	}
+	return nil
+}
+
+// remaining makes sure that the host has memory for what the driver still has to move.
+func (e *Engine) remaining(fresh []cudaProcess) error {
+	if overridden(hostMemoryRule, e.Force) {
+		return nil
+	}
+	s := e.last
+	s.processes = slices.Concat(e.held, fresh)
+	found, err := hostMemory(s)
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	refused := &RefusedError{}
+	for _, m := range found {
+		refused.Findings = append(refused.Findings, Finding{Rule: hostMemoryRule, Problem: m.problem, Hint: m.hint})
+	}
+	return refused
+}
+
+// each does something with all side by side.
+func each(all []*given, f func(*given) error) error {
+	errs := make([]error, len(all))
+	var work sync.WaitGroup
+	for i, g := range all {
+		work.Add(1)
+		go func() {
+			defer work.Done()
+			errs[i] = f(g)
+		}()
+	}
+	work.Wait()
+	return errors.Join(errs...)
+}

@@ -1,0 +1,113 @@
+package gpu
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// EngineAnnotation of a container chooses how its device memory is saved: "driver", or "keeper", by which large allocations are
+// handed to a process that saves them. What it says wins over the configuration.
+const EngineAnnotation = "cryo.gpu/engine"
+
+// Owner is what the engine asks of the library in the process that owns memory; see [library.Process], which is the one there is.
+type Owner interface {
+	Hello() (library.Hello, error)
+	Close(ctx context.Context, deadline time.Duration) error
+	Table() ([]library.Piece, error)
+	Give() ([]*os.File, error)
+	Release() error
+	Attach(ctx context.Context, pieces []library.Piece, files []*os.File) error
+	Own(ctx context.Context) (int, error)
+	Open() error
+	HangUp() error
+}
+
+var _ Owner = (*library.Process)(nil)
+
+// DialLibrary wakes the library in a process.
+func DialLibrary(ctx context.Context, pid int) (Owner, error) {
+	p, err := library.Dial(ctx, pid)
+	if err != nil {
+		return nil, err // not p, which would be an interface that is not nil
+	}
+	return p, nil
+}
+
+// Holder is the process that has device memory while its owners have not; see [holder.Client], which is the one there is.
+type Holder interface {
+	Ready(ctx context.Context) error
+	Hold(ctx context.Context, pieces []holder.Piece, files []*os.File) error
+	Copy(ctx context.Context) (bool, error)
+	Send(ctx context.Context, peer *os.File) error
+	Make(ctx context.Context, pieces []holder.Piece) ([]*os.File, error)
+	Receive(ctx context.Context, peer *os.File) error
+	Kill() error
+	Close() error
+}
+
+var _ Holder = (*holder.Client)(nil)
+
+// StartHolder starts the holder that belongs to this program, for devices that are named by their UUIDs.
+func StartHolder(ctx context.Context, devices []string) (Holder, error) {
+	c, err := holder.Start(ctx, holder.Options{Devices: devices})
+	if err != nil {
+		return nil, err // not c, which would be an interface that is not nil
+	}
+	return c, nil
+}
+
+// Handover is how device memory leaves its processes without going through theirs.
+type Handover struct {
+	// Dial wakes the library in a process; [DialLibrary].
+	Dial func(ctx context.Context, pid int) (Owner, error)
+	// Start starts a holder; [StartHolder].
+	Start func(ctx context.Context, devices []string) (Holder, error)
+	// Peer gives a connection, which package ring speaks on, to who takes the memory. It is asked when the record lies beside
+	// the images.
+	Peer func() (*os.File, error)
+}
+
+// maxFallback bounds what is recorded of why a process goes by the driver, bytes.
+const maxFallback = 1000
+
+// given is a process whose memory is, or may be, with the engine.
+type given struct {
+	cudaProcess
+	library  Owner // nil: hung up
+	pieces   []library.Piece
+	files    []*os.File // of the pieces
+	released bool       // the process may have no memory any more
+	recorded bool       // it was locked after that
+}
+
+// bytes are what the pieces come to.
+func (g *given) bytes() (all int64) {
+	for _, p := range g.pieces {
+		all += int64(p.Size)
+	}
+	return all
+}
+
+func (g *given) hangUp() {
+	if g.library != nil {
+		_ = g.library.HangUp() // it may have ended
+		g.library = nil
+	}
+}
+
+// drop gives up what is held of the process's memory.
+func (g *given) drop() {
+	g.hangUp()
+	g.closeFiles()
+}
+
+func (g *given) closeFiles() {
+	for _, f := range g.files {
+		f.Close()
+	}
+	g.files = nil
+}

@@ -1,0 +1,307 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// take goes through a checkpoint as the sequence does. Whatever fails, Load follows unless nothing was saved.
+func take(ctx context.Context, e *Engine, dir string) error {
+	defer e.Release()
+	if _, err := e.Save(ctx); err != nil {
+		return err
+	}
+	out, err := func() (out checkpoint.Outgoing, err error) {
+		if err = e.Record(dir); err != nil {
+			return out, err
+		}
+		if out, err = e.Outgoing(ctx); err != nil || out.Copied {
+			return out, err
+		}
+		if out.Any != (e.pieces > 0) {
+			return out, errors.New("it does not tell what is outgoing")
+		}
+		return out, e.Drain(ctx)
+	}()
+	if back := e.Load(context.WithoutCancel(ctx)); back != nil {
+		return &checkpoint.LossError{Err: errors.Join(err, back)}
+	}
+	if err == nil && out.Copied {
+		err = e.Drain(ctx)
+	}
+	return err
+}
+
+func TestHandOver(t *testing.T) {
+	for _, room := range []bool{false, true} {
+		t.Run(fmt.Sprintf("room %v", room), func(t *testing.T) {
+			w := newWorld(t, 101, 102, 103)
+			w.room = room
+			w.give(101, 3)
+			w.give(102, 1)
+			e := w.keeperEngine()
+			dir := t.TempDir()
+			if err := take(t.Context(), e, dir); err != nil {
+				t.Fatal(err)
+			}
+			w.settled()
+			w.whole()
+			if came := <-w.came; came != "101/0\n101/1\n101/2\n102/0\n" {
+				t.Errorf("there came %q", came)
+			}
+			r, err := ReadRecord(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p := r.Processes; r.Engine != KeeperEngine || r.Library.Version != "1" || len(p) != 3 || len(p[0].Pieces) != 3 || len(p[1].Pieces) != 1 ||
+				p[0].Fallback != "" || !strings.Contains(p[2].Fallback, "no thread") {
+				t.Errorf("record %+v", r)
+			}
+			order := strings.Join(w.did, ", ")
+			for _, pair := range [][2]string{{"close 102", "table 101"}, {"hold", "release 101"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
+				if a, b := strings.Index(order, pair[0]), strings.Index(order, pair[1]); a < 0 || b < a {
+					t.Errorf("%s is not before %s in %s", pair[0], pair[1], order)
+				}
+			}
+		})
+	}
+}
+
+// TestHandOverFails lets each step of a hand-over fail in each way. Processes run on with what they had, or are said to be lost.
+func TestHandOverFails(t *testing.T) {
+	hasten(t)
+	var steps []string
+	for _, pid := range []int{101, 102} {
+		for _, call := range []string{"dial", "hello", "close", "table", "give", "release", "lock", "checkpoint", "restore", "unlock", "attach", "own", "open"} {
+			steps = append(steps, fmt.Sprintf("%s %d", call, pid))
+		}
+	}
+	for _, step := range append(steps, "ready", "hold", "copy", "send") {
+		for _, how := range []string{"1", "2", "die", "end", "hang", "cancel"} {
+			for _, room := range []bool{false, true} {
+				call, number, _ := strings.Cut(step, " ")
+				driver := strings.Contains("lock checkpoint restore unlock", call)
+				if how == "hang" && (call != "send" || !room) || how == "end" && number == "" || driver && how == "2" {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s %s %v", step, how, room), func(t *testing.T) {
+					w := newWorld(t, 101, 102)
+					w.give(101, 2)
+					w.give(102, 1)
+					w.room, w.fail, w.how = room, step, how
+					ctx, cancel := context.WithCancel(t.Context())
+					defer cancel()
+					w.cancel = cancel
+					if how == "hang" {
+						e := w.keeperEngine()
+						if _, err := e.Save(ctx); err != nil {
+							t.Fatal(err)
+						}
+						if err := e.Record(t.TempDir()); err != nil {
+							t.Fatal(err)
+						}
+						if out, err := e.Outgoing(ctx); err != nil || !out.Copied {
+							t.Fatal(out, err)
+						}
+						if err := e.Load(ctx); err != nil {
+							t.Fatal(err)
+						}
+						e.Release()
+						w.settled()
+						w.whole()
+						return
+					}
+					err := take(ctx, w.keeperEngine(), t.TempDir())
+					var loss *checkpoint.LossError
+					if errors.As(err, &loss) {
+						if (call == "restore" || call == "unlock") && how == "1" {
+							return // the driver's
+						}
+						t.Errorf("lost: %v; did %q", err, w.did)
+					}
+					w.settled()
+					w.whole()
+				})
+			}
+		}
+	}
+}
+
+// TestNoWayBack: a process that cannot be given its memory is lost, and no descriptor is left.
+func TestNoWayBack(t *testing.T) {
+	hasten(t)
+	w := newWorld(t, 101)
+	w.give(101, 2)
+	w.fail, w.how, w.always = "attach 101", "1", true
+	err := take(t.Context(), w.keeperEngine(), t.TempDir())
+	var loss *checkpoint.LossError
+	if !errors.As(err, &loss) {
+		t.Errorf("got %v", err)
+	}
+	for _, f := range w.files {
+		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s is left open", f.Name())
+		}
+	}
+	if w.holders != 0 {
+		t.Errorf("%d holders are left", w.holders)
+	}
+}
+
+func TestHandOverLate(t *testing.T) {
+	hasten(t)
+	w := newWorld(t, 101, 102)
+	w.give(101, 1)
+	w.give(102, 1)
+	w.fail, w.how, w.always = "close 102", "busy", true
+	_, err := w.keeperEngine().Save(t.Context())
+	var late *DeadlineError
+	if !errors.As(err, &late) || len(late.Processes) != 1 || late.Processes[0].PID != 102 {
+		t.Errorf("got %v", err)
+	}
+	w.settled()
+	w.whole()
+}
+
+func TestFallbacks(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(w *world, e *Engine)
+		want   string
+	}{
+		"unable":          {func(w *world, _ *Engine) { w.libraries[101].unable = "it has asked for IPC handles" }, "IPC"},
+		"does not answer": {func(w *world, _ *Engine) { w.fail, w.how = "hello 101", "die" }, "as ordered"},
+		"nobody takes it": {func(_ *world, e *Engine) { e.Handover, e.Fallback = nil, "the client does not" }, "the client"},
+		"no library":      {func(w *world, _ *Engine) { delete(w.libraries, 101) }, "no thread"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 101)
+			w.give(101, 1)
+			e := w.keeperEngine()
+			test.change(w, e)
+			dir := t.TempDir()
+			if err := take(t.Context(), e, dir); err != nil {
+				t.Fatal(err)
+			}
+			r, err := ReadRecord(dir)
+			if err != nil || len(r.Processes) != 1 || len(r.Processes[0].Pieces) != 0 || !strings.Contains(r.Processes[0].Fallback, test.want) {
+				t.Errorf("record %+v, %v", r, err)
+			}
+			w.settled()
+			w.whole()
+		})
+	}
+}
+
+// TestGivenBefore: the memory of a process is with a shim that has died.
+func TestGivenBefore(t *testing.T) {
+	w := newWorld(t, 101)
+	w.give(101, 1)
+	w.libraries[101].state = library.Given
+	_, err := w.keeperEngine().Save(t.Context())
+	var given *GivenError
+	if !errors.As(err, &given) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestHandOverNeedsNoMemory: what is handed over does not have to fit into the host's memory, and what is not does.
+func TestHandOverNeedsNoMemory(t *testing.T) {
+	for pieces, refused := range map[int]bool{500: false, 10: true} {
+		w := newWorld(t, 101)
+		w.give(101, pieces)
+		w.write("proc/meminfo", "MemAvailable: 262144 kB\n") // 256 MiB, of which there is a margin
+		err := take(t.Context(), w.keeperEngine(), t.TempDir())
+		var r *RefusedError
+		if errors.As(err, &r) != refused || !refused && err != nil {
+			t.Errorf("%d of 512 pieces: %v", pieces, err)
+		}
+		w.settled()
+		w.whole()
+	}
+}
+
+// snapshotSource brings what a test says.
+type snapshotSource struct {
+	peer   *os.File
+	err    error
+	closed bool
+}
+
+func (s *snapshotSource) Peer() *os.File { return s.peer }
+func (s *snapshotSource) Wait() error    { return s.err }
+func (s *snapshotSource) Close() error {
+	s.closed = true
+	return nil
+}
+
+// TestRestoreHanded restores processes that have handed memory over, onto another GPU, with every failure.
+func TestRestoreHanded(t *testing.T) {
+	hasten(t)
+	for _, step := range []string{"", "ready", "make", "receive", "restore 101", "dial 101", "attach 102", "open 102", "bring"} {
+		t.Run(step, func(t *testing.T) {
+			w := newWorld(t, 101, 102)
+			w.give(101, 2)
+			w.give(102, 1)
+			dir := t.TempDir()
+			if err := take(t.Context(), w.keeperEngine(), dir); err != nil {
+				t.Fatal(err)
+			}
+			w.files, w.did = nil, nil
+			r, err := ReadRecord(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for pid, l := range w.libraries {
+				w.states[pid], l.state, l.memory = keeper.Checkpointed, library.Given, make([]string, len(l.memory))
+			}
+			w.fail, w.how = step, "1"
+			reader, writer, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintln(writer, "101/0\n101/1\n102/0")
+			writer.Close()
+			source := &snapshotSource{peer: reader}
+			if step == "receive" {
+				source.err = os.ErrPermission
+			}
+			c := w.container()
+			c.Minors = []int{1}
+			restore := &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func(context.Context) (Source, error) {
+				if step == "bring" {
+					return nil, os.ErrPermission
+				}
+				return source, nil
+			}}
+			err = restore.Check(t.Context())
+			if err == nil {
+				_, err = restore.Load(t.Context())
+			}
+			restore.Close()
+			again := strings.HasPrefix(step, "dial") || strings.HasPrefix(step, "attach") || strings.HasPrefix(step, "open")
+			if fine := step == "" || again; (err == nil) != fine {
+				t.Errorf("got %v; did %q", err, w.did)
+			} else if fine {
+				w.settled()
+				w.whole()
+			}
+			if step == "receive" && !errors.Is(err, os.ErrPermission) {
+				t.Errorf("the reason is %v", err)
+			}
+			if step != "bring" && !source.closed || w.holders != 0 {
+				t.Errorf("closed is %v, %d holders are left", source.closed, w.holders)
+			}
+			if w.libraries[101].state == library.Whole && w.states[101] != keeper.Running {
+				t.Error("a door is open before the driver is")
+			}
+		})
+	}
+}

@@ -1,0 +1,103 @@
+package library
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// criu runs CRIU on the images of a test, and gives the errors of its log with an error.
+func criu(t *testing.T, images string, args ...string) {
+	t.Helper()
+	var path string
+	for _, name := range []string{os.Getenv("CRYO_CRIU"), "/opt/cryo/criu/bin/criu", "criu"} {
+		if found, err := exec.LookPath(name); name != "" && err == nil {
+			path = found
+			break
+		}
+	}
+	if path == "" && os.Getenv("CI") == "" {
+		t.Skip("no CRIU: run make deps")
+	}
+	log := filepath.Join(images, args[0]+".log")
+	args = append(args, "--images-dir", images, "--log-file", log, "-v4", "--manage-cgroups=ignore", "--network-lock=skip", "--file-locks")
+	if out, err := exec.Command(path, args...).CombinedOutput(); err != nil {
+		text, _ := os.ReadFile(log)
+		var found []string
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "Error") {
+				found = append(found, line)
+			}
+		}
+		t.Fatalf("criu %s: %v: %s%s", args[0], err, out, strings.Join(found, ""))
+	}
+}
+
+// newKeeper starts one for the rig's devices.
+func newKeeper(t *testing.T, r *rig) *keeper.Client {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), keeper.Name)
+	c := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, "./cmd/cryo-gpu-keeper")
+	c.Dir, c.Env = "../../..", append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	var list strings.Builder
+	for i, uuid := range r.devices {
+		list.WriteString(uuid + " " + strconv.Itoa(i) + " Fake 9.0 268435456\n")
+	}
+	r.write("devices", list.String())
+	t.Setenv("LD_LIBRARY_PATH", fakeDir)
+	t.Setenv("FAKECUDA_DIR", r.dir)
+	t.Setenv("FAKECUDA_DEVICES", filepath.Join(r.dir, "devices"))
+	k, err := keeper.Start(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = k.Kill(); _ = k.Close() })
+	return k
+}
+
+// TestDump hands over, has the driver save what is left, dumps and kills the program, and gives the restored one its memory back.
+func TestDump(t *testing.T) {
+	r := newRig(t, 256)
+	k := newKeeper(t, r)
+	a := r.run("--blocks", "1,5,9", "--storm", "3")
+	driver := func(outcomes []keeper.Outcome, err error) {
+		t.Helper()
+		for _, o := range outcomes {
+			if o.Code != 0 {
+				err = errors.Join(err, errors.New(o.Name))
+			}
+		}
+		a.must(err)
+	}
+	pieces, files := a.take()
+	kept := r.elsewhere(0, files)
+	closeFiles(files)
+	pids := []int{a.pid}
+	driver(k.Lock(t.Context(), pids, patient))
+	driver(k.Checkpoint(t.Context(), pids))
+	images := t.TempDir()
+	criu(t, images, "dump", "--tree", strconv.Itoa(a.pid))
+	<-a.ended
+	criu(t, images, "restore", "--restore-detached")
+	t.Cleanup(func() { _ = syscall.Kill(a.pid, syscall.SIGKILL) })
+	driver(k.Restore(t.Context(), pids, nil))
+	driver(k.Unlock(t.Context(), pids))
+	a.waits()
+	a.back(pieces, kept)
+	a.works()
+	before := a.does("check").State.Processes[0].Rounds
+	eventually(t, "its threads go on", func() bool { return a.does("check").State.Processes[0].Rounds > before })
+	pieces, files = a.take()
+	a.back(pieces, files)
+	a.works()
+}

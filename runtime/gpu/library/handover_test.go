@@ -1,0 +1,343 @@
+package library
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+)
+
+// TestHandOver hands everything over and takes it back, with calls bound in each of the ways that programs do.
+func TestHandOver(t *testing.T) {
+	for _, bind := range []string{"direct", "dlsym", "proc"} {
+		t.Run(bind, func(t *testing.T) {
+			r := newRig(t, 64, 64)
+			a := r.run("--blocks", "1,2,3,9", "--bind", bind)
+			a.works()
+			p, h := a.dial()
+			// 2 MiB are one piece, 3 one of 4, 9 two of 4 and one of 2; what is smaller stays with the driver.
+			if want := (Hello{State: Whole, Pieces: 10, Version: h.Version}); h != want || h.Version == "" {
+				t.Fatalf("%+v, want %+v", h, want)
+			}
+			a.must(p.Close(t.Context(), patient))
+			a.waits()
+			pieces, files := a.given(p)
+			check(t, r, pieces, 10)
+			a.must(p.Release())
+			a.must(p.HangUp())
+			a.waits()
+			// It listens, and two that wait are being answered.
+			eventually(t, "its library has no socket", func() bool { return links(t, a.pid, "socket:") == 1+2 })
+			again, h := a.dial()
+			if h.State != Given {
+				t.Fatalf("state %s", h.State)
+			}
+			if same, err := again.Table(); err != nil || len(same) != len(pieces) || same[9] != pieces[9] {
+				t.Fatalf("%v, %v, want %v", same, err, pieces)
+			}
+			a.must(again.HangUp())
+			a.back(pieces, files)
+			a.works()
+		})
+	}
+}
+
+// check looks at pieces of two devices.
+func check(t *testing.T, r *rig, pieces []Piece, want int) {
+	t.Helper()
+	on := map[string]uint64{}
+	for i, p := range pieces {
+		if p.Number != uint32(i) || p.Size > 4*mib {
+			t.Errorf("piece %d is %+v", i, p)
+		}
+		on[p.Device] += p.Size
+	}
+	if len(pieces) != want || on[r.devices[0]] != 16*mib || on[r.devices[1]] != 16*mib {
+		t.Fatalf("%d pieces, bytes %v", len(pieces), on)
+	}
+}
+
+// TestOtherMemory attaches memory that the process has never had, as a restore does, and hands that over again.
+func TestOtherMemory(t *testing.T) {
+	r := newRig(t, 256)
+	a := r.run("--blocks", "5,9")
+	for range 3 {
+		pieces, files := a.take()
+		moved := r.elsewhere(0, files)
+		closeFiles(files)
+		a.back(pieces, moved)
+		a.works()
+	}
+	a.does("drop")
+	a.works()
+}
+
+// TestNoRoom attaches where there is no room to make all memory the process's own at once.
+func TestNoRoom(t *testing.T) {
+	r := newRig(t, 256)
+	a := r.run("--blocks", "5,9")
+	pieces, files := a.take()
+	r.order("cuMemCreate * pass", "cuMemCreate * error 2")
+	p, _ := a.dial()
+	a.must(p.Attach(t.Context(), pieces, files))
+	if h, err := p.Hello(); err != nil || h.State != Closed || h.Foreign != len(pieces)-1 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	a.must(p.HangUp()) // all is attached: it goes on
+	closeFiles(files)
+	a.works()
+	// What is foreign can be handed over by the descriptors that are left of it.
+	pieces, files = a.take()
+	if n := links(t, a.pid, "/mem-"); n != 1 { // its counter's
+		t.Errorf("%d descriptors of memory are open", n)
+	}
+	a.back(pieces, files)
+	a.works()
+}
+
+// TestHangUp goes away after each step. What was not handed over goes on; the rest is given back the next time.
+func TestHangUp(t *testing.T) {
+	a := newRig(t, 256).run("--blocks", "5,9")
+	p, _ := a.dial()
+	a.must(p.HangUp())
+	a.whole()
+	p, _ = a.dial()
+	a.must(p.Close(t.Context(), patient))
+	a.must(p.HangUp())
+	a.whole()
+	p, _ = a.dial()
+	a.must(p.Close(t.Context(), patient))
+	_, files := a.given(p)
+	a.must(p.HangUp())
+	closeFiles(files)
+	a.whole()
+	pieces, files := a.take()
+	p, _ = a.dial()
+	if _, _, _, err := p.request(t.Context(), "attach", header{Kind: attach, Count: uint32(len(pieces))}, nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if h, _, _, err := p.request(t.Context(), "attach", header{Kind: attach, Count: 1}, make([]byte, 4), files[:1]); err != nil || h.Result != 0 {
+		t.Fatal(h, err)
+	}
+	a.must(p.HangUp())
+	a.waits()
+	a.back(pieces, files)
+	a.works()
+}
+
+// TestKilled ends the program at each step.
+func TestKilled(t *testing.T) {
+	r := newRig(t, 256)
+	steps := []struct {
+		name string
+		do   func(a *app, p *Process) error
+	}{
+		{"hello", func(a *app, p *Process) error { _, err := p.Hello(); return err }},
+		{"close", func(a *app, p *Process) error { return p.Close(t.Context(), patient) }},
+		{"table", func(a *app, p *Process) error { _, err := p.Table(); return err }},
+		{"give", func(a *app, p *Process) error { files, err := p.Give(); closeFiles(files); return err }},
+		{"release", func(a *app, p *Process) error { return p.Release() }},
+		{"open", func(a *app, p *Process) error { return p.Open() }},
+	}
+	for i, step := range steps {
+		a := r.run("--blocks", "5")
+		p, _ := a.dial()
+		for _, before := range steps[:i] {
+			a.must(before.do(a, p))
+		}
+		a.kill()
+		var gone *GoneError
+		if err := step.do(a, p); !errors.As(err, &gone) {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		if _, err := Dial(t.Context(), a.pid); !errors.As(err, &gone) {
+			t.Errorf("dial after %s: %v", step.name, err)
+		}
+	}
+}
+
+// TestDies has the program die in the driver's calls.
+func TestDies(t *testing.T) {
+	r := newRig(t, 256)
+	for _, call := range []string{"cuMemExportToShareableHandle", "cuMemUnmap", "cuMemRelease", "cuMemImportFromShareableHandle", "cuMemSetAccess"} {
+		r.order()
+		a := r.run("--blocks", "5,9")
+		r.order(call+" * pass", call+" * exit")
+		var gone *GoneError
+		err := everything(a)
+		if !errors.As(err, &gone) {
+			t.Errorf("%s: %v", call, err)
+		}
+		a.kill()
+	}
+}
+
+// everything hands over and takes back, until an error.
+func everything(a *app) error {
+	p, err := Dial(a.t.Context(), a.pid)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = p.HangUp() }()
+	if err := p.Close(a.t.Context(), patient); err != nil {
+		return err
+	}
+	pieces, err := p.Table()
+	if err != nil {
+		return err
+	}
+	files, err := p.Give()
+	if err != nil {
+		return err
+	}
+	defer closeFiles(files)
+	if err := p.Release(); err != nil {
+		return err
+	}
+	if err := p.Attach(a.t.Context(), pieces, files); err != nil {
+		return err
+	}
+	return p.Open()
+}
+
+// TestRefused has the driver refuse calls. Nothing is lost: what was not handed over goes on, and what was is given back the next time.
+func TestRefused(t *testing.T) {
+	r := newRig(t, 256)
+	a := r.run("--blocks", "5,9")
+	for _, test := range []struct {
+		call  string
+		pass  int   // calls that succeed before
+		state State // afterwards
+	}{
+		{"cuMemExportToShareableHandle", 2, Whole},
+		{"cuMemUnmap", 2, Whole},
+		{"cuCtxSynchronize", 0, Whole},
+		{"cuMemImportFromShareableHandle", 2, Given},
+		{"cuMemcpyDtoD", 2, Given},
+		{"cuMemMap", 1, Given}, // the first attached piece's copy
+		{"cuMemMap", 3, Given}, // the second attached piece
+		{"cuMemSetAccess", 3, Given},
+	} {
+		r.order(append(slices.Repeat([]string{test.call + " * pass"}, test.pass), test.call+" * error 999")...)
+		p, _ := a.dial()
+		err := p.Close(t.Context(), patient)
+		var pieces []Piece
+		var files []*os.File
+		if err == nil {
+			pieces, err = p.Table()
+		}
+		if err == nil {
+			files, err = p.Give()
+		}
+		if err == nil {
+			err = p.Release()
+		}
+		if err == nil {
+			err = p.Attach(t.Context(), pieces, files)
+		}
+		var call *CallError
+		if !errors.As(err, &call) || call.Code != 999 {
+			t.Fatalf("%s: %v", test.call, err)
+		}
+		a.must(p.HangUp())
+		r.order()
+		if test.state == Given {
+			a.waits()
+			a.back(pieces, files)
+		} else {
+			a.whole()
+		}
+		closeFiles(files)
+		a.works()
+	}
+}
+
+// TestBusy meets a kernel that takes longer than the deadline.
+func TestBusy(t *testing.T) {
+	a := newRig(t, 64).run("--blocks", "5")
+	a.does("launch 10000")
+	p, _ := a.dial()
+	var busy *BusyError
+	if err := p.Close(t.Context(), 50*time.Millisecond); !errors.As(err, &busy) {
+		t.Fatal(err)
+	}
+	a.must(p.HangUp())
+	a.works()
+	pieces, files := a.take()
+	a.back(pieces, files)
+	a.works()
+}
+
+// TestUnable has the program ask for a handle for other processes.
+func TestUnable(t *testing.T) {
+	a := newRig(t, 64).run("--blocks", "1,5")
+	a.does("ipc")
+	p, h := a.dial()
+	if h.Unable == "" {
+		t.Fatalf("%+v", h)
+	}
+	var unable *UnableError
+	if err := p.Close(t.Context(), patient); !errors.As(err, &unable) || unable.Reason != h.Unable {
+		t.Fatal(err)
+	}
+	a.must(p.HangUp())
+	a.works()
+	a.does("drop") // new memory is the driver's
+	if _, h := a.dial(); h.Pieces != 0 {
+		t.Fatalf("%+v", h)
+	}
+}
+
+// TestFork forks children without exec. They have nothing of the library's, and the parent can be handed over as before.
+func TestFork(t *testing.T) {
+	a := newRig(t, 256).run("--blocks", "5,9")
+	p, _ := a.dial()
+	a.does("fork") // while the library has a socket
+	a.must(p.HangUp())
+	a.does("fork")
+	children := childrenOf(t, a.pid)
+	if len(children) != 2 {
+		t.Fatalf("children %v", children)
+	}
+	for _, pid := range children {
+		if tid, ok, err := Find(Host{}, pid); ok || err != nil {
+			t.Errorf("child %d: thread %d, %v", pid, tid, err)
+		}
+	}
+	pieces, files := a.take()
+	a.does("count")
+	a.back(pieces, files)
+	a.works()
+}
+
+// TestStorm hands over fifty times under threads that use the driver all the time.
+func TestStorm(t *testing.T) {
+	r := newRig(t, 512)
+	a := r.run("--blocks", "5,9", "--storm", "8")
+	first := a.does("check").State.Processes[0].Rounds
+	var descriptors, maps, tasks int
+	for i := range 50 {
+		pieces, files := a.take()
+		if i == 5 {
+			descriptors, maps, tasks = links(t, a.pid, ""), lines(t, "/proc/%d/maps", a.pid), threads(t, a.pid)
+		}
+		if i > 5 {
+			// Behind the door the program has what the driver made for it: as much as its threads were at.
+			if n := links(t, a.pid, ""); n > descriptors+16 {
+				t.Errorf("round %d: %d descriptors, %d before", i, n, descriptors)
+			}
+			if n := lines(t, "/proc/%d/maps", a.pid); n > maps+64 {
+				t.Errorf("round %d: %d mappings, %d before", i, n, maps)
+			}
+			if n := threads(t, a.pid); n > tasks+4 {
+				t.Errorf("round %d: %d threads, %d before", i, n, tasks)
+			}
+		}
+		a.back(pieces, files)
+	}
+	if last := a.does("check").State.Processes[0].Rounds; last <= first {
+		t.Errorf("its threads stand still at round %d", last)
+	}
+	a.works()
+}

@@ -1,0 +1,117 @@
+package gpu
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+)
+
+// outgoing is memory on its way from a holder to who wants it.
+type outgoing struct {
+	looked chan struct{} // closed when there is a copy, or it is known that there will be none
+	copied bool          // valid when looked is closed
+	done   chan struct{} // closed when all has come, or cannot
+	err    error         // valid when done is closed
+}
+
+// send begins to send what the holder has.
+func (e *Engine) send() error {
+	peer, err := e.Handover.Peer()
+	if err != nil {
+		return err
+	}
+	if peer == nil {
+		return fmt.Errorf("send device memory: nobody takes it: %w", errdefs.ErrInternal)
+	}
+	ctx := context.Background() // see stop
+	h, o := e.holder, &outgoing{looked: make(chan struct{}), done: make(chan struct{})}
+	e.outgoing = o
+	go func() {
+		defer close(o.done)
+		defer peer.Close()
+		o.copied, o.err = h.Copy(ctx)
+		close(o.looked)
+		if o.err == nil {
+			o.err = h.Send(ctx, peer)
+		}
+	}()
+	return nil
+}
+
+// Outgoing implements [checkpoint.Devices].
+func (e *Engine) Outgoing(ctx context.Context) (checkpoint.Outgoing, error) {
+	o := e.outgoing
+	if o == nil {
+		return checkpoint.Outgoing{}, nil
+	}
+	select {
+	case <-o.looked:
+	case <-ctx.Done():
+		return checkpoint.Outgoing{}, context.Cause(ctx)
+	}
+	select {
+	case <-o.done:
+		if o.err != nil {
+			return checkpoint.Outgoing{}, o.err
+		}
+	default:
+	}
+	return checkpoint.Outgoing{Any: true, Copied: o.copied}, nil
+}
+
+// Drain implements [checkpoint.Devices].
+func (e *Engine) Drain(ctx context.Context) error {
+	if e.outgoing == nil {
+		return nil
+	}
+	select {
+	case <-e.outgoing.done:
+		return e.outgoing.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// keepCopy gives up what is on its way unless it is a copy: what it is a copy of will not stay as it is.
+func (e *Engine) keepCopy() {
+	if o := e.outgoing; o != nil {
+		select {
+		case <-o.looked:
+			if o.copied {
+				return
+			}
+		default:
+		}
+	}
+	e.stop()
+}
+
+// stop ends the holder, and so what is on its way.
+func (e *Engine) stop() {
+	if e.holder == nil {
+		return
+	}
+	h, o := e.holder, e.outgoing
+	e.holder, e.outgoing = nil, nil
+	select {
+	case <-closed(o):
+		_ = h.Close() // it may have died
+	default:
+		_ = h.Kill()
+		<-closed(o)
+		_ = h.Close()
+	}
+}
+
+// closed is closed when nothing is on its way.
+func closed(o *outgoing) <-chan struct{} {
+	if o != nil {
+		return o.done
+	}
+	c := make(chan struct{})
+	close(c)
+	return c
+}

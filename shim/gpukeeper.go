@@ -1,0 +1,153 @@
+package shim
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// gpuEngine is the engine that a container asks for: by its annotation, else by the configuration.
+func (s *service) gpuEngine(spec *specs.Spec) (string, error) {
+	engine, ok := spec.Annotations[gpu.EngineAnnotation]
+	if !ok {
+		return s.config.GPU.Engine, nil
+	}
+	if engine != gpu.DriverEngine && engine != gpu.KeeperEngine {
+		return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.EngineAnnotation, engine, gpu.DriverEngine, gpu.KeeperEngine, errdefs.ErrInvalidArgument)
+	}
+	return engine, nil
+}
+
+// giveLibrary has the programs of a new container with NVIDIA's GPUs load what hands their device memory over, if it asks for that.
+func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest) error {
+	if !c.gpus.nvidia {
+		return nil
+	}
+	var engine string
+	err := c.bundle.changeSpec(func(spec *specs.Spec) (err error) {
+		if engine, err = s.gpuEngine(spec); err != nil || engine != gpu.KeeperEngine {
+			return err
+		}
+		found, err := library.Locate()
+		if err != nil {
+			return err
+		}
+		c.gpus.fallback, err = injectWith(ctx, r, func(rootfs string) string { return found.Inject(spec, rootfs) })
+		if err == nil && c.gpus.fallback == "" {
+			c.gpus.library = &gpu.Library{Digest: found.Digest.String()}
+		}
+		return err
+	})
+	if err == nil && c.gpus.fallback != "" {
+		log.G(ctx).WithField("id", r.ID).WithField("reason", c.gpus.fallback).Warn("the driver will save a container's GPUs, and not the engine keeper, which it asks for")
+	}
+	return err
+}
+
+// injectWith shows the container's rootfs, which is mounted only later, to who looks what is in it.
+func injectWith(ctx context.Context, r *taskAPI.CreateTaskRequest, look func(rootfs string) string) (why string, err error) {
+	if len(r.Rootfs) == 0 {
+		return look(filepath.Join(r.Bundle, "rootfs")), nil
+	}
+	var mounts []mount.Mount
+	for _, m := range r.Rootfs {
+		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
+	err = mount.WithReadonlyTempMount(ctx, mounts, func(root string) error {
+		why = look(root)
+		return nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("look into the container's rootfs: %w", err)
+	}
+	return why, nil
+}
+
+// giveLibraryAgain mounts the library that processes of a snapshot have loaded, where they have it.
+func (c *container) giveLibraryAgain(record *gpu.Record) error {
+	if record == nil || record.Engine != gpu.KeeperEngine {
+		return nil
+	}
+	if record.Library == nil {
+		c.gpus.fallback = "it had none on the host that it was restored from"
+		return nil
+	}
+	found, err := library.Locate()
+	if err != nil {
+		return err
+	}
+	if found.Digest.String() != record.Library.Digest {
+		return &LibraryError{Path: found.Path, Have: found.Digest.String(), Want: record.Library.Digest, Version: record.Library.Version}
+	}
+	why := ""
+	err = c.bundle.changeSpec(func(spec *specs.Spec) error {
+		why = found.Inject(spec, "") // its processes have it, whatever the image is
+		return nil
+	})
+	if err == nil && why != "" {
+		err = fmt.Errorf("give the container %s again: %s: %w", library.File, why, errdefs.ErrFailedPrecondition)
+	}
+	kept := *record.Library
+	c.gpus.library = &kept
+	return err
+}
+
+// LibraryError says that processes of a snapshot have loaded another library than this host has. Its kind is FailedPrecondition.
+type LibraryError struct{ Path, Have, Want, Version string }
+
+func (e *LibraryError) Error() string {
+	return fmt.Sprintf("the snapshot's processes have loaded %s %s (%s), and %s is %s", library.File, e.Version, e.Want, e.Path, e.Have)
+}
+
+// Hint says what to do.
+func (e *LibraryError) Hint() string {
+	return fmt.Sprintf("install the %s of the cryo that the container was created with, or name it with %s in containerd's environment", library.File, library.Variable)
+}
+
+// Unwrap gives the kind.
+func (e *LibraryError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// handOver says whether the container hands device memory over, or why it does not.
+func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, conversation *checkpoint.Conversation, frozen bool) {
+	e.Library, e.Fallback = c.gpus.library, c.gpus.fallback
+	switch {
+	case e.Library == nil:
+	case conversation == nil || !conversation.Wishes.Devices:
+		e.Fallback = "the client does not take device memory"
+	case frozen:
+		e.Fallback = "the container was paused"
+	default:
+		e.Handover = handover()
+		e.Handover.Peer = func() (*os.File, error) { return conversation.Devices(ctx) }
+	}
+}
+
+func handover() *gpu.Handover {
+	return &gpu.Handover{Dial: gpu.DialLibrary, Start: gpu.StartHolder}
+}
+
+// drain waits until a copy of device memory is with the command, while the container runs and may be used.
+func (s *service) drain(ctx context.Context, c *container, request checkpoint.Request, result checkpoint.Result, conversation *checkpoint.Conversation) error {
+	defer request.Devices.Release()
+	conversation.Released(result)
+	c.gate.relax()
+	err := request.Devices.Drain(ctx)
+	switch cause := context.Cause(ctx); {
+	case err == nil:
+		return nil
+	case cause == errKilled || cause == errDeleted:
+		return fmt.Errorf("checkpoint %s: %w: %w", request.ID, cause, errdefs.ErrAborted)
+	}
+	return &checkpoint.FailedError{ID: request.ID, Err: err}
+}

@@ -1,0 +1,179 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+)
+
+func TestOrder(t *testing.T) {
+	dir := t.TempDir()
+	if o, err := ReadOrder(dir, "/images"); o != nil || err != nil {
+		t.Errorf("without an order: %v, %v", o, err)
+	}
+	want := Order{Root: "/root", Images: "/images", Snapshot: ocispec.Descriptor{MediaType: "m", Digest: "sha256:1", Size: 7}}
+	if err := want.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := ReadOrder(dir, "/images/"); err != nil || !reflect.DeepEqual(*o, want) {
+		t.Errorf("it comes back as %v, %v", o, err)
+	}
+	if _, err := ReadOrder(dir, "/other"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("for other images it gives %v", err)
+	}
+}
+
+func FuzzOrder(f *testing.F) {
+	f.Add([]byte(`{"root":"/root","images":"/images"}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, orderName), b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o, err := ReadOrder(dir, "/images")
+		switch {
+		case err == nil && (!filepath.IsAbs(o.Root) || filepath.Clean(o.Images) != "/images"):
+			t.Errorf("gives %+v", o)
+		case err != nil && !errdefs.IsInvalidArgument(err):
+			t.Errorf("gives %v", err)
+		}
+	})
+}
+
+// memory is device memory, by piece.
+type memory struct {
+	pieces [][]byte
+	fail   error
+}
+
+func (m memory) Read(piece int, offset int64, dst []byte) (bool, error) {
+	copy(dst, m.pieces[piece][offset:])
+	return !bytes.Equal(dst, make([]byte, len(dst))), m.fail
+}
+
+func (memory) Close() {}
+
+// TestSplit sends pieces of which some are zero through a ring with slots that are smaller than they are.
+func TestSplit(t *testing.T) {
+	const slot, mib = 256 << 10, 1 << 20
+	for _, fail := range []error{nil, os.ErrPermission} {
+		r := rand.New(rand.NewPCG(1, 2))
+		m := memory{fail: fail}
+		var sizes []int64
+		for _, size := range []int{3 * mib, mib / 2, 2*mib + mib/4} {
+			b := make([]byte, size)
+			for j := range b {
+				if j/mib != 1 {
+					b[j] = byte(r.Uint32())
+				}
+			}
+			m.pieces = append(m.pieces, b)
+			sizes = append(sizes, int64(size))
+		}
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		holder, loader := os.NewFile(uintptr(pair[0]), "holder"), os.NewFile(uintptr(pair[1]), "loader")
+		defer holder.Close()
+		buffers, err := ring.New(ring.Geometry{Slots: 3, SlotBytes: slot})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer buffers.Close()
+		sent := make(chan error, 1)
+		go func() {
+			defer loader.Close()
+			sent <- ring.Send(t.Context(), loader, sizes, func(ctx context.Context, s *ring.Sender) error {
+				return split(ctx, sizes, slot, func() (reader, error) { return m, nil }, s)
+			})
+		}()
+		link, err := ring.Offer(holder, buffers)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, slots := make([][]byte, len(sizes)), 0
+		for i, size := range sizes {
+			got[i] = make([]byte, size)
+		}
+		err = link.Receive(t.Context(), sizes, func(c ring.Chunk, release func()) error {
+			defer release()
+			slots++
+			copy(got[c.Piece][c.Offset:], c.Data)
+			return nil
+		})
+		link.Close()
+		if fail != nil {
+			if err == nil || !errors.Is(<-sent, fail) {
+				t.Errorf("a read that fails: %v", err)
+			}
+			continue
+		}
+		if err := errors.Join(err, <-sent); err != nil {
+			t.Fatal(err)
+		}
+		for i, p := range m.pieces {
+			if !bytes.Equal(got[i], p) {
+				t.Errorf("piece %d is another", i)
+			}
+		}
+		if want := 12 + 2 + 9 - 4 - 4; slots != want {
+			t.Errorf("%d slots were sent, want %d", slots, want)
+		}
+	}
+}
+
+// TestServeRefuses is the daemon with orders that it cannot carry out, and without any: it says why and ends.
+func TestServeRefuses(t *testing.T) {
+	for name, order := range map[string]*Order{
+		"no snapshot": {Root: t.TempDir(), Images: t.TempDir(), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}},
+		"nobody":      nil,
+	} {
+		own, other, err := channel.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd, err := unix.Dup(int(other.Fd()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		other.Close()
+		daemon, err := channel.Open(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if order != nil {
+			if err := own.Send(order); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			own.Close()
+		}
+		done := make(chan error, 1)
+		go func() { done <- serve(daemon, nil) }()
+		select {
+		case err := <-done:
+			if err == nil || order != nil && !strings.Contains(err.Error(), "descriptor") {
+				t.Errorf("%s gives %v", name, err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Errorf("%s: it does not end", name)
+		}
+		own.Close()
+		daemon.Close()
+	}
+}

@@ -1,0 +1,55 @@
+package load
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// orderName is the file in CRIU's work directory.
+const orderName = "cryo-devices.json"
+
+// Order says where the device memory is that CRIU's images lack. All of it is in the store, or prewarmed.
+type Order struct {
+	Root     string             `json:"root"`     // of the store
+	Snapshot ocispec.Descriptor `json:"snapshot"` // its manifest
+	Images   string             `json:"images"`   // CRIU's images
+}
+
+// Write writes the order into CRIU's work directory.
+func (o Order) Write(work string) error {
+	data, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(work, orderName), data, 0o600); err != nil {
+		return fmt.Errorf("order device memory: %w", err)
+	}
+	return nil
+}
+
+// ReadOrder reads the order of the restore with this work directory of CRIU's, whose images are in images; nil: there is none.
+func ReadOrder(work, images string) (*Order, error) {
+	data, err := os.ReadFile(filepath.Join(work, orderName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what device memory is to be loaded: %w", err)
+	}
+	var o Order
+	if err := json.Unmarshal(data, &o); err != nil {
+		return nil, fmt.Errorf("read what device memory is to be loaded: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	// One of another restore would load other memory.
+	if filepath.Clean(o.Images) != filepath.Clean(images) || !filepath.IsAbs(o.Root) {
+		return nil, fmt.Errorf("read what device memory is to be loaded: the order in %s is not for %s: %w", work, images, errdefs.ErrInvalidArgument)
+	}
+	return &o, nil
+}
