@@ -68,12 +68,12 @@ bin/tools/.built: integration/tools/go.mod integration/tools/go.sum integration/
 .PHONY: preload
 preload: bin/libcryo-gpu.so ## build the library that programs in containers with GPUs load, into bin/
 
-# Nothing but libc is needed, of versions that old images have.
+# Nothing but libc is needed, of versions that old images have. It says nothing of where it was built: hosts compare it.
 bin/libcryo-gpu.so: $(wildcard runtime/gpu/preload/*.[chS])
 	@mkdir -p bin
 	@cd runtime/gpu/preload; \
-	gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -fno-plt -DVERSION='"$(VERSION)"' -shared -Wl,-soname,libcryo-gpu.so -Wl,-z,defs \
-		-o ../../../$@ *.c *.S
+	gcc -std=gnu11 -O2 -g -Wall -Wextra -Werror -fvisibility=hidden -fPIC -fno-plt -ffile-prefix-map=$(CURDIR)=cryo -DVERSION='"$(VERSION)"' \
+		-shared -Wl,-soname,libcryo-gpu.so -Wl,-z,defs -Wl,--build-id -o ../../../$@ *.c *.S
 
 .PHONY: fakecuda
 fakecuda: bin/fakecuda/.built ## build the fake NVIDIA driver and its test program into bin/fakecuda/

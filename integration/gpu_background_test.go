@@ -69,10 +69,11 @@ func (b *background) victim(t *testing.T, h *lab.Host, who string) {
 		b.kill()
 		return
 	}
-	pid := find(t, h, called(commands[who]))
+	is := called(commands[who])
 	if who == "holder" {
-		pid = find(t, h, holding)
+		is = holding
 	}
+	pid := find(t, h, is)
 	if pid == 0 {
 		t.Fatalf("there is no %s to kill", who)
 	}

@@ -15,7 +15,7 @@ func TestLoad(t *testing.T) {
 		ok         bool
 	}{
 		{"empty", "", true},
-		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\n[prewarm]\nmemory = 8192\ndisk = 1\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\n", true},
+		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\n[prewarm]\nmemory = 8192\ndisk = 1\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\nengine = 'keeper'\n", true},
 		{"unknown key", "rot = '/r'\n", false},
 		{"unknown key in a table", "[dump]\nghostlimit = 1\n", false},
 		{"not TOML", "{", false},
@@ -27,6 +27,7 @@ func TestLoad(t *testing.T) {
 		{"negative budget", "[prewarm]\nmemory = -1\n", false},
 		{"endless budget", "[prewarm]\ndisk = 9000000000000000\n", false},
 		{"no timeout for GPUs", "[gpu]\ntimeout = 0\n", false},
+		{"no such engine", "[gpu]\nengine = 'fast'\n", false},
 		{"relative directory of CDI files", "[gpu]\ncdi = ['cdi']\n", false},
 		{"unknown lock", "[dump]\nnetwork-lock = 'ufw'\n", false},
 	}

@@ -65,11 +65,18 @@ func newKeeper(t *testing.T, r *rig) *keeper.Client {
 	return k
 }
 
-// TestDump hands over, has the driver save what is left, dumps and kills the program, and gives the restored one its memory back.
+// TestDump hands over, has the driver save what is left, dumps and kills the program, and gives the restored one its memory back, on another GPU.
 func TestDump(t *testing.T) {
-	r := newRig(t, 256)
+	r := newRig(t, 256, 256)
 	k := newKeeper(t, r)
+	other := filepath.Join(r.dir, r.devices[1])
+	if err := os.Rename(other, other+"-hidden"); err != nil {
+		t.Fatal(err)
+	}
 	a := r.run("--blocks", "1,5,9", "--storm", "3")
+	if err := os.Rename(other+"-hidden", other); err != nil {
+		t.Fatal(err)
+	}
 	driver := func(outcomes []keeper.Outcome, err error) {
 		t.Helper()
 		for _, o := range outcomes {
@@ -80,7 +87,7 @@ func TestDump(t *testing.T) {
 		a.must(err)
 	}
 	pieces, files := a.take()
-	kept := r.elsewhere(0, files)
+	kept := r.elsewhere(1, files)
 	closeFiles(files)
 	pids := []int{a.pid}
 	driver(k.Lock(t.Context(), pids, patient))
@@ -90,9 +97,14 @@ func TestDump(t *testing.T) {
 	<-a.ended
 	criu(t, images, "restore", "--restore-detached")
 	t.Cleanup(func() { _ = syscall.Kill(a.pid, syscall.SIGKILL) })
-	driver(k.Restore(t.Context(), pids, nil))
+	driver(k.Restore(t.Context(), pids, []keeper.Pair{{Old: r.devices[0], New: r.devices[1]}}))
 	driver(k.Unlock(t.Context(), pids))
 	a.waits()
+	p, _ := a.dial()
+	if table, err := p.Table(); err != nil || len(table) != len(pieces) || table[0].Address != pieces[0].Address || table[0].Device != r.devices[1] {
+		t.Fatalf("%+v, %v", table, err)
+	}
+	a.must(p.HangUp())
 	a.back(pieces, kept)
 	a.works()
 	before := a.does("check").State.Processes[0].Rounds

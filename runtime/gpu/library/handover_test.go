@@ -96,6 +96,27 @@ func TestNoRoom(t *testing.T) {
 	a.works()
 }
 
+// TestLittleRoom has a device with room for one more piece, and not for all of them twice.
+func TestLittleRoom(t *testing.T) {
+	r := newRig(t, 16)
+	a := r.run("--blocks", "9")
+	for range 3 {
+		pieces, files := a.take()
+		p, _ := a.dial()
+		a.must(p.Attach(t.Context(), pieces, files))
+		if h, err := p.Hello(); err != nil || h.Foreign != 2 {
+			t.Fatalf("%+v, %v", h, err)
+		}
+		closeFiles(files)
+		if left, err := p.Own(t.Context()); left != 0 || err != nil {
+			t.Fatal(left, err)
+		}
+		a.must(p.Open())
+		a.must(p.HangUp())
+		a.works()
+	}
+}
+
 // TestHangUp goes away after each step. What was not handed over goes on; the rest is given back the next time.
 func TestHangUp(t *testing.T) {
 	a := newRig(t, 256).run("--blocks", "5,9")

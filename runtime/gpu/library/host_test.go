@@ -144,8 +144,8 @@ func TestInject(t *testing.T) {
 		{"empty", []specs.Mount{dev}, nil, []string{"LD_PRELOAD="}, "LD_PRELOAD=/dev/cryo/libcryo-gpu.so"},
 		{"the host's /dev", []specs.Mount{{Destination: "/dev/", Type: "bind", Source: "/dev"}}, nil, nil, ""},
 		{"the image's /dev", nil, nil, nil, ""},
-		{"musl", []specs.Mount{dev}, []string{"lib/ld-musl-x86_64.so.1"}, nil, ""},
-		{"both", []specs.Mount{dev}, []string{"lib/ld-musl-x86_64.so.1", "lib64/ld-linux-x86-64.so.2"}, nil, "LD_PRELOAD=/dev/cryo/libcryo-gpu.so"},
+		{"musl", []specs.Mount{dev}, []string{"lib/ld-musl-x86_64.so.1", "lib64/ld-linux-x86-64.so.2"}, nil, ""},
+		{"both", []specs.Mount{dev}, []string{"lib/ld-musl-x86_64.so.1", "lib/x86_64-linux-gnu/libc.so.6"}, nil, "LD_PRELOAD=/dev/cryo/libcryo-gpu.so"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			rootfs := t.TempDir()

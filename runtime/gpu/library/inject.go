@@ -71,7 +71,8 @@ func preload(env []string) []string {
 	return env
 }
 
-// musl is true where an image has musl's loader and none of glibc. Links of the image are not followed out of it.
+// musl is true where an image has musl's loader and not glibc; a loader by glibc's name may be a link to musl's. Links of the image are not
+// followed out of it.
 func musl(rootfs string) bool {
 	root, err := os.OpenRoot(rootfs)
 	if err != nil {
@@ -87,7 +88,7 @@ func musl(rootfs string) bool {
 		names, _ := d.Readdirnames(-1)
 		_ = d.Close()
 		for _, n := range names {
-			if strings.HasPrefix(n, "ld-linux-") {
+			if n == "libc.so.6" {
 				return false
 			}
 			found = found || strings.HasPrefix(n, "ld-musl-")

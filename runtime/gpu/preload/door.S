@@ -3,6 +3,8 @@
 // Nothing here is written at run time, so no memory has to be both writable and executable.
 #include "door.h"
 
+	.file "door.S" // else it is called as the compiler calls what it gives to the assembler, and no two builds are alike
+
 	.text
 	.hidden door_enter
 	.hidden door_functions

@@ -1,0 +1,153 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/shim/config"
+)
+
+// engineBundle is a container with a GPU, whose rootfs has these files.
+func engineBundle(t *testing.T, annotations map[string]string, files ...string) *container {
+	t.Helper()
+	dir := t.TempDir()
+	for _, name := range append(files, "etc/motd") {
+		path := filepath.Join(dir, "rootfs", name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := json.Marshal(specs.Spec{
+		Annotations: annotations, Process: &specs.Process{Env: []string{"PATH=/bin"}}, Root: &specs.Root{Path: "rootfs"},
+		Mounts: []specs.Mount{{Destination: "/dev", Type: "tmpfs", Source: "tmpfs"}}, Linux: &specs.Linux{Devices: []specs.LinuxDevice{{Path: "/dev/nvidia0"}}},
+	})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, specFile), data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &container{bundle: bundle{dir: dir}, gpus: gpus{nvidia: true}}
+}
+
+// hasLibrary tells whether a container's programs get the library.
+func hasLibrary(t *testing.T, c *container) bool {
+	t.Helper()
+	spec, err := c.bundle.spec()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounted := slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return m.Destination == library.Inner })
+	if preloaded := slices.Contains(spec.Process.Env, "LD_PRELOAD="+library.Inner); preloaded != mounted {
+		t.Errorf("mounted is %v, preloaded %v", mounted, preloaded)
+	}
+	return mounted
+}
+
+// hostLibrary gives this host a library.
+func hostLibrary(t *testing.T) digest.Digest {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), library.File)
+	if err := os.WriteFile(path, []byte("library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(library.Variable, path)
+	return digest.FromString("library")
+}
+
+func TestGiveLibrary(t *testing.T) {
+	hostLibrary(t)
+	keeper := map[string]string{gpu.EngineAnnotation: gpu.KeeperEngine}
+	for name, test := range map[string]struct {
+		configured, annotation string
+		plain                  bool // no GPU
+		files                  []string
+		given, fallback, wrong bool
+	}{
+		"configured driver":       {configured: gpu.DriverEngine},
+		"configured keeper":       {configured: gpu.KeeperEngine, given: true},
+		"annotation wins":         {configured: gpu.KeeperEngine, annotation: gpu.DriverEngine},
+		"annotation":              {configured: gpu.DriverEngine, annotation: gpu.KeeperEngine, given: true},
+		"without a GPU":           {configured: gpu.KeeperEngine, plain: true},
+		"an image with musl":      {configured: gpu.KeeperEngine, files: []string{"lib/ld-musl-x86_64.so.1"}, fallback: true},
+		"an engine that is not":   {configured: gpu.DriverEngine, annotation: "fast", wrong: true},
+		"an annotation of others": {configured: gpu.DriverEngine, annotation: "", wrong: true},
+	} {
+		annotations := map[string]string{}
+		if test.annotation != "" || test.wrong {
+			annotations[gpu.EngineAnnotation] = test.annotation
+		}
+		c := engineBundle(t, annotations, test.files...)
+		c.gpus.nvidia = !test.plain
+		s := &service{config: config.Config{GPU: config.GPU{Engine: test.configured}}}
+		err := s.giveLibrary(t.Context(), c, &taskAPI.CreateTaskRequest{ID: "c", Bundle: c.bundle.dir})
+		if test.wrong != errors.Is(err, errdefs.ErrInvalidArgument) || !test.wrong && err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if hasLibrary(t, c) != test.given || (c.gpus.library != nil) != test.given || (c.gpus.fallback != "") != test.fallback {
+			t.Errorf("%s: got %+v", name, c.gpus)
+		}
+	}
+	t.Setenv(library.Variable, "/nowhere/"+library.File)
+	c := engineBundle(t, keeper)
+	if err := (&service{}).giveLibrary(t.Context(), c, &taskAPI.CreateTaskRequest{Bundle: c.bundle.dir}); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("without a library: %v", err)
+	}
+}
+
+func TestGiveLibraryAgain(t *testing.T) {
+	here := hostLibrary(t)
+	for name, test := range map[string]struct {
+		record *gpu.Record
+		given  bool
+		wrong  bool
+	}{
+		"no record":       {nil, false, false},
+		"by the driver":   {&gpu.Record{Engine: gpu.DriverEngine}, false, false},
+		"without library": {&gpu.Record{Engine: gpu.KeeperEngine}, false, false},
+		"the same":        {&gpu.Record{Engine: gpu.KeeperEngine, Library: &gpu.Library{Version: "1", Digest: here.String()}}, true, false},
+		"another":         {&gpu.Record{Engine: gpu.KeeperEngine, Library: &gpu.Library{Version: "1", Digest: digest.FromString("other").String()}}, false, true},
+	} {
+		c := engineBundle(t, nil, "lib/ld-musl-x86_64.so.1")
+		err := c.giveLibraryAgain(test.record)
+		var other *LibraryError
+		if errors.As(err, &other) != test.wrong || !test.wrong && err != nil || hasLibrary(t, c) != test.given || (c.gpus.library != nil) != test.given {
+			t.Errorf("%s: %v, got %+v", name, err, c.gpus)
+		}
+	}
+}
+
+// TestHandOverOnlyToThoseWhoTakeIt: without a command that takes device memory, or of a paused container, nothing is handed over.
+func TestHandOverOnlyToThoseWhoTakeIt(t *testing.T) {
+	takes := &checkpoint.Conversation{Wishes: checkpoint.Wishes{Devices: true}}
+	for name, test := range map[string]struct {
+		library      *gpu.Library
+		conversation *checkpoint.Conversation
+		frozen, want bool
+	}{
+		"taken":             {&gpu.Library{}, takes, false, true},
+		"paused":            {&gpu.Library{}, takes, true, false},
+		"a stock client":    {&gpu.Library{}, nil, false, false},
+		"not wanted":        {&gpu.Library{}, &checkpoint.Conversation{}, false, false},
+		"without a library": {nil, takes, false, false},
+	} {
+		e := &gpu.Engine{}
+		(&service{}).handOver(context.Background(), &container{gpus: gpus{library: test.library}}, e, test.conversation, test.frozen)
+		if (e.Handover != nil) != test.want || test.library != nil && (e.Fallback == "") != test.want || e.Library != test.library {
+			t.Errorf("%s: got %+v", name, e)
+		}
+	}
+}
