@@ -20,7 +20,7 @@ import (
 )
 
 // quick is for registries that answer at once.
-var quick = timing{wait: time.Millisecond, maxWait: 5 * time.Millisecond, attempts: 4, idle: 300 * time.Millisecond}
+var quick = timing{wait: time.Millisecond, maxWait: 5 * time.Millisecond, attempts: 4, idle: time.Second}
 
 func fast() Options { return Options{timing: quick, certs: "/nonexistent"} }
 
