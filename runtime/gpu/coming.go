@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -80,13 +81,24 @@ func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) 
 	r.coming = c
 	go func() {
 		defer close(c.done)
-		if c.err = c.holder.Receive(context.Background(), c.source.Peer()); c.err != nil { // see end
+		c.err = c.holder.Receive(context.Background(), c.source.Peer()) // see end
+		if c.err != nil && !holders(c.err) {
 			if cause := c.source.Wait(); cause != nil {
 				c.err = cause
 			}
 		}
 	}()
 	return nil
+}
+
+// holders tells whether an error is the holder's own; else who brings memory knows why it has hung up.
+func holders(err error) bool {
+	var (
+		call *holder.CallError
+		hang *holder.HangError
+		died *keeper.DiedError
+	)
+	return errors.As(err, &call) || errors.As(err, &hang) || errors.As(err, &died)
 }
 
 // attach gives restored processes what they had handed over, and opens their doors.

@@ -281,6 +281,8 @@ func (h *fakeHolder) do(call string) error {
 		return errDied
 	case how == "cancel":
 		h.w.cancel()
+	case how == "gone":
+		return errors.New("the other process has hung up")
 	case how != "":
 		return &holder.CallError{Call: call, Code: 1}
 	}

@@ -271,7 +271,7 @@ func TestRestoreHanded(t *testing.T) {
 			writer.Close()
 			source := &snapshotSource{peer: reader}
 			if step == "receive" {
-				source.err = os.ErrPermission
+				source.err, w.how = os.ErrPermission, "gone"
 			}
 			c := w.container()
 			c.Minors = []int{1}
