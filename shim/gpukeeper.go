@@ -120,7 +120,7 @@ func (e *LibraryError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // handOver says whether the container hands device memory over, or why it does not.
 func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, conversation *checkpoint.Conversation, frozen bool) {
-	e.Library, e.Fallback = c.gpus.library, c.gpus.fallback
+	e.Library, e.Fallback, e.Dial = c.gpus.library, c.gpus.fallback, gpu.DialLibrary
 	switch {
 	case e.Library == nil:
 	case conversation == nil || !conversation.Wishes.Devices:

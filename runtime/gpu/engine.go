@@ -32,6 +32,8 @@ type Engine struct {
 	Nodes []Node
 	// Handover is the engine keeper. nil: all goes by the driver.
 	Handover *Handover
+	// Dial wakes the library in a process where there is a Library and no Handover; [DialLibrary].
+	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
 	Library *Library
 	// Fallback says why a container that asks for the engine keeper goes by the driver this time. It is recorded.

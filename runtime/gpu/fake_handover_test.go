@@ -20,6 +20,8 @@ type preloaded struct {
 	state  library.State
 	unable string
 	memory []string // of each piece; "" while it is elsewhere
+	// foreign is how many pieces are another's memory still, and stuck how many of these stay so.
+	foreign, stuck int
 }
 
 // give puts the library into a process, with some pieces.
@@ -39,6 +41,7 @@ func (w *world) keeperEngine() *Engine {
 	e := w.engine()
 	e.Library = &Library{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 	e.Handover = w.handover()
+	e.Dial = e.Handover.Dial
 	return e
 }
 
@@ -178,7 +181,7 @@ func (o *fakeOwner) library() *preloaded { return o.w.libraries[o.pid] }
 func (o *fakeOwner) Hello() (library.Hello, error) {
 	err := o.do("hello")
 	l := o.library()
-	return library.Hello{State: l.state, Pieces: len(l.memory), Version: "1", Unable: l.unable}, err
+	return library.Hello{State: l.state, Pieces: len(l.memory), Version: "1", Unable: l.unable, Foreign: l.foreign}, err
 }
 
 func (o *fakeOwner) Close(ctx context.Context, _ time.Duration) error {
@@ -240,7 +243,16 @@ func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*o
 	return nil
 }
 
-func (o *fakeOwner) Own(context.Context) (int, error) { return 0, o.do("own") }
+func (o *fakeOwner) Own(context.Context) (int, error) {
+	err := o.do("own")
+	if err == nil && o.library().state != library.Closed {
+		o.w.t.Error("memory is made a process's own while its door is open")
+	}
+	if err == nil {
+		o.library().foreign = o.library().stuck
+	}
+	return o.library().foreign, err
+}
 
 func (o *fakeOwner) Open() error {
 	if err := o.do("open"); err != nil {

@@ -22,7 +22,7 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) error {
 		for i := range fresh {
 			fresh[i].fallback = e.Fallback
 		}
-		return nil
+		return e.ownAll(ctx, fresh)
 	}
 	var devices []string
 	for i, p := range fresh {
@@ -62,8 +62,9 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 		e.record.Library.Version = hello.Version
 		return "", nil
 	case err == nil:
+		err = g.own(ctx, hello, e.Timeout)
 		g.hangUp()
-		return hello.Unable, nil
+		return hello.Unable, err
 	}
 	g.hangUp()
 	var gone *library.GoneError
@@ -71,6 +72,42 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 		return gone.Err.Error(), nil
 	}
 	return "", err
+}
+
+// ownAll makes sure that no process has memory of somebody else still where the driver is to save all of it.
+func (e *Engine) ownAll(ctx context.Context, fresh []cudaProcess) error {
+	if e.Library == nil {
+		return nil
+	}
+	for _, p := range fresh {
+		g := &given{cudaProcess: p}
+		hello, err := g.dial(ctx, e.Dial)
+		if err == nil {
+			err = g.own(ctx, hello, e.Timeout)
+		}
+		g.hangUp()
+		var gone *library.GoneError
+		if err != nil && (!errors.As(err, &gone) || context.Cause(ctx) != nil) {
+			return err
+		}
+	}
+	return nil
+}
+
+// own makes attached memory the process's own where there was no room for that before. What stays another's would be lost with the
+// driver: it saves it, and does not restore it.
+func (g *given) own(ctx context.Context, hello library.Hello, timeout time.Duration) error {
+	if hello.Foreign == 0 {
+		return nil
+	}
+	if err := g.library.Close(ctx, timeout); err != nil {
+		return err
+	}
+	left, err := g.library.Own(ctx)
+	if err = errors.Join(err, g.library.Open()); err == nil && left > 0 {
+		err = &ForeignError{Process: g.Process, Pieces: left}
+	}
+	return err
 }
 
 // dial wakes a process's library.

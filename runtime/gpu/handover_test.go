@@ -212,6 +212,34 @@ func TestGivenBefore(t *testing.T) {
 	}
 }
 
+// TestForeign: the driver is not asked to save what it would not restore.
+func TestForeign(t *testing.T) {
+	for _, stuck := range []int{0, 1} {
+		for name, change := range map[string]func(w *world, e *Engine){
+			"no hand-over": func(_ *world, e *Engine) { e.Handover = nil },
+			"unable":       func(w *world, _ *Engine) { w.libraries[101].unable = "it has asked for an IPC handle" },
+		} {
+			t.Run(fmt.Sprintf("%s, %d stuck", name, stuck), func(t *testing.T) {
+				w := newWorld(t, 101)
+				w.give(101, 3)
+				w.libraries[101].foreign, w.libraries[101].stuck = 2, stuck
+				e := w.keeperEngine()
+				change(w, e)
+				err := take(t.Context(), e, t.TempDir())
+				w.settled()
+				w.whole()
+				var foreign *ForeignError
+				if errors.As(err, &foreign) != (stuck > 0) || stuck == 0 && err != nil {
+					t.Errorf("error: %v", err)
+				}
+				if order := strings.Join(w.did, ", "); stuck > 0 && strings.Contains(order, "lock") || w.libraries[101].state != library.Whole {
+					t.Errorf("it did %s, and the library's state is %v", order, w.libraries[101].state)
+				}
+			})
+		}
+	}
+}
+
 // TestHandOverNeedsNoMemory: what is handed over does not have to fit into the host's memory, and what is not does.
 func TestHandOverNeedsNoMemory(t *testing.T) {
 	for pieces, refused := range map[int]bool{500: false, 10: true} {
