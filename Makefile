@@ -98,9 +98,11 @@ test: deps unit integration ## run the unit tests and the integration tests
 unit: fakecuda preload ## run the unit tests
 	@$(GO) test $(TESTFLAGS) $(UNIT)
 
+# Real daemons on a busy machine: one or two tests that failed are run once more, by themselves. Both runs are printed, and the last
+# lines say which were run again; a test that fails twice, a third one, a panic, or something left behind is a failure.
 .PHONY: integration
 integration: deps build tools fakecuda ## run the integration tests: real containerds, runc, CRIU and registries (as root)
-	@$(GO) test -count=1 -timeout 45m $(TESTFLAGS) ./integration
+	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 60m $(TESTFLAGS)
 
 .PHONY: lint
 lint: tools ## check formatting, go vet, staticcheck and the syntax of scripts

@@ -10,6 +10,7 @@ import (
 	_ "github.com/distribution/distribution/v3/cmd/registry"
 	_ "github.com/google/go-containerregistry/cmd/crane"
 	_ "github.com/opencontainers/runc"
+	_ "gotest.tools/gotestsum"
 	_ "honnef.co/go/tools/cmd/staticcheck"
 	_ "oras.land/oras/cmd/oras"
 )
