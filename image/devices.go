@@ -14,7 +14,6 @@ import (
 
 // Devices are the device memory of a snapshot, read piece by piece and in any order. All segments that it is in are open.
 type Devices struct {
-	gpu    *GPU
 	pieces []devicePiece
 	pages  *Pages
 }
@@ -31,16 +30,13 @@ func OpenDevices(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Devic
 		return nil, err
 	}
 	g := s.Config.GPU
-	devices := &Devices{gpu: g, pieces: g.devicePieces(), pages: newPages(x, g.deviceMaps(x.PageSize))}
-	if err := devices.pages.open(ctx, src, s.Segments()); err != nil {
+	devices := &Devices{pieces: g.devicePieces(), pages: newPages(x, g.deviceMaps(x.PageSize))}
+	if err := devices.pages.open(ctx, src, s); err != nil {
 		devices.Close()
 		return nil, err
 	}
 	return devices, nil
 }
-
-// GPU is what the config says of the GPUs; nil if it says nothing.
-func (d *Devices) GPU() *GPU { return d.gpu }
 
 // Pieces are those of all processes, in the order of the config, by which they are numbered.
 func (d *Devices) Pieces() []GPUPiece {

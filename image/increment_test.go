@@ -1,7 +1,9 @@
 package image
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +16,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/index"
 )
 
 // solid makes n MiB of random pages from base on.
@@ -362,6 +366,34 @@ func TestIncrementBadParent(t *testing.T) {
 	}
 	if store.open != 0 {
 		t.Errorf("%d blobs are open", store.open)
+	}
+}
+
+// TestIncrementLyingParent: a parent's index that gives a frame the digest of other bytes is believed until its segments are verified.
+func TestIncrementLyingParent(t *testing.T) {
+	ctx := context.Background()
+	r := rand.New(rand.NewPCG(9, 20))
+	o := PackOptions{SegmentSize: 4 << 20}
+	m := solid(r, 0, 8)
+	f := fakeImages{maps: map[string]memory{"pagemap-1.img": m}}
+	store := newMemoryStore()
+	parent := mustPack(t, store, testSource(f.write(t)), o)
+	o.Parent = openParent(t, store, parent)
+	hash := sha256.New()
+	for page := range uint64(256) {
+		m[page*testPage] = randomPage(r, 2)
+		hash.Write(m[page*testPage])
+	}
+	i := slices.IndexFunc(o.Parent.frames, func(f index.Frame) bool { return f.Segment == 1 })
+	o.Parent.frames[i].Digest = [sha256.Size]byte(hash.Sum(nil))
+	slices.SortFunc(o.Parent.frames, func(a, b index.Frame) int { return bytes.Compare(a.Digest[:], b.Digest[:]) })
+	d := mustPack(t, store, testSource(f.write(t)), o)
+	s, err := Open(ctx, store, d)
+	if err != nil || s.shared() != 2 {
+		t.Fatalf("%d segments are shared: %v", s.shared(), err)
+	}
+	if err := VerifyShared(ctx, store, d, nil); !errdefs.IsDataLoss(err) {
+		t.Errorf("VerifyShared gives %v", err)
 	}
 }
 

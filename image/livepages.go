@@ -79,7 +79,7 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 		}
 	}
 	m := newPages(x, maps)
-	if err := m.open(ctx, src, s.Segments()); err != nil {
+	if err := m.open(ctx, src, s); err != nil {
 		m.Close()
 		return nil, err
 	}
@@ -103,7 +103,8 @@ func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
 	return m
 }
 
-func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descriptor) (err error) {
+func (m *Pages) open(ctx context.Context, src Fetcher, s *Snapshot) (err error) {
+	segments := s.Segments()
 	if d, ok := src.(Decoded); ok {
 		m.decoded, err = openDecoded(ctx, d, m.x)
 		return err
@@ -128,6 +129,9 @@ func (m *Pages) open(ctx context.Context, src Fetcher, segments []ocispec.Descri
 		if !ok {
 			rc.Close()
 			return fmt.Errorf("open %s: it can be read from its beginning only", part)
+		}
+		if _, ok := rc.(segment.Verified); ok && i < s.shared() {
+			at = struct{ segmentAt }{at} // see shared
 		}
 		m.segments[i] = at
 	}

@@ -19,6 +19,7 @@ type segmentReader struct {
 	src     Fetcher
 	workers int  // 0: as many as there are cores
 	whole   bool // verify the digest of every segment, also where its frames' digests cover all its bytes
+	shared  int  // see [Snapshot.shared]
 	sink    func(f *index.Frame, raw []byte) error
 }
 
@@ -72,21 +73,22 @@ func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor,
 			if n == 0 && !r.whole {
 				continue
 			}
-			reads.Go(func() error { return r.segment(readsCtx, d, own, jobs, free) })
+			reads.Go(func() error { return r.segment(readsCtx, d, i >= r.shared, own, jobs, free) })
 		}
 		return cmp.Or(reads.Wait(), ctx.Err())
 	})
 	return g.Wait()
 }
 
-// segment reads the frames of one segment. What is in none of them is read only where everything shall be verified.
-func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, frames []index.Frame, jobs chan<- storedFrame, free chan []byte) error {
+// segment reads the frames of one segment, which is the snapshot's own or not. What is in none of them is read only where everything
+// shall be verified.
+func (r *segmentReader) segment(ctx context.Context, d ocispec.Descriptor, own bool, frames []index.Frame, jobs chan<- storedFrame, free chan []byte) error {
 	blob, err := openBlob(ctx, r.src, d.Annotations[ocispec.AnnotationTitle], d)
 	if err != nil {
 		return err
 	}
 	defer blob.Close()
-	if v, ok := blob.rc.(segment.Verified); ok && !r.whole {
+	if v, ok := blob.rc.(segment.Verified); ok && own && !r.whole {
 		return r.kept(ctx, v, blob, frames, jobs, free)
 	}
 	var end int64

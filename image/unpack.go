@@ -155,7 +155,7 @@ func (u *unpacker) memory(ctx context.Context) error {
 	}
 	files := newPagesFiles(func(id uint64) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
 	defer files.close()
-	r := segmentReader{src: u.src, workers: u.o.Workers, sink: func(f *index.Frame, raw []byte) error { return u.write(files, f.Runs, raw) }}
+	r := segmentReader{src: u.src, workers: u.o.Workers, shared: u.s.shared(), sink: func(f *index.Frame, raw []byte) error { return u.write(files, f.Runs, raw) }}
 	return r.read(ctx, u.s.Segments(), u.frames)
 }
 
@@ -234,7 +234,7 @@ func (u *unpacker) write(files *pagesFiles, runs []index.Run, raw []byte) error 
 func (u *unpacker) pieces(ctx context.Context) error {
 	p := newPages(u.x, u.maps)
 	defer p.Close()
-	if err := p.open(ctx, u.src, u.s.Segments()); err != nil {
+	if err := p.open(ctx, u.src, u.s); err != nil {
 		return err
 	}
 	var parts []Part

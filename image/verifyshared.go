@@ -1,44 +1,48 @@
 package image
 
 import (
+	"cmp"
 	"context"
-	"runtime"
+	"slices"
 	"sync/atomic"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/index"
 )
 
-// VerifyShared checks the digests of the segments that a snapshot has of its parent: [Pack] refers to them without reading
-// them. The progress, as "verify", is in bytes of blobs.
+// shared is how many of the first segments are the parent's too. [Pack] refers to frames in them by what the parent's index says of
+// them, without reading them: no check of a frame of these segments was made of its bytes, and its digest has to be compared.
+func (s *Snapshot) shared() int {
+	if s.Config.Parent == nil {
+		return 0
+	}
+	return s.Config.Parent.Segments
+}
+
+// VerifyShared checks the digests of the segments that a snapshot has of its parent, and of all its frames in them. The progress, as
+// "verify", is in bytes of frames.
 func VerifyShared(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) error {
 	s, err := Open(ctx, src, d)
 	if err != nil || s.Config.Parent == nil {
 		return err
 	}
-	shared := s.Segments()[:s.Config.Parent.Segments]
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return err
+	}
+	n, _ := slices.BinarySearchFunc(x.Frames, s.shared(), func(f index.Frame, segment int) int { return cmp.Compare(f.Segment, segment) })
+	frames := x.Frames[:n]
 	var done atomic.Int64
 	var total int64
-	for _, l := range shared {
-		total += l.Size
+	for i := range frames {
+		total += frames[i].Stored
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(runtime.GOMAXPROCS(0))
-	for _, l := range shared {
-		g.Go(func() error {
-			blob, err := openBlob(ctx, src, l.Annotations[ocispec.AnnotationTitle], l)
-			if err != nil {
-				return err
-			}
-			defer blob.Close()
-			if err := blob.finish(); err != nil {
-				return err
-			}
-			if n := done.Add(l.Size); p != nil {
-				p("verify", n, total)
-			}
-			return nil
-		})
-	}
-	return g.Wait()
+	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, _ []byte) error {
+		if n := done.Add(f.Stored); p != nil {
+			p("verify", n, total)
+		}
+		return nil
+	}}
+	return r.read(ctx, s.Segments()[:s.shared()], frames)
 }

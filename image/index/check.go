@@ -128,23 +128,34 @@ func (x *Index) checkFrame(f *Frame) error {
 	return nil
 }
 
-// checkOverlap says whether two runs fill one page, in any two frames.
+// checkOverlap says whether two runs fill one page, in any two frames, or whether there is a run of one frame between those of another:
+// readers find a page by the frame that ends behind it.
 func (x *Index) checkOverlap() error {
 	var n int
 	for i := range x.Frames {
 		n += len(x.Frames[i].Runs)
 	}
-	runs := make([]Run, 0, n)
-	for i := range x.Frames {
-		runs = append(runs, x.Frames[i].Runs...)
+	type part struct {
+		Run
+		frame int
+		first bool // of its frame
 	}
-	slices.SortFunc(runs, func(a, b Run) int {
+	runs := make([]part, 0, n)
+	for i := range x.Frames {
+		for j, r := range x.Frames[i].Runs {
+			runs = append(runs, part{r, i, j == 0})
+		}
+	}
+	slices.SortFunc(runs, func(a, b part) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.First, b.First))
 	})
 	for i := 1; i < len(runs); i++ {
 		a, b := runs[i-1], runs[i]
 		if a.File == b.File && (b.First < a.First+a.Count || b.Addr < a.Addr+uint64(a.Count*x.PageSize)) {
 			return broken("pages from %d and from %d of %s overlap or are out of order", a.First, b.First, File{ID: a.File})
+		}
+		if a.frame != b.frame && !b.first {
+			return broken("pages from %d of %s are between those of another frame", a.First, File{ID: a.File})
 		}
 	}
 	return nil

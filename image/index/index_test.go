@@ -106,6 +106,8 @@ type change struct{ old, new, reason string }
 
 // bad are texts that no one may take for an index, and why. Each is the good one with one string replaced.
 var bad = []change{
+	{"run 1 2 1 7f0000000000\nframe 0 100 8192 raw 8192 " + sumB + " 123456789abcdef0\nrun 4 0 1 0\nrun 4 1 1 2000\n",
+		"run 4 1 1 1000\nframe 0 100 8192 raw 8192 " + sumB + " 123456789abcdef0\nrun 4 0 1 0\nrun 4 2 1 2000\n", "between those of another frame"},
 	{"cryo-index 1", "cryo-index x", "not a number"},
 	{"cryo-index 1", "cryo-index 2", "should be of version 1"},
 	{"cryo-index", "index", "does not begin"},

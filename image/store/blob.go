@@ -36,8 +36,8 @@ func (s *Store) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
 	return i.Mode().IsRegular() && i.Size() == d.Size, nil
 }
 
-// Fetch opens a blob; the reader is a [segment.Verified] where only root can have written the blob since it came into the store, verified;
-// else, and for others than root, a [*direct.Reader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
+// Fetch opens a blob; the reader is a [segment.Verified] where only this host's root can have written the blob since it came into the
+// store, verified; else a [*direct.Reader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
 func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(d); err != nil {
 		return nil, &CorruptError{What: "descriptor", Err: err}
@@ -58,7 +58,7 @@ func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, e
 		f.Close()
 		return nil, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d", i.Size(), d.Size)}
 	}
-	if s.keeps(i) {
+	if local(f) && s.keeps(i) {
 		return segment.NewVerified(direct.NewReader(f)), nil
 	}
 	return direct.NewReader(f), nil

@@ -4,7 +4,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // keeps says whether only root can have written a blob since it came into the store: by the file, or by putting another in its place.
@@ -28,6 +31,19 @@ func (s *Store) keeps(blob fs.FileInfo) bool {
 		}
 	}
 	return false
+}
+
+// locals are file systems of which this host alone writes what root owns. Of those of a network, and of a hypervisor, owner and mode say
+// nothing of who else does. Source: linux/magic.h, statfs(2).
+var locals = []int64{unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.F2FS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC, zfsMagic}
+
+const zfsMagic = 0x2fc12fc1 // ZFS_SUPER_MAGIC of OpenZFS
+
+// local says whether a file is on one of them.
+func local(f *os.File) bool {
+	var s unix.Statfs_t
+	err := unix.Fstatfs(int(f.Fd()), &s)
+	return err == nil && slices.Contains(locals, int64(s.Type))
 }
 
 // roots says whether root owns a file.
