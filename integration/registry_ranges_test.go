@@ -24,6 +24,9 @@ func TestRegistryRanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
+	if err := p.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	snapshot, err := image.Open(t.Context(), s, p.Descriptor())
 	if err != nil {
 		t.Fatal(err)
