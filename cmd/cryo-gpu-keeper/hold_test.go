@@ -226,7 +226,7 @@ func TestHold(t *testing.T) {
 	if err := h.check(second, pieces); err != nil {
 		t.Fatal(err)
 	}
-	if copied, err := second.Copy(t.Context()); err != nil || !copied {
+	if copied, err := second.Copy(t.Context(), 256<<20); err != nil || !copied {
 		t.Fatalf("copied %v: %v", copied, err)
 	}
 	if err := h.check(second, pieces); err != nil {
@@ -267,7 +267,7 @@ func TestHoldWithoutRoom(t *testing.T) {
 	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files)); err != nil {
 		t.Fatal(err)
 	}
-	if copied, err := second.Copy(t.Context()); err != nil || copied {
+	if copied, err := second.Copy(t.Context(), 256<<20); err != nil || copied {
 		t.Errorf("copied %v: %v", copied, err)
 	}
 	if err := h.check(second, pieces); err != nil {
@@ -360,7 +360,7 @@ func TestHoldFailsAtEachCall(t *testing.T) {
 					if err := c.Hold(t.Context(), pieces, own); err != nil {
 						return err
 					}
-					_, err = c.Copy(t.Context())
+					_, err = c.Copy(t.Context(), 0)
 					return err
 				}
 				err := steps()
@@ -396,7 +396,7 @@ func TestHoldEnds(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("it lives")
 	}
-	if _, err := c.Copy(t.Context()); !errors.As(err, new(*keeper.DiedError)) {
+	if _, err := c.Copy(t.Context(), 0); !errors.As(err, new(*keeper.DiedError)) {
 		t.Error(err)
 	}
 }

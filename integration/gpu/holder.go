@@ -73,7 +73,7 @@ func passOn(ctx context.Context, r *result, program, device string, count int, s
 	step("drain, and discard", func() error { return drain(ctx, to, pieces, func(ring.Chunk) error { return nil }) })
 	step("drain", func() error { return drain(ctx, to, pieces, asFilled) })
 	copied := false
-	step("copy", func() (err error) { copied, err = to.Copy(ctx); return err })
+	step("copy", func() (err error) { copied, err = to.Copy(ctx, 256<<20); return err })
 	if copied {
 		step("load, over the originals", func() error { return load(ctx, from, pieces, func(b []byte, _ int, _ int64) { clear(b) }) })
 		step("drain the copy", func() error { return drain(ctx, to, pieces, asFilled) })

@@ -15,7 +15,7 @@ const protocolVersion = 1
 const socketName = "cryo.sock"
 
 // devicesName is the socket beside it, of the type SOCK_SEQPACKET, over which device memory comes: see package gpu/ring.
-const devicesName = "cryo-devices.sock"
+const devicesName = "dev.sock"
 
 func socketPath(dir string) string { return filepath.Join(dir, socketName) }
 

@@ -34,8 +34,8 @@ func (e notYet) Unwrap() error { return e.error }
 // bringBack restores and unlocks processes, whatever state they are in, and does not end before that is done or cannot be
 // done. It goes by the state that the driver tells alone, so it does not matter who did what before, or died over it. An
 // error is a [*checkpoint.LossError], or what could not be restored is as it was: no keeper could be started, or a
-// device has no room for it.
-func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair) error {
+// device has no room for it. makeRoom is called when something cannot be brought back for now; nil: there is nothing to give up.
+func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	died := 0
 	var wait time.Duration // before the next attempt
@@ -54,6 +54,9 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 		case errors.As(err, &later):
 			if time.Since(start) >= patience {
 				return err
+			}
+			if makeRoom != nil {
+				makeRoom()
 			}
 			wait = pause
 		default: // the keeper's own

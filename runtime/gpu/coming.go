@@ -130,7 +130,18 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 		}
 		all = append(all, g)
 	}
-	return giveBack(ctx, r.Handover.Dial, r.host(), all)
+	return giveBack(ctx, r.Handover.Dial, r.host(), all, nil)
+}
+
+// makeRoom ends the holder once all is on the devices: its contexts take room there.
+func (r *Restore) makeRoom() {
+	if r.coming == nil {
+		return
+	}
+	<-r.coming.done // it is bounded by the holder's client
+	if r.coming.err == nil {
+		_ = r.coming.holder.Close() // the descriptors have the memory
+	}
 }
 
 // waitTime bounds how long a source that was ended is waited for.

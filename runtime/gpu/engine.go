@@ -211,10 +211,10 @@ func (e *Engine) forget() {
 
 // back lets all that are held go on with what they had.
 func (e *Engine) back(ctx context.Context) error {
-	if err := bringBack(ctx, &e.line, e.host(), e.held, nil); err != nil || len(e.given) == 0 {
+	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.giveUpCopy); err != nil || len(e.given) == 0 {
 		return err
 	}
-	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given); err != nil {
+	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, e.giveUpCopy); err != nil {
 		return err
 	}
 	e.forget()

@@ -68,7 +68,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 	}
 	g.hangUp()
 	var gone *library.GoneError
-	if errors.As(err, &gone) && context.Cause(ctx) == nil && e.host().alive(g.PID) {
+	if errors.As(err, &gone) && !gone.Silent && context.Cause(ctx) == nil && e.host().alive(g.PID) {
 		return gone.Err.Error(), nil
 	}
 	return "", err
@@ -87,7 +87,7 @@ func (e *Engine) ownAll(ctx context.Context, fresh []cudaProcess) error {
 		}
 		g.hangUp()
 		var gone *library.GoneError
-		if err != nil && (!errors.As(err, &gone) || context.Cause(ctx) != nil) {
+		if err != nil && (!errors.As(err, &gone) || gone.Silent && e.host().alive(p.PID) || context.Cause(ctx) != nil) {
 			return err
 		}
 	}

@@ -14,19 +14,25 @@ import (
 
 // giveBack has processes that run, with their door closed perhaps, have their memory again, and opens their doors when all have. It goes by
 // the state that their libraries tell, so it does not matter how far a hand-over had come, or who died over it. An error is a
-// [*checkpoint.LossError], or there is no room on a device for now.
-func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given) error {
+// [*checkpoint.LossError], or there is no room on a device for now. makeRoom is as for [bringBack].
+func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	failed := 0
 	for start := time.Now(); ; time.Sleep(pause) {
 		err := giveBackOnce(ctx, dial, host, all)
 		var later notYet
+		var loss *checkpoint.LossError
 		switch {
 		case err == nil:
 			return nil
+		case errors.As(err, &loss):
+			return err
 		case errors.As(err, &later):
 			if time.Since(start) >= patience {
 				return err
+			}
+			if makeRoom != nil {
+				makeRoom()
 			}
 		default:
 			if failed++; failed == keepers {
@@ -75,11 +81,14 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	failed := func(err error) error {
 		err = fmt.Errorf("%s: give its device memory back: %w", g.Process, err)
 		var call *library.CallError
-		if errors.As(err, &call) && call.Code == outOfMemory {
+		var gone *library.GoneError
+		if errors.As(err, &call) && call.Code == outOfMemory || errors.As(err, &gone) && gone.Silent {
 			return notYet{err}
 		}
 		return err
 	}
+	ctx, cancel := context.WithTimeout(ctx, 2*moveTime(g.bytes())) // memory that moves from device to device takes no such time
+	defer cancel()
 	hello, err := g.dial(ctx, dial)
 	if err != nil {
 		return failed(err)
@@ -94,7 +103,12 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	}
 	// What else keeps it would have to fit on the device beside what it becomes.
 	g.closeFiles()
-	if _, err := g.library.Own(ctx); err != nil { // what is left over can be handed over again all the same
+	_, err = g.library.Own(ctx)
+	var call *library.CallError
+	if errors.As(err, &call) {
+		return &checkpoint.LossError{Err: failed(err)} // what there was no room for is no error
+	}
+	if err != nil {
 		log.G(ctx).WithError(err).WithField("pid", g.PID).Warn("make device memory its own again")
 	}
 	return nil

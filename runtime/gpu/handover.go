@@ -41,7 +41,7 @@ func DialLibrary(ctx context.Context, pid int) (Owner, error) {
 type Holder interface {
 	Ready(ctx context.Context) error
 	Hold(ctx context.Context, pieces []holder.Piece, files []*os.File) error
-	Copy(ctx context.Context) (bool, error)
+	Copy(ctx context.Context, spare int64) (bool, error)
 	Send(ctx context.Context, peer *os.File) error
 	Make(ctx context.Context, pieces []holder.Piece) ([]*os.File, error)
 	Receive(ctx context.Context, peer *os.File) error

@@ -3,6 +3,7 @@ package gpu
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -27,18 +28,39 @@ func (e *Engine) send() error {
 		return fmt.Errorf("send device memory: nobody takes it: %w", errdefs.ErrInternal)
 	}
 	ctx := context.Background() // see stop
+	spare := e.spare()
 	h, o := e.holder, &outgoing{looked: make(chan struct{}), done: make(chan struct{})}
 	e.outgoing = o
 	go func() {
 		defer close(o.done)
 		defer peer.Close()
-		o.copied, o.err = h.Copy(ctx)
+		o.copied, o.err = h.Copy(ctx, spare)
 		close(o.looked)
 		if o.err == nil {
 			o.err = h.Send(ctx, peer)
 		}
 	}()
 	return nil
+}
+
+// headroom is what a copy leaves free on a device beside what the driver is to bring back there, bytes: the processes go on to work.
+const headroom = 512 << 20
+
+// spare is how much room a copy must leave: the driver has saved the rest of what the processes held, and brings it back while the copy
+// is there. What is not told (NVML's of some drivers) is not counted: see giveUpCopy.
+func (e *Engine) spare() int64 {
+	rest := int64(headroom)
+	for _, p := range e.held {
+		rest += max(0, memoryOf([]cudaProcess{p})-p.given)
+	}
+	return rest
+}
+
+// giveUpCopy ends the holder, whose copy takes room that processes need to go on. What was on its way is broken off, and Drain says so.
+func (e *Engine) giveUpCopy() {
+	o := e.outgoing
+	e.stop()
+	e.outgoing = o
 }
 
 // Outgoing implements [checkpoint.Devices].
@@ -101,7 +123,10 @@ func (e *Engine) stop() {
 		_ = h.Close() // it may have died
 	default:
 		_ = h.Kill()
-		<-closed(o)
+		select {
+		case <-closed(o):
+		case <-time.After(waitTime): // a driver that hangs may keep even a killed process
+		}
 		_ = h.Close()
 	}
 }

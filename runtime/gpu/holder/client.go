@@ -47,6 +47,7 @@ type Client struct {
 var (
 	startTime = 2 * time.Minute  // to initialise the driver, as the keeper
 	askTime   = 30 * time.Second // to answer what takes milliseconds
+	endTime   = 10 * time.Second // to end when it is killed
 	slowest   = int64(256 << 20) // bytes a second that are copied or cleared at least
 )
 
@@ -160,6 +161,8 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 	timer := time.AfterFunc(bound, func() {
 		hung.Store(true)
 		_ = c.program.Kill()
+		// One that is in a call of the driver that does not end keeps its end of the channel.
+		time.AfterFunc(endTime, func() { c.channel.Close() })
 	})
 	defer timer.Stop()
 	if err := c.channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {

@@ -76,11 +76,8 @@ func (s *server) cut(count int) (err error) {
 	return err
 }
 
-// spare is what a copy leaves free on a device, bytes: the processes' own driver needs some when they go on.
-const spare = 256 << 20
-
-// copy copies what is not the holder's own, where there is room for all of it.
-func (s *server) copy(ctx context.Context) (bool, error) {
+// copy copies what is not the holder's own, where there is room for all of it and as much more.
+func (s *server) copy(ctx context.Context, spare int64) (bool, error) {
 	groups := s.devices(func(h held) bool { return !h.own })
 	for _, numbers := range groups {
 		var need int64

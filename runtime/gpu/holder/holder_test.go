@@ -98,6 +98,7 @@ func TestIn(t *testing.T) {
 }
 
 func TestCopy(t *testing.T) {
+	const spare = 64 * mib
 	const all = spare + 8*mib
 	for name, test := range map[string]struct {
 		totals []int64
@@ -115,7 +116,7 @@ func TestCopy(t *testing.T) {
 				t.Fatal(err)
 			}
 			for range 2 { // the second time there is nothing left to do, or again no room
-				if copied, err := c.Copy(t.Context()); err != nil || copied != test.want && test.orders == "" {
+				if copied, err := c.Copy(t.Context(), spare); err != nil || copied != test.want && test.orders == "" {
 					t.Fatalf("copied %v: %v", copied, err)
 				}
 				if test.orders != "" {
@@ -208,7 +209,7 @@ func TestDriverCannotBeUsed(t *testing.T) {
 		if err := c.Ready(t.Context()); !errors.As(err, new(*CallError)) {
 			t.Error(err)
 		}
-		if _, err := c.Copy(t.Context()); !errors.As(err, new(*CallError)) {
+		if _, err := c.Copy(t.Context(), 0); !errors.As(err, new(*CallError)) {
 			t.Error(err)
 		}
 	}
@@ -252,7 +253,7 @@ func TestDiesAtEachCall(t *testing.T) {
 			}
 			step("ready", c.Ready(t.Context()))
 			step("hold", c.Hold(t.Context(), g.pieces, g.files))
-			_, err := c.Copy(t.Context())
+			_, err := c.Copy(t.Context(), 0)
 			step("copy", err)
 			_, err = drain(t, g.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
 			if failed && !errors.As(err, new(*ring.GoneError)) {

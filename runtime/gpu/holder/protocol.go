@@ -38,6 +38,7 @@ type request struct {
 	Ring    *ring.Geometry `json:"ring,omitempty"`    // of open
 	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold and make
 	Count   int            `json:"count,omitempty"`   // of cut
+	Spare   int64          `json:"spare,omitempty"`   // of copy: to leave free on each device, bytes
 }
 
 // answer is a message from the holder.
@@ -76,11 +77,13 @@ func (r request) check(files int) error {
 		wanted = 1
 	case verbCut:
 		used.Count = r.Count
-	case verbCopy, verbStop:
+	case verbCopy:
+		used.Spare = r.Spare
+	case verbStop:
 	default:
 		return fmt.Errorf("no such request: %w", errdefs.ErrInvalidArgument)
 	}
-	if r.Version != used.Version || len(r.Devices) != len(used.Devices) || r.Ring != used.Ring || len(r.Pieces) != len(used.Pieces) || r.Count != used.Count {
+	if r.Version != used.Version || len(r.Devices) != len(used.Devices) || r.Ring != used.Ring || len(r.Pieces) != len(used.Pieces) || r.Count != used.Count || r.Spare != used.Spare || r.Spare < 0 {
 		return fmt.Errorf("more than belongs to it: %w", errdefs.ErrInvalidArgument)
 	}
 	if files != wanted || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {

@@ -160,7 +160,7 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 	case verbCut:
 		err = s.cut(o.do.Count)
 	case verbCopy:
-		a.Copied, err = s.copy(o.ctx)
+		a.Copied, err = s.copy(o.ctx, o.do.Spare)
 	case verbSend, verbReceive:
 		err = s.move(o.ctx, o.do.Do, o.files[0])
 	default:

@@ -79,17 +79,18 @@ func (c *Client) cut(ctx context.Context, count int) error {
 	return err
 }
 
-// Copy copies what is held into memory of the holder's own, device to device, if each device has room for that and 256 MiB more. true:
+// Copy copies what is held into memory of the holder's own, device to device, if each device has room for that and spare bytes more,
+// which its driver needs for what it is to bring back there. true:
 // the descriptors given to Hold are no longer needed, and what the processes do with that memory changes nothing of what is sent. false:
 // nothing has changed.
-func (c *Client) Copy(ctx context.Context) (copied bool, err error) {
+func (c *Client) Copy(ctx context.Context, spare int64) (copied bool, err error) {
 	end, err := c.begin(ctx)
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", verbCopy, err)
 	}
 	defer end()
 	defer timed(ctx, "copy device memory", c.pieces, time.Now(), &err)
-	a, _, err := c.ask(ctx, request{Do: verbCopy}, nil, moveTime(2*sum(c.pieces)))
+	a, _, err := c.ask(ctx, request{Do: verbCopy, Spare: spare}, nil, moveTime(2*sum(c.pieces)))
 	return err == nil && a.Copied, err
 }
 

@@ -83,7 +83,11 @@ func (p *Program) Died() error {
 	case <-p.ended:
 	case <-time.After(10 * time.Second):
 		_ = p.Kill()
-		<-p.ended
+		select {
+		case <-p.ended:
+		case <-time.After(10 * time.Second): // it may be in a call of the driver that does not end
+			return &DiedError{How: "it cannot be ended", Last: p.last.String()}
+		}
 	}
 	how := "exit status 0"
 	if errors.Is(p.err, syscall.ECHILD) {

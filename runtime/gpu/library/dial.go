@@ -30,13 +30,13 @@ func Dial(ctx context.Context, pid int) (*Process, error) {
 		return nil, &GoneError{PID: pid, Step: step, Err: errors.New("no thread is called " + threadName)}
 	}
 	if err := wake(pid, tid); err != nil {
-		return nil, &GoneError{PID: pid, Step: step, Err: err}
+		return nil, &GoneError{PID: pid, Step: step, Err: err, Silent: true}
 	}
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
 	number, err := shown(ctx, pid, tid)
 	if err != nil {
-		return nil, &GoneError{PID: pid, Step: step, Err: err}
+		return nil, &GoneError{PID: pid, Step: step, Err: err, Silent: true}
 	}
 	socket, err := take(pid, number)
 	if err != nil {

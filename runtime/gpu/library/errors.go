@@ -70,6 +70,8 @@ type GoneError struct {
 	PID  int
 	Step string
 	Err  error
+	// Silent tells that there is a library, which has not answered: it may have memory of somebody else.
+	Silent bool
 }
 
 func (e *GoneError) Error() string {

@@ -8,6 +8,7 @@
 #include "thread.h"
 
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -49,6 +50,7 @@ static CUresult waited;
 static void *wait_for_devices(void *unused)
 {
 	(void)unused;
+	prctl(PR_SET_NAME, "cryo-wait"); // the host looks for the one that is called cryo-gpu
 	door_own();
 	waited = contexts_synchronize();
 	__atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
@@ -149,7 +151,8 @@ CUresult hand_release(void)
 	return r;
 }
 
-// make_own copies a piece that is mapped into memory of the process's own, which takes its place. Without room for it nothing changes.
+// make_own copies a piece that is mapped into memory of the process's own, which takes its place. CUDA_ERROR_OUT_OF_MEMORY: nothing has
+// changed, be it for want of room or because the driver refused something, and the piece can be used as it is. All else: it is gone.
 static CUresult make_own(struct range *range, struct piece *p, CUdeviceptr address)
 {
 	CUmemGenericAllocationHandle own;
@@ -157,11 +160,11 @@ static CUresult make_own(struct range *range, struct piece *p, CUdeviceptr addre
 	CUresult r = range_create(range->device, p->bytes, &own);
 
 	if (r != CUDA_SUCCESS)
-		return r;
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	r = driver.cuMemAddressReserve(&other, p->bytes, 0, 0, 0);
 	if (r != CUDA_SUCCESS) {
 		driver.cuMemRelease(own);
-		return r;
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	r = range_map(range->device, other, p->bytes, own);
 	if (r == CUDA_SUCCESS) {
@@ -178,14 +181,14 @@ static CUresult make_own(struct range *range, struct piece *p, CUdeviceptr addre
 		r = driver.cuMemUnmap(address, p->bytes);
 	if (r != CUDA_SUCCESS) {
 		driver.cuMemRelease(own);
-		return r;
+		return CUDA_ERROR_OUT_OF_MEMORY;
 	}
 	r = range_map(range->device, address, p->bytes, own);
 	if (r != CUDA_SUCCESS) {
 		CUresult back = range_map(range->device, address, p->bytes, p->handle);
 
 		driver.cuMemRelease(own);
-		return back == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : r; // as without room
+		return back == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
 	}
 	drop(p);
 	p->handle = own;
