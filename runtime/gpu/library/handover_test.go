@@ -237,7 +237,7 @@ func TestRefused(t *testing.T) {
 		{"cuMemImportFromShareableHandle", 2, Given},
 		{"cuMemcpyDtoD", 2, Closed}, // all attached, and not all of it the process's own
 		{"cuMemMap", 1, Closed},     // the first attached piece's copy
-		{"cuMemMap", 3, Given}, // the second attached piece
+		{"cuMemMap", 3, Given},      // the second attached piece
 		{"cuMemSetAccess", 3, Given},
 	} {
 		r.order(append(slices.Repeat([]string{test.call + " * pass"}, test.pass), test.call+" * error 999")...)
