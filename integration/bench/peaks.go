@@ -58,6 +58,9 @@ func (p *peaks) look() {
 				continue
 			}
 			peak := hwm(read(filepath.Join(proc, "status")))
+			if peak == 0 { // it has ended since
+				continue
+			}
 			name := role(filepath.Base(program), strings.Split(strings.TrimRight(line, "\x00"), "\x00")[1:])
 			p.mu.Lock()
 			p.bytes[name] = max(p.bytes[name], peak)
