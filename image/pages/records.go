@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"google.golang.org/protobuf/proto"
 )
 
 // Magic numbers, from CRIU's criu/include/magic.h.
@@ -84,4 +86,23 @@ func (rs *records) failed(what string, err error) error {
 		return malformed(rs.file, "ends within a %s", what)
 	}
 	return fmt.Errorf("read CRIU image %s: %w", rs.file, err)
+}
+
+// readRecord reads the first record of an image into e; problem is what is wrong where it cannot be. Required fields may be missing in
+// the images of other versions: nobody wants all of them here.
+func readRecord(name string, r io.Reader, magic uint32, e proto.Message, problem string) error {
+	rs, err := newRecords(name, r, magic)
+	if err != nil {
+		return err
+	}
+	record, err := rs.next()
+	if err == io.EOF {
+		return malformed(name, "is empty")
+	} else if err != nil {
+		return err
+	}
+	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, e); err != nil {
+		return malformed(name, "%s: %v", problem, err)
+	}
+	return nil
 }

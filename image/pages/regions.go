@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
-	"google.golang.org/protobuf/proto"
 )
 
 // Region is one mapping of a process of which the kernel was told something: madvise(2).
@@ -35,20 +34,9 @@ func Regions(dir string, pid int) ([]Region, error) {
 }
 
 func readRegions(name string, r io.Reader) ([]Region, error) {
-	rs, err := newRecords(name, r, magicMM)
-	if err != nil {
-		return nil, err
-	}
-	record, err := rs.next()
-	if err == io.EOF {
-		return nil, malformed(name, "is empty")
-	} else if err != nil {
-		return nil, err
-	}
 	var e mm.MmEntry
-	// Required fields may be missing in the images of other versions; only the mappings are wanted here.
-	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, &e); err != nil {
-		return nil, malformed(name, "its record does not describe memory: %v", err)
+	if err := readRecord(name, r, magicMM, &e, "its record does not describe memory"); err != nil {
+		return nil, err
 	}
 	var regions []Region
 	for _, v := range e.GetVmas() {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 
 	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
-	"google.golang.org/protobuf/proto"
 )
 
 // Registers gives the addresses that a thread uses as soon as it goes on: its stack, its own data, and where it says that it has
@@ -27,20 +26,9 @@ func Registers(dir string, tid int) ([]uint64, error) {
 }
 
 func readRegisters(name string, r io.Reader) ([]uint64, error) {
-	rs, err := newRecords(name, r, magicCore)
-	if err != nil {
-		return nil, err
-	}
-	record, err := rs.next()
-	if err == io.EOF {
-		return nil, malformed(name, "is empty")
-	} else if err != nil {
-		return nil, err
-	}
 	var e criucore.CoreEntry
-	// Required fields may be missing in the images of other versions; only the registers are wanted here.
-	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, &e); err != nil {
-		return nil, malformed(name, "its record is not a core entry: %v", err)
+	if err := readRecord(name, r, magicCore, &e, "its record is not a core entry"); err != nil {
+		return nil, err
 	}
 	var all []uint64
 	for _, addr := range []uint64{
