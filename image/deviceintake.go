@@ -9,7 +9,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/segment"
 )
 
 // DeviceIntake makes segments of device memory that processes have handed over, as an [Intake] does of their memory, and may do
@@ -17,9 +19,20 @@ import (
 //
 // Bytes and End are for one goroutine. They return early with the cause when something else has gone wrong.
 type DeviceIntake struct {
-	in     *Intake
-	pieces []devicePiece
-	sizes  map[uint64]int64 // of each file that has not come completely, bytes
+	in      *Intake
+	pieces  []devicePiece
+	windows map[windowKey]*deviceWindow // of [deviceSegment] bytes that have not come completely
+}
+
+// deviceSegment is the most that a segment of device memory covers, bytes: who sends it keeps to its order within that (package
+// runtime/gpu/ring), so that several segments can be hashed at once.
+const deviceSegment = segment.DefaultSize
+
+// deviceWindow is memory that comes in order.
+type deviceWindow struct {
+	next   int64         // in the file, bytes
+	left   int64         // bytes
+	stream *intakeStream // nil: nothing has come
 }
 
 // devicePiece is a piece and where it is in the memory of a snapshot.
@@ -33,10 +46,20 @@ type devicePiece struct {
 // to become one snapshot needs the same pageSize and the same choices about segments. Progress is told "devices". The caller must
 // call Close.
 func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pageSize int64, o PackOptions) (*DeviceIntake, error) {
-	d := &DeviceIntake{pieces: g.devicePieces(), sizes: make(map[uint64]int64)}
+	d := &DeviceIntake{pieces: g.devicePieces(), windows: make(map[windowKey]*deviceWindow)}
 	for _, p := range d.pieces {
-		d.sizes[p.file] += p.Size
+		for offset := int64(0); offset < p.Size; {
+			w := d.windows[p.window(offset)]
+			if w == nil {
+				w = &deviceWindow{next: p.at + offset}
+				d.windows[p.window(offset)] = w
+			}
+			n := p.within(offset, p.Size-offset)
+			w.left += n
+			offset += n
+		}
 	}
+	o.SegmentSize = min(o.SegmentSize, deviceSegment) // 0 stays the default
 	in, err := NewIntake(ctx, dst, dir, pageSize, o)
 	if err != nil {
 		return nil, err
@@ -47,8 +70,8 @@ func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pag
 }
 
 // Bytes takes in what a piece has from offset on: whole pages. Pieces are numbered from 0 through all processes, in the order of the
-// config. Of each GPU, the pieces must come in the order of their processes and addresses, without gap; those of several
-// GPUs may come side by side. data may be used again afterwards.
+// config. What a process has on one GPU between two multiples of 256 MiB must come in the order of addresses, without gap; such windows
+// may come side by side. data may be used again afterwards.
 func (d *DeviceIntake) Bytes(piece int, offset int64, data []byte) error {
 	if d.in.broken == nil {
 		d.in.failed(d.add(piece, offset, data))
@@ -62,24 +85,50 @@ func (d *DeviceIntake) add(piece int, offset int64, data []byte) error {
 		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d: %w", n, offset, piece, errdefs.ErrInvalidArgument)
 	}
 	p := d.pieces[piece]
-	s := d.in.open[p.file]
-	switch _, more := d.sizes[p.file]; {
-	case !more:
-		return fmt.Errorf("take in device memory: piece %d again: %w", piece, errdefs.ErrInvalidArgument)
-	case s == nil:
-		s = d.in.stream(p.file)
-	}
-	if at := s.next * d.in.pageSize; at != p.at+offset {
-		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d do not follow the %d before: %w", n, offset, piece, at, errdefs.ErrInvalidArgument)
-	}
-	if err := s.add(p.Address+uint64(offset), uint64(n/d.in.pageSize), bytes.NewReader(data)); err != nil {
-		return err
-	}
-	if p.at+offset+n == d.sizes[p.file] {
-		delete(d.sizes, p.file)
-		return s.finish()
+	for len(data) > 0 {
+		n := p.within(offset, int64(len(data)))
+		w := d.windows[p.window(offset)]
+		if w == nil || w.next != p.at+offset {
+			return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d are not what is next: %w", n, offset, piece, errdefs.ErrInvalidArgument)
+		}
+		if err := d.addTo(w, p, offset, data[:n]); err != nil {
+			return err
+		}
+		offset, data = offset+n, data[n:]
 	}
 	return nil
+}
+
+// addTo takes in what is next of a window.
+func (d *DeviceIntake) addTo(w *deviceWindow, p devicePiece, offset int64, data []byte) error {
+	if w.stream == nil {
+		w.stream = d.in.stream(p.file)
+		w.stream.next = w.next / d.in.pageSize
+	}
+	n := int64(len(data))
+	if err := w.stream.add(p.Address+uint64(offset), uint64(n/d.in.pageSize), bytes.NewReader(data)); err != nil {
+		return err
+	}
+	w.next += n
+	if w.left -= n; w.left == 0 {
+		delete(d.windows, p.window(offset))
+		return w.stream.finish()
+	}
+	if w.stream.end%index.MaxFrame == 0 {
+		return w.stream.endPiece() // its turn may be long in coming
+	}
+	return nil
+}
+
+// window is the one with what the piece has at offset.
+func (p devicePiece) window(offset int64) windowKey {
+	return windowKey{file: p.file, number: (p.Address + uint64(offset)) / deviceSegment}
+}
+
+// within is how much of n bytes from offset on lies in one window.
+func (p devicePiece) within(offset, n int64) int64 {
+	at := p.Address + uint64(offset)
+	return min(n, int64(deviceSegment-at%deviceSegment))
 }
 
 // Hurry is that of an [Intake].

@@ -98,7 +98,7 @@ func TestDevicesRefused(t *testing.T) {
 	ctx, dir := context.Background(), SampleImages(t)
 	gpu := twoGPUs()
 	gpu.Engine, gpu.Library = KeeperEngine, &GPULibrary{Digest: testLibrary}
-	gpu.Processes[0].Pieces = []GPUPiece{{1 << 30, 1 << 20, "GPU-a"}, {2 << 30, 1 << 20, "GPU-a"}}
+	gpu.Processes[0].Pieces = []GPUPiece{{1 << 30, 1 << 20, "GPU-a"}, {1<<30 + 2<<20, 1 << 20, "GPU-a"}}
 	data := make([]byte, 1<<20)
 	for name, test := range map[string]struct {
 		bytes   func(in *DeviceIntake) error // nil: nothing comes

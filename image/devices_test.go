@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -79,36 +78,42 @@ func (m deviceMemory) takeIn(t testing.TB, dst BlobStore, r *rand.Rand, o PackOp
 	return in
 }
 
-// send sends all pieces as a holder would.
+// send sends all pieces as a holder would: windows by turns, each in order.
 func (m deviceMemory) send(in *DeviceIntake, r *rand.Rand) error {
-	type place struct {
-		piece int
-		at    int64
+	type span struct {
+		piece    int
+		from, to int64
 	}
-	var pieces [][]byte
-	next := map[string][]place{} // by GPU
+	var contents [][]byte
 	for _, p := range m.gpu.Processes {
-		for i, piece := range p.Pieces {
-			next[piece.Device] = append(next[piece.Device], place{piece: len(pieces)})
-			pieces = append(pieces, m.contents[p.PID][i])
+		contents = append(contents, m.contents[p.PID]...)
+	}
+	next := map[windowKey][]span{}
+	var keys []windowKey // in the order of addresses, so that the same source of chance gives the same
+	for i, p := range m.gpu.devicePieces() {
+		for from := int64(0); from < p.Size; {
+			key, to := p.window(from), from+p.within(from, p.Size-from)
+			if next[key] == nil {
+				keys = append(keys, key)
+			}
+			next[key] = append(next[key], span{i, from, to})
+			from = to
 		}
 	}
-	for len(next) > 0 {
-		gpus := slices.Sorted(maps.Keys(next))
-		gpu := gpus[r.IntN(len(gpus))]
-		at := &next[gpu][0]
-		rest := pieces[at.piece][at.at:]
-		n := min((1+r.IntN(300))*testPage, len(rest))
-		buf := bytes.Clone(rest[:n])
-		if err := in.Bytes(at.piece, at.at, buf); err != nil {
+	for len(keys) > 0 {
+		i := r.IntN(len(keys))
+		s := &next[keys[i]][0]
+		n := min(int64(1+r.IntN(300))*testPage, s.to-s.from)
+		buf := bytes.Clone(contents[s.piece][s.from : s.from+n])
+		if err := in.Bytes(s.piece, s.from, buf); err != nil {
 			return err
 		}
 		clear(buf)
-		if at.at += int64(n); n == len(rest) {
-			next[gpu] = next[gpu][1:]
+		if s.from += n; s.from < s.to {
+			continue
 		}
-		if len(next[gpu]) == 0 {
-			delete(next, gpu)
+		if next[keys[i]] = next[keys[i]][1:]; len(next[keys[i]]) == 0 {
+			keys = slices.Delete(keys, i, i+1)
 		}
 	}
 	return nil
@@ -278,5 +283,39 @@ func TestDevicesApart(t *testing.T) {
 	}
 	if err := s.Unpack(context.Background(), store, t.TempDir(), UnpackOptions{}); err != nil {
 		t.Errorf("without the segments of devices: %v", err)
+	}
+}
+
+// TestDevicesInLargeSegments: what comes side by side is in segments of its own, however large those of processes may be.
+func TestDevicesInLargeSegments(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 4))
+	o := PackOptions{SegmentSize: 1 << 30}
+	m := deviceMemory{gpu: twoGPUs(), contents: map[int][][]byte{}}
+	m.gpu.Engine, m.gpu.Library = KeeperEngine, &GPULibrary{Version: "1.0", Digest: testLibrary}
+	p := &m.gpu.Processes[0]
+	for _, at := range []uint64{5<<30 - 20<<20, 5<<30 + 20<<20} {
+		content := randomContent(r, 40<<20)
+		p.Pieces = append(p.Pieces, GPUPiece{Address: at, Size: int64(len(content)), Device: m.gpu.Devices[0].UUID})
+		m.contents[p.PID] = append(m.contents[p.PID], content)
+	}
+	store := newMemoryStore()
+	d := mustPack(t, store, m.source(t, SampleImages(t), store, r, o), o)
+	if err := Verify(t.Context(), store, d, nil); err != nil {
+		t.Error(err)
+	}
+	m.readBack(t, &fileStore{memoryStore: store, dir: t.TempDir()}, d, r)
+	s, err := Open(t.Context(), store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := s.ReadIndex(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range x.Frames {
+		f, g := &x.Frames[i], &x.Frames[max(i-1, 0)]
+		if onDevice(*f) && f.Segment == g.Segment && f.Runs[0].Addr/deviceSegment != g.Runs[0].Addr/deviceSegment {
+			t.Errorf("%#x and %#x are in one segment", f.Runs[0].Addr, g.Runs[0].Addr)
+		}
 	}
 }

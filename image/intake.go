@@ -51,8 +51,8 @@ type Intake struct {
 	hurry    func()         // closes it, once
 	received atomic.Int64   // bytes
 
-	open   map[uint64]*intakeStream // that have begun and not ended, by file
-	at     *intakeStream            // the last that has begun; nil: none
+	open   map[*intakeStream]struct{} // that have begun and not ended
+	at     *intakeStream              // the last that has begun; nil: none
 	ended  bool
 	closed bool
 	broken error // what went wrong first
@@ -92,7 +92,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 	in := &Intake{
 		dst: dst, o: o, what: "dump", pageSize: pageSize, spill: s,
 		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, aside: aside, reserve: reserve, open: make(map[uint64]*intakeStream),
+		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
 	}
@@ -138,7 +138,7 @@ func (in *Intake) Hurry() {
 
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
 func (in *Intake) End() error {
-	for _, s := range in.open {
+	for s := range in.open {
 		if in.broken == nil && !in.ended {
 			in.failed(s.finish())
 		}
@@ -159,7 +159,7 @@ func (in *Intake) Close() {
 	in.cancel()
 	if !in.ended {
 		in.ended = true
-		for _, s := range in.open {
+		for s := range in.open {
 			s.drop()
 		}
 		close(in.jobs)

@@ -25,7 +25,7 @@ type intakeStream struct {
 // stream begins a file.
 func (in *Intake) stream(file uint64) *intakeStream {
 	s := &intakeStream{in: in, file: file}
-	in.open[file] = s
+	in.open[s] = struct{}{}
 	return s
 }
 
@@ -175,7 +175,7 @@ func (s *intakeStream) finish() error {
 	if err := s.endWindow(); err != nil {
 		return err
 	}
-	delete(s.in.open, s.file)
+	delete(s.in.open, s)
 	return nil
 }
 

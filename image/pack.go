@@ -36,7 +36,7 @@ type PackSource struct {
 
 // PackOptions are the choices of [Pack]; the zero value is good.
 type PackOptions struct {
-	// SegmentSize is the window of memory that one segment covers, in bytes: a power of two from 1 MiB to 8 GiB. 0: 256 MiB.
+	// SegmentSize is the window of memory that one segment covers, in bytes: a power of two from 1 MiB to 8 GiB; of device memory, 256 MiB at most. 0: 256 MiB.
 	SegmentSize int64
 	// Compression is "zstd" (or empty) or "none".
 	Compression string

@@ -34,7 +34,7 @@ func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]m
 		return nil, fmt.Errorf("pack snapshot: no process has handed device memory over: %w", errdefs.ErrInvalidArgument)
 	case d != nil:
 		do := d.in.o
-		if d.in.pageSize != pageSize || do.SegmentSize != o.SegmentSize || (do.Compression == "none") != (o.Compression == "none") || do.Parent != o.Parent {
+		if d.in.pageSize != pageSize || do.SegmentSize != min(o.SegmentSize, deviceSegment) || (do.Compression == "none") != (o.Compression == "none") || do.Parent != o.Parent {
 			return nil, fmt.Errorf("pack snapshot: device memory was taken in by other choices: %w", errdefs.ErrInvalidArgument)
 		}
 		parts = append(parts, memoryPart{in: d.in, maps: devices, device: true})
@@ -42,7 +42,11 @@ func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]m
 	n := 0
 	for i := range parts {
 		var err error
-		if parts[i].cut, err = segment.Cut(parts[i].maps, pageSize, o.SegmentSize); err != nil {
+		size := o.SegmentSize
+		if parts[i].device {
+			size = min(size, deviceSegment)
+		}
+		if parts[i].cut, err = segment.Cut(parts[i].maps, pageSize, size); err != nil {
 			return nil, err
 		}
 		n += len(parts[i].cut)

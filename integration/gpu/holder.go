@@ -45,7 +45,7 @@ func passOn(ctx context.Context, r *result, program, device string, count int, s
 	bytes := int64(count) * size
 	pieces := make([]holder.Piece, count)
 	for i := range pieces {
-		pieces[i] = holder.Piece{Device: device, Size: size}
+		pieces[i] = holder.Piece{Device: device, Size: size, Address: uint64(i) * uint64(size)}
 	}
 	var files []*os.File
 	defer func() {

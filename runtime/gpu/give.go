@@ -159,7 +159,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 	for _, g := range all {
 		pieces := make([]holder.Piece, len(g.pieces))
 		for i, p := range g.pieces {
-			pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size)}
+			pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address}
 		}
 		if err := e.holder.Hold(ctx, pieces, g.files); err != nil {
 			return nil, err

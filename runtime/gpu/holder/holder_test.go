@@ -161,12 +161,14 @@ func TestRefused(t *testing.T) {
 		t.Errorf("something is held after that: %v", err)
 	}
 	for name, p := range map[string]Piece{
-		"a size that is not the descriptor's": {uuids[0], 4 * mib},
-		"a device that there is not":          {"GPU-00000009-0000-4000-8000-00000000000a", 2 * mib},
-		"no device":                           {"GPU-9", 2 * mib},
-		"no size":                             {uuids[0], 0},
-		"half a page":                         {uuids[0], mib},
-		"a huge one":                          {uuids[0], maxSize + 2*mib},
+		"a size that is not the descriptor's": {Device: uuids[0], Size: 4 * mib},
+		"a device that there is not":          {Device: "GPU-00000009-0000-4000-8000-00000000000a", Size: 2 * mib},
+		"no device":                           {Device: "GPU-9", Size: 2 * mib},
+		"no size":                             {Device: uuids[0]},
+		"half a page":                         {Device: uuids[0], Size: mib},
+		"a huge one":                          {Device: uuids[0], Size: maxSize + 2*mib},
+		"an address between two pages":        {Device: uuids[0], Size: 2 * mib, Address: mib},
+		"an address beyond all":               {Device: uuids[0], Size: 2 * mib, Address: maxAddress + 2*mib},
 	} {
 		if err := c.Hold(t.Context(), []Piece{p}, g.files[:1]); !errors.As(err, &piece) || piece.Number != 0 || piece.Piece != p {
 			t.Errorf("%s: %v", name, err)
@@ -512,7 +514,7 @@ func TestPeak(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		if err := c.Hold(t.Context(), []Piece{{uuids[len(sizes)%2], size}}, []*os.File{file}); err != nil {
+		if err := c.Hold(t.Context(), []Piece{{Device: uuids[len(sizes)%2], Size: size}}, []*os.File{file}); err != nil {
 			t.Fatal(err)
 		}
 		sizes = append(sizes, size)

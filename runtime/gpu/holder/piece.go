@@ -12,12 +12,15 @@ import (
 type Piece struct {
 	Device string `json:"device"` // its UUID, "GPU-…"
 	Size   int64  `json:"size"`   // bytes, a multiple of 2 MiB
+	// Address is where its process has it, which says in what order it is sent; 0 where that does not matter.
+	Address uint64 `json:"address,omitempty"`
 }
 
 // Limits of what is believed.
 const (
 	Granularity = 2 << 20 // sizes are multiples of it: the least the driver maps
 	maxSize     = 1 << 40
+	maxAddress  = 1 << 57
 	maxPieces   = 1 << 20
 	maxDevices  = 64
 	batch       = 32 // pieces in a message
@@ -27,8 +30,8 @@ func (p Piece) check() error {
 	if _, err := keeper.ParseUUID(p.Device); err != nil {
 		return err
 	}
-	if p.Size <= 0 || p.Size%Granularity != 0 || p.Size > maxSize {
-		return fmt.Errorf("device memory of %d bytes: %w", p.Size, errdefs.ErrInvalidArgument)
+	if p.Size <= 0 || p.Size%Granularity != 0 || p.Size > maxSize || p.Address%Granularity != 0 || p.Address > maxAddress {
+		return fmt.Errorf("device memory of %d bytes at %#x: %w", p.Size, p.Address, errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

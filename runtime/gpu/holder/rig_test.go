@@ -91,10 +91,11 @@ type given struct {
 	contents [][]byte
 }
 
-// give makes memory of random contents: sizes in MiB, on the two devices by turns.
+// give makes memory of random contents: sizes in MiB, one behind the other, on the two devices by turns.
 func give(t *testing.T, sizes ...int64) (g given) {
 	t.Helper()
 	r := rand.NewChaCha8([32]byte{byte(len(sizes))})
+	address := uint64(3*ring.Window - 10*mib) // soon in the next window
 	for i, n := range sizes {
 		file, err := fakeFile(n * mib)
 		if err != nil {
@@ -106,7 +107,8 @@ func give(t *testing.T, sizes ...int64) (g given) {
 		if _, err := file.WriteAt(content, 0); err != nil {
 			t.Fatal(err)
 		}
-		g.pieces = append(g.pieces, Piece{Device: uuids[i%len(uuids)], Size: n * mib})
+		g.pieces = append(g.pieces, Piece{Device: uuids[i%len(uuids)], Size: n * mib, Address: address})
+		address += uint64(n * mib)
 		g.files = append(g.files, file)
 		g.contents = append(g.contents, content)
 	}
@@ -141,7 +143,7 @@ func sockets(t *testing.T) (a, b *os.File) {
 	return a, b
 }
 
-// drain has send send pieces, and gives what came. It fails the test where a device's parts come in another order.
+// drain has send send pieces, and gives what came. It fails the test where parts of a window come in another order.
 func drain(t *testing.T, pieces []Piece, send func(peer *os.File) error) ([][]byte, error) {
 	t.Helper()
 	ours, theirs := sockets(t)
@@ -153,15 +155,15 @@ func drain(t *testing.T, pieces []Piece, send func(peer *os.File) error) ([][]by
 	var wait sync.WaitGroup
 	var sent, received error
 	wait.Go(func() { sent = send(theirs) })
-	next := make(map[string]int64) // by device: piece and offset of what comes next at the earliest
+	next := make(map[string]uint64) // by device and window: the least address that may come
 	wait.Go(func() {
 		received = ring.Receive(t.Context(), ours, sizes, func(c ring.Chunk, release func()) error {
-			at := int64(c.Piece)<<40 + c.Offset
-			if device := pieces[c.Piece].Device; at < next[device] {
-				return fmt.Errorf("piece %d, offset %d comes late", c.Piece, c.Offset)
-			} else {
-				next[device] = at + int64(len(c.Data))
+			at := pieces[c.Piece].Address + uint64(c.Offset)
+			window := fmt.Sprint(pieces[c.Piece].Device, at/ring.Window)
+			if last := at + uint64(len(c.Data)) - 1; at < next[window] || last/ring.Window != at/ring.Window {
+				return fmt.Errorf("piece %d, offset %d comes late, or is of two windows", c.Piece, c.Offset)
 			}
+			next[window] = at + uint64(len(c.Data))
 			copy(got[c.Piece][c.Offset:], c.Data)
 			release()
 			return nil

@@ -135,7 +135,7 @@ func TestServeRefuses(t *testing.T) {
 		"nothing to do":      {nil, request{}, ""},
 		"no descriptor":      {[]request{open}, request{Do: verbSend}, ""},
 		"an unknown field":   {nil, map[string]any{"do": "open", "more": 1}, ""},
-		"pieces for nothing": {[]request{open}, request{Do: verbCopy, Pieces: []Piece{{uuids[0], 2 * mib}}}, ""},
+		"pieces for nothing": {[]request{open}, request{Do: verbCopy, Pieces: []Piece{{Device: uuids[0], Size: 2 * mib}}}, ""},
 	} {
 		c, ended := serving(t, newFake("", &fakeDevice{uuid: uuids[0], total: 1 << 30}))
 		for _, r := range test.before {
@@ -219,7 +219,7 @@ func FuzzAnswer(f *testing.F) {
 	} {
 		f.Add([]byte(seed), 0)
 	}
-	r := request{Do: verbMake, Pieces: []Piece{{uuids[0], 2 * mib}}}
+	r := request{Do: verbMake, Pieces: []Piece{{Device: uuids[0], Size: 2 * mib}}}
 	f.Fuzz(func(t *testing.T, data []byte, files int) {
 		a, err := decodeAnswer(data, r, files)
 		if err != nil {

@@ -20,7 +20,10 @@
 // first, from full on to the receiver, from free on to the sender again. Who finds anything else, or can go no further,
 // hangs up: there are no messages of errors, as each side reports to somebody of its own.
 //
-// Pieces are numbered from 0, and both sides know their sizes by other means. The holder sends the pieces of one device in order,
-// and their parts in order of offsets; where there are several devices, theirs come side by side. The loader may send in any
-// order, and leave out ranges: those are zero.
+// Pieces are numbered from 0, and both sides know their sizes by other means. The holder sends what lies between two multiples of
+// [Window] of its process's addresses in order; several such windows come side by side, so that each can be hashed by a core of its
+// own. The loader may send in any order, and leave out ranges: those are zero.
 package ring
+
+// Window is the length of what a holder sends in order, bytes. Who receives cuts at its multiples.
+const Window = 256 << 20
