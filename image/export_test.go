@@ -22,3 +22,9 @@ func SampleImages(t testing.TB) string {
 		other: map[string][]byte{"inventory.img": {1}, "descriptors.json": []byte("{}")},
 	}.write(t)
 }
+
+// Stored waits until all memory that has come is stored.
+func Stored(in *Intake) error {
+	in.hurry()
+	return in.work.Wait()
+}

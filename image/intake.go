@@ -19,8 +19,9 @@ const (
 	intakeAside = 16
 	// intakeJobs is how many may wait in all: with as many, the dump waits for hashing whatever room there is on the disk.
 	intakeJobs = 1 << 16
-	// intakeFiles is how many segments may be open, more where there are more workers: a disk may take long to make one durable.
-	intakeFiles = 32
+	// intakeFiles is how many segments may be open, more where there are more workers: a disk may take long to make one durable. It is more
+	// than may be begun and wait for pages that come side by side, of as many devices as there can be.
+	intakeFiles = 96
 )
 
 // Intake makes segments of memory while it is dumped, out of pages that come in the order in which CRIU sends them: one
@@ -41,7 +42,7 @@ type Intake struct {
 	what     string // that is taken in, for the progress
 	pageSize int64
 	spill    *spill
-	jobs     chan *frameJob // in the order of the stream
+	jobs     *intakeQueue
 	ready    chan *frameJob // the same, with slots
 	memory   *slots         // for pages that arrive
 	aside    *slots         // for pages that arrive and are written to the spill
@@ -67,7 +68,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSpill(dir)
+	s, err := newSpill(dir, atOnce(o.Workers) > 0)
 	if err != nil {
 		return nil, full(err)
 	}
@@ -91,7 +92,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 	}
 	in := &Intake{
 		dst: dst, o: o, what: "dump", pageSize: pageSize, spill: s,
-		jobs: make(chan *frameJob, intakeJobs), ready: make(chan *frameJob),
+		jobs: newIntakeQueue(o.Workers, intakeJobs), ready: make(chan *frameJob),
 		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
@@ -145,7 +146,7 @@ func (in *Intake) End() error {
 	}
 	if in.broken == nil && !in.ended {
 		in.ended = true
-		close(in.jobs)
+		in.jobs.end()
 	}
 	return in.broken
 }
@@ -162,7 +163,7 @@ func (in *Intake) Close() {
 		for s := range in.open {
 			s.drop()
 		}
-		close(in.jobs)
+		in.jobs.end()
 	}
 	in.hurry()
 	_ = in.work.Wait() // it was told, or nobody wants to know any more

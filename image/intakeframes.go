@@ -15,11 +15,11 @@ func atOnce(workers int) int {
 	return workers - 1
 }
 
-// feed gives slots to the jobs that have none, in the order of the stream: so the first that is not encoded yet always has one,
-// and whoever holds slots behind it only has to wait.
+// feed gives slots to the jobs that have none, in the order of each window: so the first of a window that is not encoded yet always has
+// one, and whoever holds slots behind it only has to wait.
 func (in *Intake) feed() error {
 	defer close(in.ready)
-	for job := range in.jobs {
+	for job := in.jobs.take(); job != nil; job = in.jobs.take() {
 		if job.aside != nil {
 			<-job.aside
 		}

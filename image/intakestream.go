@@ -126,14 +126,10 @@ func (s *intakeStream) endPiece() error {
 	if s.job.home == in.aside {
 		in.putAside(s.job)
 	}
-	select {
-	case in.jobs <- s.job:
-	default:
+	if !in.jobs.put(s.job, s.window) {
 		in.hurry()
-		select {
-		case in.jobs <- s.job:
-		case <-in.ctx.Done():
-			return context.Cause(in.ctx)
+		if err := in.jobs.wait(in.ctx, s.job, s.window); err != nil {
+			return err
 		}
 	}
 	s.window.queue <- s.job

@@ -28,8 +28,9 @@ type pieceKey struct {
 
 // intakeWindow is a window whose pages are arriving.
 type intakeWindow struct {
-	key   windowKey
-	queue chan *frameJob
+	key     windowKey
+	queue   chan *frameJob // all its pieces, in order
+	pending []*frameJob    // those that are not encoded yet, of [intakeQueue]
 }
 
 // intakeResults are the windows that are written.
@@ -51,9 +52,9 @@ func (in *Intake) beginWindow(key windowKey) *intakeWindow {
 // are kept aside; those of a window that remains small stay there. With a parent, pages count that it does not have.
 func (in *Intake) write(w *intakeWindow) error {
 	s := segmentWriter{dst: in.dst}
-	alone, kept := false, []spilledFrame(nil)
+	alone, opened, kept := false, false, []spilledFrame(nil)
 	defer func() {
-		if alone {
+		if opened {
 			<-in.files
 		}
 	}()
@@ -71,9 +72,13 @@ func (in *Intake) write(w *intakeWindow) error {
 		default:
 			counted += job.frame.Raw / in.pageSize
 		}
-		if err == nil && !alone && in.alone(counted) {
-			alone = true
+		begins := err == nil && !alone && in.alone(counted)
+		alone = alone || begins
+		if alone && !opened && len(kept)+len(job.stored) > 0 {
+			opened = true // with something to be written: whoever has a place goes on
 			in.files <- struct{}{}
+		}
+		if begins {
 			err = in.unspill(in.ctx, &s, kept)
 		}
 		switch {

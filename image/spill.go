@@ -3,6 +3,7 @@ package image
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -13,11 +14,11 @@ import (
 	"github.com/cryo-project/cryo/image/index"
 )
 
-// spill is a file without a name for what has to wait: pages that come faster than they can be hashed, and frames of which it
-// is not known yet to which segment they belong.
+// spill are files without a name for what has to wait: pages that come faster than they can be hashed, and frames of which it is not
+// known yet to which segment they belong. A file takes one write at a time, so there are several.
 type spill struct {
-	f       *os.File
-	file    *direct.File // f, past the page cache: what is read back at once would only push others out of it
+	files   []spillFile
+	fds     []int // of files
 	end     atomic.Int64
 	waiting atomic.Int64 // bytes of pages that are there
 	room    int64        // most of them, bytes
@@ -29,23 +30,60 @@ type spilledFrame struct {
 	at    int64
 }
 
-func newSpill(dir string) (*spill, error) {
-	f, err := os.CreateTemp(dir, "spill-")
-	if err != nil {
-		return nil, fmt.Errorf("make a file for what has to wait: %w", err)
-	}
-	// Nobody has to clear up after a process that was killed.
-	if err := os.Remove(f.Name()); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("make a file for what has to wait: %w", err)
+// spillFile is a file, through the page cache or past it.
+type spillFile interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+}
+
+// spillFiles is how many files there are.
+const spillFiles = 8
+
+// newSpill makes the files in dir. Through the page cache, a core copies what is written, and who writes waits for the disk only when the
+// kernel has too much that waits for it; what is read back by then is never written.
+func newSpill(dir string, cached bool) (*spill, error) {
+	s := &spill{}
+	for range spillFiles {
+		f, err := os.CreateTemp(dir, "spill-")
+		if err == nil {
+			s.fds = append(s.fds, int(f.Fd()))
+			if cached {
+				s.files = append(s.files, f)
+			} else {
+				s.files = append(s.files, direct.New(f))
+			}
+			err = os.Remove(f.Name()) // nobody has to clear up after a process that was killed
+		}
+		if err != nil {
+			s.close()
+			return nil, fmt.Errorf("make a file for what has to wait: %w", err)
+		}
 	}
 	var fs unix.Statfs_t
-	if err := unix.Fstatfs(int(f.Fd()), &fs); err != nil {
-		f.Close()
+	if err := unix.Fstatfs(s.fds[0], &fs); err != nil {
+		s.close()
 		return nil, fmt.Errorf("look for room for what has to wait: %w", err)
 	}
 	// The other half is for segments, of which most may be written before pages leave their place here.
-	return &spill{f: f, file: direct.New(f), room: int64(fs.Bavail) * fs.Bsize / 2}, nil
+	s.room = int64(fs.Bavail) * fs.Bsize / 2
+	return s, nil
+}
+
+// spillPlace gives the file, by its number, and the offset in it for a place in the spill.
+func spillPlace(at int64) (file int, offset int64) {
+	n := at / index.MaxFrame
+	return int(n % spillFiles), n / spillFiles * index.MaxFrame
+}
+
+func (s *spill) writeAt(b []byte, at int64) (int, error) {
+	file, offset := spillPlace(at)
+	return s.files[file].WriteAt(b, offset)
+}
+
+func (s *spill) readAt(b []byte, at int64) (int, error) {
+	file, offset := spillPlace(at)
+	return s.files[file].ReadAt(b, offset)
 }
 
 // putPages keeps pages; false where there is no room for them.
@@ -57,7 +95,7 @@ func (s *spill) putPages(b []byte) (at int64, ok bool, err error) {
 	}
 	// Each piece has a place of a frame's length: only what is aligned goes past the page cache.
 	at = s.end.Add(index.MaxFrame) - index.MaxFrame
-	if _, err := s.file.WriteAt(b, at); err != nil {
+	if _, err := s.writeAt(b, at); err != nil {
 		s.waiting.Add(-n)
 		s.forget(at, n)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
@@ -70,7 +108,7 @@ func (s *spill) putPages(b []byte) (at int64, ok bool, err error) {
 
 // takePages reads pages into b and gives their room back.
 func (s *spill) takePages(b []byte, at int64) error {
-	if _, err := s.file.ReadAt(b, at); err != nil {
+	if _, err := s.readAt(b, at); err != nil {
 		return fmt.Errorf("read kept pages: %w", err)
 	}
 	s.waiting.Add(-int64(len(b)))
@@ -81,13 +119,14 @@ func (s *spill) takePages(b []byte, at int64) error {
 // forget gives room back, where the file system can do that before the file is closed. What the kernel has not written to the
 // disk yet it need not write any more.
 func (s *spill) forget(at, n int64) {
-	_ = unix.Fallocate(int(s.f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, at, n)
+	file, offset := spillPlace(at)
+	_ = unix.Fallocate(s.fds[file], unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, offset, n)
 }
 
 // putFrame keeps the stored bytes of a frame. What stands behind them in memory may be written with them.
 func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
 	at := s.end.Add(index.MaxFrame) - index.MaxFrame
-	if _, err := s.file.WriteAt(stored[:min(direct.Up(len(stored)), cap(stored))], at); err != nil {
+	if _, err := s.writeAt(stored[:min(direct.Up(len(stored)), cap(stored))], at); err != nil {
 		return spilledFrame{}, fmt.Errorf("keep a frame: %w", err)
 	}
 	return spilledFrame{frame: f, at: at}, nil
@@ -96,7 +135,7 @@ func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
 // takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Alloc], and gives their room back.
 func (s *spill) takeFrame(f spilledFrame, buf []byte) ([]byte, error) {
 	// As far as it was written: less only at the end of a file that does not go past the page cache.
-	n, err := s.file.ReadAt(buf[:direct.Up(f.frame.Stored)], f.at)
+	n, err := s.readAt(buf[:direct.Up(f.frame.Stored)], f.at)
 	if int64(n) < f.frame.Stored {
 		return nil, fmt.Errorf("read a kept frame: %w", err)
 	}
@@ -104,4 +143,8 @@ func (s *spill) takeFrame(f spilledFrame, buf []byte) ([]byte, error) {
 	return buf[:f.frame.Stored], nil
 }
 
-func (s *spill) close() { s.file.Close() }
+func (s *spill) close() {
+	for _, f := range s.files {
+		f.Close()
+	}
+}

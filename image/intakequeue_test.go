@@ -1,0 +1,41 @@
+package image
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestIntakeQueue: windows take turns, as many as may, and each's pieces keep their order.
+func TestIntakeQueue(t *testing.T) {
+	q := newIntakeQueue(2, 7)
+	windows := []*intakeWindow{{}, {}, {}}
+	for i, n := range []int{3, 1, 3} {
+		for piece := range n {
+			if !q.put(&frameJob{number: uint64(10*i + piece)}, windows[i]) {
+				t.Fatal("there is no room")
+			}
+		}
+	}
+	if q.put(&frameJob{}, windows[0]) {
+		t.Error("there is room for more than there may be")
+	}
+	var got []string
+	take := func() {
+		got = append(got, fmt.Sprint(q.take().number))
+	}
+	for range 4 {
+		take()
+	}
+	q.put(&frameJob{number: 3}, windows[0])
+	q.end()
+	for range 4 {
+		take()
+	}
+	if want := "0 10 20 1 21 2 22 3"; strings.Join(got, " ") != want {
+		t.Errorf("%s instead of %s", got, want)
+	}
+	if job := q.take(); job != nil {
+		t.Errorf("after the end there is %d", job.number)
+	}
+}
