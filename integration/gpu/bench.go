@@ -31,6 +31,7 @@ type bench struct {
 	saved    map[string]string // ends of logs of hosts that are gone
 	started  int               // hosts, so far
 	asked    int64             // questions, so far
+	touched  int64             // bytes of host memory that a case has needed so far at most, and that were touched for it
 }
 
 // open makes hosts, registry and image. Where it fails it gives as much as there is, for the report and for close.

@@ -61,13 +61,16 @@ func sized(size, live int) []testCase {
 	pattern, rounds, memory := "random", 5, 3*size+8
 	switch {
 	case size >= 40:
-		pattern, rounds, memory = "regular", 1, 2*size+12
+		pattern, rounds, memory = "regular", 2, 2*size+12
 	case size >= 8:
 		rounds = 2
 	}
 	leave := size <= live
 	seconds := func(base, each int) int { return base + each*size }
 	each := 3 + 7*rounds/2 // of the measured one
+	if pattern == "regular" {
+		each -= 3 // what is written and sent is small
+	}
 	measure := func(ctx context.Context, b *bench, r *result) error {
 		return b.measure(ctx, r, b.allocation(r, "plain", size, pattern), rounds, leave)
 	}

@@ -2,7 +2,9 @@ package main
 
 import (
 	"os"
+	"runtime"
 	"strconv"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,14 +30,24 @@ func growing() {
 		os.Exit(1)
 	}
 	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE) // it is but faster
-	for at := 0; at < bytes; at += os.Getpagesize() {
-		if at%(256<<20) == 0 && !room() {
-			os.Exit(3)
-		}
-		memory[at] = 1
+	var touching sync.WaitGroup
+	part := (bytes/runtime.NumCPU() + growUnit) / growUnit * growUnit
+	for begin := 0; begin < bytes; begin += part {
+		touching.Go(func() {
+			for at := begin; at < min(begin+part, bytes); at += os.Getpagesize() {
+				if at%growUnit == 0 && !room() {
+					os.Exit(3)
+				}
+				memory[at] = 1
+			}
+		})
 	}
+	touching.Wait()
 	os.Exit(0)
 }
+
+// growUnit is after how many bytes of memory it is looked whether there is more.
+const growUnit = 64 << 20
 
 // room waits for some memory to be available: who provides it may take a while.
 func room() bool {

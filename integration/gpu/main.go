@@ -113,6 +113,7 @@ func run(ctx context.Context, s settings) error {
 	bad := 0
 	for _, c := range chosen {
 		r := b.try(ctx, c, deadline)
+		report.Machine = b.machine // what was touched is told there
 		report.add(r)
 		fmt.Println(r)
 		if r.Verdict == failed {

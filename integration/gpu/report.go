@@ -96,6 +96,9 @@ func (p *report) head(b *bytes.Buffer) {
 	for _, refused := range m.CDIRefused {
 		row(b, "CDI specification refused", short(refused))
 	}
+	if len(m.Touched) > 0 {
+		row(b, "host memory, touched once ahead of the first case that needs as much", strings.Join(m.Touched, ", "))
+	}
 	var names []string
 	for name := range m.Versions {
 		names = append(names, name)
