@@ -47,6 +47,9 @@ func cases(s settings) []testCase {
 		testCase{"jax", "functions of JAX", 1, 30, 12, python("jax_functions.py")},
 		testCase{"inference", "a language model of 8 billion parameters under PyTorch: the same tokens", 1, 110, 56, runInference},
 		testCase{"keeper-inference", "the same by the engine keeper, and beside it by the driver: the same tokens", 1, 220, 56, runKeeperInference},
+	)
+	all = append(all, keeperCases(s.keeper)...)
+	all = append(all,
 		testCase{"other-gpu", "restored onto the other GPU, and back", 2, 70, 8, runOtherGPU},
 		testCase{"two-gpus", "one process with two GPUs that copies between them: refused, unharmed", 2, 40, 8, runTwoGPUs},
 		testCase{"nccl-default", "two ranks of NCCL with its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},

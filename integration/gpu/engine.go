@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // beside takes a container that asks for the engine keeper to the second host, and then one that does not: what each takes stands beside
@@ -61,15 +62,45 @@ func (b *bench) handing(ctx context.Context, r *result, c *container, live bool)
 
 // handed makes sure that device memory was handed over, and writes down how much.
 func (b *bench) handed(ctx context.Context, r *result, ref string) error {
+	s, err := b.share(ctx, ref)
+	switch {
+	case err != nil:
+		return err
+	case s.fallback != "":
+		return fmt.Errorf("went by the driver: %s", s.fallback)
+	case s.handed == 0:
+		return fmt.Errorf("nothing was handed over")
+	}
+	r.checked("%s", s)
+	return nil
+}
+
+// share is how much of a snapshot's device memory went by which engine, bytes.
+type share struct {
+	handed, held int64
+	fallback     string // why processes went by the driver, if any did for a reason
+}
+
+func (s share) String() string {
+	text := fmt.Sprintf("%d MiB were handed over, of %d on the devices", s.handed>>20, s.held>>20)
+	if s.fallback != "" {
+		text += "; by the driver: " + s.fallback
+	}
+	return text
+}
+
+// share looks into a snapshot.
+func (b *bench) share(ctx context.Context, ref string) (s share, err error) {
 	run := b.a.Cryo(ctx, "inspect", ref, "--json")
 	if run.Err() != nil {
-		return run.Err()
+		return s, run.Err()
 	}
 	var snapshot struct {
 		Config struct {
 			GPU struct {
 				Processes []struct {
 					PID      int
+					Memory   int64
 					Pieces   []struct{ Size int64 }
 					Fallback string
 				}
@@ -77,22 +108,18 @@ func (b *bench) handed(ctx context.Context, r *result, ref string) error {
 		}
 	}
 	if err := json.Unmarshal([]byte(run.Stdout), &snapshot); err != nil {
-		return fmt.Errorf("read what cryo inspect prints: %w", err)
+		return s, fmt.Errorf("read what cryo inspect prints: %w", err)
 	}
-	var all int64
 	for _, p := range snapshot.Config.GPU.Processes {
 		if p.Fallback != "" {
-			return fmt.Errorf("process %d went by the driver: %s", p.PID, p.Fallback)
+			s.fallback = strings.TrimPrefix(fmt.Sprintf("%s; process %d: %s", s.fallback, p.PID, p.Fallback), "; ")
 		}
+		s.held += p.Memory
 		for _, piece := range p.Pieces {
-			all += piece.Size
+			s.handed += piece.Size
 		}
 	}
-	if all == 0 {
-		return fmt.Errorf("nothing was handed over")
-	}
-	r.checked("%d MiB were handed over", all>>20)
-	return nil
+	return s, nil
 }
 
 func runKeeperInference(ctx context.Context, b *bench, r *result) error {

@@ -22,6 +22,7 @@ type route struct {
 type taken struct {
 	Digest string  `json:"digest"`
 	Size   int64   `json:"size"`
+	Shared int64   `json:"shared"`
 	Memory int64   `json:"memory"`
 	Freeze float64 `json:"freeze"`
 	Dump   float64 `json:"dump"`
@@ -31,6 +32,9 @@ type taken struct {
 		Lock float64 `json:"lock"`
 		Save float64 `json:"save"`
 		Load float64 `json:"load"`
+		// Devices is how long what was handed over was on its way, and Bytes how much that is.
+		Devices float64 `json:"devices"`
+		Bytes   int64   `json:"bytes"`
 	} `json:"gpu"`
 }
 
@@ -101,6 +105,9 @@ func (b *bench) checkpoint(ctx context.Context, r *result, c *container, ref, pr
 		{"freeze", t.Freeze}, {"pack", t.Pack}, {"all", run.Elapsed.Seconds()},
 	} {
 		r.took(prefix+"."+time.what, time.seconds)
+	}
+	if t.GPU.Bytes > 0 {
+		r.took(prefix+".devices", t.GPU.Devices)
 	}
 	return t, nil
 }

@@ -31,6 +31,7 @@ type settings struct {
 	names    []string      // of the cases; empty: all that this machine can run
 	sizes    []int         // GiB of device memory
 	live     int           // GiB up to which checkpoints are also taken with the container left running
+	keeper   keeperSettings
 }
 
 func main() {
@@ -62,6 +63,7 @@ func parse() (s settings, list bool, merge []string) {
 	flag.StringVar(&s.store, "store", "", "directory of the lab: where hosts, images and the registry are (default: environment CRYO_LAB)")
 	flag.DurationVar(&s.budget, "budget", 24*time.Hour, "begin no case that would not end by then")
 	flag.IntVar(&s.live, "live-up-to", 40, "GiB up to which checkpoints are also taken with the container left running")
+	keeper := s.keeper.flags()
 	flag.BoolVar(&list, "list", false, "list the cases")
 	merged := flag.Bool("merge", false, "make one report of the results.json named as arguments, and write it to --out")
 	flag.Parse()
@@ -73,15 +75,22 @@ func parse() (s settings, list bool, merge []string) {
 		os.Exit(2)
 	}
 	s.names = fields(*names)
-	for _, f := range fields(*sizes) {
+	s.sizes = gibibytesOf(*sizes)
+	keeper()
+	return s, list, nil
+}
+
+// gibibytesOf reads a list of sizes.
+func gibibytesOf(list string) (sizes []int) {
+	for _, f := range fields(list) {
 		n, err := strconv.Atoi(f)
 		if err != nil || n < 1 {
 			fmt.Fprintln(os.Stderr, "gpu: no size:", f)
 			os.Exit(2)
 		}
-		s.sizes = append(s.sizes, n)
+		sizes = append(sizes, n)
 	}
-	return s, list, nil
+	return sizes
 }
 
 func fields(list string) []string {

@@ -74,6 +74,10 @@ func (p *report) markdown() []byte {
 	p.times(&b)
 	p.moves(&b)
 	p.engines(&b)
+	p.freezes(&b)
+	p.seconds(&b)
+	p.cycles(&b)
+	p.costs(&b)
 	p.details(&b)
 	return b.Bytes()
 }

@@ -27,6 +27,8 @@ type result struct {
 	// Times in seconds, one for each round, by what took them. See report.go for the names.
 	Times    map[string][]float64 `json:"times,omitempty"`
 	Snapshot map[string]int64     `json:"snapshot,omitempty"` // bytes
+	Growth   []grown              `json:"growth,omitempty"`   // where there were many checkpoints
+	Costs    []cost               `json:"costs,omitempty"`    // where they were measured
 	Evidence map[string]string    `json:"evidence,omitempty"` // ends of logs, where it failed
 }
 

@@ -13,10 +13,11 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
+const trainingProgram = "torch_training.py"
+
 // runTraining compares the losses of a container that was moved while it trained with those of a process that nobody disturbed.
 func runTraining(ctx context.Context, b *bench, r *result) error {
-	const program = "torch_training.py"
-	c := b.python(r.Case, program)
+	c := b.python(r.Case, trainingProgram)
 	defer b.clear(ctx, c)
 	if err := c.start(ctx); err != nil {
 		return err
@@ -37,7 +38,12 @@ func runTraining(ctx context.Context, b *bench, r *result) error {
 	if err := c.train(ctx, b.b, 3*each); err != nil {
 		return err
 	}
-	a, err := c.ask(ctx, b.b, 0, "stop")
+	return b.undisturbed(ctx, r, c, b.b, 3*each)
+}
+
+// undisturbed stops a container on a host, and compares its losses, of so many steps at least, with those of a process that nobody disturbed.
+func (b *bench) undisturbed(ctx context.Context, r *result, c *container, h *lab.Host, least int) error {
+	a, err := c.ask(ctx, h, 0, "stop")
 	if err != nil {
 		return err
 	}
@@ -47,13 +53,13 @@ func runTraining(ctx context.Context, b *bench, r *result) error {
 			losses = append(losses, fmt.Sprint(loss))
 		}
 	}
-	c.remove(ctx, b.b)
-	if len(losses) < 3*each {
+	c.remove(ctx, h)
+	if len(losses) < least {
 		return fmt.Errorf("only %d steps were made", len(losses))
 	}
-	undisturbed := exec.CommandContext(ctx, python3(), filepath.Join(b.programs, program), strconv.Itoa(len(losses)))
-	undisturbed.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
-	reference := lab.Finish(undisturbed)
+	run := exec.CommandContext(ctx, python3(), filepath.Join(b.programs, trainingProgram), strconv.Itoa(len(losses)))
+	run.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
+	reference := lab.Finish(run)
 	if reference.Err() != nil {
 		return reference.Err()
 	}
@@ -73,13 +79,22 @@ func runTraining(ctx context.Context, b *bench, r *result) error {
 // train waits until so many steps have been made.
 func (c *container) train(ctx context.Context, h *lab.Host, steps int) error {
 	for {
-		a, err := c.ask(ctx, h, 0, "check")
-		if err != nil {
+		if made, err := c.steps(ctx, h); err != nil || made >= steps {
 			return err
-		}
-		if made, ok := a.State["steps"].(float64); !ok || int(made) >= steps {
-			return nil
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
+}
+
+// steps is how many have been made.
+func (c *container) steps(ctx context.Context, h *lab.Host) (int, error) {
+	a, err := c.ask(ctx, h, 0, "check")
+	if err != nil {
+		return 0, err
+	}
+	made, ok := a.State["steps"].(float64)
+	if !ok {
+		return 0, fmt.Errorf("it does not say how many steps it has made: %s", a.text)
+	}
+	return int(made), nil
 }

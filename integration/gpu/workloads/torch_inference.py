@@ -1,6 +1,8 @@
 """A language model of 8 billion parameters (the shape of Llama 3 8B, random weights, bfloat16): the same tokens must come after as before.
 
     torch_inference.py [LAYERS]      32
+
+"requests N" has it serve so many requests, no two alike.
 """
 
 import sys
@@ -52,9 +54,24 @@ def check():
     }
 
 
+served = 0
+
+
+def requests(count):
+    global served
+    produced = 0
+    for _ in range(int(count)):
+        served += 1
+        other = (prompt * (served + 1) + served) % config.vocab_size
+        with torch.inference_mode():
+            produced += model.generate(other, max_new_tokens=16, do_sample=False, pad_token_id=0).shape[1] - prompt.shape[1]
+    torch.cuda.synchronize()
+    return True, {"served": served, "produced": produced}
+
+
 def tick():
     beat.add_(1)
     torch.cuda.synchronize()
 
 
-Desk().serve({"check": check}, tick)
+Desk().serve({"check": check, "requests": requests}, tick)

@@ -1,0 +1,123 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestCycles ends early where time is up, and says which cycle has failed.
+func TestCycles(t *testing.T) {
+	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	broken := errors.New("broken")
+	for _, test := range []struct {
+		name    string
+		ctx     context.Context
+		count   int
+		most    time.Duration
+		each    time.Duration
+		fails   int // this one, from 1
+		atMost  int
+		atLeast int
+		want    string
+	}{
+		{"all", t.Context(), 5, time.Minute, 0, 0, 5, 5, ""},
+		{"its own time", t.Context(), 1000, 50 * time.Millisecond, 10 * time.Millisecond, 0, 5, 1, ""},
+		{"the context's time", short, 1000, time.Minute, 10 * time.Millisecond, 0, 5, 1, ""},
+		{"no time", t.Context(), 5, -time.Second, 0, 0, 0, 0, "no cycle"},
+		{"fails", t.Context(), 5, time.Minute, 0, 3, 2, 2, "cycle 3: broken"},
+	} {
+		done, err := cycles(test.ctx, test.count, test.most, func(n int) error {
+			time.Sleep(test.each)
+			if n+1 == test.fails {
+				return broken
+			}
+			return nil
+		})
+		if done > test.atMost || done < test.atLeast {
+			t.Errorf("%s: %d were done", test.name, done)
+		}
+		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: %v, want %q", test.name, err, test.want)
+		}
+	}
+}
+
+// TestGrowth tells what grows all the time from what comes and goes.
+func TestGrowth(t *testing.T) {
+	const what = "descriptors of the shim" // 8 more are no growth
+	for _, test := range []struct {
+		name string
+		seen []int64
+		want bool
+	}{
+		{"steady", []int64{10, 10, 10, 10, 10, 10, 10, 10}, false},
+		{"one a checkpoint", []int64{10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25}, true},
+		{"comes and goes", []int64{10, 40, 10, 40, 10, 40, 10, 40}, false},
+		{"a little", []int64{10, 11, 12, 13, 14, 15, 16, 17}, false},
+		{"high at first", []int64{90, 10, 10, 10, 20, 20, 30, 30}, false},
+		{"once", []int64{1000}, false},
+	} {
+		g := &growth{}
+		for _, n := range test.seen {
+			g.add(what, n)
+		}
+		r := &result{}
+		if beyond := g.verdict(r, "left running"); (len(beyond) > 0) != test.want {
+			t.Errorf("%s: beyond bounds %q", test.name, beyond)
+		}
+		if len(r.Growth) != 1 || r.Growth[0].First != test.seen[0] || r.Growth[0].Last != test.seen[len(test.seen)-1] {
+			t.Errorf("%s: %+v", test.name, r.Growth)
+		}
+	}
+}
+
+// TestCosts compares containers in turn, without and with, and takes the larger noise.
+func TestCosts(t *testing.T) {
+	costs := costsOf([]map[string][]float64{
+		{"launch": {2, 2, 2}, "nothing": {0}}, {"launch": {2.2, 2.2, 2.2}, "nothing": {0}}, {"launch": {2.02, 2.02, 2.02}, "nothing": {0}}, {"launch": {2.178, 2.178, 2.178}, "nothing": {0}},
+	})
+	if len(costs) != 1 || costs[0].Turns != 3 {
+		t.Fatalf("%+v", costs)
+	}
+	for name, numbers := range map[string][2]float64{
+		"without": {costs[0].Without, 2.01}, "with": {costs[0].With, 2.189}, "ratio": {costs[0].Ratio, 2.189 / 2.01}, "noise": {costs[0].Noise, 1 / (2.2 / 2.178)},
+	} {
+		if d := numbers[0] - numbers[1]; d > 1e-6 || d < -1e-6 {
+			t.Errorf("%s is %v, want %v", name, numbers[0], numbers[1])
+		}
+	}
+}
+
+// TestTables makes the tables of the engine keeper's cases.
+func TestTables(t *testing.T) {
+	text := string((&report{
+		Machine: machine{Touched: []string{"92 GiB in 11.0 s"}},
+		Results: []*result{
+			{Case: "keeper-freeze", About: "a case", Verdict: passed, Times: map[string][]float64{
+				"gib 60.freeze": {1.2}, "gib 60.all": {9}, "gib 4.freeze": {1, 1.1, 1.2}, "gib 4.lock": {0.1}, "gib 4.save": {0.2}, "gib 4.load": {0.3}, "first.gib 4.freeze": {7},
+			}},
+			{Case: "keeper-second", About: "a case", Verdict: passed, Snapshot: map[string]int64{
+				"first": 1 << 30, "first pushed": 1 << 30, "second": 1 << 30, "second new": 1 << 25, "second pushed": 1 << 24,
+			}},
+			{Case: "keeper-stress", About: "a case", Verdict: passed, Times: map[string][]float64{"live.freeze": {1, 2, 3}, "restore": {1, 4}},
+				Growth: []grown{{"restored", "memory of the process", 10 << 20, 12 << 20, 14 << 20, 9}}},
+			{Case: "keeper-steady", About: "a case", Verdict: passed, Costs: []cost{{"launch", 2e-6, 2.02e-6, 1.01, 0.998, 7}}},
+		},
+	}).markdown())
+	for _, want := range []string{
+		"touched once ahead of the first case that needs as much | 92 GiB in 11.0 s |",
+		"| 4 GiB | 3 | 1.10 | 0.60 |  |  |  |\n| 60 GiB | 1 | 1.20 |  |  |  | 9.00 |",
+		"| second | 1.00 GiB | 0.03 GiB, 3.12 % | 0.02 GiB, 1.56 % |",
+		"| keeper-stress | 3 | 2.00 | 3.00 |  | 2 |  |  | 2.50 | 4.00 |",
+		"| restored | memory of the process | 10 MiB | 12 MiB | 14 MiB | 9 times |",
+		"| launch | 2.000 µs | 2.020 µs | 1.010 | 0.998 | 7 |",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}

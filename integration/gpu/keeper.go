@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// keeperSettings are the flags of the cases of the engine keeper.
+type keeperSettings struct {
+	cycles  int           // how often a checkpoint is taken in the cases of many
+	time    time.Duration // in which they do as many of them as they can
+	sizes   []int         // GiB of device memory whose freezes are compared
+	percent int           // of a device that a server's cache takes
+	layers  int           // of the model of which a second snapshot is taken
+}
+
+// flags declares them; what it gives is called when they have been parsed.
+func (k *keeperSettings) flags() (parsed func()) {
+	flag.IntVar(&k.cycles, "cycles", 200, "checkpoints in a case of many, with the container left running, and as many that end it and are restored")
+	flag.DurationVar(&k.time, "cycle-time", 100*time.Second, "in which a case of many checkpoints does as many of them as it can")
+	flag.IntVar(&k.percent, "server-percent", 30, "of the device's memory that a server's cache takes in keeper-vllm")
+	flag.IntVar(&k.layers, "layers", 4, "of the model in keeper-second: 2 GiB, and 0.4 more each")
+	sizes := flag.String("freeze-sizes", "1,4,16,60,100", "GiB of device memory whose freezes keeper-freeze compares, separated by commas")
+	return func() { k.sizes = gibibytesOf(*sizes) }
+}
+
+// keeperCases are those in which containers ask for the engine keeper.
+func keeperCases(k keeperSettings) []testCase {
+	half, whole := k.time/2, int(k.time.Seconds())
+	training := min(50, k.cycles)
+	return []testCase{
+		{"keeper-several", "three processes share a GPU, and hand their memory over", 1, 25, 8, runKeeperSeveral},
+		{"keeper-async", "memory of cudaMalloc is handed over, and that of cudaMallocAsync's pool is not: every byte of both", 1, 15, 8, runKeeperAsync},
+		{"keeper-libraries", "CUDA graphs, streams and events, cuBLAS, cuDNN and cuFFT under PyTorch by the engine keeper, one verdict each", 1, 25, 8, runKeeperLibraries},
+		{"keeper-vllm", fmt.Sprintf("a server's memory: a cache of %d %% of the device and CUDA graphs; and PyTorch's expandable segments", k.percent), 1, 75, 16,
+			func(ctx context.Context, b *bench, r *result) error { return b.servers(ctx, r, k.percent) }},
+		{"keeper-second", "a second snapshot of an inference server, 100 requests after the first: at most 5 % of it are new", 1, 60, 16,
+			func(ctx context.Context, b *bench, r *result) error { return b.second(ctx, r, k.layers) }},
+		{"keeper-freeze", fmt.Sprintf("the freeze does not grow with device memory: %v GiB", k.sizes), 1, 90, 16,
+			func(ctx context.Context, b *bench, r *result) error { return b.freezes(ctx, r, k.sizes) }},
+		{"keeper-steady", "what calls and steps take with the library and without it, in turn", 1, 80, 8, runKeeperSteady},
+		{"keeper-stress", fmt.Sprintf("eight threads launch, copy, allocate and free through %d checkpoints, and nothing grows", k.cycles), 1, whole + 20, 8,
+			func(ctx context.Context, b *bench, r *result) error { return b.stress(ctx, r, k.cycles, half) }},
+		{"keeper-training", fmt.Sprintf("PyTorch trains through %d checkpoints; its losses are those of an undisturbed run", training), 1, whole + 40, 8,
+			func(ctx context.Context, b *bench, r *result) error { return b.trainThrough(ctx, r, training, k.time) }},
+	}
+}
+
+// byKeeper refuses a checkpoint in which a process goes by the driver.
+var byKeeper = []string{"--gpu-engine", "keeper"}
+
+// keeper is a container that asks for the engine keeper.
+func (c *container) keeper() *container {
+	c.flags = append(c.flags, "--annotation", "cryo.gpu/engine=keeper")
+	return c
+}
+
+func runKeeperSeveral(ctx context.Context, b *bench, r *result) error {
+	c := b.container(r.Case, "/gpu/app", "--gib", "1", "--processes", "3").keeper()
+	c.members = 3
+	c.flags = append(c.flags, "--annotation", "cryo.gpu/force=gpu-several")
+	return b.handing(ctx, r, c, true)
+}
+
+func runKeeperLibraries(ctx context.Context, b *bench, r *result) error {
+	return b.handing(ctx, r, b.python(r.Case, "torch_libraries.py").keeper(), true)
+}
+
+// runKeeperAsync wants both engines to have a part in one process.
+func runKeeperAsync(ctx context.Context, b *bench, r *result) error {
+	const gib = 2 // half of it of the pool
+	c := b.container(r.Case, "/gpu/app", "--mode", "mixed", "--gib", strconv.Itoa(gib)).keeper()
+	defer b.clear(ctx, c)
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+		return err
+	}
+	s, err := b.sharing(ctx, r, c)
+	if err != nil {
+		return err
+	}
+	r.checked("%s", s)
+	if half := int64(gib << 29); s.handed < half || s.held-s.handed < half {
+		return fmt.Errorf("each engine is to have %d MiB at least, but %s", half>>20, s)
+	}
+	return b.move(ctx, r, c, route{checkpoint: byKeeper})
+}
+
+// sharing takes a checkpoint that leaves a container running, and says what went by which engine.
+func (b *bench) sharing(ctx context.Context, r *result, c *container) (s share, err error) {
+	ref := b.registry.Reference("gpu/" + c.id + ":live")
+	if _, err := b.checkpoint(ctx, r, c, ref, "live", "--leave-running"); err != nil {
+		return s, err
+	}
+	if s, err = b.share(ctx, ref); err != nil {
+		return s, err
+	}
+	if _, err := c.check(ctx, b.a, r, "left running"); err != nil {
+		return s, err
+	}
+	return s, b.a.Cryo(ctx, "rm", ref).Err()
+}

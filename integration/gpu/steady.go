@@ -1,0 +1,151 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// cost is what something takes without the library and with it, seconds.
+type cost struct {
+	What    string  `json:"what"`
+	Without float64 `json:"without"`
+	With    float64 `json:"with"`
+	// Ratio is that of the median with to the median without, of all turns; Noise is that of two containers without to each other, or with, whichever
+	// is further from 1.
+	Ratio float64 `json:"ratio"`
+	Noise float64 `json:"noise"`
+	Turns int     `json:"turns"`
+}
+
+// runKeeperSteady measures what a program pays while nothing is saved: in four containers, of which two have the library, in turn.
+func runKeeperSteady(ctx context.Context, b *bench, r *result) error {
+	for _, p := range []struct {
+		program []string
+		each    time.Duration // of a measurement
+		most    time.Duration
+	}{
+		{[]string{"/gpu/steady"}, 600 * time.Millisecond, 18 * time.Second},
+		{[]string{python3(), "/gpu/torch_steady.py"}, time.Second, 30 * time.Second},
+	} {
+		if err := b.steady(ctx, r, p.program, p.each, p.most); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// steady measures one program. Containers differ a little from each other whatever they have, so there are two of each kind.
+func (b *bench) steady(ctx context.Context, r *result, program []string, each, most time.Duration) error {
+	var all []*container
+	for _, name := range []string{"without-1", "with-1", "without-2", "with-2"} {
+		c := b.container(r.Case+"-"+name, program...)
+		if strings.HasPrefix(name, "with-") {
+			c.keeper()
+		}
+		all = append(all, c)
+		defer c.remove(context.WithoutCancel(ctx), b.a)
+	}
+	var started errgroup.Group
+	for _, c := range all {
+		started.Go(func() error { return c.start(ctx) })
+	}
+	if err := started.Wait(); err != nil {
+		return err
+	}
+	seen := make([]map[string][]float64, len(all)) // of each container
+	turns, err := cycles(ctx, 100, most, func(int) error {
+		for i, c := range all {
+			a, err := c.ask(ctx, b.a, 0, fmt.Sprintf("measure %.2f", each.Seconds()))
+			if err == nil && !a.OK {
+				err = fmt.Errorf("%s does not measure: %s", c.id, a.text)
+			}
+			if err != nil {
+				return err
+			}
+			if seen[i] == nil {
+				seen[i] = map[string][]float64{}
+			}
+			for what, value := range a.State {
+				if took, ok := value.(float64); ok && !slices.Contains([]string{"seq", "pid", "ticks"}, what) {
+					seen[i][what] = append(seen[i][what], took)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	costs := costsOf(seen)
+	if len(costs) == 0 {
+		return fmt.Errorf("%s has measured nothing", strings.Join(program, " "))
+	}
+	r.Costs = append(r.Costs, costs...)
+	for _, c := range costs {
+		r.checked("%s: %s without, %s with the library, %.3f times; the same kind by itself %.3f times; %d turns", c.What, brief(c.Without), brief(c.With),
+			c.Ratio, c.Noise, turns)
+	}
+	return nil
+}
+
+// costsOf compares four containers: without, with, without, with.
+func costsOf(seen []map[string][]float64) (all []cost) {
+	var names []string
+	for what := range seen[0] {
+		names = append(names, what)
+	}
+	slices.Sort(names)
+	for _, what := range names {
+		of := func(numbers ...int) float64 {
+			var times []float64
+			for _, n := range numbers {
+				times = append(times, seen[n][what]...)
+			}
+			m, _ := median(times)
+			return m
+		}
+		if min(of(0), of(1), of(2), of(3)) <= 0 {
+			continue // nothing was measured
+		}
+		c := cost{What: what, Without: of(0, 2), With: of(1, 3), Turns: len(seen[0][what])}
+		c.Ratio, c.Noise = c.With/c.Without, of(2)/of(0)
+		if other := of(3) / of(1); further(other) > further(c.Noise) {
+			c.Noise = other
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// further is how far a ratio is from 1, whichever side it is on.
+func further(ratio float64) float64 { return max(ratio, 1/ratio) }
+
+// brief prints seconds that are few.
+func brief(seconds float64) string {
+	if seconds < 1e-3 {
+		return fmt.Sprintf("%.3f µs", 1e6*seconds)
+	}
+	return fmt.Sprintf("%.3f ms", 1e3*seconds)
+}
+
+// costs is the table of what a program pays while nothing is saved.
+func (p *report) costs(b *bytes.Buffer) {
+	for _, r := range p.Results {
+		if len(r.Costs) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "\n## What programs pay for the library while nothing is saved\n\nMedians, of two containers with it and two without it, in turn. The noise is how two containers "+
+			"of one kind differ.\n\n")
+		row(b, "what", "without", "with", "ratio", "noise", "turns")
+		row(b, "---", "---:", "---:", "---:", "---:", "---:")
+		for _, c := range r.Costs {
+			row(b, c.What, brief(c.Without), brief(c.With), fmt.Sprintf("%.3f", c.Ratio), fmt.Sprintf("%.3f", c.Noise), fmt.Sprint(c.Turns))
+		}
+	}
+}
