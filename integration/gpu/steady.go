@@ -3,12 +3,16 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // cost is what something takes without the library and with it, seconds.
@@ -58,6 +62,11 @@ func (b *bench) steady(ctx context.Context, r *result, program []string, each, m
 	if err := started.Wait(); err != nil {
 		return err
 	}
+	for i, c := range all {
+		if has, err := b.hasLibrary(ctx, c); err != nil || has != (i%2 == 1) {
+			return errors.Join(err, fmt.Errorf("%s has the library loaded: %t", c.id, has))
+		}
+	}
 	seen := make([]map[string][]float64, len(all)) // of each container
 	turns, err := cycles(ctx, 100, most, func(int) error {
 		for i, c := range all {
@@ -92,6 +101,16 @@ func (b *bench) steady(ctx context.Context, r *result, program []string, each, m
 			c.Ratio, c.Noise, turns)
 	}
 	return nil
+}
+
+// hasLibrary tells whether a container's first process has loaded what hands device memory over.
+func (b *bench) hasLibrary(ctx context.Context, c *container) (bool, error) {
+	pid, _, err := b.a.Task(ctx, c.id)
+	if err != nil {
+		return false, err
+	}
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	return strings.Contains(string(maps), library.File), err
 }
 
 // costsOf compares four containers: without, with, without, with.
