@@ -107,6 +107,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		}
 		return err
 	}
+	defer settle(ctx, c, criuOptions)
 	defer pages.Close() // nil is closed without harm
 	request := checkpoint.Request{
 		ID:     id,

@@ -4,6 +4,8 @@ import (
 	"context"
 	"os"
 
+	"github.com/containerd/log"
+
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
@@ -25,4 +27,13 @@ func configure(ctx context.Context, c *container, o criu.Options, conversation *
 		return nil, err
 	}
 	return pages, nil
+}
+
+// settle leaves CRIU's configuration without what was for one dump or restore alone: somebody may have runc take a checkpoint, with neither
+// a socket nor a daemon for pages.
+func settle(ctx context.Context, c *container, o criu.Options) {
+	o.PagesDescriptor, o.LazyPages = 0, false
+	if err := o.WriteFile(c.bundle.criuConfig()); err != nil {
+		log.G(ctx).WithError(err).Warn("leave CRIU's configuration to others")
+	}
 }

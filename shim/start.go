@@ -97,9 +97,11 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
-	if err := s.writeRestoreOptions(c, order != nil); err != nil {
+	criuOptions, err := s.writeRestoreOptions(c, order != nil)
+	if err != nil {
 		return nil, err
 	}
+	defer settle(ctx, c, criuOptions)
 	// Of another containerd that has the same namespace and the same root for runc. It must not be taken for ours below.
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
@@ -142,16 +144,16 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 }
 
 // writeRestoreOptions repeats the choices of the dump.
-func (s *service) writeRestoreOptions(c *container, lazy bool) error {
+func (s *service) writeRestoreOptions(c *container, lazy bool) (criu.Options, error) {
 	record, err := criu.ReadRecord(c.restore)
 	if err != nil {
-		return err
+		return criu.Options{}, err
 	}
 	o, err := s.criuOptions(c)
 	if err != nil {
-		return err
+		return criu.Options{}, err
 	}
 	o.TCPEstablished, o.FileLocks, o.ExternalSockets = record.TCPEstablished, record.FileLocks, record.ExternalSockets
 	o.LazyPages = lazy
-	return o.WriteFile(c.bundle.criuConfig())
+	return o, o.WriteFile(c.bundle.criuConfig())
 }
