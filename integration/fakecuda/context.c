@@ -20,6 +20,7 @@ int contexts_have_peers(void) { return peers; }
 void contexts_forget(void)
 {
 	memset(contexts, 0, sizeof(contexts));
+	streams_forget();
 	current = NULL;
 	depth = peers = 0;
 }
@@ -39,6 +40,7 @@ static CUresult push(CUcontext context)
 static void end(CUcontext context)
 {
 	memory_free_all(context);
+	streams_end(context);
 	context->alive = 0;
 	context->retained = 0;
 	context->peers = 0;
@@ -193,6 +195,12 @@ CUresult cuCtxSynchronize(void)
 {
 	CUresult r = orders_own("cuCtxSynchronize");
 
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	if (r == CUDA_SUCCESS)
+		r = streams_whole(current);
+	leave(r);
 	return r == CUDA_SUCCESS ? leave(enter_idle()) : r;
 }
 
@@ -223,27 +231,4 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer)
 	if (r == CUDA_SUCCESS)
 		current->peers &= ~(1u << peer->device);
 	return leave(r);
-}
-
-// Streams are only names: what is asynchronous with the real driver is done at once.
-CUresult cuStreamCreate(CUstream *stream, unsigned flags)
-{
-	static char one;
-	CUresult r = enter();
-
-	(void)flags;
-	*stream = (CUstream)&one;
-	return leave(r);
-}
-
-CUresult cuStreamSynchronize(CUstream stream)
-{
-	(void)stream;
-	return leave(enter_idle());
-}
-
-CUresult cuStreamDestroy_v2(CUstream stream)
-{
-	(void)stream;
-	return leave(enter());
 }

@@ -14,6 +14,8 @@ static CUresult alloc(CUdeviceptr *pointer, size_t bytes, int managed)
 	if (r == CUDA_SUCCESS && !current)
 		r = CUDA_ERROR_INVALID_CONTEXT;
 	if (r == CUDA_SUCCESS)
+		r = streams_safe();
+	if (r == CUDA_SUCCESS)
 		r = memory_alloc(current, current->device, bytes, managed, pointer);
 	return leave(r);
 }
@@ -60,7 +62,26 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
 
 	if (r != CUDA_SUCCESS)
 		return r;
+	r = enter();
+	if (r == CUDA_SUCCESS)
+		r = streams_safe();
+	leave(r);
+	if (r != CUDA_SUCCESS)
+		return r;
 	r = enter_idle();
+	return leave(r == CUDA_SUCCESS ? memory_free(pointer) : r);
+}
+
+// cuMemFreeAsync is for memory of cuMemAlloc here, as there are no pools. Into a graph goes only what was allocated in one.
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+	CUresult r = enter_idle();
+	int captured = 0;
+
+	if (r == CUDA_SUCCESS)
+		r = streams_take(stream, &captured);
+	if (r == CUDA_SUCCESS && captured)
+		r = CUDA_ERROR_INVALID_VALUE;
 	return leave(r == CUDA_SUCCESS ? memory_free(pointer) : r);
 }
 
@@ -161,9 +182,10 @@ static int holds(CUdeviceptr pointer, size_t bytes)
 	return memory_holds(pointer, bytes) || virtual_holds(pointer, bytes);
 }
 
-static CUresult copy(const char *call, CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, void *to, const void *from)
+static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, void *to, const void *from)
 {
 	CUresult r = orders_own(call);
+	int captured = 0;
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -171,54 +193,55 @@ static CUresult copy(const char *call, CUdeviceptr to_device, CUdeviceptr from_d
 	if (r == CUDA_SUCCESS && ((to_device && !holds(to_device, bytes)) || (from_device && !holds(from_device, bytes))))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
+		r = streams_take(stream, &captured);
+	if (r == CUDA_SUCCESS && !captured)
 		memmove(to, from, bytes);
 	return leave(r);
 }
 
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
 {
-	return copy("cuMemcpyHtoD", to, 0, bytes, (void *)to, from);
+	return copy("cuMemcpyHtoD", NULL, to, 0, bytes, (void *)to, from);
 }
 
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 {
-	return copy("cuMemcpyDtoH", 0, from, bytes, to, (const void *)from);
+	return copy("cuMemcpyDtoH", NULL, 0, from, bytes, to, (const void *)from);
 }
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
-	return copy("cuMemcpyDtoD", to, from, bytes, (void *)to, (const void *)from);
+	return copy("cuMemcpyDtoD", NULL, to, from, bytes, (void *)to, (const void *)from);
 }
 
 CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void *from, size_t bytes, CUstream stream)
 {
-	(void)stream;
-	return copy("cuMemcpyHtoDAsync", to, 0, bytes, (void *)to, from);
+	return copy("cuMemcpyHtoDAsync", stream, to, 0, bytes, (void *)to, from);
 }
 
 CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	(void)stream;
-	return copy("cuMemcpyDtoHAsync", 0, from, bytes, to, (const void *)from);
+	return copy("cuMemcpyDtoHAsync", stream, 0, from, bytes, to, (const void *)from);
 }
 
 CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream)
 {
-	(void)stream;
-	return copy("cuMemcpyDtoDAsync", to, from, bytes, (void *)to, (const void *)from);
+	return copy("cuMemcpyDtoDAsync", stream, to, from, bytes, (void *)to, (const void *)from);
 }
 
 CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char value, size_t bytes, CUstream stream)
 {
 	CUresult r = orders_own("cuMemsetD8");
+	int captured = 0;
 
-	(void)stream;
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter_idle();
 	if (r == CUDA_SUCCESS && !holds(to, bytes))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
+		r = streams_take(stream, &captured);
+	if (r == CUDA_SUCCESS && !captured)
 		memset((void *)to, value, bytes);
 	return leave(r);
 }

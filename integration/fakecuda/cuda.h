@@ -11,6 +11,7 @@ typedef struct fake_context *CUcontext;
 typedef unsigned long long CUdeviceptr;
 typedef struct fake_stream *CUstream;
 typedef struct fake_function *CUfunction;
+typedef struct fake_graph *CUgraph;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct { char bytes[16]; } CUuuid;
 
@@ -32,6 +33,9 @@ enum {
 	CUDA_ERROR_PEER_ACCESS_NOT_ENABLED = 705,
 	CUDA_ERROR_NOT_SUPPORTED = 801,
 	CUDA_ERROR_SYSTEM_NOT_READY = 802,
+	CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED = 900,
+	CUDA_ERROR_STREAM_CAPTURE_INVALIDATED = 901,
+	CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908,
 	CUDA_ERROR_UNKNOWN = 999,
 };
 
@@ -76,6 +80,9 @@ enum {
 	CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES = 14,
 };
 
+typedef enum { CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_INVALIDATED } CUstreamCaptureStatus;
+typedef enum { CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED } CUstreamCaptureMode;
+
 #define FAKE __attribute__((visibility("default")))
 
 FAKE CUresult cuInit(unsigned flags);
@@ -106,7 +113,16 @@ FAKE CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
 FAKE CUresult cuCtxDisablePeerAccess(CUcontext peer);
 FAKE CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 FAKE CUresult cuStreamSynchronize(CUstream stream);
+FAKE CUresult cuStreamSynchronize_ptsz(CUstream stream);
 FAKE CUresult cuStreamDestroy_v2(CUstream stream);
+FAKE CUresult cuStreamGetCtx(CUstream stream, CUcontext *context);
+FAKE CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode);
+FAKE CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode);
+FAKE CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+FAKE CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph);
+FAKE CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status);
+FAKE CUresult cuStreamIsCapturing_ptsz(CUstream stream, CUstreamCaptureStatus *status);
+FAKE CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode);
 
 // cuLaunchHostFunc calls the function at once, in the thread that it is called in.
 FAKE CUresult cuLaunchHostFunc(CUstream stream, void (*function)(void *), void *data);
@@ -116,6 +132,8 @@ FAKE CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes);
 FAKE CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element);
 FAKE CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned flags);
 FAKE CUresult cuMemFree_v2(CUdeviceptr pointer);
+FAKE CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream);
+FAKE CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream);
 FAKE CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer);
 FAKE CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer);
 FAKE CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer);

@@ -133,6 +133,7 @@ void devices_start(void)
 	if (options.kernel_ms)
 		must("cuLaunchKernel", devices_launch(options.kernel_ms));
 	storm_start(options.storm, contexts[0]);
+	graphs_start(options.captures);
 }
 
 // devices_drop destroys the contexts, with all that is in them.

@@ -18,6 +18,15 @@ CUresult leave(CUresult r);
 // enter_idle is enter, and waits for launched work.
 CUresult enter_idle(void);
 
+// Of the calls below, made between enter and leave, the first is for those that are unsafe while a stream is captured (cuThreadExchangeStreamCaptureMode of
+// cuda.h), the second for those that wait for a context: captures that are in their way become invalid. The third is for what is done on a
+// stream; captured: it goes into a graph.
+CUresult streams_safe(void);
+CUresult streams_whole(CUcontext context);
+CUresult streams_take(CUstream stream, int *captured);
+void streams_end(CUcontext context);
+void streams_forget(void);
+
 int contexts_have_peers(void); // peer access was enabled
 void contexts_forget(void);    // for a child after fork
 

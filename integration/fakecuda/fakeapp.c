@@ -19,10 +19,11 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--mib N] [--blocks MIB,MIB...] [--kernel MS] [--managed] [--peer] [--storm N] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--mib N] [--blocks MIB,MIB...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
 	"  each of N processes holds that much on each device, or allocations of these sizes, and launches a kernel of MS milliseconds at its\n"
-	"  start; N threads of it allocate, copy, compare and free all the time; its calls are bound by the linker, dlsym or cuGetProcAddress\n"
+	"  start; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
+	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
 	"  check        reads all device memory of all processes; waits while the driver is locked\n"
 	"  count        never waits\n"
@@ -30,6 +31,8 @@ static const char usage[] =
 	"  launch MS    starts a kernel in each process\n"
 	"  ranges       asks for the bounds of each allocation\n"
 	"  ipc          asks for a handle of an allocation, for other processes\n"
+	"  capture MODE begins to capture a stream into a graph, 0: global, 1: of one thread, 2: relaxed\n"
+	"  captured     ends that; an error where the capture was lost\n"
 	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
 	"  drop         destroys the contexts and makes everything anew\n"
 	"  exit STATUS\n";
@@ -115,6 +118,10 @@ static void answer_own(const char *command, char *text, size_t size)
 			r = devices_ranges(d);
 	} else if (!strcmp(command, "ipc")) {
 		r = devices_handle();
+	} else if (sscanf(command, "capture %lu", &argument) == 1) {
+		r = graphs_begin(argument);
+	} else if (!strcmp(command, "captured")) {
+		r = graphs_end();
 	} else if (!strcmp(command, "fork")) {
 		pid_t parent = getpid();
 		pid_t child = fork();
@@ -281,7 +288,7 @@ static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
 		{"processes", 1, NULL, 'n'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
-		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"storm", 1, NULL, 'S'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
+		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
 
 	char *list;
@@ -296,6 +303,7 @@ static void parse(int argc, char **argv)
 				options.mib += options.block[options.blocks++] = atoi(list);
 			break;
 		case 'S': options.storm = atoi(optarg); break;
+		case 'C': options.captures = atoi(optarg); break;
 		case 'b': options.bind = optarg; break;
 		case 'k': options.kernel_ms = atoi(optarg); break;
 		case 'M': options.managed = 1; break;

@@ -8,7 +8,7 @@
 #define MAX_BLOCKS 32
 
 extern struct options {
-	int processes, blocks, block[MAX_BLOCKS], mib, kernel_ms, managed, peer, storm, quiet; // mib is all blocks together
+	int processes, blocks, block[MAX_BLOCKS], mib, kernel_ms, managed, peer, storm, captures, quiet; // mib is all blocks together
 	const char *socket, *bind;
 } options;
 
@@ -33,7 +33,7 @@ void devices_uuid(int device, char text[41]);
 	X(cuInit) X(cuDeviceGetCount) X(cuDeviceGetUuid) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
 	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
 	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuIpcGetMemHandle) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
-	X(cuMemsetD8_v2) X(cuLaunchKernel)
+	X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)
 
 extern struct calls {
 #define POINTER(name) __typeof__(name) *name;
@@ -47,6 +47,12 @@ void calls_bind(const char *how);
 // storm_start starts threads that use the context; they end the program at the first error. storm_rounds is how often they have gone round.
 void storm_start(int threads, CUcontext context);
 unsigned long long storm_rounds(void);
+
+// graphs_start starts threads that capture streams into graphs all the time, and end the program where a capture fails. graphs_begin begins
+// one capture, in a CUstreamCaptureMode, and graphs_end ends it.
+void graphs_start(int threads);
+CUresult graphs_begin(int mode);
+CUresult graphs_end(void);
 
 __attribute__((noreturn)) void die(const char *what, int code);
 void must(const char *what, CUresult r);

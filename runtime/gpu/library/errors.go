@@ -49,11 +49,15 @@ func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 // BusyError says that work of the process on its GPUs did not come to an end in time; it goes on as before. Its kind is
 // FailedPrecondition.
 type BusyError struct {
-	PID     int
-	Timeout time.Duration
+	PID       int
+	Timeout   time.Duration
+	Capturing bool // a stream into a graph, which would be lost
 }
 
 func (e *BusyError) Error() string {
+	if e.Capturing {
+		return fmt.Sprintf("stop process %d before its GPUs: a CUDA graph was still being captured after %s", e.PID, e.Timeout)
+	}
 	return fmt.Sprintf("stop process %d before its GPUs: work still ran after %s", e.PID, e.Timeout)
 }
 

@@ -47,8 +47,8 @@ func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if h.Result == notReady {
-		return &BusyError{PID: p.pid, Timeout: deadline}
+	if h.Result == notReady || h.Result == capturing {
+		return &BusyError{PID: p.pid, Timeout: deadline, Capturing: h.Result == capturing}
 	}
 	if h.Result == notSupported {
 		if hello, err := p.Hello(); err == nil && hello.Unable != "" {
@@ -209,10 +209,11 @@ func (p *Process) plain(step string, h header, payload []byte, files []*os.File,
 	return h, payload, err
 }
 
-// Of cuda.h: CUDA_ERROR_NOT_READY and CUDA_ERROR_NOT_SUPPORTED.
+// Of cuda.h: CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED and CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED.
 const (
 	notReady     = 600
 	notSupported = 801
+	capturing    = 900
 )
 
 func (p *Process) result(step string, h header) error {

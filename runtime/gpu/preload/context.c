@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "context.h"
 #include "able.h"
+#include "capture.h"
 #include "hooks.h"
 #include "range.h"
 #include "thread.h"
@@ -78,6 +79,7 @@ static void free_of(CUcontext context)
 {
 	struct range r;
 
+	capture_context_ended(context);
 	while (table_take_of(context, &r))
 		range_free(&r);
 }
@@ -190,11 +192,18 @@ CUresult hook_cuCtxDisablePeerAccess(CUcontext peer)
 	return r;
 }
 
+// synchronize is called behind the closed door, where nothing is captured, or later, where whom it is for has given up.
 static CUresult synchronize(CUcontext context)
 {
 	CUresult r = driver.cuCtxSetCurrent(context);
 
-	return r == CUDA_SUCCESS ? driver.cuCtxSynchronize() : r;
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (!capture_wait_begin())
+		return CUDA_ERROR_NOT_READY;
+	r = driver.cuCtxSynchronize();
+	capture_wait_end();
+	return r;
 }
 
 CUresult contexts_synchronize(void)

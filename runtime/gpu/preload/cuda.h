@@ -8,6 +8,8 @@
 typedef int CUresult;
 typedef int CUdevice;
 typedef void *CUcontext;
+typedef void *CUstream;
+typedef void *CUgraph;
 typedef unsigned long long CUdeviceptr;
 typedef unsigned long long CUmemGenericAllocationHandle;
 typedef struct { uint8_t bytes[16]; } CUuuid;
@@ -28,6 +30,8 @@ enum {
 };
 
 enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR = 1 };
+enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
+enum { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 1 << 1 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
 enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110 };
 
@@ -74,9 +78,26 @@ enum {
 	X(cuCtxSynchronize, (void)) \
 	X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags)) \
 	X(cuCtxDisablePeerAccess, (CUcontext peer)) \
+	X(cuStreamBeginCapture, (CUstream stream)) \
+	X(cuStreamBeginCapture_ptsz, (CUstream stream)) \
+	X(cuStreamBeginCapture_v2, (CUstream stream, int mode)) \
+	X(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode)) \
+	X(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const void *nodes, const void *edges, size_t n, int mode)) \
+	X(cuStreamBeginCaptureToGraph_ptsz, (CUstream stream, CUgraph graph, const void *nodes, const void *edges, size_t n, int mode)) \
+	X(cuStreamEndCapture, (CUstream stream, CUgraph *graph)) \
+	X(cuStreamEndCapture_ptsz, (CUstream stream, CUgraph *graph)) \
+	X(cuStreamIsCapturing, (CUstream stream, int *status)) \
+	X(cuStreamIsCapturing_ptsz, (CUstream stream, int *status)) \
+	X(cuStreamGetCtx, (CUstream stream, CUcontext *context)) \
+	X(cuStreamSynchronize, (CUstream stream)) \
+	X(cuStreamSynchronize_ptsz, (CUstream stream)) \
+	X(cuStreamDestroy, (CUstream stream)) \
+	X(cuStreamDestroy_v2, (CUstream stream)) \
 	X(cuMemAlloc_v2, (CUdeviceptr *pointer, size_t bytes)) \
 	X(cuMemAllocPitch_v2, (CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height, unsigned element)) \
 	X(cuMemFree_v2, (CUdeviceptr pointer)) \
+	X(cuMemFreeAsync, (CUdeviceptr pointer, CUstream stream)) \
+	X(cuMemFreeAsync_ptsz, (CUdeviceptr pointer, CUstream stream)) \
 	X(cuMemGetAddressRange_v2, (CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)) \
 	X(cuPointerGetAttribute, (void *data, int attribute, CUdeviceptr pointer)) \
 	X(cuPointerGetAttributes, (unsigned count, int *attributes, void **data, CUdeviceptr pointer)) \

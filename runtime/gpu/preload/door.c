@@ -66,7 +66,7 @@ int64_t now_ns(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-static int gone(pid_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) < 0; }
+int door_gone(pid_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) < 0; }
 
 // free_seat finds a seat, if need be that of a thread which has ended. seating is held.
 static struct seat *free_seat(void)
@@ -74,7 +74,7 @@ static struct seat *free_seat(void)
 	for (int look = 0; look < 2; look++)
 		for (struct row *r = &first; r; r = r->next)
 			for (struct seat *s = r->seats; s < r->seats + ROW; s++)
-				if (!s->tid || (look && gone(s->tid)))
+				if (!s->tid || (look && door_gone(s->tid)))
 					return s;
 	return NULL;
 }
@@ -207,7 +207,7 @@ static int inside(void)
 		for (struct seat *s = r->seats; s < r->seats + ROW; s++) {
 			if (!s->tid || s->own || !__atomic_load_n(&s->depth, __ATOMIC_ACQUIRE))
 				continue;
-			if (gone(s->tid)) {
+			if (door_gone(s->tid)) {
 				*s = (struct seat){0};
 				continue;
 			}

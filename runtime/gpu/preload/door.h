@@ -8,6 +8,7 @@
 
 #ifndef __ASSEMBLER__
 #include <stdint.h>
+#include <sys/types.h>
 
 // door_for gives the stub for a function, the same one each time; NULL where there is none left.
 void *door_for(void *function);
@@ -21,6 +22,8 @@ void door_open(void);
 void door_own(void);
 // door_forked is for the child of a fork, in which only this thread runs.
 void door_forked(void);
+// door_gone is true for a thread of the process that has ended.
+int door_gone(pid_t thread);
 
 int64_t now_ns(void);
 #endif

@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "forked.h"
 #include "able.h"
+#include "capture.h"
 #include "context.h"
 #include "door.h"
 #include "table.h"
@@ -30,6 +31,7 @@ static void child(void)
 	thread_forked();
 	table_forked();
 	contexts_forked();
+	capture_forked();
 }
 
 static void watch(void) { pthread_atfork(prepare, parent, child); }

@@ -2,6 +2,7 @@
 #include "hand.h"
 #include "able.h"
 #include "bound.h"
+#include "capture.h"
 #include "context.h"
 #include "door.h"
 #include "range.h"
@@ -83,6 +84,40 @@ static CUresult synchronize(int64_t deadline)
 	return wait_until(deadline) ? waited : CUDA_ERROR_NOT_READY;
 }
 
+// FILES is how many descriptors the program may have beside those of its memory.
+#define FILES 256
+
+const char *hand_reason(void)
+{
+	struct rlimit limit;
+
+	if (unable_reason())
+		return unable_reason();
+	// Where there is no room on a device when its memory comes back, the descriptors are kept.
+	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_max < table_pieces() + FILES)
+		return "its hard limit of open files (ulimit -Hn) is below the number of pieces of its GPU memory and 256";
+	return NULL;
+}
+
+// close_between closes the door while nothing is being captured: what was begun is not finished behind it, and waiting for the devices ends it.
+static CUresult close_between(int64_t deadline)
+{
+	struct timespec pause = {0, 1000000};
+
+	for (;;) {
+		while (capture_any()) {
+			if (now_ns() > deadline)
+				return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+			nanosleep(&pause, NULL);
+		}
+		if (!door_close(deadline))
+			return capture_any() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_NOT_READY;
+		if (!capture_any())
+			return CUDA_SUCCESS;
+		door_open();
+	}
+}
+
 CUresult hand_close(unsigned deadline_ms)
 {
 	int64_t deadline = now_ns() + deadline_ms * INT64_C(1000000);
@@ -91,12 +126,15 @@ CUresult hand_close(unsigned deadline_ms)
 	if (state != WHOLE)
 		return CUDA_SUCCESS;
 	bound_check();
-	if (unable_reason())
+	if (hand_reason())
 		return CUDA_ERROR_NOT_SUPPORTED;
-	if (!door_close(deadline))
-		return CUDA_ERROR_NOT_READY;
+	r = close_between(deadline);
+	if (r != CUDA_SUCCESS)
+		return r;
 	r = synchronize(deadline);
-	if (r == CUDA_SUCCESS && unable_reason()) // by the last call before
+	if (r == CUDA_SUCCESS)
+		range_free_put_off(1);
+	if (r == CUDA_SUCCESS && hand_reason()) // by the last call before
 		r = CUDA_ERROR_NOT_SUPPORTED;
 	if (r != CUDA_SUCCESS) {
 		door_open();
@@ -213,7 +251,7 @@ static void allow(size_t count)
 {
 	struct rlimit limit;
 
-	count += 256; // the program's
+	count += FILES;
 	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= count)
 		return;
 	limit.rlim_cur = count < limit.rlim_max ? count : limit.rlim_max;

@@ -20,7 +20,10 @@ struct cursor {
 // cursor_next goes to the next piece, at first to the first; false where there is none.
 int cursor_next(struct cursor *c);
 
-// hand_close closes the door and waits for the devices; NOT_READY: some work had not ended, and the door is open.
+// hand_reason says why nothing can be handed over as things are, or is NULL.
+const char *hand_reason(void);
+// hand_close closes the door and waits for the devices. The door is open after NOT_READY: some work had not ended; and after
+// STREAM_CAPTURE_UNSUPPORTED: a stream was being captured.
 CUresult hand_close(unsigned deadline_ms);
 // hand_export gives a descriptor of a piece. The caller closes it if it is not the piece's own.
 CUresult hand_export(struct piece *p, int *fd);

@@ -1,6 +1,7 @@
 // Allocation, as cuMemAlloc does it and as programs see it.
 #define _GNU_SOURCE
 #include "able.h"
+#include "capture.h"
 #include "hooks.h"
 #include "range.h"
 #include "thread.h"
@@ -22,6 +23,12 @@ static int make(CUdeviceptr *pointer, size_t bytes)
 
 	if (!pointer || !ours(bytes) || driver.cuCtxGetCurrent(&context) != CUDA_SUCCESS || !context || driver.cuCtxGetDevice(&device) != CUDA_SUCCESS)
 		return 0;
+	if (capture_wait_begin()) {
+		range_free_put_off(0);
+		capture_wait_end();
+	} else if (capture_permits() != CUDA_SUCCESS) {
+		return 0;
+	}
 	if (range_make(context, device, bytes, &r) != CUDA_SUCCESS)
 		return 0;
 	*pointer = r.address;
@@ -47,33 +54,75 @@ CUresult hook_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t wid
 	return driver.cuMemAllocPitch_v2(pointer, pitch, width, height, element);
 }
 
-// wait waits for the work of a context, as cuMemFree does.
-static CUresult wait_for(CUcontext context)
+// free_idle frees a range when its context has no work any more. Contexts may be waited for.
+static CUresult free_idle(struct range *r)
 {
-	CUresult r = driver.cuCtxPushCurrent_v2(context);
+	CUresult waited = range_wait(r->context), freed;
 
-	if (r != CUDA_SUCCESS)
-		return r;
-	r = driver.cuCtxSynchronize();
-	driver.cuCtxPopCurrent_v2(&context);
-	return r;
+	// Other errors are those of work that has failed, and the memory is of no more use.
+	if (waited == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || waited == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
+		return waited;
+	range_free_put_off(0);
+	if (!table_take(r->address, r))
+		return CUDA_ERROR_INVALID_VALUE; // another thread was faster
+	freed = range_free(r);
+	return waited == CUDA_SUCCESS ? freed : waited;
 }
+
+// put_off is for memory that is freed while a stream is being captured: what may still use it cannot be waited for. It goes with the next memory
+// that is allocated or freed when nothing is captured, or when the door is closed.
+static CUresult put_off(CUdeviceptr pointer) { return table_put_off(pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 
 CUresult hook_cuMemFree_v2(CUdeviceptr pointer)
 {
 	struct range r;
-	CUresult waited, freed;
+	CUresult result;
 
 	if (!table_find(pointer, &r) || r.address != pointer)
 		return driver.cuMemFree_v2(pointer);
-	waited = wait_for(r.context);
-	// While a stream is captured nothing is freed. Other errors are those of work that has failed, and the memory is of no more use.
-	if (waited == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || waited == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED)
-		return waited;
-	if (!table_take(pointer, &r))
-		return CUDA_ERROR_INVALID_VALUE; // another thread was faster
-	freed = range_free(&r);
+	if (capture_wait_begin()) {
+		result = free_idle(&r);
+		capture_wait_end();
+		return result;
+	}
+	result = driver.cuCtxPushCurrent_v2(r.context);
+	if (result != CUDA_SUCCESS)
+		return result;
+	result = capture_permits();
+	driver.cuCtxPopCurrent_v2(&r.context);
+	return result == CUDA_SUCCESS || result == CUDA_ERROR_OUT_OF_MEMORY ? put_off(pointer) : result;
+}
+
+// free_on is cuMemFreeAsync, which frees memory of cuMemAlloc too. It waits, since only memory of pools can be freed later on.
+static CUresult free_on(CUdeviceptr pointer, CUstream stream, CUresult (*free_async)(CUdeviceptr, CUstream), CUresult (*wait)(CUstream),
+	CUresult (*capturing)(CUstream, int *))
+{
+	int status = CU_STREAM_CAPTURE_STATUS_NONE;
+	struct range r;
+	CUresult waited, freed;
+
+	if (!table_find(pointer, &r) || r.address != pointer)
+		return free_async(pointer, stream);
+	if (!capture_wait_begin()) {
+		// What is freed in a graph has to be allocated in one.
+		if (capturing(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE)
+			return free_async(pointer, stream);
+		return put_off(pointer);
+	}
+	waited = wait(stream);
+	freed = free_idle(&r);
+	capture_wait_end();
 	return waited == CUDA_SUCCESS ? freed : waited;
+}
+
+CUresult hook_cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+	return free_on(pointer, stream, driver.cuMemFreeAsync, driver.cuStreamSynchronize, driver.cuStreamIsCapturing);
+}
+
+CUresult hook_cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
+{
+	return free_on(pointer, stream, driver.cuMemFreeAsync_ptsz, driver.cuStreamSynchronize_ptsz, driver.cuStreamIsCapturing_ptsz);
 }
 
 CUresult hook_cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdeviceptr pointer)

@@ -138,6 +138,36 @@ CUresult range_free(struct range *r)
 	return undo(r, r->count);
 }
 
+CUresult range_wait(CUcontext context)
+{
+	CUresult r = driver.cuCtxPushCurrent_v2(context);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = driver.cuCtxSynchronize();
+	driver.cuCtxPopCurrent_v2(&context);
+	return r;
+}
+
+void range_free_put_off(int idle)
+{
+	struct range some[64];
+	CUcontext waited;
+	size_t n;
+
+	do {
+		for (n = 0; n < sizeof(some) / sizeof(*some) && table_take_put_off(&some[n]); n++)
+			;
+		// What may use them was launched before they were put off.
+		waited = NULL;
+		for (size_t i = 0; i < n; i++) {
+			if (!idle && some[i].context != waited)
+				range_wait(waited = some[i].context); // errors are those of work that has failed
+			range_free(&some[i]);
+		}
+	} while (n == sizeof(some) / sizeof(*some));
+}
+
 CUresult range_access(CUdevice device, CUdevice other, int access)
 {
 	CUmemAccessDesc desc = {{CU_MEM_LOCATION_TYPE_DEVICE, other}, access ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};

@@ -8,6 +8,11 @@
 CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct range *r);
 // range_free frees what range_make has made.
 CUresult range_free(struct range *r);
+// range_free_put_off frees what was freed by the program while a stream was being captured. Contexts may be waited for; where they are idle
+// already, idle is true.
+void range_free_put_off(int idle);
+// range_wait waits for the work of a context, as cuMemFree does.
+CUresult range_wait(CUcontext context);
 // range_create makes memory on a device that can be handed over.
 CUresult range_create(CUdevice device, size_t bytes, CUmemGenericAllocationHandle *handle);
 // range_map maps memory at an address, for its device and all that have access to it.

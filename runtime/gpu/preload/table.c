@@ -8,7 +8,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges;
-static size_t count, most;
+static size_t count, most, put_off;
 
 void table_lock(void) { pthread_mutex_lock(&lock); }
 void table_unlock(void) { pthread_mutex_unlock(&lock); }
@@ -99,7 +99,7 @@ int table_find(CUdeviceptr pointer, struct range *r)
 
 	table_lock();
 	place = after(pointer);
-	found = place > 0 && pointer - ranges[place - 1].address < ranges[place - 1].bytes;
+	found = place > 0 && pointer - ranges[place - 1].address < ranges[place - 1].bytes && !ranges[place - 1].put_off;
 	if (found)
 		*r = ranges[place - 1];
 	table_unlock();
@@ -109,6 +109,7 @@ int table_find(CUdeviceptr pointer, struct range *r)
 static void take(size_t place, struct range *r)
 {
 	*r = ranges[place];
+	put_off -= r->put_off;
 	count--;
 	memmove(&ranges[place], &ranges[place + 1], (count - place) * sizeof(*r));
 }
@@ -120,9 +121,41 @@ int table_take(CUdeviceptr address, struct range *r)
 
 	table_lock();
 	place = after(address);
-	found = place > 0 && ranges[place - 1].address == address;
+	found = place > 0 && ranges[place - 1].address == address && !ranges[place - 1].put_off;
 	if (found)
 		take(place - 1, r);
+	table_unlock();
+	return found;
+}
+
+int table_put_off(CUdeviceptr address)
+{
+	size_t place;
+	int found;
+
+	table_lock();
+	place = after(address);
+	found = place > 0 && ranges[place - 1].address == address && !ranges[place - 1].put_off;
+	if (found) {
+		ranges[place - 1].put_off = 1;
+		put_off++;
+	}
+	table_unlock();
+	return found;
+}
+
+int table_take_put_off(struct range *r)
+{
+	int found = 0;
+
+	if (!__atomic_load_n(&put_off, __ATOMIC_RELAXED))
+		return 0;
+	table_lock();
+	for (size_t i = 0; i < count && !found; i++)
+		if (ranges[i].put_off) {
+			take(i, r);
+			found = 1;
+		}
 	table_unlock();
 	return found;
 }
@@ -148,5 +181,5 @@ void table_forked(void)
 		for (unsigned p = 0; p < ranges[i].count; p++)
 			if (ranges[i].pieces[p].fd >= 0)
 				close(ranges[i].pieces[p].fd);
-	count = 0;
+	count = put_off = 0;
 }

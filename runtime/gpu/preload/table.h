@@ -23,6 +23,7 @@ struct range {
 	CUcontext context;   // that it was made in, and ends with
 	unsigned count;
 	struct piece *pieces;
+	int put_off;         // the program has freed it, while a stream was being captured
 };
 
 // The table is in ascending order of addresses. table_lock holds for everything that changes it; behind a closed door nobody else does.
@@ -39,6 +40,9 @@ int table_find(CUdeviceptr pointer, struct range *r);
 // table_take takes out the range that begins at an address, or any one of a context's; false where there is none.
 int table_take(CUdeviceptr address, struct range *r);
 int table_take_of(CUcontext context, struct range *r);
+// table_put_off marks the range that begins at an address as freed: it is found no more. table_take_put_off takes out one of these.
+int table_put_off(CUdeviceptr address);
+int table_take_put_off(struct range *r);
 // table_forked is for the child of a fork: it closes what came with the memory, and forgets the rest.
 void table_forked(void);
 

@@ -1,6 +1,5 @@
 #define _GNU_SOURCE
 #include "talk.h"
-#include "able.h"
 #include "bound.h"
 #include "door.h"
 #include "hand.h"
@@ -91,7 +90,7 @@ static int hello(int socket, const struct message *m)
 	const char *reason;
 
 	bound_check();
-	reason = unable_reason();
+	reason = hand_reason();
 	text.state = hand_state();
 	text.pieces = table_pieces();
 	text.foreign = table_foreign();
