@@ -1,6 +1,7 @@
 package library
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -190,4 +191,98 @@ int main(int argc, char **argv)
 		a.back(pieces, files)
 	}
 	a.works()
+}
+
+// TestWrapper has another library, which wraps a function of the driver by RTLD_NEXT, behind this one and ahead of it: the program works, and
+// nothing is handed over where calls may pass by.
+func TestWrapper(t *testing.T) {
+	r := newRig(t, 64)
+	dir := t.TempDir()
+	wrapper := compile(t, dir, "wrapper.so", `
+#define _GNU_SOURCE
+#include "cuda.h"
+#include <dlfcn.h>
+#include <stdio.h>
+FAKE CUresult cuCtxSynchronize(void)
+{
+	static CUresult (*next)(void);
+	static int depth;
+	CUresult r;
+	if (!next)
+		next = dlsym(RTLD_NEXT, "cuCtxSynchronize");
+	if (++depth > 1)
+		return 999;
+	puts("wrapped");
+	r = next();
+	depth--;
+	return r;
+}
+`, "-shared", "-fPIC")
+	path := compile(t, dir, "wrapped", `
+#include "cuda.h"
+#include <stdio.h>
+#include <unistd.h>
+int main(void)
+{
+	cuInit(0);
+	printf("%d\n", cuCtxSynchronize());
+	puts("ready");
+	fflush(stdout);
+	pause();
+}
+`, "-L", fakeDir, "-l:libcuda.so.1")
+	for preload, unable := range map[string]bool{libraryPath + ":" + wrapper: true, wrapper + ":" + libraryPath: true} {
+		c := exec.Command(path)
+		c.Env = []string{"FAKECUDA_DIR=" + r.dir, "LD_PRELOAD=" + preload, "LD_LIBRARY_PATH=" + fakeDir}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+		said := make([]byte, 64)
+		n, _ := out.Read(said)
+		if got := string(said[:n]); got != "wrapped\n0\nready\n" {
+			t.Errorf("%s: it says %q", preload, got)
+		}
+		p, err := Dial(t.Context(), c.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := p.Hello()
+		_ = p.HangUp()
+		if err != nil || strings.Contains(h.Unable, "another library") != unable {
+			t.Errorf("%s: %+v, %v", preload, h, err)
+		}
+	}
+}
+
+// TestOpenFiles has a program that may not have as many descriptors as it may have to keep.
+func TestOpenFiles(t *testing.T) {
+	r := newRig(t, 64)
+	r.wrapper = compile(t, t.TempDir(), "limited", `
+#include <sys/resource.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	struct rlimit few = {258, 258};
+	(void)argc;
+	setrlimit(RLIMIT_NOFILE, &few);
+	execv(argv[1], argv + 1);
+	return 1;
+}
+`)
+	a := r.run("--blocks", "5") // two pieces, and its counter is the driver's
+	pieces, files := a.take()
+	a.back(pieces, files)
+	a = r.run("--blocks", "5,2")
+	p, h := a.dial()
+	var unable *UnableError
+	if err := p.Close(t.Context(), patient); !strings.Contains(h.Unable, "open files") || !errors.As(err, &unable) || unable.Reason != h.Unable {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	a.must(p.HangUp())
+	a.whole()
 }

@@ -13,6 +13,7 @@
 	.hidden interpose_dlsym
 	.hidden interpose_next
 	.hidden interpose_find_next
+	.hidden interpose_skipped
 
 // Each is 16 bytes. r11 is nobody's between a call and the function's first instruction.
 	.macro stub
@@ -119,8 +120,8 @@ door_common:
 	.cfi_endproc
 	.size door_common, . - door_common
 
-// dlsym: names that are not the driver's go on to the C library's by a jump, so that it sees its caller as if this were not here, which
-// RTLD_NEXT needs.
+// dlsym: names that are not the driver's, and RTLD_NEXT, go on to the C library's by a jump, so that it sees its caller as if this were not
+// here: what comes next is next to that one.
 	.p2align 4
 	.globl dlsym
 	.type dlsym, @function
@@ -136,7 +137,22 @@ dlsym:
 	movzbl 2(%rsi), %eax
 	subl $'A', %eax
 	cmpl $25, %eax
-	jbe interpose_dlsym
+	ja 1f
+	cmpq $-1, %rdi // RTLD_NEXT
+	jne interpose_dlsym
+	pushq %rdi
+	.cfi_adjust_cfa_offset 8
+	pushq %rsi
+	.cfi_adjust_cfa_offset 8
+	subq $8, %rsp
+	.cfi_adjust_cfa_offset 8
+	call interpose_skipped
+	addq $8, %rsp
+	.cfi_adjust_cfa_offset -8
+	popq %rsi
+	.cfi_adjust_cfa_offset -8
+	popq %rdi
+	.cfi_adjust_cfa_offset -8
 1:	movq interpose_next(%rip), %rax
 	testq %rax, %rax
 	je 2f

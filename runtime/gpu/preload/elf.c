@@ -109,7 +109,7 @@ int elf_is_driver(const struct object *o)
 	return !strncmp(slash ? slash + 1 : o->name, "libcuda.so", 10);
 }
 
-struct wanted { const char *name; void *found; };
+struct wanted { const char *name; void *found; int passed; };
 
 static int in_driver(const struct object *o, void *with)
 {
@@ -123,7 +123,7 @@ static int in_driver(const struct object *o, void *with)
 
 void *elf_driver(const char *name)
 {
-	struct wanted w = {name, NULL};
+	struct wanted w = {.name = name};
 
 	elf_each(in_driver, &w);
 	return w.found;
@@ -140,8 +140,27 @@ static int in_others(const struct object *o, void *with)
 
 void *elf_next(const char *name)
 {
-	struct wanted w = {name, NULL};
+	struct wanted w = {.name = name};
 
 	elf_each(in_others, &w);
+	return w.found;
+}
+
+static int in_later(const struct object *o, void *with)
+{
+	struct wanted *w = with;
+
+	if (elf_is_own(o))
+		w->passed = 1;
+	else if (w->passed)
+		w->found = elf_symbol(o, w->name);
+	return w->found != NULL;
+}
+
+void *elf_behind(const char *name)
+{
+	struct wanted w = {.name = name};
+
+	elf_each(in_later, &w);
 	return w.found;
 }

@@ -31,5 +31,7 @@ int elf_is_driver(const struct object *o);
 int elf_is_own(const struct object *o);
 // elf_next gives the first function of a name that is not in this library, or NULL.
 void *elf_next(const char *name);
+// elf_behind is elf_next among those that come behind this library.
+void *elf_behind(const char *name);
 
 #endif

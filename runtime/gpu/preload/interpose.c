@@ -10,9 +10,10 @@
 #include <string.h>
 
 // hooks are the functions that the library has a version of. since is the version of CUDA from which cuGetProcAddress means this one by
-// the plain name; 0: always.
-static const struct hook { const char *name, *plain; int since; void *function, **real; } hooks[] = {
-#define HOOK(name, plain, since) {#name, #plain, since, (void *)hook_##name, (void **)&driver.name}
+// the plain name; 0: always. Those of a thread's own default stream are meant only where that is asked for.
+static const struct hook { const char *name, *plain; int since, own_stream; void *function, **real; } hooks[] = {
+#define HOOK(name, plain, since) {#name, #plain, since, 0, (void *)hook_##name, (void **)&driver.name}
+#define HOOK_OWN(name, plain, since) {#name, #plain, since, 1, (void *)hook_##name, (void **)&driver.name}
 	HOOK(cuInit, cuInit, 0),
 	HOOK(cuGetProcAddress, cuGetProcAddress, 0),
 	HOOK(cuGetProcAddress_v2, cuGetProcAddress, 12000),
@@ -27,9 +28,21 @@ static const struct hook { const char *name, *plain; int since; void *function, 
 	HOOK(cuCtxDestroy_v2, cuCtxDestroy, 4000),
 	HOOK(cuCtxEnablePeerAccess, cuCtxEnablePeerAccess, 0),
 	HOOK(cuCtxDisablePeerAccess, cuCtxDisablePeerAccess, 0),
+	HOOK(cuStreamBeginCapture, cuStreamBeginCapture, 10000),
+	HOOK(cuStreamBeginCapture_v2, cuStreamBeginCapture, 10010),
+	HOOK_OWN(cuStreamBeginCapture_ptsz, cuStreamBeginCapture, 10000),
+	HOOK_OWN(cuStreamBeginCapture_v2_ptsz, cuStreamBeginCapture, 10010),
+	HOOK(cuStreamBeginCaptureToGraph, cuStreamBeginCaptureToGraph, 0),
+	HOOK_OWN(cuStreamBeginCaptureToGraph_ptsz, cuStreamBeginCaptureToGraph, 0),
+	HOOK(cuStreamEndCapture, cuStreamEndCapture, 0),
+	HOOK_OWN(cuStreamEndCapture_ptsz, cuStreamEndCapture, 0),
+	HOOK(cuStreamDestroy, cuStreamDestroy, 0),
+	HOOK(cuStreamDestroy_v2, cuStreamDestroy, 4000),
 	HOOK(cuMemAlloc_v2, cuMemAlloc, 3020),
 	HOOK(cuMemAllocPitch_v2, cuMemAllocPitch, 3020),
 	HOOK(cuMemFree_v2, cuMemFree, 3020),
+	HOOK(cuMemFreeAsync, cuMemFreeAsync, 0),
+	HOOK_OWN(cuMemFreeAsync_ptsz, cuMemFreeAsync, 0),
 	HOOK(cuMemGetAddressRange_v2, cuMemGetAddressRange, 3020),
 	HOOK(cuPointerGetAttribute, cuPointerGetAttribute, 0),
 	HOOK(cuPointerGetAttributes, cuPointerGetAttributes, 0),
@@ -50,7 +63,7 @@ static void *by_name(const char *name)
 
 // by_driver is by_name for what cuGetProcAddress has found: the one that it has found, or, where that is in no symbol table, the last one that
 // is old enough. Versions of cuCtxCreate differ in their arguments, and so no guess is made of which it is.
-static void *by_driver(const char *name, void *real, int version)
+static void *by_driver(const char *name, void *real, int version, uint64_t flags)
 {
 	void *found = NULL;
 
@@ -60,7 +73,7 @@ static void *by_driver(const char *name, void *real, int version)
 	if (!strcmp(name, "cuCtxCreate"))
 		return hook_create(real);
 	for (size_t i = 0; i < sizeof(hooks) / sizeof(*hooks); i++)
-		if (!strcmp(hooks[i].plain, name) && version >= hooks[i].since)
+		if (!strcmp(hooks[i].plain, name) && version >= hooks[i].since && (!hooks[i].own_stream || flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM))
 			found = hooks[i].function;
 	return found;
 }
@@ -94,9 +107,12 @@ static int find(const struct object *o, void *with)
 // between is for a library that does what this one does, such as one that shares GPUs: what it calls is not behind the door.
 static void between(void) { unable("another library stands between the program and the driver"); }
 
+// interpose_skipped is for who looks for a function of the driver behind itself (RTLD_NEXT), as such libraries do: it may get the driver's own.
+__attribute__((visibility("hidden"))) void interpose_skipped(void) { between(); }
+
 void *interpose_function(const char *name)
 {
-	struct in i = {.address = elf_next(name)};
+	struct in i = {.address = elf_behind(name)};
 	void *own;
 
 	if (!i.address || !elf_driver(name))
@@ -120,7 +136,7 @@ __attribute__((visibility("hidden"))) void *(*interpose_next)(void *, const char
 
 __attribute__((visibility("hidden"))) void *interpose_find_next(void)
 {
-	void *next = interpose_next ? (void *)interpose_next : elf_next("dlsym");
+	void *next = interpose_next ? (void *)interpose_next : elf_behind("dlsym");
 
 	if (!next)
 		return (void *)no_dlsym;
@@ -159,7 +175,7 @@ CUresult hook_cuGetProcAddress(const char *name, void **function, int version, u
 
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
-	own = by_driver(name, *function, version);
+	own = by_driver(name, *function, version, flags);
 	*function = behind(own ? own : *function);
 	return r;
 }
@@ -171,7 +187,7 @@ CUresult hook_cuGetProcAddress_v2(const char *name, void **function, int version
 
 	if (r != CUDA_SUCCESS || !function || !*function)
 		return r;
-	own = by_driver(name, *function, version);
+	own = by_driver(name, *function, version, flags);
 	*function = behind(own ? own : *function);
 	return r;
 }
