@@ -36,6 +36,8 @@ type Engine struct {
 	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
 	Library *Library
+	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
+	KeeperOnly bool
 	// Fallback says why a container that asks for the engine keeper goes by the driver this time. It is recorded.
 	Fallback string
 
@@ -101,8 +103,11 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, &RestlessError{Processes: subject{processes: fresh}.names()}
 		}
 		weigh(facts, fresh)
-		if err := e.introduce(ctx, fresh); err != nil {
+		if fresh, err = e.introduce(ctx, fresh); err != nil {
 			return s, err
+		}
+		if len(fresh) == 0 { // all have ended
+			continue
 		}
 		if err := e.examine(ctx, facts, fresh); err != nil {
 			return s, err
@@ -113,6 +118,9 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		}
 		if fresh, err = e.handOver(ctx, fresh); err != nil {
 			return s, err
+		}
+		if len(fresh) == 0 {
+			continue
 		}
 		if fresh, err = e.lock(ctx, fresh); err != nil {
 			return s, err

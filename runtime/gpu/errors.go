@@ -39,6 +39,48 @@ func (e *DeadlineError) Hint() string {
 // Unwrap gives the kind; DeadlineExceeded would mean that the caller has no more time.
 func (e *DeadlineError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
+// CapturingError says that processes had not ended in time to capture a stream into a graph, which a hand-over would have cost them. They
+// go on with it. Its kind is FailedPrecondition.
+type CapturingError struct {
+	Timeout   time.Duration
+	Processes []Late
+}
+
+func (e *CapturingError) Error() string {
+	names := make([]string, len(e.Processes))
+	for i, p := range e.Processes {
+		names[i] = fmt.Sprintf("%s on %s", p.Process, p.GPUs)
+	}
+	return fmt.Sprintf("save its GPUs: a CUDA graph was still being captured after %s: %s", e.Timeout, list(names))
+}
+
+// Hint says what to do.
+func (e *CapturingError) Hint() string {
+	return fmt.Sprintf("try again when the program has captured its graphs, mostly at the end of its start, or wait longer with --gpu-timeout or annotation %s", TimeoutAnnotation)
+}
+
+// Unwrap gives the kind.
+func (e *CapturingError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// FallbackError says that a process would go by the driver where all are to hand their memory over; nothing was done to it. Its kind is
+// FailedPrecondition.
+type FallbackError struct {
+	Process
+	Reason string
+}
+
+func (e *FallbackError) Error() string {
+	return fmt.Sprintf("save its GPUs by the engine keeper: %s cannot hand its memory over: %s", e.Process, e.Reason)
+}
+
+// Hint says what to do.
+func (e *FallbackError) Hint() string {
+	return fmt.Sprintf("leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation %s: keeper", EngineAnnotation)
+}
+
+// Unwrap gives the kind.
+func (e *FallbackError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
 // CallError says that a call of the driver failed for a process. Its kind is Aborted.
 type CallError struct {
 	Process

@@ -57,6 +57,9 @@ func (w *world) handover() *Handover {
 		Start: func(context.Context, []string) (Holder, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
+			if w.noHolder {
+				return nil, &keeper.MissingError{Path: "there", Err: os.ErrNotExist}
+			}
 			w.holders++
 			h := &fakeHolder{w: w, gone: make(chan struct{})}
 			return h, nil
@@ -162,8 +165,10 @@ func (o *fakeOwner) do(call string) error {
 		return nil
 	case err == nil:
 		return &library.CallError{PID: o.pid, Step: call, Code: code}
-	case how == "busy":
-		return &library.BusyError{PID: o.pid}
+	case how == "busy", how == "capturing":
+		return &library.BusyError{PID: o.pid, Capturing: how == "capturing"}
+	case how == "unable":
+		return &library.UnableError{PID: o.pid, Reason: "as ordered"}
 	case how == "end":
 		o.w.end(o.pid)
 		o.w.states[o.pid] = keeper.None

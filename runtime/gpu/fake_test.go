@@ -103,6 +103,7 @@ type world struct {
 
 	libraries map[int]*preloaded
 	holders   int  // that run
+	noHolder  bool // none starts
 	room      bool // for copies
 	files     []*os.File
 	came      chan string // has what came to the peer

@@ -9,31 +9,37 @@ import (
 	"sync"
 	"time"
 
-	"github.com/containerd/log"
-
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // introduce wakes the libraries of processes and tells which of these can hand their memory over. The others go by the driver, and why
-// is recorded.
-func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) error {
+// is recorded. It gives those that have not ended meanwhile.
+func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	if e.Handover == nil {
 		for i := range fresh {
 			fresh[i].fallback = e.Fallback
 		}
-		return e.ownAll(ctx, fresh)
+		if e.KeeperOnly {
+			return nil, &FallbackError{fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper")}
+		}
+		return fresh, e.ownAll(ctx, fresh)
 	}
 	var devices []string
 	for i, p := range fresh {
 		g := &given{cudaProcess: p}
 		why, err := e.wake(ctx, g)
+		if err != nil && e.hasEnded(ctx, g) {
+			g.hangUp()
+			continue
+		}
+		if err == nil && why != "" {
+			err = e.leave(ctx, &fresh[i], why)
+		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if why != "" {
-			log.G(ctx).WithField("pid", p.PID).WithField("reason", why).Info("a process goes by the driver")
-			fresh[i].fallback = why[:min(len(why), maxFallback)]
 			continue
 		}
 		fresh[i].able = true
@@ -45,11 +51,15 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) error {
 		e.given = append(e.given, g)
 	}
 	if len(e.given) == 0 || e.holder != nil {
-		return nil
+		return e.present(fresh), nil
 	}
-	var err error
-	e.holder, err = e.Handover.Start(ctx, devices)
-	return err
+	h, err := e.Handover.Start(ctx, devices)
+	if err != nil {
+		err = e.leaveAll(ctx, fresh, err)
+	} else {
+		e.holder = h
+	}
+	return e.present(fresh), err
 }
 
 // wake gives the reason why a process cannot hand its memory over, if there is one.
@@ -132,17 +142,20 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		return fresh, nil
 	}
 	if err := e.holder.Ready(ctx); err != nil {
-		return nil, err
-	}
-	if err := e.closeDoors(ctx, all); err != nil {
-		return nil, err
-	}
-	for _, g := range all {
-		if err := g.take(MaxPieces - e.pieces); err != nil {
+		if err := e.leaveAll(ctx, fresh, err); err != nil {
 			return nil, err
 		}
-		e.pieces += len(g.pieces)
+		return e.present(fresh), e.remaining(fresh)
 	}
+	all, err := e.closeDoors(ctx, all, fresh)
+	if err != nil {
+		return nil, err
+	}
+	all, err = e.takeAll(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	fresh = e.present(fresh)
 	for i, p := range fresh {
 		j := slices.IndexFunc(all, func(g *given) bool { return g.PID == p.PID })
 		if j < 0 {
@@ -168,48 +181,20 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 	return fresh, each(all, (*given).release)
 }
 
-// closeDoors has the program in each process wait, and its devices finish their work. Several are waited for in short attempts, as
-// for their lock.
-func (e *Engine) closeDoors(ctx context.Context, all []*given) error {
-	processes := make([]cudaProcess, len(all))
-	for i, g := range all {
-		processes[i] = g.cudaProcess
+// takeAll gets descriptors of what all can hand over, and gives those that have not ended meanwhile.
+func (e *Engine) takeAll(ctx context.Context, all []*given) ([]*given, error) {
+	for _, g := range all {
+		err := g.take(MaxPieces - e.pieces)
+		if err != nil && e.hasEnded(ctx, g) {
+			g.hangUp()
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		e.pieces += len(g.pieces)
 	}
-	e.interrupt(ctx, processes)
-	defer e.uninterrupt(ctx, processes)
-	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
-		left := time.Until(deadline)
-		bound := left
-		if len(all) > 1 {
-			bound = min(left, attempts[attempt%len(attempts)])
-		}
-		var mu sync.Mutex
-		var late []Late
-		err := each(all, func(g *given) error {
-			err := g.library.Close(ctx, max(bound, time.Millisecond))
-			var busy *library.BusyError
-			if errors.As(err, &busy) {
-				mu.Lock()
-				defer mu.Unlock()
-				late = append(late, Late{g.Process, label(e.record.known(), g.uuids())})
-				return nil
-			}
-			return err
-		})
-		switch {
-		case err != nil || len(late) == 0:
-			return err
-		case bound == left:
-			return &DeadlineError{Timeout: e.Timeout, Processes: late}
-		}
-		// Also of those that were late: an open door is opened without harm.
-		if err := each(all, func(g *given) error { return g.library.Open() }); err != nil {
-			return err
-		}
-		if err := aMoment(ctx); err != nil {
-			return err
-		}
-	}
+	return talking(all), nil
 }
 
 // take gets descriptors of all that a process can hand over. One with more than so many pieces goes by the driver.

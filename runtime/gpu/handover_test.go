@@ -7,6 +7,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
@@ -173,6 +176,107 @@ func TestHandOverLate(t *testing.T) {
 	w.whole()
 }
 
+// TestHandOverCapturing: a capture is waited for, and never cut off.
+func TestHandOverCapturing(t *testing.T) {
+	hasten(t)
+	for _, pids := range [][]int{{101}, {101, 102}} {
+		w := newWorld(t, pids...)
+		for _, pid := range pids {
+			w.give(pid, 1)
+		}
+		w.fail, w.how, w.always = "close 101", "capturing", true
+		_, err := w.keeperEngine().Save(t.Context())
+		var capturing *CapturingError
+		if !errors.As(err, &capturing) || len(capturing.Processes) != 1 || capturing.Processes[0].PID != 101 || !strings.Contains(err.Error(), "CUDA graph") || !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("got %v", err)
+		}
+		if did := w.steps("lock", "table", "give"); did != "" {
+			t.Errorf("it did %s", did)
+		}
+		w.settled()
+		w.whole()
+	}
+	// It ends before the deadline.
+	w := newWorld(t, 101, 102)
+	w.give(101, 1)
+	w.give(102, 1)
+	w.fail, w.how = "close 101", "capturing"
+	e := w.keeperEngine()
+	e.Timeout = time.Minute
+	if err := take(t.Context(), e, t.TempDir()); err != nil {
+		t.Error(err)
+	}
+	w.settled()
+	w.whole()
+}
+
+// TestEndsByItself: a process that ends before it has let go of anything is of no concern; afterwards what it gave is in nobody's record.
+func TestEndsByItself(t *testing.T) {
+	hasten(t)
+	for _, step := range []string{"dial", "hello", "close", "table", "give", "release"} {
+		for _, pids := range [][]int{{101}, {101, 102}} {
+			t.Run(fmt.Sprintf("%s of %d", step, len(pids)), func(t *testing.T) {
+				w := newWorld(t, pids...)
+				for _, pid := range pids {
+					w.give(pid, 2)
+				}
+				w.fail, w.how = step+" 101", "end"
+				dir := t.TempDir()
+				err := take(t.Context(), w.keeperEngine(), dir)
+				w.settled()
+				w.whole()
+				if step == "release" {
+					if err == nil {
+						t.Error("what it has let go of is nowhere, and nobody says so")
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				r, err := ReadRecord(dir)
+				if err != nil || r != nil && (len(r.Processes) != len(pids)-1 || len(pids) > 1 && len(r.Processes[0].Pieces) != 2) {
+					t.Errorf("record %+v, %v", r, err)
+				}
+			})
+		}
+	}
+}
+
+// TestKeeperOnly: where all are to hand their memory over, nothing is done to any before it is known that they can.
+func TestKeeperOnly(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(w *world, e *Engine)
+		want   string
+	}{
+		"unable":          {func(w *world, _ *Engine) { w.libraries[102].unable = "it has asked for IPC handles" }, "IPC"},
+		"no library":      {func(w *world, _ *Engine) { delete(w.libraries, 102) }, "no thread"},
+		"nobody takes it": {func(_ *world, e *Engine) { e.Handover, e.Fallback = nil, "the client does not" }, "the client"},
+		"not made for it": {func(_ *world, e *Engine) { e.Handover, e.Library = nil, nil }, "not made for"},
+		"no holder":       {func(w *world, _ *Engine) { w.noHolder = true }, "not exist"},
+		"full device":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "2" }, "ready"},
+		"at the door":     {func(w *world, _ *Engine) { w.fail, w.how = "close 102", "unable" }, "as ordered"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, 101, 102)
+			w.give(101, 1)
+			w.give(102, 1)
+			e := w.keeperEngine()
+			e.KeeperOnly = true
+			test.change(w, e)
+			err := take(t.Context(), e, t.TempDir())
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v", err)
+			}
+			if did := w.steps("lock", "give"); did != "" {
+				t.Errorf("it did %s", did)
+			}
+			w.settled()
+			w.whole()
+		})
+	}
+}
+
 func TestFallbacks(t *testing.T) {
 	for name, test := range map[string]struct {
 		change func(w *world, e *Engine)
@@ -182,11 +286,19 @@ func TestFallbacks(t *testing.T) {
 		"does not answer": {func(w *world, _ *Engine) { w.fail, w.how = "hello 101", "die" }, "as ordered"},
 		"nobody takes it": {func(_ *world, e *Engine) { e.Handover, e.Fallback = nil, "the client does not" }, "the client"},
 		"no library":      {func(w *world, _ *Engine) { delete(w.libraries, 101) }, "no thread"},
+		"no holder":       {func(w *world, _ *Engine) { w.noHolder = true }, "nothing can take its memory"},
+		"full device":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "2" }, "nothing can take its memory"},
+		"holder dies":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "die" }, "nothing can take its memory"},
+		"at the door":     {func(w *world, _ *Engine) { w.fail, w.how = "close 101", "unable" }, "as ordered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 101)
 			w.give(101, 1)
+			w.libraries[101].foreign = 1 // which the driver could not bring back
 			e := w.keeperEngine()
+			if name == "does not answer" {
+				w.libraries[101].foreign = 0
+			}
 			test.change(w, e)
 			dir := t.TempDir()
 			if err := take(t.Context(), e, dir); err != nil {
@@ -195,6 +307,9 @@ func TestFallbacks(t *testing.T) {
 			r, err := ReadRecord(dir)
 			if err != nil || len(r.Processes) != 1 || len(r.Processes[0].Pieces) != 0 || !strings.Contains(r.Processes[0].Fallback, test.want) {
 				t.Errorf("record %+v, %v", r, err)
+			}
+			if l := w.libraries[101]; l != nil && l.foreign > 0 {
+				t.Error("the driver was asked to save memory of somebody else")
 			}
 			w.settled()
 			w.whole()

@@ -1,0 +1,95 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// closeDoors has the program in each process wait, and its devices finish their work. Several are waited for in short attempts, as
+// for their lock. It gives those that wait: others have ended, or cannot hand over any more and are left to the driver.
+func (e *Engine) closeDoors(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
+	processes := make([]cudaProcess, len(all))
+	for i, g := range all {
+		processes[i] = g.cudaProcess
+	}
+	e.interrupt(ctx, processes)
+	defer e.uninterrupt(ctx, processes)
+	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
+		left := time.Until(deadline)
+		bound := left
+		if len(all) > 1 {
+			bound = min(left, attempts[attempt%len(attempts)])
+		}
+		late, capturing, err := e.closeOnce(ctx, all, fresh, bound)
+		all = talking(all)
+		switch {
+		case err != nil || len(late)+len(capturing) == 0:
+			return all, err
+		case bound == left && len(capturing) > 0:
+			return nil, &CapturingError{Timeout: e.Timeout, Processes: capturing}
+		case bound == left:
+			return nil, &DeadlineError{Timeout: e.Timeout, Processes: late}
+		}
+		// Also of those that were late: an open door is opened without harm.
+		err = each(all, func(g *given) error {
+			err := g.library.Open()
+			if err != nil && e.hasEnded(ctx, g) {
+				g.hangUp()
+				return nil
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+		all = talking(all)
+		if err := aMoment(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// closeOnce tries it for so long, and tells in which processes work, or a capture, had not ended. It hangs up on those that hand over nothing.
+func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProcess, bound time.Duration) (late, capturing []Late, err error) {
+	var mu sync.Mutex
+	err = each(all, func(g *given) error {
+		err := g.library.Close(ctx, max(bound, time.Millisecond))
+		mu.Lock()
+		defer mu.Unlock()
+		var busy *library.BusyError
+		var unable *library.UnableError
+		switch {
+		case errors.As(err, &busy) && busy.Capturing:
+			capturing = append(capturing, Late{g.Process, label(e.record.known(), g.uuids())})
+		case errors.As(err, &busy):
+			late = append(late, Late{g.Process, label(e.record.known(), g.uuids())})
+		case errors.As(err, &unable):
+			i := slices.IndexFunc(fresh, func(p cudaProcess) bool { return p.PID == g.PID })
+			if err := e.leave(ctx, &fresh[i], unable.Reason); err != nil {
+				return err
+			}
+			return e.giveUp(ctx, g)
+		case err != nil && e.hasEnded(ctx, g):
+			g.hangUp()
+		default:
+			return err
+		}
+		return nil
+	})
+	return late, capturing, err
+}
+
+// talking are those that were not hung up on.
+func talking(all []*given) (left []*given) {
+	for _, g := range all {
+		if g.library != nil {
+			left = append(left, g)
+		}
+	}
+	return left
+}
