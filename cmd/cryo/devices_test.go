@@ -291,3 +291,36 @@ func TestPlanGPUsLibrary(t *testing.T) {
 		t.Errorf("with: %+v, %v", p.facts, err)
 	}
 }
+
+// TestGiveUp: where there will be no snapshot, a container is not left standing until its device memory has come, and only its loss is told.
+func TestGiveUp(t *testing.T) {
+	for answer, lost := range map[string]bool{"the cryo command is gone": false, "checkpoint c: the container is lost: boom": true} {
+		dir := t.TempDir()
+		client, err := checkpoint.Listen(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &held{client: client, call: make(chan error, 1), cancel: func() {}, patience: time.Minute}
+		go func() {
+			conversation, ctx, err := checkpoint.Join(context.Background(), dir)
+			if err != nil {
+				h.call <- err
+				return
+			}
+			decision, err := conversation.Dumped(ctx, checkpoint.Dumped{Devices: true})
+			if err == nil {
+				t.Errorf("it decides %s, for which all that is on its way is waited for", decision)
+			}
+			conversation.End(checkpoint.Result{}, err)
+			h.call <- errors.New(answer)
+		}()
+		if _, err := client.Frozen(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		err = h.giveUp(t.Context(), true)
+		var is *lostError
+		if errors.As(err, &is) != lost || !lost && err != nil {
+			t.Errorf("%s: got %v", answer, err)
+		}
+	}
+}

@@ -180,6 +180,22 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 	return r, h.result(undoTime)
 }
 
+// giveUp is close where there will be no snapshot. A container that stands still while its device memory comes would do so until all has
+// come: hanging up ends that, and it has its memory again.
+func (h *held) giveUp(ctx context.Context, devices bool) error {
+	if h.released || !devices {
+		return h.close(ctx)
+	}
+	defer h.cancel()
+	h.released = true
+	err := h.client.Close()
+	var lost *lostError
+	if result := h.result(h.patience); errors.As(result, &lost) {
+		err = errors.Join(err, result) // all else is that nobody was there any more
+	}
+	return err
+}
+
 // why gives the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.
 func (h *held) why(ctx context.Context) error {
 	if !h.released {

@@ -183,7 +183,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
-	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, Devices: f.gpuEngine != gpu.DriverEngine}
+	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, Devices: f.gpuEngine != gpu.DriverEngine, KeeperOnly: f.gpuEngine == gpu.KeeperEngine}
 	m, err := a.takeIn(ctx, s, shim, images, work, f)
 	if err != nil {
 		return desc, result, errors.Join(err, shim.Close())
@@ -196,10 +196,10 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, d.explain(ctx, m.explain(ctx, err))
 	}
 	defer func() {
-		if released := h.close(ctx); err == nil {
-			err = released
+		if err == nil {
+			err = h.close(ctx)
 		} else {
-			err = errors.Join(err, released)
+			err = errors.Join(err, h.giveUp(ctx, dumped.Devices))
 		}
 	}()
 	intake, err := m.arrived()
