@@ -310,3 +310,89 @@ func TestGPUKeeperEngineAgain(t *testing.T) {
 	}
 	alone(t, a)
 }
+
+// TestGPUKeeperEngineCapture asks for a checkpoint while the container captures a CUDA graph: it is waited for and then refused, and neither the
+// container nor the capture suffers.
+func TestGPUKeeperEngineCapture(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/capture:1"
+	before := startGPU(t, a, id, handing, "--blocks", blocks)
+	forget(t, a, ref)
+	ask := func(words ...string) {
+		t.Helper()
+		if answer, err := a.Ask(t.Context(), id, words...); err != nil || !answer.OK {
+			t.Fatalf("%s: %+v, %v", words, answer, err)
+		}
+	}
+	ask("capture", "0")
+	refusal(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--gpu-timeout", "1s"), codePrecondition, "CUDA graph")
+	unharmed(t, a, id, before)
+	b := inBackground(t, a, "cryo", "checkpoint", id, ref, "--leave-running", "--gpu-timeout", "1m")
+	time.Sleep(time.Second)
+	unharmed(t, a, id, before)
+	ask("captured")
+	must(t, b.wait(t))
+	handedOver(t, a, ref, 8<<20)
+	unharmed(t, a, id, before)
+	alone(t, a)
+}
+
+// TestGPUKeeperEngineNoHolder has nobody who could take the memory: the driver saves it, unless the user wants nothing but the engine.
+func TestGPUKeeperEngineNoHolder(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/holder:1"
+	before := startGPU(t, a, id, handing, "--blocks", blocks)
+	forget(t, a, ref)
+	order(t, a, "cuMemHostRegister * error 2 always")
+	refusal(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--gpu-engine", "keeper"), codeAborted, "(2)")
+	unharmed(t, a, id, before)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref))
+	if bytes, why := pieces(t, a, ref); bytes != 0 || !strings.Contains(why, "nothing can take its memory") {
+		t.Errorf("%.0f bytes were handed over, and the reason is %q", bytes, why)
+	}
+	if err := a.Order(); err != nil {
+		t.Fatal(err)
+	}
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+	unharmed(t, a, id, before)
+	alone(t, a)
+}
+
+// TestGPUKeeperEngineOnly refuses what would go by the driver before anything is moved.
+func TestGPUKeeperEngineOnly(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/only:1"
+	before := startGPU(t, a, id, handing, "--blocks", blocks)
+	forget(t, a, ref)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--gpu-engine", "keeper", "--leave-running"))
+	handedOver(t, a, ref, 8<<20)
+	if _, err := a.Ask(t.Context(), id, "ipc"); err != nil {
+		t.Fatal(err)
+	}
+	order(t, a, "lock * error 999")
+	refusal(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--gpu-engine", "keeper"), codePrecondition, "cudaIpcGetMemHandle")
+	if done, _, err := a.Orders(); done != 0 || err != nil {
+		t.Errorf("the driver was asked to lock it, %v", err)
+	}
+	unharmed(t, a, id, before)
+	alone(t, a)
+}
+
+// TestGPUKeeperEngineEndsByItself has one of two processes end as it is about to hand over: the other one's snapshot is taken.
+func TestGPUKeeperEngineEndsByItself(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/ends:1"
+	ownOrder(t, a)
+	startGPU(t, a, id, slices.Concat(heeding, forceSeveral), "--processes", "2", "--blocks", "3,4")
+	forget(t, a, ref)
+	ownOrder(t, a, "cuMemExportToShareableHandle 2 exit")
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+	if done, err := a.OwnOrdersDone(); done != 1 || err != nil {
+		t.Errorf("%d processes have ended, %v", done, err)
+	}
+	if bytes, why := pieces(t, a, ref); bytes != 8<<20 || why != "" {
+		t.Errorf("%.0f bytes were handed over; fallbacks: %s", bytes, why)
+	}
+	alone(t, a)
+}
