@@ -110,7 +110,12 @@ func (g *given) own(ctx context.Context, hello library.Hello, timeout time.Durat
 	if hello.Foreign == 0 {
 		return nil
 	}
-	if err := g.library.Close(ctx, timeout); err != nil {
+	err := g.library.Close(ctx, timeout)
+	var unable *library.UnableError
+	if errors.As(err, &unable) { // its door may not be tight, and memory must not change while it is copied
+		return &ForeignError{Process: g.Process, Pieces: hello.Foreign}
+	}
+	if err != nil {
 		return err
 	}
 	left, err := g.library.Own(ctx)

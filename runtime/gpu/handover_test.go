@@ -357,6 +357,21 @@ func TestForeign(t *testing.T) {
 	}
 }
 
+// TestForeignUnable: a library that does not close its door cannot make memory the process's own.
+func TestForeignUnable(t *testing.T) {
+	w := newWorld(t, 101)
+	w.give(101, 3)
+	w.libraries[101].foreign, w.libraries[101].unable = 2, "it has asked for an IPC handle"
+	w.fail, w.how = "close 101", "unable"
+	_, err := w.keeperEngine().Save(t.Context())
+	var foreign *ForeignError
+	if !errors.As(err, &foreign) || foreign.Pieces != 2 {
+		t.Errorf("got %v", err)
+	}
+	w.settled()
+	w.whole()
+}
+
 // TestHandOverNeedsNoMemory: what is handed over does not have to fit into the host's memory, and what is not does.
 func TestHandOverNeedsNoMemory(t *testing.T) {
 	for pieces, refused := range map[int]bool{500: false, 10: true} {
