@@ -69,7 +69,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
 		return &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
 	}
-	if err := s.config.CheckCRIU(); err != nil {
+	if err := s.giveCRIU(ctx); err != nil {
 		return err
 	}
 	criuOptions, err := s.criuOptions(c)
@@ -77,7 +77,6 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		return err
 	}
 	criuOptions.LinkRemap = true
-	giveTar(ctx)
 	undo, err := makeImages(images)
 	if err != nil {
 		return err

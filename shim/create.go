@@ -73,10 +73,9 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 		}
 		return c, s.giveLibrary(ctx, c, r)
 	}
-	if err := s.config.CheckCRIU(); err != nil {
+	if err := s.giveCRIU(ctx); err != nil {
 		return c, err
 	}
-	giveTar(ctx)
 	record, err := gpu.ReadRecord(c.restore)
 	if err != nil {
 		return c, err

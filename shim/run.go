@@ -48,9 +48,6 @@ func Run(ctx context.Context, version, revision string) {
 	// What pkg/shim prints for -v and Info are the variables of containerd's package.
 	containerd.Version, containerd.Revision = version, revision
 	c, err := config.Load("")
-	if err == nil {
-		err = c.ExportPath()
-	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
 		os.Exit(1)

@@ -73,7 +73,7 @@ func TestFindCRIU(t *testing.T) {
 		t.Errorf("got %q, %v", got, err)
 	}
 	t.Setenv("PATH", "/bin")
-	if err := c.ExportPath(); err != nil {
+	if err := ExportPath(c.CRIU); err != nil {
 		t.Fatal(err)
 	}
 	if got := os.Getenv("PATH"); got != filepath.Dir(c.CRIU)+":/bin" {

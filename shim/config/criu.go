@@ -25,7 +25,7 @@ func (c Config) FindCRIU() (string, error) {
 	path, err := exec.LookPath("criu")
 	_, statErr := os.Stat(privateCRIU)
 	switch {
-	case err == nil && (statErr != nil || criu.Check(path) == nil):
+	case err == nil && (statErr != nil || path == privateCRIU || criu.Check(path) == nil):
 		return path, nil
 	case statErr == nil:
 		return privateCRIU, nil
@@ -34,21 +34,15 @@ func (c Config) FindCRIU() (string, error) {
 }
 
 // CheckCRIU finds the criu binary and makes sure that it runs and is new enough.
-func (c Config) CheckCRIU() error {
-	path, err := c.FindCRIU()
-	if err != nil {
-		return err
+func (c Config) CheckCRIU() (path string, err error) {
+	if path, err = c.FindCRIU(); err != nil {
+		return "", err
 	}
-	return criu.Check(path)
+	return path, criu.Check(path)
 }
 
-// ExportPath puts the directory of the criu binary first in this process's PATH, where runc, its child, looks for it.
-// Without CRIU nothing changes: containers run all the same.
-func (c Config) ExportPath() error {
-	path, err := c.FindCRIU()
-	if err != nil {
-		return nil
-	}
+// ExportPath puts the directory of the criu binary at path first in this process's PATH, where runc, its child, looks for it.
+func ExportPath(path string) error {
 	if first, err := exec.LookPath("criu"); err == nil && first == path {
 		return nil
 	}
