@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
@@ -30,6 +31,7 @@ type bundle struct {
 	cgroupsPath string
 	// ownCRIUConfig is the CRIU configuration the container's creator has named, if any.
 	ownCRIUConfig string
+	gpus          gpus // what the specification had when the bundle was opened
 }
 
 func (b bundle) criuConfig() string { return filepath.Join(b.dir, criuFile) }
@@ -43,29 +45,32 @@ func openBundle(dir string) (bundle, error) {
 	if err != nil {
 		return b, fmt.Errorf("read the bundle: %w", err)
 	}
-	// Only what is changed is decoded: the specification may hold what this package's types do not know.
+	// Only what is changed is written anew: the specification may hold what this package's types do not know. And only what is
+	// needed is decoded: every container waits for this, and all of specs.Spec takes a millisecond.
 	var spec map[string]json.RawMessage
 	if err := json.Unmarshal(data, &spec); err != nil {
 		return b, fmt.Errorf("read the bundle's %s: %w", specFile, err)
 	}
-	var linux struct {
-		CgroupsPath string `json:"cgroupsPath"`
-	}
-	annotations := map[string]string{}
-	for field, into := range map[string]any{"linux": &linux, "annotations": &annotations} {
-		if raw, ok := spec[field]; ok {
-			if err := json.Unmarshal(raw, into); err != nil {
-				return b, fmt.Errorf("read %s of the bundle's %s: %w", field, specFile, err)
-			}
-		}
-	}
 	if spec == nil {
 		return b, fmt.Errorf("read the bundle's %s: it is null: %w", specFile, errdefs.ErrInvalidArgument)
 	}
-	if annotations == nil { // where the specification says null
+	var known struct {
+		Annotations map[string]string `json:"annotations"`
+		Linux       struct {
+			CgroupsPath string              `json:"cgroupsPath"`
+			Devices     []specs.LinuxDevice `json:"devices"`
+		} `json:"linux"`
+		Mounts []specs.Mount `json:"mounts"`
+	}
+	if err := json.Unmarshal(data, &known); err != nil {
+		return b, fmt.Errorf("read the bundle's %s: %w", specFile, err)
+	}
+	annotations := known.Annotations
+	if annotations == nil {
 		annotations = map[string]string{}
 	}
-	b.cgroupsPath = linux.CgroupsPath
+	b.cgroupsPath = known.Linux.CgroupsPath
+	b.gpus = gpusOf(&specs.Spec{Linux: &specs.Linux{Devices: known.Linux.Devices}, Mounts: known.Mounts})
 	own, ok := annotations[criu.Annotation]
 	switch {
 	case !ok:

@@ -62,6 +62,27 @@ func TestOpenBundle(t *testing.T) {
 	}
 }
 
+// TestBundleGPUs: what is decoded when a bundle is opened is enough to see GPUs, wherever they are in the specification.
+func TestBundleGPUs(t *testing.T) {
+	for spec, nvidia := range map[string]bool{
+		`{}`:                           false,
+		`{"linux":null,"mounts":null}`: false,
+		`{"linux":{"devices":[{"path":"/dev/fuse","type":"c","major":10,"minor":229}]},"mounts":[{"destination":"/dev","source":"tmpfs"}]}`: false,
+		`{"linux":{"devices":[{"path":"/dev/nvidia0","type":"c","major":195,"minor":0}]}}`:                                                  true,
+		`{"Linux":{"Devices":[{"path":"/dev/nvidia0"}]}}`:                                                                                   true, // as runc reads it
+		`{"mounts":[{"destination":"/dev/nvidiactl","source":"/dev/nvidiactl"}]}`:                                                           true,
+		`{"mounts":[{"destination":"/dev","source":"/dev"}]}`:                                                                               true,
+	} {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, specFile), []byte(spec), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if b, err := openBundle(dir); err != nil || b.gpus.nvidia != nvidia || b.gpus.amd {
+			t.Errorf("%s: got %+v, %v", spec, b.gpus, err)
+		}
+	}
+}
+
 func TestOwnedDirectories(t *testing.T) {
 	runtimeDir := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", runtimeDir)

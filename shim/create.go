@@ -68,9 +68,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	}
 	c.runtime = newRuntimeContainer(r.ID, r.Bundle, ns, options)
 	if c.restore == "" {
-		if err := c.findGPUs(); err != nil {
-			return c, err
-		}
+		c.gpus = b.gpus
 		return c, s.giveLibrary(ctx, c, r)
 	}
 	if err := s.giveCRIU(ctx); err != nil {
@@ -102,7 +100,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	return c, criu.CheckImages(c.restore)
 }
 
-// findGPUs notes what the container has of GPUs.
+// findGPUs notes what the container has of GPUs after its specification was changed.
 func (c *container) findGPUs() error {
 	spec, err := c.bundle.spec()
 	if err != nil {
