@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -27,13 +28,36 @@ func FuzzParseIndex(f *testing.F) {
 	})
 }
 
+// FuzzNormalize compares with the package that Docker and containerd parse references with.
 func FuzzNormalize(f *testing.F) {
 	for _, s := range []string{"app", "a/b:c", "h:5000/a@sha256:" + strings.Repeat("0", 64), "sha256:" + strings.Repeat("0", 64), "", "a:b@c", "[::1]:5000/x",
-		"docker.io/localhost/a:b", "docker.io/library/sha256:" + strings.Repeat("0", 64), "docker.io/library/" + strings.Repeat("0", 64)} {
+		"docker.io/localhost/a:b", "docker.io/library/sha256:" + strings.Repeat("0", 64), "docker.io/library/" + strings.Repeat("0", 64),
+		"index.docker.io/app", "docker.io/app", "localhost/a", "Registry/a", "a/B", "A", "x.y_z/a", "h:5000/a/b-c__d.e_f--g:T.1-x", "h:5000", "a//b", "/a", "a/", "a:", "a@", ":t",
+		"a:" + strings.Repeat("t", 129), strings.Repeat("n", 255), "h.x/" + strings.Repeat("n", 256), "a:t@sha256:" + strings.Repeat("0", 64), "a@sha512:" + strings.Repeat("0", 128),
+		"a@sha256:" + strings.Repeat("A", 64), "a@sha256:" + strings.Repeat("0", 63), strings.Repeat("a", 64), "h.x/" + strings.Repeat("a", 64), "[::1]/a", "[::1%25x]/a", "é/a", "a\n", "-a", "a-", "a.-b",
+		"docker.io/library/a/b", "library/a", "docker.io/library/library/a"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, ref string) {
 		full, err := store.Normalize(ref)
+		if _, none := digest.Parse(ref); none != nil && len(ref) <= 512 {
+			named, theirs := reference.ParseDockerRef(ref)
+			canonical, ok := named.(reference.Canonical)
+			switch other := theirs != nil || ok && canonical.Digest().Algorithm() != digest.SHA256; {
+			case other != (err != nil):
+				t.Errorf("%q: %v, and the other says %v", ref, err, theirs)
+			case err == nil && full != named.String():
+				t.Errorf("%q becomes %q, and by the other %q", ref, full, named)
+			case err == nil:
+				short := reference.FamiliarString(named)
+				if again, err := store.Normalize(short); err != nil || again != full {
+					short = full // it would name something else
+				}
+				if got := store.Familiar(full); got != short {
+					t.Errorf("%q is shown as %q, and by the other as %q", full, got, short)
+				}
+			}
+		}
 		if err != nil {
 			return
 		}

@@ -2,13 +2,40 @@ package store
 
 import (
 	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"sync"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 )
 
-// maxRef bounds references: a name has at most 255 bytes, a tag 128, a digest 71.
-const maxRef = 512
+const (
+	maxRef  = 512 // bounds references: a name has at most 255 bytes, a tag 128, a digest 71
+	maxPath = 255 // of a name without its registry
+)
+
+// grammar is that of a full reference: registry, path, tag, digest. Package github.com/distribution/reference has it too, and compiles a
+// dozen of regular expressions whenever a program begins that links it. The shim links this package and its beginning is a part of
+// every container's, so here it is compiled when it is needed; a test compares the two.
+// Source: https://github.com/distribution/reference/blob/v0.6.0/reference.go, Grammar.
+var grammar = sync.OnceValue(func() *regexp.Regexp {
+	const (
+		label     = `(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])`
+		registry  = `(?:` + label + `(?:\.` + label + `)*|\[[a-fA-F0-9:]+\])(?::[0-9]+)?`
+		component = `[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*`
+		tag       = `[\w][\w.-]{0,127}`
+		digest    = `[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[[:xdigit:]]{32,}`
+	)
+	return regexp.MustCompile(`^(?:(` + registry + `)/)?(` + component + `(?:/` + component + `)*)(?::(` + tag + `))?(?:@(` + digest + `))?$`)
+})
+
+// Docker's own registry, by its name and its former one, and where its images are that have no owner.
+const (
+	hub     = "docker.io"
+	oldHub  = "index.docker.io"
+	library = "library/"
+)
 
 // Normalize gives a reference its full form as Docker does: app becomes docker.io/library/app:latest. A name with both tag
 // and digest loses the tag. A digest alone (sha256:...) stays as it is.
@@ -19,24 +46,75 @@ func Normalize(ref string) (string, error) {
 	if d, ok := bareDigest(ref); ok {
 		return d.String(), nil
 	}
-	named, err := reference.ParseDockerRef(ref)
+	full, err := normalize(ref)
 	if err != nil {
 		return "", &InvalidRefError{Ref: ref, Err: err}
 	}
-	if c, ok := named.(reference.Canonical); ok && c.Digest().Algorithm() != digest.SHA256 {
-		return "", &InvalidRefError{Ref: ref, Err: errors.New("digest is not sha256")}
+	return full, nil
+}
+
+func normalize(ref string) (string, error) {
+	if _, ok := bareDigest(string(digest.SHA256) + ":" + ref); ok {
+		return "", errors.New("64 hexadecimal digits are a digest's and no name")
 	}
-	return named.String(), nil
+	registry, rest := splitRegistry(ref)
+	if name, _, _ := strings.Cut(rest, ":"); strings.ToLower(name) != name {
+		return "", fmt.Errorf("name %s must be lower case", name)
+	}
+	parts := grammar().FindStringSubmatch(registry + "/" + rest)
+	if parts == nil {
+		return "", errors.New("invalid reference format")
+	}
+	registry, path, tag, hash := parts[1], parts[2], parts[3], digest.Digest(parts[4])
+	if len(path) > maxPath {
+		return "", fmt.Errorf("name has more than %d bytes", maxPath)
+	}
+	name := path
+	if registry != "" {
+		name = registry + "/" + path
+	}
+	switch {
+	case hash != "":
+		if err := checkDigest(hash); err != nil {
+			return "", err
+		}
+		return name + "@" + hash.String(), nil
+	case tag != "":
+		return name + ":" + tag, nil
+	}
+	return name + ":latest", nil
+}
+
+// splitRegistry gives a name its registry, and one of Docker's its owner. What comes before the first slash is a registry if no
+// owner could be called so.
+func splitRegistry(ref string) (registry, rest string) {
+	first, after, slash := strings.Cut(ref, "/")
+	switch {
+	case !slash:
+		return hub, library + ref
+	case first == oldHub:
+		registry, rest = hub, after
+	case first == "localhost" || strings.ContainsAny(first, ".:") || strings.ToLower(first) != first:
+		registry, rest = first, after
+	default:
+		registry, rest = hub, ref
+	}
+	if registry == hub && !strings.Contains(rest, "/") {
+		rest = library + rest
+	}
+	return registry, rest
 }
 
 // Familiar gives a normalised reference the short form that Docker shows, unless that would name something else: without its
 // registry, docker.io/localhost/app:1 is of another one, and docker.io/library/sha256:... may be a digest.
 func Familiar(ref string) string {
-	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil {
+	short, ours := strings.CutPrefix(ref, hub+"/")
+	if !ours {
 		return ref
 	}
-	short := reference.FamiliarString(named)
+	if name, ok := strings.CutPrefix(short, library); ok && !strings.Contains(name, "/") {
+		short = name
+	}
 	if again, err := Normalize(short); err != nil || again != ref {
 		return ref
 	}
@@ -49,18 +127,10 @@ func bareDigest(ref string) (digest.Digest, bool) {
 	return d, checkDigest(d) == nil
 }
 
-// refDigest returns the digest that a normalised reference ends with.
+// refDigest returns the digest that a normalised reference is, or ends with.
 func refDigest(ref string) (digest.Digest, bool) {
-	if d, ok := bareDigest(ref); ok {
-		return d, true
+	if _, after, ok := strings.Cut(ref, "@"); ok {
+		ref = after
 	}
-	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil {
-		return "", false
-	}
-	c, ok := named.(reference.Canonical)
-	if !ok || checkDigest(c.Digest()) != nil {
-		return "", false
-	}
-	return c.Digest(), true
+	return bareDigest(ref)
 }

@@ -14,6 +14,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -91,6 +92,31 @@ func packages(t *testing.T) []listed {
 			t.Fatal(err)
 		}
 		all = append(all, p)
+	}
+}
+
+// notInShim are packages that the shim's program must not link: each container waits twice until all that is linked has begun.
+var notInShim = []string{
+	"github.com/distribution/reference", // 1.5 ms each time, see image/store/ref.go
+	"github.com/spf13/cobra",
+	module + "image/archive",
+	module + "image/registry",
+}
+
+func TestShimIsLight(t *testing.T) {
+	c := exec.CommandContext(t.Context(), "go", "list", "-deps", module+"cmd/containerd-shim-cryo-v1")
+	out, err := c.Output()
+	if err != nil {
+		t.Fatalf("%s: %v", c, err)
+	}
+	linked := strings.Fields(string(out))
+	if !slices.Contains(linked, module+"shim") {
+		t.Fatalf("go list found only %v", linked)
+	}
+	for _, name := range notInShim {
+		if slices.Contains(linked, name) {
+			t.Errorf("the shim links %s; find out by what with: go list -deps -f '{{.ImportPath}} {{.Imports}}' ./cmd/containerd-shim-cryo-v1", name)
+		}
 	}
 }
 
