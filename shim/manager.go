@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
@@ -22,6 +23,12 @@ type shimManager struct {
 }
 
 func newManager() shim.Shim { return shimManager{manager.NewShimManager(Name)} }
+
+// Start starts the process that serves, unless one does for the pod.
+func (m shimManager) Start(ctx context.Context, params *bootapi.BootstrapParams) (*bootapi.BootstrapResult, error) {
+	collectLater()
+	return m.Shim.Start(ctx, params)
+}
 
 // Stop cleans up after a shim that died. A dump it had under way is ended, and what it froze for it is thawed first,
 // since a frozen process cannot be ended on cgroup v1. Of a restore it had under way nothing is left.
