@@ -34,21 +34,23 @@ type restoreFlags struct {
 }
 
 type restoreResult struct {
-	Container string        `json:"container"`
-	Namespace string        `json:"namespace"`
-	PID       uint32        `json:"pid"`
-	Reference string        `json:"reference"`
-	Digest    string        `json:"digest"`
-	Image     string        `json:"image"`
-	Seconds   float64       `json:"seconds"`         // from reading the snapshot to running
-	Running   float64       `json:"running"`         // from the begin to running, what was fetched before included
-	Lazy      bool          `json:"lazy"`            // memory is filled in while it runs
-	Eager     string        `json:"eager,omitempty"` // why it is not
-	Prewarmed bool          `json:"prewarmed"`       // cryo prewarm has kept it ready
-	GPUs      []restoredGPU `json:"gpus,omitempty"`
-	Pull      *transfer     `json:"pull,omitempty"`      // where it had to be fetched
-	PullFirst string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
-	Warnings  []string      `json:"warnings"`
+	Container string  `json:"container"`
+	Namespace string  `json:"namespace"`
+	PID       uint32  `json:"pid"`
+	Reference string  `json:"reference"`
+	Digest    string  `json:"digest"`
+	Image     string  `json:"image"`
+	Seconds   float64 `json:"seconds"`         // from reading the snapshot to running
+	Running   float64 `json:"running"`         // from the begin to running, what was fetched before included
+	Lazy      bool    `json:"lazy"`            // memory is filled in while it runs
+	Eager     string  `json:"eager,omitempty"` // why it is not
+	Prewarmed bool    `json:"prewarmed"`       // cryo prewarm has kept it ready
+	// GPUPrewarmed: what its processes had handed over was on the GPUs already.
+	GPUPrewarmed bool          `json:"gpuPrewarmed,omitempty"`
+	GPUs         []restoredGPU `json:"gpus,omitempty"`
+	Pull         *transfer     `json:"pull,omitempty"`      // where it had to be fetched
+	PullFirst    string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
+	Warnings     []string      `json:"warnings"`
 }
 
 // restoredGPU says which GPU took the place of which.
@@ -84,7 +86,8 @@ does not run before all memory is read, and where the registry does not serve pa
 
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
-architecture and have room for what it held.`,
+architecture and have room for what it held. What cryo prewarm --gpu has loaded on just these GPUs is attached instead of loaded, once: the
+first restore has it, and "gpuPrewarmed" in --json says so.`,
 		Example: `  cryo restore registry.example.com/snapshots/cache:warm
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
   cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
