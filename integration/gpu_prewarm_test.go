@@ -152,6 +152,18 @@ func TestGPUPrewarmProcesses(t *testing.T) {
 	restoreLoaded(t, b, ref, true, before)
 }
 
+// TestGPUPrewarmLazy has host memory filled in beside CRIU, and the driver asked when all of it is there.
+func TestGPUPrewarmLazy(t *testing.T) {
+	ref, before := gpuSnapshot(t, handing, "--blocks", "3,40")
+	_, b := gpuPair(t)
+	coldGPU(t, b)
+	remove(t.Context(), b, restoreLoaded(t, b, ref, false, before, "--lazy-gpus"))
+	must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
+	order(t, b, loadless...)
+	restoreLoaded(t, b, ref, true, before, "--lazy-gpus")
+	alone(t, b)
+}
+
 // TestGPUPrewarmOnce has several restores begin at once: one has what is loaded, the others load for themselves.
 func TestGPUPrewarmOnce(t *testing.T) {
 	_, b := gpuPair(t)

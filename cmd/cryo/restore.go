@@ -23,6 +23,7 @@ type restoreFlags struct {
 	mounts, allow, force []string
 	networkNS            string
 	eager, pullFirst     bool
+	lazyGPUs             bool // to be measured
 	logURI               string
 	runtime, snapshotter string
 	gpu                  gpuFlags
@@ -112,6 +113,8 @@ first restore has it, and "gpuPrewarmed" in --json says so.`,
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it does not depend on the registry then, but starts later")
+	flags.BoolVar(&f.lazyGPUs, "lazy-gpus", false, "fill memory in although the container has GPUs, which are loaded when all is there")
+	_ = flags.MarkHidden("lazy-gpus") // fails only for flags that there are not
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
 	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
