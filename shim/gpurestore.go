@@ -11,6 +11,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu/standby"
 	"github.com/cryo-project/cryo/shim/load"
 )
 
@@ -104,6 +105,13 @@ func (s *service) restoreGPUs(ctx context.Context, c *container) (*gpu.Restore, 
 			}
 			return l, nil
 		}
+		r.Kept = func(ctx context.Context, fits func(standby.Info) bool) (gpu.Kept, error) {
+			l, err := standby.New(order.Root).Lease(ctx, order.Snapshot.Digest.String(), fits)
+			if l == nil {
+				return nil, err // not l, which would be an interface that is not nil
+			}
+			return l, err
+		}
 	}
 	if err := r.Check(ctx); err != nil {
 		r.Close()
@@ -128,7 +136,7 @@ func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pi
 	if err != nil {
 		return err
 	}
-	if err := gpu.WriteLoadTime(c.work, took); err != nil {
+	if err := gpu.WriteLoaded(c.work, gpu.Loaded{Seconds: took.Seconds(), Prewarmed: r.Prewarmed()}); err != nil {
 		log.G(ctx).WithError(err).Warn("tell how long it took")
 	}
 	return nil

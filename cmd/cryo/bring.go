@@ -22,6 +22,7 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/fill"
 	"github.com/cryo-project/cryo/shim/load"
 )
@@ -134,9 +135,12 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		a.warn("%v", err)
 	}
 	a.progress.stop()
+	if p.loaded.Prewarmed {
+		a.say("the device memory of %s was prewarmed", p.name)
+	}
 	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
 		Image: img.Name(), Seconds: ran.Sub(start).Seconds(), Running: ran.Sub(begin).Seconds(), Pull: pull, PullFirst: pullFirst, Warnings: p.warnings,
-		Lazy: eager == "", Eager: eager, Prewarmed: ready != nil}
+		Lazy: eager == "", Eager: eager, Prewarmed: ready != nil, GPUPrewarmed: p.loaded.Prewarmed}
 	for _, pair := range p.gpus.pairs {
 		r.GPUs = append(r.GPUs, restoredGPU(pair))
 	}
@@ -197,6 +201,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, coming.because(err)
 	}
 	ran = time.Now()
+	if p.loaded, err = gpu.ReadLoaded(criuWork); err != nil {
+		return nil, nil, ran, err
+	}
 	if coming != nil {
 		coming.begin() // not before: it would take cores and the line from what makes the container run
 		a.say("%s runs, and its memory is on its way", p.name)

@@ -15,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
@@ -25,10 +26,12 @@ type gpuPlan struct {
 	host    *cdi.Host
 	facts   fit.GPUs
 	pairs   []keeper.Pair
+	known   keeper.Facts    // of the driver
+	places  []keeper.Device // of the snapshot's devices, and others that the container gets
 }
 
 // planGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
-// this host lacks is for the rules of fit to find.
+// // this host lacks is for the rules of fit to find.
 func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
 	if g == nil {
 		if len(f.devices)+len(f.pairs) > 0 {
@@ -59,6 +62,17 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 	for _, m := range edits.Mounts {
 		p.facts.Mounts = append(p.facts.Mounts, m.Destination)
 	}
+	// Nobody asks the driver then, which takes longer than all else here. The shim looks at what is free besides.
+	for _, l := range f.loaded {
+		with := p
+		if err := with.place(g, spec, f, l.Facts); err != nil || p.facts.NoGPU != nil || !slices.Equal(placed(g, with.places), l.Pieces) {
+			continue // another error may come of what the driver says now
+		}
+		for i := range with.facts.Devices {
+			with.facts.Devices[i].Free = with.facts.Devices[i].Memory
+		}
+		return with, nil
+	}
 	known, err := keeper.ReadFacts(ctx, "")
 	var missing *keeper.MissingError
 	switch {
@@ -72,16 +86,23 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 	if p.facts.NoKeeper != nil || p.facts.NoGPU != nil {
 		return p, nil
 	}
-	p.facts.Driver = known.Driver
+	if err := p.place(g, spec, f, known); err != nil {
+		return gpuPlan{}, err
+	}
+	return p, nil
+}
+
+// place decides which GPU takes the place of which.
+func (p *gpuPlan) place(g *image.GPU, spec *specs.Spec, f gpuFlags, known keeper.Facts) error {
+	p.facts.Driver, p.known = known.Driver, known
 	has, err := p.injected(spec)
 	if err != nil {
-		return gpuPlan{}, err
+		return err
 	}
-	devices, err := assign(g.Devices, visible(known.Devices, cdi.Minors(has)), known.Devices, f.pairs)
-	if err != nil {
-		return gpuPlan{}, err
+	if p.places, err = assign(g.Devices, visible(known.Devices, cdi.Minors(has)), known.Devices, f.pairs); err != nil {
+		return err
 	}
-	for i, d := range devices {
+	for i, d := range p.places {
 		p.facts.Devices = append(p.facts.Devices, fit.FreeGPU{Free: d.Free, GPUDevice: image.GPUDevice{
 			UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory,
 		}})
@@ -89,7 +110,19 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 			p.pairs = append(p.pairs, keeper.Pair{Old: g.Devices[i].UUID, New: d.UUID})
 		}
 	}
-	return p, nil
+	return nil
+}
+
+// placed are the pieces of a snapshot's device memory, each on the device that takes the place of its own; nil where there are too few.
+func placed(g *image.GPU, places []keeper.Device) (pieces []holder.Piece) {
+	for _, p := range piecesOf(g) {
+		i := slices.IndexFunc(g.Devices, func(d image.GPUDevice) bool { return d.UUID == p.Device })
+		if i < 0 || i >= len(places) {
+			return nil
+		}
+		pieces = append(pieces, holder.Piece{Device: places[i].UUID, Size: p.Size})
+	}
+	return pieces
 }
 
 // injected gives the specification with the CDI devices in it, and leaves the one given as it is.

@@ -11,6 +11,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
 // gpuFlags choose the GPUs that a snapshot gets.
@@ -18,7 +19,8 @@ type gpuFlags struct {
 	devices []string // names of CDI devices
 	gpus    []string // OLD=NEW
 
-	pairs []gpuPair // of gpus
+	pairs  []gpuPair      // of gpus
+	loaded []standby.Info // of the snapshot, by cryo prewarm --gpu
 }
 
 func (f *gpuFlags) register(cmd *cobra.Command, a *app) {

@@ -4,13 +4,23 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == standby.Command {
+		if err := standby.Serve(); err != nil {
+			fmt.Fprintln(os.Stderr, "cryo:", err)
+			os.Exit(exitOther)
+		}
+		return
+	}
 	ctx, cancel := interruptible(context.Background())
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	cancel()

@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // plan is a restore that was found possible and allowed; nothing is changed yet.
@@ -30,6 +31,7 @@ type plan struct {
 	runtime     string
 	snapshotter string
 	gpus        gpuPlan
+	loaded      gpu.Loaded // how, once the container runs
 	warnings    []string
 }
 
@@ -70,6 +72,9 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 	if provided := provideEtcFiles(&spec, etc, policy.Mounts, policy.Allows(trust.Mounts)); len(provided) > 0 {
 		p.etc = etc
 		policy.Mounts = append(policy.Mounts, provided...)
+	}
+	if c.GPU != nil {
+		f.gpu.loaded = loadedOf(ctx, settings.Root, snapshot.Descriptor.Digest)
 	}
 	if p.gpus, err = a.planGPUs(ctx, c.GPU, &spec, f.gpu); err != nil {
 		return nil, err

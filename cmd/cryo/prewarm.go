@@ -22,8 +22,12 @@ type prewarmFlags struct {
 	pull         string
 	snapshotter  string
 	registry     registryFlags
+	gpu          gpuFlags
+	gpuMemory    string
 
-	budget warm.Size // of memory and disk and the configuration
+	budget    warm.Size // of memory and disk and the configuration
+	onGPU     bool      // --gpu
+	gpuBudget int64     // of gpuMemory
 }
 
 type prewarmResult struct {
@@ -48,15 +52,31 @@ All prewarmed snapshots together take no more memory than --memory says. To make
 time are removed, unless a container is being restored from them. What was fetched for a prewarmed snapshot stays in the store as
 after cryo pull, and is removed with it; --disk bounds that in the same way. Snapshots that were in the store before stay there.
 
+With --gpu, the device memory that the snapshot's processes have handed over (engine keeper) is loaded onto GPUs as well, and stays
+there. The next restore that gets just these GPUs attaches it instead of loading it, and says so ("gpuPrewarmed" in --json). That
+uses it up: restores after that one, or beside it, load for themselves until it is prewarmed again. The GPUs are those that cryo
+restore would take, or those named with --device and --gpu=OLD=NEW. On each GPU, all that is kept loaded takes no more than is free,
+or than --gpu-budget says; what was not asked for for the longest time makes room. Nobody else can use that memory meanwhile.
+
 The memory is a tmpfs (root's alone, not swapped out on Linux 6.4 and later), which is empty after a reboot. If REF names another
 snapshot by then, in the registry or here, restores do not use what was prewarmed as REF before.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
   cryo prewarm registry.example.com/snapshots/cache:warm --memory 32GiB
+  cryo prewarm --gpu registry.example.com/snapshots/llm:ready
+  cryo prewarm --gpu registry.example.com/snapshots/llm:ready --device nvidia.com/gpu=1 --gpu-budget 40GiB
   cryo prewarm ls
   cryo prewarm rm registry.example.com/snapshots/cache:warm`,
-		Args:              exactly("REF"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			for _, arg := range args {
+				if _, err := parseGPUPair(arg); err == nil {
+					return &usageError{command: cmd.CommandPath(), problem: fmt.Sprintf("%s is no snapshot: of --gpu, write --gpu=%[1]s", arg)}
+				}
+			}
+			return exactly("REF")(cmd, args)
+		},
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			f.onGPU = cmd.Flags().Changed("gpu")
 			if err := f.resolve(a); err != nil {
 				return err
 			}
@@ -68,13 +88,45 @@ snapshot by then, in the registry or here, restores do not use what was prewarme
 	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for them, as 100GiB; 0: none (default: disk under [prewarm] in the configuration, else none)")
 	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	f.gpu.register(cmd, a)
+	gpu := flags.Lookup("gpu")
+	gpu.Usage = "load device memory onto GPUs as well, and keep it there; `OLD=NEW` puts a GPU of this host in the place of one of the snapshot, by UUID or number (default: in order)"
+	gpu.NoOptDefVal = inOrder
+	flags.Lookup("device").Usage = "with --gpu: CDI device that restores will be given, such as nvidia.com/gpu=0 (default: those it had)"
+	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of device memory on each GPU for all snapshots that are kept loaded, as 40GiB (default: what is free)")
 	f.registry.register(cmd)
 	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
 	return cmd
 }
 
+// inOrder is the value of --gpu without one.
+const inOrder = "in-order"
+
+// resolveGPU looks at what is said of GPUs.
+func (f *prewarmFlags) resolveGPU() (err error) {
+	if !f.onGPU {
+		if len(f.gpu.devices) > 0 || f.gpuMemory != "" {
+			return &usageError{command: "cryo prewarm", problem: "--device and --gpu-budget are for --gpu"}
+		}
+		return nil
+	}
+	f.gpu.gpus = slices.DeleteFunc(f.gpu.gpus, func(text string) bool { return text == inOrder })
+	if f.gpuMemory != "" {
+		if f.gpuBudget, err = parseSize(f.gpuMemory); err == nil && f.gpuBudget == 0 {
+			err = errors.New("leaves no room for any snapshot")
+		}
+		if err != nil {
+			return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--gpu-budget %s: %v", f.gpuMemory, err)}
+		}
+	}
+	return f.gpu.check()
+}
+
 // resolve looks at all that can be wrong, and finds the budget.
 func (f *prewarmFlags) resolve(a *app) error {
+	if err := f.resolveGPU(); err != nil {
+		return err
+	}
 	if !slices.Contains([]string{"missing", "always"}, f.pull) {
 		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--pull %q is neither missing nor always", f.pull)}
 	}
@@ -132,7 +184,13 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 		}
 	}
 	r := prewarmResult{Removed: []warmed{}}
-	if err := a.makeReady(ctx, s, ref, desc, pulling, f, options, !known, &r); err != nil {
+	err = a.makeReady(ctx, s, ref, desc, pulling, f, options, !known, &r)
+	for _, w := range r.Removed {
+		if w.Memory > 0 { // what it had on GPUs goes with it
+			err = errors.Join(err, letGo(ctx, s.Root(), w.Digest))
+		}
+	}
+	if err != nil {
 		return err
 	}
 	if pulling != nil {
@@ -144,9 +202,17 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 		return a.printJSON(r)
 	}
 	for _, w := range r.Removed {
-		a.line("removed %s to make room", store.Familiar(w.Reference))
+		what := store.Familiar(w.Reference)
+		if w.Memory == 0 {
+			what += ", " + gpuCell(w.GPUs) + ","
+		}
+		a.line("removed %s to make room", what)
 	}
-	a.line("prewarmed %s, %s of memory, in %s", store.Familiar(ref), size(r.Memory), seconds(r.Seconds))
+	loaded := ""
+	if len(r.GPUs) > 0 {
+		loaded = ", " + gpuCell(r.GPUs)
+	}
+	a.line("prewarmed %s, %s of memory%s, in %s", store.Familiar(ref), size(r.Memory), loaded, seconds(r.Seconds))
 	return nil
 }
 
@@ -176,6 +242,11 @@ func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc oc
 	if err != nil {
 		return refuse(err)
 	}
+	loading, err := a.planPreload(ctx, s, snapshot, name, f, r)
+	if err != nil {
+		return refuse(err)
+	}
+	defer loading.close()
 	if ready, err := d.Find(ctx, desc.Digest); err != nil {
 		return refuse(err)
 	} else if ready != nil {
@@ -200,7 +271,12 @@ func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc oc
 	info, removed, err := d.Add(ctx, s, snapshot, warm.AddOptions{Reference: name, Disk: disk, Budget: f.budget, Progress: a.report()})
 	r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
 	r.warmed = warmOf(info)
-	return err
+	if err != nil || loading == nil {
+		return err
+	}
+	r.Already = r.Already && loading.again
+	r.GPUs = gpusOf(loading.info)
+	return loading.load(ctx, s, snapshot)
 }
 
 // bringBase makes sure of the base image.

@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"slices"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
@@ -16,7 +18,7 @@ func newPrewarmRemove(a *app) *cobra.Command {
 		Use:     "rm REF...",
 		Aliases: []string{"remove"},
 		Short:   "Keep snapshots ready no longer",
-		Long: `rm gives back the memory of prewarmed snapshots, and removes what was fetched for them from the local store. A
+		Long: `rm gives back the memory of prewarmed snapshots, on GPUs too, and removes what was fetched for them from the local store. A
 container whose memory is being filled in from one gets all of it; the memory is free when it has.`,
 		Example: `  cryo prewarm rm registry.example.com/snapshots/cache:warm
   cryo prewarm rm --all`,
@@ -26,12 +28,12 @@ container whose memory is being filled in from one gets all of it; the memory is
 			}
 			return nil
 		},
-		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (refs []cobra.Completion, _ cobra.ShellCompDirective) {
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (refs []cobra.Completion, _ cobra.ShellCompDirective) {
 			s, err := a.store()
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
-			all, err := warm.New(s.Root()).List()
+			all, err := a.allWarmed(cmd.Context(), s)
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
@@ -47,8 +49,7 @@ container whose memory is being filled in from one gets all of it; the memory is
 			if err != nil {
 				return err
 			}
-			d := warm.New(s.Root())
-			all, err := d.List()
+			all, err := a.allWarmed(cmd.Context(), s)
 			if err != nil {
 				return err
 			}
@@ -56,20 +57,19 @@ container whose memory is being filled in from one gets all of it; the memory is
 			if everything {
 				chosen, failed = all, nil
 			}
-			var removed []warm.Info
-			for _, i := range chosen {
-				if err := d.Remove(cmd.Context(), i.Digest); err != nil {
+			gone := []warmed{}
+			for _, w := range chosen {
+				if err := a.cool(cmd.Context(), s, w); err != nil {
 					failed = append(failed, err)
 					continue
 				}
-				removed = append(removed, i)
+				gone = append(gone, w)
 				if !a.json {
-					a.line("removed %s, %s of memory", store.Familiar(i.Reference), size(i.Memory))
+					a.line("removed %s, %s", store.Familiar(w.Reference), w.sizes())
 				}
 			}
-			gone := a.forget(cmd.Context(), s, removed)
 			if a.json {
-				failed = append(failed, a.printJSON(append([]warmed{}, gone...)))
+				failed = append(failed, a.printJSON(gone))
 			}
 			return errors.Join(failed...)
 		},
@@ -78,8 +78,34 @@ container whose memory is being filled in from one gets all of it; the memory is
 	return cmd
 }
 
+// cool gives back what a snapshot has, in memory and on GPUs.
+func (a *app) cool(ctx context.Context, s *store.Store, w warmed) error {
+	if err := letGo(ctx, s.Root(), w.Digest); err != nil {
+		return err
+	}
+	if w.Memory == 0 {
+		return nil
+	}
+	if err := warm.New(s.Root()).Remove(ctx, digest.Digest(w.Digest)); err != nil {
+		return err
+	}
+	a.forget(ctx, s, []warm.Info{{Reference: w.Reference, Digest: digest.Digest(w.Digest), Size: warm.Size{Memory: w.Memory, Disk: w.Disk}}})
+	return nil
+}
+
+// sizes says what it has.
+func (w warmed) sizes() string {
+	switch {
+	case len(w.GPUs) == 0:
+		return size(w.Memory) + " of memory"
+	case w.Memory == 0:
+		return gpuCell(w.GPUs)
+	}
+	return size(w.Memory) + " of memory, " + gpuCell(w.GPUs)
+}
+
 // choose finds prewarmed snapshots by reference or digest.
-func choose(all []warm.Info, refs []string) (chosen []warm.Info, failed []error) {
+func choose(all []warmed, refs []string) (chosen []warmed, failed []error) {
 	for _, ref := range refs {
 		full, err := store.Normalize(ref)
 		if err != nil {
@@ -88,9 +114,9 @@ func choose(all []warm.Info, refs []string) (chosen []warm.Info, failed []error)
 		}
 		found := false
 		for _, i := range all {
-			if i.Reference == full || i.Digest.String() == ref {
+			if i.Reference == full || i.Digest == ref {
 				found = true
-				if !slices.Contains(chosen, i) {
+				if !slices.ContainsFunc(chosen, func(c warmed) bool { return c.Digest == i.Digest }) {
 					chosen = append(chosen, i)
 				}
 			}

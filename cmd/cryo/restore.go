@@ -23,6 +23,7 @@ type restoreFlags struct {
 	mounts, allow, force []string
 	networkNS            string
 	eager, pullFirst     bool
+	lazyGPUs             bool // to be measured
 	logURI               string
 	runtime, snapshotter string
 	gpu                  gpuFlags
@@ -34,21 +35,23 @@ type restoreFlags struct {
 }
 
 type restoreResult struct {
-	Container string        `json:"container"`
-	Namespace string        `json:"namespace"`
-	PID       uint32        `json:"pid"`
-	Reference string        `json:"reference"`
-	Digest    string        `json:"digest"`
-	Image     string        `json:"image"`
-	Seconds   float64       `json:"seconds"`         // from reading the snapshot to running
-	Running   float64       `json:"running"`         // from the begin to running, what was fetched before included
-	Lazy      bool          `json:"lazy"`            // memory is filled in while it runs
-	Eager     string        `json:"eager,omitempty"` // why it is not
-	Prewarmed bool          `json:"prewarmed"`       // cryo prewarm has kept it ready
-	GPUs      []restoredGPU `json:"gpus,omitempty"`
-	Pull      *transfer     `json:"pull,omitempty"`      // where it had to be fetched
-	PullFirst string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
-	Warnings  []string      `json:"warnings"`
+	Container string  `json:"container"`
+	Namespace string  `json:"namespace"`
+	PID       uint32  `json:"pid"`
+	Reference string  `json:"reference"`
+	Digest    string  `json:"digest"`
+	Image     string  `json:"image"`
+	Seconds   float64 `json:"seconds"`         // from reading the snapshot to running
+	Running   float64 `json:"running"`         // from the begin to running, what was fetched before included
+	Lazy      bool    `json:"lazy"`            // memory is filled in while it runs
+	Eager     string  `json:"eager,omitempty"` // why it is not
+	Prewarmed bool    `json:"prewarmed"`       // cryo prewarm has kept it ready
+	// GPUPrewarmed: what its processes had handed over was on the GPUs already.
+	GPUPrewarmed bool          `json:"gpuPrewarmed,omitempty"`
+	GPUs         []restoredGPU `json:"gpus,omitempty"`
+	Pull         *transfer     `json:"pull,omitempty"`      // where it had to be fetched
+	PullFirst    string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
+	Warnings     []string      `json:"warnings"`
 }
 
 // restoredGPU says which GPU took the place of which.
@@ -84,7 +87,8 @@ does not run before all memory is read, and where the registry does not serve pa
 
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
-architecture and have room for what it held.`,
+architecture and have room for what it held. What cryo prewarm --gpu has loaded on just these GPUs is attached instead of loaded, once: the
+first restore has it, and "gpuPrewarmed" in --json says so.`,
 		Example: `  cryo restore registry.example.com/snapshots/cache:warm
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
   cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
@@ -109,6 +113,8 @@ architecture and have room for what it held.`,
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it does not depend on the registry then, but starts later")
+	flags.BoolVar(&f.lazyGPUs, "lazy-gpus", false, "fill memory in although the container has GPUs, which are loaded when all is there")
+	_ = flags.MarkHidden("lazy-gpus") // fails only for flags that there are not
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
 	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")

@@ -134,7 +134,7 @@ func gpuMemory(s subject, t Target) []mismatch {
 		return nil
 	}
 	each, all := s.GPU.Need()
-	const hint = "end what uses the GPU's memory (nvidia-smi lists it), or choose another GPU with --device or --gpu"
+	const hint = "end what uses the GPU's memory (see nvidia-smi and cryo prewarm ls), or choose another GPU with --device or --gpu"
 	found := gpuPairs(s, t, func(i int, _ image.GPUDevice, now FreeGPU) []mismatch {
 		if each[i] <= now.Free {
 			return nil

@@ -57,7 +57,42 @@ func (b *bench) handing(ctx context.Context, r *result, c *container, live bool)
 			return err
 		}
 	}
-	return b.move(ctx, r, c, route{checkpoint: []string{"--gpu-engine", "keeper"}})
+	if err := b.move(ctx, r, c, route{checkpoint: []string{"--gpu-engine", "keeper"}}); err != nil {
+		return err
+	}
+	ref = b.registry.Reference("gpu/" + c.id + ":end")
+	if err := b.prewarmed(ctx, r, c, ref, "prewarmed"); err != nil {
+		return err
+	}
+	// How containers with GPUs may be restored one day: what comes of it is no verdict.
+	if err := b.prewarmed(ctx, r, c, ref, "prewarmed.lazy", "--lazy-gpus"); err != nil {
+		r.said("restore --lazy-gpus", err.Error())
+	}
+	return nil
+}
+
+// prewarmed restores the snapshot in the second host's store once more, with its device memory on the GPU already, and makes sure that it was used.
+func (b *bench) prewarmed(ctx context.Context, r *result, c *container, ref, what string, flags ...string) error {
+	c.remove(ctx, b.b)
+	prewarm := b.b.Cryo(ctx, "prewarm", "--gpu", ref, "--plain-http", "--memory", "1024GiB") // what there is bounds it too
+	if prewarm.Err() != nil {
+		return prewarm.Err()
+	}
+	r.took(what+".prewarm", prewarm.Elapsed.Seconds())
+	r.checked("%s", strings.TrimSpace(prewarm.Stdout))
+	said, all, err := b.restored(ctx, r, c, ref, flags...)
+	if err != nil {
+		return fmt.Errorf("restore what is prewarmed: %w", err)
+	}
+	if !said.GPUPrewarmed {
+		return fmt.Errorf("device memory was loaded, although it was prewarmed")
+	}
+	r.took(what+".restore", said.Seconds)
+	r.took(what+".restore.all", all.Seconds())
+	if _, err := c.check(ctx, b.b, r, "restored from what was prewarmed"); err != nil {
+		return fmt.Errorf("%w\n%s", err, end(c.log(b.b), 3000))
+	}
+	return nil
 }
 
 // handed makes sure that device memory was handed over, and writes down how much.
@@ -135,8 +170,8 @@ func (p *report) engines(b *bytes.Buffer) {
 		}
 		if !begun {
 			fmt.Fprintf(b, "\n## The engine keeper beside the driver\n\nSeconds, each from one run.\n\n")
-			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "restore")
-			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:")
+			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "restore", "restore, prewarmed", "prewarmed and lazy")
+			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
 			begun = true
 		}
 		for _, engine := range []string{"", "driver."} {
@@ -145,7 +180,7 @@ func (p *report) engines(b *bytes.Buffer) {
 				name = "driver"
 			}
 			cells := []string{r.Case, name}
-			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "restore"} {
+			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "restore", "prewarmed.restore", "prewarmed.lazy.restore"} {
 				cells = append(cells, cell(r.Times, engine+what))
 			}
 			row(b, cells...)

@@ -141,30 +141,43 @@ func (b *bench) carry(ctx context.Context, r *result, c *container, ref string) 
 // restore makes the container of the snapshot that is in the second host's store. The bind mounts of this machine's programs are
 // granted, as what this is about is not what a snapshot may ask for.
 func (b *bench) restore(ctx context.Context, r *result, c *container, ref string, flags ...string) error {
+	restored, all, err := b.restored(ctx, r, c, ref, flags...)
+	if err != nil {
+		return err
+	}
+	r.took("restore", restored.Seconds)
+	r.took("restore.all", all.Seconds())
+	return nil
+}
+
+// restored is what cryo restore --json says.
+type restored struct {
+	Seconds      float64  `json:"seconds"`
+	GPUPrewarmed bool     `json:"gpuPrewarmed"`
+	Warnings     []string `json:"warnings"`
+}
+
+// restored is restore, with the times for the caller.
+func (b *bench) restored(ctx context.Context, r *result, c *container, ref string, flags ...string) (said restored, all time.Duration, err error) {
 	args := append([]string{"restore", ref, "--plain-http", "--json", "--allow", "all", "--log-uri", "file://" + c.log(b.b)}, flags...)
 	run := b.b.Cryo(ctx, args...)
 	if run.Err() != nil {
-		return run.Err()
+		return said, 0, run.Err()
 	}
-	var restored struct {
-		Seconds  float64  `json:"seconds"`
-		Warnings []string `json:"warnings"`
+	if err := json.Unmarshal([]byte(run.Stdout), &said); err != nil {
+		return said, 0, fmt.Errorf("read what cryo restore prints: %w", err)
 	}
-	if err := json.Unmarshal([]byte(run.Stdout), &restored); err != nil {
-		return fmt.Errorf("read what cryo restore prints: %w", err)
-	}
-	for _, w := range restored.Warnings {
+	for _, w := range said.Warnings {
 		r.said("warning of cryo restore", w)
 	}
-	r.took("restore", restored.Seconds)
-	r.took("restore.all", run.Elapsed.Seconds())
-	return nil
+	return said, run.Elapsed, nil
 }
 
 // clear removes the container and its snapshots from both hosts.
 func (b *bench) clear(ctx context.Context, c *container) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 45*time.Second)
 	defer cancel()
+	b.b.Cryo(ctx, "prewarm", "rm", "--all") // there may be none
 	for _, h := range []*lab.Host{b.a, b.b} {
 		c.remove(ctx, h)
 		for _, tag := range []string{"live", "end"} {

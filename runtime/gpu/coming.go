@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
@@ -25,33 +26,41 @@ type Source interface {
 	Close() error
 }
 
-// coming is memory on its way to devices, for processes that are restored meanwhile.
+// coming is memory on its way to devices, for processes that are restored meanwhile, or that is there already.
 type coming struct {
-	holder Holder
-	source Source
+	holder Holder        // nil: it is kept
+	source Source        // likewise
+	kept   Kept          // nil: it is not
 	files  []*os.File    // of all pieces, in the order of the record
 	done   chan struct{} // closed when all is on the devices, or cannot be
 	err    error         // valid when done is closed
 }
 
-// make has a holder take memory for what was handed over, at the places of the devices it was on, and has that memory filled.
-func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) {
-	var pieces []holder.Piece
-	var devices []string
-	for _, p := range r.Record.Processes {
+// pieces are all that was handed over, at the places of the devices it was on.
+func (r Record) pieces(places []keeper.Device) (pieces []holder.Piece, err error) {
+	for _, p := range r.Processes {
 		for _, piece := range p.Pieces {
-			i := slices.IndexFunc(r.Record.Devices, func(d Device) bool { return d.UUID == piece.Device })
+			i := slices.IndexFunc(r.Devices, func(d Device) bool { return d.UUID == piece.Device })
 			if i < 0 {
-				return fmt.Errorf("a piece of memory is of no GPU of the record: %w", errdefs.ErrDataLoss)
+				return nil, fmt.Errorf("a piece of memory is of no GPU of the record: %w", errdefs.ErrDataLoss)
 			}
 			pieces = append(pieces, holder.Piece{Device: places[i].UUID, Size: piece.Size})
-			if !slices.Contains(devices, places[i].UUID) {
-				devices = append(devices, places[i].UUID)
-			}
 		}
 	}
-	if len(pieces) == 0 {
-		return nil
+	return pieces, nil
+}
+
+// make has a holder take memory for what was handed over, at the places of the devices it was on, and has that memory filled.
+func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) {
+	pieces, err := r.Record.pieces(places)
+	if err != nil || len(pieces) == 0 {
+		return err
+	}
+	var devices []string
+	for _, p := range pieces {
+		if !slices.Contains(devices, p.Device) {
+			devices = append(devices, p.Device)
+		}
 	}
 	if r.Handover == nil || r.Bring == nil {
 		return &NobodyBringsError{}
@@ -106,6 +115,25 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 	if r.coming == nil {
 		return nil
 	}
+	if r.coming.kept != nil {
+		r.coming.kept.Use(ctx)
+		err := r.attachTo(ctx, restored)
+		if !onlyRefused(err) {
+			return err
+		}
+		// The memory, or a GPU, is not what it was when it was loaded. A process that has its own keeps it.
+		log.G(ctx).WithError(err).Warn("attach device memory that was kept loaded; it is loaded anew")
+		r.coming.end()
+		r.coming = nil
+		if again := r.make(ctx, r.places); again != nil {
+			return errors.Join(again, err)
+		}
+	}
+	return r.attachTo(ctx, restored)
+}
+
+// attachTo waits until all is on the devices.
+func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	select {
 	case <-r.coming.done:
 	case <-ctx.Done():
@@ -114,7 +142,9 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.err != nil {
 		return r.coming.err
 	}
-	_ = r.coming.holder.Close() // the descriptors have the memory now, and soon the processes alone
+	if r.coming.holder != nil {
+		_ = r.coming.holder.Close() // the descriptors have the memory now, and soon the processes alone
+	}
 	var all []*given
 	next := 0
 	for _, saved := range r.Record.Processes {
@@ -135,7 +165,7 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 
 // makeRoom ends the holder once all is on the devices: its contexts take room there.
 func (r *Restore) makeRoom() {
-	if r.coming == nil {
+	if r.coming == nil || r.coming.holder == nil {
 		return
 	}
 	<-r.coming.done // it is bounded by the holder's client
@@ -165,6 +195,9 @@ func (c *coming) end() {
 	}
 	for _, f := range c.files {
 		f.Close()
+	}
+	if c.kept != nil {
+		_ = c.kept.Close() // nothing can be done about it
 	}
 }
 

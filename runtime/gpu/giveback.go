@@ -95,6 +95,10 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	}
 	if hello.State == library.Given {
 		if err := g.library.Attach(ctx, g.pieces, g.files); err != nil {
+			var call *library.CallError
+			if errors.As(err, &call) {
+				return refusedError{failed(err)}
+			}
 			return failed(err)
 		}
 	}
@@ -112,4 +116,17 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 		log.G(ctx).WithError(err).WithField("pid", g.PID).Warn("make device memory its own again")
 	}
 	return nil
+}
+
+// refusedError is that of a process whose driver has not attached what it was given. It has none of it, and can be given other memory.
+type refusedError struct{ error }
+
+func (e refusedError) Unwrap() error { return e.error }
+
+// onlyRefused tells whether [giveBack] has failed for nothing but that.
+func onlyRefused(err error) bool {
+	var refused refusedError
+	var within *checkpoint.LossError
+	last, ok := err.(*checkpoint.LossError) //nolint:errorlint // what is in it is of one process, and another loss
+	return ok && errors.As(last.Err, &refused) && !errors.As(last.Err, &within)
 }

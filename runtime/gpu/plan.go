@@ -82,7 +82,7 @@ func (r Record) fits(facts keeper.Facts, places []keeper.Device) error {
 			return &MisfitError{"gpu-architecture", fmt.Sprintf("GPU %d of the snapshot is of architecture %s (%s), the one in its place of %s (%s)", i, old.Architecture, old.Name, now.Architecture, now.Name), "restore onto a GPU of the same architecture"}
 		}
 		if old.Used > now.Free {
-			return &MisfitError{"gpu-memory", fmt.Sprintf("GPU %d of the snapshot held %s, and the one in its place (GPU %d, %s) has %s free", i, size(old.Used), now.Index, now.UUID, size(now.Free)), "end what uses the GPU's memory (nvidia-smi lists it), or restore onto another"}
+			return &MisfitError{"gpu-memory", fmt.Sprintf("GPU %d of the snapshot held %s, and the one in its place (GPU %d, %s) has %s free", i, size(old.Used), now.Index, now.UUID, size(now.Free)), "end what uses the GPU's memory (see nvidia-smi and cryo prewarm ls), or restore onto another"}
 		}
 		have += now.Free
 	}
@@ -90,7 +90,7 @@ func (r Record) fits(facts keeper.Facts, places []keeper.Device) error {
 		need += p.Memory
 	}
 	if need > have {
-		return &MisfitError{"gpu-memory", fmt.Sprintf("processes held %s on GPUs, and those in their places have %s free", size(need), size(have)), "end what uses the GPUs' memory (nvidia-smi lists it), or restore onto others"}
+		return &MisfitError{"gpu-memory", fmt.Sprintf("processes held %s on GPUs, and those in their places have %s free", size(need), size(have)), "end what uses the GPUs' memory (see nvidia-smi and cryo prewarm ls), or restore onto others"}
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
 // Restore loads what a snapshot has of GPUs after CRIU has restored the processes.
@@ -20,36 +21,43 @@ type Restore struct {
 	Handover *Handover
 	// Bring has somebody bring the pieces of the record, in its order.
 	Bring func(ctx context.Context) (Source, error)
+	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
+	Kept func(ctx context.Context, fits func(standby.Info) bool) (Kept, error)
 
 	line   line
+	places []keeper.Device // of the record's devices
 	pairs  []keeper.Pair
 	coming *coming
+	early  <-chan error // gives what [Restore.fitsBeside] came to, which goes on beside CRIU; nil: it is known
 }
 
 // Check makes sure, before anything is started, that this host can take what the snapshot holds. Errors are [MisfitError]
 // and those of package keeper. A keeper runs afterwards: see [Restore.Close].
 func (r *Restore) Check(ctx context.Context) error {
 	r.line.start = r.Start
-	if len(r.Record.Processes) == 0 {
+	if len(r.Record.Processes) == 0 || r.borrow(ctx) {
 		return nil
 	}
+	facts, err := r.facts(ctx)
+	if err != nil {
+		return err
+	}
+	if r.places, err = r.Record.places(r.visible(facts), r.Map); err != nil {
+		return err
+	}
+	if err := r.Record.fits(facts, r.places); err != nil {
+		return err
+	}
+	r.pairs = r.Record.pairs(r.places)
+	return r.make(ctx, r.places)
+}
+
+func (r *Restore) facts(ctx context.Context) (keeper.Facts, error) {
 	k, err := r.line.keeper(ctx)
 	if err != nil {
-		return err
+		return keeper.Facts{}, err
 	}
-	facts, err := within(k, askTime, func() (keeper.Facts, error) { return k.Facts(ctx) })
-	if err != nil {
-		return err
-	}
-	places, err := r.Record.places(r.visible(facts), r.Map)
-	if err != nil {
-		return err
-	}
-	if err := r.Record.fits(facts, places); err != nil {
-		return err
-	}
-	r.pairs = r.Record.pairs(places)
-	return r.make(ctx, places)
+	return within(k, askTime, func() (keeper.Facts, error) { return k.Facts(ctx) })
 }
 
 // Load is called when CRIU has restored the processes and their device nodes are those of this host. It lets them go on,
@@ -59,6 +67,9 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 		return 0, nil
 	}
 	start := time.Now()
+	if err := r.awaitEarly(); err != nil {
+		return 0, err
+	}
 	saved, err := r.find(ctx)
 	if err != nil {
 		return 0, err
@@ -100,8 +111,9 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 	return found, nil
 }
 
-// Close ends the keeper, which undoes nothing, and who holds and brings memory.
+// Close ends the keeper, which undoes nothing, and who holds and brings memory. What was borrowed and not used goes back.
 func (r *Restore) Close() {
+	_ = r.awaitEarly() // it was told, or nobody asks any more
 	r.line.hangUp(context.Background())
 	r.coming.end()
 }

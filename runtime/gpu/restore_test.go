@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
@@ -182,15 +181,16 @@ func TestParseMap(t *testing.T) {
 	}
 }
 
-func TestLoadTime(t *testing.T) {
+func TestLoaded(t *testing.T) {
 	dir := t.TempDir()
-	if got, err := ReadLoadTime(dir); got != 0 || err != nil {
-		t.Errorf("none: %s, %v", got, err)
+	if got, err := ReadLoaded(dir); got != (Loaded{}) || err != nil {
+		t.Errorf("none: %+v, %v", got, err)
 	}
-	if err := WriteLoadTime(dir, 1500*time.Millisecond); err != nil {
+	want := Loaded{Seconds: 1.5, Prewarmed: true}
+	if err := WriteLoaded(dir, want); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ReadLoadTime(dir); got != 1500*time.Millisecond || err != nil {
-		t.Errorf("got %s, %v", got, err)
+	if got, err := ReadLoaded(dir); got != want || err != nil {
+		t.Errorf("got %+v, %v", got, err)
 	}
 }

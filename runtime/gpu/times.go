@@ -7,19 +7,20 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"time"
 )
 
 // timesName is a file in CRIU's work directory of a restore, for who has named that directory.
 const timesName = "cryo-gpu-load.json"
 
-type times struct {
-	Load float64 `json:"load"` // seconds
+// Loaded says how a container's GPUs were loaded.
+type Loaded struct {
+	Seconds   float64 `json:"load"`
+	Prewarmed bool    `json:"prewarmed,omitempty"` // what it had handed over was on the devices before
 }
 
-// WriteLoadTime leaves in CRIU's work directory how long it took to load.
-func WriteLoadTime(dir string, load time.Duration) error {
-	data, err := json.Marshal(times{Load: load.Seconds()})
+// WriteLoaded leaves that in CRIU's work directory.
+func WriteLoaded(dir string, l Loaded) error {
+	data, err := json.Marshal(l)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, timesName), data, 0o600)
 	}
@@ -29,18 +30,17 @@ func WriteLoadTime(dir string, load time.Duration) error {
 	return nil
 }
 
-// ReadLoadTime reads that; 0 where nothing was loaded.
-func ReadLoadTime(dir string) (time.Duration, error) {
+// ReadLoaded reads that; the zero value where nothing was loaded.
+func ReadLoaded(dir string) (l Loaded, err error) {
 	data, err := os.ReadFile(filepath.Join(dir, timesName))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, nil
+		return l, nil
 	}
-	var t times
 	if err == nil {
-		err = json.Unmarshal(data, &t)
+		err = json.Unmarshal(data, &l)
 	}
 	if err != nil {
-		return 0, fmt.Errorf("read the time of loading GPUs: %w", err)
+		return l, fmt.Errorf("read the time of loading GPUs: %w", err)
 	}
-	return time.Duration(t.Load * float64(time.Second)), nil
+	return l, nil
 }

@@ -59,7 +59,7 @@ func serve(c *channel.Channel, peer *os.File) error {
 		_, _ = c.Receive(&none)
 		cancel(errors.New("the shim has ended"))
 	}()
-	devices, err := open(ctx, o)
+	devices, err := Open(ctx, o)
 	if err != nil {
 		return err
 	}
@@ -67,11 +67,11 @@ func serve(c *channel.Channel, peer *os.File) error {
 	if err := c.Send(report{Ready: true}); err != nil {
 		return err
 	}
-	return send(ctx, devices, peer)
+	return Send(ctx, devices, peer)
 }
 
-// open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
-func open(ctx context.Context, o Order) (*image.Devices, error) {
+// Open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
+func Open(ctx context.Context, o Order) (*image.Devices, error) {
 	s, err := store.Open(o.Root)
 	if err != nil {
 		return nil, err
@@ -96,8 +96,9 @@ type reader interface {
 
 var _ reader = (*image.DevicesReader)(nil)
 
-// send sends all pieces in the order of the record, but for what is zero, a slot at a time and as many side by side as there are cores.
-func send(ctx context.Context, devices *image.Devices, peer *os.File) error {
+// Send sends all pieces in the order of the record to a holder, but for what is zero, a slot at a time and as many side by side as there
+// are cores. peer remains the caller's.
+func Send(ctx context.Context, devices *image.Devices, peer *os.File) error {
 	var sizes []int64
 	for _, p := range devices.Pieces() {
 		sizes = append(sizes, p.Size)

@@ -1,0 +1,253 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/shim/load"
+)
+
+// preload loads a snapshot's device memory ahead of a restore. nil: it is not asked for.
+type preload struct {
+	begin *standby.Beginning
+	info  standby.Info
+	again bool // it is loaded already
+}
+
+// planPreload decides where the snapshot's device memory goes, and makes room there. Nobody else does so until it is closed.
+func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.Snapshot, name string, f prewarmFlags, r *prewarmResult) (_ *preload, err error) {
+	if !f.onGPU {
+		return nil, nil
+	}
+	g := snapshot.Config.GPU
+	if why := nothingToLoad(g); why != "" {
+		return nil, &nothingToLoadError{ref: name, why: why}
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(snapshot.Config.Spec, &spec); err != nil {
+		return nil, fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	l := &preload{}
+	if l.begin, err = standby.New(s.Root()).Begin(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	p, err := a.planGPUs(ctx, g, &spec, f.gpu)
+	if err != nil {
+		return nil, err
+	}
+	if err := gpuMisfit(snapshot.Config, p.facts); err != nil {
+		return nil, err
+	}
+	l.info = standby.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: placed(g, p.places), Facts: p.known}
+	if l.again, err = l.begin.Again(l.info); err != nil || l.again {
+		return l, err
+	}
+	each, _ := g.Need()
+	rest, loads := map[string]int64{}, l.info.Bytes()
+	for i, d := range p.places[:min(len(p.places), len(each))] {
+		rest[d.UUID] = max(0, each[i]-loads[d.UUID])
+	}
+	removed, err := l.begin.Room(l.info, rest, f.gpuBudget)
+	for _, i := range removed {
+		r.Removed = append(r.Removed, warmed{Reference: i.Reference, Digest: i.Digest, Created: i.Created, Used: i.Used, GPUs: gpusOf(i)})
+	}
+	return l, err
+}
+
+// gpuMisfit is what the rules about GPUs have against this host, but for what is free, which room is made for.
+func gpuMisfit(c image.Config, host fit.GPUs) error {
+	v := fit.Check(c, fit.Target{PathExists: exists, GPUs: host})
+	v.Findings = slices.DeleteFunc(v.Findings, func(f fit.Finding) bool { return !strings.HasPrefix(f.Rule, "gpu-") || f.Rule == "gpu-memory" })
+	return v.Err()
+}
+
+// nothingToLoad says why a snapshot has no device memory of its own; empty: it has.
+func nothingToLoad(g *image.GPU) string {
+	switch {
+	case g == nil:
+		return "it has no GPUs"
+	case len(piecesOf(g)) > 0:
+		return ""
+	case g.Engine != image.KeeperEngine:
+		return "the driver has saved its device memory, into the memory of its processes"
+	}
+	for _, p := range g.Processes {
+		if p.Fallback != "" {
+			return fmt.Sprintf("process %d (%s) has handed nothing over: %s", p.PID, p.Command, p.Fallback)
+		}
+	}
+	return "its processes had no device memory to hand over"
+}
+
+// nothingToLoadError says that a snapshot has nothing that could be kept on GPUs. Its kind is FailedPrecondition.
+type nothingToLoadError struct{ ref, why string }
+
+func (e *nothingToLoadError) Error() string {
+	return fmt.Sprintf("prewarm %s --gpu: there is nothing to keep loaded: %s", store.Familiar(e.ref), e.why)
+}
+
+func (e *nothingToLoadError) Hint() string {
+	return "leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do when they were made with the annotation cryo.gpu/engine=keeper"
+}
+
+func (e *nothingToLoadError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+
+// load loads it, verified, and has it kept.
+func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snapshot) error {
+	if l == nil || l.again {
+		return nil
+	}
+	var devices []string
+	for _, p := range l.info.Pieces {
+		if !slices.Contains(devices, p.Device) {
+			devices = append(devices, p.Device)
+		}
+	}
+	h, err := holder.Start(ctx, holder.Options{Devices: devices})
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	memory, err := load.Open(ctx, load.Order{Root: s.Root(), Snapshot: snapshot.Descriptor}) // while the driver is initialised
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	if err := h.Ready(ctx); err != nil {
+		return err
+	}
+	files, err := h.Make(ctx, l.info.Pieces)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	if err := fillFrom(ctx, h, memory); err != nil {
+		return err
+	}
+	// Its contexts take room, and what it has mapped. The descriptors have the memory.
+	if err := h.Close(); err != nil {
+		return err
+	}
+	return l.begin.Keep(ctx, l.info, files)
+}
+
+// fillFrom has a holder fill what it holds.
+func fillFrom(ctx context.Context, h *holder.Client, memory *image.Devices) error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make a socket pair: %w", err)
+	}
+	own, peer := os.NewFile(uintptr(pair[0]), "loader"), os.NewFile(uintptr(pair[1]), "holder")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sent := make(chan error, 1)
+	go func() {
+		defer own.Close()
+		sent <- load.Send(ctx, memory, own)
+	}()
+	err = h.Receive(ctx, peer)
+	if err != nil {
+		cancel()
+	}
+	cause := <-sent
+	var gone *ring.GoneError
+	if err != nil && cause != nil && !errors.As(cause, &gone) && !errors.Is(cause, context.Canceled) {
+		return cause // it knows why the holder heard no more
+	}
+	if err != nil {
+		return err
+	}
+	return cause
+}
+
+func (l *preload) close() {
+	if l != nil {
+		_ = l.begin.Close() // a lock
+	}
+}
+
+// loadedOf is what is loaded of a snapshot, and free for a restore. What does not answer would only be in the restore's way.
+func loadedOf(ctx context.Context, root string, snapshot digest.Digest) []standby.Info {
+	all, err := standby.New(root).List(ctx)
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("look for device memory that is kept loaded") // it is loaded anew
+	}
+	return slices.DeleteFunc(all, func(i standby.Info) bool {
+		if i.Digest != snapshot.String() {
+			return true
+		}
+		if i.Mute {
+			if err := i.End(); err != nil {
+				log.G(ctx).WithError(err).Warn("end what keeps device memory and does not answer")
+			}
+		}
+		return i.Leased || i.Mute
+	})
+}
+
+// onGPU is device memory that is loaded on a GPU.
+type onGPU struct {
+	UUID   string `json:"uuid"`
+	Index  int    `json:"index"`
+	Memory int64  `json:"memory"`           // bytes
+	Leased bool   `json:"leased,omitempty"` // a restore is about to attach it
+	Mute   bool   `json:"mute,omitempty"`   // who keeps it does not answer
+}
+
+// gpusOf puts it into words of ours.
+func gpusOf(i standby.Info) (all []onGPU) {
+	bytes := i.Bytes()
+	for _, d := range i.Facts.Devices {
+		if bytes[d.UUID] > 0 {
+			all = append(all, onGPU{UUID: d.UUID, Index: d.Index, Memory: bytes[d.UUID], Leased: i.Leased, Mute: i.Mute})
+		}
+	}
+	return all
+}
+
+// gpuCell says how much is loaded where.
+func gpuCell(all []onGPU) string {
+	var cells []string
+	for _, g := range all {
+		cells = append(cells, fmt.Sprintf("%s on GPU %d", size(g.Memory), g.Index))
+	}
+	return strings.Join(cells, ", ")
+}
+
+// letGo ends what is loaded of a snapshot that is not prewarmed any more.
+func letGo(ctx context.Context, root, snapshot string) error {
+	d := standby.New(root)
+	all, err := d.List(ctx)
+	for _, i := range all {
+		if i.Digest == snapshot {
+			err = errors.Join(err, d.Remove(ctx, i))
+		}
+	}
+	return err
+}

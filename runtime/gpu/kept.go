@@ -1,0 +1,96 @@
+package gpu
+
+import (
+	"context"
+	"os"
+	"slices"
+
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/standby"
+)
+
+// Kept is device memory that was loaded before; see [standby.Lease], which is the one there is.
+type Kept interface {
+	Info() standby.Info
+	Files() []*os.File
+	Use(ctx context.Context)
+	Close() error
+}
+
+var _ Kept = (*standby.Lease)(nil)
+
+// borrow takes memory that was loaded for this snapshot, on the devices that it would be loaded to. Whatever is wrong with it, it is loaded
+// anew. What the driver said then holds, but for what is free: nobody waits for a keeper, which looks at that while CRIU restores.
+func (r *Restore) borrow(ctx context.Context) bool {
+	if r.Kept == nil {
+		return false
+	}
+	var places []keeper.Device
+	kept, err := r.Kept(ctx, func(i standby.Info) (fits bool) {
+		places, fits = r.sameAs(i)
+		return fits
+	})
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("use device memory that was kept loaded; it is loaded anew")
+	}
+	if kept == nil {
+		return false
+	}
+	c := &coming{kept: kept, files: kept.Files(), done: make(chan struct{})}
+	close(c.done)
+	r.coming, r.places, r.pairs = c, places, r.Record.pairs(places)
+	early := make(chan error, 1)
+	r.early = early
+	go func() { early <- r.fitsBeside(ctx, kept.Info()) }()
+	return true
+}
+
+// sameAs tells whether all that the record has was loaded where it would be.
+func (r *Restore) sameAs(i standby.Info) ([]keeper.Device, bool) {
+	places, err := r.Record.places(r.visible(i.Facts), r.Map)
+	var pieces []holder.Piece
+	if err == nil {
+		pieces, err = r.Record.pieces(places)
+	}
+	if err != nil || len(pieces) == 0 || !slices.Equal(pieces, i.Pieces) {
+		return nil, false
+	}
+	roomy := slices.Clone(places)
+	for n := range roomy {
+		roomy[n].Free = roomy[n].Memory // see fitsBeside
+	}
+	return places, r.Record.fits(i.Facts, roomy) == nil
+}
+
+// fitsBeside starts a keeper, and makes sure that there is room for what memory that was loaded before leaves to load.
+func (r *Restore) fitsBeside(ctx context.Context, loaded standby.Info) error {
+	facts, err := r.facts(ctx)
+	if err != nil {
+		return err
+	}
+	places, err := r.Record.places(r.visible(facts), r.Map)
+	if err != nil {
+		return err
+	}
+	bytes := loaded.Bytes()
+	for i := range places {
+		places[i].Free += bytes[places[i].UUID]
+	}
+	return r.Record.fits(facts, places)
+}
+
+// awaitEarly waits for what goes on beside CRIU.
+func (r *Restore) awaitEarly() error {
+	if r.early == nil {
+		return nil
+	}
+	err := <-r.early
+	r.early = nil
+	return err
+}
+
+// Prewarmed tells whether the processes got memory that was loaded before.
+func (r *Restore) Prewarmed() bool { return r.coming != nil && r.coming.kept != nil }

@@ -1,0 +1,242 @@
+package standby
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+)
+
+// spare is left free on each device beside what is loaded, and what else its processes will want: bytes.
+const spare = 256 << 20
+
+// Beginning is the right to load device memory and to make room for it. Nobody else has it until Close.
+type Beginning struct {
+	dir  *Dir
+	lock *os.File
+	all  []Info
+}
+
+// Begin waits for that right.
+func (d *Dir) Begin(ctx context.Context) (*Beginning, error) {
+	lock, err := d.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b := &Beginning{dir: d, lock: lock}
+	if b.all, err = d.list(ctx, true); err != nil {
+		b.Close()
+		return nil, err
+	}
+	return b, nil
+}
+
+// Close gives the right back.
+func (b *Beginning) Close() error { return b.lock.Close() }
+
+// Again tells whether the same is loaded already, which counts as use. What does not answer is ended.
+func (b *Beginning) Again(i Info) (bool, error) {
+	at := slices.IndexFunc(b.all, func(o Info) bool { return !o.Leased && o.same(i) }) // what is leased will be gone
+	if at < 0 {
+		return false, nil
+	}
+	old := b.all[at]
+	if old.Mute || old.Version != version {
+		b.all = slices.Delete(b.all, at, at+1)
+		return false, discard(old.dir)
+	}
+	now := time.Now()
+	if err := os.Chtimes(filepath.Join(old.dir, infoName), now, now); err != nil {
+		return false, fmt.Errorf("prewarm: %w", err)
+	}
+	return true, nil
+}
+
+// Room makes room on each device for what is to be loaded, and for rest, by UUID, which the snapshot's processes want there beside: others are ended,
+// the least recently used first, that no restore has. It gives those. budget is for all on one device, in bytes; 0: what is
+// free, by i's facts. Where it cannot make room it ends nothing, and gives a [*RoomError].
+func (b *Beginning) Room(i Info, rest map[string]int64, budget int64) ([]Info, error) {
+	var chosen []Info
+	need := i.Bytes()
+	for _, d := range i.Facts.Devices {
+		if need[d.UUID] == 0 {
+			continue
+		}
+		var loaded, ended int64
+		busy := 0
+		for _, o := range b.all {
+			loaded += o.Bytes()[d.UUID]
+		}
+		for _, o := range chosen {
+			ended += o.Bytes()[d.UUID]
+		}
+		fits := func() bool {
+			return (budget == 0 || loaded-ended+need[d.UUID] <= budget) && need[d.UUID]+rest[d.UUID]+spare <= d.Free+ended
+		}
+		for _, o := range b.all {
+			if fits() {
+				break
+			}
+			bytes := o.Bytes()[d.UUID]
+			if bytes == 0 || slices.ContainsFunc(chosen, func(c Info) bool { return c.dir == o.dir }) {
+				continue
+			}
+			if o.Leased {
+				busy++
+				continue
+			}
+			chosen, ended = append(chosen, o), ended+bytes
+		}
+		if !fits() {
+			e := &RoomError{Device: d.UUID, Need: need[d.UUID], Rest: rest[d.UUID] + spare, Free: d.Free + ended, Busy: busy}
+			if budget > 0 && loaded-ended+need[d.UUID] > budget {
+				e.Budget = budget
+			}
+			return nil, e
+		}
+	}
+	for n, o := range chosen {
+		if err := discard(o.dir); err != nil {
+			return chosen[:n], fmt.Errorf("make room on a GPU: %w", err)
+		}
+		b.all = slices.DeleteFunc(b.all, func(other Info) bool { return other.dir == o.dir })
+	}
+	return chosen, nil
+}
+
+// readyTime bounds how long the process may take to begin.
+const readyTime = 30 * time.Second
+
+// Keep has a process of its own keep memory that is loaded, by the descriptors of all its pieces in their order, which remain the caller's. When
+// it returns without an error, that process lives on by itself; else nothing of it is left.
+func (b *Beginning) Keep(ctx context.Context, i Info, files []*os.File) (err error) {
+	if len(files) != len(i.Pieces) || len(files) == 0 {
+		return fmt.Errorf("keep device memory: %d descriptors for %d pieces: %w", len(files), len(i.Pieces), errdefs.ErrInvalidArgument)
+	}
+	i.Version, i.Created = version, time.Now()
+	if err := b.dir.make(); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(b.dir.path, unfinished)
+	if err != nil {
+		return fmt.Errorf("keep device memory: %w", err)
+	}
+	named := filepath.Join(b.dir.path, strings.TrimPrefix(filepath.Base(dir), unfinished))
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, discard(dir), discard(named))
+			_ = os.Remove(b.dir.path) // unless something is in it
+		}
+	}()
+	if err := i.write(dir); err != nil {
+		return fmt.Errorf("keep device memory: %w", err)
+	}
+	own, other, err := channel.Pair()
+	if err != nil {
+		return err
+	}
+	defer own.Close() // by which it ends, unless it was told to live on
+	command := exec.Command("/proc/self/exe", Command)
+	command.ExtraFiles = []*os.File{other}
+	command.Dir = "/"
+	command.Env = []string{"GOMAXPROCS=2"}
+	command.SysProcAttr = &unix.SysProcAttr{Setsid: true}
+	// What the caller has left open for its children, a lock perhaps, is not for one that lives on. Before Linux 5.11 it is.
+	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
+	err = command.Start()
+	other.Close()
+	if err != nil {
+		return fmt.Errorf("start the process that keeps device memory: %w", err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = command.Wait() // it lives on, or its socket says that it does not
+	}()
+	defer func() {
+		if err != nil {
+			_ = command.Process.Kill() // it may have ended
+			<-ended
+		}
+	}()
+	leaveCgroups(ctx, command.Process.Pid)
+	defer time.AfterFunc(readyTime, func() { _ = command.Process.Kill() }).Stop()
+	stop := context.AfterFunc(ctx, func() { _ = command.Process.Kill() })
+	defer stop()
+	if err := hand(own, dir, files); err != nil {
+		return begun(ctx, err)
+	}
+	if err := os.Rename(dir, named); err != nil {
+		return fmt.Errorf("keep device memory: %w", err)
+	}
+	if err := say(own, begin{Dir: named, Kept: true}); err != nil {
+		return begun(ctx, err)
+	}
+	if !stop() { // it is being killed
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// hand gives the process the descriptors, and waits until it listens.
+func hand(c *channel.Channel, dir string, files []*os.File) error {
+	for some := range slices.Chunk(files, batch) {
+		var fds []int
+		for _, f := range some {
+			fds = append(fds, int(f.Fd()))
+		}
+		if err := c.Send(begin{Dir: dir, Pieces: len(files)}, fds...); err != nil {
+			return err
+		}
+	}
+	return hear(c)
+}
+
+func say(c *channel.Channel, b begin) error {
+	if err := c.Send(b); err != nil {
+		return err
+	}
+	return hear(c)
+}
+
+func hear(c *channel.Channel) error {
+	var a answer
+	fds, err := c.Receive(&a)
+	channel.Close(fds) // it sends none
+	if err == nil && !a.Done {
+		err = errdefs.ErrInternal
+	}
+	return err
+}
+
+// begun names what went wrong in a beginning.
+func begun(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("hand device memory to the process that keeps it: %w", err)
+}
+
+// leaveCgroups takes a process out of the cgroups of who has started it, which may end with a session. Where that is not possible, it stays.
+func leaveCgroups(ctx context.Context, pid int) {
+	for _, path := range cgroupRoots("/") {
+		if err := os.WriteFile(filepath.Join(path, "cgroup.procs"), []byte(fmt.Sprint(pid)), 0); err != nil {
+			log.G(ctx).WithError(err).Debug("take a process out of its cgroup")
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package standby
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+)
+
+// Info describes device memory that is loaded.
+type Info struct {
+	Version   int       `json:"version"`
+	Reference string    `json:"reference"` // of the snapshot, by which it was prewarmed
+	Digest    string    `json:"digest"`    // of its manifest
+	Created   time.Time `json:"created"`
+	// Pieces are all that the snapshot has, in the order of its record, each with the device of this host that it is on.
+	Pieces []holder.Piece `json:"pieces"`
+	// Facts are what the driver said when it was loaded. But for what is free, they hold as long as the memory does: its
+	// descriptors keep the driver from being replaced.
+	Facts keeper.Facts `json:"facts"`
+
+	Used   time.Time `json:"-"` // when it was asked for last
+	Leased bool      `json:"-"` // a restore has it
+	Mute   bool      `json:"-"` // its process does not answer
+
+	dir string
+}
+
+// Bytes is how much is loaded on each device, by UUID.
+func (i Info) Bytes() map[string]int64 {
+	bytes := map[string]int64{}
+	for _, p := range i.Pieces {
+		bytes[p.Device] += p.Size
+	}
+	return bytes
+}
+
+// Total is how much is loaded, in bytes.
+func (i Info) Total() (all int64) {
+	for _, p := range i.Pieces {
+		all += p.Size
+	}
+	return all
+}
+
+// version of the files and the protocol. Others are left alone by restores.
+const version = 1
+
+// names of what is in a directory
+const (
+	infoName   = "standby.json"
+	socketName = "socket"
+)
+
+// same tells whether another is of the same snapshot, on the same devices.
+func (i Info) same(o Info) bool { return i.Digest == o.Digest && slices.Equal(i.Pieces, o.Pieces) }
+
+func readInfo(dir string) (i Info, err error) {
+	path := filepath.Join(dir, infoName)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return i, err
+	}
+	stat, err := os.Stat(path)
+	if err != nil {
+		return i, err
+	}
+	if err := json.Unmarshal(data, &i); err != nil {
+		return i, fmt.Errorf("read %s: %w", path, err)
+	}
+	i.Used, i.dir = stat.ModTime(), dir
+	return i, nil
+}
+
+func (i Info) write(dir string) error {
+	data, err := json.Marshal(i)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, infoName), data, 0o600)
+}
