@@ -152,15 +152,15 @@ func TestGPUPrewarmProcesses(t *testing.T) {
 	restoreLoaded(t, b, ref, true, before)
 }
 
-// TestGPUPrewarmLazy has host memory filled in beside CRIU, and the driver asked when all of it is there.
-func TestGPUPrewarmLazy(t *testing.T) {
+// TestGPUPrewarmEager has CRIU read host memory.
+func TestGPUPrewarmEager(t *testing.T) {
 	ref, before := gpuSnapshot(t, handing, "--blocks", "3,40")
 	_, b := gpuPair(t)
 	coldGPU(t, b)
-	remove(t.Context(), b, restoreLoaded(t, b, ref, false, before, "--lazy-gpus"))
+	remove(t.Context(), b, restoreLoaded(t, b, ref, false, before, "--eager"))
 	must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
 	order(t, b, loadless...)
-	restoreLoaded(t, b, ref, true, before, "--lazy-gpus")
+	restoreLoaded(t, b, ref, true, before, "--eager")
 	alone(t, b)
 }
 

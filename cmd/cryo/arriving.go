@@ -37,7 +37,7 @@ const (
 
 // probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
 // a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
-func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string) (string, error)) {
+func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string, gpus bool) (string, error)) {
 	type answer struct {
 		why string
 		err error
@@ -49,12 +49,17 @@ func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirs
 			answers <- answer{why, err}
 		}()
 	}
-	return func(eager string) (string, error) {
+	return func(eager string, gpus bool) (string, error) {
 		a := <-answers
-		if a.err == nil && a.why != allHere && !f.pullFirst && eager != "" {
+		switch {
+		case a.err != nil || a.why == allHere || f.pullFirst:
+			return a.why, a.err
+		case eager != "":
 			return eager, nil
+		case gpus:
+			return "its GPUs are loaded when all memory is there", nil
 		}
-		return a.why, a.err
+		return a.why, nil
 	}
 }
 

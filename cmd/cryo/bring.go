@@ -106,7 +106,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if pulling != nil {
 		if ready != nil {
 			pullFirst = "it is prewarmed"
-		} else if pullFirst, err = whyPullFirst(eager); err != nil {
+		} else if pullFirst, err = whyPullFirst(eager, p.snapshot.Config.GPU != nil); err != nil {
 			return err
 		}
 		if pullFirst != "" {

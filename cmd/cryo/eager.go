@@ -27,9 +27,6 @@ func (a *app) eager(p *plan, f restoreFlags) (string, error) {
 	if err := lazypages.Supported(); err != nil {
 		return err.Error(), nil
 	}
-	if p.snapshot.Config.GPU != nil && !f.lazyGPUs {
-		return "it has GPUs, with which this has not been tried on hardware", nil
-	}
 	if l := p.spec.Linux; l != nil && slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) {
 		return "it has a user namespace, in which the kernel gives nobody a userfaultfd for running processes", nil
 	}

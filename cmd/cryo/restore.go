@@ -23,7 +23,6 @@ type restoreFlags struct {
 	mounts, allow, force []string
 	networkNS            string
 	eager, pullFirst     bool
-	lazyGPUs             bool // to be measured
 	logURI               string
 	runtime, snapshotter string
 	gpu                  gpuFlags
@@ -76,8 +75,8 @@ source is given with --mount is granted by that.
 The container runs at once, and its memory is filled in meanwhile, what it waits for first: a checkpoint of it and a pause wait
 until all is there. The snapshot may be removed, but if its memory turns out to be damaged the container is ended, and the
 log of its shim says why. What cryo prewarm keeps ready is taken from memory. All memory is read and verified before it runs with
---eager, where the kernel cannot do it, where the container has GPUs or a user namespace, and where processes share much memory since
-they were forked.
+--eager, where the kernel cannot do it, where the container has a user namespace, and where processes share much memory since they were
+forked. GPUs are loaded, and the container answers, when all its memory is filled in.
 
 From a registry it runs before its memory is here, and its memory is pulled meanwhile, what it waits for first. The command ends when all
 is in the local store. Should it be ended before, or the registry fail for longer than is tried again, the container cannot be completed: it
@@ -113,8 +112,6 @@ first restore has it, and "gpuPrewarmed" in --json says so.`,
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it does not depend on the registry then, but starts later")
-	flags.BoolVar(&f.lazyGPUs, "lazy-gpus", false, "fill memory in although the container has GPUs, which are loaded when all is there")
-	_ = flags.MarkHidden("lazy-gpus") // fails only for flags that there are not
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
 	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
