@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/containerd/v2/pkg/shim"
 	containerd "github.com/containerd/containerd/v2/version"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/tmpfs"
 	"github.com/cryo-project/cryo/shim/config"
@@ -52,6 +53,15 @@ func Run(ctx context.Context, version, revision string) {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
 		os.Exit(1)
 	}
+	keepSockets()
 	register(c)
 	shim.RunShim(ctx, newManager())
+}
+
+// keepSockets keeps the sockets that the shim inherits from its start from being inherited by what it starts itself: one of those that
+// outlives it would have it look alive. pkg/shim works on duplicates, and leaves the originals to the garbage collector.
+func keepSockets() {
+	for fd := 3; fd < 10; fd++ {
+		unix.CloseOnExec(fd) // there may be none
+	}
 }
