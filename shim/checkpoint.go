@@ -41,7 +41,7 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 			return fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}
-	if err := s.awaitFilled(ctx, c); err != nil {
+	if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
 		return err
 	}
 	ctx, open, ok, err := c.gate.close(ctx)

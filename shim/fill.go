@@ -134,17 +134,16 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 	s.awaitEnd(ctx, id)
 }
 
-// awaitFilled waits until all of the container's memory is there: nobody may freeze it before, and nothing could be dumped.
-func (s *service) awaitFilled(ctx context.Context, c *container) error {
+// awaitFilled waits until all of the container's memory is there: nobody may freeze it before, and nothing could be dumped. late, unless
+// nil, says when that takes too long.
+func (s *service) awaitFilled(ctx context.Context, c *container, late <-chan time.Time) error {
 	f := c.filling.Load()
 	if f == nil {
 		return nil
 	}
-	timeout := time.NewTimer(fillTime)
-	defer timeout.Stop()
 	select {
 	case <-f.Done():
-	case <-timeout.C:
+	case <-late:
 		return &FillingError{ID: c.request.ID}
 	case <-ctx.Done():
 		return context.Cause(ctx)

@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"sync"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
@@ -64,7 +65,7 @@ func inOrder[Q any, A any](ctx context.Context, c *container, request Q, stock f
 func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
 	if c != nil {
-		if err := s.awaitFilled(ctx, c); err != nil {
+		if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
 			return nil, reply(err)
 		}
 	}
