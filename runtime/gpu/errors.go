@@ -17,6 +17,15 @@ type Late struct {
 	GPUs string // for people
 }
 
+// late names processes, and the GPUs they work on.
+func late(all []Late) string {
+	names := make([]string, len(all))
+	for i, p := range all {
+		names[i] = fmt.Sprintf("%s on %s", p.Process, p.GPUs)
+	}
+	return list(names)
+}
+
 // DeadlineError says that processes had not finished their work on GPUs in time. Its kind is FailedPrecondition.
 type DeadlineError struct {
 	Timeout   time.Duration
@@ -24,11 +33,7 @@ type DeadlineError struct {
 }
 
 func (e *DeadlineError) Error() string {
-	names := make([]string, len(e.Processes))
-	for i, p := range e.Processes {
-		names[i] = fmt.Sprintf("%s on %s", p.Process, p.GPUs)
-	}
-	return fmt.Sprintf("lock its GPUs: work still ran after %s: %s", e.Timeout, list(names))
+	return fmt.Sprintf("lock its GPUs: work still ran after %s: %s", e.Timeout, late(e.Processes))
 }
 
 // Hint says how to give it more time, or to need less.
@@ -47,11 +52,7 @@ type CapturingError struct {
 }
 
 func (e *CapturingError) Error() string {
-	names := make([]string, len(e.Processes))
-	for i, p := range e.Processes {
-		names[i] = fmt.Sprintf("%s on %s", p.Process, p.GPUs)
-	}
-	return fmt.Sprintf("save its GPUs: a CUDA graph was still being captured after %s: %s", e.Timeout, list(names))
+	return fmt.Sprintf("save its GPUs: a CUDA graph was still being captured after %s: %s", e.Timeout, late(e.Processes))
 }
 
 // Hint says what to do.
