@@ -31,7 +31,7 @@ type gpuPlan struct {
 }
 
 // planGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
-// // this host lacks is for the rules of fit to find.
+// this host lacks is for the rules of fit to find.
 func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
 	if g == nil {
 		if len(f.devices)+len(f.pairs) > 0 {

@@ -119,13 +119,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 	if l == nil || l.again {
 		return nil
 	}
-	var devices []string
-	for _, p := range l.info.Pieces {
-		if !slices.Contains(devices, p.Device) {
-			devices = append(devices, p.Device)
-		}
-	}
-	h, err := holder.Start(ctx, holder.Options{Devices: devices})
+	h, err := holder.Start(ctx, holder.Options{Devices: holder.DevicesOf(l.info.Pieces)})
 	if err != nil {
 		return err
 	}

@@ -87,10 +87,7 @@ func (d *driver) stop() {
 // for cryo, and tar. Then it goes the way of all containers. By cryo first: what has not been touched yet is slower.
 func (b *bench) measure(ctx context.Context, r *result, c *container, rounds int, live bool) error {
 	defer b.clear(ctx, c)
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	if live {

@@ -67,10 +67,7 @@ func (b *bench) stress(ctx context.Context, r *result, count int, most time.Dura
 	c := b.container(r.Case, "/gpu/busy", "--threads", strconv.Itoa(threads), "--mib", strconv.Itoa(mib)).keeper()
 	defer b.clear(ctx, c)
 	defer b.home()()
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	quiet, running := r.quiet(), &growth{}

@@ -36,10 +36,7 @@ func (b *bench) beside(ctx context.Context, r *result, with func(id string) *con
 // handing is the journey of a container that hands its memory over, and makes sure that it does.
 func (b *bench) handing(ctx context.Context, r *result, c *container, live bool) error {
 	defer b.clear(ctx, c)
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	ref := b.registry.Reference("gpu/" + c.id + ":live")

@@ -41,10 +41,7 @@ type taken struct {
 // journey starts a container, takes snapshots of it, and restores the last one on the second host; at each stop it must be what it was.
 func (b *bench) journey(ctx context.Context, r *result, c *container, o route) error {
 	defer b.clear(ctx, c)
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	if o.live {
@@ -53,6 +50,15 @@ func (b *bench) journey(ctx context.Context, r *result, c *container, o route) e
 		}
 	}
 	return b.move(ctx, r, c, o)
+}
+
+// begin starts a container on the first host, and has it answer.
+func (b *bench) begin(ctx context.Context, r *result, c *container) error {
+	if err := c.start(ctx); err != nil {
+		return err
+	}
+	_, err := c.check(ctx, b.a, r, "started")
+	return err
 }
 
 // leaveRunning takes a checkpoint that leaves the container running, and forgets it.

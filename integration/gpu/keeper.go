@@ -74,10 +74,7 @@ func runKeeperAsync(ctx context.Context, b *bench, r *result) error {
 	const gib = 2 // half of it of the pool
 	c := b.container(r.Case, "/gpu/app", "--mode", "mixed", "--gib", strconv.Itoa(gib)).keeper()
 	defer b.clear(ctx, c)
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	s, err := b.sharing(ctx, r, c)

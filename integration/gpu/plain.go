@@ -120,10 +120,7 @@ func runLong(ctx context.Context, b *bench, r *result) error {
 func runOtherGPU(ctx context.Context, b *bench, r *result) error {
 	c := b.container(r.Case, "/gpu/app", "--gib", "2")
 	defer b.clear(ctx, c)
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	if err := b.usedBy(ctx, b.a, c, 0); err != nil {

@@ -35,10 +35,7 @@ func (b *bench) second(ctx context.Context, r *result, layers int) error {
 	c := b.python(r.Case, "torch_inference.py", strconv.Itoa(layers)).keeper()
 	defer b.clear(ctx, c)
 	refs := []string{b.registry.Reference("gpu/" + c.id + ":live"), b.registry.Reference("gpu/" + c.id + ":end")}
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	first, err := b.snapshot(ctx, r, c, refs[0], "live", "--parent", "none")

@@ -45,10 +45,7 @@ func (b *bench) server(ctx context.Context, r *result, gib int, env []string) er
 		c.flags = append(c.flags, "--env", v)
 	}
 	defer b.clear(ctx, c)
-	if err := c.start(ctx); err != nil {
-		return err
-	}
-	if _, err := c.check(ctx, b.a, r, "started"); err != nil {
+	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	s, err := b.sharing(ctx, r, c)

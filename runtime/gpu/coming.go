@@ -56,12 +56,6 @@ func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) 
 	if err != nil || len(pieces) == 0 {
 		return err
 	}
-	var devices []string
-	for _, p := range pieces {
-		if !slices.Contains(devices, p.Device) {
-			devices = append(devices, p.Device)
-		}
-	}
 	if r.Handover == nil || r.Bring == nil {
 		return &NobodyBringsError{}
 	}
@@ -72,7 +66,7 @@ func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) 
 			c.end()
 		}
 	}()
-	if c.holder, err = r.Handover.Start(ctx, devices); err != nil {
+	if c.holder, err = r.Handover.Start(ctx, holder.DevicesOf(pieces)); err != nil {
 		return err
 	}
 	if c.source, err = r.Bring(ctx); err != nil { // it opens the snapshot while the driver is initialised

@@ -2,6 +2,7 @@ package holder
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/containerd/errdefs"
 
@@ -34,6 +35,16 @@ func (p Piece) check() error {
 		return fmt.Errorf("device memory of %d bytes at %#x: %w", p.Size, p.Address, errdefs.ErrInvalidArgument)
 	}
 	return nil
+}
+
+// DevicesOf are those that pieces are on, each once.
+func DevicesOf(pieces []Piece) (devices []string) {
+	for _, p := range pieces {
+		if !slices.Contains(devices, p.Device) {
+			devices = append(devices, p.Device)
+		}
+	}
+	return devices
 }
 
 // sum is of sizes.
