@@ -19,7 +19,7 @@ func (b *bench) beside(ctx context.Context, r *result, with func(id string) *con
 		return err
 	}
 	other := &result{Case: r.Case + "-driver", Times: map[string][]float64{}}
-	if err := b.journey(ctx, other, with(other.Case), route{live: live}); err != nil {
+	if err := b.journey(ctx, other, with(other.Case), route{live: live, elsewhere: true}); err != nil {
 		return fmt.Errorf("by the driver: %w", err)
 	}
 	for _, what := range slices.Sorted(maps.Keys(other.Times)) {
@@ -54,7 +54,7 @@ func (b *bench) handing(ctx context.Context, r *result, c *container, live bool)
 			return err
 		}
 	}
-	if err := b.move(ctx, r, c, route{checkpoint: []string{"--gpu-engine", "keeper"}}); err != nil {
+	if err := b.move(ctx, r, c, route{checkpoint: byKeeper, elsewhere: true}); err != nil {
 		return err
 	}
 	ref = b.registry.Reference("gpu/" + c.id + ":end")
@@ -162,9 +162,9 @@ func (p *report) engines(b *bytes.Buffer) {
 			continue
 		}
 		if !begun {
-			fmt.Fprintf(b, "\n## The engine keeper beside the driver\n\nSeconds, each from one run.\n\n")
-			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "restore", "restore, prewarmed", "prewarmed, --eager")
-			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
+			fmt.Fprintf(b, "\n## The engine keeper beside the driver\n\nSeconds, each from one run. A cold start is from the command to the first answer; a restore from the registry begins with nothing of the snapshot here.\n\n")
+			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "cold start", "restore", "from disk", "from the registry", "prewarmed", "prewarmed, --eager")
+			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
 			begun = true
 		}
 		for _, engine := range []string{"", "driver."} {
@@ -173,7 +173,7 @@ func (p *report) engines(b *bytes.Buffer) {
 				name = "driver"
 			}
 			cells := []string{r.Case, name}
-			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "restore", "prewarmed.restore", "prewarmed.eager.restore"} {
+			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "start", "restore", "disk.restore", "registry.restore", "prewarmed.restore", "prewarmed.eager.restore"} {
 				cells = append(cells, cell(r.Times, engine+what))
 			}
 			row(b, cells...)

@@ -16,6 +16,7 @@ type route struct {
 	live       bool     // before, take a checkpoint that leaves it running
 	checkpoint []string // further flags of cryo checkpoint
 	restore    []string // further flags of cryo restore
+	elsewhere  bool     // in the end, restore it from wherever else the snapshot may come
 }
 
 // taken is what cryo checkpoint --json says.
@@ -54,9 +55,11 @@ func (b *bench) journey(ctx context.Context, r *result, c *container, o route) e
 
 // begin starts a container on the first host, and has it answer.
 func (b *bench) begin(ctx context.Context, r *result, c *container) error {
+	began := time.Now()
 	if err := c.start(ctx); err != nil {
 		return err
 	}
+	r.took("start", time.Since(began).Seconds())
 	_, err := c.check(ctx, b.a, r, "started")
 	return err
 }
@@ -90,6 +93,9 @@ func (b *bench) move(ctx context.Context, r *result, c *container, o route) erro
 	}
 	if _, err := c.check(ctx, b.b, r, "restored"); err != nil {
 		return fmt.Errorf("%w\n%s", err, end(c.log(b.b), 3000))
+	}
+	if o.elsewhere {
+		return b.fromElsewhere(ctx, r, c, ref)
 	}
 	return nil
 }
@@ -159,6 +165,7 @@ func (b *bench) restore(ctx context.Context, r *result, c *container, ref string
 // restored is what cryo restore --json says.
 type restored struct {
 	Seconds      float64  `json:"seconds"`
+	Running      float64  `json:"running"` // with what was fetched before
 	GPUPrewarmed bool     `json:"gpuPrewarmed"`
 	Warnings     []string `json:"warnings"`
 }

@@ -29,7 +29,7 @@ func (k *keeperSettings) flags() (parsed func()) {
 
 // keeperCases are those in which containers ask for the engine keeper.
 func keeperCases(k keeperSettings) []testCase {
-	half, whole := k.time/2, int(k.time.Seconds())
+	whole := int(k.time.Seconds())
 	training := min(50, k.cycles)
 	return []testCase{
 		{"keeper-several", "three processes share a GPU, and hand their memory over", 1, 25, 8, runKeeperSeveral},
@@ -43,7 +43,7 @@ func keeperCases(k keeperSettings) []testCase {
 			func(ctx context.Context, b *bench, r *result) error { return b.freezes(ctx, r, k.sizes) }},
 		{"keeper-steady", "what calls and steps take with the library and without it, in turn", 1, 80, 8, runKeeperSteady},
 		{"keeper-stress", fmt.Sprintf("eight threads launch, copy, allocate and free through %d checkpoints, and nothing grows", k.cycles), 1, whole + 20, 8,
-			func(ctx context.Context, b *bench, r *result) error { return b.stress(ctx, r, k.cycles, half) }},
+			func(ctx context.Context, b *bench, r *result) error { return b.stress(ctx, r, k.cycles, k.time) }},
 		{"keeper-training", fmt.Sprintf("PyTorch trains through %d checkpoints; its losses are those of an undisturbed run", training), 1, whole + 40, 8,
 			func(ctx context.Context, b *bench, r *result) error { return b.trainThrough(ctx, r, training, k.time) }},
 	}
