@@ -93,7 +93,7 @@ snapshot by then, in the registry or here, restores do not use what was prewarme
 	gpu.Usage = "load device memory onto GPUs as well, and keep it there; `OLD=NEW` puts a GPU of this host in the place of one of the snapshot, by UUID or number (default: in order)"
 	gpu.NoOptDefVal = inOrder
 	flags.Lookup("device").Usage = "with --gpu: CDI device that restores will be given, such as nvidia.com/gpu=0 (default: those it had)"
-	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of device memory on each GPU for all snapshots that are kept loaded, as 40GiB (default: what is free)")
+	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of device memory on each GPU for all snapshots that are kept loaded, as 40GiB (default: gpu under [prewarm] in the configuration, else what is free)")
 	f.registry.register(cmd)
 	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
 	return cmd
@@ -135,6 +135,9 @@ func (f *prewarmFlags) resolve(a *app) error {
 		return err
 	}
 	f.budget = warm.Size{Memory: c.Prewarm.Memory << 20, Disk: c.Prewarm.Disk << 20}
+	if f.gpuMemory == "" {
+		f.gpuBudget = c.Prewarm.GPU << 20
+	}
 	for flag, b := range map[string]struct {
 		text   string
 		budget *int64

@@ -62,6 +62,8 @@ type Prewarm struct {
 	Memory int64 `toml:"memory"`
 	// Disk bounds the blobs that were fetched for prewarmed snapshots, in MiB. 0, the default: nothing does.
 	Disk int64 `toml:"disk"`
+	// GPU bounds, on each GPU, the device memory of snapshots that are kept loaded, in MiB. 0, the default: nothing does but what is free.
+	GPU int64 `toml:"gpu"`
 }
 
 // GPU is for containers with GPUs.
@@ -134,8 +136,8 @@ func (c Config) validate() error {
 	case c.Restore.FillRate < 0 || c.Restore.FillRate > 1<<30:
 		return fmt.Errorf("restore.fill-rate = %d is not between 0 and %d MiB a second", c.Restore.FillRate, 1<<30)
 	}
-	if c.Prewarm.Memory < 0 || c.Prewarm.Memory > 1<<40 || c.Prewarm.Disk < 0 || c.Prewarm.Disk > 1<<40 {
-		return fmt.Errorf("prewarm.memory = %d, prewarm.disk = %d: not between 0 and %d MiB", c.Prewarm.Memory, c.Prewarm.Disk, int64(1)<<40)
+	if p := c.Prewarm; min(p.Memory, p.Disk, p.GPU) < 0 || max(p.Memory, p.Disk, p.GPU) > 1<<40 {
+		return fmt.Errorf("prewarm.memory = %d, prewarm.disk = %d, prewarm.gpu = %d: not between 0 and %d MiB", p.Memory, p.Disk, p.GPU, int64(1)<<40)
 	}
 	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
 		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)

@@ -26,6 +26,8 @@ func TestLoad(t *testing.T) {
 		{"negative rate", "[restore]\nfill-rate = -1\n", false},
 		{"negative budget", "[prewarm]\nmemory = -1\n", false},
 		{"endless budget", "[prewarm]\ndisk = 9000000000000000\n", false},
+		{"budget of GPUs", "[prewarm]\ngpu = 40960\n", true},
+		{"negative budget of GPUs", "[prewarm]\ngpu = -1\n", false},
 		{"no timeout for GPUs", "[gpu]\ntimeout = 0\n", false},
 		{"no such engine", "[gpu]\nengine = 'fast'\n", false},
 		{"relative directory of CDI files", "[gpu]\ncdi = ['cdi']\n", false},
