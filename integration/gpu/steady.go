@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -92,6 +93,15 @@ func (b *bench) steady(ctx context.Context, r *result, program []string, each, m
 		return err
 	}
 	costs := costsOf(seen)
+	if slices.ContainsFunc(costs, func(c cost) bool { return c.What == "launch" }) {
+		for _, i := range []int{1, 3} {
+			c, err := b.door(ctx, all[i])
+			if err != nil {
+				return err
+			}
+			costs = append(costs, c)
+		}
+	}
 	if len(costs) == 0 {
 		return fmt.Errorf("%s has measured nothing", strings.Join(program, " "))
 	}
@@ -101,6 +111,22 @@ func (b *bench) steady(ctx context.Context, r *result, program []string, each, m
 			c.Ratio, c.Noise, turns)
 	}
 	return nil
+}
+
+// door compares launches through the library and past it in one process: containers differ by more than that.
+func (b *bench) door(ctx context.Context, c *container) (cost, error) {
+	a, err := c.ask(ctx, b.a, 0, "door 3")
+	if err != nil {
+		return cost{}, err
+	}
+	var m struct {
+		Past, Through, Ratio, Noise float64
+		Rows                        int
+	}
+	if err := json.Unmarshal([]byte(a.text), &m); err != nil || !a.OK || m.Rows == 0 {
+		return cost{}, errors.Join(err, fmt.Errorf("%s does not compare launches: %s", c.id, a.text))
+	}
+	return cost{What: "launch, past the library and through it, in one process", Without: m.Past, With: m.Through, Ratio: m.Ratio, Noise: m.Noise, Turns: m.Rows}, nil
 }
 
 // hasLibrary tells whether a container's first process has loaded what hands device memory over.
