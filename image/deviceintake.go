@@ -60,11 +60,10 @@ func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pag
 		}
 	}
 	o.SegmentSize = min(o.SegmentSize, deviceSegment) // 0 stays the default
-	in, err := NewIntake(ctx, dst, dir, pageSize, o)
+	in, err := beginIntake(ctx, dst, dir, pageSize, o, "devices", segment.Quarter)
 	if err != nil {
 		return nil, err
 	}
-	in.what = "devices"
 	d.in = in
 	return d, nil
 }

@@ -31,8 +31,8 @@ type frameEncoder struct {
 	out []byte
 }
 
-func newFrameEncoder(compress bool) (*frameEncoder, error) {
-	enc, err := segment.NewEncoder(compress)
+func newFrameEncoder(p segment.Policy) (*frameEncoder, error) {
+	enc, err := segment.NewEncoder(p)
 	if err != nil {
 		return nil, err
 	}

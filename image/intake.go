@@ -9,6 +9,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/segment"
 )
 
 // Bounds of an [Intake].
@@ -40,6 +42,7 @@ type Intake struct {
 	dst      BlobStore
 	o        PackOptions
 	what     string // that is taken in, for the progress
+	policy   segment.Policy
 	pageSize int64
 	spill    *spill
 	jobs     *intakeQueue
@@ -64,6 +67,10 @@ type Intake struct {
 // NewIntake starts to take in memory for a snapshot in dst. What has to wait is kept in a file in dir, which has no
 // name there. pageSize is that of the dumped processes, in bytes. The caller must call Close.
 func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o PackOptions) (*Intake, error) {
+	return beginIntake(ctx, dst, dir, pageSize, o, "dump", segment.Twentieth)
+}
+
+func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o PackOptions, what string, p segment.Policy) (*Intake, error) {
 	o, err := o.complete(pageSize)
 	if err != nil {
 		return nil, err
@@ -91,7 +98,7 @@ func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o
 		return nil, err
 	}
 	in := &Intake{
-		dst: dst, o: o, what: "dump", pageSize: pageSize, spill: s,
+		dst: dst, o: o, what: what, policy: o.policy(p), pageSize: pageSize, spill: s,
 		jobs: newIntakeQueue(o.Workers, intakeJobs), ready: make(chan *frameJob),
 		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),

@@ -39,7 +39,7 @@ func (in *Intake) feed() error {
 // encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
 // begins when [Pack] waits or the stream cannot go on.
 func (in *Intake) encode(atOnce bool) error {
-	enc, err := newFrameEncoder(in.o.Compression != "none")
+	enc, err := newFrameEncoder(in.policy)
 	if err != nil {
 		return err
 	}

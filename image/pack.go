@@ -38,7 +38,7 @@ type PackSource struct {
 type PackOptions struct {
 	// SegmentSize is the window of memory that one segment covers, in bytes: a power of two from 1 MiB to 8 GiB; of device memory, 256 MiB at most. 0: 256 MiB.
 	SegmentSize int64
-	// Compression is "zstd" (or empty) or "none".
+	// Compression is "zstd" (or empty), by which each kind of memory is compressed where that pays ([segment.Policy]), or "none".
 	Compression string
 	// Workers is how many goroutines hash and compress. 0: as many as there are cores.
 	Workers int
@@ -63,6 +63,14 @@ func (o PackOptions) complete(pageSize int64) (PackOptions, error) {
 		o.Workers = runtime.GOMAXPROCS(0)
 	}
 	return o, segment.CheckSize(o.SegmentSize)
+}
+
+// policy is p, where anything is to be compressed.
+func (o PackOptions) policy(p segment.Policy) segment.Policy {
+	if o.Compression == "none" {
+		return segment.Never
+	}
+	return p
 }
 
 // Pack writes the blobs of a snapshot to dst and returns the descriptor of its manifest. Nothing is tagged. The same source

@@ -61,7 +61,7 @@ func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segmen
 	out := make([]packedSegment, len(cut))
 	g, ctx := errgroup.WithContext(ctx)
 	for range o.Workers {
-		g.Go(func() error { return p.work(ctx, o.Compression != "none") })
+		g.Go(func() error { return p.work(ctx, o.policy(segment.Twentieth)) })
 	}
 	g.Go(func() error {
 		defer close(p.jobs)
@@ -82,8 +82,8 @@ func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segmen
 }
 
 // work loads and encodes what is queued until the queue is closed.
-func (p *segmentPacker) work(ctx context.Context, compress bool) error {
-	enc, err := newFrameEncoder(compress)
+func (p *segmentPacker) work(ctx context.Context, policy segment.Policy) error {
+	enc, err := newFrameEncoder(policy)
 	if err != nil {
 		return err
 	}

@@ -11,14 +11,36 @@ import (
 	"github.com/cryo-project/cryo/image/index"
 )
 
-// Encoder encodes frames. It is for one goroutine; the same bytes give the same frame with every encoder of a version.
+// Policy says which frames an [Encoder] compresses.
+type Policy uint8
+
+// The policies.
+const (
+	// Never stores everything as it is.
+	Never Policy = iota
+	// Twentieth compresses what becomes a 20th shorter.
+	Twentieth
+	// Quarter compresses what becomes a quarter or less, if a sample does. Bytes whose values have to be decoded, one by one, are stored
+	// as they are, which is much quicker to write and to read; what repeats itself is compressed.
+	Quarter
+)
+
+// A sample of a frame are so many slices of so many bytes, from its begin to its end, evenly.
+const (
+	sampleSlices = 4
+	sampleSlice  = 16 << 10
+)
+
+// Encoder encodes frames. It is for one goroutine; the same bytes give the same frame with every encoder of a version and policy.
 type Encoder struct {
-	zstd *zstd.Encoder // nil: everything is stored raw
+	policy Policy
+	zstd   *zstd.Encoder // nil: everything is stored raw
+	sample []byte
 }
 
-// NewEncoder gives an encoder that compresses what can be compressed, or nothing.
-func NewEncoder(compress bool) (*Encoder, error) {
-	if !compress {
+// NewEncoder gives an encoder that compresses what the policy says.
+func NewEncoder(p Policy) (*Encoder, error) {
+	if p == Never {
 		return &Encoder{}, nil
 	}
 	// One goroutine, the fastest level: the output depends on nothing but the input. No checksum: the index has one.
@@ -27,20 +49,42 @@ func NewEncoder(compress bool) (*Encoder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make zstd encoder: %w", err)
 	}
-	return &Encoder{zstd: z}, nil
+	return &Encoder{policy: p, zstd: z}, nil
 }
 
 // Encode stores raw, of [index.MaxFrame] bytes at most: it appends to dst[:0] what it compressed to, or gives raw itself
-// where compression would save less than a 20th.
+// where the policy wants that.
 func (e *Encoder) Encode(dst, raw []byte) (index.Codec, []byte) {
 	if e.zstd == nil {
 		return index.Raw, raw
 	}
-	dst = e.zstd.EncodeAll(raw, dst[:0])
-	if len(dst) > len(raw)-len(raw)/20 {
+	if e.policy == Quarter && len(raw) > sampleSlices*sampleSlice {
+		e.sample = appendSample(e.sample[:0], raw)
+		if dst = e.zstd.EncodeAll(e.sample, dst[:0]); !e.pays(len(dst), len(e.sample)) {
+			return index.Raw, raw
+		}
+	}
+	if dst = e.zstd.EncodeAll(raw, dst[:0]); !e.pays(len(dst), len(raw)) {
 		return index.Raw, raw
 	}
 	return index.Zstd, dst
+}
+
+// pays says whether it is worth it to compress raw bytes to so many.
+func (e *Encoder) pays(compressed, raw int) bool {
+	if e.policy == Quarter {
+		return compressed <= raw/4
+	}
+	return compressed <= raw-raw/20
+}
+
+// appendSample appends the sample of a frame that is longer.
+func appendSample(b, raw []byte) []byte {
+	for n := range sampleSlices {
+		at := n * (len(raw) - sampleSlice) / (sampleSlices - 1)
+		b = append(b, raw[at:at+sampleSlice]...)
+	}
+	return b
 }
 
 // Close gives back what the encoder holds.

@@ -30,12 +30,12 @@ func sample(r *rand.Rand, n int, random bool) []byte {
 }
 
 func TestEncode(t *testing.T) {
-	enc, err := NewEncoder(true)
+	enc, err := NewEncoder(Twentieth)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer enc.Close()
-	plain, err := NewEncoder(false)
+	plain, err := NewEncoder(Never)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestLoad(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	enc, _ := NewEncoder(true)
+	enc, _ := NewEncoder(Twentieth)
 	_, stored := enc.Encode(nil, sample(rand.New(rand.NewPCG(1, 1)), 4*page, false))
 	f.Add(stored, int64(4*page), true)
 	f.Add(make([]byte, page), int64(page), false)
@@ -249,7 +249,7 @@ func FuzzEncode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, seed []byte, n uint8) {
 		raw := bytes.Repeat(append(seed, 0), page*(1+int(n))/(len(seed)+1)+1)
 		raw = raw[:min(len(raw)/page*page, index.MaxFrame)]
-		enc, _ := NewEncoder(true)
+		enc, _ := NewEncoder(Twentieth)
 		defer enc.Close()
 		dec, _ := NewDecoder()
 		defer dec.Close()

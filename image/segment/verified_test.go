@@ -16,7 +16,7 @@ import (
 // TestVerified: out of a store that keeps what was verified, frames are checked and not hashed.
 func TestVerified(t *testing.T) {
 	raw := sample(rand.New(rand.NewPCG(1, 1)), 100*page, false)
-	enc, err := NewEncoder(true)
+	enc, err := NewEncoder(Twentieth)
 	if err != nil {
 		t.Fatal(err)
 	}
