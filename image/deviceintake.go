@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
+	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 
@@ -17,22 +19,37 @@ import (
 // DeviceIntake makes segments of device memory that processes have handed over, as an [Intake] does of their memory, and may do
 // so beside it. Name it in [PackSource.Device] to make the snapshot.
 //
-// Bytes and End are for one goroutine. They return early with the cause when something else has gone wrong.
+// Take, Bytes and End are for one goroutine. They return early with the cause when something else has gone wrong.
 type DeviceIntake struct {
-	in      *Intake
-	pieces  []devicePiece
-	windows map[windowKey]*deviceWindow // of [deviceSegment] bytes that have not come completely
+	in     *Intake
+	pieces []devicePiece
+	takers sync.WaitGroup // of windows
+
+	mu      sync.Mutex
+	windows map[windowKey]*deviceWindow // of [deviceSegment] bytes that have not come completely; guarded by mu
 }
 
 // deviceSegment is the most that a segment of device memory covers, bytes: who sends it keeps to its order within that (package
 // runtime/gpu/ring), so that several segments can be hashed at once.
 const deviceSegment = segment.DefaultSize
 
-// deviceWindow is memory that comes in order.
+// deviceWindow is memory that comes in order. One core copies no more than some GB/s, so each window has a goroutine while there is
+// something to be copied into it.
 type deviceWindow struct {
 	next   int64         // in the file, bytes
 	left   int64         // bytes
 	stream *intakeStream // nil: nothing has come
+
+	parts []devicePart // that have come and are not copied; guarded by DeviceIntake.mu
+	taken bool         // a goroutine copies them; guarded by DeviceIntake.mu
+}
+
+// devicePart is memory of one window.
+type devicePart struct {
+	addr    uint64
+	data    []byte
+	last    bool // of the window
+	release func()
 }
 
 // devicePiece is a piece and where it is in the memory of a snapshot.
@@ -60,7 +77,7 @@ func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pag
 		}
 	}
 	o.SegmentSize = min(o.SegmentSize, deviceSegment) // 0 stays the default
-	in, err := beginIntake(ctx, dst, dir, pageSize, o, "devices", segment.Quarter)
+	in, err := beginIntake(ctx, dst, dir, pageSize, o, ofDevices)
 	if err != nil {
 		return nil, err
 	}
@@ -68,53 +85,102 @@ func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pag
 	return d, nil
 }
 
-// Bytes takes in what a piece has from offset on: whole pages. Pieces are numbered from 0 through all processes, in the order of the
-// config. What a process has on one GPU between two multiples of 256 MiB must come in the order of addresses, without gap; such windows
-// may come side by side. data may be used again afterwards.
+// Bytes is Take, and waits until data may be used again.
 func (d *DeviceIntake) Bytes(piece int, offset int64, data []byte) error {
-	if d.in.broken == nil {
-		d.in.failed(d.add(piece, offset, data))
+	released := make(chan struct{})
+	err := d.Take(piece, offset, data, func() { close(released) })
+	if err == nil {
+		<-released
+		err = d.in.failure()
 	}
-	return d.in.broken
+	return err
 }
 
-func (d *DeviceIntake) add(piece int, offset int64, data []byte) error {
+// Take takes in what a piece has from offset on: whole pages. Pieces are numbered from 0 through all processes, in the order of the
+// config. What a process has on one GPU between two multiples of 256 MiB must come in the order of addresses, without gap; such windows
+// may come side by side, and are copied side by side. release is called once, by any goroutine, when data may be used again, unless there is an error.
+func (d *DeviceIntake) Take(piece int, offset int64, data []byte, release func()) error {
+	if err := d.in.failure(); err != nil {
+		return err
+	}
+	err := d.take(piece, offset, data, release)
+	d.in.failed(err)
+	return err
+}
+
+func (d *DeviceIntake) take(piece int, offset int64, data []byte, release func()) error {
 	n := int64(len(data))
 	if piece < 0 || piece >= len(d.pieces) || offset < 0 || offset > d.pieces[piece].Size || n > d.pieces[piece].Size-offset || n%d.in.pageSize != 0 {
 		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d: %w", n, offset, piece, errdefs.ErrInvalidArgument)
 	}
 	p := d.pieces[piece]
-	for len(data) > 0 {
-		n := p.within(offset, int64(len(data)))
-		w := d.windows[p.window(offset)]
-		if w == nil || w.next != p.at+offset {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	// All of it is looked at before any of it is taken.
+	for at := offset; at < offset+n; at += p.within(at, offset+n-at) {
+		if w := d.windows[p.window(at)]; w == nil || w.next != p.at+at {
 			return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d are not what is next: %w", n, offset, piece, errdefs.ErrInvalidArgument)
 		}
-		if err := d.addTo(w, p, offset, data[:n]); err != nil {
-			return err
+	}
+	var parts atomic.Int64
+	parts.Store(1)
+	released := func() {
+		if parts.Add(-1) == 0 {
+			release()
+		}
+	}
+	defer released()
+	for len(data) > 0 {
+		n := p.within(offset, int64(len(data)))
+		key := p.window(offset)
+		w := d.windows[key]
+		if w.stream == nil {
+			w.stream = d.in.stream(p.file)
+			w.stream.next = w.next / d.in.pageSize
+		}
+		w.next += n
+		if w.left -= n; w.left == 0 {
+			delete(d.windows, key)
+		}
+		parts.Add(1)
+		w.parts = append(w.parts, devicePart{addr: p.Address + uint64(offset), data: data[:n], last: w.left == 0, release: released})
+		if !w.taken {
+			w.taken = true
+			d.takers.Go(func() { d.copy(w) })
 		}
 		offset, data = offset+n, data[n:]
 	}
 	return nil
 }
 
-// addTo takes in what is next of a window.
-func (d *DeviceIntake) addTo(w *deviceWindow, p devicePiece, offset int64, data []byte) error {
-	if w.stream == nil {
-		w.stream = d.in.stream(p.file)
-		w.stream.next = w.next / d.in.pageSize
+// copy copies what has come of a window until there is no more.
+func (d *DeviceIntake) copy(w *deviceWindow) {
+	for {
+		d.mu.Lock()
+		if len(w.parts) == 0 {
+			w.taken = false
+			d.mu.Unlock()
+			return
+		}
+		p := w.parts[0]
+		w.parts = w.parts[1:]
+		d.mu.Unlock()
+		if d.in.failure() == nil {
+			d.in.failed(d.add(w.stream, p))
+		}
+		p.release()
 	}
-	n := int64(len(data))
-	if err := w.stream.add(p.Address+uint64(offset), uint64(n/d.in.pageSize), bytes.NewReader(data)); err != nil {
+}
+
+func (d *DeviceIntake) add(s *intakeStream, p devicePart) error {
+	if err := s.add(p.addr, uint64(int64(len(p.data))/d.in.pageSize), bytes.NewReader(p.data)); err != nil {
 		return err
 	}
-	w.next += n
-	if w.left -= n; w.left == 0 {
-		delete(d.windows, p.window(offset))
-		return w.stream.finish()
+	if p.last {
+		return s.finish()
 	}
-	if w.stream.end%index.MaxFrame == 0 {
-		return w.stream.endPiece() // its turn may be long in coming
+	if s.end%index.MaxFrame == 0 {
+		return s.endPiece() // its turn may be long in coming
 	}
 	return nil
 }
@@ -133,11 +199,18 @@ func (p devicePiece) within(offset, n int64) int64 {
 // Hurry is that of an [Intake].
 func (d *DeviceIntake) Hurry() { d.in.hurry() }
 
-// End says that everything has come. It does not wait until it is stored; [Pack] does.
-func (d *DeviceIntake) End() error { return d.in.End() }
+// End says that everything has come. It waits until all is copied, not until it is stored; [Pack] does.
+func (d *DeviceIntake) End() error {
+	d.takers.Wait()
+	return d.in.End()
+}
 
 // Close waits until nothing is under way any more, and drops what did not become part of a snapshot.
-func (d *DeviceIntake) Close() { d.in.Close() }
+func (d *DeviceIntake) Close() {
+	d.in.cancel()
+	d.takers.Wait()
+	d.in.Close()
+}
 
 // devicePieces gives the pieces of all processes, in the order of the config.
 func (g *GPU) devicePieces() (all []devicePiece) {

@@ -3,16 +3,21 @@ package image
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/index"
 )
 
 const testLibrary = "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
@@ -69,17 +74,21 @@ func (m deviceMemory) takeIn(t testing.TB, dst BlobStore, r *rand.Rand, o PackOp
 		t.Fatal(err)
 	}
 	t.Cleanup(in.Close)
-	if err := m.send(in, r); err != nil {
+	var there atomic.Int64
+	if err := m.send(in, r, &there); err != nil {
 		t.Fatal(err)
 	}
 	if err := in.End(); err != nil {
 		t.Fatal(err)
 	}
+	if n := there.Load(); n != 0 {
+		t.Errorf("%d parts were not released once each", n)
+	}
 	return in
 }
 
-// send sends all pieces as a holder would: windows by turns, each in order.
-func (m deviceMemory) send(in *DeviceIntake, r *rand.Rand) error {
+// send sends all pieces as a holder would: windows by turns, each in order. there counts the parts that are not released.
+func (m deviceMemory) send(in *DeviceIntake, r *rand.Rand, there *atomic.Int64) error {
 	type span struct {
 		piece    int
 		from, to int64
@@ -105,10 +114,21 @@ func (m deviceMemory) send(in *DeviceIntake, r *rand.Rand) error {
 		s := &next[keys[i]][0]
 		n := min(int64(1+r.IntN(300))*testPage, s.to-s.from)
 		buf := bytes.Clone(contents[s.piece][s.from : s.from+n])
-		if err := in.Bytes(s.piece, s.from, buf); err != nil {
-			return err
+		there.Add(1)
+		released := func() {
+			clear(buf) // it is used again
+			there.Add(-1)
 		}
-		clear(buf)
+		if r.IntN(4) > 0 {
+			if err := in.Take(s.piece, s.from, buf, released); err != nil {
+				return err
+			}
+		} else {
+			if err := in.Bytes(s.piece, s.from, buf); err != nil {
+				return err
+			}
+			released()
+		}
 		if s.from += n; s.from < s.to {
 			continue
 		}
@@ -283,6 +303,50 @@ func TestDevicesApart(t *testing.T) {
 	}
 	if err := s.Unpack(context.Background(), store, t.TempDir(), UnpackOptions{}); err != nil {
 		t.Errorf("without the segments of devices: %v", err)
+	}
+}
+
+// TestDevicesCodec: bytes whose values have to be decoded one by one are compressed where processes have them, and not on devices.
+func TestDevicesCodec(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 6))
+	m := deviceMemory{gpu: twoGPUs(), contents: map[int][][]byte{}}
+	m.gpu.Engine, m.gpu.Library = KeeperEngine, &GPULibrary{Version: "1.0", Digest: testLibrary}
+	p := &m.gpu.Processes[0]
+	values, ones := make([]byte, 4<<20), bytes.Repeat([]byte{0x80, 0x3f}, 2<<20)
+	for i := 0; i < len(values); i += 8 {
+		binary.LittleEndian.PutUint64(values[i:], r.Uint64N(128256))
+	}
+	host := make(memory)
+	for i, content := range [][]byte{values, ones} {
+		p.Pieces = append(p.Pieces, GPUPiece{Address: uint64(i+1) << 30, Size: int64(len(content)), Device: m.gpu.Devices[0].UUID})
+		m.contents[p.PID] = append(m.contents[p.PID], content)
+		for at := 0; at < len(content); at += testPage {
+			host[uint64(i+1)<<30+uint64(at)] = content[at : at+testPage]
+		}
+	}
+	store := newMemoryStore()
+	dir := fakeImages{maps: map[string]memory{"pagemap-1.img": host}, other: map[string][]byte{"inventory.img": {1}}}.write(t)
+	d := mustPack(t, store, m.source(t, dir, store, r, PackOptions{}), PackOptions{})
+	s, err := Open(t.Context(), store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := s.ReadIndex(t.Context(), store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type kind struct {
+		device bool
+		addr   uint64 // in GiB
+		codec  index.Codec
+	}
+	got := make(map[kind]int)
+	for _, f := range x.Frames {
+		got[kind{onDevice(f), f.Runs[0].Addr >> 30, f.Codec}]++
+	}
+	want := map[kind]int{{false, 1, index.Zstd}: 4, {false, 2, index.Zstd}: 4, {true, 1, index.Raw}: 4, {true, 2, index.Zstd}: 4}
+	if !maps.Equal(got, want) {
+		t.Errorf("frames are %v, not %v", got, want)
 	}
 }
 

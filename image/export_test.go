@@ -28,3 +28,6 @@ func Stored(in *Intake) error {
 	in.hurry()
 	return in.work.Wait()
 }
+
+// DevicesStored is Stored for device memory.
+func DevicesStored(d *DeviceIntake) error { return Stored(d.in) }

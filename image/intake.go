@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
-
-	"github.com/cryo-project/cryo/image/segment"
 )
 
 // Bounds of an [Intake].
@@ -41,10 +41,10 @@ type Intake struct {
 	work     *errgroup.Group
 	dst      BlobStore
 	o        PackOptions
-	what     string // that is taken in, for the progress
-	policy   segment.Policy
+	kind     intakeKind
 	pageSize int64
 	spill    *spill
+	waits    bool // for what encodes at once, instead of putting pages into the spill
 	jobs     *intakeQueue
 	ready    chan *frameJob // the same, with slots
 	memory   *slots         // for pages that arrive
@@ -55,11 +55,13 @@ type Intake struct {
 	hurry    func()         // closes it, once
 	received atomic.Int64   // bytes
 
-	open   map[*intakeStream]struct{} // that have begun and not ended
-	at     *intakeStream              // the last that has begun; nil: none
+	at     *intakeStream // the last that has begun; nil: none
 	ended  bool
 	closed bool
-	broken error // what went wrong first
+
+	mu     sync.Mutex
+	open   map[*intakeStream]struct{} // that have begun and not ended; guarded by mu
+	broken error                      // what went wrong first; guarded by mu
 
 	results intakeResults
 }
@@ -67,15 +69,16 @@ type Intake struct {
 // NewIntake starts to take in memory for a snapshot in dst. What has to wait is kept in a file in dir, which has no
 // name there. pageSize is that of the dumped processes, in bytes. The caller must call Close.
 func NewIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o PackOptions) (*Intake, error) {
-	return beginIntake(ctx, dst, dir, pageSize, o, "dump", segment.Twentieth)
+	return beginIntake(ctx, dst, dir, pageSize, o, ofProcesses)
 }
 
-func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o PackOptions, what string, p segment.Policy) (*Intake, error) {
+func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64, o PackOptions, kind intakeKind) (*Intake, error) {
 	o, err := o.complete(pageSize)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSpill(dir, atOnce(o.Workers) > 0)
+	early := kind.atOnce(o.Workers)
+	s, err := newSpill(dir, early > 0)
 	if err != nil {
 		return nil, full(err)
 	}
@@ -98,7 +101,7 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 		return nil, err
 	}
 	in := &Intake{
-		dst: dst, o: o, what: what, policy: o.policy(p), pageSize: pageSize, spill: s,
+		dst: dst, o: o, kind: kind, pageSize: pageSize, spill: s, waits: early > 0 && !kind.spills,
 		jobs: newIntakeQueue(o.Workers, intakeJobs), ready: make(chan *frameJob),
 		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
@@ -109,32 +112,33 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 	in.hurry = sync.OnceFunc(func() { close(in.hurried) })
 	in.work.Go(in.feed)
 	for n := range o.Workers {
-		in.work.Go(func() error { return in.encode(n < atOnce(o.Workers)) })
+		in.work.Go(func() error { return in.encode(n < early) })
 	}
 	return in, nil
 }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
 func (in *Intake) Begin(file uint32) error {
-	if in.broken == nil && in.at != nil {
+	if in.failure() == nil && in.at != nil {
 		in.failed(in.at.finish())
 	}
-	if in.broken == nil {
-		in.at = in.stream(uint64(file))
+	if err := in.failure(); err != nil {
+		return err
 	}
-	return in.broken
+	in.at = in.stream(uint64(file))
+	return nil
 }
 
 // Pages takes in count pages from addr on, which it reads from r.
 func (in *Intake) Pages(addr, count uint64, r io.Reader) error {
 	switch {
-	case in.broken != nil:
+	case in.failure() != nil:
 	case in.at == nil:
 		in.failed(fmt.Errorf("take in memory: pages of no pagemap: %w", errdefs.ErrInvalidArgument))
 	default:
 		in.failed(in.at.add(addr, count, r))
 	}
-	return in.broken
+	return in.failure()
 }
 
 // Hurry lets all cores encode: nobody stands still any more. [Pack] does so, too. Of nothing, it does nothing.
@@ -146,16 +150,16 @@ func (in *Intake) Hurry() {
 
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
 func (in *Intake) End() error {
-	for s := range in.open {
-		if in.broken == nil && !in.ended {
+	for _, s := range in.streams() {
+		if in.failure() == nil && !in.ended {
 			in.failed(s.finish())
 		}
 	}
-	if in.broken == nil && !in.ended {
+	if in.failure() == nil && !in.ended {
 		in.ended = true
 		in.jobs.end()
 	}
-	return in.broken
+	return in.failure()
 }
 
 // Close waits until nothing is under way any more, and drops what did not become part of a snapshot.
@@ -167,7 +171,7 @@ func (in *Intake) Close() {
 	in.cancel()
 	if !in.ended {
 		in.ended = true
-		for s := range in.open {
+		for _, s := range in.streams() {
 			s.drop()
 		}
 		in.jobs.end()
@@ -180,10 +184,29 @@ func (in *Intake) Close() {
 	in.reserve.release()
 }
 
-// failed notes an error, and stops everything.
+// failed notes an error, unless there is one already, and stops everything.
 func (in *Intake) failed(err error) {
-	if err != nil {
-		in.broken = full(err)
-		in.cancel()
+	if err == nil {
+		return
 	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.broken == nil {
+		in.broken = full(err)
+	}
+	in.cancel()
+}
+
+// failure is what went wrong first.
+func (in *Intake) failure() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.broken
+}
+
+// streams are those that have begun and not ended.
+func (in *Intake) streams() []*intakeStream {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return slices.Collect(maps.Keys(in.open))
 }

@@ -68,3 +68,52 @@ func BenchmarkIntake(b *testing.B) {
 		ends[1].Close()
 	}
 }
+
+// BenchmarkDeviceIntake takes in device memory as a holder sends it: 16 windows by turns, 8 MiB at once. How long until all is taken out of
+// the holder's hands, and until everything is stored.
+func BenchmarkDeviceIntake(b *testing.B) {
+	random := make([]byte, 64<<20)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(random)
+	for name, content := range map[string][]byte{"random": random, "zeros": make([]byte, 64<<20)} {
+		b.Run(name, func(b *testing.B) {
+			const all, window, chunk = 4 << 30, 256 << 20, 8 << 20
+			gpu := &image.GPU{
+				Engine: image.KeeperEngine, Devices: []image.GPUDevice{{UUID: "GPU-a"}},
+				Processes: []image.GPUProcess{{PID: 1, Devices: []string{"GPU-a"}, Pieces: []image.GPUPiece{{Address: 1 << 40, Size: all, Device: "GPU-a"}}}},
+			}
+			b.SetBytes(all)
+			for b.Loop() {
+				s, err := store.Open(b.TempDir())
+				if err != nil {
+					b.Fatal(err)
+				}
+				in, err := image.NewDeviceIntake(b.Context(), s, b.TempDir(), gpu, 4096, image.PackOptions{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				slots := make(chan []byte, 16)
+				for n := range cap(slots) {
+					slots <- content[n%8*chunk:][:chunk]
+				}
+				start := time.Now()
+				for at := int64(0); at < window; at += chunk {
+					for w := int64(0); w < all; w += window {
+						slot := <-slots
+						if err := in.Take(0, w+at, slot, func() { slots <- slot }); err != nil {
+							b.Fatal(err)
+						}
+					}
+				}
+				if err := in.End(); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(time.Since(start).Seconds(), "taken-s/op")
+				if err := image.DevicesStored(in); err != nil {
+					b.Fatal(err)
+				}
+				b.ReportMetric(time.Since(start).Seconds(), "stored-s/op")
+				in.Close()
+			}
+		})
+	}
+}

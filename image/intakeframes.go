@@ -15,6 +15,23 @@ func atOnce(workers int) int {
 	return workers - 1
 }
 
+// intakeKind is what tells intakes apart.
+type intakeKind struct {
+	what   string // that is taken in, for the progress
+	policy segment.Policy
+	atOnce func(workers int) int // see [atOnce]
+	// spills says that what comes faster than it is encoded goes into the spill, so that nobody waits for encoding. Else that is so only
+	// where nobody encodes at once.
+	spills bool
+}
+
+var (
+	ofProcesses = intakeKind{what: "dump", policy: segment.Twentieth, atOnce: atOnce, spills: true}
+	// Device memory waits where it is, mostly while its process runs on. Some cores encode as fast as a disk takes what waits, and take
+	// nothing from CRIU, which everybody waits for, as copying into the page cache and back would.
+	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, atOnce: func(workers int) int { return (atOnce(workers) + 1) / 2 }}
+)
+
 // feed gives slots to the jobs that have none, in the order of each window: so the first of a window that is not encoded yet always has
 // one, and whoever holds slots behind it only has to wait.
 func (in *Intake) feed() error {
@@ -39,7 +56,7 @@ func (in *Intake) feed() error {
 // encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
 // begins when [Pack] waits or the stream cannot go on.
 func (in *Intake) encode(atOnce bool) error {
-	enc, err := newFrameEncoder(in.policy)
+	enc, err := newFrameEncoder(in.o.policy(in.kind.policy))
 	if err != nil {
 		return err
 	}

@@ -25,6 +25,8 @@ type intakeStream struct {
 // stream begins a file.
 func (in *Intake) stream(file uint64) *intakeStream {
 	s := &intakeStream{in: in, file: file}
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	in.open[s] = struct{}{}
 	return s
 }
@@ -52,7 +54,7 @@ func (s *intakeStream) add(addr, count uint64, r io.Reader) error {
 		count -= n
 		s.end = addr
 		if done := in.received.Add(int64(n * size)); in.o.Progress != nil {
-			in.o.Progress(in.what, done, 0)
+			in.o.Progress(in.kind.what, done, 0)
 		}
 	}
 	return nil
@@ -98,7 +100,10 @@ func (in *Intake) place() ([]byte, *slots, error) {
 	if slot := in.aside.try(); slot != nil {
 		return slot, in.aside, nil
 	}
-	if len(in.open) >= intakeAside {
+	in.mu.Lock()
+	many := len(in.open) >= intakeAside
+	in.mu.Unlock()
+	if many && !in.waits {
 		in.hurry()
 	}
 	select {
@@ -123,7 +128,7 @@ func (s *intakeStream) endPiece() error {
 		s.job = nil
 		return nil
 	}
-	if s.job.home == in.aside {
+	if s.job.home == in.aside && !in.waits {
 		in.putAside(s.job)
 	}
 	if !in.jobs.put(s.job, s.window) {
@@ -171,6 +176,8 @@ func (s *intakeStream) finish() error {
 	if err := s.endWindow(); err != nil {
 		return err
 	}
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
 	delete(s.in.open, s)
 	return nil
 }

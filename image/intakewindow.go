@@ -138,7 +138,7 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 
 // arrived waits until all memory is encoded, and compares its amount with that of cut.
 func (in *Intake) arrived(cut [][]segment.Piece) error {
-	if !in.ended || in.broken != nil {
+	if !in.ended || in.failure() != nil {
 		return fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
 	in.hurry()

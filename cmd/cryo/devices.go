@@ -76,8 +76,7 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 	}()
 	start := time.Now()
 	err = ring.Receive(ctx, conn, pieceSizes(g), func(c ring.Chunk, release func()) error {
-		defer release() // it is copied
-		return d.intake.Bytes(c.Piece, c.Offset, c.Data)
+		return d.intake.Take(c.Piece, c.Offset, c.Data, release)
 	})
 	d.took = time.Since(start)
 	if err != nil {
