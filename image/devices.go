@@ -126,7 +126,7 @@ func (r *DevicesReader) fill(file, addr uint64, dst []byte) (bool, error) {
 // checkDevices says whether the device memory of an index is that of the pieces of a config.
 func checkDevices(x *index.Index, g *GPU) error {
 	maps := g.deviceMaps(x.PageSize)
-	runs := runsOf(x)
+	frames := x.ByFile()
 	for _, f := range x.Files {
 		if !f.IsDevice() {
 			continue
@@ -134,7 +134,7 @@ func checkDevices(x *index.Index, g *GPU) error {
 		if len(maps) == 0 || maps[0].Pages != f.ID || maps[0].Count != f.Count {
 			return fmt.Errorf("the config does not have %d pages of %s", f.Count, f)
 		}
-		if r, ok := strayRun(runs[f.ID], maps[0].Runs, x.PageSize); !ok {
+		if r, ok := strayRun(x, frames[f.ID], maps[0].Runs); !ok {
 			return fmt.Errorf("the config has no %s at %#x", f, r.Addr)
 		}
 		maps = maps[1:]

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -87,18 +86,14 @@ func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir strin
 }
 
 func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
-	m := &Pages{x: x, frames: make(map[uint64][]int32), maps: make(map[uint64]*pages.Pagemap, len(maps)), ids: make(map[string]uint64, len(maps))}
+	m := &Pages{x: x, frames: x.ByFile(), maps: make(map[uint64]*pages.Pagemap, len(maps)), ids: make(map[string]uint64, len(maps))}
 	for _, p := range maps {
 		m.maps[p.Pages], m.ids[p.Name] = p, p.Pages
 	}
-	for i := range x.Frames {
-		id := x.Frames[i].Runs[0].File // an index has one file in a frame
-		if m.maps[id] != nil {
-			m.frames[id] = append(m.frames[id], int32(i))
+	for id := range m.frames {
+		if m.maps[id] == nil {
+			delete(m.frames, id)
 		}
-	}
-	for _, frames := range m.frames {
-		slices.SortFunc(frames, func(a, b int32) int { return cmp.Compare(x.Frames[a].Runs[0].Addr, x.Frames[b].Runs[0].Addr) })
 	}
 	return m
 }

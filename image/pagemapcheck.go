@@ -1,10 +1,8 @@
 package image
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"slices"
 
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
@@ -13,14 +11,14 @@ import (
 // pagemapCheck compares the pagemap images of a snapshot with its index: CRIU would else read the memory of one process into
 // another, or beyond the end of a file.
 type pagemapCheck struct {
-	x     *index.Index
-	files map[string]index.File // by pagemap name; what is still to come
-	runs  map[uint64][]index.Run
-	seen  []*pages.Pagemap // those with pages
+	x      *index.Index
+	files  map[string]index.File // by pagemap name; what is still to come
+	frames map[uint64][]int32    // of each file, see [index.Index.ByFile]
+	seen   []*pages.Pagemap      // those with pages
 }
 
 func newPagemapCheck(x *index.Index) *pagemapCheck {
-	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), runs: runsOf(x)}
+	c := &pagemapCheck{x: x, files: make(map[string]index.File, len(x.Files)), frames: x.ByFile()}
 	for _, f := range x.Files {
 		if !f.IsDevice() {
 			c.files[f.Pagemap] = f
@@ -29,30 +27,20 @@ func newPagemapCheck(x *index.Index) *pagemapCheck {
 	return c
 }
 
-// runsOf gives the runs of each file.
-func runsOf(x *index.Index) map[uint64][]index.Run {
-	runs := make(map[uint64][]index.Run, len(x.Files))
-	for i := range x.Frames {
-		for _, r := range x.Frames[i].Runs {
-			runs[r.File] = append(runs[r.File], r)
-		}
-	}
-	return runs
-}
-
-// strayRun gives the first of runs, which it sorts, that has not the place that memory gives to its pages; false if there is one.
-func strayRun(runs []index.Run, memory []pages.Run, pageSize int64) (index.Run, bool) {
-	slices.SortFunc(runs, func(a, b index.Run) int { return cmp.Compare(a.First, b.First) })
-	for _, r := range runs { // both ascend
-		for len(memory) > 0 && memory[0].First+memory[0].Count <= r.First {
-			memory = memory[1:]
-		}
-		if len(memory) == 0 {
-			return r, false
-		}
-		in := memory[0]
-		if r.First+r.Count > in.First+in.Count || in.Addr+uint64((r.First-in.First)*pageSize) != r.Addr {
-			return r, false
+// strayRun gives the first run of some frames, which ascend, that has not the place that memory gives to its pages; false if there is one.
+func strayRun(x *index.Index, frames []int32, memory []pages.Run) (index.Run, bool) {
+	for _, i := range frames {
+		for _, r := range x.Frames[i].Runs { // both ascend
+			for len(memory) > 0 && memory[0].First+memory[0].Count <= r.First {
+				memory = memory[1:]
+			}
+			if len(memory) == 0 {
+				return r, false
+			}
+			in := memory[0]
+			if r.First+r.Count > in.First+in.Count || in.Addr+uint64((r.First-in.First)*x.PageSize) != r.Addr {
+				return r, false
+			}
 		}
 	}
 	return index.Run{}, true
@@ -87,10 +75,10 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 	case f.ID != m.Pages || f.Count != m.Count:
 		return wrong("has %d pages in %s, by the index %d in %s", m.Count, pages.FileName(m.Pages), f.Count, pages.FileName(f.ID))
 	}
-	if r, ok := strayRun(c.runs[f.ID], m.Runs, c.x.PageSize); !ok {
+	if r, ok := strayRun(c.x, c.frames[f.ID], m.Runs); !ok {
 		return wrong("does not have pages %d to %d at %#x", r.First, r.First+r.Count-1, r.Addr)
 	}
-	delete(c.runs, f.ID)
+	delete(c.frames, f.ID)
 	c.seen = append(c.seen, m)
 	return nil
 }

@@ -100,10 +100,13 @@ func (x *Index) checkFrame(f *Frame) error {
 		return broken("a frame without runs")
 	}
 	var count int64
+	var file File
 	for i, r := range f.Runs {
-		file, ok := x.File(r.File)
-		if !ok {
-			return broken("a run names %s, which is not listed", File{ID: r.File})
+		if i == 0 || r.File != file.ID {
+			var ok bool
+			if file, ok = x.File(r.File); !ok {
+				return broken("a run names %s, which is not listed", File{ID: r.File})
+			}
 		}
 		if r.Count < 1 || r.First < 0 || r.First > file.Count || r.Count > file.Count-r.First || r.Count > f.Raw/x.PageSize {
 			return broken("a run of %d pages from %d is not inside %s of %d", r.Count, r.First, file, file.Count)
@@ -130,35 +133,49 @@ func (x *Index) checkFrame(f *Frame) error {
 
 // checkOverlap says whether two runs fill one page, in any two frames, or whether there is a run of one frame between those of another:
 // readers find a page by the frame that ends behind it.
+//
+// It looks at frames, whose own runs ascend: each has to begin behind the end of the one before.
 func (x *Index) checkOverlap() error {
-	var n int
-	for i := range x.Frames {
-		n += len(x.Frames[i].Runs)
-	}
-	type part struct {
-		Run
-		frame int
-		first bool // of its frame
-	}
-	runs := make([]part, 0, n)
-	for i := range x.Frames {
-		for j, r := range x.Frames[i].Runs {
-			runs = append(runs, part{r, i, j == 0})
-		}
-	}
-	slices.SortFunc(runs, func(a, b part) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.First, b.First))
-	})
-	for i := 1; i < len(runs); i++ {
-		a, b := runs[i-1], runs[i]
-		if a.File == b.File && (b.First < a.First+a.Count || b.Addr < a.Addr+uint64(a.Count*x.PageSize)) {
-			return broken("pages from %d and from %d of %s overlap or are out of order", a.First, b.First, File{ID: a.File})
-		}
-		if a.frame != b.frame && !b.first {
-			return broken("pages from %d of %s are between those of another frame", a.First, File{ID: a.File})
+	order := x.byPages()
+	for i := 1; i < len(order); i++ {
+		a, b := x.Frames[order[i-1]].Runs, x.Frames[order[i]].Runs
+		last, first := a[len(a)-1], b[0]
+		if last.File == first.File && (first.First < last.First+last.Count || first.Addr < last.Addr+uint64(last.Count*x.PageSize)) {
+			return broken("pages from %d and from %d of %s overlap, are out of order or between those of another frame", a[0].First, first.First, File{ID: first.File})
 		}
 	}
 	return nil
+}
+
+// byPages gives the numbers of the frames in the order of files and of the pages that each begins with.
+func (x *Index) byPages() []int32 {
+	order := make([]int32, len(x.Frames))
+	for i := range order {
+		order[i] = int32(i)
+	}
+	slices.SortFunc(order, func(i, j int32) int {
+		a, b := &x.Frames[i].Runs[0], &x.Frames[j].Runs[0]
+		if a.File != b.File {
+			return cmp.Compare(a.File, b.File)
+		}
+		return cmp.Compare(a.First, b.First)
+	})
+	return order
+}
+
+// ByFile gives the numbers of each file's frames, in the order of their pages, which in an index that was checked is also that of their
+// addresses. Every frame must have runs, of one file.
+func (x *Index) ByFile() map[uint64][]int32 {
+	order := x.byPages()
+	files := make(map[uint64][]int32, len(x.Files))
+	for len(order) > 0 {
+		id, n := x.Frames[order[0]].Runs[0].File, 1
+		for n < len(order) && x.Frames[order[n]].Runs[0].File == id {
+			n++
+		}
+		files[id], order = order[:n:n], order[n:]
+	}
+	return files
 }
 
 // File finds a pages file by its ID.

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -14,7 +13,7 @@ import (
 )
 
 // Decode reads the text of an index and checks it. A text that is not an index gives an [*Error], one of another version a
-// [*VersionError]; errors of r are passed on. Memory is used as the text comes in, at most three times its length.
+// [*VersionError]; errors of r are passed on. Memory is used as the text comes in, at most three times its length and some MB.
 func Decode(r io.Reader) (*Index, error) {
 	d := decoder{r: bufio.NewReaderSize(r, 64<<10), x: new(Index)}
 	if err := d.read(); err != nil {
@@ -39,21 +38,27 @@ type decoder struct {
 	version int   // of the header
 	lines   int   // read so far
 	size    int64 // of them
-	stage   int   // kinds of line come in the order of kinds below
+	stage   int   // of the last line, by its kind
 	ended   bool
+	runs    []Run // of the last frame, with room for those of further frames
 }
 
-// kinds of lines after the header. A run belongs to the frame before it.
-var kinds = map[string]struct {
-	stage int
-	read  func(*decoder, *fields)
-}{
-	"segment": {0, (*decoder).segment},
-	"pages":   {1, (*decoder).pages},
-	"device":  {2, (*decoder).device},
-	"frame":   {3, (*decoder).frame},
-	"run":     {3, (*decoder).run},
-	"end":     {4, (*decoder).end},
+// stageOf gives the stage of a line by its first word: stages do not go back, and a run belongs to the frame before it. -1: there is no
+// such line.
+func stageOf(word []byte) int {
+	switch string(word) {
+	case "run", "frame":
+		return 3
+	case "segment":
+		return 0
+	case "pages":
+		return 1
+	case "device":
+		return 2
+	case "end":
+		return 4
+	}
+	return -1
 }
 
 func (d *decoder) read() error {
@@ -70,15 +75,28 @@ func (d *decoder) read() error {
 		}
 		f := fields{rest: line}
 		word := f.word()
-		kind, ok := kinds[string(word)]
-		if !ok {
+		stage := stageOf(word)
+		switch {
+		case stage < 0:
 			return broken("a line of unknown kind %q", clip(word))
-		}
-		if kind.stage < d.stage {
+		case stage < d.stage:
 			return broken("a %s line is out of order", word)
 		}
-		d.stage = kind.stage
-		kind.read(d, &f)
+		d.stage = stage
+		switch word[0] {
+		case 'r':
+			d.run(&f)
+		case 'f':
+			d.frame(&f)
+		case 's':
+			d.segment(&f)
+		case 'p':
+			d.pages(&f)
+		case 'd':
+			d.device(&f)
+		case 'e':
+			d.end(&f)
+		}
 		if err := f.finish(); err != nil {
 			return err
 		}
@@ -97,6 +115,9 @@ func (d *decoder) line() ([]byte, error) {
 	line, err := d.r.ReadSlice('\n')
 	d.lines++
 	d.size += int64(len(line))
+	if err == nil && len(line) <= maxLine && d.size <= MaxText {
+		return line[:len(line)-1], nil
+	}
 	switch {
 	case err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, broken("the text is cut short")
@@ -104,10 +125,8 @@ func (d *decoder) line() ([]byte, error) {
 		return nil, broken("a line of more than %d bytes", maxLine)
 	case err != nil:
 		return nil, fmt.Errorf("read index: %w", err)
-	case d.size > MaxText:
-		return nil, broken("more than %d bytes of text", int64(MaxText))
 	}
-	return line[:len(line)-1], nil
+	return nil, broken("more than %d bytes of text", int64(MaxText))
 }
 
 func (d *decoder) header(line []byte) error {
@@ -186,7 +205,20 @@ func (d *decoder) frame(f *fields) {
 	fr.Raw = f.number(MaxFrame)
 	f.digest(&fr.Digest)
 	fr.Check = f.check()
+	if d.x.Frames == nil {
+		d.x.Frames = make([]Frame, 0, d.frames())
+	}
 	d.x.Frames = append(d.x.Frames, fr)
+	d.runs = d.runs[len(d.runs):]
+}
+
+// frames guesses how many frames there will be: as few as there can be, and some. Who lies has a few MB made room for.
+func (d *decoder) frames() int64 {
+	var least int64
+	for _, s := range d.x.Segments {
+		least = min(least+s.Raw/MaxFrame+1, 1<<15)
+	}
+	return least + least/8
 }
 
 func (d *decoder) run(f *fields) {
@@ -201,8 +233,15 @@ func (d *decoder) run(f *fields) {
 	}
 	r := Run{File: f.fileID(), First: f.number(MaxPages), Count: f.number(MaxPages)}
 	r.Addr = f.address()
-	fr.Runs = append(fr.Runs, r)
+	if len(d.runs) == cap(d.runs) {
+		d.runs = append(make([]Run, 0, len(d.runs)+runsAtOnce), d.runs...)
+	}
+	d.runs = append(d.runs, r)
+	fr.Runs = d.runs[:len(d.runs):len(d.runs)]
 }
+
+// runsAtOnce is for how many runs there is made room.
+const runsAtOnce = 512
 
 func (d *decoder) end(f *fields) {
 	if n := f.number(maxNumber); f.err == nil && n != int64(d.lines-1) {
@@ -229,8 +268,12 @@ func (f *fields) word() []byte {
 		f.fail("too few fields")
 		return nil
 	}
-	word, rest, more := bytes.Cut(f.rest, []byte{' '})
-	f.rest, f.none = rest, !more
+	word := f.rest
+	if n := bytes.IndexByte(word, ' '); n >= 0 {
+		word, f.rest = word[:n], word[n+1:]
+	} else {
+		f.rest, f.none = nil, true
+	}
 	if len(word) == 0 {
 		f.fail("an empty field")
 	}
@@ -239,14 +282,26 @@ func (f *fields) word() []byte {
 
 // number reads a decimal number without sign or leading zeros, at most limit.
 func (f *fields) number(limit int64) int64 {
+	// Most are good, and of less digits than an int64 may have.
+	var v int64
+	for i, c := range f.rest {
+		if c == ' ' && 0 < i && i < 19 && (f.rest[0] != '0' || i == 1) && v <= limit {
+			f.rest = f.rest[i+1:]
+			return v
+		}
+		if c < '0' || c > '9' {
+			break
+		}
+		v = v*10 + int64(c-'0')
+	}
 	return f.parse(f.word(), limit)
 }
 
 // fileID reads the number of a pages file, or process and GPU of device memory: d12.0.
 func (f *fields) fileID() uint64 {
 	word := f.word()
-	if device, ok := bytes.CutPrefix(word, []byte("d")); ok {
-		pid, gpu, _ := bytes.Cut(device, []byte("."))
+	if len(word) > 0 && word[0] == 'd' {
+		pid, gpu, _ := bytes.Cut(word[1:], []byte("."))
 		return pages.DeviceFile(int(f.parse(pid, MaxPID)), int(f.parse(gpu, pages.MaxGPUs-1)))
 	}
 	return uint64(f.parse(word, 1<<32-1))
@@ -271,13 +326,44 @@ func (f *fields) parse(word []byte, limit int64) int64 {
 	return v
 }
 
+// digits are the values of hexadecimal digits in lower case; noDigit: it is none.
+var digits = func() (values [256]byte) {
+	for c := range values {
+		values[c] = noDigit
+	}
+	for v, c := range []byte("0123456789abcdef") {
+		values[c] = byte(v)
+	}
+	return values
+}()
+
+const noDigit = 0xff
+
+// hexadecimal fills to with the bytes of a word of twice as many digits in lower case.
+func hexadecimal(to, word []byte) bool {
+	if len(word) != 2*len(to) {
+		return false
+	}
+	var bad byte
+	for i := range to {
+		high, low := digits[word[2*i]], digits[word[2*i+1]]
+		bad |= high | low
+		to[i] = high<<4 | low
+	}
+	return bad < 16
+}
+
 // address reads a hexadecimal number in lower case without leading zeros.
 func (f *fields) address() uint64 {
 	word := f.word()
+	if len(word) > 16 || len(word) > 1 && word[0] == '0' {
+		f.fail("%q is not an address", clip(word))
+		return 0
+	}
 	var v uint64
-	for i, c := range word {
-		digit := bytes.IndexByte([]byte("0123456789abcdef"), c)
-		if digit < 0 || i == 0 && c == '0' && len(word) > 1 || i == 16 {
+	for _, c := range word {
+		digit := digits[c]
+		if digit == noDigit {
 			f.fail("%q is not an address", clip(word))
 			return 0
 		}
@@ -288,10 +374,7 @@ func (f *fields) address() uint64 {
 
 func (f *fields) digest(to *[32]byte) {
 	word := f.word()
-	if f.err != nil {
-		return
-	}
-	if _, err := hex.Decode(to[:], word[:min(len(word), 64)]); err != nil || len(word) != 64 || !bytes.Equal(word, bytes.ToLower(word)) {
+	if f.err == nil && !hexadecimal(to[:], word) {
 		f.fail("%q is not a sha256 digest", clip(word))
 	}
 }
@@ -299,11 +382,8 @@ func (f *fields) digest(to *[32]byte) {
 // check reads an XXH64: 16 hexadecimal digits in lower case.
 func (f *fields) check() uint64 {
 	word := f.word()
-	if f.err != nil {
-		return 0
-	}
 	var sum [8]byte
-	if _, err := hex.Decode(sum[:], word[:min(len(word), 16)]); err != nil || len(word) != 16 || !bytes.Equal(word, bytes.ToLower(word)) {
+	if f.err == nil && !hexadecimal(sum[:], word) {
 		f.fail("%q is not an xxh64", clip(word))
 	}
 	return binary.BigEndian.Uint64(sum[:])

@@ -20,7 +20,7 @@ func Encode(w io.Writer, x *Index) error {
 	e.line(append(e.word("cryo-index"), fmt.Sprintf(" %d sha256 xxh64 %d", x.Version(), x.PageSize)...))
 	for i, s := range x.Segments {
 		b := number(e.word("segment"), int64(i))
-		b = hexadecimal(b, s.Digest[:])
+		b = appendHex(b, s.Digest[:])
 		e.line(number(number(b, s.Size), s.Raw))
 	}
 	for _, f := range x.Files {
@@ -58,8 +58,8 @@ func (e *encoder) frame(f *Frame) {
 	b := number(e.word("frame"), int64(f.Segment))
 	b = number(number(b, f.Offset), f.Stored)
 	b = append(append(b, ' '), f.Codec.String()...)
-	b = hexadecimal(number(b, f.Raw), f.Digest[:])
-	e.line(hexadecimal(b, binary.BigEndian.AppendUint64(nil, f.Check)))
+	b = appendHex(number(b, f.Raw), f.Digest[:])
+	e.line(appendHex(b, binary.BigEndian.AppendUint64(nil, f.Check)))
 	for _, r := range f.Runs {
 		b := fileID(e.word("run"), r.File)
 		b = append(number(number(b, r.First), r.Count), ' ')
@@ -85,4 +85,4 @@ func fileID(b []byte, id uint64) []byte {
 	return number(b, int64(id))
 }
 
-func hexadecimal(b, v []byte) []byte { return hex.AppendEncode(append(b, ' '), v) }
+func appendHex(b, v []byte) []byte { return hex.AppendEncode(append(b, ' '), v) }

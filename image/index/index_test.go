@@ -304,22 +304,60 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func BenchmarkDecode(b *testing.B) {
-	// 100 GB of memory in 400 segments.
+// large is an index of 100 GB of memory in 400 segments; with scattered pages of zeros, there are so many runs in each frame.
+func large(runs int64) *Index {
 	x := &Index{PageSize: 4096, Files: []File{{ID: 1, Pagemap: "pagemap-1.img", Count: 400 * 256 * 256}}}
+	r := rand.NewChaCha8([32]byte{1})
 	for s := range 400 {
-		x.Segments = append(x.Segments, Segment{Size: 256 << 20, Raw: 256 << 20})
+		x.Segments = append(x.Segments, Segment{})
+		is := &x.Segments[s]
 		for f := range int64(256) {
 			n := int64(s)*256 + f
-			x.Frames = append(x.Frames, Frame{Segment: s, Offset: f << 20, Stored: 1 << 20, Raw: 1 << 20, Runs: []Run{{File: 1, First: n * 256, Count: 256, Addr: uint64(n) << 20}}})
+			fr := Frame{Segment: s, Offset: is.Size, Check: r.Uint64()}
+			_, _ = r.Read(fr.Digest[:])
+			each := 256 / runs
+			for i := range runs {
+				count := each
+				if runs > 1 {
+					count--
+				}
+				fr.Runs = append(fr.Runs, Run{File: 1, First: n*256 + i*each, Count: count, Addr: uint64(n)<<20 + uint64(i*each)<<12})
+				fr.Raw += count << 12
+			}
+			fr.Stored = fr.Raw
+			is.Size += fr.Stored
+			is.Raw += fr.Raw
+			x.Frames = append(x.Frames, fr)
 		}
 	}
-	text := encode(b, x)
-	b.SetBytes(int64(len(text)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Decode(strings.NewReader(text)); err != nil {
-			b.Fatal(err)
-		}
+	return x
+}
+
+func BenchmarkDecode(b *testing.B) {
+	for _, runs := range []int64{1, 8} {
+		b.Run(fmt.Sprintf("%d runs", runs), func(b *testing.B) {
+			text := encode(b, large(runs))
+			b.SetBytes(int64(len(text)))
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := Decode(strings.NewReader(text)); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	for _, runs := range []int64{1, 8} {
+		b.Run(fmt.Sprintf("%d runs", runs), func(b *testing.B) {
+			x := large(runs)
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := x.Check(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
