@@ -4,10 +4,12 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
@@ -111,26 +113,35 @@ func (m *Pages) open(ctx context.Context, src Fetcher, s *Snapshot) (err error) 
 		}
 	}
 	m.segments = make([]segmentAt, len(segments))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0)) // a store looks at all directories above each
 	for i, d := range segments {
-		if !needed[i] {
-			continue
+		if needed[i] {
+			g.Go(func() (err error) {
+				m.segments[i], err = openSegment(ctx, src, d, i < s.shared())
+				return err
+			})
 		}
-		part := d.Annotations[ocispec.AnnotationTitle]
-		rc, err := src.Fetch(ctx, d)
-		if err != nil {
-			return fmt.Errorf("open %s: %w", part, err)
-		}
-		at, ok := rc.(segmentAt)
-		if !ok {
-			rc.Close()
-			return fmt.Errorf("open %s: it can be read from its beginning only", part)
-		}
-		if _, ok := rc.(segment.Verified); ok && i < s.shared() {
-			at = struct{ segmentAt }{at} // see shared
-		}
-		m.segments[i] = at
 	}
-	return nil
+	return g.Wait()
+}
+
+// openSegment opens a segment, which is the parent's too or not.
+func openSegment(ctx context.Context, src Fetcher, d ocispec.Descriptor, shared bool) (segmentAt, error) {
+	part := d.Annotations[ocispec.AnnotationTitle]
+	rc, err := src.Fetch(ctx, d)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", part, err)
+	}
+	at, ok := rc.(segmentAt)
+	if !ok {
+		rc.Close()
+		return nil, fmt.Errorf("open %s: it can be read from its beginning only", part)
+	}
+	if _, ok := rc.(segment.Verified); ok && shared {
+		at = struct{ segmentAt }{at} // see shared
+	}
+	return at, nil
 }
 
 // Close closes the segments.

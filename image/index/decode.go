@@ -73,7 +73,7 @@ func (d *decoder) read() error {
 		if line, err = d.line(); err != nil {
 			return err
 		}
-		f := fields{rest: line}
+		f := fields{line: line}
 		word := f.word()
 		stage := stageOf(word)
 		switch {
@@ -130,7 +130,7 @@ func (d *decoder) line() ([]byte, error) {
 }
 
 func (d *decoder) header(line []byte) error {
-	f := fields{rest: line}
+	f := fields{line: line}
 	if string(f.word()) != "cryo-index" {
 		return broken("the text does not begin with cryo-index")
 	}
@@ -149,7 +149,7 @@ func (d *decoder) header(line []byte) error {
 		return broken("digest algorithm %q instead of sha256", clip(a))
 	}
 	switch c := f.word(); {
-	case f.err == nil && f.none && len(c) > 0 && strings.Trim(string(c), "0123456789") == "":
+	case f.err == nil && f.none() && len(c) > 0 && strings.Trim(string(c), "0123456789") == "":
 		return &VersionError{Version: "1 without xxh64"} // as it was before a release
 	case f.err == nil && string(c) != "xxh64":
 		return broken("quick check %q instead of xxh64", clip(c))
@@ -252,10 +252,13 @@ func (d *decoder) end(f *fields) {
 
 // fields takes a line apart: words separated by single spaces. The first error is kept.
 type fields struct {
-	rest []byte
-	none bool // nothing is left, not even an empty word
+	line []byte
+	at   int // where the next word begins
 	err  error
 }
+
+// none tells that nothing is left, not even an empty word.
+func (f *fields) none() bool { return f.at > len(f.line) }
 
 func (f *fields) fail(format string, args ...any) {
 	if f.err == nil {
@@ -264,16 +267,15 @@ func (f *fields) fail(format string, args ...any) {
 }
 
 func (f *fields) word() []byte {
-	if f.none {
+	if f.none() {
 		f.fail("too few fields")
 		return nil
 	}
-	word := f.rest
+	word := f.line[f.at:]
 	if n := bytes.IndexByte(word, ' '); n >= 0 {
-		word, f.rest = word[:n], word[n+1:]
-	} else {
-		f.rest, f.none = nil, true
+		word = word[:n]
 	}
+	f.at += len(word) + 1
 	if len(word) == 0 {
 		f.fail("an empty field")
 	}
@@ -284,9 +286,10 @@ func (f *fields) word() []byte {
 func (f *fields) number(limit int64) int64 {
 	// Most are good, and of less digits than an int64 may have.
 	var v int64
-	for i, c := range f.rest {
-		if c == ' ' && 0 < i && i < 19 && (f.rest[0] != '0' || i == 1) && v <= limit {
-			f.rest = f.rest[i+1:]
+	rest := f.line[min(f.at, len(f.line)):]
+	for i, c := range rest {
+		if c == ' ' && 0 < i && i < 19 && (rest[0] != '0' || i == 1) && v <= limit {
+			f.at += i + 1
 			return v
 		}
 		if c < '0' || c > '9' {
@@ -390,7 +393,7 @@ func (f *fields) check() uint64 {
 }
 
 func (f *fields) finish() error {
-	if !f.none {
+	if !f.none() {
 		f.fail("too many fields")
 	}
 	return f.err
