@@ -77,7 +77,14 @@ func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pag
 		}
 	}
 	o.SegmentSize = min(o.SegmentSize, deviceSegment) // 0 stays the default
-	in, err := beginIntake(ctx, dst, dir, pageSize, o, ofDevices)
+	kind := ofDevices
+	// Who sends has a window of each process and GPU under way, at least. Without the spill, all that are under way must have a file.
+	files := make(map[uint64]bool)
+	for _, p := range d.pieces {
+		files[p.file] = true
+	}
+	kind.spills = len(files) > intakeFiles
+	in, err := beginIntake(ctx, dst, dir, pageSize, o, kind)
 	if err != nil {
 		return nil, err
 	}

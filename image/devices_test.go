@@ -350,6 +350,27 @@ func TestDevicesCodec(t *testing.T) {
 	}
 }
 
+// TestDevicesWait: what cannot be encoded at once waits where it is, unless nobody encodes at once or too many windows have to go on.
+func TestDevicesWait(t *testing.T) {
+	for _, test := range []struct {
+		workers, processes int
+		waits              bool
+	}{{1, 1, false}, {2, 1, false}, {3, 1, true}, {16, intakeFiles, true}, {16, intakeFiles + 1, false}} {
+		g := &GPU{Devices: []GPUDevice{{UUID: "GPU-a"}}}
+		for n := range test.processes {
+			g.Processes = append(g.Processes, GPUProcess{PID: n + 1, Pieces: []GPUPiece{{Address: pieceUnit, Size: pieceUnit, Device: "GPU-a"}}})
+		}
+		in, err := NewDeviceIntake(t.Context(), newMemoryStore(), t.TempDir(), g, testPage, PackOptions{Workers: test.workers})
+		if err != nil {
+			t.Fatal(err)
+		}
+		in.Close()
+		if in.in.waits != test.waits {
+			t.Errorf("%d processes and %d workers: %v", test.processes, test.workers, in.in.waits)
+		}
+	}
+}
+
 // TestDevicesInLargeSegments: what comes side by side is in segments of its own, however large those of processes may be.
 func TestDevicesInLargeSegments(t *testing.T) {
 	r := rand.New(rand.NewPCG(4, 4))
