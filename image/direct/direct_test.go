@@ -305,6 +305,63 @@ func TestCached(t *testing.T) {
 }
 
 // TestWriterFails: an error comes up at the latest with Flush, and with all calls after it.
+// TestCachedEitherWay: what kernels before 6.5 are asked says the same.
+func TestCachedEitherWay(t *testing.T) {
+	f := New(create(t))
+	defer f.Close()
+	const size = 64 * Align
+	if _, err := f.f.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	same := func() {
+		t.Helper()
+		r := rand.New(rand.NewPCG(1, 1))
+		for range 1000 {
+			off := r.Int64N(size + Align)
+			n := 1 + r.Int64N(size)
+			if a, b := f.Cached(off, n), f.mapped(off, n); a != b {
+				t.Fatalf("%d bytes from %d on: %v and %v", n, off, a, b)
+			}
+		}
+	}
+	same()
+	drop(t, f.f)
+	same()
+	if err := unix.Fadvise(int(f.f.Fd()), 0, 0, unix.FADV_RANDOM); err != nil { // nothing is read ahead
+		t.Fatal(err)
+	}
+	for _, page := range []int64{0, 3, 4, 5, 30, 63} {
+		if _, err := f.f.ReadAt(make([]byte, 1), page*Align); err != nil {
+			t.Fatal(err)
+		}
+	}
+	same()
+}
+
+// BenchmarkCached asks for a MiB from as many goroutines as there are cores.
+func BenchmarkCached(b *testing.B) {
+	file, err := os.Create(filepath.Join(b.TempDir(), "file"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	f := New(file)
+	defer f.Close()
+	if _, err := file.Write(make([]byte, 64*Piece)); err != nil {
+		b.Fatal(err)
+	}
+	for name, cached := range map[string]func(off, n int64) bool{"cachestat": f.Cached, "mincore": f.mapped} {
+		b.Run(name, func(b *testing.B) {
+			b.RunParallel(func(pb *testing.PB) {
+				for n := int64(0); pb.Next(); n++ {
+					if !cached(n%64*Piece, Piece) {
+						b.Error("it is not there")
+					}
+				}
+			})
+		})
+	}
+}
+
 func TestWriterFails(t *testing.T) {
 	f := create(t)
 	f.Close()
