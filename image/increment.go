@@ -214,7 +214,8 @@ func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []sp
 		return err
 	}
 	defer dec.Close()
-	buf, last := direct.Alloc(index.MaxFrame), (*index.Frame)(nil)
+	buf, last := direct.Lend(), (*index.Frame)(nil)
+	defer direct.Return(buf)
 	for i, c := range copies {
 		if last == nil || c.from.Offset != last.Offset {
 			if err := blob.readAt(buf[:c.from.Stored], c.from.Offset); err != nil {

@@ -123,7 +123,8 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 	if len(kept) == 0 {
 		return nil
 	}
-	buf := direct.Alloc(index.MaxFrame)
+	buf := direct.Lend()
+	defer direct.Return(buf)
 	for _, f := range kept {
 		stored, err := in.spill.takeFrame(f, buf)
 		if err != nil {

@@ -240,11 +240,17 @@ func (m *Pages) Reader() (*PagesReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &PagesReader{m: m, dec: dec, buf: direct.Alloc(index.MaxFrame)}, nil
+	return &PagesReader{m: m, dec: dec, buf: direct.Lend()}, nil
 }
 
 // Close gives back what the reader holds.
-func (r *PagesReader) Close() { r.dec.Close() }
+func (r *PagesReader) Close() {
+	r.dec.Close()
+	if r.buf != nil {
+		direct.Return(r.buf)
+		r.buf = nil
+	}
+}
 
 // Read gives the bytes of a part's runs, one after the other, verified: by their digest, or by their check where the segment is a
 // [segment.Verified]. They are valid until the next call. What does not verify

@@ -44,7 +44,9 @@ type segmentPacker struct {
 func packSegments(ctx context.Context, dst BlobStore, dir string, cut [][]segment.Piece, maps []*pages.Pagemap, pageSize int64, o PackOptions) ([]packedSegment, error) {
 	p := &segmentPacker{dst: dst, pageSize: pageSize, progress: o.Progress, jobs: make(chan *frameJob), free: make(chan []byte, 2*o.Workers+2)}
 	for range cap(p.free) {
-		p.free <- direct.Alloc(index.MaxFrame)
+		slot := direct.Lend()
+		defer direct.Return(slot)
+		p.free <- slot
 	}
 	uses := make(map[uint64]int)
 	for _, pieces := range cut {

@@ -37,7 +37,9 @@ func (r *segmentReader) read(ctx context.Context, segments []ocispec.Descriptor,
 	}
 	jobs, free := make(chan storedFrame, workers), make(chan []byte, 2*workers+2)
 	for range cap(free) {
-		free <- direct.Alloc(index.MaxFrame)
+		buf := direct.Lend()
+		defer direct.Return(buf)
+		free <- buf
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	for range workers {

@@ -132,7 +132,7 @@ func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
 	return spilledFrame{frame: f, at: at}, nil
 }
 
-// takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Alloc], and gives their room back.
+// takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Lend], and gives their room back.
 func (s *spill) takeFrame(f spilledFrame, buf []byte) ([]byte, error) {
 	// As far as it was written: less only at the end of a file that does not go past the page cache.
 	n, err := s.readAt(buf[:direct.Up(f.frame.Stored)], f.at)

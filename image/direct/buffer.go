@@ -3,6 +3,8 @@ package direct
 import (
 	"sync"
 	"unsafe"
+
+	"golang.org/x/sys/unix"
 )
 
 // Align is what the place in memory, the offset and the length of what goes past the page cache must be multiples of, in bytes: the
@@ -32,8 +34,52 @@ func aligned(b []byte) bool {
 	return uintptr(unsafe.Pointer(unsafe.SliceData(b)))&(Align-1) == 0
 }
 
-// buffers have room for a piece that begins anywhere.
-var buffers = sync.Pool{New: func() any {
-	b := Alloc(Piece + 2*Align)
-	return &b
-}}
+// Of the memory that is lent.
+const (
+	hugePage = 2 << 20
+	room     = Piece + 2*Align // of a buffer: for a piece that begins anywhere
+	region   = 4 * hugePage    // what is taken from the kernel at a time
+)
+
+// lent is memory for pieces, in huge pages: to a disk a buffer in small ones is 256 places, which is several requests, and each place is
+// looked up by every host below. What has come back is lent again, and never given to the kernel.
+var lent struct {
+	sync.Mutex
+	free [][]byte // guarded by the mutex; the last was used last
+}
+
+// Lend gives a buffer of [Piece] bytes that begins at a multiple of [Align]. It is not of Go's heap: who does not need it any more gives it
+// to [Return].
+func Lend() []byte {
+	lent.Lock()
+	defer lent.Unlock()
+	if len(lent.free) == 0 {
+		lent.free = carve()
+	}
+	last := len(lent.free) - 1
+	b := lent.free[last]
+	lent.free = lent.free[:last]
+	return b[:Piece]
+}
+
+// Return takes back what [Lend] gave.
+func Return(b []byte) {
+	lent.Lock()
+	lent.free = append(lent.free, b[:Piece])
+	lent.Unlock()
+}
+
+// carve gives new buffers, from small pages where there are no others.
+func carve() (all [][]byte) {
+	memory, err := unix.Mmap(-1, 0, region+hugePage, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return [][]byte{Alloc(room)}
+	}
+	skip := -int(uintptr(unsafe.Pointer(unsafe.SliceData(memory)))) & (hugePage - 1)
+	memory = memory[skip : skip+region] // the rest is never touched
+	_ = unix.Madvise(memory, unix.MADV_HUGEPAGE)
+	for ; len(memory) >= room; memory = memory[room:] {
+		all = append(all, memory[:Piece:room])
+	}
+	return all
+}

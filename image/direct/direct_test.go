@@ -27,7 +27,7 @@ func random(n int) []byte {
 	return b
 }
 
-func create(t *testing.T) *os.File {
+func create(t testing.TB) *os.File {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {

@@ -93,9 +93,9 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 // readPast fills p, through a buffer unless all of it is aligned.
 func readPast(past *os.File, p []byte, off int64) (n int, err error) {
 	if off%Align != 0 || len(p)%Align != 0 || !aligned(p) {
-		b := buffers.Get().(*[]byte)
-		defer buffers.Put(b)
-		return readThrough(past, *b, p, off)
+		b := Lend()
+		defer Return(b)
+		return readThrough(past, b[:room], p, off)
 	}
 	for n < len(p) {
 		got, err := pread(past, p[n:], off+int64(n))

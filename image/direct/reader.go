@@ -10,9 +10,9 @@ import (
 type Reader struct {
 	file *File
 	pos  int64
-	buf  *[]byte // nil: nothing is read ahead
-	at   int64   // where in the file it begins
-	n    int     // how much of it is read
+	buf  []byte // nil: nothing is read ahead
+	at   int64  // where in the file it begins
+	n    int    // how much of it is read
 }
 
 // NewReader reads f from its begin on. Close of the reader closes it.
@@ -40,14 +40,14 @@ func (r *Reader) Read(p []byte) (n int, err error) {
 		return n, err
 	}
 	if r.buf == nil {
-		r.buf = buffers.Get().(*[]byte)
+		r.buf = Lend()
 	}
 	// Up to a multiple of Align, so that what follows begins there.
 	r.at = r.pos
-	if r.n, err = r.file.ReadAt((*r.buf)[:Piece-r.pos%Align], r.pos); r.n == 0 {
+	if r.n, err = r.file.ReadAt(r.buf[:Piece-r.pos%Align], r.pos); r.n == 0 {
 		return 0, err
 	}
-	n = copy(p, (*r.buf)[:r.n])
+	n = copy(p, r.buf[:r.n])
 	r.pos += int64(n)
 	return n, nil
 }
@@ -57,7 +57,7 @@ func (r *Reader) ahead() []byte {
 	if r.buf == nil || r.pos < r.at || r.pos >= r.at+int64(r.n) {
 		return nil
 	}
-	return (*r.buf)[r.pos-r.at : r.n]
+	return r.buf[r.pos-r.at : r.n]
 }
 
 // Seek implements [io.Seeker].
@@ -101,16 +101,16 @@ func (r *Reader) SendTo(c Conn, n int64) (int64, error) {
 }
 
 func (r *Reader) sendCopy(c Conn, n int64) (int64, error) {
-	b := buffers.Get().(*[]byte)
-	defer buffers.Put(b)
-	got, err := io.ReadFull(r, (*b)[:n])
+	b := Lend()
+	defer Return(b)
+	got, err := io.ReadFull(r, b[:n])
 	if got == 0 {
 		if errors.Is(err, io.EOF) {
 			err = nil
 		}
 		return 0, err
 	}
-	sent, err := c.Write((*b)[:got])
+	sent, err := c.Write(b[:got])
 	r.pos -= int64(got - sent) // what was not sent comes again
 	return int64(sent), err
 }
@@ -118,7 +118,7 @@ func (r *Reader) sendCopy(c Conn, n int64) (int64, error) {
 // Close implements [io.Closer].
 func (r *Reader) Close() error {
 	if r.buf != nil {
-		buffers.Put(r.buf)
+		Return(r.buf)
 		r.buf, r.n = nil, 0
 	}
 	return r.file.Close()

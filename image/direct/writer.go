@@ -10,9 +10,9 @@ type Writer struct {
 	f    *File
 	sum  io.Writer  // gets all bytes in their order; its errors do not count
 	off  int64      // bytes that were handed to the file
-	buf  *[]byte    // what is collected; nil: nothing
+	buf  []byte     // what is collected; nil: nothing
 	n    int        // how much it is
-	busy *[]byte    // what is on its way to the file, if it is a buffer
+	busy []byte     // what is on its way to the file, if it is a buffer
 	done chan error // nil: nothing is on its way
 	err  error
 }
@@ -47,9 +47,9 @@ func (w *Writer) Write(p []byte) (n int, err error) {
 // collect keeps the first of p, and gives what it has kept.
 func (w *Writer) collect(p []byte) []byte {
 	if w.buf == nil {
-		w.buf = buffers.Get().(*[]byte)
+		w.buf = Lend()
 	}
-	part := p[:copy((*w.buf)[w.n:Piece], p)]
+	part := p[:copy(w.buf[w.n:Piece], p)]
 	w.n += len(part)
 	return part
 }
@@ -62,10 +62,10 @@ func (w *Writer) flush() {
 	w.wait()
 	b := w.buf
 	if w.err == nil {
-		w.begin((*b)[:w.n])
+		w.begin(b[:w.n])
 		w.busy = b
 	} else {
-		buffers.Put(b)
+		Return(b)
 	}
 	w.buf, w.n = nil, 0
 }
@@ -94,7 +94,7 @@ func (w *Writer) wait() {
 	}
 	w.done = nil
 	if w.busy != nil {
-		buffers.Put(w.busy)
+		Return(w.busy)
 		w.busy = nil
 	}
 }
@@ -110,7 +110,7 @@ func (w *Writer) Flush() error {
 func (w *Writer) Stop() {
 	w.wait()
 	if w.buf != nil {
-		buffers.Put(w.buf)
+		Return(w.buf)
 		w.buf, w.n = nil, 0
 	}
 }

@@ -131,7 +131,8 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 
 // copyBody tells errors of the network, which may pass, from those of the disk.
 func copyBody(ctx context.Context, p *store.Partial, body io.Reader) error {
-	buf := direct.Alloc(maxPiece)
+	buf := direct.Lend()
+	defer direct.Return(buf)
 	for {
 		// Up to a multiple of the piece: what is aligned goes past the page cache.
 		n, err := fillPiece(body, buf[:maxPiece-p.Offset()%maxPiece])

@@ -62,7 +62,8 @@ func (s *Store) Partial(ctx context.Context, d ocispec.Descriptor) (*Partial, er
 // rehash reads what an earlier attempt left. What is longer than the blob is not part of it.
 func (p *Partial) rehash(ctx context.Context) error {
 	p.h = sha256.New()
-	buf := direct.Alloc(direct.Piece)
+	buf := direct.Lend()
+	defer direct.Return(buf)
 	var n int64
 	for {
 		if ctx.Err() != nil {
@@ -88,7 +89,7 @@ func (p *Partial) rehash(ctx context.Context) error {
 // Offset is how many bytes are there.
 func (p *Partial) Offset() int64 { return p.off }
 
-// Write appends, faster what is a [direct.Piece] from [direct.Alloc] and comes to be at a multiple of its length. More than the blob may have is an error; after any other error the download can only be closed.
+// Write appends, faster what is a [direct.Piece] from [direct.Lend] and comes to be at a multiple of its length. More than the blob may have is an error; after any other error the download can only be closed.
 func (p *Partial) Write(b []byte) (int, error) {
 	if p.off+int64(len(b)) > p.d.Size {
 		return 0, &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("more than the %d bytes it should have", p.d.Size)}

@@ -1,0 +1,77 @@
+package direct
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// What is lent belongs to one at a time, has room for a piece that begins anywhere, and is lent again.
+func TestLend(t *testing.T) {
+	var all [][]byte
+	seen := make(map[*byte]bool)
+	for i := range 40 {
+		b := Lend()
+		if len(b) != Piece || cap(b) < Piece+2*Align || !aligned(b) || seen[&b[0]] {
+			t.Fatalf("buffer %d: %d of %d bytes, aligned: %v, lent twice: %v", i, len(b), cap(b), aligned(b), seen[&b[0]])
+		}
+		seen[&b[0]] = true
+		for j := range b[:cap(b)] {
+			b[:cap(b)][j] = byte(i)
+		}
+		all = append(all, b)
+	}
+	for i, b := range all {
+		b = b[:cap(b)]
+		if b[0] != byte(i) || b[len(b)-1] != byte(i) {
+			t.Errorf("buffer %d has bytes of another", i)
+		}
+	}
+	for _, b := range all {
+		Return(b[:1]) // as little as who had it may need
+	}
+	for range all {
+		if b := Lend(); len(b) != Piece || !seen[&b[0]] {
+			t.Errorf("%d bytes, of what had come back: %v", len(b), seen[&b[0]])
+		}
+	}
+}
+
+// BenchmarkReadAt reads a file that is not in the page cache, by readers side by side, into memory in huge pages and in small ones.
+func BenchmarkReadAt(b *testing.B) {
+	const size = 512 * Piece
+	f := create(b)
+	file := New(f)
+	data := random(Piece)
+	for off := int64(0); off < size; off += Piece {
+		if _, err := file.WriteAt(data, off); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, readers := range []int{1, 4, 16} {
+		for name, get := range map[string]func() []byte{"huge": Lend, "small": func() []byte { return Alloc(Piece) }} {
+			b.Run(fmt.Sprintf("%s-%d", name, readers), func(b *testing.B) {
+				b.SetBytes(size)
+				for b.Loop() {
+					var next atomic.Int64
+					var all sync.WaitGroup
+					for range readers {
+						all.Go(func() {
+							for buf := get(); ; {
+								off := next.Add(Piece) - Piece
+								if off >= size {
+									return
+								}
+								if _, err := file.ReadAt(buf, off); err != nil {
+									b.Error(err)
+								}
+							}
+						})
+					}
+					all.Wait()
+				}
+			})
+		}
+	}
+}
