@@ -227,6 +227,12 @@ func (m *Pages) There(p Part) bool {
 	return !arriving || a.There(f.Offset+f.Stored)
 }
 
+// Behind tells whether a part stands in the same segment as another and behind it: it arrives no earlier.
+func (m *Pages) Behind(p, other Part) bool {
+	f, o := &m.x.Frames[p.frame], &m.x.Frames[other.frame]
+	return f.Segment == o.Segment && f.Offset >= o.Offset
+}
+
 // PagesReader reads parts, for one goroutine.
 type PagesReader struct {
 	m   *Pages

@@ -24,6 +24,7 @@ type arriving struct {
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
+	early  bool            // it began before the container ran
 	wanted atomic.Int64    // when a part was asked for last, nanoseconds since 1970
 	asking atomic.Int64    // parts that are on their way
 }
@@ -35,54 +36,59 @@ const (
 	quietMost = 500 * time.Millisecond
 )
 
-// probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
-// a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
-func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string, gpus bool) (string, error)) {
+// probed is what a registry, and the line to it, can do.
+type probed struct {
+	pullFirst string // why a container does not run while its memory is pulled; empty: it does
+	quick     bool   // it gives so much at once that nobody who waits for something notices the rest
+}
+
+// probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer. A
+// snapshot that is here needs none.
+func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (wait func(eager string, gpus bool) (probed, error)) {
 	type answer struct {
-		why string
+		probed
 		err error
 	}
 	answers := make(chan answer, 1)
 	if p != nil {
 		go func() {
-			why, err := tryParts(ctx, p, f)
-			answers <- answer{why, err}
+			found, err := tryParts(ctx, p, f)
+			answers <- answer{found, err}
 		}()
 	}
-	return func(eager string, gpus bool) (string, error) {
+	return func(eager string, gpus bool) (probed, error) {
 		a := <-answers
 		switch {
-		case a.err != nil || a.why == allHere || f.pullFirst:
-			return a.why, a.err
+		case a.err != nil || a.pullFirst == allHere || f.pullFirst:
 		case eager != "":
-			return eager, nil
+			a.pullFirst = eager
 		case gpus:
-			return "its GPUs are loaded when all memory is there", nil
+			a.pullFirst = "its GPUs are loaded when all memory is there"
 		}
-		return a.why, nil
+		return a.probed, a.err
 	}
 }
 
 // allHere is the reason where nothing is missing.
 const allHere = "all memory is here"
 
-func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (string, error) {
+func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (probed, error) {
 	missing, err := p.Missing(ctx)
 	switch {
 	case err != nil:
-		return "", err
+		return probed{}, err
 	case len(missing) == 0:
-		return allHere, nil
+		return probed{pullFirst: allHere}, nil
 	case f.pullFirst:
-		return "--pull-first", nil
+		return probed{pullFirst: "--pull-first"}, nil
 	case f.eager:
-		return "--eager", nil
+		return probed{pullFirst: "--eager"}, nil
 	}
 	one := make([]byte, 1)
 	if err := p.Ranges().Read(ctx, missing[0], 0, one, unchecked); err != nil {
-		return err.Error(), context.Cause(ctx)
+		return probed{pullFirst: err.Error()}, context.Cause(ctx)
 	}
-	return "", nil
+	return probed{quick: spareCores() && isQuick(ctx, p.Ranges().Read, missing[0])}, nil
 }
 
 // unchecked is for bytes that their reader verifies.
@@ -118,14 +124,26 @@ func (c *arriving) where() string {
 	return c.dir
 }
 
-// begin begins to pull what nobody waits for.
+// beginEarly begins to pull while the container is still being restored: a few segments side by side.
+func (c *arriving) beginEarly() {
+	c.early = true
+	c.puller.Gently()
+	c.pull(func() {})
+}
+
+// begin begins to pull what nobody waits for, or goes on with that at full speed: the container runs.
 func (c *arriving) begin() {
-	if c == nil {
+	if c.early {
+		c.puller.Hasten()
 		return
 	}
+	c.pull(func() { c.quiet(time.Now()) })
+}
+
+func (c *arriving) pull(before func()) {
 	c.pulled = make(chan error, 1)
 	go func() {
-		c.quiet(time.Now())
+		before()
 		err := c.puller.Finish(c.ctx)
 		if err != nil {
 			c.server.Fail(err)

@@ -81,7 +81,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	probing, stop := context.WithCancel(ctx)
 	defer stop()
-	whyPullFirst := probe(probing, pulling, f)
+	whatRegistry := probe(probing, pulling, f)
 	if pulling != nil && ready == nil {
 		from = pulling
 	}
@@ -104,12 +104,16 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	var coming *arriving
 	var pullFirst string
 	if pulling != nil {
+		var found probed
 		if ready != nil {
-			pullFirst = "it is prewarmed"
-		} else if pullFirst, err = whyPullFirst(eager, p.snapshot.Config.GPU != nil); err != nil {
+			found.pullFirst = "it is prewarmed"
+		} else if found, err = whatRegistry(eager, p.snapshot.Config.GPU != nil); err != nil {
 			return err
 		}
-		if pullFirst != "" {
+		if err := throughCache(ctx, pulling); err != nil {
+			return err
+		}
+		if pullFirst = found.pullFirst; pullFirst != "" {
 			err = pulling.Finish(ctx)
 		} else if coming, err = newArriving(ctx, s, pulling, work.Dir); err == nil {
 			p.from = coming.source
@@ -118,6 +122,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			return err
 		}
 		defer coming.close()
+		if found.quick {
+			coming.beginEarly()
+		}
 		start = time.Now()
 	}
 	for _, w := range p.warnings {
@@ -205,7 +212,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, err
 	}
 	if coming != nil {
-		coming.begin() // not before: it would take cores and the line from what makes the container run
+		coming.begin() // in earnest not before: it would take cores and the line from what makes the container run
 		a.say("%s runs, and its memory is on its way", p.name)
 		if err := coming.await(); err != nil {
 			return nil, nil, ran, &cutOffError{name: p.name, err: err}

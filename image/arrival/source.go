@@ -71,27 +71,35 @@ func (s *Source) all() []*segment {
 	return append([]*segment(nil), s.arriving...)
 }
 
-// How often [Source.Follow] looks at what grows, and after how many times also at what has not begun to.
+// How often [Source.Follow] looks at what grows and at the next segments that have not begun to, which come in their order, and after how
+// many times at all.
 const (
-	followPause = 20 * time.Millisecond
-	followAll   = 5
+	followPause = 4 * time.Millisecond
+	followNext  = 16
+	followAll   = 25
 )
 
 // Follow calls arrived whenever more is there, until all is or ctx ends.
 func (s *Source) Follow(ctx context.Context, arrived func()) {
 	tick := time.NewTicker(followPause)
 	defer tick.Stop()
+	told := make(map[*segment]int64)
 	for n := 0; ; n++ {
-		left, more := false, false
+		left, more, next := false, false, followNext
 		for _, g := range s.all() {
-			before := g.there.Load()
-			if before == g.d.Size {
+			if told[g] == g.d.Size {
 				continue
 			}
 			left = true
-			if before > 0 || n%followAll == 0 {
+			if g.there.Load() == 0 {
+				next--
+			}
+			if next >= 0 || n%followAll == 0 {
 				g.look()
-				more = more || g.there.Load() != before
+			}
+			// Who reads looks as well.
+			if there := g.there.Load(); there != told[g] {
+				told[g], more = there, true
 			}
 		}
 		if more {
@@ -122,18 +130,47 @@ type segment struct {
 	whole  atomic.Pointer[held] // in the store; nil: not yet
 
 	mu      sync.Mutex
-	growing *store.Growing // guarded by mu
+	growing *store.Growing // nil: it is not needed any more; guarded by mu
+	uses    int            // of growing; guarded by mu
+}
+
+// grown gives what grows, unless all is there, until done is called.
+func (g *segment) grown() (growing *store.Growing, done func()) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.whole.Load() != nil {
+		return nil, nil
+	}
+	g.uses++
+	return g.growing, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.uses--
+		g.let()
+	}
+}
+
+// let closes what has grown when nobody uses it any more. g.mu is held.
+func (g *segment) let() {
+	if g.uses == 0 && g.whole.Load() != nil && g.growing != nil {
+		_ = g.growing.Close() // nothing was written
+		g.growing = nil
+	}
 }
 
 // look notes how much is there.
 func (g *segment) look() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.whole.Load() != nil {
+	growing, done := g.grown()
+	if growing == nil {
 		return
 	}
-	if n, err := g.growing.There(); err == nil { // else the next read says what is wrong
-		g.there.Store(n)
+	defer done()
+	if n, err := growing.There(); err == nil { // else the next read says what is wrong
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if g.whole.Load() == nil {
+			g.there.Store(n)
+		}
 	}
 }
 
@@ -149,7 +186,8 @@ func (g *segment) hold(ctx context.Context) error {
 		return rc.Close() // never: it is held once, and the store gives files
 	}
 	g.there.Store(g.d.Size)
-	return g.growing.Close()
+	g.let()
+	return nil
 }
 
 // There implements [image.Arriving].
@@ -160,19 +198,16 @@ func (g *segment) ReadAt(p []byte, off int64) (int, error) {
 	if f := g.whole.Load(); f != nil {
 		return (*f).ReadAt(p, off)
 	}
-	if n, err := g.readGrowing(p, off); n == len(p) {
-		return n, err
+	if !g.There(off + int64(len(p))) {
+		g.look()
+	}
+	if growing, done := g.grown(); growing != nil {
+		defer done()
+		if n, err := growing.ReadAt(p, off); n == len(p) {
+			return n, err
+		}
 	}
 	return g.ReadAgain(p, off)
-}
-
-func (g *segment) readGrowing(p []byte, off int64) (int, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if f := g.whole.Load(); f != nil {
-		return (*f).ReadAt(p, off)
-	}
-	return g.growing.ReadAt(p, off)
 }
 
 // ReadAgain implements [image.Arriving].
@@ -200,8 +235,12 @@ func (g *segment) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 func (g *segment) Close() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.growing != nil {
+		_ = g.growing.Close() // nothing was written
+		g.growing = nil
+	}
 	if f := g.whole.Load(); f != nil {
 		return (*f).Close()
 	}
-	return g.growing.Close()
+	return nil
 }

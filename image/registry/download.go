@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -18,17 +19,9 @@ import (
 // damageAttempts is how often a blob is fetched that arrives with another digest.
 const damageAttempts = 2
 
-// download brings a blob into the store, going on where an earlier attempt of any process stopped.
-func (r *repo) download(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) error {
-	p, err := r.verified(ctx, dst, d, t)
-	if err != nil || p == nil {
-		return err
-	}
-	return errors.Join(p.Place(ctx), p.Close())
-}
-
-// verified brings a blob, which is still to be placed into the store; nil: the store has it.
-func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
+// verified brings a blob, which is still to be placed into the store, going on where an earlier attempt of any process stopped; nil: the
+// store has it. What comes goes through the page cache by behind, past it where that is nil.
+func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind *direct.Behind, t *tracker) (*store.Partial, error) {
 	p, err := dst.Partial(ctx, d)
 	if err != nil {
 		return nil, err
@@ -38,6 +31,7 @@ func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descrip
 		t.seek(d.Size)
 		return nil, nil
 	}
+	p.Behind(behind)
 	t.there(p.Offset())
 	for damaged := 1; ; damaged++ {
 		if err = r.fill(ctx, p, d, t); err != nil {
@@ -126,29 +120,77 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 	dog.kick()
 	body := &watched{resp.Body, dog, t}
 	defer body.Close()
-	return copyBody(ctx, p, body)
+	return copyBody(ctx, p, body, dog.stop)
 }
 
-// copyBody tells errors of the network, which may pass, from those of the disk.
-func copyBody(ctx context.Context, p *store.Partial, body io.Reader) error {
-	buf := direct.Lend()
-	defer direct.Return(buf)
-	for {
-		// Up to a multiple of the piece: what is aligned goes past the page cache.
-		n, err := fillPiece(body, buf[:maxPiece-p.Offset()%maxPiece])
-		if n > 0 {
-			if _, err := p.Write(buf[:n]); err != nil {
+// readAhead is how many pieces of a body may be in memory: one comes while another is hashed and written.
+const readAhead = 3
+
+// copyBody tells errors of the network, which may pass, from those of the disk. stop ends ctx, and with it reading.
+func copyBody(ctx context.Context, p *store.Partial, body io.Reader, stop func()) error {
+	free, pieces := make(chan []byte, readAhead), make(chan piece)
+	for range readAhead {
+		buf := direct.Lend()
+		defer direct.Return(buf)
+		free <- buf
+	}
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer stop()
+	off := p.Offset()
+	reading.Go(func() { readPieces(ctx, body, off, free, pieces) })
+	for piece := range pieces {
+		if piece.n > 0 {
+			if _, err := p.Write(piece.buf[:piece.n]); err != nil {
 				return err
 			}
 		}
-		if errors.Is(err, io.EOF) {
+		if errors.Is(piece.err, io.EOF) {
 			return nil
 		}
-		if err != nil {
-			if cause := context.Cause(ctx); cause != nil {
-				err = cause
-			}
-			return &sendError{err, temporary(err)}
+		if piece.err != nil {
+			return cutOff(ctx, piece.err)
+		}
+		free <- piece.buf
+	}
+	return cutOff(ctx, context.Canceled)
+}
+
+// cutOff is the error of a body that ends too early.
+func cutOff(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return &sendError{err, temporary(err)}
+}
+
+// piece is some of a body.
+type piece struct {
+	buf []byte
+	n   int
+	err error // behind it
+}
+
+// readPieces reads a body, which begins at off, until it ends or ctx does.
+func readPieces(ctx context.Context, body io.Reader, off int64, free <-chan []byte, pieces chan<- piece) {
+	defer close(pieces)
+	for {
+		var next piece
+		select {
+		case next.buf = <-free:
+		case <-ctx.Done():
+			return
+		}
+		// Up to a multiple of the piece: what is aligned goes past the page cache.
+		next.n, next.err = fillPiece(body, next.buf[:maxPiece-off%maxPiece])
+		off += int64(next.n)
+		select {
+		case pieces <- next:
+		case <-ctx.Done():
+			return
+		}
+		if next.err != nil {
+			return
 		}
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -27,6 +28,8 @@ type Puller struct {
 	segments []ocispec.Descriptor
 	sum      *meter
 	early    *early
+	behind   *direct.Behind // see Behind
+	turns    *turns
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -40,7 +43,7 @@ func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
-	p := &Puller{dst: dst, ref: ref, repo: r, o: o, early: newEarly(ctx)}
+	p := &Puller{dst: dst, ref: ref, repo: r, o: o, early: newEarly(ctx), turns: newTurns(o.pulling())}
 	if err := p.begin(ctx); err != nil {
 		defer p.Close()
 		return nil, p.failed(ctx, err)
@@ -70,7 +73,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		}
 	}
 	p.sum = newMeter("pull", total(blobs)+desc.Size, p.o)
-	if err := p.each(ctx, p.small, p.fetchEarly); err != nil {
+	if err := p.each(ctx, p.small, p.o.concurrency(), p.fetchEarly); err != nil {
 		return err
 	}
 	p.sum.add(desc.Size)
@@ -100,16 +103,49 @@ func (p *Puller) Missing(ctx context.Context) (missing []ocispec.Descriptor, err
 // Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.
 func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: p.o} }
 
+// Behind has segments go through the page cache by b: somebody reads them as they come.
+func (p *Puller) Behind(b *direct.Behind) { p.behind = b }
+
+// Gently has Finish fetch a few segments side by side until Hasten is called: something else that is wanted first is under way.
+func (p *Puller) Gently() { p.turns.few() }
+
+// Hasten ends Gently.
+func (p *Puller) Hasten() { p.turns.all() }
+
 // Finish fetches the segments and gives the snapshot its name in the store.
 func (p *Puller) Finish(ctx context.Context) error {
 	err := p.early.settled()
 	if err == nil {
-		err = p.each(p.repo.scoped(ctx, auth.ActionPull), p.segments, p.download)
+		err = p.bring(p.repo.scoped(ctx, auth.ActionPull))
 	}
 	if err == nil {
 		err = p.dst.Tag(ctx, p.desc, p.repo.name)
 	}
 	return p.failed(ctx, err)
+}
+
+// placedAtOnce bounds how many segments wait for the disk to have them for good.
+const placedAtOnce = 32
+
+// bring fetches the segments. That the disk has one for good is not waited for before another is begun.
+func (p *Puller) bring(ctx context.Context) error {
+	placing, all := errgroup.WithContext(ctx)
+	placing.SetLimit(placedAtOnce)
+	placing.Go(func() error { // an error of either ends both
+		return p.each(all, p.segments, p.o.pulling(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+			if err := p.turns.take(ctx); err != nil {
+				return err
+			}
+			part, err := p.repo.verified(ctx, p.dst, d, p.behind, t)
+			p.turns.give()
+			if err != nil || part == nil {
+				return err
+			}
+			placing.Go(func() error { return errors.Join(part.Place(all), part.Close()) })
+			return nil
+		})
+	})
+	return placing.Wait()
 }
 
 // failed says what came of it to a user. Where the disk is full there is to be room first: what was fetched would only be in the
@@ -148,10 +184,10 @@ func (p *Puller) Abandon() error {
 	return errors.Join(err, p.op.Abandon())
 }
 
-// each fetches blobs that the store does not have, several at once.
-func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, fetch func(context.Context, ocispec.Descriptor, *tracker) error) error {
+// each fetches blobs that the store does not have, so many at once.
+func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int, fetch func(context.Context, ocispec.Descriptor, *tracker) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(p.o.concurrency())
+	group.SetLimit(most)
 	for _, d := range blobs {
 		group.Go(func() error {
 			if ctx.Err() != nil {
@@ -173,12 +209,8 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, fetch fun
 	return group.Wait()
 }
 
-func (p *Puller) download(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-	return p.repo.download(ctx, p.dst, d, t)
-}
-
 func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-	part, err := p.repo.verified(ctx, p.dst, d, t)
+	part, err := p.repo.verified(ctx, p.dst, d, nil, t)
 	if err != nil || part == nil {
 		return err
 	}

@@ -12,6 +12,8 @@
 package registry
 
 import (
+	"runtime"
+
 	"github.com/cryo-project/cryo/image"
 )
 
@@ -26,7 +28,7 @@ type Options struct {
 	CAFile string
 	// Username and Password take the place of Docker's credential store.
 	Username, Password string
-	// Concurrency is how many blobs are under way at once; 0 is 4.
+	// Concurrency is how many blobs are under way at once; 0 is 4, and more of those segments that are pulled where there are many cores.
 	Concurrency int
 	// Progress is told "push" or "pull" and bytes, those included that were there already.
 	Progress image.Progress
@@ -42,4 +44,12 @@ func (o Options) concurrency() int {
 		return o.Concurrency
 	}
 	return 4
+}
+
+// pulling is how many segments are pulled at once: what comes keeps a core busy with each, as sending does at the other end.
+func (o Options) pulling() int {
+	if o.Concurrency > 0 {
+		return o.Concurrency
+	}
+	return max(o.concurrency(), min(runtime.GOMAXPROCS(0)/2, 8))
 }

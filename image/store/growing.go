@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -19,14 +20,17 @@ import (
 const growingPause = 5 * time.Millisecond
 
 // Growing is a blob that may be on its way into the store, by the hands of this process or another. Its bytes arrive in their
-// order. They are not verified before all are there, so whoever reads earlier must verify what it reads by itself. It is for one
-// goroutine.
+// order. They are not verified before all are there, so whoever reads earlier must verify what it reads by itself. Its methods may be
+// called from several goroutines at once, but for Close.
 type Growing struct {
 	s *Store
 	d ocispec.Descriptor
-	f *os.File // nil: nothing is there yet
 
-	file *direct.File // f, past the page cache
+	mu    sync.Mutex
+	f     *os.File       // nil: nothing is there yet; guarded by mu
+	file  *direct.File   // f, past the page cache; guarded by mu
+	there int64          // what There has found; guarded by mu
+	old   []*direct.File // what f was before, which somebody may still read; guarded by mu
 }
 
 // Growing gives a blob that is there, that is being fetched, or that will be. The caller must call Close.
@@ -39,7 +43,15 @@ func (s *Store) Growing(d ocispec.Descriptor) (*Growing, error) {
 
 // There is how many bytes from the begin of the blob can be read now. It may be less than before where what had arrived was
 // found damaged and is fetched again.
-func (g *Growing) There() (int64, error) {
+func (g *Growing) There() (n int64, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.there, err = g.look()
+	return g.there, err
+}
+
+// look looks how many there are. g.mu is held.
+func (g *Growing) look() (int64, error) {
 	for range 3 { // the blob moves once, from where it grows to where it is whole
 		for _, path := range []string{filepath.Join(g.s.partial(), g.d.Digest.Encoded()), g.s.blobPath(g.d.Digest)} {
 			if g.f == nil {
@@ -64,7 +76,7 @@ func (g *Growing) There() (int64, error) {
 			return min(i.Size(), g.d.Size), nil
 		}
 		// Somebody else has brought the blob, or begins anew.
-		g.file.Close()
+		g.old = append(g.old, g.file)
 		g.f = nil
 	}
 	return 0, nil
@@ -91,22 +103,29 @@ func (g *Growing) Wait(ctx context.Context, n int64) error {
 	}
 }
 
-// ReadAt implements [io.ReaderAt] for what is there; what is not gives [io.ErrUnexpectedEOF].
+// ReadAt implements [io.ReaderAt] for what [Growing.There] has found last; what is not there gives [io.ErrUnexpectedEOF].
 func (g *Growing) ReadAt(p []byte, off int64) (int, error) {
-	there, err := g.There()
-	if err != nil || len(p) == 0 {
-		return 0, err
+	if len(p) == 0 {
+		return 0, nil
 	}
+	g.mu.Lock()
+	file, there := g.file, g.there
+	g.mu.Unlock()
 	if off < 0 || off+int64(len(p)) > there {
 		return 0, io.ErrUnexpectedEOF
 	}
-	return g.file.ReadAt(p, off)
+	return file.ReadAt(p, off)
 }
 
 // Close implements [io.Closer].
-func (g *Growing) Close() error {
-	if g.f == nil {
-		return nil
+func (g *Growing) Close() (err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.f != nil {
+		err = g.file.Close()
 	}
-	return g.file.Close()
+	for _, f := range g.old {
+		err = errors.Join(err, f.Close())
+	}
+	return err
 }

@@ -25,8 +25,11 @@ type Partial struct {
 	f    *os.File
 	file *direct.File // f, past the page cache
 	path string
-	h    hash.Hash
-	off  int64
+
+	behind *direct.Behind     // nil: past the page cache
+	cached *direct.BehindFile // f, through it
+	h      hash.Hash
+	off    int64
 }
 
 // Partial opens the download of a blob, alone: it waits for other processes with the same blob as long as ctx allows, and
@@ -86,6 +89,13 @@ func (p *Partial) rehash(ctx context.Context) error {
 	return nil
 }
 
+// Behind has what is written from here on go through the page cache by b: somebody reads it soon.
+func (p *Partial) Behind(b *direct.Behind) {
+	if b != nil {
+		p.behind, p.cached = b, b.File(p.f, p.off)
+	}
+}
+
 // Offset is how many bytes are there.
 func (p *Partial) Offset() int64 { return p.off }
 
@@ -104,8 +114,12 @@ func (p *Partial) Write(b []byte) (int, error) {
 
 // write writes and hashes side by side what is worth it.
 func (p *Partial) write(b []byte) (n int, err error) {
+	write := func(b []byte) (int, error) { return p.file.WriteAt(b, p.off) }
+	if p.cached != nil {
+		write = p.cached.Write
+	}
 	if len(b) < 256<<10 {
-		n, err = p.file.WriteAt(b, p.off)
+		n, err = write(b)
 		p.h.Write(b[:n])
 		return n, err
 	}
@@ -114,18 +128,22 @@ func (p *Partial) write(b []byte) (n int, err error) {
 		p.h.Write(b)
 		close(hashed)
 	}()
-	n, err = p.file.WriteAt(b, p.off)
+	n, err = write(b)
 	<-hashed
 	return n, err
 }
 
 // Reset starts from nothing.
 func (p *Partial) Reset() error {
+	if p.cached != nil {
+		p.cached.Close()
+	}
 	if err := p.f.Truncate(0); err != nil {
 		return mapError(p.s.root, err)
 	}
 	p.h.Reset()
 	p.off = 0
+	p.Behind(p.behind)
 	return nil
 }
 
@@ -153,6 +171,11 @@ func (p *Partial) Verify() error {
 
 // Place makes what was verified a blob of the store, durably, which may wait for the disk.
 func (p *Partial) Place(ctx context.Context) error {
+	if p.cached != nil {
+		if err := p.cached.Flush(); err != nil {
+			return fmt.Errorf("write blob %s: %w", p.d.Digest, mapError(p.s.root, err))
+		}
+	}
 	if err := p.s.place(ctx, p.f, p.d); err != nil {
 		return err
 	}
@@ -178,6 +201,9 @@ func (p *Partial) Drop() error {
 
 // Close lets others resume; an empty download leaves nothing.
 func (p *Partial) Close() error {
+	if p.cached != nil {
+		p.cached.Close()
+	}
 	if p.off == 0 {
 		if err := p.Drop(); err != nil {
 			p.file.Close()

@@ -11,9 +11,12 @@ import (
 // Total is how much memory this machine has, in bytes. Source: proc_meminfo(5).
 func Total() (int64, error) { return meminfo("MemTotal") }
 
+// Available is how much of it can be had without swapping, in bytes.
+func Available() (int64, error) { return meminfo("MemAvailable") }
+
 // available refuses what would leave the machine without memory.
 func available(need int64) error {
-	free, err := meminfo("MemAvailable")
+	free, err := Available()
 	if err != nil {
 		return err
 	}

@@ -21,9 +21,9 @@ type Filler struct {
 	Workers int
 	// Rate bounds how many bytes a second are filled that nobody waits for. 0: nothing does.
 	Rate int64
-	// There tells whether a piece can be read without waiting. What nobody waits for is filled when it can; Arrived says that there
-	// may be more. nil: all can. It must be quick.
-	There func(pid, piece int) bool
+	// Next gives the first piece from one on that can be read without waiting, or -1. What nobody waits for is filled when it can; Arrived
+	// says that there may be more. nil: all can. It must be quick.
+	Next func(pid, from int) int
 	// Urgent is how many workers do nothing but what somebody waits for. 0: one.
 	Urgent int
 	// Calm is for how long nobody may have waited for a page, after all tasks run, before the rest is begun: until then it would take
@@ -44,6 +44,7 @@ type Filler struct {
 	huge     []*huge        // guarded by mu
 	restored bool           // all tasks were added, and run; guarded by mu
 	calm     bool           // the rest has begun; guarded by mu
+	arrived  int            // how often Arrived was called; guarded by mu
 	heard    time.Time      // when somebody was found waiting last; guarded by mu
 	ended    chan struct{}  // closed when there is nothing to do any more
 	end      sync.Once      // closes ended
@@ -144,9 +145,10 @@ func (f *Filler) ring() {
 	}
 }
 
-// Arrived says that there may be more of what There was asked for.
+// Arrived says that there may be more of what Next was asked for.
 func (f *Filler) Arrived() {
 	f.mu.Lock()
+	f.arrived++
 	f.change.Broadcast()
 	f.mu.Unlock()
 }

@@ -208,7 +208,12 @@ func TestTwin(t *testing.T) {
 func TestArriving(t *testing.T) {
 	f, cmd := begin(t, 4, newFakeSource(4))
 	var there atomic.Int64
-	f.There = func(_, piece int) bool { return int64(piece) < there.Load() }
+	f.Next = func(_, from int) int {
+		if int64(from) < there.Load() {
+			return from
+		}
+		return -1
+	}
 	f.Urgent = 3
 	f.Restored()
 	arriving, cancel := context.WithCancel(t.Context())
@@ -235,7 +240,14 @@ func TestArriving(t *testing.T) {
 func TestPick(t *testing.T) {
 	s := &space{pid: 7, states: make([]byte, 10), cursor: 6}
 	there := map[int]bool{1: true, 8: true}
-	ask := func(pid, piece int) bool { return pid == 7 && there[piece] }
+	ask := func(_, from int) int {
+		for ; from < 10; from++ {
+			if there[from] {
+				return from
+			}
+		}
+		return -1
+	}
 	for _, want := range []int{8, 1, -1} {
 		if got := s.pick(ask); got != want {
 			t.Errorf("picks %d instead of %d", got, want)

@@ -18,9 +18,13 @@ func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 		}
 		if rest && f.calm {
 			for _, s := range f.spaces {
-				if i := s.pick(f.There); i >= 0 {
+				if s.without == f.arrived {
+					continue // nothing has come since
+				}
+				if i := s.pick(f.Next); i >= 0 {
 					return s, 0, i
 				}
+				s.without = f.arrived
 			}
 		}
 		f.change.Wait()
@@ -29,10 +33,10 @@ func (f *Filler) next(rest bool) (s *space, addr uint64, piece int) {
 }
 
 // pick gives a piece that nobody has begun with and that is there, and begins with it; -1: there is none. The filler's mu is held.
-func (s *space) pick(there func(pid, piece int) bool) int {
-	i := s.seek(s.cursor, len(s.states), there)
+func (s *space) pick(next func(pid, from int) int) int {
+	i := s.seek(s.cursor, len(s.states), next)
 	if i < 0 {
-		i = s.seek(0, s.cursor, there)
+		i = s.seek(0, s.cursor, next)
 	}
 	if i < 0 {
 		return -1
@@ -42,17 +46,21 @@ func (s *space) pick(there func(pid, piece int) bool) int {
 }
 
 // seek looks for one from a piece to before another.
-func (s *space) seek(from, to int, there func(pid, piece int) bool) int {
+func (s *space) seek(from, to int, next func(pid, from int) int) int {
 	for from < to {
 		i := bytes.IndexByte(s.states[from:to], idle)
 		if i < 0 {
 			return -1
 		}
 		from += i
-		if there == nil || there(s.pid, from) {
+		if next == nil {
 			return from
 		}
-		from++
+		there := next(s.pid, from)
+		if there < 0 || there == from {
+			return there
+		}
+		from = there
 	}
 	return -1
 }

@@ -26,6 +26,7 @@ type space struct {
 	states  []byte           // of the pieces
 	left    int              // pieces that are not done
 	cursor  int              // where the rest goes on
+	without int              // what the filler's arrived was when no piece was idle and there; -1: it was not looked
 	waiting map[int][]uint64 // addresses that somebody waits for while their piece is being filled
 }
 
@@ -39,7 +40,7 @@ const (
 func newSpace(id, pid, uffd int, layout *Layout) *space {
 	return &space{
 		id: id, pid: pid, uffd: uffd, layout: layout, views: everything(),
-		states: make([]byte, len(layout.Pieces)), left: len(layout.Pieces), waiting: make(map[int][]uint64),
+		states: make([]byte, len(layout.Pieces)), left: len(layout.Pieces), without: -1, waiting: make(map[int][]uint64),
 	}
 }
 

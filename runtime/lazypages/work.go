@@ -138,12 +138,14 @@ func (f *Filler) finish(s *space, piece int) error {
 	f.mu.Lock()
 	s.states[piece] = done
 	s.left--
-	for _, addr := range s.waiting[piece] {
-		f.faults = append(f.faults, fault{s, addr})
+	if waiting := s.waiting[piece]; waiting != nil {
+		for _, addr := range waiting {
+			f.faults = append(f.faults, fault{s, addr})
+		}
+		delete(s.waiting, piece)
+		f.change.Broadcast() // for nothing else: each worker looks through all there is
 	}
-	delete(s.waiting, piece)
 	complete := f.restored && s.left == 0
-	f.change.Broadcast()
 	f.mu.Unlock()
 	if complete {
 		return f.close(s)

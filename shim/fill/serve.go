@@ -81,10 +81,10 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 	defer func() { coming.end(err) }()
 	var restored atomic.Pointer[time.Time]
 	var children atomic.Int64
-	from := &source{pages: pages, images: m.Order.Images, parts: make(map[int][]image.Part)}
+	from := newSource(pages, m.Order.Images)
 	f := lazypages.NewFiller(from)
 	if coming != nil {
-		f.There, f.Urgent = from.there, urgent
+		f.Next, f.Urgent = from.next, urgent
 		ended, err := coming.fetchAhead(from, f.Arrived)
 		if err != nil {
 			return nil, Result{}, err

@@ -21,6 +21,11 @@ type source struct {
 
 	mu    sync.RWMutex
 	parts map[int][]image.Part // by pid; guarded by mu
+	after map[int][]int        // by pid, of each part: the next that may be there where it is not; guarded by mu
+}
+
+func newSource(p *image.Pages, images string) *source {
+	return &source{pages: p, images: images, parts: make(map[int][]image.Part), after: make(map[int][]int)}
 }
 
 var (
@@ -55,16 +60,33 @@ func (s *source) Layout(pid int) (lazypages.Layout, error) {
 	if _, twice := s.parts[pid]; twice {
 		return l, fmt.Errorf("restore process %d: CRIU names it twice", pid)
 	}
-	s.parts[pid] = parts
+	s.parts[pid], s.after[pid] = parts, after(parts, s.pages.Behind)
 	return l, nil
 }
 
-// there tells whether a piece can be read without waiting.
-func (s *source) there(pid, piece int) bool {
+// after gives the part behind those that follow each in its segment.
+func after(parts []image.Part, behind func(p, other image.Part) bool) []int {
+	next := make([]int, len(parts))
+	for i := len(parts) - 1; i >= 0; i-- {
+		if next[i] = i + 1; i+1 < len(parts) && behind(parts[i+1], parts[i]) {
+			next[i] = next[i+1]
+		}
+	}
+	return next
+}
+
+// next gives the first piece from one on that can be read without waiting, as far as is known at once; -1: there is none.
+func (s *source) next(pid, from int) int {
 	s.mu.RLock()
-	parts := s.parts[pid]
+	parts, after := s.parts[pid], s.after[pid]
 	s.mu.RUnlock()
-	return piece >= len(parts) || s.ahead.there(place{pid, piece}) || s.pages.There(parts[piece])
+	for from < len(parts) {
+		if s.ahead.there(place{pid, from}) || s.pages.There(parts[from]) {
+			return from
+		}
+		from = after[from]
+	}
+	return -1
 }
 
 // Reader implements [lazypages.Source].
