@@ -43,6 +43,7 @@ func BenchmarkReadAt(b *testing.B) {
 	const size = 512 * Piece
 	f := create(b)
 	file := New(f)
+	defer file.Close()
 	data := random(Piece)
 	for off := int64(0); off < size; off += Piece {
 		if _, err := file.WriteAt(data, off); err != nil {

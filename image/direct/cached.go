@@ -1,29 +1,34 @@
 package direct
 
 import (
+	"errors"
 	"slices"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Cached says whether n bytes from off on are in the page cache, as far as one may know (cachestat(2), mincore(2)). A read that does not
-// wait (RWF_NOWAIT) would tell as well, but has the kernel begin to read ahead.
+// noCachestat is set where the kernel, before Linux 6.5, has no cachestat(2).
+var noCachestat atomic.Bool
+
+// Cached says whether n bytes from off on are in the page cache, as far as one may know. A read that does not wait (RWF_NOWAIT) would tell
+// as well, but has the kernel begin to read ahead.
 func (f *File) Cached(off, n int64) bool {
-	if n < 1 {
-		return true
+	if !noCachestat.Load() {
+		var stat unix.Cachestat_t
+		err := unix.Cachestat(uint(f.f.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &stat, 0)
+		if !errors.Is(err, unix.ENOSYS) {
+			pageSize := int64(unix.Getpagesize())
+			return err == nil && stat.Cache == uint64((off+n-1)/pageSize-off/pageSize+1)
+		}
+		noCachestat.Store(true)
 	}
-	pageSize := int64(unix.Getpagesize())
-	var there unix.Cachestat_t
-	if err := unix.Cachestat(uint(f.f.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &there, 0); err == nil {
-		return there.Cache == uint64((off+n-1)/pageSize-off/pageSize+1)
-	}
-	return f.mapped(off, n) // before Linux 6.5
+	return f.inCore(off, n)
 }
 
-// mapped is Cached where it takes a mapping to know. All goroutines that ask wait for each other: to map and unmap is to have all of the
-// address space for oneself.
-func (f *File) mapped(off, n int64) bool {
+// inCore is Cached by a mapping (mincore(2)).
+func (f *File) inCore(off, n int64) bool {
 	from := down(off)
 	m, err := unix.MmapPtr(int(f.f.Fd()), from, nil, uintptr(off+n-from), unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {

@@ -282,6 +282,12 @@ func TestSendTo(t *testing.T) {
 
 // TestCached: what was written is there, what was dropped is not, and what is written past the page cache does not come into it.
 func TestCached(t *testing.T) {
+	testCached(t)
+	defer noCachestat.Store(noCachestat.Swap(true))
+	t.Run("mincore", testCached)
+}
+
+func testCached(t *testing.T) {
 	f := New(create(t))
 	defer f.Close()
 	p := Alloc(2 * Piece)
