@@ -21,6 +21,9 @@ func (b *bench) bareWay(ctx context.Context, u *bubble, s subject) *way {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(images, 0o700)); err != nil {
 		return w.fail(err)
 	}
+	if err := together(images, b.a.CryoRoot()); err != nil {
+		w.cold.notRun = reason(err)
+	}
 	// What it has open must be the bubble's own, as CRIU in it sees it. CRIU takes whole sessions.
 	number := filepath.Join(dir, "pid")
 	words := append([]string{"sh", "-c", `echo $$ >"$0"; exec setsid "$@" </dev/null >/dev/null 2>&1`, number}, s.command(b.lab.Tool("workload"))...)

@@ -47,7 +47,7 @@ func (b *bench) boot(ctx context.Context) (err error) {
 	if err := unix.Mount("bench", b.memory, "tmpfs", 0, "size=90%,mode=0700"); err != nil {
 		return os.NewSyscallError("mount tmpfs", err)
 	}
-	if b.registry, err = b.lab.Registry(ctx, "registry", lab.RegistryOptions{}); err != nil {
+	if b.registry, err = b.lab.Registry(ctx, "registry", lab.RegistryOptions{AnyIndex: true}); err != nil {
 		return err
 	}
 	if b.a, err = b.lab.Host(ctx, "a", lab.HostOptions{}); err != nil {

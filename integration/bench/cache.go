@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -50,9 +51,48 @@ func chillFile(f *os.File) (cached, total uint64, err error) {
 	var stat unix.Cachestat_t
 	err = unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &stat, 0)
 	if errors.Is(err, unix.ENOSYS) { // before Linux 6.5
-		return 0, 0, nil
+		return inCore(f, info.Size())
 	}
 	return stat.Cache, uint64(info.Size()+4095) / 4096, os.NewSyscallError("cachestat "+f.Name(), err)
+}
+
+// inCore asks mincore(2) for the same.
+func inCore(f *os.File, size int64) (cached, total uint64, err error) {
+	if size == 0 {
+		return 0, 0, nil
+	}
+	m, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return 0, 0, os.NewSyscallError("mmap "+f.Name(), err)
+	}
+	defer unix.Munmap(m)
+	pages := make([]byte, (size+4095)/4096)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(size), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		return 0, 0, os.NewSyscallError("mincore "+f.Name(), errno)
+	}
+	for _, p := range pages {
+		cached += uint64(p & 1) // the other bits mean nothing
+	}
+	return cached, uint64(len(pages)), nil
+}
+
+// apartError says that what is to be compared lies on different disks.
+type apartError struct{ one, other string }
+
+func (e *apartError) Error() string {
+	return fmt.Sprintf("not comparable: %s and %s are on different file systems", e.one, e.other)
+}
+
+// together makes sure that two directories are on the same file system: times of a cold page cache are those of its disk.
+func together(one, other string) error {
+	var a, b unix.Stat_t
+	if err := errors.Join(unix.Stat(one, &a), unix.Stat(other, &b)); err != nil {
+		return fmt.Errorf("look where files are: %w", err)
+	}
+	if a.Dev != b.Dev {
+		return &apartError{one, other}
+	}
+	return nil
 }
 
 // heat reads the files below directories, so that they are in the page cache, and writes out what is to be written.

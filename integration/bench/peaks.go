@@ -74,13 +74,17 @@ func ours(program string) bool {
 	return slices.Contains([]string{"cryo", "containerd-shim-cryo-v1", "cryo-gpu-keeper"}, filepath.Base(program))
 }
 
-// role is what a process is, by its program and arguments: the program and its subcommand, if it has one.
+// role is what a process is, by its program and arguments: the program and its subcommand, if it has one. What has a path in its place was
+// forked off a shim for a moment, to mount something or to hold it, under a name of its own each time.
 func role(program string, args []string) string {
 	valued := []string{"-namespace", "-id", "-address", "-publish-binary", "-bundle", "-socket"} // flags of shims
 	for i := 0; i < len(args); i++ {
 		if slices.Contains(valued, args[i]) {
 			i++
 			continue
+		}
+		if strings.HasPrefix(args[i], "/") {
+			return program + " (forks)"
 		}
 		if !strings.HasPrefix(args[i], "-") {
 			return program + " " + args[i]

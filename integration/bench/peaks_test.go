@@ -16,6 +16,8 @@ func TestRole(t *testing.T) {
 		{"shim", []string{"-namespace", "default", "-id", "x", "-address", "/run/containerd/containerd.sock"}},
 		{"shim delete", []string{"-namespace", "default", "-id", "x", "-bundle", "/b", "delete"}},
 		{"shim pages", []string{"pages", "--dir", "/d"}},
+		{"shim (forks)", []string{"/proc/self/fd/0"}},
+		{"shim (forks)", []string{"/tmp/.criu.mntns.2fFFzQ/mnt-0000000125"}},
 		{"shim", nil},
 	} {
 		program := "shim"

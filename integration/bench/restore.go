@@ -19,8 +19,10 @@ func (b *bench) restore(ctx context.Context, s subject) (err error) {
 	if err != nil {
 		return err
 	}
-	ways := []*way{local, b.bareWay(ctx, u, s), remote, b.stockWay(ctx, s)}
-	defer func() { b.report.add(restoreFigures(s, local, remote, ways[1], ways[3])...) }()
+	bare := b.bareWay(ctx, u, s)
+	stock, stockRemote := b.stockWays(ctx, s)
+	ways := []*way{local, bare, remote, stock, stockRemote}
+	defer func() { b.report.add(restoreFigures(s, local, remote, bare, stock, stockRemote)...) }()
 	if err := b.settle(); err != nil {
 		return err
 	}
@@ -50,6 +52,10 @@ func reason(err error) string {
 	var warm *warmError
 	if errors.As(err, &warm) {
 		return warm.Error()
+	}
+	var apart *apartError
+	if errors.As(err, &apart) {
+		return apart.Error()
 	}
 	return failure + err.Error()
 }
@@ -103,7 +109,7 @@ func (b *bench) answer(ctx context.Context, a *attempt) (first, filled float64, 
 }
 
 // restoreFigures compares.
-func restoreFigures(s subject, local, remote, bare, stock *way) []*figure {
+func restoreFigures(s subject, local, remote, bare, stock, stockRemote *way) []*figure {
 	var all []*figure
 	for _, state := range []struct {
 		name string
@@ -114,7 +120,11 @@ func restoreFigures(s subject, local, remote, bare, stock *way) []*figure {
 	} {
 		for _, ours := range []*way{local, remote} {
 			t := state.of(ours)
-			for _, other := range []*way{bare, stock} {
+			others := []*way{bare, stock}
+			if ours == remote {
+				others = append(others, stockRemote)
+			}
+			for _, other := range others {
 				o := state.of(other)
 				first := &figure{What: ours.name + ", " + state.name + ": first answer", BesideWhat: other.name, Cryo: t.first, Beside: o.first}
 				filled := &figure{What: ours.name + ", " + state.name + ": filled", BesideWhat: other.name, Cryo: t.filled, Beside: o.filled}

@@ -77,24 +77,45 @@ func (w *way) fail(err error) *way {
 	return w
 }
 
-// stockWay is ctr's.
-func (b *bench) stockWay(ctx context.Context, s subject) *way {
-	w := &way{name: "ctr c restore --live --rw", files: []string{filepath.Join(b.a.Dir, "containerd")}}
+// stockWays are ctr's, of a checkpoint in containerd, and of the same in the registry, from where it is pulled with the clock running.
+func (b *bench) stockWays(ctx context.Context, s subject) (local, remote *way) {
+	local = &way{name: "ctr c restore --live --rw", files: []string{filepath.Join(b.a.Dir, "containerd")}}
+	remote = &way{name: "ctr images pull from the same registry, then ctr c restore --live --rw", files: []string{filepath.Join(b.registry.Dir, "data")}}
+	remote.prepare = func() error { return errors.Join(empty(ctx, b.b), b.settle()) }
 	c, err := b.container(ctx, b.a, stockRuntime, s)
 	if err != nil {
-		return w.fail(err)
+		return local.fail(err), remote.fail(err)
 	}
-	ref := "bench.test/restore:" + c.id
+	ref := b.registry.Reference("bench/stock:" + c.id)
 	err = b.a.Ctr(ctx, "containers", "checkpoint", "--task", "--rw", "--image", c.id, ref).Err()
-	w.attempt = func() *attempt {
-		back := b.handle(b.a)
-		back.life = c.life
-		args := []string{"containers", "restore", "--live", "--rw", back.id, ref}
-		command := func(ctx context.Context) error { return b.a.Ctr(ctx, args...).Err() }
-		remove := func(ctx context.Context) error { return errors.Join(back.remove(ctx), removeUnpacked(b.a)) }
-		return &attempt{process: &back.process, command: command, remove: remove, way: b.way.Seconds()}
+	if err := errors.Join(err, c.remove(ctx)); err != nil {
+		return local.fail(err), remote.fail(err)
 	}
-	return w.fail(errors.Join(err, c.remove(ctx)))
+	remote.fail(b.a.Ctr(ctx, "images", "push", "--plain-http", ref).Err())
+	local.attempt = func() *attempt { return b.stockAttempt(b.a, c.life, ref) }
+	remote.attempt = func() *attempt {
+		a := b.stockAttempt(b.b, c.life, ref)
+		restore := a.command
+		a.command = func(ctx context.Context) error {
+			if err := b.b.Ctr(ctx, "images", "pull", "--plain-http", ref).Err(); err != nil {
+				return err
+			}
+			return restore(ctx)
+		}
+		a.way *= 2 // two commands
+		return a
+	}
+	return local, remote
+}
+
+func (b *bench) stockAttempt(h *lab.Host, life, ref string) *attempt {
+	c := b.handle(h)
+	c.life = life
+	command := func(ctx context.Context) error {
+		return h.Ctr(ctx, "containers", "restore", "--live", "--rw", c.id, ref).Err()
+	}
+	remove := func(ctx context.Context) error { return errors.Join(c.remove(ctx), removeUnpacked(h)) }
+	return &attempt{process: &c.process, command: command, remove: remove, way: b.way.Seconds()}
 }
 
 // removeUnpacked removes what containerd unpacks for a restore and leaves to nobody, as large as the process is.

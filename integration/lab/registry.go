@@ -35,7 +35,9 @@ const (
 type RegistryOptions struct {
 	TLS  bool
 	Auth Auth
-	Host *Host // runs on that host's loopback instead of on the lab's bridge
+	// AnyIndex takes indexes of what are no manifests, as those of containerd's checkpoints.
+	AnyIndex bool
+	Host     *Host // runs on that host's loopback instead of on the lab's bridge
 }
 
 // Registry is a distribution registry.
@@ -159,6 +161,9 @@ func (r *Registry) configure(ip string) error {
 			return err
 		}
 		config += fmt.Sprintf("  tls: {certificate: %q, key: %q}\n", cert, key)
+	}
+	if r.options.AnyIndex {
+		config += "validation: {manifests: {indexes: {platforms: none}}}\n"
 	}
 	switch r.options.Auth {
 	case Basic:
