@@ -8,6 +8,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -68,6 +69,8 @@ func TestPuller(t *testing.T) {
 			}
 			continue
 		}
+		p.Behind(direct.NewBehind(1))
+		p.Gently()
 		if err := p.Finish(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -30,3 +30,37 @@ func TestCalm(t *testing.T) {
 		f.stop()
 	}
 }
+
+// TestWithout looks for what is there once until more has arrived, however often it is woken.
+func TestWithout(t *testing.T) {
+	f := NewFiller(nil)
+	s := newSpace(1, 7, -1, &Layout{Pieces: []Piece{{{Addr: 1 << 20, Length: 1 << 12}}, {{Addr: 1 << 21, Length: 1 << 12}}}})
+	f.spaces = append(f.spaces, s)
+	asked, there := 0, -1 // guarded by the filler's mu
+	f.Next = func(pid, from int) int {
+		asked++
+		return there
+	}
+	f.Restored()
+	found := make(chan int)
+	go func() {
+		_, _, piece := f.next(true)
+		found <- piece
+	}()
+	for range 20 {
+		time.Sleep(time.Millisecond)
+		f.mu.Lock()
+		f.change.Broadcast()
+		f.mu.Unlock()
+	}
+	f.mu.Lock()
+	if asked != 1 {
+		t.Errorf("it has looked %d times", asked)
+	}
+	there = 1
+	f.mu.Unlock()
+	f.Arrived()
+	if piece := <-found; piece != 1 {
+		t.Errorf("it has found piece %d", piece)
+	}
+}

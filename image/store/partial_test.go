@@ -1,0 +1,85 @@
+package store_test
+
+import (
+	"bytes"
+	"os"
+	"testing"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/store/storetest"
+)
+
+// What goes through the page cache is found damaged, begun anew, interrupted and resumed, and read while it grows, as what goes past it.
+func TestPartialBehind(t *testing.T) {
+	s := storetest.Open(t)
+	op, err := s.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer op.Close()
+	const size = 3<<20 + 5
+	data := storetest.Bytes(1, size)
+	d := ocispec.Descriptor{Digest: digest.FromBytes(data), Size: size}
+	behind := direct.NewBehind(1 << 20)
+	open := func() *store.Partial {
+		t.Helper()
+		p, err := s.Partial(t.Context(), d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Behind(behind)
+		return p
+	}
+	write := func(p *store.Partial, b []byte) {
+		t.Helper()
+		for len(b) > 0 {
+			n, err := p.Write(b[:min(len(b), 1<<20)])
+			if err != nil {
+				t.Fatal(err)
+			}
+			b = b[n:]
+		}
+	}
+	p := open()
+	write(p, make([]byte, size))
+	if err := p.Verify(); err == nil || p.Offset() != 0 {
+		t.Fatalf("damage: %v, %d bytes are there", err, p.Offset())
+	}
+	write(p, data[:1<<20+9])
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p = open()
+	if p.Offset() != 1<<20+9 {
+		t.Fatalf("%d bytes were kept", p.Offset())
+	}
+	write(p, data[p.Offset():])
+	g, err := s.Growing(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	got := make([]byte, size)
+	if n, err := g.There(); n != size || err != nil {
+		t.Fatal(n, err)
+	}
+	if _, err := g.ReadAt(got, 0); err != nil || !bytes.Equal(got, data) {
+		t.Errorf("other bytes, or %v", err)
+	}
+	if err := p.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if all, err := store.ReadAll(t.Context(), s, d, size); err != nil || !bytes.Equal(all, data) {
+		t.Errorf("in the store: %v", err)
+	}
+	if left, err := os.ReadDir(s.Root() + "/partial"); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
