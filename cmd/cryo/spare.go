@@ -40,7 +40,7 @@ const (
 // page cache.
 func behindRoom(cores int, available, pulled int64) int64 {
 	room := min((available-2*pulled)/2, behindMost)
-	if cores <= 2 || room < behindLeast {
+	if cores < manyCores || room < behindLeast {
 		return 0
 	}
 	return room

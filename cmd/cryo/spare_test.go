@@ -17,7 +17,8 @@ func TestBehindRoom(t *testing.T) {
 		want              int64
 	}{
 		{2, 100 * gib, gib, 0},
-		{4, 100 * gib, 2 * gib, 8 * gib},
+		{7, 100 * gib, 2 * gib, 0},
+		{8, 100 * gib, 2 * gib, 8 * gib},
 		{16, 10 * gib, 2 * gib, 3 * gib},
 		{16, 5 * gib, 2 * gib, 512 << 20},
 		{16, 5*gib - 2, 2 * gib, 0},

@@ -310,7 +310,6 @@ func testCached(t *testing.T) {
 	}
 }
 
-// TestWriterFails: an error comes up at the latest with Flush, and with all calls after it.
 // TestCachedEitherWay: what kernels before 6.5 are asked says the same.
 func TestCachedEitherWay(t *testing.T) {
 	f := New(create(t))
@@ -325,7 +324,7 @@ func TestCachedEitherWay(t *testing.T) {
 		for range 1000 {
 			off := r.Int64N(size + Align)
 			n := 1 + r.Int64N(size)
-			if a, b := f.Cached(off, n), f.mapped(off, n); a != b {
+			if a, b := f.Cached(off, n), f.inCore(off, n); a != b {
 				t.Fatalf("%d bytes from %d on: %v and %v", n, off, a, b)
 			}
 		}
@@ -355,7 +354,7 @@ func BenchmarkCached(b *testing.B) {
 	if _, err := file.Write(make([]byte, 64*Piece)); err != nil {
 		b.Fatal(err)
 	}
-	for name, cached := range map[string]func(off, n int64) bool{"cachestat": f.Cached, "mincore": f.mapped} {
+	for name, cached := range map[string]func(off, n int64) bool{"cachestat": f.Cached, "mincore": f.inCore} {
 		b.Run(name, func(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for n := int64(0); pb.Next(); n++ {
@@ -368,6 +367,7 @@ func BenchmarkCached(b *testing.B) {
 	}
 }
 
+// TestWriterFails: an error comes up at the latest with Flush, and with all calls after it.
 func TestWriterFails(t *testing.T) {
 	f := create(t)
 	f.Close()

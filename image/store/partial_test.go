@@ -2,8 +2,12 @@ package store_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
 	"os"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -82,4 +86,68 @@ func TestPartialBehind(t *testing.T) {
 	if left, err := os.ReadDir(s.Root() + "/partial"); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
 	}
+}
+
+// BenchmarkPartial writes four downloads side by side, past the page cache and through it, until they can be read and until they are in the
+// store for good.
+func BenchmarkPartial(b *testing.B) {
+	const size, piece, files = 128 << 20, 1 << 20, 4
+	data := storetest.Bytes(1, piece)
+	h := sha256.New()
+	for range size / piece {
+		h.Write(data)
+	}
+	d := ocispec.Descriptor{Digest: digest.NewDigest(digest.SHA256, h), Size: size}
+	for name, behind := range map[string]*direct.Behind{"past": nil, "through": direct.NewBehind(4 << 30)} {
+		b.Run(name, func(b *testing.B) {
+			var there time.Duration
+			for b.Loop() {
+				began, written := time.Now(), make(chan time.Duration, files)
+				var all sync.WaitGroup
+				for range files {
+					s, err := store.Open(b.TempDir()) // each its own: it is the same blob
+					if err != nil {
+						b.Fatal(err)
+					}
+					all.Go(func() {
+						if err := download(b.Context(), s, d, behind, data, func() { written <- time.Since(began) }); err != nil {
+							b.Error(err)
+						}
+					})
+				}
+				all.Wait()
+				close(written)
+				var last time.Duration
+				for one := range written {
+					last = max(last, one)
+				}
+				there += last
+			}
+			b.ReportMetric(there.Seconds()/float64(b.N), "s-until-there")
+			b.SetBytes(files * size)
+		})
+	}
+}
+
+func download(ctx context.Context, s *store.Store, d ocispec.Descriptor, behind *direct.Behind, data []byte, there func()) error {
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer op.Close()
+	p, err := s.Partial(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	p.Behind(behind)
+	buf := direct.Lend()
+	defer direct.Return(buf)
+	for p.Offset() < d.Size {
+		if _, err := p.Write(buf[:copy(buf, data)]); err != nil {
+			return err
+		}
+	}
+	there()
+	return p.Commit(ctx)
 }
