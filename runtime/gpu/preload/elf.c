@@ -14,6 +14,9 @@ static uintptr_t pointer(const struct dl_phdr_info *info, const Elf64_Dyn *d)
 
 static void read_dynamic(const struct dl_phdr_info *info, const Elf64_Dyn *d, struct object *o)
 {
+	size_t relative = 0; // they come first, and are nearly all: of no function
+	size_t *count = &o->relocations_count[1];
+
 	for (; d->d_tag != DT_NULL; d++) {
 		switch (d->d_tag) {
 		case DT_SYMTAB: o->symbols = (const void *)pointer(info, d); break;
@@ -23,8 +26,13 @@ static void read_dynamic(const struct dl_phdr_info *info, const Elf64_Dyn *d, st
 		case DT_JMPREL: o->relocations[0] = (const void *)pointer(info, d); break;
 		case DT_PLTRELSZ: o->relocations_count[0] = d->d_un.d_val / sizeof(Elf64_Rela); break;
 		case DT_RELA: o->relocations[1] = (const void *)pointer(info, d); break;
-		case DT_RELASZ: o->relocations_count[1] = d->d_un.d_val / sizeof(Elf64_Rela); break;
+		case DT_RELASZ: *count = d->d_un.d_val / sizeof(Elf64_Rela); break;
+		case DT_RELACOUNT: relative = d->d_un.d_val; break;
 		}
+	}
+	if (o->relocations[1] && relative <= *count) {
+		o->relocations[1] += relative;
+		*count -= relative;
 	}
 }
 

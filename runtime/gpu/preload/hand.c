@@ -5,6 +5,7 @@
 #include "capture.h"
 #include "context.h"
 #include "door.h"
+#include "own.h"
 #include "range.h"
 #include "thread.h"
 
@@ -84,9 +85,6 @@ static CUresult synchronize(int64_t deadline)
 	return wait_until(deadline) ? waited : CUDA_ERROR_NOT_READY;
 }
 
-// FILES is how many descriptors the program may have beside those of its memory.
-#define FILES 256
-
 const char *hand_reason(void)
 {
 	struct rlimit limit;
@@ -155,16 +153,6 @@ CUresult hand_export(struct piece *p, int *fd)
 
 void hand_given(void) { given = 1; }
 
-static void drop(struct piece *p)
-{
-	driver.cuMemRelease(p->handle);
-	if (p->fd >= 0)
-		close(p->fd);
-	p->handle = 0;
-	p->own = 0;
-	p->fd = -1;
-}
-
 CUresult hand_release(void)
 {
 	struct cursor c = {0}, back = {0};
@@ -183,65 +171,21 @@ CUresult hand_release(void)
 	for (back = (struct cursor){0}; cursor_next(&back);) {
 		if (lost)
 			driver.cuMemUnmap(back.address, back.piece->bytes);
-		drop(back.piece);
+		own_drop(back.piece);
 	}
 	state = GIVEN;
 	return r;
 }
 
-// make_own copies a piece that is mapped into memory of the process's own, which takes its place. CUDA_ERROR_OUT_OF_MEMORY: nothing has
-// changed, be it for want of room or because the driver refused something, and the piece can be used as it is. All else: it is gone.
-static CUresult make_own(struct range *range, struct piece *p, CUdeviceptr address)
-{
-	CUmemGenericAllocationHandle own;
-	CUdeviceptr other = 0;
-	CUresult r = range_create(range->device, p->bytes, &own);
-
-	if (r != CUDA_SUCCESS)
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	r = driver.cuMemAddressReserve(&other, p->bytes, 0, 0, 0);
-	if (r != CUDA_SUCCESS) {
-		driver.cuMemRelease(own);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	r = range_map(range->device, other, p->bytes, own);
-	if (r == CUDA_SUCCESS) {
-		r = driver.cuCtxSetCurrent(range->context);
-		if (r == CUDA_SUCCESS)
-			r = driver.cuMemcpyDtoD_v2(other, address, p->bytes);
-		if (r == CUDA_SUCCESS)
-			r = driver.cuCtxSynchronize();
-		driver.cuCtxSetCurrent(NULL);
-		driver.cuMemUnmap(other, p->bytes);
-	}
-	driver.cuMemAddressFree(other, p->bytes);
-	if (r == CUDA_SUCCESS)
-		r = driver.cuMemUnmap(address, p->bytes);
-	if (r != CUDA_SUCCESS) {
-		driver.cuMemRelease(own);
-		return CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	r = range_map(range->device, address, p->bytes, own);
-	if (r != CUDA_SUCCESS) {
-		CUresult back = range_map(range->device, address, p->bytes, p->handle);
-
-		driver.cuMemRelease(own);
-		return back == CUDA_SUCCESS ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_OPERATING_SYSTEM;
-	}
-	drop(p);
-	p->handle = own;
-	p->own = 1;
-	return CUDA_SUCCESS;
-}
-
 // detach undoes what has been attached of all pieces.
 static void detach(void)
 {
+	own_end();
 	for (struct cursor c = {0}; cursor_next(&c);) {
 		if (!c.piece->handle)
 			continue;
 		driver.cuMemUnmap(c.address, c.piece->bytes);
-		drop(c.piece);
+		own_drop(c.piece);
 	}
 	memset(&attaching, 0, sizeof(attaching));
 }
@@ -263,9 +207,11 @@ CUresult hand_attach_begin(size_t count)
 	if (state != GIVEN)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	detach(); // what a conversation before this one has left
-	full = 0;
+	if (count != table_pieces())
+		return CUDA_ERROR_INVALID_VALUE;
 	allow(count);
-	return count == table_pieces() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+	full = !own_reserve();
+	return CUDA_SUCCESS;
 }
 
 static CUresult attach(struct cursor *c, int fd)
@@ -275,6 +221,12 @@ static CUresult attach(struct cursor *c, int fd)
 
 	if (r != CUDA_SUCCESS)
 		return r;
+	if (!full) {
+		r = own_begin(c->range, c->piece, c->address, handle, fd);
+		if (r == CUDA_SUCCESS)
+			return r;
+		full = 1;
+	}
 	r = range_map(c->range->device, c->address, c->piece->bytes, handle);
 	if (r != CUDA_SUCCESS) {
 		driver.cuMemRelease(handle);
@@ -283,11 +235,7 @@ static CUresult attach(struct cursor *c, int fd)
 	c->piece->handle = handle;
 	c->piece->own = 0;
 	c->piece->fd = fd;
-	if (!full) {
-		r = make_own(c->range, c->piece, c->address);
-		full = r == CUDA_ERROR_OUT_OF_MEMORY;
-	}
-	return full ? CUDA_SUCCESS : r;
+	return CUDA_SUCCESS;
 }
 
 CUresult hand_attach(uint32_t number, int fd)
@@ -307,6 +255,20 @@ CUresult hand_attach(uint32_t number, int fd)
 	return r;
 }
 
+CUresult hand_attach_settle(void)
+{
+	CUresult r = own_settle();
+
+	if (r == CUDA_SUCCESS)
+		return r;
+	if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+		full = 1;
+		return CUDA_SUCCESS;
+	}
+	detach();
+	return r;
+}
+
 CUresult hand_attach_end(void)
 {
 	if (state != GIVEN)
@@ -315,6 +277,7 @@ CUresult hand_attach_end(void)
 		detach();
 		return CUDA_ERROR_INVALID_VALUE;
 	}
+	own_end();
 	memset(&attaching, 0, sizeof(attaching));
 	state = CLOSED;
 	given = 0;
@@ -323,15 +286,25 @@ CUresult hand_attach_end(void)
 
 CUresult hand_own(void)
 {
+	size_t no_room = SIZE_MAX; // for a piece as large as this
 	CUresult r = CUDA_SUCCESS;
 
 	if (state != CLOSED)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	given = 0; // descriptors given before are of memory that may be let go of now
-	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);)
-		if (!c.piece->own)
-			r = make_own(c.range, c.piece, c.address);
-	return r == CUDA_ERROR_OUT_OF_MEMORY ? CUDA_SUCCESS : r;
+	if (!table_foreign() || !own_reserve())
+		return CUDA_SUCCESS;
+	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);) {
+		if (c.piece->own || c.piece->bytes >= no_room)
+			continue;
+		r = own_in_place(c.range, c.piece, c.address);
+		if (r == CUDA_ERROR_OUT_OF_MEMORY) {
+			no_room = c.piece->bytes;
+			r = CUDA_SUCCESS;
+		}
+	}
+	own_end();
+	return r;
 }
 
 CUresult hand_open(void)

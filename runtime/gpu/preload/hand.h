@@ -20,6 +20,9 @@ struct cursor {
 // cursor_next goes to the next piece, at first to the first; false where there is none.
 int cursor_next(struct cursor *c);
 
+// FILES is how many descriptors the program may have beside those of its memory.
+#define FILES 256
+
 // hand_reason says why nothing can be handed over as things are, or is NULL.
 const char *hand_reason(void);
 // hand_close closes the door and waits for the devices. The door is open after NOT_READY: some work had not ended; and after
@@ -34,6 +37,8 @@ CUresult hand_release(void);
 // hand_attach_begin, and hand_attach for each piece in order with a descriptor that it takes over. After an error none is attached.
 CUresult hand_attach_begin(size_t count);
 CUresult hand_attach(uint32_t number, int fd);
+// hand_attach_settle waits for what is being copied of those before, and comes ahead of an answer and of the end.
+CUresult hand_attach_settle(void);
 // hand_attach_end fails unless there has been one for each piece.
 CUresult hand_attach_end(void);
 // hand_own makes what is somebody else's the process's own as far as there is room for it.

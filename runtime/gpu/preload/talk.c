@@ -6,6 +6,7 @@
 #include "thread.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -84,12 +85,25 @@ static int plain(int socket, const struct message *m, CUresult result, uint32_t 
 	return answer(socket, m, (struct header){.result = result, .count = count}, NULL, 0, NULL, 0);
 }
 
+// grow has the kernel's table of this process's descriptors grow before the program waits: where several threads run, that takes it some
+// milliseconds each time.
+static void grow(int socket)
+{
+	int fd = fcntl(socket, F_DUPFD_CLOEXEC, FILES + BATCH);
+
+	if (fd >= 0)
+		close(fd);
+}
+
 static int hello(int socket, const struct message *m)
 {
 	struct { uint32_t state, pieces, foreign, reserved; char version[32], reason[512]; } text = {0};
 	const char *reason;
 
-	bound_check();
+	if (hand_state() == WHOLE) { // behind the door nothing is bound, and the program waits
+		bound_check();
+		grow(socket);
+	}
 	reason = hand_reason();
 	text.state = hand_state();
 	text.pieces = table_pieces();
@@ -198,6 +212,8 @@ static int attach(int socket, struct message *m)
 		r = hand_attach(number, m->files[i]);
 		m->files[i] = -1;
 	}
+	if (r == CUDA_SUCCESS)
+		r = hand_attach_settle();
 	if (r == CUDA_SUCCESS && m->header.flags & LAST)
 		r = hand_attach_end();
 	if (r != CUDA_SUCCESS)
