@@ -129,7 +129,7 @@ func (e *ForeignError) Error() string {
 
 // Hint says what to do.
 func (e *ForeignError) Hint() string {
-	return "take the snapshot with cryo checkpoint and the engine keeper, or when 256 MiB are free on the device"
+	return "take the snapshot with cryo checkpoint and the engine keeper, or when 1 GiB is free on the device"
 }
 
 // Unwrap gives the kind.

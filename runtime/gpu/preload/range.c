@@ -9,18 +9,18 @@
 
 static uint64_t accessors[MAX_DEVICES]; // of each device: those that cuCtxEnablePeerAccess gave access to it, by bits; under the table's lock
 
-// largest is how large a piece may be. The variable is for tests.
-static size_t largest(void)
+// largest is how large a piece of a range may be. A call costs the same for a small one and a large one, nearly, so a range of some GiB is made of few; what is
+// copied into its place needs the room of one more. The variable is for tests.
+static size_t largest(size_t range_bytes)
 {
-	static size_t bytes;
+	static size_t ordered;
 	const char *text = getenv("CRYO_GPU_PIECE_BYTES");
 
-	if (!bytes) {
-		bytes = text ? strtoull(text, NULL, 10) / GRANULARITY * GRANULARITY : 0;
-		if (!bytes)
-			bytes = (size_t)256 << 20;
-	}
-	return bytes;
+	if (!ordered && text)
+		ordered = strtoull(text, NULL, 10) / GRANULARITY * GRANULARITY;
+	if (ordered)
+		return ordered;
+	return range_bytes >= (size_t)4 << 30 ? (size_t)1 << 30 : (size_t)256 << 20;
 }
 
 CUresult range_create(CUdevice device, size_t bytes, CUmemGenericAllocationHandle *handle)
@@ -64,13 +64,13 @@ CUresult range_map(CUdevice device, CUdeviceptr address, size_t bytes, CUmemGene
 // make_pieces makes and maps them. made is how many are to be undone after an error.
 static CUresult make_pieces(struct range *r, unsigned *made)
 {
-	size_t at = 0;
+	size_t at = 0, most = largest(r->bytes);
 
 	for (*made = 0; *made < r->count; ++*made) {
 		struct piece *p = &r->pieces[*made];
 		CUresult result;
 
-		*p = (struct piece){.bytes = r->bytes - at < largest() ? r->bytes - at : largest(), .own = 1, .fd = -1};
+		*p = (struct piece){.bytes = r->bytes - at < most ? r->bytes - at : most, .own = 1, .fd = -1};
 		result = range_create(r->device, p->bytes, &p->handle);
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -113,7 +113,7 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 	if (device >= MAX_DEVICES || asked > SIZE_MAX / 2)
 		return CUDA_ERROR_NOT_SUPPORTED;
 	*r = (struct range){.asked = asked, .bytes = (asked + GRANULARITY - 1) & ~(GRANULARITY - 1), .device = device, .context = context};
-	r->count = (r->bytes + largest() - 1) / largest();
+	r->count = (r->bytes + largest(r->bytes) - 1) / largest(r->bytes);
 	r->pieces = room(r->count * sizeof(*r->pieces));
 	if (!r->pieces)
 		return CUDA_ERROR_OPERATING_SYSTEM;

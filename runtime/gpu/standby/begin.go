@@ -19,8 +19,19 @@ import (
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
-// spare is left free on each device beside what is loaded, and what else its processes will want: bytes.
+// spare is the least that is left free on each device beside what is loaded, and what else its processes will want: bytes.
 const spare = 256 << 20
+
+// spare is what is left free on a device: a process takes as much for each piece, when it makes it its own.
+func (i Info) spare(uuid string) int64 {
+	least := int64(spare)
+	for _, p := range i.Pieces {
+		if p.Device == uuid {
+			least = max(least, p.Size)
+		}
+	}
+	return least
+}
 
 // Beginning is the right to load device memory and to make room for it. Nobody else has it until Close.
 type Beginning struct {
@@ -75,7 +86,7 @@ func (b *Beginning) Room(i Info, rest map[string]int64, budget int64) ([]Info, e
 			continue
 		}
 		var loaded, ended int64
-		busy := 0
+		beside, busy := rest[d.UUID]+i.spare(d.UUID), 0
 		for _, o := range b.all {
 			loaded += o.Bytes()[d.UUID]
 		}
@@ -83,7 +94,7 @@ func (b *Beginning) Room(i Info, rest map[string]int64, budget int64) ([]Info, e
 			ended += o.Bytes()[d.UUID]
 		}
 		fits := func() bool {
-			return (budget == 0 || loaded-ended+need[d.UUID] <= budget) && need[d.UUID]+rest[d.UUID]+spare <= d.Free+ended
+			return (budget == 0 || loaded-ended+need[d.UUID] <= budget) && need[d.UUID]+beside <= d.Free+ended
 		}
 		for _, o := range b.all {
 			if fits() {
@@ -100,7 +111,7 @@ func (b *Beginning) Room(i Info, rest map[string]int64, budget int64) ([]Info, e
 			chosen, ended = append(chosen, o), ended+bytes
 		}
 		if !fits() {
-			e := &RoomError{Device: d.UUID, Need: need[d.UUID], Rest: rest[d.UUID] + spare, Free: d.Free + ended, Busy: busy}
+			e := &RoomError{Device: d.UUID, Need: need[d.UUID], Rest: beside, Free: d.Free + ended, Busy: busy}
 			if budget > 0 && loaded-ended+need[d.UUID] > budget {
 				e.Budget = budget
 			}
