@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -111,5 +112,37 @@ func TestNoMessage(t *testing.T) {
 	}
 	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("its descriptor is open still: %v", err)
+	}
+}
+
+// TestExpect: it opens nothing, and is content with what there can be.
+func TestExpect(t *testing.T) {
+	size := func() int {
+		data, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(data), "FDSize:")
+		n, err := strconv.Atoi(strings.Fields(rest)[0])
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before, files := size(), open()
+	Expect(2 * before)
+	if now := size(); now <= 2*before {
+		t.Errorf("there is room for %d descriptors, before for %d", now, before)
+	}
+	Expect(1 << 30)
+	if now := open(); now != files {
+		t.Errorf("%d descriptors are open, before %d", now, files)
 	}
 }

@@ -181,5 +181,6 @@ func (s *server) open(r request) error {
 		}
 	}
 	s.opened = len(r.Devices) > 0
+	channel.Expect(batch)
 	return s.ready()
 }
