@@ -75,7 +75,7 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 	if err != nil {
 		return nil, err
 	}
-	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Interrupts: gpu.Flags{}, KeeperOnly: w.KeeperOnly}
+	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Interrupts: gpu.Flags{}, KeeperOnly: w.KeeperOnly, GoesOn: w.LeaveRunning}
 	s.handOver(ctx, c, e, conversation, frozen)
 	host := cdi.Open(s.config.GPU.CDI...)
 	if e.CDI = host.Find(spec); len(e.CDI) > 0 {

@@ -74,8 +74,13 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 		case <-ctx.Done():
 		}
 	}()
+	link, err := ring.Accept(ctx, conn) // a copy may be long in coming
+	if err != nil {
+		return err
+	}
+	defer link.Close()
 	start := time.Now()
-	err = ring.Receive(ctx, conn, pieceSizes(g), func(c ring.Chunk, release func()) error {
+	err = link.Receive(ctx, pieceSizes(g), func(c ring.Chunk, release func()) error {
 		return d.intake.Take(c.Piece, c.Offset, c.Data, release)
 	})
 	d.took = time.Since(start)

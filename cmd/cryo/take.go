@@ -183,7 +183,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
-	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, Devices: f.gpuEngine != gpu.DriverEngine, KeeperOnly: f.gpuEngine == gpu.KeeperEngine}
+	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, Devices: f.gpuEngine != gpu.DriverEngine, KeeperOnly: f.gpuEngine == gpu.KeeperEngine, LeaveRunning: f.leaveRunning}
 	m, err := a.takeIn(ctx, s, shim, images, work, f)
 	if err != nil {
 		return desc, result, errors.Join(err, shim.Close())

@@ -12,7 +12,7 @@ type Devices interface {
 	// error is a [*LossError].
 	Save(ctx context.Context) (Saved, error)
 	// Record writes what a restore must know into dir, which the images go to next. From then on, what the container's memory
-	// does not hold is on its way to the client.
+	// does not hold is on its way to the client; a copy of it may wait for Drain.
 	Record(dir string) error
 	// Outgoing tells, after the dump, what goes to the client from the devices themselves.
 	Outgoing(ctx context.Context) (Outgoing, error)

@@ -43,6 +43,8 @@ type Wishes struct {
 	// Devices tells that the command takes device memory over a connection of its own: see [Conversation.Devices]. Without it,
 	// all device memory goes into the memory of the processes.
 	Devices bool `json:"devices,omitempty"`
+	// LeaveRunning tells that the command will have the container run on: a copy of device memory comes when it does. It binds nobody.
+	LeaveRunning bool `json:"leaveRunning,omitempty"`
 	// KeeperOnly has the shim refuse a checkpoint, before anything is done, in which all device memory of a process would go into its
 	// own memory. The command looks at what was done all the same.
 	KeeperOnly bool `json:"keeperOnly,omitempty"`

@@ -13,12 +13,6 @@ import (
 // closeDoors has the program in each process wait, and its devices finish their work. Several are waited for in short attempts, as
 // for their lock. It gives those that wait: others have ended, or cannot hand over any more and are left to the driver.
 func (e *Engine) closeDoors(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
-	processes := make([]cudaProcess, len(all))
-	for i, g := range all {
-		processes[i] = g.cudaProcess
-	}
-	e.interrupt(ctx, processes)
-	defer e.uninterrupt(ctx, processes)
 	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
 		left := time.Until(deadline)
 		bound := left

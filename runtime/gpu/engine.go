@@ -38,6 +38,8 @@ type Engine struct {
 	Library *Library
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
 	KeeperOnly bool
+	// GoesOn tells that the container is to run on after the checkpoint: what of its memory is copied need not come before.
+	GoesOn bool
 	// Fallback says why a container that asks for the engine keeper goes by the driver this time. It is recorded.
 	Fallback string
 
@@ -112,21 +114,18 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if err := e.examine(ctx, facts, fresh); err != nil {
 			return s, err
 		}
+		if fresh, err = e.awaitHolder(ctx, fresh); err != nil {
+			return s, err
+		}
 		start := time.Now()
 		if s.Since.IsZero() {
 			s.Since = start
 		}
-		if fresh, err = e.handOver(ctx, fresh); err != nil {
+		if fresh, err = e.halt(ctx, fresh); err != nil {
 			return s, err
 		}
 		if len(fresh) == 0 {
 			continue
-		}
-		if fresh, err = e.lock(ctx, fresh); err != nil {
-			return s, err
-		}
-		if err := e.gaveAndEnded(fresh); err != nil {
-			return s, err
 		}
 		locked := time.Now()
 		if err := e.checkpoint(ctx, fresh); err != nil {
@@ -137,6 +136,22 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		e.record.add(fresh)
 		e.record.Seconds = Seconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
 	}
+}
+
+// halt has processes hand over what they can, and then wait at the driver's door. It gives those that have not ended meanwhile.
+func (e *Engine) halt(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
+	all := slices.Clone(fresh)
+	e.interrupt(ctx, all)
+	// Those that wait at a door launch nothing, and those that were late shall go on.
+	defer e.uninterrupt(ctx, all)
+	fresh, err := e.handOver(ctx, fresh)
+	if err != nil || len(fresh) == 0 {
+		return nil, err
+	}
+	if fresh, err = e.lock(ctx, fresh); err != nil {
+		return nil, err
+	}
+	return fresh, e.gaveAndEnded(fresh)
 }
 
 // library is what is recorded of it.

@@ -312,7 +312,10 @@ func (h *fakeHolder) do(call string) error {
 	return nil
 }
 
-func (h *fakeHolder) Ready(context.Context) error { return h.do("ready") }
+func (h *fakeHolder) Ready(context.Context) error {
+	defer func() { h.w.ready = time.Now() }()
+	return h.do("ready")
+}
 
 func (h *fakeHolder) Hold(_ context.Context, _ []holder.Piece, files []*os.File) error {
 	if err := h.do("hold"); err != nil {

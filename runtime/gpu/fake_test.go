@@ -91,6 +91,7 @@ type world struct {
 	facts   keeper.Facts
 	states  map[int]keeper.State
 	raised  map[int]bool
+	ready   time.Time     // since when a holder is
 	pairs   []keeper.Pair // of the last restore
 	did     []string
 	open    int    // keepers

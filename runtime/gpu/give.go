@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
@@ -69,7 +70,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 	case err == nil && hello.State == library.Given:
 		err = &GivenError{g.Process}
 	case err == nil && hello.Unable == "":
-		e.record.Library.Version = hello.Version
+		e.record.Library.Version, g.expected = hello.Version, hello.Pieces
 		return "", nil
 	case err == nil:
 		err = g.own(ctx, hello, e.Timeout)
@@ -135,6 +136,29 @@ func (g *given) dial(ctx context.Context, dial func(ctx context.Context, pid int
 	return g.library.Hello()
 }
 
+// awaitHolder waits, while the processes still run, for who is to take their memory. Where that could not start they go by the driver. It gives those
+// that have not ended meanwhile.
+func (e *Engine) awaitHolder(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
+	ready := talking(e.given)
+	if len(ready) == 0 {
+		return fresh, nil
+	}
+	err := e.holder.Ready(ctx)
+	if err == nil {
+		expected := 0
+		for _, g := range ready {
+			expected += min(g.expected, MaxPieces)
+		}
+		channel.Expect(expected)
+		return fresh, nil
+	}
+	if err := e.leaveAll(ctx, fresh, err); err != nil {
+		return nil, err
+	}
+	fresh = e.present(fresh)
+	return fresh, e.remaining(fresh)
+}
+
 // handOver takes memory from processes that were introduced, which wait at their library's door from then on.
 func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	var all []*given
@@ -145,12 +169,6 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 	}
 	if len(all) == 0 {
 		return fresh, nil
-	}
-	if err := e.holder.Ready(ctx); err != nil {
-		if err := e.leaveAll(ctx, fresh, err); err != nil {
-			return nil, err
-		}
-		return e.present(fresh), e.remaining(fresh)
 	}
 	all, err := e.closeDoors(ctx, all, fresh)
 	if err != nil {

@@ -78,6 +78,7 @@ const maxFallback = 1000
 type given struct {
 	cudaProcess
 	library  Owner // nil: hung up
+	expected int   // pieces, when it was introduced
 	pieces   []library.Piece
 	files    []*os.File // of the pieces
 	released bool       // the process may have no memory any more

@@ -44,13 +44,14 @@ func take(ctx context.Context, e *Engine, dir string) error {
 }
 
 func TestHandOver(t *testing.T) {
-	for _, room := range []bool{false, true} {
-		t.Run(fmt.Sprintf("room %v", room), func(t *testing.T) {
+	for _, way := range ways {
+		t.Run(way.String(), func(t *testing.T) {
 			w := newWorld(t, 101, 102, 103)
-			w.room = room
+			w.room = way.room
 			w.give(101, 3)
 			w.give(102, 1)
 			e := w.keeperEngine()
+			e.GoesOn = way.goesOn
 			dir := t.TempDir()
 			if err := take(t.Context(), e, dir); err != nil {
 				t.Fatal(err)
@@ -69,13 +70,95 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("record %+v", r)
 			}
 			order := strings.Join(w.did, ", ")
-			for _, pair := range [][2]string{{"close 102", "table 101"}, {"hold", "release 101"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
+			for _, pair := range [][2]string{{"ready", "close 101"}, {"close 102", "table 101"}, {"hold", "release 101"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
 				if a, b := strings.Index(order, pair[0]), strings.Index(order, pair[1]); a < 0 || b < a {
 					t.Errorf("%s is not before %s in %s", pair[0], pair[1], order)
 				}
 			}
 		})
 	}
+}
+
+// way is what becomes of a copy.
+type way struct{ room, goesOn bool }
+
+func (w way) String() string { return fmt.Sprintf("room %v, goes on %v", w.room, w.goesOn) }
+
+var ways = []way{{false, false}, {false, true}, {true, false}, {true, true}}
+
+// TestCopyWaits: what of a container goes on that is copied does not come before it does.
+func TestCopyWaits(t *testing.T) {
+	for _, end := range []string{"drain", "release", "load and release"} {
+		w := newWorld(t, 101)
+		w.give(101, 2)
+		w.room = true
+		e := w.keeperEngine()
+		e.GoesOn = true
+		if _, err := e.Save(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := e.Record(t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := e.Outgoing(t.Context()); err != nil || !out.Copied {
+			t.Fatal(out, err)
+		}
+		time.Sleep(10 * time.Millisecond)
+		if did := w.steps("send"); did != "" {
+			t.Errorf("%s: it did %s", end, did)
+		}
+		if end != "release" {
+			if err := e.Load(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if end == "drain" {
+			if err := e.Drain(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		e.Release()
+		if came := <-w.came; (came == "101/0\n101/1\n") != (end == "drain") {
+			t.Errorf("%s: there came %q", end, came)
+		}
+		if w.holders != 0 {
+			t.Errorf("%s: %d holders are left", end, w.holders)
+		}
+	}
+}
+
+// TestFreezeBegins: a container runs while it is waited for who is to take its memory.
+func TestFreezeBegins(t *testing.T) {
+	w := newWorld(t, 101)
+	w.give(101, 1)
+	e := w.keeperEngine()
+	saved, err := e.Save(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if saved.Since.Before(w.ready) || saved.Lock > time.Since(w.ready) {
+		t.Errorf("it stands still from %s on, %s for its lock; the holder was ready at %s", saved.Since, saved.Lock, w.ready)
+	}
+	if err := e.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.Release()
+}
+
+// TestCopyGivenUp: a copy that waits and takes the room that the processes need is given up, and that is said.
+func TestCopyGivenUp(t *testing.T) {
+	hasten(t)
+	w := newWorld(t, 101)
+	w.give(101, 2)
+	w.room, w.fail, w.how = true, "attach 101", "2"
+	e := w.keeperEngine()
+	e.GoesOn = true
+	err := take(t.Context(), e, t.TempDir())
+	if !errdefs.IsAborted(err) {
+		t.Errorf("got %v", err)
+	}
+	w.settled()
+	w.whole()
 }
 
 // TestHandOverFails lets each step of a hand-over fail in each way. Processes run on with what they had, or are said to be lost.
@@ -89,13 +172,14 @@ func TestHandOverFails(t *testing.T) {
 	}
 	for _, step := range append(steps, "ready", "hold", "copy", "send") {
 		for _, how := range []string{"1", "2", "die", "end", "hang", "cancel"} {
-			for _, room := range []bool{false, true} {
+			for _, way := range ways {
+				room := way.room
 				call, number, _ := strings.Cut(step, " ")
 				driver := strings.Contains("lock checkpoint restore unlock", call)
-				if how == "hang" && (call != "send" || !room) || how == "end" && number == "" || driver && how == "2" {
+				if how == "hang" && (call != "send" || !room || way.goesOn) || !room && way.goesOn || how == "end" && number == "" || driver && how == "2" {
 					continue
 				}
-				t.Run(fmt.Sprintf("%s %s %v", step, how, room), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s %s, %s", step, how, way), func(t *testing.T) {
 					w := newWorld(t, 101, 102)
 					w.give(101, 2)
 					w.give(102, 1)
@@ -122,7 +206,9 @@ func TestHandOverFails(t *testing.T) {
 						w.whole()
 						return
 					}
-					err := take(ctx, w.keeperEngine(), t.TempDir())
+					e := w.keeperEngine()
+					e.GoesOn = way.goesOn
+					err := take(ctx, e, t.TempDir())
 					var loss *checkpoint.LossError
 					// The driver's word, and the library's, that something is gone.
 					gone := (call == "restore" || call == "unlock") && how == "1" || call == "own" && (how == "1" || how == "2")

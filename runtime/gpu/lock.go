@@ -21,9 +21,6 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, 
 		return nil, err
 	}
 	e.held = append(e.held, fresh...)
-	e.interrupt(ctx, fresh)
-	// Those that wait at the door launch nothing, and those that were late shall go on.
-	defer e.uninterrupt(ctx, fresh)
 	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
 		left := time.Until(deadline)
 		wait := left
@@ -82,13 +79,14 @@ func (e *Engine) letGo(ctx context.Context, k Keeper, locked []cudaProcess) erro
 
 func aMoment(ctx context.Context) error { return wait(ctx, rand.N(30*time.Millisecond)) }
 
-// interrupt asks kernels to return early. That is a help and no condition: what does not heed it has its deadline.
+// interrupt asks kernels to return early, for both doors: each look for the flags reads all of a process's mappings. That is a help and no condition:
+// what does not heed it has its deadline.
 func (e *Engine) interrupt(ctx context.Context, all []cudaProcess) {
 	if e.Interrupts == nil {
 		return
 	}
 	for _, p := range all {
-		if err := e.Interrupts.Raise(p.PID, e.Timeout+askTime); err != nil {
+		if err := e.Interrupts.Raise(p.PID, 2*e.Timeout+askTime); err != nil {
 			log.G(ctx).WithError(err).WithField("pid", p.PID).Warn("interrupt kernels")
 		}
 	}

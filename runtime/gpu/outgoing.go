@@ -3,6 +3,7 @@ package gpu
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -14,11 +15,34 @@ import (
 type outgoing struct {
 	looked chan struct{} // closed when there is a copy, or it is known that there will be none
 	copied bool          // valid when looked is closed
+	wanted chan struct{} // closed when all is to come, whatever else there is to do
+	want   func()        // closes it
+	over   chan struct{} // closed when it is given up
 	done   chan struct{} // closed when all has come, or cannot
 	err    error         // valid when done is closed
 }
 
-// send begins to send what the holder has.
+func newOutgoing() *outgoing {
+	o := &outgoing{looked: make(chan struct{}), wanted: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{})}
+	o.want = sync.OnceFunc(func() { close(o.wanted) })
+	return o
+}
+
+// errGivenUp is why a copy does not come.
+var errGivenUp = fmt.Errorf("send device memory: it was given up: %w", errdefs.ErrAborted)
+
+// await waits until all is to come.
+func (o *outgoing) await() error {
+	select {
+	case <-o.wanted:
+		return nil
+	case <-o.over:
+		return errGivenUp
+	}
+}
+
+// send begins to send what the holder has. A copy of what a container has that goes on waits for [Engine.Drain]: who hashes it would have all cores, and
+// CRIU and the driver, with one thread each, hold up the container.
 func (e *Engine) send() error {
 	peer, err := e.Handover.Peer()
 	if err != nil {
@@ -29,13 +53,16 @@ func (e *Engine) send() error {
 	}
 	ctx := context.Background() // see stop
 	spare := e.spare()
-	h, o := e.holder, &outgoing{looked: make(chan struct{}), done: make(chan struct{})}
+	h, o := e.holder, newOutgoing()
 	e.outgoing = o
 	go func() {
 		defer close(o.done)
 		defer peer.Close()
 		o.copied, o.err = h.Copy(ctx, spare)
 		close(o.looked)
+		if o.err == nil && o.copied && e.GoesOn {
+			o.err = o.await()
+		}
 		if o.err == nil {
 			o.err = h.Send(ctx, peer)
 		}
@@ -89,6 +116,7 @@ func (e *Engine) Drain(ctx context.Context) error {
 	if e.outgoing == nil {
 		return nil
 	}
+	e.outgoing.want()
 	select {
 	case <-e.outgoing.done:
 		return e.outgoing.err
@@ -122,6 +150,9 @@ func (e *Engine) stop() {
 	case <-closed(o):
 		_ = h.Close() // it may have died
 	default:
+		if o != nil {
+			close(o.over)
+		}
 		_ = h.Kill()
 		select {
 		case <-closed(o):
