@@ -47,6 +47,17 @@ func (c Container) Known(ctx context.Context) bool {
 
 // Thaw makes a frozen container run; a container that is not frozen, or is gone, is left as it is.
 func (c Container) Thaw(ctx context.Context) error {
+	if groups, err := c.cgroups(); err == nil {
+		frozen, err := groups.frozen()
+		if err == nil && (!frozen || c.Resume(ctx) == nil) {
+			return nil
+		}
+	}
+	return c.thaw(ctx) // it may have ended, and its cgroup is still frozen
+}
+
+// thaw goes by what runc says of the container.
+func (c Container) thaw(ctx context.Context) error {
 	paused, err := c.Paused(ctx)
 	switch {
 	case err != nil && strings.Contains(err.Error(), "does not exist"): // runc's words; it has no exit code of its own
@@ -63,7 +74,7 @@ func (c Container) Thaw(ctx context.Context) error {
 func (c Container) Kill(ctx context.Context) error {
 	err := c.explain("kill", c.Runtime.Kill(ctx, c.ID, int(unix.SIGKILL), &gorunc.KillOpts{}))
 	// cgroup v1 delivers the signal only after thawing.
-	return errors.Join(err, c.Thaw(ctx))
+	return errors.Join(err, c.thaw(ctx))
 }
 
 // explain replaces the exit status of runc by the last error of its log.
