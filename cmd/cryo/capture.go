@@ -25,28 +25,42 @@ import (
 // layerWriter writes the rootfs difference as an uncompressed OCI layer.
 type layerWriter func(ctx context.Context, w io.Writer) error
 
-// capture takes what a frozen container changed in its rootfs into the directory work, and returns who makes a layer of
-// it afterwards. It is all that happens between dump and resume, so with overlayfs it is a plain copy.
-func capture(ctx context.Context, client *containerd.Client, info containers.Container, work string) (layerWriter, error) {
-	sn := client.SnapshotService(info.Snapshotter)
-	mounts, err := sn.Mounts(ctx, info.SnapshotKey)
+// changes are what a container has changed in its rootfs, in the place where containerd keeps it.
+type changes struct {
+	client    *containerd.Client
+	container containers.Container
+	snapshots snapshots.Snapshotter
+	parent    string // the snapshot of the image
+	upper     string // where overlayfs keeps what changed; empty if the rootfs is of another kind
+}
+
+// changesOf finds what a container changes, while it runs.
+func changesOf(ctx context.Context, client *containerd.Client, info containers.Container) (changes, error) {
+	c := changes{client: client, container: info, snapshots: client.SnapshotService(info.Snapshotter)}
+	mounts, err := c.snapshots.Mounts(ctx, info.SnapshotKey)
 	if err != nil {
-		return nil, fmt.Errorf("find the rootfs of %s: %w", info.ID, err)
+		return c, fmt.Errorf("find the rootfs of %s: %w", info.ID, err)
 	}
-	upper := upperDir(mounts)
-	if upper == "" {
-		return captureDiff(ctx, client, sn, info, work)
+	stat, err := c.snapshots.Stat(ctx, info.SnapshotKey)
+	if err != nil {
+		return c, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
+	}
+	c.parent, c.upper = stat.Parent, upperDir(mounts)
+	return c, nil
+}
+
+// capture takes what a frozen container has changed into the directory work, and returns who makes a layer of
+// it afterwards. It is all that happens between dump and resume, so with overlayfs it is a plain copy.
+func (c changes) capture(ctx context.Context, work string) (layerWriter, error) {
+	if c.upper == "" {
+		return captureDiff(ctx, c.client, c.snapshots, c.container, work)
 	}
 	copied := filepath.Join(work, "upper")
-	if _, err := rootfs.Capture(ctx, copied, upper); err != nil {
+	if _, err := rootfs.Capture(ctx, copied, c.upper); err != nil {
 		return nil, err
 	}
-	stat, err := sn.Stat(ctx, info.SnapshotKey)
-	if err != nil {
-		return nil, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
-	}
 	return func(ctx context.Context, w io.Writer) error {
-		return withView(ctx, client, sn, stat.Parent, work, func(lower string) error {
+		return withView(ctx, c.client, c.snapshots, c.parent, work, func(lower string) error {
 			return rootfs.Diff(ctx, w, lower, copied)
 		})
 	}, nil

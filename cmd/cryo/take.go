@@ -179,6 +179,10 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 
 // freeze does what happens while the container stands still, and what comes after.
 func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags, sub *subject, images, criuWork, work string, stream bool) (desc ocispec.Descriptor, result checkpointResult, err error) {
+	changed, err := changesOf(ctx, client, sub.info)
+	if err != nil {
+		return desc, result, err
+	}
 	shim, err := checkpoint.Listen(criuWork)
 	if err != nil {
 		return desc, result, err
@@ -207,6 +211,30 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, err
 	}
 	a.progress.over("dump")
+	start := time.Now()
+	files, err := changed.capture(ctx, work)
+	if err != nil {
+		return desc, result, err
+	}
+	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
+	var device *image.DeviceIntake
+	if dumped.Devices && (!dumped.DevicesPending || !f.leaveRunning) {
+		if device, err = d.arrived(ctx, h); err != nil {
+			return desc, result, err
+		}
+	}
+	var released checkpoint.Released
+	if f.leaveRunning {
+		if released, err = h.resume(ctx); err != nil {
+			return desc, result, err
+		}
+		t.Freeze = released.FreezeSeconds
+	} else {
+		t.Freeze = time.Since(dumped.Frozen).Seconds()
+	}
+	f.sender.release()
+	intake.Hurry()
+	d.hurry()
 	if err := recordLock(&sub.config, images); err != nil {
 		return desc, result, err
 	}
@@ -218,35 +246,8 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	var onGPU *gpuSeconds
 	if sub.config.GPU != nil {
-		onGPU = &gpuSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds}
+		onGPU = &gpuSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds, Load: released.LoadSeconds}
 	}
-	start := time.Now()
-	files, err := capture(ctx, client, sub.info, work)
-	if err != nil {
-		return desc, result, err
-	}
-	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
-	var device *image.DeviceIntake
-	if dumped.Devices && (!dumped.DevicesPending || !f.leaveRunning) {
-		if device, err = d.arrived(ctx, h); err != nil {
-			return desc, result, err
-		}
-	}
-	if f.leaveRunning {
-		released, err := h.resume(ctx)
-		if err != nil {
-			return desc, result, err
-		}
-		t.Freeze = released.FreezeSeconds
-		if onGPU != nil {
-			onGPU.Load = released.LoadSeconds
-		}
-	} else {
-		t.Freeze = time.Since(dumped.Frozen).Seconds()
-	}
-	f.sender.release()
-	intake.Hurry()
-	d.hurry()
 	if dumped.Devices && device == nil {
 		if device, err = d.arrived(ctx, h); err == nil {
 			err = h.settle()
