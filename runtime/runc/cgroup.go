@@ -1,14 +1,17 @@
 package runc
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -82,4 +85,49 @@ func (g cgroups) frozen() (bool, error) {
 	}
 	data, err := os.ReadFile(filepath.Join(dir, file))
 	return strings.TrimSpace(string(data)) != running, err
+}
+
+// freezeTime is how long it may take until all processes stand still, as for runc.
+var freezeTime = 10 * time.Second
+
+// freeze freezes a cgroup of version 2; of another the error is of kind NotImplemented.
+func (g cgroups) freeze(ctx context.Context) error {
+	if err := g.order("1"); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, freezeTime, fmt.Errorf("its processes do not stand still after %s: %w", freezeTime, errdefs.ErrUnavailable))
+	defer cancel()
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		events, err := os.ReadFile(filepath.Join(g[""], "cgroup.events"))
+		if err == nil && slices.Contains(strings.Split(string(events), "\n"), "frozen 1") {
+			return nil
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			err = errors.Join(err, context.Cause(ctx))
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("freeze the cgroup: %w", err), g.thaw())
+		}
+	}
+}
+
+// thaw lets the processes of a cgroup of version 2 go on.
+func (g cgroups) thaw() error { return g.order("0") }
+
+// order asks for a cgroup of version 2 to be frozen or not.
+func (g cgroups) order(what string) error {
+	if len(g) != 1 || !filepath.IsAbs(g[""]) {
+		return fmt.Errorf("freeze the cgroup: %w", errdefs.ErrNotImplemented)
+	}
+	f, err := os.OpenFile(filepath.Join(g[""], "cgroup.freeze"), os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("freeze the cgroup: %w", err)
+	}
+	_, err = f.WriteString(what)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("freeze the cgroup: %w", err)
+	}
+	return nil
 }

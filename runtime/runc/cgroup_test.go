@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	gorunc "github.com/containerd/go-runc"
 )
@@ -62,7 +63,7 @@ func TestThaw(t *testing.T) {
 		called                    string
 	}{
 		{"", "cgroup.freeze", "0\n", ""},
-		{"", "cgroup.freeze", "1\n", "resume\n"},
+		{"", "cgroup.freeze", "1\n", ""},
 		{"freezer", "freezer.state", "THAWED\n", ""},
 		{"freezer", "freezer.state", "FROZEN\n", "resume\n"},
 		{"freezer", "freezer.state", "FREEZING\n", "resume\n"},
@@ -78,6 +79,32 @@ func TestThaw(t *testing.T) {
 		called, _ := os.ReadFile(calls)
 		if err != nil || string(called) != test.called {
 			t.Errorf("%s %q: called %q, %v", test.file, test.content, called, err)
+		}
+		if now, _ := os.ReadFile(filepath.Join(c.Runtime.Root, "group", "cgroup.freeze")); test.file == "cgroup.freeze" && now[0] != '0' {
+			t.Errorf("it is left at %q", now)
+		}
+	}
+}
+
+// TestPause: a cgroup of version 2 is frozen without runc, and thawed where it does not stand still.
+func TestPause(t *testing.T) {
+	defer func(before time.Duration) { freezeTime = before }(freezeTime)
+	freezeTime = 50 * time.Millisecond
+	for _, test := range []struct {
+		controller, events string
+		freeze             string // in the end
+		fails              bool
+	}{
+		{"", "populated 1\nfrozen 1\n", "1", false},
+		{"", "populated 1\nfrozen 0\n", "0", true},
+		{"", "populated 1\nfrozen 10\n", "0", true},
+		{"devices", "populated 1\nfrozen 1\n", "0", true}, // there is no runc
+	} {
+		c := noted(t, map[string]string{test.controller: "group"}, map[string]string{"group/cgroup.freeze": "0", "group/cgroup.events": test.events})
+		err := c.Pause(t.Context())
+		now, _ := os.ReadFile(filepath.Join(c.Runtime.Root, "group", "cgroup.freeze"))
+		if string(now) != test.freeze || (err != nil) != test.fails {
+			t.Errorf("%+v: left at %q, %v", test, now, err)
 		}
 	}
 }

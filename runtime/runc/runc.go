@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 )
@@ -22,6 +23,13 @@ type Container struct {
 
 // Pause freezes the container's cgroup.
 func (c Container) Pause(ctx context.Context) error {
+	if groups, err := c.cgroups(); err == nil {
+		if frozen, err := groups.frozen(); err == nil && !frozen {
+			if err := groups.freeze(ctx); !errdefs.IsNotImplemented(err) {
+				return err
+			}
+		}
+	}
 	return c.explain("pause", c.Runtime.Pause(ctx, c.ID))
 }
 
@@ -49,7 +57,7 @@ func (c Container) Known(ctx context.Context) bool {
 func (c Container) Thaw(ctx context.Context) error {
 	if groups, err := c.cgroups(); err == nil {
 		frozen, err := groups.frozen()
-		if err == nil && (!frozen || c.Resume(ctx) == nil) {
+		if err == nil && (!frozen || groups.thaw() == nil || c.Resume(ctx) == nil) {
 			return nil
 		}
 	}
