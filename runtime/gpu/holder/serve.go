@@ -136,9 +136,9 @@ func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error),
 			files = nil
 		}
 		o.end(nil)
-		closeAll(o.files)
 		err = c.Send(a, descriptors(files)...)
 		closeAll(files)
+		closeAll(o.files) // nobody waits for that, and it takes as long as to import what they are
 		if failed != nil || err != nil && ctx.Err() == nil {
 			return errors.Join(failed, err)
 		}

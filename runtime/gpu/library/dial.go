@@ -67,7 +67,7 @@ func wake(pid, tid int) error {
 
 // shown waits until the thread's name has a descriptor's number, and gives that.
 func shown(ctx context.Context, pid, tid int) (int, error) {
-	for wait := time.Millisecond; ; wait = min(2*wait, 20*time.Millisecond) {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
 		name, err := (Host{}).comm(pid, tid)
 		if err != nil {
 			return 0, err
