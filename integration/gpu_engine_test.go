@@ -130,6 +130,40 @@ func TestGPUKeeperEngineLeaveRunning(t *testing.T) {
 	alone(t, a)
 }
 
+// TestGPUKeeperEngineCopyWaits has the command stand still when the container is dumped: of one that is to run on nothing has been copied out.
+func TestGPUKeeperEngineCopyWaits(t *testing.T) {
+	a, _ := gpuPair(t)
+	for _, leave := range []bool{false, true} {
+		t.Run(fmt.Sprintf("leave running %v", leave), func(t *testing.T) {
+			id, ref := name(t), "gpu/waits:1"
+			before := startGPU(t, a, id, slices.Concat(handing, pagesInFiles(t, a)), "--blocks", blocks)
+			forget(t, a, ref)
+			order(t, a, "cuMemcpyDtoHAsync * pass")
+			command := []string{"cryo", "checkpoint", id, ref}
+			if leave {
+				command = append(command, "--leave-running")
+			}
+			b := inBackground(t, a, command...)
+			b.untilHeld(t, a)
+			if leave {
+				time.Sleep(200 * time.Millisecond)
+				if obeyed(t, a)() {
+					t.Error("memory is copied out while the container stands still")
+				}
+			} else {
+				b.until(t, "copy", obeyed(t, a))
+			}
+			b.goOn()
+			must(t, b.wait(t))
+			carriedOut(t, a)
+			handedOver(t, a, ref, 8<<20)
+			if leave {
+				unharmed(t, a, id, before)
+			}
+		})
+	}
+}
+
 // TestGPUKeeperEngineNoRoom is the same without room for a copy: the container stands still until all has been taken.
 func TestGPUKeeperEngineNoRoom(t *testing.T) {
 	a, _ := gpuPair(t)

@@ -118,10 +118,14 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		start := time.Now()
+		asked := e.interrupt(ctx, fresh)
+		if len(asked) == 0 { // all run on as before
+			start = time.Now()
+		}
 		if s.Since.IsZero() {
 			s.Since = start
 		}
-		if fresh, err = e.halt(ctx, fresh); err != nil {
+		if fresh, err = e.halt(ctx, fresh, asked); err != nil {
 			return s, err
 		}
 		if len(fresh) == 0 {
@@ -138,12 +142,11 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	}
 }
 
-// halt has processes hand over what they can, and then wait at the driver's door. It gives those that have not ended meanwhile.
-func (e *Engine) halt(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
-	all := slices.Clone(fresh)
-	e.interrupt(ctx, all)
+// halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's door. It gives those
+// that have not ended meanwhile.
+func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) ([]cudaProcess, error) {
 	// Those that wait at a door launch nothing, and those that were late shall go on.
-	defer e.uninterrupt(ctx, all)
+	defer e.uninterrupt(ctx, asked)
 	fresh, err := e.handOver(ctx, fresh)
 	if err != nil || len(fresh) == 0 {
 		return nil, err

@@ -158,14 +158,14 @@ func (w *world) engine() *Engine {
 }
 
 // Raise and Lower implement [Interrupts].
-func (w *world) Raise(pid int, lease time.Duration) error {
+func (w *world) Raise(pid int, lease time.Duration) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.states[pid] != keeper.Running || lease <= 50*time.Millisecond {
 		w.t.Errorf("raise %d in state %s for %s", pid, w.states[pid], lease)
 	}
 	w.raised[pid] = true
-	return nil
+	return true, nil
 }
 
 func (w *world) Lower(pid int) error {

@@ -8,8 +8,8 @@ import (
 
 // Interrupts ask kernels to return early.
 type Interrupts interface {
-	// Raise asks those of a process, for no longer than lease.
-	Raise(pid int, lease time.Duration) error
+	// Raise asks those of a process, for no longer than lease. false: it has nothing to be asked by.
+	Raise(pid int, lease time.Duration) (bool, error)
 	// Lower ends that.
 	Lower(pid int) error
 }
@@ -20,9 +20,9 @@ type Flags struct{}
 var _ Interrupts = Flags{}
 
 // Raise implements [Interrupts].
-func (Flags) Raise(pid int, lease time.Duration) error {
-	_, err := interrupt.RaiseFor(pid, lease)
-	return err
+func (Flags) Raise(pid int, lease time.Duration) (bool, error) {
+	n, err := interrupt.RaiseFor(pid, lease)
+	return n > 0, err
 }
 
 // Lower implements [Interrupts].

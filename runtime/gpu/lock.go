@@ -79,23 +79,25 @@ func (e *Engine) letGo(ctx context.Context, k Keeper, locked []cudaProcess) erro
 
 func aMoment(ctx context.Context) error { return wait(ctx, rand.N(30*time.Millisecond)) }
 
-// interrupt asks kernels to return early, for both doors: each look for the flags reads all of a process's mappings. That is a help and no condition:
-// what does not heed it has its deadline.
-func (e *Engine) interrupt(ctx context.Context, all []cudaProcess) {
+// interrupt asks kernels to return early, for both doors: to find the flags takes a look at all of a process's mappings. That is a help and no condition:
+// what does not heed it has its deadline. It gives the processes that were asked.
+func (e *Engine) interrupt(ctx context.Context, all []cudaProcess) (asked []cudaProcess) {
 	if e.Interrupts == nil {
-		return
+		return nil
 	}
 	for _, p := range all {
-		if err := e.Interrupts.Raise(p.PID, 2*e.Timeout+askTime); err != nil {
+		raised, err := e.Interrupts.Raise(p.PID, 2*e.Timeout+askTime)
+		if err != nil {
 			log.G(ctx).WithError(err).WithField("pid", p.PID).Warn("interrupt kernels")
 		}
+		if raised {
+			asked = append(asked, p)
+		}
 	}
+	return asked
 }
 
 func (e *Engine) uninterrupt(ctx context.Context, all []cudaProcess) {
-	if e.Interrupts == nil {
-		return
-	}
 	for _, p := range all {
 		if err := e.Interrupts.Lower(p.PID); err != nil { // it ends with its lease
 			log.G(ctx).WithError(err).WithField("pid", p.PID).Warn("let kernels run again")

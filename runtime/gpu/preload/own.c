@@ -23,6 +23,7 @@ static size_t aside_bytes, aside_used;
 int own_reserve(void)
 {
 	size_t all = 0, largest = 0;
+	CUdeviceptr found = 0;
 
 	if (aside)
 		return 1;
@@ -33,7 +34,9 @@ int own_reserve(void)
 	}
 	aside_bytes = largest > all / UNSETTLED ? all : UNSETTLED * largest;
 	aside_used = 0;
-	return all && driver.cuMemAddressReserve(&aside, aside_bytes, 0, 0, 0) == CUDA_SUCCESS && aside;
+	if (all && driver.cuMemAddressReserve(&found, aside_bytes, 0, 0, 0) == CUDA_SUCCESS)
+		aside = found;
+	return aside != 0;
 }
 
 void own_drop(struct piece *p)
