@@ -58,6 +58,23 @@ func check(t *testing.T, r *rig, pieces []Piece, want int) {
 	}
 }
 
+// TestPieces: a large allocation is made of larger pieces, so that it is not of many.
+func TestPieces(t *testing.T) {
+	a := newRig(t, 512).run("--blocks", "3,62,64,66")
+	pieces, files := a.take()
+	var sizes []uint64
+	for _, p := range pieces {
+		sizes = append(sizes, p.Size/mib)
+	}
+	slices.Sort(sizes)
+	want := slices.Concat([]uint64{2, 2}, slices.Repeat([]uint64{4}, 1+15), slices.Repeat([]uint64{16}, 4+4))
+	if !slices.Equal(sizes, want) {
+		t.Errorf("pieces of %v MiB, want %v", sizes, want)
+	}
+	a.back(pieces, files)
+	a.works()
+}
+
 // TestOtherMemory attaches memory that the process has never had, as a restore does, and hands that over again.
 func TestOtherMemory(t *testing.T) {
 	r := newRig(t, 256)

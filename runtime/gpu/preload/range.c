@@ -9,18 +9,19 @@
 
 static uint64_t accessors[MAX_DEVICES]; // of each device: those that cuCtxEnablePeerAccess gave access to it, by bits; under the table's lock
 
-// largest is how large a piece of a range may be. A call costs the same for a small one and a large one, nearly, so a range of some GiB is made of few; what is
-// copied into its place needs the room of one more. The variable is for tests.
+// largest is how large a piece of a range may be: 256 MiB, and 1 GiB from 4 GiB on. A call of the driver takes nearly as long for a small piece, so a large range is
+// made of few; what makes a piece the process's own takes the room of one more. The variable is for tests.
 static size_t largest(size_t range_bytes)
 {
-	static size_t ordered;
+	static size_t unit;
 	const char *text = getenv("CRYO_GPU_PIECE_BYTES");
 
-	if (!ordered && text)
-		ordered = strtoull(text, NULL, 10) / GRANULARITY * GRANULARITY;
-	if (ordered)
-		return ordered;
-	return range_bytes >= (size_t)4 << 30 ? (size_t)1 << 30 : (size_t)256 << 20;
+	if (!unit) {
+		unit = text ? strtoull(text, NULL, 10) / GRANULARITY * GRANULARITY : 0;
+		if (!unit)
+			unit = (size_t)256 << 20;
+	}
+	return range_bytes / 16 >= unit ? 4 * unit : unit;
 }
 
 CUresult range_create(CUdevice device, size_t bytes, CUmemGenericAllocationHandle *handle)
