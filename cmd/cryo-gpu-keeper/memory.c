@@ -257,6 +257,13 @@ struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes)
 	struct outcome o = on(d);
 
 	CALL(o, "cuMemsetD8Async", set_async(to, 0, bytes, d->streams[0]));
+	return o;
+}
+
+struct outcome memory_cleared(const struct device *d)
+{
+	struct outcome o = on(d);
+
 	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[0]));
 	return o;
 }

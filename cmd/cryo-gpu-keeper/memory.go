@@ -9,6 +9,7 @@ import "C"
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -129,6 +130,24 @@ func (d *device) Make(size int64) (holder.Memory, error) {
 	return m, nil
 }
 
+// Clear implements [holder.Device].
+func (d *device) Clear(all []holder.Memory) error {
+	var err error
+	for _, one := range all {
+		m, ok := one.(*memory)
+		if !ok || m.device != d {
+			err = fmt.Errorf("clear device memory: it is not of the device: %w", errdefs.ErrInvalidArgument)
+		} else {
+			err = failed(C.memory_clear(&d.c, m.at(0), m.c.bytes))
+		}
+		if err != nil {
+			break
+		}
+	}
+	// Also after an error: what has begun is over when this returns.
+	return errors.Join(err, failed(C.memory_cleared(&d.c)))
+}
+
 // Room implements [holder.Device].
 func (d *device) Room() (int64, error) {
 	var bytes C.size_t
@@ -165,9 +184,6 @@ func (m *memory) Copy(from holder.Memory) error {
 	}
 	return failed(C.memory_copy(&m.device.c, m.at(0), f.at(0), m.c.bytes))
 }
-
-// Clear implements [holder.Memory].
-func (m *memory) Clear() error { return failed(C.memory_clear(&m.device.c, m.at(0), m.c.bytes)) }
 
 // Export implements [holder.Memory].
 func (m *memory) Export() (*os.File, error) {

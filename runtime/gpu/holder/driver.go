@@ -17,6 +17,8 @@ type Device interface {
 	Import(file *os.File, size int64) (Memory, error)
 	// Make maps new memory. What is in it is of no meaning.
 	Make(size int64) (Memory, error)
+	// Clear makes memory of this device all zero, and waits once, for all of it.
+	Clear(all []Memory) error
 	// Room is how much could be made, in bytes.
 	Room() (int64, error)
 }
@@ -31,8 +33,6 @@ type Memory interface {
 	Write(stream int, from []byte, offset int64) error
 	// Copy copies all of memory of the same device and size.
 	Copy(from Memory) error
-	// Clear makes all of it zero.
-	Clear() error
 	// Export gives a descriptor; imported memory has none.
 	Export() (*os.File, error)
 	// Free unmaps it and lets go of it.

@@ -106,7 +106,8 @@ type fakeDevice struct {
 	used int64         // guarded by mu
 	busy [Streams]bool // guarded by mu
 
-	meet func() // called while a stream works
+	meet    func() // called while a stream works
+	cleared []int  // how many pieces at a time
 }
 
 func (d *fakeDevice) take(bytes int64) error {
@@ -159,6 +160,20 @@ func fakeFile(size int64) (*os.File, error) {
 	}
 	file := os.NewFile(uintptr(fd), "device")
 	return file, file.Truncate(size)
+}
+
+func (d *fakeDevice) Clear(all []Memory) error {
+	d.cleared = append(d.cleared, len(all))
+	for _, one := range all {
+		if err := d.driver.call("clear"); err != nil {
+			return err
+		}
+		m := one.(*fakeMemory)
+		if err := errors.Join(m.file.Truncate(0), m.file.Truncate(m.size)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (d *fakeDevice) Room() (int64, error) {
@@ -227,13 +242,6 @@ func (m *fakeMemory) Copy(from Memory) error {
 		}
 	}
 	return nil
-}
-
-func (m *fakeMemory) Clear() error {
-	if err := m.device.driver.call("clear"); err != nil {
-		return err
-	}
-	return errors.Join(m.file.Truncate(0), m.file.Truncate(m.size))
 }
 
 func (m *fakeMemory) Export() (*os.File, error) {

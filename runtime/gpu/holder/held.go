@@ -25,22 +25,40 @@ func (s *server) hold(pieces []Piece, files []*os.File) error {
 
 // make makes memory that is zero, and gives its descriptors.
 func (s *server) make(pieces []Piece) (files []*os.File, err error) {
+	before := len(s.pieces)
 	err = s.add(pieces, func(i int, d Device) (Memory, error) {
 		m, err := d.Make(pieces[i].Size)
 		if err != nil {
 			return nil, err
 		}
 		file, err := m.Export()
-		if err == nil {
-			files = append(files, file)
-			err = m.Clear()
-		}
 		if err != nil {
 			return nil, errors.Join(err, m.Free())
 		}
+		files = append(files, file)
 		return m, nil
 	}, true)
+	if err == nil {
+		if err = s.clear(before); err != nil {
+			err = errors.Join(err, s.cut(before))
+		}
+	}
 	return files, err
+}
+
+// clear makes all but the first count pieces zero. Who gets their descriptors could read what others have left there.
+func (s *server) clear(count int) error {
+	for _, numbers := range s.devices(func(n int) bool { return n >= count }) {
+		var all []Memory
+		for _, n := range numbers {
+			all = append(all, s.pieces[n].memory)
+		}
+		first := s.pieces[numbers[0]]
+		if err := first.device.Clear(all); err != nil {
+			return fmt.Errorf("clear device memory on %s: %w", first.Device, err)
+		}
+	}
+	return nil
 }
 
 // add maps all of them or none.
@@ -78,7 +96,7 @@ func (s *server) cut(count int) (err error) {
 
 // copy copies what is not the holder's own, where there is room for all of it and as much more.
 func (s *server) copy(ctx context.Context, spare int64) (bool, error) {
-	groups := s.devices(func(h held) bool { return !h.own })
+	groups := s.devices(func(n int) bool { return !s.pieces[n].own })
 	for _, numbers := range groups {
 		var need int64
 		for _, n := range numbers {
@@ -145,11 +163,11 @@ func copied(h held) (Memory, error) {
 }
 
 // devices gives the numbers of the pieces by the device they are on, each in order.
-func (s *server) devices(which func(held) bool) [][]int {
+func (s *server) devices(which func(number int) bool) [][]int {
 	var groups [][]int
 	at := make(map[string]int)
 	for n, h := range s.pieces {
-		if !which(h) {
+		if !which(n) {
 			continue
 		}
 		i, known := at[h.Device]
@@ -163,4 +181,4 @@ func (s *server) devices(which func(held) bool) [][]int {
 	return groups
 }
 
-func every(held) bool { return true }
+func every(int) bool { return true }

@@ -170,15 +170,27 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 }
 
 // open gets ready what will be needed.
-func (s *server) open(r request) error {
+func (s *server) open(r request) (err error) {
 	if r.Version != Version {
 		return fmt.Errorf("version %d, not %d: %w", r.Version, Version, errdefs.ErrFailedPrecondition)
 	}
 	s.geometry = *r.Ring
+	if s.ring, err = ring.New(s.geometry); err != nil {
+		return err
+	}
+	filled := make(chan struct{})
+	go func() { // each takes about as long as the other
+		defer close(filled)
+		s.ring.Fill()
+	}()
 	for _, uuid := range r.Devices {
-		if _, err := s.driver.Device(uuid); err != nil {
-			return err
+		if _, err = s.driver.Device(uuid); err != nil {
+			break
 		}
+	}
+	<-filled
+	if err != nil {
+		return err
 	}
 	s.opened = len(r.Devices) > 0
 	channel.Expect(batch)

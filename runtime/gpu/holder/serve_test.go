@@ -235,3 +235,52 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+// TestClears: what is made is zero when its descriptors come, and each device is waited for once.
+func TestClears(t *testing.T) {
+	a, b := &fakeDevice{uuid: uuids[0], total: 1 << 30}, &fakeDevice{uuid: uuids[1], total: 1 << 30}
+	c, ended := serving(t, newFake("", a, b))
+	g := give(t, 2, 4, 2, 4, 2)
+	if a, err := asked(t, c, request{Do: verbOpen, Version: Version, Ring: &small}); err != nil || a.Error != nil {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if a, err := asked(t, c, request{Do: verbHold, Pieces: g.pieces}, g.files...); err != nil || a.Error != nil {
+		t.Fatalf("%+v, %v", a, err)
+	}
+	if err := c.Send(request{Do: verbMake, Pieces: g.pieces}); err != nil {
+		t.Fatal(err)
+	}
+	var answer answer
+	fds, err := c.Receive(&answer)
+	if err != nil || answer.Error != nil || len(fds) != len(g.pieces) {
+		t.Fatalf("%+v, %d descriptors, %v", answer, len(fds), err)
+	}
+	for i, f := range filesOf(fds) {
+		content := make([]byte, g.pieces[i].Size)
+		if _, err := f.ReadAt(content, 0); err != nil || !bytes.Equal(content, make([]byte, len(content))) {
+			t.Errorf("piece %d has what somebody else has left, or cannot be read: %v", i, err)
+		}
+		f.Close()
+	}
+	c.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if want := [][]int{{3}, {2}}; !reflect.DeepEqual([][]int{a.cleared, b.cleared}, want) {
+		t.Errorf("cleared %v and %v, want %v", a.cleared, b.cleared, want)
+	}
+	same(t, "held before", contents(t, g), g.contents)
+}
+
+// contents are those of memory that was given.
+func contents(t *testing.T, g given) (all [][]byte) {
+	t.Helper()
+	for i, f := range g.files {
+		b := make([]byte, g.pieces[i].Size)
+		if _, err := f.ReadAt(b, 0); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, b)
+	}
+	return all
+}
