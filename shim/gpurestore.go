@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"slices"
+	"time"
 
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -81,8 +82,9 @@ func allow(r *specs.LinuxResources, old, here specs.LinuxDevice) {
 	r.Devices = append(r.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Major: &major, Minor: &minor, Access: "rwm"})
 }
 
-// restoreGPUs makes what loads the container's GPUs, and makes sure that this host can take what the snapshot has of them.
-func (s *service) restoreGPUs(ctx context.Context, c *container) (*gpu.Restore, error) {
+// beginGPUs begins to load the container's GPUs, and to make sure that this host can take what the snapshot has of them. CRIU need not
+// wait for that.
+func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, error) {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return nil, err
@@ -113,12 +115,38 @@ func (s *service) restoreGPUs(ctx context.Context, c *container) (*gpu.Restore, 
 			return l, err
 		}
 	}
-	if err := r.Check(ctx); err != nil {
-		r.Close()
+	if err := r.Begin(ctx); err != nil {
 		return nil, err
 	}
 	return r, nil
 }
+
+// endMisfit ends a restore by CRIU, and what it has made, as soon as it is known that the container's GPUs do not fit; until stop.
+func (s *service) endMisfit(c *container, r *gpu.Restore) (stop func()) {
+	restored, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		if r.Fits() == nil {
+			return
+		}
+		// It may have to be told again: CRIU may not have been started yet.
+		for restoring := c.runtime.Restoring(c.work); ; {
+			select {
+			case <-restored:
+				return
+			case <-time.After(misfitPause):
+				restoring.End()
+			}
+		}
+	}()
+	return func() {
+		close(restored)
+		<-done
+	}
+}
+
+// misfitPause is how often a restore is ended that ought to have ended.
+const misfitPause = 50 * time.Millisecond
 
 // loadGPUs gives the restored processes, of which pid is the first, their device nodes and what they had on GPUs.
 func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pid int) error {

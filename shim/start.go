@@ -73,12 +73,25 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	}
 	defer open()
 	defer c.endsWhenKilled(ctx)()
-	gpus, err := s.restoreGPUs(ctx, c)
+	gpus, err := s.beginGPUs(ctx, c)
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	defer gpus.Close()
+	stop := s.endMisfit(c, gpus)
 	answer, err := s.restore(ctx, c, r)
+	stop()
+	if ctx.Err() != nil && err != nil {
+		return nil, err
+	}
+	// What CRIU says of a restore that was ended for that means nothing.
+	if misfit := gpus.Fits(); misfit != nil {
+		failed := fmt.Errorf("restore %s: %w", r.ID, misfit)
+		if err == nil {
+			failed = errors.Join(failed, s.endRestored(ctx, c))
+		}
+		return nil, failed
+	}
 	if err != nil {
 		return nil, err
 	}

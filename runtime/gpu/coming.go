@@ -28,12 +28,25 @@ type Source interface {
 
 // coming is memory on its way to devices, for processes that are restored meanwhile, or that is there already.
 type coming struct {
-	holder Holder        // nil: it is kept
-	source Source        // likewise
-	kept   Kept          // nil: it is not
-	files  []*os.File    // of all pieces, in the order of the record
-	done   chan struct{} // closed when all is on the devices, or cannot be
-	err    error         // valid when done is closed
+	holder Holder     // nil: it is kept
+	kept   Kept       // nil: it is not
+	files  []*os.File // of all pieces, in the order of the record
+
+	hangUp  func()        // ends bringing
+	brought chan struct{} // closed when source is there, or unable is; nil: it is kept
+	source  Source
+	unable  error
+
+	done chan struct{} // closed when all is on the devices, or cannot be; nil: it was not begun
+	err  error         // valid when done is closed
+}
+
+// handed is how many pieces were handed over.
+func (r Record) handed() (pieces int) {
+	for _, p := range r.Processes {
+		pieces += len(p.Pieces)
+	}
+	return pieces
 }
 
 // pieces are all that was handed over, at the places of the devices it was on.
@@ -50,26 +63,36 @@ func (r Record) pieces(places []keeper.Device) (pieces []holder.Piece, err error
 	return pieces, nil
 }
 
-// make has a holder take memory for what was handed over, at the places of the devices it was on, and has that memory filled.
-func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) {
-	pieces, err := r.Record.pieces(places)
-	if err != nil || len(pieces) == 0 {
-		return err
+// launch has a holder initialise the driver, and somebody open the snapshot, while it is not known yet what fits where. It gives nil where
+// nothing was handed over.
+func (r *Restore) launch(ctx context.Context) (*coming, error) {
+	if r.Record.handed() == 0 {
+		return nil, nil
 	}
-	if r.Handover == nil || r.Bring == nil {
-		return &NobodyBringsError{}
+	h, err := r.Handover.Launch(ctx)
+	if err != nil {
+		return nil, err
 	}
-	c := &coming{done: make(chan struct{})}
-	defer func() {
-		if err != nil {
-			close(c.done)
-			c.end()
-		}
+	c := &coming{holder: h, brought: make(chan struct{})}
+	ctx, c.hangUp = context.WithCancel(ctx)
+	go func() {
+		defer close(c.brought)
+		c.source, c.unable = r.Bring(ctx)
 	}()
-	if c.holder, err = r.Handover.Start(ctx, holder.DevicesOf(pieces)); err != nil {
+	return c, nil
+}
+
+// take has the holder take memory at the places of the devices it was on, and has that memory filled.
+func (r *Restore) take(ctx context.Context, c *coming) error {
+	if c == nil {
+		return nil
+	}
+	pieces, err := r.Record.pieces(r.places)
+	if err != nil {
 		return err
 	}
-	if c.source, err = r.Bring(ctx); err != nil { // it opens the snapshot while the driver is initialised
+	defer context.AfterFunc(ctx, func() { _ = c.holder.Kill() })() // it may have ended
+	if err := c.holder.Open(holder.DevicesOf(pieces)); err != nil {
 		return err
 	}
 	if err := c.holder.Ready(ctx); err != nil {
@@ -81,17 +104,28 @@ func (r *Restore) make(ctx context.Context, places []keeper.Device) (err error) 
 	if len(c.files) != len(pieces) {
 		return fmt.Errorf("take memory of GPUs: %d descriptors for %d pieces: %w", len(c.files), len(pieces), errdefs.ErrInternal)
 	}
+	<-c.brought
+	if c.unable != nil {
+		return c.unable
+	}
+	c.done = make(chan struct{})
 	r.coming = c
-	go func() {
-		defer close(c.done)
-		c.err = c.holder.Receive(context.Background(), c.source.Peer()) // see end
-		if c.err != nil && !holders(c.err) {
-			if cause := c.source.Wait(); cause != nil {
-				c.err = cause
-			}
-		}
-	}()
+	go c.receive()
 	return nil
+}
+
+// receive waits until all is on the devices, and ends the holder then: its contexts take room there, and the descriptors have the memory.
+func (c *coming) receive() {
+	defer close(c.done)
+	c.err = c.holder.Receive(context.Background(), c.source.Peer()) // see end
+	switch {
+	case c.err == nil:
+		go c.holder.Close() // who needs the room waits for it
+	case !holders(c.err):
+		if cause := c.source.Wait(); cause != nil {
+			c.err = cause
+		}
+	}
 }
 
 // holders tells whether an error is the holder's own; else who brings memory knows why it has hung up.
@@ -119,7 +153,13 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 		log.G(ctx).WithError(err).Warn("attach device memory that was kept loaded; it is loaded anew")
 		r.coming.end()
 		r.coming = nil
-		if again := r.make(ctx, r.places); again != nil {
+		c, again := r.launch(ctx)
+		if again == nil {
+			if again = r.take(ctx, c); again != nil {
+				c.end()
+			}
+		}
+		if again != nil {
 			return errors.Join(again, err)
 		}
 	}
@@ -136,9 +176,6 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.err != nil {
 		return r.coming.err
 	}
-	if r.coming.holder != nil {
-		_ = r.coming.holder.Close() // the descriptors have the memory now, and soon the processes alone
-	}
 	var all []*given
 	next := 0
 	for _, saved := range r.Record.Processes {
@@ -148,7 +185,7 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 		if i < 0 || len(files) == 0 {
 			continue
 		}
-		g := &given{cudaProcess: restored[i], files: files, released: true}
+		g := &given{cudaProcess: restored[i], files: files, released: true, alone: r.makeRoom}
 		for n, piece := range saved.Pieces {
 			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: piece.Device})
 		}
@@ -157,14 +194,14 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	return giveBack(ctx, r.Handover.Dial, r.host(), all, nil)
 }
 
-// makeRoom ends the holder once all is on the devices: its contexts take room there.
+// makeRoom waits until all is on the devices, and the holder has ended.
 func (r *Restore) makeRoom() {
 	if r.coming == nil || r.coming.holder == nil {
 		return
 	}
 	<-r.coming.done // it is bounded by the holder's client
 	if r.coming.err == nil {
-		_ = r.coming.holder.Close() // the descriptors have the memory
+		_ = r.coming.holder.Close()
 	}
 }
 
@@ -180,12 +217,18 @@ func (c *coming) end() {
 		_ = c.holder.Kill() // it may have ended
 		_ = c.holder.Close()
 	}
-	if c.source != nil {
-		_ = c.source.Close()
+	if c.brought != nil {
+		c.hangUp()
+		<-c.brought
+		if c.source != nil {
+			_ = c.source.Close()
+		}
 	}
-	select {
-	case <-c.done:
-	case <-time.After(waitTime):
+	if c.done != nil {
+		select {
+		case <-c.done:
+		case <-time.After(waitTime):
+		}
 	}
 	for _, f := range c.files {
 		f.Close()

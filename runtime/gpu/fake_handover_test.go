@@ -54,14 +54,18 @@ func (w *world) handover() *Handover {
 			}
 			return o, o.do("dial")
 		},
-		Start: func(context.Context, []string) (Holder, error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if w.noHolder {
-				return nil, &keeper.MissingError{Path: "there", Err: os.ErrNotExist}
+		Start: func(_ context.Context, devices []string) (Holder, error) {
+			h, err := w.holder()
+			if err != nil {
+				return nil, err
 			}
-			w.holders++
-			h := &fakeHolder{w: w, gone: make(chan struct{})}
+			return h, h.Open(devices)
+		},
+		Launch: func(context.Context) (Holder, error) {
+			h, err := w.holder()
+			if err != nil {
+				return nil, err
+			}
 			return h, nil
 		},
 		Peer: func() (*os.File, error) {
@@ -78,6 +82,17 @@ func (w *world) handover() *Handover {
 			return wr, nil
 		},
 	}
+}
+
+func (w *world) holder() (*fakeHolder, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.noHolder {
+		return nil, &keeper.MissingError{Path: "there", Err: os.ErrNotExist}
+	}
+	w.holders++
+	w.did = append(w.did, "launch")
+	return &fakeHolder{w: w, gone: make(chan struct{})}, nil
 }
 
 // whole reports processes that do not have their memory, or wait at their door.
@@ -283,11 +298,13 @@ func (o *fakeOwner) HangUp() error {
 
 // fakeHolder is one holder process.
 type fakeHolder struct {
-	w      *world
-	held   []string
-	dead   bool
-	closed bool
-	gone   chan struct{}
+	w       *world
+	held    []string
+	opened  bool
+	devices []string
+	dead    bool
+	closed  bool
+	gone    chan struct{}
 }
 
 func (h *fakeHolder) do(call string) error {
@@ -312,8 +329,16 @@ func (h *fakeHolder) do(call string) error {
 	return nil
 }
 
+func (h *fakeHolder) Open(devices []string) error {
+	h.devices, h.opened = devices, true
+	return nil
+}
+
 func (h *fakeHolder) Ready(context.Context) error {
 	defer func() { h.w.ready = time.Now() }()
+	if !h.opened {
+		h.w.t.Error("a holder is waited for that has not been told its devices")
+	}
 	return h.do("ready")
 }
 

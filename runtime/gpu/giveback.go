@@ -105,9 +105,15 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	if hello.State == library.Whole {
 		return nil
 	}
-	// What else keeps it would have to fit on the device beside what it becomes.
-	g.closeFiles()
-	_, err = g.library.Own(ctx)
+	left, err := g.library.Own(ctx)
+	if err == nil && left > 0 {
+		// What else keeps it would have to fit on the device beside what it becomes.
+		if g.alone != nil {
+			g.alone()
+		}
+		g.closeFiles()
+		_, err = g.library.Own(ctx)
+	}
 	var call *library.CallError
 	if errors.As(err, &call) {
 		return &checkpoint.LossError{Err: failed(err)} // what there was no room for is no error

@@ -39,6 +39,7 @@ func DialLibrary(ctx context.Context, pid int) (Owner, error) {
 
 // Holder is the process that has device memory while its owners have not; see [holder.Client], which is the one there is.
 type Holder interface {
+	Open(devices []string) error
 	Ready(ctx context.Context) error
 	Hold(ctx context.Context, pieces []holder.Piece, files []*os.File) error
 	Copy(ctx context.Context, spare int64) (bool, error)
@@ -60,12 +61,23 @@ func StartHolder(ctx context.Context, devices []string) (Holder, error) {
 	return c, nil
 }
 
+// LaunchHolder starts one whose devices are told later, by its Open.
+func LaunchHolder(ctx context.Context) (Holder, error) {
+	c, err := holder.Launch(ctx, holder.Options{})
+	if err != nil {
+		return nil, err // not c, which would be an interface that is not nil
+	}
+	return c, nil
+}
+
 // Handover is how device memory leaves its processes without going through theirs.
 type Handover struct {
 	// Dial wakes the library in a process; [DialLibrary].
 	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Start starts a holder; [StartHolder].
 	Start func(ctx context.Context, devices []string) (Holder, error)
+	// Launch starts a holder that gets its devices told by Open, for a restore; [LaunchHolder].
+	Launch func(ctx context.Context) (Holder, error)
 	// Peer gives a connection, which package ring speaks on, to who takes the memory. It is asked when the record lies beside
 	// the images.
 	Peer func() (*os.File, error)
@@ -83,6 +95,7 @@ type given struct {
 	files    []*os.File // of the pieces
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that
+	alone    func()     // waits until nobody else has the memory but by files; nil: nobody has
 }
 
 // bytes are what the pieces come to.

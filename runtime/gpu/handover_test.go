@@ -527,7 +527,7 @@ func TestRestoreHanded(t *testing.T) {
 				}
 				return source, nil
 			}}
-			err = restore.Check(t.Context())
+			err = fits(t, restore)
 			if err == nil {
 				_, err = restore.Load(t.Context())
 			}

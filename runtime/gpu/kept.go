@@ -22,11 +22,11 @@ type Kept interface {
 
 var _ Kept = (*standby.Lease)(nil)
 
-// borrow takes memory that was loaded for this snapshot, on the devices that it would be loaded to. Whatever is wrong with it, it is loaded
-// anew. What the driver said then holds, but for what is free: nobody waits for a keeper, which looks at that while CRIU restores.
-func (r *Restore) borrow(ctx context.Context) bool {
+// borrow takes memory that was loaded for this snapshot, on the devices that it would be loaded to; nil: there is none. Whatever is wrong with
+// it, it is loaded anew. What the driver said then holds, but for what is free.
+func (r *Restore) borrow(ctx context.Context) Kept {
 	if r.Kept == nil {
-		return false
+		return nil
 	}
 	var places []keeper.Device
 	kept, err := r.Kept(ctx, func(i standby.Info) (fits bool) {
@@ -37,15 +37,12 @@ func (r *Restore) borrow(ctx context.Context) bool {
 		log.G(ctx).WithError(err).Warn("use device memory that was kept loaded; it is loaded anew")
 	}
 	if kept == nil {
-		return false
+		return nil
 	}
 	c := &coming{kept: kept, files: kept.Files(), done: make(chan struct{})}
 	close(c.done)
 	r.coming, r.places, r.pairs = c, places, r.Record.pairs(places)
-	early := make(chan error, 1)
-	r.early = early
-	go func() { early <- r.fitsBeside(ctx, kept.Info()) }()
-	return true
+	return kept
 }
 
 // sameAs tells whether all that the record has was loaded where it would be.
@@ -80,16 +77,6 @@ func (r *Restore) fitsBeside(ctx context.Context, loaded standby.Info) error {
 		places[i].Free += bytes[places[i].UUID]
 	}
 	return r.Record.fits(facts, places)
-}
-
-// awaitEarly waits for what goes on beside CRIU.
-func (r *Restore) awaitEarly() error {
-	if r.early == nil {
-		return nil
-	}
-	err := <-r.early
-	r.early = nil
-	return err
 }
 
 // Prewarmed tells whether the processes got memory that was loaded before.

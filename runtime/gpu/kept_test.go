@@ -111,7 +111,7 @@ func TestRestoreKept(t *testing.T) {
 				}
 				return k, nil
 			}
-			err = restore.Check(t.Context())
+			err = fits(t, restore)
 			if err == nil {
 				_, err = restore.Load(t.Context())
 			}

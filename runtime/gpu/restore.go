@@ -24,20 +24,66 @@ type Restore struct {
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
 	Kept func(ctx context.Context, fits func(standby.Info) bool) (Kept, error)
 
+	begun chan struct{} // closed when the fields below are there; nil: nothing was begun
+	end   func()        // breaks it off
+	err   error         // what stands in the way
+
 	line   line
 	places []keeper.Device // of the record's devices
 	pairs  []keeper.Pair
 	coming *coming
-	early  <-chan error // gives what [Restore.fitsBeside] came to, which goes on beside CRIU; nil: it is known
 }
 
-// Check makes sure, before anything is started, that this host can take what the snapshot holds. Errors are [MisfitError]
-// and those of package keeper. A keeper runs afterwards: see [Restore.Close].
-func (r *Restore) Check(ctx context.Context) error {
+// Begin starts all that need not wait for CRIU, and returns at once: it makes sure that this host can take what the snapshot holds, and
+// begins to load what was handed over. [Restore.Fits] says what it came to. It ends with ctx, or by [Restore.Close].
+func (r *Restore) Begin(ctx context.Context) error {
 	r.line.start = r.Start
-	if len(r.Record.Processes) == 0 || r.borrow(ctx) {
+	if len(r.Record.Processes) == 0 {
 		return nil
 	}
+	if r.Record.handed() > 0 && (r.Handover == nil || r.Bring == nil) {
+		return &NobodyBringsError{}
+	}
+	ctx, r.end = context.WithCancel(ctx)
+	r.begun = make(chan struct{})
+	go func() {
+		defer close(r.begun)
+		r.err = r.begin(ctx)
+	}()
+	return nil
+}
+
+func (r *Restore) begin(ctx context.Context) error {
+	widen(r.Record.handed())
+	if kept := r.borrow(ctx); kept != nil {
+		return r.fitsBeside(ctx, kept.Info())
+	}
+	c, err := r.launch(ctx)
+	if err != nil {
+		return err
+	}
+	err = r.check(ctx)
+	if err == nil {
+		err = r.take(ctx, c)
+	}
+	if err != nil {
+		c.end()
+	}
+	return err
+}
+
+// Fits waits until all of the snapshot's memory has its place on this host's GPUs, and gives the reason where it has none: a
+// [MisfitError], or one of packages keeper and holder, or of who brings memory. It may be called again.
+func (r *Restore) Fits() error {
+	if r.begun == nil {
+		return nil
+	}
+	<-r.begun
+	return r.err
+}
+
+// check makes sure that this host can take what the snapshot holds.
+func (r *Restore) check(ctx context.Context) error {
 	facts, err := r.facts(ctx)
 	if err != nil {
 		return err
@@ -45,11 +91,8 @@ func (r *Restore) Check(ctx context.Context) error {
 	if r.places, err = r.Record.places(r.visible(facts), r.Map); err != nil {
 		return err
 	}
-	if err := r.Record.fits(facts, r.places); err != nil {
-		return err
-	}
 	r.pairs = r.Record.pairs(r.places)
-	return r.make(ctx, r.places)
+	return r.Record.fits(facts, r.places)
 }
 
 func (r *Restore) facts(ctx context.Context) (keeper.Facts, error) {
@@ -67,7 +110,7 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 		return 0, nil
 	}
 	start := time.Now()
-	if err := r.awaitEarly(); err != nil {
+	if err := r.Fits(); err != nil {
 		return 0, err
 	}
 	saved, err := r.find(ctx)
@@ -113,7 +156,10 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 
 // Close ends the keeper, which undoes nothing, and who holds and brings memory. What was borrowed and not used goes back.
 func (r *Restore) Close() {
-	_ = r.awaitEarly() // it was told, or nobody asks any more
+	if r.begun != nil {
+		r.end()
+		<-r.begun
+	}
 	r.line.hangUp(context.Background())
 	r.coming.end()
 }

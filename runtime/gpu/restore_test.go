@@ -19,6 +19,14 @@ func saved(w *world, pids ...int) Record {
 	return r
 }
 
+// fits begins a restore, and waits for what that comes to.
+func fits(t *testing.T, r *Restore) error {
+	if err := r.Begin(t.Context()); err != nil {
+		return err
+	}
+	return r.Fits()
+}
+
 func TestRestore(t *testing.T) {
 	hasten(t)
 	for _, test := range []struct {
@@ -33,7 +41,7 @@ func TestRestore(t *testing.T) {
 			w := newWorld(t, 101, 102)
 			r := &Restore{Container: w.container(), Record: saved(w, 101, 102)}
 			r.Minors = []int{test.minor}
-			if err := r.Check(t.Context()); err != nil {
+			if err := fits(t, r); err != nil {
 				t.Fatal(err)
 			}
 			took, err := r.Load(t.Context())
@@ -71,7 +79,7 @@ func TestRestoreFails(t *testing.T) {
 			w := newWorld(t, 101, 102)
 			w.fail, w.how, w.always = test.fail, test.how, test.always
 			r := &Restore{Container: w.container(), Record: saved(w, 101, 102)}
-			if err := r.Check(t.Context()); err != nil {
+			if err := fits(t, r); err != nil {
 				t.Fatal(err)
 			}
 			_, err := r.Load(t.Context())
@@ -94,7 +102,7 @@ func TestRestoreFails(t *testing.T) {
 func TestRestoreOfNobody(t *testing.T) {
 	w := newWorld(t)
 	r := &Restore{Container: w.container(), Record: Record{Engine: "driver"}}
-	if err := r.Check(t.Context()); err != nil || w.started != 0 {
+	if err := fits(t, r); err != nil || w.started != 0 {
 		t.Errorf("%v, %d keepers", err, w.started)
 	}
 	if took, err := r.Load(t.Context()); took != 0 || err != nil || w.started != 0 {
@@ -125,7 +133,7 @@ func TestMisfits(t *testing.T) {
 		w := newWorld(t, 101)
 		r := &Restore{Container: w.container(), Record: saved(w, 101)}
 		test.set(w, r)
-		err := r.Check(t.Context())
+		err := fits(t, r)
 		r.Close()
 		var misfit *MisfitError
 		switch {

@@ -36,6 +36,7 @@ type Client struct {
 	program *keeper.Program
 	channel *channel.Channel
 	turn    chan struct{} // has room for one: whose turn it is
+	open    request       // without its devices
 	opened  chan struct{} // closed when the driver and the ring are ready, or are not
 	err     error         // of opening; valid when opened is closed
 	close   func() error  // once
@@ -59,15 +60,31 @@ func moveTime(bytes int64) time.Duration {
 // Start starts a holder and returns at once; [Client.Ready] waits for it. The holder leaves the session of its parent, but ends with it:
 // when the client's process dies, or calls Close. ctx is for the start alone.
 func Start(ctx context.Context, o Options) (*Client, error) {
-	if ctx.Err() != nil {
-		return nil, fmt.Errorf("start %s: %w", keeper.Name, context.Cause(ctx))
+	if err := o.request().check(0); err != nil {
+		return nil, fmt.Errorf("start %s: %w", keeper.Name, err)
 	}
+	c, err := Launch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Open(o.Devices); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// request is to get ready.
+func (o Options) request() request {
 	if o.Ring == (ring.Geometry{}) {
 		o.Ring = ring.Default
 	}
-	r := request{Do: verbOpen, Version: Version, Devices: o.Devices, Ring: &o.Ring}
-	if err := r.check(0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", keeper.Name, err)
+	return request{Do: verbOpen, Version: Version, Devices: o.Devices, Ring: &o.Ring}
+}
+
+// Launch is Start of a holder whose devices are not known yet. It initialises the driver meanwhile, and waits for [Client.Open].
+func Launch(ctx context.Context, o Options) (*Client, error) {
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("start %s: %w", keeper.Name, context.Cause(ctx))
 	}
 	own, other, err := channel.Pair()
 	if err != nil {
@@ -79,16 +96,26 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 		own.Close()
 		return nil, err
 	}
-	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), opened: make(chan struct{})}
+	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), open: o.request(), opened: make(chan struct{})}
 	c.close = sync.OnceValue(c.finish)
+	return c, nil
+}
+
+// Open names the devices that will be needed of a holder that was launched, once, and returns at once.
+func (c *Client) Open(devices []string) error {
+	r := c.open
+	r.Devices = devices
+	if err := r.check(0); err != nil {
+		return fmt.Errorf("start %s: %w", keeper.Name, err)
+	}
 	go func() {
 		defer close(c.opened)
 		_, _, c.err = c.exchange(context.Background(), r, nil, startTime)
 	}()
-	return c, nil
+	return nil
 }
 
-// Ready waits until the driver is initialised and the ring pinned.
+// Ready waits until the driver is initialised and the ring pinned, which is not before Open.
 func (c *Client) Ready(ctx context.Context) error {
 	select {
 	case <-c.opened:
