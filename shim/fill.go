@@ -64,12 +64,12 @@ func (*lazyOffError) Hint() string {
 // Unwrap gives the kind.
 func (*lazyOffError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// beginFilling makes ready what fills in the container's memory, and sees to it from now on. Without an order it gives nil.
+// beginFilling has what fills in the container's memory get ready, and sees to it from now on. Without an order it gives nil.
 func (s *service) beginFilling(ctx context.Context, c *container, o *fill.Order) (*fill.Filling, error) {
 	if o == nil {
 		return nil, nil
 	}
-	f, err := fill.Start(ctx, c.work, *o)
+	f, err := fill.Start(c.work, *o)
 	if err != nil {
 		return nil, err
 	}

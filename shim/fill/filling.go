@@ -27,6 +27,7 @@ type Filling struct {
 	channel line
 	process *exec.Cmd
 	relayed chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
+	taken   chan struct{} // closed when the daemon has all it needs of all of them
 	done    chan struct{} // closed when result and err are there
 	ended   chan struct{} // closed when the daemon has ended
 
@@ -47,14 +48,14 @@ const (
 	restoredTime = 30 * time.Second
 )
 
-// Start starts the daemon, waits until it has opened what it needs, and listens for the CRIU with this work directory. Errors are
-// the daemon's, as [*Error]. The caller ends it.
-func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
+// Start starts the daemon, listens for the CRIU with this work directory, and returns at once: the daemon opens what it needs meanwhile.
+// Where it cannot, Done is closed, and Result gives its [*Error]. The caller ends it.
+func Start(work string, o Order) (_ *Filling, err error) {
 	own, other, err := newPair()
 	if err != nil {
 		return nil, err
 	}
-	f := &Filling{channel: own, relayed: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
+	f := &Filling{channel: own, relayed: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
 	// By this process, not by name: an update may have replaced the file. In a session of its own, so that no signal meant for
 	// others ends it.
 	f.process = exec.Command("/proc/self/exe", Command)
@@ -76,28 +77,18 @@ func Start(ctx context.Context, work string, o Order) (_ *Filling, err error) {
 		f.status, _ = gorunc.Monitor.Wait(f.process, exited) // its channel says more
 		close(f.ended)
 	}()
-	ready := make(chan struct{})
-	go f.follow(ready)
+	go f.follow(time.AfterFunc(readyTime, func() {
+		f.fail(&Error{Reason: fmt.Sprintf("the snapshot is not open after %s", readyTime), hint: "try again when the host has less to do, or use cryo restore --eager"})
+	}))
 	defer func() {
 		if err != nil {
 			f.End()
 		}
 	}()
-	if err := own.send(message{Order: &o}, -1); err != nil {
+	if err := f.listen(work); err != nil {
 		return nil, err
 	}
-	timeout := time.NewTimer(readyTime)
-	defer timeout.Stop()
-	select {
-	case <-ready:
-	case <-f.done:
-		return nil, f.err
-	case <-timeout.C:
-		return nil, &Error{Reason: fmt.Sprintf("the snapshot is not open after %s", readyTime), hint: "try again when the host has less to do, or use cryo restore --eager"}
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-	if err := f.listen(work); err != nil {
+	if err := own.send(message{Order: &o}, -1); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -162,7 +153,8 @@ func (f *Filling) relay(listener *net.UnixListener) error {
 }
 
 // follow listens to the daemon until it has nothing more to say.
-func (f *Filling) follow(ready chan<- struct{}) {
+func (f *Filling) follow(late *time.Timer) {
+	defer late.Stop()
 	for {
 		m, fd, err := f.channel.receive()
 		switch {
@@ -172,7 +164,9 @@ func (f *Filling) follow(ready chan<- struct{}) {
 			f.fail(died(f.status))
 			return
 		case m.Ready:
-			close(ready)
+			late.Stop()
+		case m.Taken:
+			close(f.taken)
 		case m.Hold != 0 && fd >= 0:
 			f.mu.Lock()
 			f.held[m.Hold] = fd
@@ -218,14 +212,13 @@ func (f *Filling) Ended() <-chan struct{} { return f.ended }
 // Result is valid when Done is closed. After an error, processes wait for what they miss: they must be ended before End.
 func (f *Filling) Result() (Result, error) { return f.result, f.err }
 
-// Restored waits until CRIU has said that all tasks run. Called when they do, it fails where CRIU has not asked for memory to be
-// filled in: the processes run without it.
+// Restored waits until CRIU has said that all tasks run, and the daemon has all it needs of them: CRIU's images may go then. Called when
+// they do, it fails where CRIU has not asked for memory to be filled in: the processes run without it.
 func (f *Filling) Restored(ctx context.Context) error {
 	timeout := time.NewTimer(restoredTime)
 	defer timeout.Stop()
 	select {
 	case <-f.relayed:
-		return f.hungUp
 	case <-f.done:
 		return f.err
 	case <-timeout.C:
@@ -233,6 +226,17 @@ func (f *Filling) Restored(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+	if f.hungUp != nil {
+		return f.hungUp
+	}
+	select {
+	case <-f.taken: // in time, or done is closed
+	case <-f.done:
+		return f.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
 }
 
 // End lets go of everything and ends the daemon. Processes that still miss something read zeros from then on: they must have

@@ -16,6 +16,7 @@ type message struct {
 	Restored bool   `json:"restored,omitempty"` // all tasks run
 	// The daemon's.
 	Ready  bool    `json:"ready,omitempty"`  // all that is needed is open
+	Taken  bool    `json:"taken,omitempty"`  // all tasks are known, and no file of the images is needed any more
 	Hold   int     `json:"hold,omitempty"`   // a number, with the userfaultfd of a child that was forked
 	Drop   int     `json:"drop,omitempty"`   // the number of a task or child that needs nothing any more
 	Result *Result `json:"result,omitempty"` // nothing is missing any more; the last
@@ -64,6 +65,20 @@ func (l line) send(m message, fd int) error {
 		return l.Send(m)
 	}
 	return l.Send(m, fd)
+}
+
+// await waits until the other end is closed, and takes what comes meanwhile. Closing before would take away what was sent last, where
+// something has come that nobody has read (ECONNRESET).
+func (l line) await() {
+	for {
+		_, fd, err := l.receive()
+		if err != nil {
+			return
+		}
+		if fd >= 0 {
+			channel.Close([]int{fd})
+		}
+	}
 }
 
 // receive gives the next message, and the descriptor that came with it, or -1. io.EOF: the other end is closed.

@@ -49,6 +49,8 @@ func Serve() error {
 	sent := channel.send(message{Failed: report}, -1) // it fails if the shim is dead
 	if f != nil {
 		f.Outlive()
+	} else if sent == nil {
+		channel.await()
 	}
 	return errors.Join(err, sent)
 }
@@ -175,6 +177,9 @@ func take(c line, f *lazypages.Filler, from *source, restored *atomic.Pointer[ti
 			restored.Store(&now)
 			from.ahead.stop()
 			f.Restored()
+			if err == nil {
+				_ = c.send(message{Taken: true}, -1) // a shim that has died does not wait for it
+			}
 			err = nil
 		case errors.Is(err, io.EOF):
 			return errors.New("the shim has ended")
