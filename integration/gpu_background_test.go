@@ -70,8 +70,11 @@ func (b *background) victim(t *testing.T, h *lab.Host, who string) {
 		return
 	}
 	is := called(commands[who])
-	if who == "holder" {
+	switch who {
+	case "holder":
 		is = holding
+	case "keeper":
+		is = serving
 	}
 	pid := find(t, h, is)
 	if pid == 0 {
@@ -84,6 +87,18 @@ func (b *background) victim(t *testing.T, h *lab.Host, who string) {
 func holding(p process) bool {
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
 	return p.command == commands["keeper"] && strings.HasSuffix(strings.TrimRight(string(line), "\x00"), "\x00hold")
+}
+
+// serving tells whether a process is a keeper of the shim's that is no holder. The command has one of its own.
+func serving(p process) bool {
+	if p.command != commands["keeper"] || holding(p) {
+		return false
+	}
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
+	_, text, _ := strings.Cut(string(status), "\nPPid:\t")
+	text, _, _ = strings.Cut(text, "\n")
+	parent, err := os.ReadFile("/proc/" + text + "/comm")
+	return err == nil && strings.TrimSpace(string(parent)) == commands["shim"]
 }
 
 // commands are those of processes that take part; the kernel keeps 15 characters.

@@ -69,6 +69,3 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 	goneOn(t, before, unharmed(t, b, id, before))
 	alone(t, b)
 }
-
-// serving tells whether a process is a keeper that is no holder.
-func serving(p process) bool { return called(commands["keeper"])(p) && !holding(p) }

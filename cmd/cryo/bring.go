@@ -89,6 +89,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if err != nil {
 		return err
 	}
+	defer p.gpus.driver.close()
 	eager, err := a.eager(p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
@@ -204,6 +205,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		}
 	}
 	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
+	p.gpus.driver.end()
 	if err != nil {
 		return nil, nil, ran, coming.because(err)
 	}

@@ -55,6 +55,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 		err = p.checkImages(images)
 	}
 	if err != nil {
+		p.gpus.driver.close()
 		return refuse(&failedError{op: "restore", name: p.name, err: full(s.Root(), err)})
 	}
 	return p, nil

@@ -28,10 +28,11 @@ type gpuPlan struct {
 	pairs   []keeper.Pair
 	known   keeper.Facts    // of the driver
 	places  []keeper.Device // of the snapshot's devices, and others that the container gets
+	driver  *driverOpen     // by the keeper that was asked; nil: none was
 }
 
 // planGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
-// this host lacks is for the rules of fit to find.
+// this host lacks is for the rules of fit to find. The driver stays open until the caller closes that.
 func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
 	if g == nil {
 		if len(f.devices)+len(f.pairs) > 0 {
@@ -73,7 +74,10 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 		}
 		return with, nil
 	}
-	known, err := keeper.ReadFacts(ctx, "")
+	known, k, err := keeper.Ask(ctx, "")
+	if err == nil {
+		p.driver = keepOpen(k)
+	}
 	var missing *keeper.MissingError
 	switch {
 	case ctx.Err() != nil:
@@ -87,6 +91,7 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 		return p, nil
 	}
 	if err := p.place(g, spec, f, known); err != nil {
+		p.driver.close()
 		return gpuPlan{}, err
 	}
 	return p, nil

@@ -45,11 +45,26 @@ func gpuHost(t *testing.T, driver string, n int) *app {
 	return keeperSays(t, 0, string(line))
 }
 
-// keeperSays puts a keeper into PATH that answers with one line and ends with an exit code.
+// keeperSays puts a keeper into PATH that answers with one line and ends with an exit code; where it serves, and that is 0, when it is to end.
 func keeperSays(t *testing.T, code int, line string) *app {
 	t.Helper()
 	dir := t.TempDir()
-	script := fmt.Sprintf("#!/bin/sh\ncat <<'END'\n%s\nEND\nexit %d\n", line, code)
+	script := fmt.Sprintf(`#!/bin/sh
+if [ "$1" = serve ] && [ %[2]d = 0 ]; then
+	echo '{"hello":1}'
+	read -r request
+	printf '{"facts":'
+	tr -d '\n' <<'END'
+%[1]s
+END
+	echo '}'
+	exec cat
+fi
+cat <<'END'
+%[1]s
+END
+exit %[2]d
+`, line, code)
 	if err := os.WriteFile(filepath.Join(dir, keeperName), []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -114,6 +129,15 @@ func TestPlanGPUs(t *testing.T) {
 			p, err := a.planGPUs(t.Context(), c.gpu, spec, c.flags)
 			if err != nil || p.facts.NoGPU != nil || p.facts.NoKeeper != nil || p.facts.Driver != "580.159.04" {
 				t.Fatalf("planGPUs = %+v, %v", p, err)
+			}
+			asked := fmt.Sprintf("/proc/%d", p.driver.keeper.PID())
+			if !exists(asked) {
+				t.Error("the driver is not kept open")
+			}
+			p.driver.end()
+			p.driver.close()
+			if exists(asked) {
+				t.Error("the driver is kept open for ever")
 			}
 			if !reflect.DeepEqual(spec, plainSpec()) {
 				t.Error("something was injected before it was granted")

@@ -120,6 +120,7 @@ func (a *app) withGPUs(ctx context.Context, c image.Config) (image.Config, fit.G
 		return c, fit.GPUs{}, nil
 	}
 	p, err := a.planGPUs(ctx, c.GPU, &spec, gpuFlags{})
+	defer p.driver.close()
 	if err != nil {
 		return c, p.facts, err
 	}

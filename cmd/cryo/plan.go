@@ -35,10 +35,15 @@ type plan struct {
 	warnings    []string
 }
 
-// plan decides how a snapshot is restored, or why not.
-func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *image.Snapshot, ref string, f restoreFlags, here *looking) (*plan, error) {
+// plan decides how a snapshot is restored, or why not. The caller closes the driver of its GPUs.
+func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *image.Snapshot, ref string, f restoreFlags, here *looking) (_ *plan, err error) {
 	c := snapshot.Config
 	p := &plan{snapshot: snapshot, ref: ref, name: f.name, runtime: f.runtime, warnings: []string{}}
+	defer func() {
+		if err != nil {
+			p.gpus.driver.close()
+		}
+	}()
 	if p.name == "" {
 		p.name = c.Container.ID
 	}
@@ -54,7 +59,6 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 		return nil, &usageError{command: "cryo restore", problem: "--log-uri file:// does not work for a container with a terminal: use binary://, or leave it out and attach"}
 	}
 	policy := f.policy
-	var err error
 	if policy.Mounts, err = replaceMounts(&spec, f.replace); err != nil {
 		return nil, err
 	}

@@ -29,6 +29,8 @@ type preload struct {
 	begin *standby.Beginning
 	info  standby.Info
 	again bool // it is loaded already
+
+	driver *driverOpen
 }
 
 // planPreload decides where the snapshot's device memory goes, and makes room there. Nobody else does so until it is closed.
@@ -57,6 +59,7 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 	if err != nil {
 		return nil, err
 	}
+	l.driver = p.driver // whoever loads it initialises it again
 	if err := gpuMisfit(snapshot.Config, p.facts); err != nil {
 		return nil, err
 	}
@@ -182,6 +185,7 @@ func fillFrom(ctx context.Context, h *holder.Client, memory *image.Devices) erro
 
 func (l *preload) close() {
 	if l != nil {
+		l.driver.close()
 		_ = l.begin.Close() // a lock
 	}
 }

@@ -46,6 +46,24 @@ func Start(ctx context.Context, path string) (*Client, error) {
 	return c, nil
 }
 
+// Ask starts a keeper as [Start] does, and asks it for facts. It is ended with ctx while that goes on, and by the caller afterwards. As long as it
+// lives, others have the driver initialised in a fraction of the time.
+func Ask(ctx context.Context, path string) (Facts, *Client, error) {
+	c, err := Start(ctx, path)
+	if err != nil {
+		return Facts{}, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // it holds nothing
+	f, err := c.Facts(ctx)
+	stop()
+	if err != nil {
+		_ = c.Kill()
+		_ = c.Close() // it says nothing more
+		return Facts{}, nil, err
+	}
+	return f, c, nil
+}
+
 // Facts asks for devices, what processes hold on them, and versions.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	a, err := c.ask(ctx, request{Do: verbFacts})
