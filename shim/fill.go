@@ -118,12 +118,16 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 	if err := os.WriteFile(filepath.Join(c.bundle.dir, lostFile), []byte(err.Error()+"\n"), 0o600); err != nil {
 		log.G(ctx).WithError(err).Warn("write down why a container was ended")
 	}
-	// CRIU may be at work still, and wait for what does not come.
 	ctx, cancel := context.WithTimeout(ctx, fillTime)
 	defer cancel()
+	// CRIU may be at work still, and wait for what does not come. It fails by itself where it finds nobody to give processes to.
+	patience := time.Now()
+	if !f.Opened() {
+		patience = patience.Add(endTime)
+	}
 	restoring := c.runtime.Restoring(c.work)
 	for ctx.Err() == nil {
-		if c.restoring.Load() {
+		if c.restoring.Load() && time.Now().After(patience) {
 			restoring.End()
 		}
 		if err := c.runtime.Kill(ctx); err == nil || !c.runtime.Known(ctx) && !c.restoring.Load() {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"time"
 
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -120,33 +119,6 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 	}
 	return r, nil
 }
-
-// endMisfit ends a restore by CRIU, and what it has made, as soon as it is known that the container's GPUs do not fit; until stop.
-func (s *service) endMisfit(c *container, r *gpu.Restore) (stop func()) {
-	restored, done := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(done)
-		if r.Fits() == nil {
-			return
-		}
-		// It may have to be told again: CRIU may not have been started yet.
-		for restoring := c.runtime.Restoring(c.work); ; {
-			select {
-			case <-restored:
-				return
-			case <-time.After(misfitPause):
-				restoring.End()
-			}
-		}
-	}()
-	return func() {
-		close(restored)
-		<-done
-	}
-}
-
-// misfitPause is how often a restore is ended that ought to have ended.
-const misfitPause = 50 * time.Millisecond
 
 // loadGPUs gives the restored processes, of which pid is the first, their device nodes and what they had on GPUs.
 func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pid int) error {

@@ -78,13 +78,11 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	defer gpus.Close()
-	stop := s.endMisfit(c, gpus)
 	answer, err := s.restore(ctx, c, r)
-	stop()
 	if ctx.Err() != nil && err != nil {
 		return nil, err
 	}
-	// What CRIU says of a restore that was ended for that means nothing.
+	// CRIU is let end first: one that is killed leaves mounts. What it says means little where the GPUs do not fit.
 	if misfit := gpus.Fits(); misfit != nil {
 		failed := fmt.Errorf("restore %s: %w", r.ID, misfit)
 		if err == nil {

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	gorunc "github.com/containerd/go-runc"
@@ -27,6 +28,7 @@ type Filling struct {
 	channel line
 	process *exec.Cmd
 	relayed chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
+	opened  atomic.Bool   // the daemon has opened the snapshot
 	taken   chan struct{} // closed when the daemon has all it needs of all of them
 	done    chan struct{} // closed when result and err are there
 	ended   chan struct{} // closed when the daemon has ended
@@ -165,6 +167,7 @@ func (f *Filling) follow(late *time.Timer) {
 			return
 		case m.Ready:
 			late.Stop()
+			f.opened.Store(true)
 		case m.Taken:
 			close(f.taken)
 		case m.Hold != 0 && fd >= 0:
@@ -205,6 +208,9 @@ func (f *Filling) fail(err error) { f.settle(Result{}, err) }
 
 // Done is closed when nothing is missing any more, or it has failed: Result says which.
 func (f *Filling) Done() <-chan struct{} { return f.done }
+
+// Opened tells whether the daemon has opened the snapshot.
+func (f *Filling) Opened() bool { return f.opened.Load() }
 
 // Ended is closed when the daemon has ended.
 func (f *Filling) Ended() <-chan struct{} { return f.ended }
