@@ -22,6 +22,7 @@ type preloaded struct {
 	memory []string // of each piece; "" while it is elsewhere
 	// foreign is how many pieces are another's memory still, and stuck how many of these stay so.
 	foreign, stuck int
+	files          []*os.File // that it was attached by
 }
 
 // give puts the library into a process, with some pieces.
@@ -265,7 +266,10 @@ func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*o
 	for i, p := range pieces {
 		l.memory[p.Number] = read(files[i])
 	}
-	l.state = library.Closed
+	l.state, l.files = library.Closed, files
+	if o.w.tight {
+		l.foreign = len(pieces)
+	}
 	return nil
 }
 
@@ -274,10 +278,21 @@ func (o *fakeOwner) Own(context.Context) (int, error) {
 	if err == nil && o.library().state != library.Closed {
 		o.w.t.Error("memory is made a process's own while its door is open")
 	}
-	if err == nil {
+	if err == nil && !o.w.crowded(o.library()) {
 		o.library().foreign = o.library().stuck
 	}
 	return o.library().foreign, err
+}
+
+// crowded tells whether somebody still has what a process would have to have twice to make it its own.
+func (w *world) crowded(l *preloaded) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	open := slices.ContainsFunc(l.files, func(f *os.File) bool {
+		_, err := f.Stat()
+		return err == nil
+	})
+	return w.tight && (open || w.holders > 0)
 }
 
 func (o *fakeOwner) Open() error {
@@ -405,6 +420,9 @@ func (h *fakeHolder) Kill() error {
 }
 
 func (h *fakeHolder) Close() error {
+	if h.w.ending != nil {
+		<-h.w.ending
+	}
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if !h.closed {

@@ -106,8 +106,11 @@ type world struct {
 	holders   int  // that run
 	noHolder  bool // none starts
 	room      bool // for copies
-	files     []*os.File
-	came      chan string // has what came to the peer
+	tight     bool // no room for memory that is attached to be a process's own, beside what others have of it
+
+	ending chan struct{} // unless nil, holders end when it is closed
+	files  []*os.File
+	came   chan string // has what came to the peer
 }
 
 func newWorld(t *testing.T, pids ...int) *world {

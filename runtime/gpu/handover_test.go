@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -488,46 +489,50 @@ func (s *snapshotSource) Close() error {
 	return nil
 }
 
+// handed is a restore of processes 101 and 102 of a world's, which have handed three pieces over, onto another GPU.
+func handed(t *testing.T) (*world, *Restore, *snapshotSource) {
+	t.Helper()
+	w := newWorld(t, 101, 102)
+	w.give(101, 2)
+	w.give(102, 1)
+	dir := t.TempDir()
+	if err := take(t.Context(), w.keeperEngine(), dir); err != nil {
+		t.Fatal(err)
+	}
+	w.files, w.did = nil, nil
+	r, err := ReadRecord(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for pid, l := range w.libraries {
+		w.states[pid], l.state, l.memory = keeper.Checkpointed, library.Given, make([]string, len(l.memory))
+	}
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(writer, "101/0\n101/1\n102/0")
+	writer.Close()
+	source := &snapshotSource{peer: reader}
+	c := w.container()
+	c.Minors = []int{1}
+	return w, &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func(context.Context) (Source, error) { return source, nil }}, source
+}
+
 // TestRestoreHanded restores processes that have handed memory over, onto another GPU, with every failure.
 func TestRestoreHanded(t *testing.T) {
 	hasten(t)
 	for _, step := range []string{"", "ready", "make", "receive", "restore 101", "dial 101", "attach 102", "open 102", "bring"} {
 		t.Run(step, func(t *testing.T) {
-			w := newWorld(t, 101, 102)
-			w.give(101, 2)
-			w.give(102, 1)
-			dir := t.TempDir()
-			if err := take(t.Context(), w.keeperEngine(), dir); err != nil {
-				t.Fatal(err)
-			}
-			w.files, w.did = nil, nil
-			r, err := ReadRecord(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for pid, l := range w.libraries {
-				w.states[pid], l.state, l.memory = keeper.Checkpointed, library.Given, make([]string, len(l.memory))
-			}
+			w, restore, source := handed(t)
 			w.fail, w.how = step, "1"
-			reader, writer, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			fmt.Fprintln(writer, "101/0\n101/1\n102/0")
-			writer.Close()
-			source := &snapshotSource{peer: reader}
 			if step == "receive" {
 				source.err, w.how = os.ErrPermission, "gone"
 			}
-			c := w.container()
-			c.Minors = []int{1}
-			restore := &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func(context.Context) (Source, error) {
-				if step == "bring" {
-					return nil, os.ErrPermission
-				}
-				return source, nil
-			}}
-			err = fits(t, restore)
+			if step == "bring" {
+				restore.Bring = func(context.Context) (Source, error) { return nil, os.ErrPermission }
+			}
+			err := fits(t, restore)
 			if err == nil {
 				_, err = restore.Load(t.Context())
 			}
@@ -547,6 +552,143 @@ func TestRestoreHanded(t *testing.T) {
 			}
 			if w.libraries[101].state == library.Whole && w.states[101] != keeper.Running {
 				t.Error("a door is open before the driver is")
+			}
+		})
+	}
+}
+
+// TestRestoreBegins: nobody waits for the driver, whose holder starts with the keeper and is told its devices as soon as these are known.
+// What was begun ends with the restore.
+func TestRestoreBegins(t *testing.T) {
+	hasten(t)
+	for name, misfit := range map[string]bool{"fits": false, "does not": true} {
+		t.Run(name, func(t *testing.T) {
+			w, restore, source := handed(t)
+			slow := make(chan struct{})
+			start := restore.Start
+			restore.Start = func(ctx context.Context) (Keeper, error) {
+				select {
+				case <-slow:
+					return start(ctx)
+				case <-ctx.Done():
+					return nil, context.Cause(ctx)
+				}
+			}
+			if misfit {
+				w.facts.Devices[1].Architecture = "10.0"
+			}
+			if err := restore.Begin(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+				w.mu.Lock()
+				launched := w.holders == 1
+				w.mu.Unlock()
+				if launched {
+					break
+				}
+				if time.Now().After(deadline) {
+					t.Fatal("the holder waits for the keeper")
+				}
+			}
+			close(slow)
+			err := restore.Fits()
+			var wrong *MisfitError
+			if misfit != errors.As(err, &wrong) || !misfit && err != nil {
+				t.Errorf("got %v", err)
+			}
+			if again := restore.Fits(); again != err {
+				t.Errorf("the second time it is %v", again)
+			}
+			w.mu.Lock()
+			if made := slices.Contains(w.did, "make"); made == misfit {
+				t.Errorf("did %q", w.did)
+			}
+			if misfit && (w.holders != 0 || !source.closed) {
+				t.Errorf("%d holders are left, the source is closed: %v", w.holders, source.closed)
+			}
+			w.mu.Unlock()
+			restore.Close()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.quiet()
+			if w.holders != 0 || !source.closed {
+				t.Errorf("%d holders are left, the source is closed: %v", w.holders, source.closed)
+			}
+		})
+	}
+}
+
+// TestRestoreGivenUp closes a restore whose keeper does not come, and whose snapshot is not opened.
+func TestRestoreGivenUp(t *testing.T) {
+	w, restore, _ := handed(t)
+	never := func(ctx context.Context) error {
+		<-ctx.Done()
+		return context.Cause(ctx)
+	}
+	restore.Start = func(ctx context.Context) (Keeper, error) { return nil, never(ctx) }
+	restore.Bring = func(ctx context.Context) (Source, error) { return nil, never(ctx) }
+	if err := restore.Begin(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		restore.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(10 * time.Second):
+		t.Fatal("it does not end")
+	}
+	if w.holders != 0 || restore.Fits() == nil {
+		t.Errorf("%d holders are left, and it fits: %v", w.holders, restore.Fits())
+	}
+}
+
+// TestRestoreHolderEnds: memory is attached while the holder ends, unless its room is wanted; it is waited for in either case.
+func TestRestoreHolderEnds(t *testing.T) {
+	hasten(t)
+	for name, tight := range map[string]bool{"room": false, "no room": true} {
+		t.Run(name, func(t *testing.T) {
+			w, restore, _ := handed(t)
+			w.tight, w.ending = tight, make(chan struct{})
+			if err := fits(t, restore); err != nil {
+				t.Fatal(err)
+			}
+			loaded := make(chan error, 1)
+			go func() {
+				_, err := restore.Load(t.Context())
+				loaded <- err
+			}()
+			if tight {
+				select {
+				case err := <-loaded:
+					t.Errorf("the holder's room was not waited for: %v", err)
+				case <-time.After(50 * time.Millisecond):
+				}
+				close(w.ending)
+			}
+			select {
+			case err := <-loaded:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Fatal("the holder is waited for")
+			}
+			if !tight {
+				if w.libraries[101].state != library.Whole {
+					t.Error("a door is closed still")
+				}
+				time.AfterFunc(20*time.Millisecond, func() { close(w.ending) })
+			}
+			restore.Close()
+			w.whole()
+			for pid, l := range w.libraries {
+				if l.foreign > 0 {
+					t.Errorf("process %d: %d pieces are not its own; did %q", pid, l.foreign, w.did)
+				}
 			}
 		})
 	}
