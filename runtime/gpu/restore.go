@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
@@ -54,7 +55,9 @@ func (r *Restore) Begin(ctx context.Context) error {
 }
 
 func (r *Restore) begin(ctx context.Context) error {
-	widen(r.Record.handed())
+	if n := r.Record.handed(); n > 0 {
+		go channel.Expect(n)
+	}
 	if kept := r.borrow(ctx); kept != nil {
 		return r.fitsBeside(ctx, kept.Info())
 	}
