@@ -73,7 +73,7 @@ func TestGPUMisfitCount(t *testing.T) {
 	misfit(t, b, "gpu-missing", two)
 }
 
-// TestGPUMisfitStock restores with ctr where the container does not fit: the shim says why, and starts nothing.
+// TestGPUMisfitStock restores with ctr where the container does not fit: the shim says why, and leaves nothing.
 func TestGPUMisfitStock(t *testing.T) {
 	_, b := gpuPair(t)
 	id, ref, before := stockGPU(t, oneGPU, "--mib", "3")
