@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -18,6 +19,7 @@ type fakeDriver struct {
 	devices map[string]*fakeDevice
 	orders  []fakeOrder // guarded by mu
 	pinned  int         // guarded by mu
+	sparse  int         // pages that had no memory when they were pinned; guarded by mu
 }
 
 // fakeOrder makes the nth call from here of a name do something else.
@@ -89,12 +91,27 @@ func (f *fakeDriver) Pin(host []byte) (func() error, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.pinned++
+	f.sparse += absent(host)
 	return func() error {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.pinned--
 		return nil
 	}, nil
+}
+
+// absent counts pages without memory.
+func absent(host []byte) (pages int) {
+	there := make([]byte, len(host)/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&host[0])), uintptr(len(host)), uintptr(unsafe.Pointer(&there[0]))); errno != 0 {
+		return len(there)
+	}
+	for _, b := range there {
+		if b&1 == 0 {
+			pages++
+		}
+	}
+	return pages
 }
 
 type fakeDevice struct {

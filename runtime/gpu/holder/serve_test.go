@@ -239,9 +239,10 @@ func FuzzAnswer(f *testing.F) {
 // TestClears: what is made is zero when its descriptors come, and each device is waited for once.
 func TestClears(t *testing.T) {
 	a, b := &fakeDevice{uuid: uuids[0], total: 1 << 30}, &fakeDevice{uuid: uuids[1], total: 1 << 30}
-	c, ended := serving(t, newFake("", a, b))
+	f := newFake("", a, b)
+	c, ended := serving(t, f)
 	g := give(t, 2, 4, 2, 4, 2)
-	if a, err := asked(t, c, request{Do: verbOpen, Version: Version, Ring: &small}); err != nil || a.Error != nil {
+	if a, err := asked(t, c, request{Do: verbOpen, Version: Version, Devices: uuids, Ring: &small}); err != nil || a.Error != nil {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	if a, err := asked(t, c, request{Do: verbHold, Pieces: g.pieces}, g.files...); err != nil || a.Error != nil {
@@ -270,6 +271,9 @@ func TestClears(t *testing.T) {
 		t.Errorf("cleared %v and %v, want %v", a.cleared, b.cleared, want)
 	}
 	same(t, "held before", contents(t, g), g.contents)
+	if f.pinned != 1 || f.sparse > 0 {
+		t.Errorf("%d rings are pinned, %d of the pages have got memory only then", f.pinned, f.sparse)
+	}
 }
 
 // contents are those of memory that was given.
