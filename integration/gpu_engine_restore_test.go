@@ -46,19 +46,23 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 		setGPUs(t, b, small, gpusOfB)
 		fails(t, codeMisfit, "gpu-memory")
 	})
-	for victim, is := range map[string]func(process) bool{"holder": holding, "loader": called("cryo-load"), "keeper": serving} {
+	for victim, is := range map[string]func(process) bool{"holder": holding, "loader": called("cryo-load"), "keeper": serving, "command's keeper": asked} {
 		t.Run(victim+" killed", func(t *testing.T) {
 			order(t, b, "cuMemcpyHtoDAsync 1 delay 1500")
 			unchanged(t, b, func() {
 				c := inBackground(t, b, append([]string{"cryo"}, args...)...)
 				c.until(t, "call", obeyed(t, b))
-				kill(t, find(t, b, is))
+				pid := find(t, b, is)
+				if pid == 0 {
+					t.Fatal("there is none")
+				}
+				kill(t, pid)
 				r := c.wait(t)
-				if victim != "keeper" {
+				if victim == "holder" || victim == "loader" {
 					refusal(t, quietly(r), codeAborted, "")
 					return
 				}
-				must(t, r) // another is asked
+				must(t, r) // another is asked, or nobody needs it
 				unharmed(t, b, id, before)
 				remove(t.Context(), b, id)
 			})
