@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,7 +40,12 @@ func pushed(t *testing.T, h *lab.Host) (path string) {
 // begun runs cryo without waiting for it.
 func begun(t *testing.T, h *lab.Host, args ...string) (c *underway) {
 	t.Helper()
-	command := h.Command(t.Context(), "cryo", args...)
+	return under(t, h.Command(t.Context(), "cryo", args...))
+}
+
+// under runs a command without waiting for it.
+func under(t *testing.T, command *exec.Cmd) (c *underway) {
+	t.Helper()
 	c = &underway{ended: make(chan lab.Result, 1), signal: func(s syscall.Signal) {
 		if err := command.Process.Signal(s); err != nil {
 			t.Error(err)
@@ -128,6 +134,30 @@ func TestArriving(t *testing.T) {
 		g.open()
 		must(t, <-c.ended)
 		must(t, b.Cryo(t.Context(), "rm", ref))
+	})
+	t.Run("many cores", func(t *testing.T) { // what comes goes through the page cache, and may begin before the container runs
+		for _, held := range []bool{true, false} {
+			g := newGate(t, shared.registry, path)
+			if !held {
+				g.open()
+			}
+			ref, id := g.address+"/"+path, name(t)
+			cleanup(t, b, id)
+			forget(t, b, ref)
+			c := under(t, b.Command(t.Context(), "env", "GOMAXPROCS=16", "cryo", "restore", ref, "--name", id, "--plain-http", "--json"))
+			if held {
+				c.hello(t, b, id)
+				eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
+				g.open()
+			}
+			if r := said[arrivingRestored](t, <-c.ended); !r.Lazy || r.PullFirst != "" {
+				t.Errorf("it says %+v", r)
+			}
+			await(t, b, id)
+			must(t, b.Cryo(t.Context(), "verify", ref))
+			must(t, b.Cryo(t.Context(), "rm", ref))
+			remove(t.Context(), b, id)
+		}
 	})
 	for _, test := range []struct {
 		name, why string
