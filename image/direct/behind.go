@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
@@ -130,20 +131,27 @@ func (w *BehindFile) follow() {
 	}
 }
 
-// Flush waits until all is on the disk. Nothing is durable by that, and nothing may be written any more.
-func (w *BehindFile) Flush() error {
+// Flush waits until all is on the disk, as long as ctx allows. Nothing is durable by that, and nothing may be written any more.
+func (w *BehindFile) Flush(ctx context.Context) error {
 	w.stop(false)
-	return w.err
+	select {
+	case <-w.done:
+		return w.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Close gives up what is not on the disk yet: the kernel brings it there some time.
-func (w *BehindFile) Close() { w.stop(true) }
+func (w *BehindFile) Close() {
+	w.stop(true)
+	<-w.done
+}
 
 func (w *BehindFile) stop(drop bool) {
 	w.b.mu.Lock()
+	defer w.b.mu.Unlock()
 	w.ending = true
 	w.dropped = w.dropped || drop
 	w.b.change.Broadcast()
-	w.b.mu.Unlock()
-	<-w.done
 }

@@ -2,6 +2,7 @@ package direct
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"sync/atomic"
@@ -17,7 +18,7 @@ func TestBehind(t *testing.T) {
 		done := make(chan error, 3)
 		for range cap(done) {
 			f := create(t)
-			go func() { done <- writeBehind(b, f, data) }()
+			go func() { done <- writeBehind(t.Context(), b, f, data) }()
 		}
 		for range cap(done) {
 			if err := <-done; err != nil {
@@ -30,7 +31,7 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-func writeBehind(b *Behind, f *os.File, data []byte) error {
+func writeBehind(ctx context.Context, b *Behind, f *os.File, data []byte) error {
 	defer f.Close()
 	if _, err := f.Write(data[:100]); err != nil {
 		return err
@@ -47,7 +48,7 @@ func writeBehind(b *Behind, f *os.File, data []byte) error {
 			return errors.Join(errors.New("what was written cannot be read"), err)
 		}
 	}
-	return w.Flush()
+	return w.Flush(ctx)
 }
 
 // A disk that does not keep up holds writers up; one that is not waited for any more does not.
@@ -80,6 +81,24 @@ func TestBehindWaits(t *testing.T) {
 	}
 }
 
+// Who does not want to wait for the disk any more does not.
+func TestBehindCancelled(t *testing.T) {
+	disk := make(chan struct{})
+	f := create(t)
+	defer f.Close()
+	w := NewBehind(4*Piece).file(f, 0, func(int, int64, int64) error { <-disk; return nil })
+	if _, err := w.Write(make([]byte, Piece)); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := w.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Flush gives %v", err)
+	}
+	close(disk)
+	w.Close()
+}
+
 // What the disk says of earlier bytes comes up with a later write, and at the latest with Flush.
 func TestBehindFails(t *testing.T) {
 	errDisk := errors.New("the disk has failed")
@@ -96,7 +115,7 @@ func TestBehindFails(t *testing.T) {
 	if !errors.Is(err, errDisk) {
 		t.Errorf("writing gives %v", err)
 	}
-	if err := w.Flush(); !errors.Is(err, errDisk) {
+	if err := w.Flush(t.Context()); !errors.Is(err, errDisk) {
 		t.Errorf("Flush gives %v", err)
 	}
 	w.Close()

@@ -172,7 +172,7 @@ func (p *Partial) Verify() error {
 // Place makes what was verified a blob of the store, durably, which may wait for the disk.
 func (p *Partial) Place(ctx context.Context) error {
 	if p.cached != nil {
-		if err := p.cached.Flush(); err != nil {
+		if err := p.cached.Flush(ctx); err != nil {
 			return fmt.Errorf("write blob %s: %w", p.d.Digest, mapError(p.s.root, err))
 		}
 	}
