@@ -111,7 +111,8 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		} else if found, err = whatRegistry(eager, p.snapshot.Config.GPU != nil); err != nil {
 			return err
 		}
-		if err := throughCache(ctx, pulling); err != nil {
+		cached, err := throughCache(ctx, pulling)
+		if err != nil {
 			return err
 		}
 		if pullFirst = found.pullFirst; pullFirst != "" {
@@ -123,7 +124,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			return err
 		}
 		defer coming.close()
-		if found.quick {
+		if coming != nil && found.quick && cached {
 			coming.beginEarly()
 		}
 		start = time.Now()
