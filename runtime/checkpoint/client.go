@@ -97,7 +97,7 @@ func (c *Client) Pages(ctx context.Context) (net.Conn, error) {
 	select {
 	case <-c.greeted: // who comes first is the shim, to talk
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return nil, fmt.Errorf("wait for pages: %w", context.Cause(ctx))
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.listener.SetDeadline(time.Now()) })()
 	conn, err := c.listener.Accept()
