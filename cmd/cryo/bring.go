@@ -111,8 +111,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		} else if found, err = whatRegistry(eager, p.snapshot.Config.GPU != nil); err != nil {
 			return err
 		}
-		cached, err := throughCache(ctx, pulling)
-		if err != nil {
+		if err := throughCache(ctx, pulling); err != nil {
 			return err
 		}
 		if pullFirst = found.pullFirst; pullFirst != "" {
@@ -124,7 +123,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			return err
 		}
 		defer coming.close()
-		if coming != nil && found.quick && cached {
+		if found.quick {
 			coming.beginEarly()
 		}
 		start = time.Now()

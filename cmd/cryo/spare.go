@@ -47,11 +47,11 @@ func behindRoom(cores int, available, pulled int64) int64 {
 }
 
 // throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: the process that fills the
-// container's memory finds it there, and the disk is not waited for. It says whether it does.
-func throughCache(ctx context.Context, p *registry.Puller) (bool, error) {
+// container's memory finds it there, and the disk is not waited for.
+func throughCache(ctx context.Context, p *registry.Puller) error {
 	missing, err := p.Missing(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	var pulled int64
 	for _, d := range missing {
@@ -59,11 +59,10 @@ func throughCache(ctx context.Context, p *registry.Puller) (bool, error) {
 	}
 	available, err := warm.Available()
 	if err != nil {
-		return false, nil // past the page cache, which needs none
+		return nil // past the page cache, which needs none
 	}
-	room := behindRoom(runtime.GOMAXPROCS(0), available, pulled)
-	if room > 0 {
+	if room := behindRoom(runtime.GOMAXPROCS(0), available, pulled); room > 0 {
 		p.Behind(direct.NewBehind(room))
 	}
-	return room > 0, nil
+	return nil
 }

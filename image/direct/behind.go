@@ -18,7 +18,6 @@ type Behind struct {
 	change  *sync.Cond // of what follows, and of what it guards of each file
 	waiting int64      // bytes that are written and not on the disk; guarded by mu
 	short   int        // writers that wait for room; guarded by mu
-	held    bool       // see Hold; guarded by mu
 }
 
 // NewBehind lets so many bytes wait for the disk, in all files together.
@@ -26,20 +25,6 @@ func NewBehind(room int64) *Behind {
 	b := &Behind{room: room}
 	b.change = sync.NewCond(&b.mu)
 	return b
-}
-
-// Hold leaves what is written in memory until Release is called, or there is no room any more: what is on its way to the disk holds up
-// everybody who has something of his own made durable there, since file systems do that for all at once. Flush waits for Release.
-func (b *Behind) Hold() { b.hold(true) }
-
-// Release ends Hold.
-func (b *Behind) Release() { b.hold(false) }
-
-func (b *Behind) hold(held bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.held = held
-	b.change.Broadcast()
 }
 
 // How much of a file is brought to the disk at a time: less only at its end, and where a writer waits for room.
@@ -129,7 +114,7 @@ func (w *BehindFile) follow() {
 			b.waiting -= n
 			b.change.Broadcast()
 			return
-		case n == 0 || b.short == 0 && (b.held || n < behindLeast && !w.ending):
+		case n == 0 || n < behindLeast && !w.ending && b.short == 0:
 			b.change.Wait()
 			continue
 		}

@@ -81,43 +81,6 @@ func TestBehindWaits(t *testing.T) {
 	}
 }
 
-// What is held stays in memory as long as there is room, also at its end.
-func TestBehindHold(t *testing.T) {
-	b := NewBehind(16 * Piece)
-	b.Hold()
-	var synced atomic.Int64
-	f := create(t)
-	defer f.Close()
-	w := b.file(f, 0, func(_ int, _, n int64) error { synced.Add(n); return nil })
-	write := func(pieces int) {
-		t.Helper()
-		for range pieces {
-			if _, err := w.Write(make([]byte, Piece)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	write(16)
-	time.Sleep(10 * time.Millisecond)
-	if n := synced.Load(); n != 0 {
-		t.Errorf("%d bytes went to the disk", n)
-	}
-	write(1)
-	if n := synced.Load(); n == 0 {
-		t.Error("there was no room, and nothing went to the disk")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	if err := w.Flush(ctx); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("Flush gives %v", err)
-	}
-	b.Release()
-	if err := w.Flush(t.Context()); err != nil || synced.Load() != 17*Piece {
-		t.Errorf("%d bytes are on the disk, %v", synced.Load(), err)
-	}
-	w.Close()
-}
-
 // Who does not want to wait for the disk any more does not.
 func TestBehindCancelled(t *testing.T) {
 	disk := make(chan struct{})

@@ -106,22 +106,11 @@ func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: 
 // Behind has segments go through the page cache by b: somebody reads them as they come.
 func (p *Puller) Behind(b *direct.Behind) { p.behind = b }
 
-// Gently has Finish fetch a few segments side by side, and keep what comes in memory where there is room, until Hasten is called: something
-// else that is wanted first is under way. Finish does not end before that.
-func (p *Puller) Gently() {
-	p.turns.few()
-	if p.behind != nil {
-		p.behind.Hold()
-	}
-}
+// Gently has Finish fetch a few segments side by side until Hasten is called: something else that is wanted first is under way.
+func (p *Puller) Gently() { p.turns.few() }
 
 // Hasten ends Gently.
-func (p *Puller) Hasten() {
-	p.turns.all()
-	if p.behind != nil {
-		p.behind.Release()
-	}
-}
+func (p *Puller) Hasten() { p.turns.all() }
 
 // Finish fetches the segments and gives the snapshot its name in the store.
 func (p *Puller) Finish(ctx context.Context) error {

@@ -4,7 +4,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -72,7 +71,6 @@ func TestPuller(t *testing.T) {
 		}
 		p.Behind(direct.NewBehind(1))
 		p.Gently()
-		time.AfterFunc(20*time.Millisecond, p.Hasten)
 		if err := p.Finish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
