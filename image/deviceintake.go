@@ -203,6 +203,14 @@ func (p devicePiece) within(offset, n int64) int64 {
 	return min(n, int64(deviceSegment-at%deviceSegment))
 }
 
+// Dumped says that CRIU needs no core any more. Where some encode at once, all do from then on: a process whose memory could not be copied on
+// its device stands still until it is here.
+func (d *DeviceIntake) Dumped() {
+	if d.in.kind.atOnce(d.in.o.Workers) > 0 {
+		d.in.hurry()
+	}
+}
+
 // Hurry is that of an [Intake].
 func (d *DeviceIntake) Hurry() { d.in.hurry() }
 

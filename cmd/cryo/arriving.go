@@ -24,7 +24,6 @@ type arriving struct {
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
-	early  bool            // it began before the container ran
 	wanted atomic.Int64    // when a part was asked for last, nanoseconds since 1970
 	asking atomic.Int64    // parts that are on their way
 }
@@ -36,59 +35,54 @@ const (
 	quietMost = 500 * time.Millisecond
 )
 
-// probed is what a registry, and the line to it, can do.
-type probed struct {
-	pullFirst string // why a container does not run while its memory is pulled; empty: it does
-	quick     bool   // it gives so much at once that nobody who waits for something notices the rest
-}
-
-// probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer. A
-// snapshot that is here needs none.
-func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (wait func(eager string, gpus bool) (probed, error)) {
+// probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
+// a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
+func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string, gpus bool) (string, error)) {
 	type answer struct {
-		probed
+		why string
 		err error
 	}
 	answers := make(chan answer, 1)
 	if p != nil {
 		go func() {
-			found, err := tryParts(ctx, p, f)
-			answers <- answer{found, err}
+			why, err := tryParts(ctx, p, f)
+			answers <- answer{why, err}
 		}()
 	}
-	return func(eager string, gpus bool) (probed, error) {
+	return func(eager string, gpus bool) (string, error) {
 		a := <-answers
 		switch {
-		case a.err != nil || a.pullFirst == allHere || f.pullFirst:
+		case a.err != nil || a.why == allHere || f.pullFirst:
+			return a.why, a.err
 		case eager != "":
-			a.pullFirst = eager
+			return eager, nil
 		case gpus:
-			a.pullFirst = "its GPUs are loaded when all memory is there"
+			return "its GPUs are loaded when all memory is there", nil
 		}
-		return a.probed, a.err
+		return a.why, nil
 	}
 }
 
 // allHere is the reason where nothing is missing.
 const allHere = "all memory is here"
 
-func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (probed, error) {
+func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (string, error) {
 	missing, err := p.Missing(ctx)
 	switch {
 	case err != nil:
-		return probed{}, err
+		return "", err
 	case len(missing) == 0:
-		return probed{pullFirst: allHere}, nil
+		return allHere, nil
 	case f.pullFirst:
-		return probed{pullFirst: "--pull-first"}, nil
+		return "--pull-first", nil
 	case f.eager:
-		return probed{pullFirst: "--eager"}, nil
+		return "--eager", nil
 	}
 	one := make([]byte, 1)
 	if err := p.Ranges().Read(ctx, missing[0], 0, one, unchecked); err != nil {
-		return probed{pullFirst: err.Error()}, context.Cause(ctx)
+		return err.Error(), context.Cause(ctx)
 	}
-	return probed{quick: spareCores() && isQuick(ctx, p.Ranges().Read, missing[0])}, nil
+	return "", nil
 }
 
 // unchecked is for bytes that their reader verifies.
@@ -124,26 +118,14 @@ func (c *arriving) where() string {
 	return c.dir
 }
 
-// beginEarly begins to pull while the container is still being restored: a few segments side by side.
-func (c *arriving) beginEarly() {
-	c.early = true
-	c.puller.Gently()
-	c.pull(func() {})
-}
-
-// begin begins to pull what nobody waits for, or goes on with that at full speed: the container runs.
+// begin begins to pull what nobody waits for.
 func (c *arriving) begin() {
-	if c.early {
-		c.puller.Hasten()
+	if c == nil {
 		return
 	}
-	c.pull(func() { c.quiet(time.Now()) })
-}
-
-func (c *arriving) pull(before func()) {
 	c.pulled = make(chan error, 1)
 	go func() {
-		before()
+		c.quiet(time.Now())
 		err := c.puller.Finish(c.ctx)
 		if err != nil {
 			c.server.Fail(err)

@@ -81,7 +81,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	probing, stop := context.WithCancel(ctx)
 	defer stop()
-	whatRegistry := probe(probing, pulling, f)
+	whyPullFirst := probe(probing, pulling, f)
 	if pulling != nil && ready == nil {
 		from = pulling
 	}
@@ -105,16 +105,15 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	var coming *arriving
 	var pullFirst string
 	if pulling != nil {
-		var found probed
 		if ready != nil {
-			found.pullFirst = "it is prewarmed"
-		} else if found, err = whatRegistry(eager, p.snapshot.Config.GPU != nil); err != nil {
+			pullFirst = "it is prewarmed"
+		} else if pullFirst, err = whyPullFirst(eager, p.snapshot.Config.GPU != nil); err != nil {
 			return err
 		}
 		if err := throughCache(ctx, pulling); err != nil {
 			return err
 		}
-		if pullFirst = found.pullFirst; pullFirst != "" {
+		if pullFirst != "" {
 			err = pulling.Finish(ctx)
 		} else if coming, err = newArriving(ctx, s, pulling, work.Dir); err == nil {
 			p.from = coming.source
@@ -123,9 +122,6 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			return err
 		}
 		defer coming.close()
-		if found.quick {
-			coming.beginEarly()
-		}
 		start = time.Now()
 	}
 	for _, w := range p.warnings {

@@ -21,6 +21,8 @@ import (
 // there is none.
 type devices struct {
 	cancel context.CancelFunc
+	idle   chan struct{} // closed by dumped
+	dumped func()        // says that CRIU has ended
 	freed  chan struct{} // closed by hurry
 	hurry  func()        // says that nobody stands still any more
 	done   chan struct{} // closed when no more comes
@@ -34,7 +36,8 @@ type devices struct {
 // takeInDevices waits for device memory in the background. images is where the shim puts its record of it, work a directory of ours.
 func (a *app) takeInDevices(ctx context.Context, s *store.Store, client *checkpoint.Client, images, work string, f checkpointFlags) *devices {
 	ctx, cancel := context.WithCancel(ctx)
-	d := &devices{cancel: cancel, freed: make(chan struct{}), done: make(chan struct{})}
+	d := &devices{cancel: cancel, idle: make(chan struct{}), freed: make(chan struct{}), done: make(chan struct{})}
+	d.dumped = sync.OnceFunc(func() { close(d.idle) })
 	d.hurry = sync.OnceFunc(func() { close(d.freed) })
 	go func() {
 		defer close(d.done)
@@ -68,10 +71,16 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 		return err
 	}
 	go func() {
-		select {
-		case <-d.freed:
-			d.intake.Hurry()
-		case <-ctx.Done():
+		for _, step := range []struct {
+			told chan struct{}
+			do   func()
+		}{{d.idle, d.intake.Dumped}, {d.freed, d.intake.Hurry}} {
+			select {
+			case <-step.told:
+				step.do()
+			case <-ctx.Done():
+				return
+			}
 		}
 	}()
 	link, err := ring.Accept(ctx, conn) // a copy may be long in coming

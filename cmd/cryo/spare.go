@@ -3,9 +3,6 @@ package main
 import (
 	"context"
 	"runtime"
-	"time"
-
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/registry"
@@ -14,21 +11,6 @@ import (
 
 // manyCores is from how many on CRIU, containerd and what they restore leave cores to a pull.
 const manyCores = 8
-
-func spareCores() bool { return runtime.GOMAXPROCS(0) >= manyCores }
-
-// A registry is quick if it gives so much in this time, the way to it included: 200 MB/s.
-const (
-	quickPart = 2 << 20 // bytes
-	quickPull = 10 * time.Millisecond
-)
-
-// isQuick tries that with a part of a segment.
-func isQuick(ctx context.Context, read func(context.Context, ocispec.Descriptor, int64, []byte, func([]byte) error) error, d ocispec.Descriptor) bool {
-	ctx, cancel := context.WithTimeout(ctx, quickPull)
-	defer cancel()
-	return read(ctx, d, 0, make([]byte, min(quickPart, d.Size)), unchecked) == nil
-}
 
 // Of memory that what is pulled may take while it waits for the disk.
 const (

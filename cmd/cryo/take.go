@@ -211,6 +211,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, err
 	}
 	a.progress.over("dump")
+	d.dumped()
 	start := time.Now()
 	files, err := changed.capture(ctx, work)
 	if err != nil {

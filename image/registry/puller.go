@@ -29,7 +29,6 @@ type Puller struct {
 	sum      *meter
 	early    *early
 	behind   *direct.Behind // see Behind
-	turns    *turns
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -43,7 +42,7 @@ func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
-	p := &Puller{dst: dst, ref: ref, repo: r, o: o, early: newEarly(ctx), turns: newTurns(o.pulling())}
+	p := &Puller{dst: dst, ref: ref, repo: r, o: o, early: newEarly(ctx)}
 	if err := p.begin(ctx); err != nil {
 		defer p.Close()
 		return nil, p.failed(ctx, err)
@@ -106,12 +105,6 @@ func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: 
 // Behind has segments go through the page cache by b: somebody reads them as they come.
 func (p *Puller) Behind(b *direct.Behind) { p.behind = b }
 
-// Gently has Finish fetch a few segments side by side until Hasten is called: something else that is wanted first is under way.
-func (p *Puller) Gently() { p.turns.few() }
-
-// Hasten ends Gently.
-func (p *Puller) Hasten() { p.turns.all() }
-
 // Finish fetches the segments and gives the snapshot its name in the store.
 func (p *Puller) Finish(ctx context.Context) error {
 	err := p.early.settled()
@@ -133,11 +126,7 @@ func (p *Puller) bring(ctx context.Context) error {
 	placing.SetLimit(placedAtOnce)
 	placing.Go(func() error { // an error of either ends both
 		return p.each(all, p.segments, p.o.pulling(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-			if err := p.turns.take(ctx); err != nil {
-				return err
-			}
 			part, err := p.repo.verified(ctx, p.dst, d, p.behind, t)
-			p.turns.give()
 			if err != nil || part == nil {
 				return err
 			}

@@ -70,7 +70,6 @@ func TestPuller(t *testing.T) {
 			continue
 		}
 		p.Behind(direct.NewBehind(1))
-		p.Gently()
 		if err := p.Finish(t.Context()); err != nil {
 			t.Fatal(err)
 		}
