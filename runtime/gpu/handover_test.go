@@ -489,8 +489,8 @@ func (s *snapshotSource) Close() error {
 	return nil
 }
 
-// handed is a restore of processes 101 and 102 of a world's, which have handed three pieces over, onto another GPU.
-func handed(t *testing.T) (*world, *Restore, *snapshotSource) {
+// snapshot is processes 101 and 102 of a world's, as CRIU restores them after they have handed three pieces over, and the record of that.
+func snapshot(t *testing.T) (*world, *Record) {
 	t.Helper()
 	w := newWorld(t, 101, 102)
 	w.give(101, 2)
@@ -507,6 +507,13 @@ func handed(t *testing.T) (*world, *Restore, *snapshotSource) {
 	for pid, l := range w.libraries {
 		w.states[pid], l.state, l.memory = keeper.Checkpointed, library.Given, make([]string, len(l.memory))
 	}
+	return w, r
+}
+
+// handed is a restore of them onto another GPU.
+func handed(t *testing.T) (*world, *Restore, *snapshotSource) {
+	t.Helper()
+	w, r := snapshot(t)
 	reader, writer, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/library"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
@@ -62,21 +60,7 @@ func TestRestoreKept(t *testing.T) {
 		"attached, but not as own": {fail: "own 101", how: "1", ends: lost, used: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t, 101, 102)
-			w.give(101, 2)
-			w.give(102, 1)
-			dir := t.TempDir()
-			if err := take(t.Context(), w.keeperEngine(), dir); err != nil {
-				t.Fatal(err)
-			}
-			w.files, w.did = nil, nil
-			r, err := ReadRecord(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for pid, l := range w.libraries {
-				w.states[pid], l.state, l.memory = keeper.Checkpointed, library.Given, make([]string, len(l.memory))
-			}
+			w, r := snapshot(t)
 			w.fail, w.how, w.always = test.fail, test.how, test.always
 			c := w.container()
 			c.Minors = []int{1}
