@@ -128,7 +128,7 @@ const readAhead = 3
 
 // copyBody tells errors of the network, which may pass, from those of the disk. stop ends ctx, and with it reading.
 func copyBody(ctx context.Context, p *store.Partial, body io.Reader, stop func()) error {
-	free, pieces := make(chan []byte, readAhead), make(chan piece)
+	free, pieces := make(chan []byte, readAhead), make(chan piece, readAhead)
 	for range readAhead {
 		buf := direct.Lend()
 		defer direct.Return(buf)
@@ -184,11 +184,7 @@ func readPieces(ctx context.Context, body io.Reader, off int64, free <-chan []by
 		// Up to a multiple of the piece: what is aligned goes past the page cache.
 		next.n, next.err = fillPiece(body, next.buf[:maxPiece-off%maxPiece])
 		off += int64(next.n)
-		select {
-		case pieces <- next:
-		case <-ctx.Done():
-			return
-		}
+		pieces <- next // there is room for all: what came before an error is kept
 		if next.err != nil {
 			return
 		}
