@@ -210,7 +210,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, err
 	}
 	if coming != nil {
-		coming.begin() // in earnest not before: it would take cores and the line from what makes the container run
+		coming.begin() // not before: it would take cores and the line from what makes the container run
 		a.say("%s runs, and its memory is on its way", p.name)
 		if err := coming.await(); err != nil {
 			return nil, nil, ran, &cutOffError{name: p.name, err: err}

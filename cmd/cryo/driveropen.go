@@ -21,10 +21,12 @@ const openTime = 2 * time.Minute
 // keepOpen takes a keeper over.
 func keepOpen(k *keeper.Client) *driverOpen {
 	d := &driverOpen{keeper: k, over: make(chan struct{})}
-	t := time.AfterFunc(openTime, d.end)
 	go func() {
-		<-d.over
-		t.Stop()
+		select {
+		case <-time.After(openTime):
+			d.end()
+		case <-d.over:
+		}
 	}()
 	return d
 }

@@ -46,10 +46,10 @@ func (o Options) concurrency() int {
 	return 4
 }
 
-// pulling is how many segments are pulled at once: what comes keeps a core busy with each, as sending does at the other end.
+// pulling is how many segments are pulled at once, no fewer than others: what comes keeps a core busy with each, as sending does at the other end.
 func (o Options) pulling() int {
 	if o.Concurrency > 0 {
 		return o.Concurrency
 	}
-	return max(o.concurrency(), min(runtime.GOMAXPROCS(0)/2, 8))
+	return min(max(o.concurrency(), runtime.GOMAXPROCS(0)/2), 8)
 }

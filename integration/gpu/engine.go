@@ -73,18 +73,15 @@ func (b *bench) prewarmed(ctx context.Context, r *result, c *container, ref, wha
 	}
 	r.took(what+".prewarm", prewarm.Elapsed.Seconds())
 	r.checked("%s", strings.TrimSpace(prewarm.Stdout))
-	said, all, err := b.restored(ctx, r, c, ref, flags...)
+	said, all, err := b.returned(ctx, r, c, ref, "restored from what was prewarmed", flags...)
 	if err != nil {
-		return fmt.Errorf("restore what is prewarmed: %w", err)
+		return err
 	}
 	if !said.GPUPrewarmed {
 		return fmt.Errorf("device memory was loaded, although it was prewarmed")
 	}
 	r.took(what+".restore", said.Seconds)
 	r.took(what+".restore.all", all.Seconds())
-	if _, err := c.check(ctx, b.b, r, "restored from what was prewarmed"); err != nil {
-		return fmt.Errorf("%w\n%s", err, end(c.log(b.b), 3000))
-	}
 	return nil
 }
 

@@ -88,12 +88,12 @@ func (b *bench) move(ctx context.Context, r *result, c *container, o route) erro
 	if err := b.carry(ctx, r, c, ref); err != nil {
 		return err
 	}
-	if err := b.restore(ctx, r, c, ref, o.restore...); err != nil {
+	said, all, err := b.returned(ctx, r, c, ref, "restored", o.restore...)
+	if err != nil {
 		return err
 	}
-	if _, err := c.check(ctx, b.b, r, "restored"); err != nil {
-		return fmt.Errorf("%w\n%s", err, end(c.log(b.b), 3000))
-	}
+	r.took("restore", said.Seconds)
+	r.took("restore.all", all.Seconds())
 	if o.elsewhere {
 		return b.fromElsewhere(ctx, r, c, ref)
 	}
@@ -184,6 +184,17 @@ func (b *bench) restored(ctx context.Context, r *result, c *container, ref strin
 		r.said("warning of cryo restore", w)
 	}
 	return said, run.Elapsed, nil
+}
+
+// returned makes the container of the snapshot in the second host's store, and makes sure that it is what it was.
+func (b *bench) returned(ctx context.Context, r *result, c *container, ref, when string, flags ...string) (said restored, all time.Duration, err error) {
+	if said, all, err = b.restored(ctx, r, c, ref, flags...); err != nil {
+		return said, all, fmt.Errorf("%s: %w", when, err)
+	}
+	if _, err := c.check(ctx, b.b, r, when); err != nil {
+		return said, all, fmt.Errorf("%w\n%s", err, end(c.log(b.b), 3000))
+	}
+	return said, all, nil
 }
 
 // clear removes the container and its snapshots from both hosts.

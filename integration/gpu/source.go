@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 )
 
@@ -13,7 +12,8 @@ func (b *bench) fromElsewhere(ctx context.Context, r *result, c *container, ref 
 		if err := forgetFiles(); err != nil {
 			return err
 		}
-		said, err := b.again(ctx, r, c, ref, "restored from disk")
+		c.remove(ctx, b.b)
+		said, _, err := b.returned(ctx, r, c, ref, "restored from disk")
 		if err != nil {
 			return err
 		}
@@ -23,25 +23,12 @@ func (b *bench) fromElsewhere(ctx context.Context, r *result, c *container, ref 
 	if err := b.b.Cryo(ctx, "rm", ref).Err(); err != nil {
 		return err
 	}
-	said, err := b.again(ctx, r, c, ref, "restored from the registry")
+	said, _, err := b.returned(ctx, r, c, ref, "restored from the registry")
 	if err != nil {
 		return err
 	}
 	r.took("registry.restore", said.Running)
 	return nil
-}
-
-// again restores a container on the second host once more, and makes sure that it is what it was.
-func (b *bench) again(ctx context.Context, r *result, c *container, ref, when string) (restored, error) {
-	c.remove(ctx, b.b)
-	said, _, err := b.restored(ctx, r, c, ref)
-	if err != nil {
-		return said, fmt.Errorf("%s: %w", when, err)
-	}
-	if _, err := c.check(ctx, b.b, r, when); err != nil {
-		return said, fmt.Errorf("%w\n%s", err, end(c.log(b.b), 3000))
-	}
-	return said, nil
 }
 
 // forgetFiles has the kernel forget what it keeps of files, programs included. Source: Documentation/admin-guide/sysctl/vm.rst, drop_caches.

@@ -63,6 +63,21 @@ func (r Record) pieces(places []keeper.Device) (pieces []holder.Piece, err error
 	return pieces, nil
 }
 
+// bring has a holder take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised.
+func (r *Restore) bring(ctx context.Context, before func(context.Context) error) error {
+	c, err := r.launch(ctx)
+	if err != nil {
+		return err
+	}
+	if err = before(ctx); err == nil {
+		err = r.take(ctx, c)
+	}
+	if err != nil {
+		c.end()
+	}
+	return err
+}
+
 // launch has a holder initialise the driver, and somebody open the snapshot, while it is not known yet what fits where. It gives nil where
 // nothing was handed over.
 func (r *Restore) launch(ctx context.Context) (*coming, error) {
@@ -153,13 +168,7 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 		log.G(ctx).WithError(err).Warn("attach device memory that was kept loaded; it is loaded anew")
 		r.coming.end()
 		r.coming = nil
-		c, again := r.launch(ctx)
-		if again == nil {
-			if again = r.take(ctx, c); again != nil {
-				c.end()
-			}
-		}
-		if again != nil {
+		if again := r.bring(ctx, func(context.Context) error { return nil }); again != nil { // the places are known
 			return errors.Join(again, err)
 		}
 	}

@@ -61,18 +61,7 @@ func (r *Restore) begin(ctx context.Context) error {
 	if kept := r.borrow(ctx); kept != nil {
 		return r.fitsBeside(ctx, kept.Info())
 	}
-	c, err := r.launch(ctx)
-	if err != nil {
-		return err
-	}
-	err = r.check(ctx)
-	if err == nil {
-		err = r.take(ctx, c)
-	}
-	if err != nil {
-		c.end()
-	}
-	return err
+	return r.bring(ctx, r.check)
 }
 
 // Fits waits until all of the snapshot's memory has its place on this host's GPUs, and gives the reason where it has none: a
