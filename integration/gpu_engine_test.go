@@ -203,6 +203,7 @@ func TestGPUKeeperEngineFallbacks(t *testing.T) {
 		why   string
 	}{
 		"legacy IPC":    {ask: "ipc", why: "cudaIpcGetMemHandle"},
+		"multicast":     {ask: "multicast", why: "cuMulticastAddDevice"},
 		"engine driver": {flags: []string{"--gpu-engine", "driver"}, why: "does not take"},
 	} {
 		t.Run(title, func(t *testing.T) {

@@ -159,6 +159,13 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer)
 	return leave(r);
 }
 
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device)
+{
+	(void)object;
+	(void)device;
+	return leave(enter());
+}
+
 CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags)
 {
 	CUresult r = orders_own("cuMemHostRegister");

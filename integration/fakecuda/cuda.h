@@ -138,6 +138,7 @@ FAKE CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *bytes, CUdevice
 FAKE CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer);
 FAKE CUresult cuPointerGetAttributes(unsigned count, int *attributes, void **data, CUdeviceptr pointer);
 FAKE CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr pointer);
+FAKE CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device);
 FAKE CUresult cuMemHostRegister_v2(void *memory, size_t bytes, unsigned flags);
 FAKE CUresult cuMemHostUnregister(void *memory);
 

@@ -144,6 +144,9 @@ void devices_drop(void)
 	fill_devices();
 }
 
+// devices_multicast is what who shares memory through a multicast object does first.
+CUresult devices_multicast(void) { return cuda.cuMulticastAddDevice(1, 0); }
+
 CUresult devices_handle(void)
 {
 	CUipcMemHandle handle;

@@ -31,6 +31,7 @@ static const char usage[] =
 	"  launch MS    starts a kernel in each process\n"
 	"  ranges       asks for the bounds of each allocation\n"
 	"  ipc          asks for a handle of an allocation, for other processes\n"
+	"  multicast    takes part in a multicast object\n"
 	"  capture MODE begins to capture a stream into a graph, 0: global, 1: of one thread, 2: relaxed\n"
 	"  captured     ends that; an error where the capture was lost\n"
 	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
@@ -118,6 +119,8 @@ static void answer_own(const char *command, char *text, size_t size)
 			r = devices_ranges(d);
 	} else if (!strcmp(command, "ipc")) {
 		r = devices_handle();
+	} else if (!strcmp(command, "multicast")) {
+		r = devices_multicast();
 	} else if (sscanf(command, "capture %lu", &argument) == 1) {
 		r = graphs_begin(argument);
 	} else if (!strcmp(command, "captured")) {

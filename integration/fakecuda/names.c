@@ -48,6 +48,7 @@ static const struct { const char *name; int since; void *function; } functions[]
 	ALWAYS(cuPointerGetAttribute),
 	ALWAYS(cuPointerGetAttributes),
 	ALWAYS(cuIpcGetMemHandle),
+	ALWAYS(cuMulticastAddDevice),
 	SINCE(cuMemHostRegister, 6050, cuMemHostRegister_v2),
 	ALWAYS(cuMemHostUnregister),
 	SINCE(cuMemcpyHtoD, 3020, cuMemcpyHtoD_v2),

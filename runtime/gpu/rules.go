@@ -17,6 +17,7 @@ func Rules() []Rule {
 		{"gpu-mps", "contexts are shared with a server outside of the container, which the driver does not save", mps},
 		{"gpu-mig", "nobody has seen the driver restore instances of a divided GPU", mig},
 		{"gpu-fabric", "memory that other machines have imported is not theirs any more afterwards", fabric},
+		{"gpu-rdma", "network adapters that were given device memory go on reading and writing it, and CRIU cannot dump their connections", rdma},
 		{hostMemoryRule, "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory},
 	}
 }
@@ -155,6 +156,24 @@ func fabric(s subject) (found []mismatch, err error) {
 		}
 		if opened {
 			found = append(found, mismatch{fmt.Sprintf("%s shares device memory with other machines (it has opened an IMEX channel)", p), "start it without IMEX channels"})
+		}
+	}
+	return found, nil
+}
+
+// rdma: who has memory of devices read and written by an adapter has registered it there, through a device node. Source: rdma-core,
+// Documentation/udev.md; NVIDIA, GPUDirect RDMA.
+func rdma(s subject) (found []mismatch, err error) {
+	for _, p := range s.processes {
+		opened, err := s.host.opened(p.PID, "/dev/infiniband/")
+		if ended(err) != nil {
+			return nil, err
+		}
+		if opened {
+			found = append(found, mismatch{
+				fmt.Sprintf("%s uses RDMA (it has opened a device in /dev/infiniband)", p),
+				"have it close its RDMA connections first, or start it without them; NCCL uses none with NCCL_IB_DISABLE=1",
+			})
 		}
 	}
 	return found, nil

@@ -66,6 +66,7 @@ func TestRules(t *testing.T) {
 		{name: "MIG", pids: []int{101}, set: func(w *world) { w.facts.Devices[0].MIG = true }, want: "gpu-mig"},
 		{name: "MIG on another GPU", pids: []int{101}, set: func(w *world) { w.facts.Devices[1].MIG = true }},
 		{name: "IMEX", pids: []int{101}, set: func(w *world) { w.link("proc/101/fd/9", "/dev/nvidia-caps-imex-channels/channel0") }, want: "gpu-fabric"},
+		{name: "RDMA", pids: []int{101}, set: func(w *world) { w.link("proc/101/fd/9", "/dev/infiniband/uverbs0") }, want: "gpu-rdma", says: "NCCL_IB_DISABLE=1"},
 		{name: "not enough memory", pids: []int{101}, set: func(w *world) { w.write("proc/meminfo", "MemAvailable: 1048576 kB\n") }, want: "gpu-host-memory", says: "1152 MiB of this host's memory"},
 		{name: "all at once", pids: []int{101, 102}, set: func(w *world) { w.facts.MPS = true }, want: "gpu-several gpu-mps"},
 	} {

@@ -106,6 +106,7 @@ enum {
 	X(cuIpcOpenMemHandle_v2, (CUdeviceptr *pointer, CUipcMemHandle handle, unsigned flags)) \
 	X(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)) \
 	X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *handle, void *address)) \
+	X(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device)) \
 	X(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes)) \
 	X(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)) \
 	X(cuMemRelease, (CUmemGenericAllocationHandle handle)) \

@@ -51,6 +51,7 @@ static const struct hook { const char *name, *plain; int since, own_stream; void
 	HOOK(cuIpcOpenMemHandle_v2, cuIpcOpenMemHandle, 11000),
 	HOOK(cuMemGetHandleForAddressRange, cuMemGetHandleForAddressRange, 0),
 	HOOK(cuMemRetainAllocationHandle, cuMemRetainAllocationHandle, 0),
+	HOOK(cuMulticastAddDevice, cuMulticastAddDevice, 0),
 };
 
 static void *by_name(const char *name)

@@ -212,3 +212,13 @@ CUresult hook_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, 
 		unable("it uses the handles of its GPU memory (cuMemRetainAllocationHandle)");
 	return result;
 }
+
+// Whoever binds memory to a multicast object adds its device first.
+CUresult hook_cuMulticastAddDevice(CUmemGenericAllocationHandle object, CUdevice device)
+{
+	CUresult result = driver.cuMulticastAddDevice(object, device);
+
+	if (result == CUDA_SUCCESS)
+		unable("it shares GPU memory through multicast objects (cuMulticastAddDevice)");
+	return result;
+}
