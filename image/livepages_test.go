@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -98,6 +100,45 @@ func merge(t *testing.T, name string, first int64, data []byte) {
 	}
 	if _, err := f.WriteAt(data, first*testPage); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestLazyParent sees that CRIU finds, for each process, a dump before this one that has nothing, only where memory is lazy.
+func TestLazyParent(t *testing.T) {
+	store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 5)))
+	entries, err := os.ReadDir(filepath.Join(got, "parent"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+		if !pages.IsPagemapName(e.Name()) {
+			continue
+		}
+		f, err := os.Open(filepath.Join(got, "parent", e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := pages.ReadPagemap(e.Name(), f, 4096)
+		f.Close()
+		if err != nil || m.Count != 0 || m.Pages != 1 {
+			t.Errorf("%s: %+v, %v", e.Name(), m, err)
+		}
+	}
+	if want := []string{"pagemap-1.img", "pagemap-2.img", "pages-1.img"}; !slices.Equal(names, want) {
+		t.Errorf("there are %q, not %q", names, want)
+	}
+	s, err := Open(t.Context(), store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eager := filepath.Join(t.TempDir(), "images")
+	if err := s.Unpack(t.Context(), store, eager, UnpackOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Lstat(filepath.Join(eager, "parent")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("all memory is there, and so is a parent: %v", err)
 	}
 }
 

@@ -146,6 +146,11 @@ func (u *unpacker) memory(ctx context.Context) error {
 			return err
 		}
 	}
+	if u.o.Lazy {
+		if err := addEmptyParent(u.dir, u.maps); err != nil {
+			return err
+		}
+	}
 	if _, decoded := u.src.(Decoded); decoded || u.o.Lazy {
 		return u.pieces(ctx)
 	}

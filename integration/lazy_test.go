@@ -243,6 +243,32 @@ func TestLazyTwin(t *testing.T) {
 	}
 }
 
+// TestLazyUnder has a process whose memory is filled in later, under one whose memory at the same addresses is there at once, which the first
+// inherits in CRIU's restore. Where the kernel makes pages huge without being asked (transparent_hugepage/enabled is "always"), those must not
+// become such: what else lies in them would be zeros to the process below.
+func TestLazyUnder(t *testing.T) {
+	a, _ := pair(t)
+	id, ref := name(t), "lazy/under:1"
+	start(t, a, id, nil, "workload", "churn", "--under")
+	forget(t, a, ref)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref))
+	remove(t.Context(), a, id)
+	id = restoreLazily(t, a, ref)
+	found := slices.DeleteFunc(processes(t, a), func(p process) bool { return p.command != "workload" && p.command != "exe" })
+	if len(found) != 3 {
+		t.Errorf("there are %v", found)
+	}
+	for _, p := range found {
+		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
+		if err != nil || !strings.Contains(string(status), "THP_enabled:\t1\n") {
+			t.Errorf("%d may not have huge pages any more: %v, %s", p.pid, err, status)
+		}
+	}
+	if a, err := a.Ask(t.Context(), id, "churn", "1"); err != nil || !a.OK {
+		t.Fatalf("%v, %s", err, a.Error)
+	}
+}
+
 // TestLazyOff has an operator who wants all memory there before a container runs.
 func TestLazyOff(t *testing.T) {
 	h := newHost(t, "lazy-off", lab.HostOptions{CryoConfig: "[restore]\nlazy = false\n"})

@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"encoding/binary"
 	"io"
 	"math"
 
@@ -184,4 +185,11 @@ func eachVarint(name string, b []byte, f func(protowire.Number, uint64)) error {
 		b = b[n:]
 	}
 	return nil
+}
+
+// EmptyPagemap is a pagemap image that lists nothing, of the pages file with this number.
+func EmptyPagemap(file uint32) []byte {
+	b := binary.LittleEndian.AppendUint32(nil, magicCommon)
+	b = binary.LittleEndian.AppendUint32(b, magicPagemap)
+	return appendRecord(b, protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(file)))
 }

@@ -81,6 +81,11 @@ func (rs *records) next() ([]byte, error) {
 	return rs.buf, nil
 }
 
+// appendRecord appends a record as next reads it.
+func appendRecord(b, record []byte) []byte {
+	return append(binary.LittleEndian.AppendUint32(b, uint32(len(record))), record...)
+}
+
 func (rs *records) failed(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return malformed(rs.file, "ends within a %s", what)

@@ -28,6 +28,7 @@ type churn struct {
 func startChurn(flags *flag.FlagSet, args []string) (workload, error) {
 	slots := flags.Int("slots", 12, "ranges of memory, of 2.7 MiB each")
 	seed := flags.Int("seed", 1, "of the content")
+	under := flags.Bool("under", false, "have it under a process that has the same memory, but little in it, and is not restored lazily")
 	if err := flags.Parse(args); err != nil {
 		return nil, err
 	}
@@ -35,7 +36,11 @@ func startChurn(flags *flag.FlagSet, args []string) (workload, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := exec.Command("/proc/self/exe", churnerName, strconv.Itoa(*slots), strconv.Itoa(*seed))
+	name := churnerName
+	if *under {
+		name = sparseName
+	}
+	c := exec.Command("/proc/self/exe", name, strconv.Itoa(*slots), strconv.Itoa(*seed))
 	c.Stderr, c.Stdout = os.Stderr, theirs
 	in, command, err := os.Pipe()
 	if err != nil {

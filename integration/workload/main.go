@@ -89,6 +89,8 @@ func run(name string, args []string) error {
 		return ask(args)
 	case churnerName:
 		return churner(args)
+	case sparseName:
+		return sparseParent(args)
 	case childName:
 		return child(args)
 	}

@@ -66,6 +66,15 @@ func Fill(base uint64, slots int, seed uint64) {
 	}
 }
 
+// Sprinkle writes to a page of each 64 in all slots at base.
+func Sprinkle(base uint64, slots int) {
+	for slot := range slots {
+		for at := uint64(0); at < SlotBytes; at += 64 * Page {
+			bytesAt(Slot(base, slot)+at, Page)[0] = 1
+		}
+	}
+}
+
 // maxSlots bounds the slots.
 const maxSlots = 64
 

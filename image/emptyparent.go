@@ -1,0 +1,36 @@
+package image
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/cryo-project/cryo/image/pages"
+)
+
+// parentName is where CRIU looks for the images of the dump before. Source: criu/include/image.h, CR_PARENT_LINK.
+const parentName = "parent"
+
+// addEmptyParent gives processes images of a dump before, in which there is nothing. With them CRIU keeps huge pages away until it has left lazy
+// memory to userfaultfd. Without, it takes mappings that can be lazy for empty until then, which they are not where they are inherited from a
+// process that is not lazy: each page that is there would become a huge one, and what else lies in it zeros that nobody fills in. Source:
+// criu/mem.c, maybe_disable_thp.
+func addEmptyParent(dir string, maps []*pages.Pagemap) error {
+	parent := filepath.Join(dir, parentName)
+	if err := os.Mkdir(parent, 0o700); err != nil {
+		return fmt.Errorf("unpack: %w", err)
+	}
+	const file = 1 // of all of them
+	for _, m := range maps {
+		if _, ok := pages.PagemapPID(m.Name); !ok {
+			continue
+		}
+		if err := os.WriteFile(filepath.Join(parent, m.Name), pages.EmptyPagemap(file), 0o600); err != nil {
+			return fmt.Errorf("unpack: %w", err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(parent, pages.FileName(file)), nil, 0o600); err != nil {
+		return fmt.Errorf("unpack: %w", err)
+	}
+	return nil
+}
