@@ -118,7 +118,7 @@ func (f *Filler) pause(ctx context.Context, d time.Duration) error {
 	case <-t.C:
 		return nil
 	case <-f.ended:
-		return ctx.Err()
+		return context.Cause(ctx) // none where all is there
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
