@@ -126,6 +126,10 @@ fuzz: ## run every fuzz target for FUZZTIME (1m)
 demo: deps build tools ## snapshot a container on one host and restore it on another, with private containerds
 	@$(GO) run ./integration/demo
 
+.PHONY: predump-vm
+predump-vm: build tools fakecuda ## run the tests of pre-dumps under Debian's kernel in an emulated machine, see integration/softdirty/README.md
+	@integration/softdirty/run
+
 .PHONY: bench
 bench: deps build tools ## measure cryo beside stock containerd and CRIU; for example: make bench BENCHFLAGS='--full --json full.json'
 	@$(GO) build -trimpath -o bin/bench/bench ./integration/bench $(QUIETLY)

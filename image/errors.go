@@ -93,6 +93,22 @@ func (e *TooLargeError) Unwrap() error { return errdefs.ErrInvalidArgument }
 // Hint says what to do next.
 func (e *TooLargeError) Hint() string { return "choose larger segments" }
 
+// RoundError says that CRIU takes memory to be as it was in the round before of a pre-dump, which has not brought it. Its kind is Aborted.
+type RoundError struct {
+	Pagemap string
+	Addr    uint64 // of the first page
+}
+
+func (e *RoundError) Error() string {
+	return fmt.Sprintf("put memory together: the round before has no page at %#x of %s, but CRIU takes it to be there", e.Addr, e.Pagemap)
+}
+
+// Unwrap gives the kind of the error.
+func (e *RoundError) Unwrap() error { return errdefs.ErrAborted }
+
+// Hint says what to do next.
+func (e *RoundError) Hint() string { return "take the snapshot without --pre-dump" }
+
 // NotEmptyError says that a snapshot cannot be unpacked where something is already. Its kind is FailedPrecondition.
 type NotEmptyError struct{ Dir string }
 

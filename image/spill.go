@@ -89,21 +89,41 @@ func (s *spill) readAt(b []byte, at int64) (int, error) {
 // putPages keeps pages; false where there is no room for them.
 func (s *spill) putPages(b []byte) (at int64, ok bool, err error) {
 	n := int64(len(b))
-	if s.waiting.Add(n) > s.room {
-		s.waiting.Add(-n)
+	if at, err = s.reserve(n); err != nil {
 		return 0, false, nil
 	}
-	// Each piece has a place of a frame's length: only what is aligned goes past the page cache.
-	at = s.end.Add(index.MaxFrame) - index.MaxFrame
-	if _, err := s.writeAt(b, at); err != nil {
-		s.waiting.Add(-n)
-		s.forget(at, n)
+	if err := s.fill(b, at); err != nil {
+		s.drop(at, n)
 		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			return 0, false, nil
 		}
-		return 0, false, fmt.Errorf("keep pages: %w", err)
+		return 0, false, err
 	}
 	return at, true, nil
+}
+
+// reserve gives a place for n bytes of pages. Where there is no room for them, the error is ENOSPC.
+func (s *spill) reserve(n int64) (at int64, err error) {
+	if s.waiting.Add(n) > s.room {
+		s.waiting.Add(-n)
+		return 0, fmt.Errorf("keep pages: half of what is free on the disk is in use: %w", syscall.ENOSPC)
+	}
+	// Each piece has a place of a frame's length: only what is aligned goes past the page cache.
+	return s.end.Add(index.MaxFrame) - index.MaxFrame, nil
+}
+
+// fill writes pages to the place that was reserved for them.
+func (s *spill) fill(b []byte, at int64) error {
+	if _, err := s.writeAt(b, at); err != nil {
+		return fmt.Errorf("keep pages: %w", err)
+	}
+	return nil
+}
+
+// drop gives the room of pages back.
+func (s *spill) drop(at, n int64) {
+	s.waiting.Add(-n)
+	s.forget(at, n)
 }
 
 // takePages reads pages into b and gives their room back.
@@ -111,8 +131,7 @@ func (s *spill) takePages(b []byte, at int64) error {
 	if _, err := s.readAt(b, at); err != nil {
 		return fmt.Errorf("read kept pages: %w", err)
 	}
-	s.waiting.Add(-int64(len(b)))
-	s.forget(at, int64(len(b)))
+	s.drop(at, int64(len(b)))
 	return nil
 }
 

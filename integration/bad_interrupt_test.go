@@ -2,6 +2,8 @@ package integration
 
 import (
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -9,8 +11,14 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// breaks is how often each command is broken off with each signal.
-const breaks = 8
+// breaks is how often each command is broken off with each signal. CRYO_BREAKS has it be another number, for machines that are slow.
+var breaks = 8
+
+func init() {
+	if n, err := strconv.Atoi(os.Getenv("CRYO_BREAKS")); err == nil {
+		breaks = n
+	}
+}
 
 // breakOff runs cryo some times and sends it a signal at a random moment of the time that it takes. after is called with
 // each result; it wants the host in order and prepares for the next. The moments are spread, and printed where
@@ -20,7 +28,7 @@ func breakOff(t *testing.T, h *lab.Host, takes time.Duration, after func(t *test
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 		codes := map[int]int{}
 		for i := range breaks {
-			at := time.Duration((float64(i) + rand.Float64()) / breaks * 1.1 * float64(takes))
+			at := time.Duration((float64(i) + rand.Float64()) / float64(breaks) * 1.1 * float64(takes))
 			r := broken(t, h, at, sig, args...)
 			codes[r.Code]++
 			switch {

@@ -99,6 +99,11 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if err != nil {
 		return err
 	}
+	rounds, err := rounds(c, conversation, work)
+	if err != nil {
+		conversation.End(checkpoint.Result{}, err)
+		return err
+	}
 	pages, err := configure(ctx, c, criuOptions, conversation)
 	if err != nil {
 		if conversation != nil {
@@ -125,6 +130,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 			CgroupsMode:     o.CgroupsMode,
 			Pages:           pages,
 		},
+		Rounds: rounds,
 	}
 	if conversation != nil {
 		request.Hold = conversation

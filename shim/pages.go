@@ -2,8 +2,10 @@ package shim
 
 import (
 	"context"
+	"fmt"
 	"os"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
@@ -27,6 +29,19 @@ func configure(ctx context.Context, c *container, o criu.Options, conversation *
 		return nil, err
 	}
 	return pages, nil
+}
+
+// rounds are those of a pre-dump that the command wishes for; nil: none. Their images go to work.
+func rounds(c *container, conversation *checkpoint.Conversation, work string) (*checkpoint.Rounds, error) {
+	switch {
+	case conversation == nil || conversation.Wishes.PreDump == 0:
+		return nil, nil
+	case c.gpus.nvidia || c.gpus.amd:
+		return nil, fmt.Errorf("checkpoint %s: a container with GPUs has no pre-dump: device memory comes into its processes at the freeze: %w", c.request.ID, errdefs.ErrNotImplemented)
+	case !conversation.Wishes.Pages:
+		return nil, fmt.Errorf("checkpoint %s: a pre-dump into files: %w", c.request.ID, errdefs.ErrNotImplemented)
+	}
+	return &checkpoint.Rounds{Count: conversation.Wishes.PreDump, Dir: work, Pages: conversation.Round}, nil
 }
 
 // settle leaves CRIU's configuration without what was for one dump or restore alone: somebody may have runc take a checkpoint, with neither

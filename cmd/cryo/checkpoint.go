@@ -12,6 +12,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
@@ -25,6 +26,7 @@ type checkpointFlags struct {
 	segmentSize                string
 	segmentBytes               int64 // of segmentSize
 	workers                    int
+	preDump                    int           // rounds
 	gpuTimeout                 time.Duration // 0: as configured
 	force                      []string      // rules of package gpu
 	gpuEngine                  string        // of package gpu; empty: as the container was made
@@ -34,21 +36,22 @@ type checkpointFlags struct {
 }
 
 type checkpointResult struct {
-	Reference string      `json:"reference"`
-	Digest    string      `json:"digest"`
-	Container string      `json:"container"`
-	Size      int64       `json:"size"`             // bytes of all blobs
-	Parent    string      `json:"parent,omitempty"` // digest of the snapshot whose increment it is
-	Shared    int64       `json:"shared,omitempty"` // bytes of blobs with memory that are the parent's
-	Memory    int64       `json:"memory"`           // bytes in the container, zero pages included
-	Freeze    float64     `json:"freeze"`           // seconds the container stood still
-	Dump      float64     `json:"dump"`             // of which CRIU
-	RootFS    float64     `json:"rootfs"`           // of which capture of the writable layer
-	Pack      float64     `json:"pack"`             // afterwards
-	GPU       *gpuSeconds `json:"gpu,omitempty"`    // if it has GPUs
-	Running   bool        `json:"running"`
-	Pushed    bool        `json:"pushed"`
-	Push      *transfer   `json:"push,omitempty"`
+	Reference string        `json:"reference"`
+	Digest    string        `json:"digest"`
+	Container string        `json:"container"`
+	Size      int64         `json:"size"`             // bytes of all blobs
+	Parent    string        `json:"parent,omitempty"` // digest of the snapshot whose increment it is
+	Shared    int64         `json:"shared,omitempty"` // bytes of blobs with memory that are the parent's
+	Memory    int64         `json:"memory"`           // bytes in the container, zero pages included
+	Freeze    float64       `json:"freeze"`           // seconds the container stood still
+	Dump      float64       `json:"dump"`             // of which CRIU
+	RootFS    float64       `json:"rootfs"`           // of which capture of the writable layer
+	Pack      float64       `json:"pack"`             // afterwards
+	GPU       *gpuSeconds   `json:"gpu,omitempty"`    // if it has GPUs
+	Rounds    []roundResult `json:"rounds,omitempty"` // of a pre-dump, before the freeze
+	Running   bool          `json:"running"`
+	Pushed    bool          `json:"pushed"`
+	Push      *transfer     `json:"push,omitempty"`
 }
 
 // gpuSeconds are what device memory has taken of the freeze, seconds.
@@ -77,6 +80,13 @@ Memory that has not changed since the last snapshot of the container, or since t
 nor sent again, as long as that is in the local store: the new snapshot shares it. It is complete all the same, and the
 other one may be removed. --parent names another one to share with, or none.
 
+With --pre-dump, most of the memory is taken in before the container stands still, in as many rounds as are asked for: each
+takes what was written to since the one before, and the freeze takes what was written to since the last. CRIU stops the processes for a
+moment in each round. It needs a kernel that tracks what is written to (cryo doctor: soft-dirty), room on the disk for the memory once more, and a
+container without GPUs; a container that is paused has no rounds. Kernels track a huge page as a whole, and take a mapping for
+written to when it grows: programs that write everywhere in such memory, or whose heap grows, gain little. What is hashed and compressed is so after the freeze: a container that ends stands still until its snapshot is
+safe, with rounds as without, so that rounds are for --leave-running above all.
+
 With --push, what is complete on disk is sent while the rest is still being packed. If that fails, the snapshot is complete here, and
 cryo push sends what is missing.
 
@@ -88,6 +98,7 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
   cryo checkpoint web web:before-upgrade --tcp-established
+  cryo checkpoint db registry.example.com/snapshots/db:nightly --leave-running --pre-dump=2
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
 		Args:              exactly("NAME", "REF"),
 		ValidArgsFunction: a.completeContainers,
@@ -111,11 +122,14 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "how long processes may take to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses the checkpoint of a container with GPUs, by its name, or all")
 	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was made)")
+	flags.IntVar(&f.preDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is taken in before the freeze, up to %d; one where there is no number", checkpoint.MaxRounds))
+	flags.Lookup("pre-dump").NoOptDefVal = "1"
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one a core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{gpu.DriverEngine, gpu.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
+	_ = cmd.RegisterFlagCompletionFunc("pre-dump", cobra.NoFileCompletions)
 	f.registry.register(cmd)
 	return cmd
 }
@@ -154,6 +168,9 @@ func (f *checkpointFlags) check() error {
 	}
 	if err := gpu.CheckForce(f.force); err != nil {
 		return err
+	}
+	if f.preDump < 0 || f.preDump > checkpoint.MaxRounds {
+		return wrong("--pre-dump %d is not between 0 and %d", f.preDump, checkpoint.MaxRounds)
 	}
 	if f.workers < 0 {
 		return wrong("--workers %d is negative", f.workers)
@@ -224,6 +241,13 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	a.line("%s", result.Digest)
 	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", f.ref, size(result.Memory), size(result.Size),
 		seconds(result.Freeze), result.GPU, seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
+	if n := len(result.Rounds); n > 0 {
+		var all roundResult
+		for _, r := range result.Rounds {
+			all.Bytes, all.Seconds = all.Bytes+r.Bytes, all.Seconds+r.Seconds
+		}
+		a.line("while it ran before, rounds: %d, with %s in %s", n, size(all.Bytes), seconds(all.Seconds))
+	}
 	if result.Shared > 0 {
 		a.line("%s of it are segments of %s", size(result.Shared), short(result.Parent))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
@@ -37,6 +38,9 @@ func TestExitCode(t *testing.T) {
 		"busy":                          {&checkpoint.BusyError{}, exitPrecondition},
 		"busy, from the shim":           {&failedError{err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
 		"other runtime":                 {&runtimeError{}, exitPrecondition},
+		"no soft-dirty":                 {&softDirtyError{}, exitPrecondition},
+		"rounds with GPUs":              {&preDumpGPUError{}, exitUnsupported},
+		"round out of order":            {&failedError{op: "checkpoint", err: &image.RoundError{}}, exitAborted},
 		"no CRIU":                       {&criu.MissingError{Err: os.ErrNotExist}, exitPrecondition},
 		"sick host":                     {&sickError{failed: []examined{{}}}, exitPrecondition},
 		"name taken":                    {&failedError{op: "restore", err: &nameTakenError{}}, exitExists},

@@ -15,12 +15,24 @@ import (
 	"github.com/cryo-project/cryo/runtime/pageserver"
 )
 
-var _ pageserver.Sink = (*image.Intake)(nil)
+var _ pageserver.Rounds = (*image.Rounds)(nil)
+
+// plainSink takes in a dump without rounds before it.
+type plainSink struct{ *image.Intake }
+
+var _ pageserver.Sink = plainSink{}
+
+func (s plainSink) Begin(_ string, file uint32) error { return s.Intake.Begin(file) }
+
+func (s plainSink) Pages(addr, count uint64, _ bool, r io.Reader) error {
+	return s.Intake.Pages(addr, count, r)
+}
 
 // memory is the way of a container's memory out of CRIU into segments, while it is dumped. It is not used where the shim, runc
 // or CRIU's configuration has CRIU write its pages to files.
 type memory struct {
 	intake *image.Intake
+	rounds *rounds // nil: none are wanted
 	cancel context.CancelFunc
 	begun  atomic.Bool   // CRIU sends
 	done   chan struct{} // closed when CRIU sends no more
@@ -36,6 +48,13 @@ func (a *app) takeIn(ctx context.Context, s *store.Store, client *checkpoint.Cli
 		return nil, err
 	}
 	m := &memory{intake: intake, cancel: cancel, done: make(chan struct{})}
+	if f.preDump > 0 {
+		if m.rounds, err = a.takeInRounds(ctx, client, work, f); err != nil {
+			cancel()
+			intake.Close()
+			return nil, err
+		}
+	}
 	go func() {
 		defer close(m.done)
 		m.err = m.serve(ctx, client, images)
@@ -50,7 +69,13 @@ func (m *memory) serve(ctx context.Context, client *checkpoint.Client, images st
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	return pageserver.Serve(conn, images, int64(os.Getpagesize()), m.intake, func() { m.begun.Store(true) })
+	if m.rounds == nil {
+		return pageserver.Serve(conn, images, int64(os.Getpagesize()), plainSink{m.intake}, func() { m.begun.Store(true) })
+	}
+	return pageserver.Serve(conn, images, int64(os.Getpagesize()), m.rounds.kept, func() {
+		m.rounds.last()
+		m.begun.Store(true)
+	})
 }
 
 // arrived gives what has been taken in of a container that is dumped; nil if its pages are in files.
@@ -64,6 +89,14 @@ func (m *memory) arrived() (*image.Intake, error) {
 	return m.intake, m.err
 }
 
+// complete puts together what has come in rounds and in the dump into images.
+func (m *memory) complete(ctx context.Context, images string) error {
+	if m.rounds == nil || !m.begun.Load() {
+		return nil
+	}
+	return m.rounds.kept.Complete(ctx, images, m.intake)
+}
+
 // explain gives the reason why there was no dump: err, unless CRIU failed because we did.
 func (m *memory) explain(ctx context.Context, err error) error {
 	select {
@@ -72,19 +105,27 @@ func (m *memory) explain(ctx context.Context, err error) error {
 		return err
 	}
 	var lost *lostError
-	var cut *net.OpError
-	switch {
-	case m.err == nil, !m.begun.Load(), ctx.Err() != nil, errors.As(err, &lost):
-		return err
-	case errors.Is(m.err, io.EOF), errors.Is(m.err, io.ErrUnexpectedEOF), errors.As(m.err, &cut):
-		return err // CRIU has hung up, and knows why
+	own := m.err
+	if !m.begun.Load() {
+		own = m.rounds.failure()
 	}
-	return m.err
+	switch {
+	case own == nil, ctx.Err() != nil, errors.As(err, &lost), hungUp(own):
+		return err
+	}
+	return own
+}
+
+// hungUp tells whether CRIU has hung up, which knows why.
+func hungUp(err error) bool {
+	var cut *net.OpError
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &cut)
 }
 
 // close ends what is under way and drops what no snapshot was made of.
 func (m *memory) close() {
 	m.cancel()
 	<-m.done
+	m.rounds.close()
 	m.intake.Close()
 }

@@ -115,7 +115,8 @@ func TestEveryCommandIsDocumented(t *testing.T) {
 			t.Errorf("%s has no example", cmd.Name())
 		}
 		for _, word := range strings.Fields(cmd.Example) {
-			if name, ok := strings.CutPrefix(word, "--"); ok && cmd.Name() != "cryo" && cmd.Flags().Lookup(name) == nil && root.PersistentFlags().Lookup(name) == nil {
+			name, ok := strings.CutPrefix(word, "--")
+			if name, _, _ = strings.Cut(name, "="); ok && cmd.Name() != "cryo" && cmd.Flags().Lookup(name) == nil && root.PersistentFlags().Lookup(name) == nil {
 				t.Errorf("%s: the example has the unknown flag --%s", cmd.Name(), name)
 			}
 		}

@@ -43,6 +43,11 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 	if err != nil {
 		return none, checkpointResult{}, err
 	}
+	if f.preDump > 0 {
+		if err := a.checkPreDump(ctx, sub); err != nil {
+			return none, checkpointResult{}, err
+		}
+	}
 	op, err := s.Begin(ctx)
 	if err != nil {
 		return none, checkpointResult{}, err
@@ -91,6 +96,7 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 	var unknown *pageserver.ProtocolError
 	if errors.As(err, &unknown) {
 		a.warn("%v; taking it again by way of files", err)
+		f.preDump = 0
 		desc, result, err = attempt(false)
 	}
 	if err != nil && (errors.Is(err, unix.ENOSPC) || noSpace(err.Error()) || logFull(dumpLog(criuWork))) {
@@ -187,7 +193,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
-	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, Devices: f.gpuEngine != gpu.DriverEngine, KeeperOnly: f.gpuEngine == gpu.KeeperEngine, LeaveRunning: f.leaveRunning}
+	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, PreDump: f.preDump, Devices: f.gpuEngine != gpu.DriverEngine, KeeperOnly: f.gpuEngine == gpu.KeeperEngine, LeaveRunning: f.leaveRunning}
 	m, err := a.takeIn(ctx, s, shim, images, work, f)
 	if err != nil {
 		return desc, result, errors.Join(err, shim.Close())
@@ -264,6 +270,9 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), t
 	packing := time.Now()
+	if err := m.complete(ctx, images); err != nil {
+		return desc, result, err
+	}
 	desc, err = image.Pack(ctx, f.sender.watch(s), image.PackSource{Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, f.normalized)},
 		f.packOptions(a))
 	if err != nil {
@@ -305,7 +314,10 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	result = checkpointResult{
 		Reference: f.normalized, Digest: desc.Digest.String(), Container: sub.info.ID, Size: total(snapshot), Memory: snapshot.Config.Memory.Total,
 		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, GPU: onGPU, Running: f.leaveRunning,
-		Shared: shared(snapshot),
+		Shared: shared(snapshot), Rounds: m.rounds.results(),
+	}
+	if n := len(result.Rounds); n < f.preDump {
+		a.warn("%d of %d rounds were taken before the freeze: what is paused has none", n, f.preDump)
 	}
 	if p := snapshot.Config.Parent; p != nil {
 		result.Parent = p.Digest.String()

@@ -76,7 +76,7 @@ func ReadPagemap(name string, r io.Reader, pageSize int64) (*Pagemap, error) {
 		case e.flags&flagParent != 0:
 			return nil, &UnsupportedError{
 				File: name, Reason: "the memory is an increment: pages are in a parent snapshot",
-				Advice: "take the checkpoint without a parent (no --parent-path, no pre-dump)",
+				Advice: "take the checkpoint without a parent (no --parent-path)",
 			}
 		}
 		end = e.addr + e.count*uint64(pageSize)
@@ -125,7 +125,10 @@ func parseHead(name string, b []byte) (uint64, error) {
 	return id, nil
 }
 
-type entry struct{ addr, count, flags uint64 }
+type entry struct {
+	addr, count, flags uint64
+	wide               bool // the number of pages was in field 5
+}
 
 // parseEntry reads a pagemap_entry. Images written before CRIU had flags hold present pages, or pages of the parent where
 // in_parent is set. nr_pages is field 2, and field 5 where it was widened to 64 bits (then field 2 is only for old readers).
@@ -149,6 +152,7 @@ func parseEntry(name string, b []byte) (entry, error) {
 			e.count, hasWide = v, true
 		}
 	})
+	e.wide = hasWide
 	switch {
 	case err != nil:
 		return e, err

@@ -55,6 +55,7 @@ var kinds = map[string]kind{
 	"tree":       {"has many processes and threads", startTree},
 	"undumpable": {"holds what CRIU refuses", startUndumpable},
 	"unixsock":   {"has unix sockets", startUnixSockets},
+	"writer":     {"writes to a little of its memory all the time", startWriter},
 	"volumes":    {"has written files in mounted directories", startVolumes},
 }
 

@@ -22,6 +22,7 @@ type Client struct {
 
 	listener *net.UnixListener
 	devices  *net.UnixListener
+	rounds   *net.UnixListener
 	greeted  chan struct{} // closed when the shim was greeted
 	in       *json.Decoder
 	out      *json.Encoder
@@ -33,17 +34,23 @@ type Client struct {
 
 // Listen makes the socket in dir, which is then given to the shim as CRIU's work directory.
 func Listen(dir string) (*Client, error) {
-	// Who finds the first socket may look for the second.
+	// Who finds the last socket may look for the others.
 	devices, err := listenAt("unixpacket", devicesPath(dir))
 	if err != nil {
+		return nil, err
+	}
+	rounds, err := listenAt("unix", roundPath(dir))
+	if err != nil {
+		devices.Close()
 		return nil, err
 	}
 	l, err := listenAt("unix", socketPath(dir))
 	if err != nil {
 		devices.Close()
+		rounds.Close()
 		return nil, err
 	}
-	return &Client{listener: l, devices: devices, greeted: make(chan struct{})}, nil
+	return &Client{listener: l, devices: devices, rounds: rounds, greeted: make(chan struct{})}, nil
 }
 
 func listenAt(network, path string) (*net.UnixListener, error) {
@@ -118,6 +125,17 @@ func (c *Client) Devices(ctx context.Context) (*net.UnixConn, error) {
 	return conn, nil
 }
 
+// Round waits for the connection over which CRIU sends the pages of the next round of a pre-dump; there may never be one. It is called
+// beside Frozen.
+func (c *Client) Round(ctx context.Context) (net.Conn, error) {
+	defer context.AfterFunc(ctx, func() { _ = c.rounds.SetDeadline(time.Now()) })()
+	conn, err := c.rounds.Accept()
+	if err != nil {
+		return nil, c.cause(ctx, "wait for a round", err)
+	}
+	return conn, nil
+}
+
 // Resume lets the container run on.
 func (c *Client) Resume(ctx context.Context) (Released, error) { return c.release(ctx, Resume) }
 
@@ -159,7 +177,7 @@ func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	err := errors.Join(c.listener.Close(), c.devices.Close())
+	err := errors.Join(c.listener.Close(), c.devices.Close(), c.rounds.Close())
 	if c.conn != nil {
 		err = errors.Join(err, c.conn.Close())
 	}

@@ -21,6 +21,9 @@ const maxConversation = 1 << 16
 // maxGPUTimeout is the longest one may wish for, seconds.
 const maxGPUTimeout = 86400
 
+// MaxRounds is how many rounds of a pre-dump one may wish for. What is left after some is what is written all the time.
+const MaxRounds = 16
+
 // Conversation is the shim's side of a held checkpoint.
 type Conversation struct {
 	// Wishes are the command's.
@@ -76,6 +79,9 @@ func (c *Conversation) greet(in *json.Decoder) error {
 	if t := greeting.GPUTimeout; t < 0 || t > maxGPUTimeout {
 		return fmt.Errorf("a GPU timeout of %g seconds: %w", t, errdefs.ErrInvalidArgument)
 	}
+	if n := greeting.PreDump; n < 0 || n > MaxRounds {
+		return fmt.Errorf("%d rounds of a pre-dump: %w", n, errdefs.ErrInvalidArgument)
+	}
 	c.Wishes = greeting.Wishes
 	return nil
 }
@@ -88,8 +94,17 @@ func (c *Conversation) Pages(ctx context.Context) (*os.File, error) {
 	if !c.Wishes.Pages {
 		return nil, nil
 	}
+	return pagesTo(ctx, socketPath(c.dir))
+}
+
+// Round gives the socket over which CRIU shall send the pages of the next round of a pre-dump. The caller closes it.
+func (c *Conversation) Round(ctx context.Context) (*os.File, error) {
+	return pagesTo(ctx, roundPath(c.dir))
+}
+
+func pagesTo(ctx context.Context, path string) (*os.File, error) {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socketPath(c.dir))
+	conn, err := d.DialContext(ctx, "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("reach the cryo command for pages: %w: %w", err, errdefs.ErrUnavailable)
 	}

@@ -69,7 +69,10 @@ func TestWishes(t *testing.T) {
 	}{
 		{wishes: Wishes{}},
 		{wishes: Wishes{GPUTimeout: 2.5, Force: []string{"gpu-several"}}},
+		{wishes: Wishes{Pages: true, PreDump: MaxRounds}},
 		{wishes: Wishes{GPUTimeout: -1}, err: true},
+		{wishes: Wishes{PreDump: -1}, err: true},
+		{wishes: Wishes{PreDump: MaxRounds + 1}, err: true},
 		{wishes: Wishes{GPUTimeout: 1e9}, err: true},
 	} {
 		client, dir := listen(t)

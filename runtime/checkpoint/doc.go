@@ -8,6 +8,8 @@
 //	save -> freeze -> dump -> dumped (client captures), drain -> resume: thaw, load; or kill
 //	   \________ any failure, cancelling, or a client that is gone: thaw, load ________/
 //
+// Before all that, rounds of a pre-dump may take most of the memory while the container runs ([Rounds]).
+//
 // What a container has on devices is saved before the freeze and loaded after the thaw ([Devices]), since a device's driver
 // needs the process for that. What a device's memory is that does not go through the container's memory is drained to the client
 // before the thaw, or goes on to it while the container runs ([Result.Pending]). A container that a stock client has paused is thawed for it and frozen again, and stays frozen

@@ -17,9 +17,14 @@ const socketName = "cryo.sock"
 // devicesName is the socket beside it, of the type SOCK_SEQPACKET, over which device memory comes: see package gpu/ring.
 const devicesName = "dev.sock"
 
+// roundName is the socket beside it over which the pages of a pre-dump's rounds come, each round over a connection of its own.
+const roundName = "round.sock"
+
 func socketPath(dir string) string { return filepath.Join(dir, socketName) }
 
 func devicesPath(dir string) string { return filepath.Join(dir, devicesName) }
+
+func roundPath(dir string) string { return filepath.Join(dir, roundName) }
 
 // Decision is what becomes of a container that is dumped and frozen.
 type Decision string
@@ -45,6 +50,9 @@ type Wishes struct {
 	Devices bool `json:"devices,omitempty"`
 	// LeaveRunning tells that the command will have the container run on: a copy of device memory comes when it does. It binds nobody.
 	LeaveRunning bool `json:"leaveRunning,omitempty"`
+	// PreDump is how many rounds of a pre-dump the shim takes before the container is frozen, each over a connection of its own that
+	// the shim makes: see [Conversation.Round]. A container that its client has paused has none: nothing is written there.
+	PreDump int `json:"preDump,omitempty"`
 	// KeeperOnly has the shim refuse a checkpoint, before anything is done, in which all device memory of a process would go into its
 	// own memory. The command looks at what was done all the same.
 	KeeperOnly bool `json:"keeperOnly,omitempty"`

@@ -40,6 +40,8 @@ type Request struct {
 	Hold Holder
 	// Devices, unless nil, are those of a container that may keep something there.
 	Devices Devices
+	// Rounds, unless nil, are those of a pre-dump before all else.
+	Rounds *Rounds
 	// Parked tells that a checkpoint before has left the container frozen and its devices saved.
 	Parked bool
 }
@@ -108,6 +110,9 @@ type sequence struct {
 }
 
 func (s *sequence) run(ctx context.Context) error {
+	if err := s.rounds(ctx); err != nil {
+		return err
+	}
 	saved, err := s.save(ctx)
 	if err != nil {
 		return err

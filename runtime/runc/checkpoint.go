@@ -27,6 +27,7 @@ type Dump struct {
 	FileLocks       bool
 	EmptyNamespaces []string
 	Parent          string // images of an earlier pre-dump, relative to Images
+	PreDump         bool   // only memory, while the processes run; Exit is of no meaning then
 	CgroupsMode     string // soft, full, strict or ignore; empty is CRIU's own
 	// Pages, unless nil, becomes descriptor [PagesDescriptor] of CRIU, whose configuration must say that pages go there.
 	Pages *os.File
@@ -132,7 +133,8 @@ func (c Container) checkpointCommand(d Dump) (*exec.Cmd, error) {
 		name string
 		set  bool
 	}{
-		{"--leave-running", !d.Exit},
+		{"--pre-dump", d.PreDump},
+		{"--leave-running", !d.Exit && !d.PreDump},
 		{"--tcp-established", d.TCPEstablished},
 		{"--ext-unix-sk", d.ExternalSockets},
 		{"--shell-job", d.Terminal},

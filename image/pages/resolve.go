@@ -1,0 +1,108 @@
+package pages
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Part is pages that follow each other in memory. Lazy says that a process can be restored before it has them.
+type Part struct {
+	Addr  uint64
+	Count int64
+	Lazy  bool
+}
+
+// Resolve rewrites the pagemap image called name in dir as if no page of it were in a parent snapshot: for each entry that says so, parts
+// gives what it becomes, which must be the same pages. All else stays byte for byte. pageSize is in bytes.
+func Resolve(dir, name string, pageSize int64, parts func(addr uint64, count int64) ([]Part, error)) error {
+	path := filepath.Join(dir, name)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read CRIU images: %w", err)
+	}
+	resolved, err := resolve(name, data, pageSize, parts)
+	if err != nil || resolved == nil {
+		return err
+	}
+	// Nobody else reads the images yet: a dump that is interrupted here is thrown away.
+	if err := os.WriteFile(path, resolved, 0o600); err != nil {
+		return fmt.Errorf("write CRIU images: %w", err)
+	}
+	return nil
+}
+
+// resolve gives nil where nothing is in a parent.
+func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, count int64) ([]Part, error)) ([]byte, error) {
+	rs, err := newRecords(name, bytes.NewReader(data), magicPagemap)
+	if err != nil {
+		return nil, err
+	}
+	head, err := rs.next()
+	if err == io.EOF {
+		return nil, malformed(name, "has no head")
+	} else if err != nil {
+		return nil, err
+	}
+	out := appendRecord(bytes.Clone(data[:8]), head)
+	any := false
+	for {
+		record, err := rs.next()
+		if err == io.EOF {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		e, err := parseEntry(name, record)
+		if err != nil {
+			return nil, err
+		}
+		if e.flags&flagParent == 0 {
+			out = appendRecord(out, record)
+			continue
+		}
+		any = true
+		if e.addr > maxAddress || e.count > MaxPages {
+			return nil, malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
+		}
+		list, err := parts(e.addr, int64(e.count))
+		if err != nil {
+			return nil, err
+		}
+		addr := e.addr
+		for _, p := range list {
+			if p.Addr != addr || p.Count <= 0 {
+				return nil, malformed(name, "%d pages of the parent at %#x continue with %d at %#x", e.count, e.addr, p.Count, p.Addr)
+			}
+			addr += uint64(p.Count * pageSize)
+			out = appendRecord(out, encodeEntry(p, e.wide))
+		}
+		if addr != e.addr+e.count*uint64(pageSize) {
+			return nil, malformed(name, "%d pages of the parent at %#x end at %#x", e.count, e.addr, addr)
+		}
+	}
+	if !any {
+		return nil, nil
+	}
+	return out, nil
+}
+
+// encodeEntry makes an entry of pages that are present. wide: the number of pages is in field 5, and 0 in field 2, which older images require.
+func encodeEntry(p Part, wide bool) []byte {
+	field := func(b []byte, n protowire.Number, v uint64) []byte {
+		return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
+	}
+	flags := uint64(flagPresent)
+	if p.Lazy {
+		flags |= flagLazy
+	}
+	b := field(nil, 1, p.Addr)
+	if !wide {
+		return field(field(b, 2, uint64(p.Count)), 4, flags)
+	}
+	return field(field(field(b, 2, 0), 4, flags), 5, uint64(p.Count))
+}
