@@ -1,6 +1,7 @@
 package image
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -138,8 +139,8 @@ func openSegment(ctx context.Context, src Fetcher, d ocispec.Descriptor, shared 
 		rc.Close()
 		return nil, fmt.Errorf("open %s: it can be read from its beginning only", part)
 	}
-	if _, ok := rc.(segment.Verified); ok && shared {
-		at = struct{ segmentAt }{at} // see shared
+	if v, ok := rc.(segment.Verified); ok && shared {
+		at = struct{ segment.Verified }{v} // another type: see shared
 	}
 	return at, nil
 }
@@ -217,6 +218,16 @@ func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chos
 	return chosen
 }
 
+// Cached tells whether a part can be read without waiting for the disk, as far as one may know.
+func (m *Pages) Cached(p Part) bool {
+	if m.decoded != nil {
+		return true // that is what it was decoded for
+	}
+	f := &m.x.Frames[p.frame]
+	s, ok := m.segments[f.Segment].(interface{ Cached(off, n int64) bool })
+	return ok && s.Cached(f.Offset, f.Stored)
+}
+
 // There tells whether a part can be read without waiting for its segment to arrive.
 func (m *Pages) There(p Part) bool {
 	if m.decoded != nil {
@@ -282,6 +293,45 @@ func (r *PagesReader) Read(p Part) ([]byte, error) {
 		at += run.Count * r.m.x.PageSize
 	}
 	return raw[:n], nil
+}
+
+// Kept are the bytes of a part that stay when others are read.
+type Kept struct {
+	Data []byte
+	lent []byte // what Data is in; nil: Go's heap
+}
+
+// Size is how much memory that takes, in bytes.
+func (k Kept) Size() int64 {
+	if k.lent != nil {
+		return direct.Piece
+	}
+	return int64(len(k.Data))
+}
+
+// Release gives back the memory, once.
+func (k Kept) Release() {
+	if k.lent != nil {
+		direct.Return(k.lent)
+	}
+}
+
+// Keep is Read of what is kept until it is released.
+func (r *PagesReader) Keep(p Part) (Kept, error) {
+	data, err := r.Read(p)
+	if err != nil {
+		return Kept{}, err
+	}
+	if len(data) < direct.Piece/2 { // a whole buffer would hold little
+		return Kept{Data: bytes.Clone(data)}, nil
+	}
+	buf := r.buf
+	r.buf = direct.Lend()
+	if &data[0] != &buf[0] { // it was decompressed
+		buf, r.buf = r.buf, buf
+		data = buf[:copy(buf, data)]
+	}
+	return Kept{data, buf}, nil
 }
 
 // frame gives the decoded bytes of a frame. It reads into buf, which must be as long as what is stored and as what is decoded; there

@@ -1,18 +1,21 @@
 package fill
 
 import (
-	"bytes"
 	"context"
 	"sync"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/direct"
 )
 
-// ahead has pieces of memory that a process will want as soon as it runs, fetched while CRIU still restores it: each would cost it the
-// way to the registry and back, one after the other. They are verified like all that is read. Its methods may be called on nil.
+// ahead has pieces of memory fetched while CRIU still restores the process: what it will want as soon as it runs, and where the disk has
+// nothing else to do, what is filled in first. They are verified like all that is read. Its methods may be called on nil.
 type ahead struct {
+	most int64 // bytes that may be held
+
 	mu     sync.Mutex
 	pieces map[place]*early // guarded by mu
+	held   int64            // bytes, with those on their way; guarded by mu
 	over   bool             // nothing more is begun; guarded by mu
 }
 
@@ -21,8 +24,8 @@ type place struct{ pid, piece int }
 
 // early is a piece that is fetched ahead.
 type early struct {
-	done chan struct{} // closed when data is there; nil: nobody has begun. Guarded by the mu of ahead
-	data []byte        // nil: it could not be had, and who wants it may try again. Valid when done is closed
+	done chan struct{} // closed when kept is there; nil: nobody has begun. Guarded by the mu of ahead
+	kept image.Kept    // without data: it could not be had, and who wants it may try again. Valid when done is closed
 }
 
 // wish is a piece that shall be fetched.
@@ -33,37 +36,87 @@ type wish struct {
 
 // parts reads the pieces of a snapshot.
 type parts interface {
+	// There tells whether a part is better read by who wants it.
 	There(image.Part) bool
-	Read(image.Part) ([]byte, error)
+	Keep(image.Part) (image.Kept, error)
 }
 
-func newAhead(wishes []wish) *ahead {
-	a := &ahead{pieces: make(map[place]*early, len(wishes))}
+func newAhead(wishes []wish, most int64) *ahead {
+	a := &ahead{most: most, pieces: make(map[place]*early, len(wishes))}
 	for _, w := range wishes {
 		a.pieces[w.place] = &early{}
 	}
 	return a
 }
 
-// fetch fetches wishes in their order until there are none, or it is over; several goroutines may share the channel. What is there is left
-// alone.
+// begin has so many goroutines fetch wishes in their order. It never fails: what does not come is asked for again by who wants it. ended
+// begins with nothing more and waits for what is on its way.
+func (a *ahead) begin(readers int, wishes []wish, from func() (parts, func(), error), arrived func()) (ended func()) {
+	queue := make(chan wish, len(wishes))
+	for _, w := range wishes {
+		queue <- w
+	}
+	close(queue)
+	var reading sync.WaitGroup
+	for range min(readers, len(wishes)) {
+		reading.Go(func() {
+			p, done, err := from()
+			if err != nil {
+				return // others do it, or nobody
+			}
+			defer done()
+			a.fetch(queue, p, arrived)
+		})
+	}
+	return func() {
+		a.stop()
+		reading.Wait()
+	}
+}
+
+// fetch fetches wishes until there are none, no more can be held, or it is over; several goroutines may share the channel. What is there
+// is left alone.
 func (a *ahead) fetch(wishes <-chan wish, from parts, arrived func()) {
 	for w := range wishes {
-		a.mu.Lock()
-		e := a.pieces[w.place]
-		if e == nil || a.over || from.There(w.part) {
-			delete(a.pieces, w.place)
-			a.mu.Unlock()
+		there := from.There(w.part)
+		e, more := a.claim(w.place, there)
+		if !more {
+			return
+		}
+		if e == nil {
 			continue
 		}
-		e.done = make(chan struct{})
-		a.mu.Unlock()
-		if data, err := from.Read(w.part); err == nil { // else who wants it hears why
-			e.data = bytes.Clone(data)
+		if kept, err := from.Keep(w.part); err == nil { // else who wants it hears why
+			e.kept = kept
 		}
+		a.account(e.kept.Size() - direct.Piece)
 		close(e.done)
 		arrived()
 	}
+}
+
+// claim begins with a piece. nil: it is left alone. Where there is no more, nothing is begun.
+func (a *ahead) claim(at place, there bool) (e *early, more bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	e = a.pieces[at]
+	if e == nil || there {
+		delete(a.pieces, at)
+		return nil, !a.over
+	}
+	if a.over = a.over || a.held+direct.Piece > a.most; a.over {
+		return nil, false
+	}
+	a.held += direct.Piece // at most
+	e.done = make(chan struct{})
+	return e, true
+}
+
+// account notes that more is held, or less.
+func (a *ahead) account(n int64) {
+	a.mu.Lock()
+	a.held += n
+	a.mu.Unlock()
 }
 
 // stop begins with nothing more: who runs says itself what it wants.
@@ -89,28 +142,28 @@ func (a *ahead) there(at place) bool {
 	}
 	select {
 	case <-e.done:
-		return e.data != nil
+		return e.kept.Data != nil
 	default:
 		return false
 	}
 }
 
-// take gives a piece once, and waits for one that is on its way. nil: it must be read.
-func (a *ahead) take(ctx context.Context, at place) ([]byte, error) {
+// take gives a piece once, and waits for one that is on its way. Without data it must be read, otherwise it is the caller's to release.
+func (a *ahead) take(ctx context.Context, at place) (image.Kept, error) {
 	if a == nil {
-		return nil, nil
+		return image.Kept{}, nil
 	}
 	a.mu.Lock()
 	e := a.pieces[at]
 	delete(a.pieces, at)
 	a.mu.Unlock()
 	if e == nil || e.done == nil {
-		return nil, nil
+		return image.Kept{}, nil
 	}
 	select {
 	case <-e.done:
-		return e.data, nil
+		return e.kept, nil
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		return image.Kept{}, context.Cause(ctx)
 	}
 }

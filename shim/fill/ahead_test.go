@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 )
 
@@ -48,19 +49,33 @@ type slowParts struct {
 	read  func(image.Part) ([]byte, error)
 }
 
-func (s slowParts) There(p image.Part) bool           { return s.there != nil && s.there(p) }
-func (s slowParts) Read(p image.Part) ([]byte, error) { return s.read(p) }
+func (s slowParts) There(p image.Part) bool { return s.there != nil && s.there(p) }
+func (s slowParts) Keep(p image.Part) (image.Kept, error) {
+	data, err := s.read(p)
+	return image.Kept{Data: data}, err
+}
 
-// TestAhead fetches four pieces: one is taken before it is begun, one is there, one fails, and one is waited for.
-func TestAhead(t *testing.T) {
-	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}, {place{2, 0}, at(3, 1)}}
-	a := newAhead(wishes)
+// takes gives the bytes of a piece.
+func takes(ctx context.Context, a *ahead, at place) ([]byte, error) {
+	kept, err := a.take(ctx, at)
+	return kept.Data, err
+}
+
+// queued is a channel with wishes.
+func queued(wishes []wish) <-chan wish {
 	queue := make(chan wish, len(wishes))
 	for _, w := range wishes {
 		queue <- w
 	}
 	close(queue)
-	if data, err := a.take(t.Context(), place{1, 0}); data != nil || err != nil {
+	return queue
+}
+
+// TestAhead fetches four pieces: one is taken before it is begun, one is there, one fails, and one is waited for.
+func TestAhead(t *testing.T) {
+	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}, {place{2, 0}, at(3, 1)}}
+	a := newAhead(wishes, heldMost)
+	if data, err := takes(t.Context(), a, place{1, 0}); data != nil || err != nil {
 		t.Errorf("what nobody has begun with gives %v, %v", data, err)
 	}
 	begun, let := make(chan struct{}), make(chan struct{})
@@ -82,7 +97,7 @@ func TestAhead(t *testing.T) {
 	ended := make(chan struct{})
 	arrived := 0
 	go func() {
-		a.fetch(queue, from, func() { arrived++ })
+		a.fetch(queued(wishes), from, func() { arrived++ })
 		close(ended)
 	}()
 	<-begun
@@ -91,14 +106,14 @@ func TestAhead(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	b := newAhead(nil)
+	b := newAhead(nil, heldMost)
 	b.pieces[place{2, 0}] = &early{done: make(chan struct{})}
-	if _, err := b.take(canceled, place{2, 0}); !errors.Is(err, context.Canceled) {
+	if _, err := takes(canceled, b, place{2, 0}); !errors.Is(err, context.Canceled) {
 		t.Errorf("without patience: %v", err)
 	}
 	taken := make(chan []byte)
 	go func() {
-		data, err := a.take(t.Context(), place{2, 0})
+		data, err := takes(t.Context(), a, place{2, 0})
 		if err != nil {
 			t.Error(err)
 		}
@@ -109,28 +124,120 @@ func TestAhead(t *testing.T) {
 		t.Errorf("what was waited for is %v", data)
 	}
 	<-ended
-	if data, err := a.take(t.Context(), place{1, 2}); data != nil || err != nil || a.there(place{1, 2}) {
+	if data, err := takes(t.Context(), a, place{1, 2}); data != nil || err != nil || a.there(place{1, 2}) {
 		t.Errorf("what failed gives %v, %v", data, err)
 	}
-	if data, _ := a.take(t.Context(), place{2, 0}); data != nil || arrived != 2 {
+	if data, _ := takes(t.Context(), a, place{2, 0}); data != nil || arrived != 2 {
 		t.Errorf("a piece is given twice, or %d have arrived", arrived)
 	}
 }
 
 // TestAheadStops begins with nothing when the process runs, and gives what there is.
 func TestAheadStops(t *testing.T) {
-	a := newAhead([]wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}})
-	queue := make(chan wish, 2)
-	queue <- wish{place{1, 0}, at(0, 1)}
-	queue <- wish{place{1, 1}, at(1, 1)}
-	close(queue)
-	a.fetch(queue, slowParts{read: func(p image.Part) ([]byte, error) { return []byte{1}, nil }}, a.stop)
+	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}}
+	a := newAhead(wishes, heldMost)
+	a.fetch(queued(wishes), slowParts{read: func(p image.Part) ([]byte, error) { return []byte{1}, nil }}, a.stop)
 	if !a.there(place{1, 0}) || a.there(place{1, 1}) {
 		t.Error("it goes on")
 	}
 	var none *ahead
 	none.stop()
-	if data, err := none.take(t.Context(), place{}); data != nil || err != nil || none.there(place{}) {
+	if data, err := takes(t.Context(), none, place{}); data != nil || err != nil || none.there(place{}) {
 		t.Errorf("nobody gives %v, %v", data, err)
+	}
+}
+
+// TestAheadHolds no more than it may: what has come counts as what it takes, what is on its way as a whole piece.
+func TestAheadHolds(t *testing.T) {
+	const most = 4 * direct.Piece
+	for name, test := range map[string]struct {
+		size, want int
+	}{
+		"large": {direct.Piece, 4},
+		"half":  {direct.Piece / 2, 7},
+		"small": {1, 100},
+	} {
+		wishes := make([]wish, 100)
+		for i := range wishes {
+			wishes[i] = wish{place{1, i}, at(uint64(i), 1)}
+		}
+		a := newAhead(wishes, most)
+		a.fetch(queued(wishes), slowParts{read: func(image.Part) ([]byte, error) { return make([]byte, test.size), nil }}, func() {})
+		got := 0
+		for i := range wishes {
+			if a.there(place{1, i}) {
+				got++
+			}
+		}
+		if got != test.want || a.held != int64(got*test.size) {
+			t.Errorf("%s: %d pieces, %d bytes, want %d pieces", name, got, a.held, test.want)
+		}
+	}
+}
+
+// TestAheadFails for pieces that cannot be read: they take no room, and who wants them hears the reason.
+func TestAheadFails(t *testing.T) {
+	wishes := make([]wish, 20)
+	for i := range wishes {
+		wishes[i] = wish{place{1, i}, at(uint64(i), 1)}
+	}
+	a := newAhead(wishes, 2*direct.Piece)
+	tried := 0
+	a.fetch(queued(wishes), slowParts{read: func(image.Part) ([]byte, error) {
+		tried++
+		return nil, errors.New("it is damaged")
+	}}, func() {})
+	if tried != len(wishes) || a.held != 0 {
+		t.Errorf("after %d attempts %d bytes are held", tried, a.held)
+	}
+	if data, err := takes(t.Context(), a, place{1, 7}); data != nil || err != nil {
+		t.Errorf("what could not be read gives %v, %v", data, err)
+	}
+	ended := a.begin(2, wishes, func() (parts, func(), error) { return nil, nil, errors.New("no memory") }, func() {})
+	ended()
+}
+
+// TestAheadEnds when the restore is broken off: what is on its way is waited for, and nothing is begun.
+func TestAheadEnds(t *testing.T) {
+	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}}
+	a := newAhead(wishes, heldMost)
+	begun, let := make(chan struct{}), make(chan struct{})
+	closed := false
+	ended := a.begin(1, wishes, func() (parts, func(), error) {
+		return slowParts{read: func(p image.Part) ([]byte, error) {
+			if p.Runs[0].Addr != 0 {
+				t.Error("it goes on")
+			}
+			close(begun)
+			<-let
+			return []byte{1}, nil
+		}}, func() { closed = true }, nil
+	}, func() {})
+	<-begun
+	a.stop()
+	close(let)
+	ended()
+	if !closed || !a.there(place{1, 0}) {
+		t.Error("the reader is not waited for")
+	}
+}
+
+func TestHeadRoom(t *testing.T) {
+	const gib = 1 << 30
+	for _, test := range []struct {
+		cores, readers int
+		available      int64
+		room           int64
+	}{
+		{2, 0, 64 * gib, 256 << 20}, // CRIU needs both
+		{3, 0, 64 * gib, 256 << 20},
+		{4, 1, 64 * gib, 256 << 20},
+		{16, 4, 64 * gib, 256 << 20},
+		{192, 4, 64 * gib, 256 << 20},
+		{16, 4, gib, 64 << 20},
+	} {
+		if readers, room := headRoom(test.cores, test.available); readers != test.readers || room != test.room {
+			t.Errorf("%d cores, %d bytes: %d readers, %d bytes", test.cores, test.available, readers, room)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package fill
 
 import (
 	"context"
-	"sync"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/arrival"
@@ -27,40 +26,14 @@ func newComing(ctx context.Context, s *store.Store, dir string) (*coming, error)
 	return &coming{client: client, source: arrival.NewSource(ctx, s, client.Read)}, nil
 }
 
-// fetchAhead fetches what processes will want as soon as they run, in the background until ended ends it. It never fails: what does not come is
-// asked for again by who wants it.
+// fetchAhead fetches what processes will want as soon as they run, in the background until ended ends it.
 func (c *coming) fetchAhead(s *source, arrived func()) (ended func(), err error) {
 	wishes, err := wishesOf(s.images, s.pages)
 	if err != nil {
 		return nil, err
 	}
-	queue := make(chan wish, len(wishes))
-	for _, w := range wishes {
-		queue <- w
-	}
-	close(queue)
-	s.ahead = newAhead(wishes)
-	var readers sync.WaitGroup
-	for range min(aheadWorkers, len(wishes)) {
-		r, err := s.pages.Reader()
-		if err != nil {
-			break // others do it, or nobody
-		}
-		readers.Go(func() {
-			defer r.Close()
-			s.ahead.fetch(queue, pieces{s.pages, r}, arrived)
-		})
-	}
-	return func() {
-		s.ahead.stop()
-		readers.Wait()
-	}, nil
-}
-
-// pieces are what [ahead.fetch] reads.
-type pieces struct {
-	*image.Pages
-	*image.PagesReader
+	s.ahead = newAhead(wishes, heldMost)
+	return s.ahead.begin(aheadWorkers, wishes, readers(s.pages, func(p *image.Pages, part image.Part) bool { return p.There(part) }), arrived), nil
 }
 
 // await waits until nothing of the command is needed any more, and fails where what is missing will not come.

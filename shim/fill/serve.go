@@ -85,16 +85,20 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 	var children atomic.Int64
 	from := newSource(pages, m.Order.Images)
 	f := lazypages.NewFiller(from)
+	ended := func() {}
 	if coming != nil {
-		f.Next, f.Urgent = from.next, urgent
-		ended, err := coming.fetchAhead(from, f.Arrived)
-		if err != nil {
+		if ended, err = coming.fetchAhead(from, f.Arrived); err != nil {
 			return nil, Result{}, err
 		}
-		defer func() {
-			cancel(nil) // of what is still being read
-			ended()
-		}()
+	} else if m.Order.Rate == 0 { // else it is not to be read sooner than it is filled in
+		ended = headStart(from)
+	}
+	defer func() {
+		cancel(nil) // of what is still being read
+		ended()
+	}()
+	if coming != nil {
+		f.Next, f.Urgent = from.next, urgent
 		go coming.source.Follow(ctx, f.Arrived)
 		go func() {
 			if err := coming.await(ctx); err != nil {

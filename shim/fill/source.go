@@ -30,7 +30,7 @@ func newSource(p *image.Pages, images string) *source {
 
 var (
 	_ lazypages.Source = (*source)(nil)
-	_ lazypages.Reader = reader{}
+	_ lazypages.Reader = (*reader)(nil)
 )
 
 // Layout implements [lazypages.Source].
@@ -95,16 +95,24 @@ func (s *source) Reader() (lazypages.Reader, error) {
 	if err != nil {
 		return nil, err // not r, which would be an interface that is not nil
 	}
-	return reader{s, r}, nil
+	return &reader{source: s, PagesReader: r}, nil
 }
 
 type reader struct {
 	source *source
 	*image.PagesReader
+	kept image.Kept // what the last Read gave, where it was fetched ahead
+}
+
+// Close implements [lazypages.Reader].
+func (r *reader) Close() {
+	r.kept.Release()
+	r.kept = image.Kept{}
+	r.PagesReader.Close()
 }
 
 // Read implements [lazypages.Reader].
-func (r reader) Read(ctx context.Context, pid, piece int) ([]byte, error) {
+func (r *reader) Read(ctx context.Context, pid, piece int) ([]byte, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
@@ -114,8 +122,10 @@ func (r reader) Read(ctx context.Context, pid, piece int) ([]byte, error) {
 	if piece >= len(parts) {
 		return nil, errors.New("there is no such piece")
 	}
-	if data, err := r.source.ahead.take(ctx, place{pid, piece}); data != nil || err != nil {
-		return data, err
+	r.kept.Release()
+	var err error
+	if r.kept, err = r.source.ahead.take(ctx, place{pid, piece}); r.kept.Data != nil || err != nil {
+		return r.kept.Data, err
 	}
 	return r.PagesReader.Read(parts[piece])
 }
