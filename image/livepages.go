@@ -45,6 +45,11 @@ type Arriving interface {
 	ReadAgain(p []byte, off int64) (int, error)
 }
 
+// trusted is what an [Arriving] may be besides: all of it may have come into the store meanwhile, verified.
+type trusted interface {
+	Verified() (segment.Verified, bool)
+}
+
 // Part is what one frame has of pages that are restored together: the lazy ones or the others.
 type Part struct {
 	frame int32
@@ -141,9 +146,14 @@ func openSegment(ctx context.Context, src Fetcher, d ocispec.Descriptor, shared 
 	}
 	if v, ok := rc.(segment.Verified); ok && shared {
 		at = struct{ segment.Verified }{v} // another type: see shared
+	} else if a, ok := rc.(Arriving); ok && shared {
+		at = doubted(a)
 	}
 	return at, nil
 }
+
+// doubted is an arriving segment that is never [trusted]: see shared.
+func doubted(a Arriving) segmentAt { return struct{ Arriving }{a} }
 
 // Close closes the segments.
 func (m *Pages) Close() {
@@ -341,7 +351,7 @@ func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 	if r.m.decoded != nil {
 		return r.m.decoded.read(buf[:f.Raw], i)
 	}
-	if v, ok := r.m.segments[f.Segment].(segment.Verified); ok {
+	if v, ok := r.m.verified(f.Segment); ok {
 		kept, err := v.Frame(f, buf)
 		if err != nil {
 			return nil, r.m.short(f, err)
@@ -361,6 +371,17 @@ func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 		return r.dec.Decode(f, stored)
 	}
 	return raw, err
+}
+
+// verified gives a segment whose frames need no digest.
+func (m *Pages) verified(i int) (segment.Verified, bool) {
+	switch s := m.segments[i].(type) {
+	case segment.Verified:
+		return s, true
+	case trusted:
+		return s.Verified()
+	}
+	return segment.Verified{}, false
 }
 
 // short gives the error of a segment that is cut short before the end of f its type.

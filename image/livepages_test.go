@@ -19,6 +19,7 @@ import (
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/segment"
 )
 
 // unpackLazily packs images of which CRIU says what is lazy, and unpacks the rest.
@@ -298,17 +299,60 @@ func TestLazyArriving(t *testing.T) {
 	}
 }
 
+// TestLazyTrusted: of segments that have come into the store meanwhile frames are not hashed, but for those of the parent.
+func TestLazyTrusted(t *testing.T) {
+	store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
+	for _, shared := range []int{0, 1 << 10} {
+		live, err := OpenPages(t.Context(), &arrivingStore{fileStore: store, there: 1 << 40, stored: true}, d, got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer live.Close()
+		for i, s := range live.segments {
+			if a, ok := s.(Arriving); ok && i < shared {
+				live.segments[i] = doubted(a)
+			}
+		}
+		reader, err := live.Reader()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		for i := range live.x.Frames {
+			live.x.Frames[i].Digest[0] ^= 1
+		}
+		for _, part := range live.Lazy(1) {
+			if _, err := reader.Read(part); (err != nil) != (shared > 0) {
+				t.Fatalf("of the parent: %v, and it gives %v", shared > 0, err)
+			}
+			if !live.There(part) {
+				t.Error("it is not there")
+			}
+		}
+		for i := range live.x.Frames {
+			live.x.Frames[i].Check ^= 1
+		}
+		if _, err := reader.Read(live.Lazy(1)[0]); !errdefs.IsDataLoss(err) {
+			t.Errorf("with another check it gives %v", err)
+		}
+	}
+}
+
 // arrivingStore has segments that are coming, which are damaged at first or for good.
 type arrivingStore struct {
 	*fileStore
 	damaged bool
 	there   int64
-	again   int // reads
+	again   int  // reads
+	stored  bool // the segments have come, verified
 }
 
 func (s *arrivingStore) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	rc, err := s.fileStore.Fetch(ctx, d)
 	if f, ok := rc.(*os.File); ok && err == nil && d.MediaType == MediaTypeSegment {
+		if s.stored {
+			return &storedFile{arrivingFile{f, s}, segment.NewVerified(direct.NewReader(f))}, nil
+		}
 		return &arrivingFile{f, s}, nil
 	}
 	return rc, err
@@ -318,6 +362,17 @@ type arrivingFile struct {
 	*os.File
 	store *arrivingStore
 }
+
+type storedFile struct {
+	arrivingFile
+	verified segment.Verified
+}
+
+func (f *storedFile) Verified() (segment.Verified, bool) { return f.verified, true }
+
+func (f *storedFile) Close() error { return f.verified.Close() }
+
+func (f *storedFile) ReadAt(p []byte, off int64) (int, error) { return f.File.ReadAt(p, off) }
 
 func (f *arrivingFile) There(end int64) bool { return end <= f.store.there }
 

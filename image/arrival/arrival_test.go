@@ -16,6 +16,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	segments "github.com/cryo-project/cryo/image/segment"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -136,6 +137,15 @@ func TestSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-following
+	verified := func() bool {
+		_, ok := a.(interface {
+			Verified() (segments.Verified, bool)
+		}).Verified()
+		return ok
+	}
+	if verified() {
+		t.Error("it is taken for verified before it is held")
+	}
 	complete := make(chan error, 1)
 	go func() { complete <- r.server.Complete() }()
 	if err := r.client.Wait(); err != nil {
@@ -143,6 +153,9 @@ func TestSource(t *testing.T) {
 	}
 	if err := r.source.Hold(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if root := os.Geteuid() == 0; verified() != root {
+		t.Errorf("held, it is verified: %v, root: %v", !root, root)
 	}
 	select {
 	case err := <-complete:
