@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -24,6 +25,7 @@ type arriving struct {
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
+	all    chan struct{}   // closed when the rest is pulled
 	wanted atomic.Int64    // when a part was asked for last, nanoseconds since 1970
 	asking atomic.Int64    // parts that are on their way
 }
@@ -33,6 +35,7 @@ type arriving struct {
 const (
 	quietTime = 40 * time.Millisecond
 	quietMost = 500 * time.Millisecond
+	yieldTime = 10 * time.Millisecond // for which nobody may have asked while what was begun before goes on
 )
 
 // probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
@@ -118,20 +121,35 @@ func (c *arriving) where() string {
 	return c.dir
 }
 
-// begin begins to pull what nobody waits for.
-func (c *arriving) begin() {
-	if c == nil {
-		return
-	}
-	c.pulled = make(chan error, 1)
+// headStart begins to pull, so many segments at once, while what makes the container run is at work. 0: none before begin.
+func (c *arriving) headStart(few int) {
+	c.all, c.pulled = make(chan struct{}), make(chan error, 1)
+	c.puller.Pace(registry.Pace{All: c.all, Few: few, Yield: c.yield})
 	go func() {
-		c.quiet(time.Now())
 		err := c.puller.Finish(c.ctx)
 		if err != nil {
 			c.server.Fail(err)
 		}
 		c.pulled <- err
 		close(c.pulled)
+	}()
+}
+
+// yield waits while somebody asks for parts.
+func (c *arriving) yield(ctx context.Context) {
+	for ctx.Err() == nil && (c.asking.Load() > 0 || time.Since(time.Unix(0, c.wanted.Load())) < yieldTime) {
+		time.Sleep(yieldTime / 8)
+	}
+}
+
+// begin begins to pull all that nobody waits for, the container running.
+func (c *arriving) begin() {
+	if c == nil {
+		return
+	}
+	go func() {
+		c.quiet(time.Now())
+		close(c.all)
 	}()
 }
 
@@ -168,6 +186,18 @@ func (c *arriving) await() error {
 func (c *arriving) because(err error) error {
 	if c != nil && c.server.Err() != nil {
 		return c.server.Err()
+	}
+	return err
+}
+
+// cause ends the pull before the container runs, and gives the reason where that was it: what it fetched goes where the disk is full.
+func (c *arriving) cause(err error) error {
+	if c == nil {
+		return err
+	}
+	c.cancel()
+	if pulled := <-c.pulled; pulled != nil && !errors.Is(pulled, context.Canceled) {
+		return pulled
 	}
 	return err
 }

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"time"
 )
@@ -23,5 +25,54 @@ func TestQuiet(t *testing.T) {
 			t.Errorf("%s: it waits for %s", name, took)
 		}
 		cancel()
+	}
+}
+
+// TestYield holds back what nobody waits for while somebody asks for a part, and for a moment afterwards.
+func TestYield(t *testing.T) {
+	c := &arriving{}
+	began := time.Now()
+	c.yield(t.Context())
+	if took := time.Since(began); took > quietTime {
+		t.Errorf("nobody asks, and it waits for %s", took)
+	}
+	c.asking.Store(1)
+	time.AfterFunc(2*quietTime, func() {
+		c.wanted.Store(time.Now().UnixNano())
+		c.asking.Store(0)
+	})
+	began = time.Now()
+	c.yield(t.Context())
+	if took := time.Since(began); took < 2*quietTime+yieldTime/2 {
+		t.Errorf("somebody asks, and it waits for %s", took)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), yieldTime)
+	defer cancel()
+	c.asking.Store(1)
+	c.yield(ctx) // or for ever
+}
+
+// TestPullIsTheCause: why what makes the container run failed is the pull, where that has failed for another reason than being ended.
+func TestPullIsTheCause(t *testing.T) {
+	errPull, errRun := errors.New("the disk is full"), errors.New("a blob is missing")
+	for _, test := range []struct{ pulled, want error }{
+		{errPull, errPull},
+		{nil, errRun},
+		{fmt.Errorf("pull: %w", context.Canceled), errRun},
+	} {
+		ctx, cancel := context.WithCancel(t.Context())
+		c := &arriving{cancel: cancel, pulled: make(chan error, 1)}
+		go func() {
+			<-ctx.Done()
+			c.pulled <- test.pulled
+			close(c.pulled)
+		}()
+		if err := c.cause(errRun); err != test.want {
+			t.Errorf("the pull ends with %v: %v", test.pulled, err)
+		}
+	}
+	var none *arriving
+	if err := none.cause(errRun); err != errRun {
+		t.Errorf("without a pull: %v", err)
 	}
 }

@@ -110,13 +110,15 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		} else if pullFirst, err = whyPullFirst(eager, p.snapshot.Config.GPU != nil); err != nil {
 			return err
 		}
-		if err := throughCache(ctx, pulling); err != nil {
+		few, err := throughCache(ctx, pulling)
+		if err != nil {
 			return err
 		}
 		if pullFirst != "" {
 			err = pulling.Finish(ctx)
 		} else if coming, err = newArriving(ctx, s, pulling, work.Dir); err == nil {
 			p.from = coming.source
+			coming.headStart(few)
 		}
 		if err != nil {
 			return err
@@ -184,7 +186,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return err
 	})
 	if err := group.Wait(); err != nil {
-		return nil, nil, ran, err
+		return nil, nil, ran, coming.cause(err)
 	}
 	criuWork := filepath.Join(work, "criu")
 	if err := os.Mkdir(criuWork, 0o700); err != nil {
@@ -210,7 +212,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, err
 	}
 	if coming != nil {
-		coming.begin() // not before: it would take cores and the line from what makes the container run
+		coming.begin() // not before, but for a little: it would take cores and the line from what makes the container run
 		a.say("%s runs, and its memory is on its way", p.name)
 		if err := coming.await(); err != nil {
 			return nil, nil, ran, &cutOffError{name: p.name, err: err}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"runtime"
+	"time"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/registry"
@@ -18,6 +19,10 @@ const (
 	behindMost  = 8 << 30
 )
 
+// behindLater is for how long a pull leaves the disk to others: a registry on the same machine, containerd's database, the container. What
+// a line brings in that time is filled in when the disk gets it.
+const behindLater = 2 * time.Second
+
 // behindRoom says how much that is, of what is available on a machine beside the memory that is restored; 0: what is pulled goes past the
 // page cache.
 func behindRoom(cores int, available, pulled int64) int64 {
@@ -28,12 +33,20 @@ func behindRoom(cores int, available, pulled int64) int64 {
 	return room
 }
 
+// Of the cores, so many are for each segment that is pulled before the container runs, and so many are pulled at most: one takes a core to hash and write it,
+// half of one to receive it, and as much at a registry on the same machine. The others are for what makes the container run.
+const (
+	headCores = 8
+	headMost  = 4
+)
+
 // throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: the process that fills the
-// container's memory finds it there, and the disk is not waited for.
-func throughCache(ctx context.Context, p *registry.Puller) error {
+// container's memory finds it there, and the disk is not waited for. It gives how many segments may be pulled at once before the container
+// runs: none where they would go to the disk, for which containerd's database waits then.
+func throughCache(ctx context.Context, p *registry.Puller) (few int, err error) {
 	missing, err := p.Missing(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	var pulled int64
 	for _, d := range missing {
@@ -41,10 +54,15 @@ func throughCache(ctx context.Context, p *registry.Puller) error {
 	}
 	available, err := warm.Available()
 	if err != nil {
-		return nil // past the page cache, which needs none
+		return 0, nil // past the page cache, which needs none
 	}
-	if room := behindRoom(runtime.GOMAXPROCS(0), available, pulled); room > 0 {
-		p.Behind(direct.NewBehind(room))
+	cores := runtime.GOMAXPROCS(0)
+	room := behindRoom(cores, available, pulled)
+	if room == 0 {
+		return 0, nil
 	}
-	return nil
+	behind := direct.NewBehind(room)
+	behind.Later(behindLater)
+	p.Behind(behind)
+	return min(cores/headCores, headMost), nil
 }

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // Behind writes files through the page cache, for those who read what was written a moment ago: they find it in memory, and the disk comes
-// behind. It begins at once, and who writes waits for it when too much is not on the disk yet: a slow disk shall not fill the memory.
+// behind. It begins at once, unless it shall be later, and who writes waits for it when too much is not on the disk yet: a slow disk shall not
+// fill the memory.
 type Behind struct {
 	room int64 // bytes
 
@@ -18,6 +20,7 @@ type Behind struct {
 	change  *sync.Cond // of what follows, and of what it guards of each file
 	waiting int64      // bytes that are written and not on the disk; guarded by mu
 	short   int        // writers that wait for room; guarded by mu
+	later   bool       // see Later; guarded by mu
 }
 
 // NewBehind lets so many bytes wait for the disk, in all files together.
@@ -26,6 +29,29 @@ func NewBehind(room int64) *Behind {
 	b.change = sync.NewCond(&b.mu)
 	return b
 }
+
+// Later has the disk left to others for so long, or until Hurry, while no more than half of the room is taken. A kernel that finds too much
+// waiting begins all the same.
+func (b *Behind) Later(d time.Duration) {
+	b.mu.Lock()
+	b.later = true
+	b.mu.Unlock()
+	time.AfterFunc(d, b.Hurry)
+}
+
+// Hurry begins to bring to the disk what waits. It may be called on nil.
+func (b *Behind) Hurry() {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	b.later = false
+	b.change.Broadcast()
+	b.mu.Unlock()
+}
+
+// patient says whether what waits may go on waiting. b.mu is held.
+func (b *Behind) patient() bool { return b.later && b.short == 0 && b.waiting <= b.room/2 }
 
 // How much of a file is brought to the disk at a time: less only at its end, and where a writer waits for room.
 const (
@@ -114,7 +140,7 @@ func (w *BehindFile) follow() {
 			b.waiting -= n
 			b.change.Broadcast()
 			return
-		case n == 0 || n < behindLeast && !w.ending && b.short == 0:
+		case n == 0 || b.patient() || n < behindLeast && !w.ending && b.short == 0:
 			b.change.Wait()
 			continue
 		}

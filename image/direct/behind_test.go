@@ -123,3 +123,50 @@ func TestBehindFails(t *testing.T) {
 		t.Errorf("%d bytes are waiting", b.waiting)
 	}
 }
+
+// The disk is left alone until it is time, or half of the room is taken; who waits to have all on the disk waits for that too.
+func TestBehindLater(t *testing.T) {
+	for name, test := range map[string]struct {
+		later  time.Duration
+		room   int64
+		pieces int
+		begin  func(*Behind)
+		alone  bool // before begin
+	}{
+		"it hurries":       {time.Hour, 100 * Piece, 20, (*Behind).Hurry, true},
+		"it is time":       {time.Second, 100 * Piece, 20, func(*Behind) {}, true},
+		"half of the room": {time.Hour, 100 * Piece, 60, (*Behind).Hurry, false},
+		"little room":      {time.Hour, 4 * Piece, 20, (*Behind).Hurry, false},
+	} {
+		b, began := NewBehind(test.room), time.Now()
+		b.Later(test.later)
+		var synced atomic.Int64
+		f := create(t)
+		w := b.file(f, 0, func(_ int, _, n int64) error { synced.Add(n); return nil })
+		for range test.pieces {
+			if _, err := w.Write(make([]byte, Piece)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if test.alone {
+			time.Sleep(10 * time.Millisecond)
+		} else {
+			for end := time.Now().Add(5 * time.Second); synced.Load() == 0 && time.Now().Before(end); {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		if n := synced.Load(); (n == 0) != test.alone && time.Since(began) < test.later {
+			t.Errorf("%s: %d bytes are on the disk", name, n)
+		}
+		flushed := make(chan error, 1)
+		go func() { flushed <- w.Flush(t.Context()) }()
+		test.begin(b)
+		if err := <-flushed; err != nil || synced.Load() != int64(test.pieces)*Piece {
+			t.Errorf("%s: %d bytes are on the disk in the end, %v", name, synced.Load(), err)
+		}
+		w.Close()
+		f.Close()
+	}
+	var none *Behind
+	none.Hurry()
+}

@@ -20,8 +20,8 @@ import (
 const damageAttempts = 2
 
 // verified brings a blob, which is still to be placed into the store, going on where an earlier attempt of any process stopped; nil: the
-// store has it. What comes goes through the page cache by behind, past it where that is nil.
-func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind *direct.Behind, t *tracker) (*store.Partial, error) {
+// store has it. What comes goes through the page cache by behind, past it where that is nil, and as x allows.
+func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind *direct.Behind, x *pace, t *tracker) (*store.Partial, error) {
 	p, err := dst.Partial(ctx, d)
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descrip
 	p.Behind(behind)
 	t.there(p.Offset())
 	for damaged := 1; ; damaged++ {
-		if err = r.fill(ctx, p, d, t); err != nil {
+		if err = r.fill(ctx, p, d, x, t); err != nil {
 			break
 		}
 		err = p.Verify()
@@ -51,11 +51,11 @@ func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descrip
 }
 
 // fill fetches what is missing. Cut connections are taken up again as long as every attempt brings something.
-func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, t *tracker) error {
+func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker) error {
 	high := p.Offset()
 	for n := 0; p.Offset() < d.Size; n++ {
 		t.seek(p.Offset())
-		err := r.fetch(ctx, p, d, t)
+		err := r.fetch(ctx, p, d, x, t)
 		if err == nil && p.Offset() < d.Size {
 			err = &sendError{io.ErrUnexpectedEOF, true}
 		}
@@ -81,7 +81,7 @@ func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 }
 
 // fetch makes one request for what is missing.
-func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor, t *tracker) error {
+func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker) error {
 	ctx, dog := watch(ctx, r.timing.idle)
 	defer dog.stop()
 	dog.pause() // until there is an answer the transport bounds the time
@@ -118,7 +118,7 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 		return answerError(resp)
 	}
 	dog.kick()
-	body := &watched{resp.Body, dog, t}
+	body := &watched{x.body(ctx, resp.Body, dog), dog, t}
 	defer body.Close()
 	return copyBody(ctx, p, body, dog.stop)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -29,6 +30,7 @@ type Puller struct {
 	sum      *meter
 	early    *early
 	behind   *direct.Behind // see Behind
+	pace     *pace          // see Pace
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -112,6 +114,9 @@ func (p *Puller) Finish(ctx context.Context) error {
 		err = p.bring(p.repo.scoped(ctx, auth.ActionPull))
 	}
 	if err == nil {
+		err = p.pace.opened(ctx)
+	}
+	if err == nil {
 		err = p.dst.Tag(ctx, p.desc, p.repo.name)
 	}
 	return p.failed(ctx, err)
@@ -124,11 +129,21 @@ const placedAtOnce = 32
 func (p *Puller) bring(ctx context.Context) error {
 	placing, all := errgroup.WithContext(ctx)
 	placing.SetLimit(placedAtOnce)
+	var placed atomic.Int64
 	placing.Go(func() error { // an error of either ends both
+		defer p.behind.Hurry() // nothing comes any more that would want the disk left alone
 		return p.each(all, p.segments, p.o.pulling(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-			part, err := p.repo.verified(ctx, p.dst, d, p.behind, t)
+			leave, err := p.pace.enter(ctx)
+			if err != nil {
+				return err
+			}
+			part, err := p.repo.verified(ctx, p.dst, d, p.behind, p.pace, t)
+			leave()
 			if err != nil || part == nil {
 				return err
+			}
+			if placed.Add(1) == placedAtOnce/2 {
+				p.behind.Hurry() // who comes later would wait for those
 			}
 			placing.Go(func() error { return errors.Join(part.Place(all), part.Close()) })
 			return nil
@@ -199,7 +214,7 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int,
 }
 
 func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-	part, err := p.repo.verified(ctx, p.dst, d, nil, t)
+	part, err := p.repo.verified(ctx, p.dst, d, nil, nil, t)
 	if err != nil || part == nil {
 		return err
 	}

@@ -1,0 +1,105 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/store/storetest"
+)
+
+// A puller that is held back fetches few segments at once, as somebody lets it read, and names the snapshot when it is not held back any more.
+func TestPace(t *testing.T) {
+	for _, few := range []int{0, 1} {
+		f := newFake(t)
+		pushed(t, f, "p:1", spec(1, 1, 2, 3))
+		s := storetest.Open(t)
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := p.Settle(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		f.forget()
+		all, let := make(chan struct{}), make(chan struct{})
+		var reading atomic.Int64
+		behind := direct.NewBehind(1 << 40)
+		behind.Later(time.Hour)
+		p.Behind(behind)
+		p.Pace(Pace{All: all, Few: few, Yield: func(ctx context.Context) {
+			reading.Add(1)
+			select {
+			case <-let:
+			case <-ctx.Done():
+			}
+		}})
+		done := make(chan error, 1)
+		go func() { done <- p.Finish(t.Context()) }()
+		time.Sleep(100 * time.Millisecond)
+		if n := f.count("GET /v2/p/blobs/"); n != few || reading.Load() != int64(few) {
+			t.Errorf("%d segments are begun, and %d read, want %d", n, reading.Load(), few)
+		}
+		close(let)
+		time.Sleep(100 * time.Millisecond)
+		if n := f.count("GET /v2/p/blobs/"); n != 3*few {
+			t.Errorf("%d segments are fetched, one after the other, want %d", n, 3*few)
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("it has ended: %v", err)
+		default:
+		}
+		if tags, err := s.Tags(t.Context()); len(tags) != 0 || err != nil {
+			t.Errorf("it has a name: %v, %v", tags, err)
+		}
+		close(all)
+		if err := <-done; err != nil || f.count("GET /v2/p/blobs/") != 3 {
+			t.Errorf("%v, and %d segments were fetched", err, f.count("GET /v2/p/blobs/"))
+		}
+		if _, err := s.Resolve(t.Context(), f.ref("p:1")); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A puller that is held back can be ended, whatever it waits for.
+func TestPaceEnds(t *testing.T) {
+	for _, few := range []int{0, 1} {
+		f := newFake(t)
+		pushed(t, f, "p:1", spec(1, 1, 2, 3))
+		p, err := NewPuller(t.Context(), storetest.Open(t), f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		p.Pace(Pace{All: make(chan struct{}), Few: few, Yield: func(ctx context.Context) { <-ctx.Done() }})
+		done := make(chan error, 1)
+		go func() { done <- p.Finish(ctx) }()
+		time.Sleep(20 * time.Millisecond)
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("%d at once: %v", few, err)
+		}
+	}
+}
+
+// While it has to wait, nobody takes that for a transfer that has stalled.
+func TestPaceIsNoStall(t *testing.T) {
+	ctx, dog := watch(t.Context(), 20*time.Millisecond)
+	defer dog.stop()
+	var once sync.Once
+	x := &pace{Pace: Pace{All: make(chan struct{}), Yield: func(context.Context) { once.Do(func() { time.Sleep(80 * time.Millisecond) }) }}}
+	body := x.body(ctx, io.NopCloser(strings.NewReader("it comes")), dog)
+	if b, err := io.ReadAll(body); string(b) != "it comes" || err != nil || ctx.Err() != nil {
+		t.Errorf("%q, %v, %v", b, err, context.Cause(ctx))
+	}
+}
