@@ -373,6 +373,24 @@ func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 	return raw, err
 }
 
+// Cache brings a part into the page cache, for whoever reads it. Nothing is verified.
+func (r *PagesReader) Cache(p Part) error {
+	if r.m.decoded != nil {
+		return nil
+	}
+	f := &r.m.x.Frames[p.frame]
+	s, ok := r.m.segments[f.Segment].(interface {
+		ReadCache(p []byte, off int64) (int, error)
+	})
+	if !ok {
+		return nil
+	}
+	if n, err := s.ReadCache(r.buf[:f.Stored], f.Offset); int64(n) < f.Stored {
+		return r.m.short(f, err)
+	}
+	return nil
+}
+
 // verified gives a segment whose frames need no digest.
 func (m *Pages) verified(i int) (segment.Verified, bool) {
 	switch s := m.segments[i].(type) {

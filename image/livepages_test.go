@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
@@ -129,6 +130,47 @@ func TestKeep(t *testing.T) {
 	}
 	if lent == 0 || lent == len(parts) {
 		t.Errorf("%d of %d parts are in buffers that were lent", lent, len(parts))
+	}
+}
+
+// TestCache brings parts into the page cache; what cannot be read is an error.
+func TestCache(t *testing.T) {
+	store, d, _, dir := unpackLazily(t, rand.New(rand.NewPCG(3, 7)))
+	live, err := OpenPages(t.Context(), store, d, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer live.Close()
+	reader, err := live.Reader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	part := live.Lazy(1)[0]
+	if err := reader.Cache(part); err != nil || live.Cached(part) {
+		t.Errorf("of a file that does not know: %v, %v", err, live.Cached(part))
+	}
+	for i, s := range live.segments {
+		f, ok := s.(*os.File)
+		if !ok {
+			continue
+		}
+		live.segments[i] = segment.NewVerified(direct.NewReader(f))
+		if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	was := live.Cached(part)
+	if err := reader.Cache(part); err != nil || !live.Cached(part) {
+		t.Errorf("in the page cache before: %v, afterwards: %v, %v", was, live.Cached(part), err)
+	}
+	for _, s := range live.x.Segments {
+		if err := os.Truncate(store.path(fmt.Sprintf("%x", s.Digest)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reader.Cache(part); !errdefs.IsDataLoss(err) {
+		t.Errorf("of a segment that is cut: %v", err)
 	}
 }
 

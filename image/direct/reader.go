@@ -24,6 +24,9 @@ func (r *Reader) ReadAt(p []byte, off int64) (int, error) { return r.file.ReadAt
 // Cached is [File.Cached].
 func (r *Reader) Cached(off, n int64) bool { return r.file.Cached(off, n) }
 
+// ReadCache is [File.ReadCache].
+func (r *Reader) ReadCache(p []byte, off int64) (int, error) { return r.file.ReadCache(p, off) }
+
 // Read implements [io.Reader].
 func (r *Reader) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {

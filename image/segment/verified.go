@@ -22,6 +22,9 @@ func (v Verified) ReadAt(p []byte, off int64) (int, error) { return v.r.ReadAt(p
 // Cached is [direct.File.Cached].
 func (v Verified) Cached(off, n int64) bool { return v.r.Cached(off, n) }
 
+// ReadCache is [direct.File.ReadCache].
+func (v Verified) ReadCache(p []byte, off int64) (int, error) { return v.r.ReadCache(p, off) }
+
 // Seek implements [io.Seeker].
 func (v Verified) Seek(offset int64, whence int) (int64, error) { return v.r.Seek(offset, whence) }
 

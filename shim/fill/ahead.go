@@ -11,11 +11,13 @@ import (
 // ahead has pieces of memory fetched while CRIU still restores the process: what it will want as soon as it runs, and where the disk has
 // nothing else to do, what is filled in first. They are verified like all that is read. Its methods may be called on nil.
 type ahead struct {
-	most int64 // bytes that may be held
+	most   int64 // bytes that may be held
+	beyond int64 // bytes that may be brought into the page cache then
 
 	mu     sync.Mutex
 	pieces map[place]*early // guarded by mu
 	held   int64            // bytes, with those on their way; guarded by mu
+	cached int64            // bytes, likewise; guarded by mu
 	over   bool             // nothing more is begun; guarded by mu
 }
 
@@ -39,10 +41,12 @@ type parts interface {
 	// There tells whether a part is better read by who wants it.
 	There(image.Part) bool
 	Keep(image.Part) (image.Kept, error)
+	// Cache brings a part into the page cache.
+	Cache(image.Part) error
 }
 
-func newAhead(wishes []wish, most int64) *ahead {
-	a := &ahead{most: most, pieces: make(map[place]*early, len(wishes))}
+func newAhead(wishes []wish, most, beyond int64) *ahead {
+	a := &ahead{most: most, beyond: beyond, pieces: make(map[place]*early, len(wishes))}
 	for _, w := range wishes {
 		a.pieces[w.place] = &early{}
 	}
@@ -74,42 +78,58 @@ func (a *ahead) begin(readers int, wishes []wish, from func() (parts, func(), er
 	}
 }
 
-// fetch fetches wishes until there are none, no more can be held, or it is over; several goroutines may share the channel. What is there
+// fetch fetches wishes until there are none, there is no more room, or it is over; several goroutines may share the channel. What is there
 // is left alone.
 func (a *ahead) fetch(wishes <-chan wish, from parts, arrived func()) {
 	for w := range wishes {
-		there := from.There(w.part)
-		e, more := a.claim(w.place, there)
-		if !more {
+		switch e, what := a.claim(w.place, from.There(w.part)); what {
+		case enough:
 			return
+		case cache:
+			_ = from.Cache(w.part) // who wants it hears what is wrong
+		case hold:
+			if kept, err := from.Keep(w.part); err == nil { // likewise
+				e.kept = kept
+			}
+			a.account(e.kept.Size() - direct.Piece)
+			close(e.done)
+			arrived()
 		}
-		if e == nil {
-			continue
-		}
-		if kept, err := from.Keep(w.part); err == nil { // else who wants it hears why
-			e.kept = kept
-		}
-		a.account(e.kept.Size() - direct.Piece)
-		close(e.done)
-		arrived()
 	}
 }
 
-// claim begins with a piece. nil: it is left alone. Where there is no more, nothing is begun.
-func (a *ahead) claim(at place, there bool) (e *early, more bool) {
+// What comes of a wish.
+type outcome int
+
+const (
+	leave outcome = iota // alone
+	hold
+	cache
+	enough // of all
+)
+
+// claim begins with a piece, which is to be noted where it is held.
+func (a *ahead) claim(at place, there bool) (e *early, what outcome) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e = a.pieces[at]
-	if e == nil || there {
+	switch {
+	case a.over:
+		return nil, enough
+	case e == nil || there:
 		delete(a.pieces, at)
-		return nil, !a.over
+		return nil, leave
+	case a.held+direct.Piece <= a.most:
+		a.held += direct.Piece // at most
+		e.done = make(chan struct{})
+		return e, hold
+	case a.cached+direct.Piece <= a.beyond:
+		a.cached += direct.Piece
+		delete(a.pieces, at)
+		return nil, cache
 	}
-	if a.over = a.over || a.held+direct.Piece > a.most; a.over {
-		return nil, false
-	}
-	a.held += direct.Piece // at most
-	e.done = make(chan struct{})
-	return e, true
+	a.over = true
+	return nil, enough
 }
 
 // account notes that more is held, or less.

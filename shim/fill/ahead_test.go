@@ -47,6 +47,12 @@ func TestFirst(t *testing.T) {
 type slowParts struct {
 	there func(image.Part) bool
 	read  func(image.Part) ([]byte, error)
+	cache func(image.Part)
+}
+
+func (s slowParts) Cache(p image.Part) error {
+	s.cache(p)
+	return errors.New("the disk is broken")
 }
 
 func (s slowParts) There(p image.Part) bool { return s.there != nil && s.there(p) }
@@ -74,7 +80,7 @@ func queued(wishes []wish) <-chan wish {
 // TestAhead fetches four pieces: one is taken before it is begun, one is there, one fails, and one is waited for.
 func TestAhead(t *testing.T) {
 	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}, {place{2, 0}, at(3, 1)}}
-	a := newAhead(wishes, heldMost)
+	a := newAhead(wishes, heldMost, 0)
 	if data, err := takes(t.Context(), a, place{1, 0}); data != nil || err != nil {
 		t.Errorf("what nobody has begun with gives %v, %v", data, err)
 	}
@@ -106,7 +112,7 @@ func TestAhead(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	b := newAhead(nil, heldMost)
+	b := newAhead(nil, heldMost, 0)
 	b.pieces[place{2, 0}] = &early{done: make(chan struct{})}
 	if _, err := takes(canceled, b, place{2, 0}); !errors.Is(err, context.Canceled) {
 		t.Errorf("without patience: %v", err)
@@ -135,7 +141,7 @@ func TestAhead(t *testing.T) {
 // TestAheadStops begins with nothing when the process runs, and gives what there is.
 func TestAheadStops(t *testing.T) {
 	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}}
-	a := newAhead(wishes, heldMost)
+	a := newAhead(wishes, heldMost, 0)
 	a.fetch(queued(wishes), slowParts{read: func(p image.Part) ([]byte, error) { return []byte{1}, nil }}, a.stop)
 	if !a.there(place{1, 0}) || a.there(place{1, 1}) {
 		t.Error("it goes on")
@@ -151,23 +157,32 @@ func TestAheadStops(t *testing.T) {
 func TestAheadHolds(t *testing.T) {
 	const most = 4 * direct.Piece
 	for name, test := range map[string]struct {
-		size, want int
+		size         int
+		beyond       int64
+		want, cached int
 	}{
-		"large": {direct.Piece, 4},
-		"half":  {direct.Piece / 2, 7},
-		"small": {1, 100},
+		"large":             {direct.Piece, 0, 4, 0},
+		"half":              {direct.Piece / 2, 0, 7, 0},
+		"small":             {1, 0, 100, 0},
+		"beyond":            {direct.Piece, 7*direct.Piece + 1, 4, 7},
+		"small, and beyond": {1, 7 * direct.Piece, 100, 0},
+		"all":               {direct.Piece, 1 << 40, 4, 96},
 	} {
 		wishes := make([]wish, 100)
 		for i := range wishes {
 			wishes[i] = wish{place{1, i}, at(uint64(i), 1)}
 		}
-		a := newAhead(wishes, most)
-		a.fetch(queued(wishes), slowParts{read: func(image.Part) ([]byte, error) { return make([]byte, test.size), nil }}, func() {})
+		a := newAhead(wishes, most, test.beyond)
+		cached := 0
+		a.fetch(queued(wishes), slowParts{read: func(image.Part) ([]byte, error) { return make([]byte, test.size), nil }, cache: func(image.Part) { cached++ }}, func() {})
 		got := 0
 		for i := range wishes {
 			if a.there(place{1, i}) {
 				got++
 			}
+		}
+		if cached != test.cached {
+			t.Errorf("%s: %d pieces are brought into the page cache, want %d", name, cached, test.cached)
 		}
 		if got != test.want || a.held != int64(got*test.size) {
 			t.Errorf("%s: %d pieces, %d bytes, want %d pieces", name, got, a.held, test.want)
@@ -181,7 +196,7 @@ func TestAheadFails(t *testing.T) {
 	for i := range wishes {
 		wishes[i] = wish{place{1, i}, at(uint64(i), 1)}
 	}
-	a := newAhead(wishes, 2*direct.Piece)
+	a := newAhead(wishes, 2*direct.Piece, 0)
 	tried := 0
 	a.fetch(queued(wishes), slowParts{read: func(image.Part) ([]byte, error) {
 		tried++
@@ -200,7 +215,7 @@ func TestAheadFails(t *testing.T) {
 // TestAheadEnds when the restore is broken off: what is on its way is waited for, and nothing is begun.
 func TestAheadEnds(t *testing.T) {
 	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}}
-	a := newAhead(wishes, heldMost)
+	a := newAhead(wishes, heldMost, 0)
 	begun, let := make(chan struct{}), make(chan struct{})
 	closed := false
 	ended := a.begin(1, wishes, func() (parts, func(), error) {
@@ -223,21 +238,22 @@ func TestAheadEnds(t *testing.T) {
 }
 
 func TestHeadRoom(t *testing.T) {
-	const gib = 1 << 30
+	const mib, gib = 1 << 20, 1 << 30
 	for _, test := range []struct {
-		cores, readers int
-		available      int64
-		room           int64
+		cores, readers          int
+		available, held, beyond int64
 	}{
-		{2, 0, 64 * gib, 256 << 20}, // CRIU needs both
-		{3, 0, 64 * gib, 256 << 20},
-		{4, 1, 64 * gib, 256 << 20},
-		{16, 4, 64 * gib, 256 << 20},
-		{192, 4, 64 * gib, 256 << 20},
-		{16, 4, gib, 64 << 20},
+		{2, 0, 64 * gib, 256 * mib, 0}, // CRIU needs both
+		{3, 0, 64 * gib, 256 * mib, 0},
+		{4, 1, 64 * gib, 256 * mib, 0},
+		{8, 2, 64 * gib, 256 * mib, gib},
+		{16, 4, 64 * gib, 256 * mib, gib},
+		{192, 4, 64 * gib, 256 * mib, gib},
+		{16, 4, 8 * gib, 256 * mib, 512 * mib},
+		{16, 4, gib, 64 * mib, 64 * mib},
 	} {
-		if readers, room := headRoom(test.cores, test.available); readers != test.readers || room != test.room {
-			t.Errorf("%d cores, %d bytes: %d readers, %d bytes", test.cores, test.available, readers, room)
+		if readers, held, beyond := headRoom(test.cores, test.available); readers != test.readers || held != test.held || beyond != test.beyond {
+			t.Errorf("%d cores, %d bytes: %d readers, %d bytes and %d beyond", test.cores, test.available, readers, held, beyond)
 		}
 	}
 }

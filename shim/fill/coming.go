@@ -32,7 +32,7 @@ func (c *coming) fetchAhead(s *source, arrived func()) (ended func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	s.ahead = newAhead(wishes, heldMost)
+	s.ahead = newAhead(wishes, heldMost, 0)
 	return s.ahead.begin(aheadWorkers, wishes, readers(s.pages, func(p *image.Pages, part image.Part) bool { return p.There(part) }), arrived), nil
 }
 
