@@ -77,7 +77,14 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
-	defer gpus.Close()
+	loaded := false
+	defer func() {
+		if !loaded {
+			gpus.Close()
+			return
+		}
+		go gpus.Close() // it runs, and whoever brought its memory takes a tenth of a second to end
+	}()
 	answer, err := s.restore(ctx, c, r)
 	if ctx.Err() != nil && err != nil {
 		return nil, err
@@ -100,6 +107,7 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	if err := s.loadGPUs(ctx, c, gpus, int(answer.Pid)); err != nil {
 		return nil, errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
 	}
+	loaded = true
 	return answer, nil
 }
 

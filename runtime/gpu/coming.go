@@ -129,13 +129,14 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	return nil
 }
 
-// receive waits until all is on the devices, and ends the holder then: its contexts take room there, and the descriptors have the memory.
+// receive waits until all is on the devices. The descriptors have the memory then, and the holder lets go of it. It is not ended before the
+// processes have theirs, unless they need the room of its contexts: the driver would be as long at that as at the attachment, one after the other.
 func (c *coming) receive() {
 	defer close(c.done)
 	c.err = c.holder.Receive(context.Background(), c.source.Peer()) // see end
 	switch {
 	case c.err == nil:
-		go c.holder.Close() // who needs the room waits for it
+		go c.holder.LetGo(context.Background()) // where it fails, its end does so
 	case !holders(c.err):
 		if cause := c.source.Wait(); cause != nil {
 			c.err = cause
@@ -203,7 +204,7 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	return giveBack(ctx, r.Handover.Dial, r.host(), all, nil)
 }
 
-// makeRoom waits until all is on the devices, and the holder has ended.
+// makeRoom waits until all is on the devices, and ends the holder.
 func (r *Restore) makeRoom() {
 	if r.coming == nil || r.coming.holder == nil {
 		return
@@ -224,7 +225,6 @@ func (c *coming) end() {
 	}
 	if c.holder != nil {
 		_ = c.holder.Kill() // it may have ended
-		_ = c.holder.Close()
 	}
 	if c.brought != nil {
 		c.hangUp()
@@ -241,6 +241,9 @@ func (c *coming) end() {
 	}
 	for _, f := range c.files {
 		f.Close()
+	}
+	if c.holder != nil {
+		_ = c.holder.Close() // its contexts take the longest
 	}
 	if c.kept != nil {
 		_ = c.kept.Close() // nothing can be done about it

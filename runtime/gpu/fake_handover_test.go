@@ -405,6 +405,8 @@ func (h *fakeHolder) Receive(_ context.Context, peer *os.File) error {
 	return nil
 }
 
+func (h *fakeHolder) LetGo(context.Context) error { return h.do("let go") }
+
 func (h *fakeHolder) Open(devices []string) error {
 	h.devices = devices
 	return nil
@@ -421,6 +423,9 @@ func (h *fakeHolder) Kill() error {
 }
 
 func (h *fakeHolder) Close() error {
+	h.w.mu.Lock()
+	h.w.did = append(h.w.did, "end")
+	h.w.mu.Unlock()
 	if h.w.ending != nil {
 		<-h.w.ending
 	}

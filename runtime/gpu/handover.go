@@ -46,6 +46,7 @@ type Holder interface {
 	Send(ctx context.Context, peer *os.File) error
 	Make(ctx context.Context, pieces []holder.Piece) ([]*os.File, error)
 	Receive(ctx context.Context, peer *os.File) error
+	LetGo(ctx context.Context) error
 	Kill() error
 	Close() error
 }

@@ -653,7 +653,7 @@ func TestRestoreGivenUp(t *testing.T) {
 	}
 }
 
-// TestRestoreHolderEnds: memory is attached while the holder ends, unless its room is wanted; it is waited for in either case.
+// TestRestoreHolderEnds: the holder is ended when all memory is attached, unless its room is wanted; it is waited for in either case.
 func TestRestoreHolderEnds(t *testing.T) {
 	hasten(t)
 	for name, tight := range map[string]bool{"room": false, "no room": true} {
@@ -684,6 +684,11 @@ func TestRestoreHolderEnds(t *testing.T) {
 			case <-time.After(10 * time.Second):
 				t.Fatal("the holder is waited for")
 			}
+			w.mu.Lock()
+			if ended := slices.Contains(w.did, "end"); ended != tight {
+				t.Errorf("when all is attached, did %q", w.did)
+			}
+			w.mu.Unlock()
 			if !tight {
 				if w.libraries[101].state != library.Whole {
 					t.Error("a door is closed still")
