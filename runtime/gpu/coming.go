@@ -29,6 +29,7 @@ type Source interface {
 // coming is memory on its way to devices, for processes that are restored meanwhile, or that is there already.
 type coming struct {
 	holder Holder     // nil: it is kept
+	opened []string   // devices that the holder has been told of
 	kept   Kept       // nil: it is not
 	files  []*os.File // of all pieces, in the order of the record
 
@@ -63,13 +64,21 @@ func (r Record) pieces(places []keeper.Device) (pieces []holder.Piece, err error
 	return pieces, nil
 }
 
-// bring has a holder take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised.
+// bring has a holder take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised,
+// and while the holder makes contexts on the devices that it will need, as far as these can be told.
 func (r *Restore) bring(ctx context.Context, before func(context.Context) error) error {
-	c, err := r.launch(ctx)
+	c, err := r.launch(ctx, r.likely)
 	if err != nil {
 		return err
 	}
-	if err = before(ctx); err == nil {
+	if err = before(ctx); r.presumed(c, err) {
+		c.end()
+		if c, err = r.launch(ctx, func() []string { return nil }); err != nil {
+			return err
+		}
+		err = before(ctx)
+	}
+	if err == nil {
 		err = r.take(ctx, c)
 	}
 	if err != nil {
@@ -78,9 +87,22 @@ func (r *Restore) bring(ctx context.Context, before func(context.Context) error)
 	return err
 }
 
-// launch has a holder initialise the driver, and somebody open the snapshot, while it is not known yet what fits where. It gives nil where
-// nothing was handed over.
-func (r *Restore) launch(ctx context.Context) (*coming, error) {
+// presumed tells whether the holder has contexts that it should not have, by what was found out since: on other devices than are needed, or taking
+// the very room that is wanting.
+func (r *Restore) presumed(c *coming, err error) bool {
+	if c == nil || len(c.opened) == 0 {
+		return false
+	}
+	var misfit *MisfitError
+	if err != nil {
+		return errors.As(err, &misfit) && misfit.Rule == "gpu-memory"
+	}
+	return !slices.Equal(c.opened, r.devices(r.places))
+}
+
+// launch has a holder initialise the driver and open the likely devices, and somebody open the snapshot, while it is not known yet what fits where.
+// It gives nil where nothing was handed over.
+func (r *Restore) launch(ctx context.Context, likely func() []string) (*coming, error) {
 	if r.Record.handed() == 0 {
 		return nil, nil
 	}
@@ -94,6 +116,12 @@ func (r *Restore) launch(ctx context.Context) (*coming, error) {
 		defer close(c.brought)
 		c.source, c.unable = r.Bring(ctx)
 	}()
+	if c.opened = likely(); len(c.opened) > 0 {
+		if err := h.Open(c.opened); err != nil {
+			c.end()
+			return nil, err
+		}
+	}
 	return c, nil
 }
 
@@ -107,8 +135,10 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, func() { _ = c.holder.Kill() })() // it may have ended
-	if err := c.holder.Open(holder.DevicesOf(pieces)); err != nil {
-		return err
+	if len(c.opened) == 0 {
+		if err := c.holder.Open(holder.DevicesOf(pieces)); err != nil {
+			return err
+		}
 	}
 	if err := c.holder.Ready(ctx); err != nil {
 		return err

@@ -408,7 +408,12 @@ func (h *fakeHolder) Receive(_ context.Context, peer *os.File) error {
 func (h *fakeHolder) LetGo(context.Context) error { return h.do("let go") }
 
 func (h *fakeHolder) Open(devices []string) error {
-	h.devices = devices
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	if h.devices != nil {
+		h.w.t.Errorf("a holder is told of %q and then of %q", h.devices, devices)
+	}
+	h.devices, h.w.opened = devices, devices
 	return nil
 }
 
@@ -434,6 +439,7 @@ func (h *fakeHolder) Close() error {
 	if !h.closed {
 		h.closed = true
 		h.w.holders--
+		h.w.opened = nil
 	}
 	return nil
 }

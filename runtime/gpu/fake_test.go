@@ -108,6 +108,9 @@ type world struct {
 	room      bool // for copies
 	tight     bool // no room for memory that is attached to be a process's own, beside what others have of it
 
+	opened   []string // devices by the last holder, which has not ended
+	contexts int64    // what that takes of each, bytes
+
 	ending chan struct{} // unless nil, holders end when it is closed
 	files  []*os.File
 	came   chan string // has what came to the peer
@@ -290,7 +293,16 @@ func (k *fakeKeeper) do(ctx context.Context, call string, pids []int, from, to k
 
 func (k *fakeKeeper) Facts(ctx context.Context) (keeper.Facts, error) {
 	_, err := k.do(ctx, "facts", []int{0}, "", "")
-	return k.w.facts, err
+	k.w.mu.Lock()
+	defer k.w.mu.Unlock()
+	facts := k.w.facts
+	facts.Devices = slices.Clone(facts.Devices)
+	for i, d := range facts.Devices {
+		if slices.Contains(k.w.opened, d.UUID) {
+			facts.Devices[i].Free -= k.w.contexts
+		}
+	}
+	return facts, err
 }
 
 func (k *fakeKeeper) States(ctx context.Context, pids []int) (map[int]keeper.State, error) {

@@ -626,6 +626,72 @@ func TestRestoreBegins(t *testing.T) {
 	}
 }
 
+// TestRestoreLikely: the holder opens the device that it will need before the driver has said anything, where the kernel module tells it. If that turns out
+// to be another, or the context is what there is no room for, another holder opens what is needed.
+func TestRestoreLikely(t *testing.T) {
+	hasten(t)
+	const unit = "Model: \t\t NVIDIA H200\nGPU UUID: \t %s\nDevice Minor: \t %d\n"
+	for name, test := range map[string]struct {
+		lists    []string
+		opened   string // before the driver says anything
+		launched int
+		tight    bool
+		fits     bool
+	}{
+		"as it is":             {[]string{fmt.Sprintf(unit, uuidA, 0), fmt.Sprintf(unit, uuidB, 1)}, uuidB, 1, false, true},
+		"another":              {[]string{fmt.Sprintf(unit, uuidB, 0), fmt.Sprintf(unit, uuidA, 1)}, uuidA, 2, false, true},
+		"not known":            {[]string{fmt.Sprintf(unit, uuidA, 0), fmt.Sprintf(unit, "GPU-????????-????-????-????-????????????", 1)}, "", 1, false, true},
+		"nothing":              {nil, "", 1, false, true},
+		"room but for context": {[]string{fmt.Sprintf(unit, uuidB, 1)}, uuidB, 2, true, true},
+		"no room":              {[]string{fmt.Sprintf(unit, uuidB, 1)}, uuidB, 2, true, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, restore, _ := handed(t)
+			for i, text := range test.lists {
+				w.write(fmt.Sprintf("proc/driver/nvidia/gpus/0000:%d:00.0/information", i), text)
+			}
+			var opened []string
+			start := restore.Start
+			restore.Start = func(ctx context.Context) (Keeper, error) {
+				for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+					w.mu.Lock()
+					opened = slices.Clone(w.opened)
+					w.mu.Unlock()
+					if len(opened) > 0 || test.opened == "" || time.Now().After(deadline) {
+						break
+					}
+				}
+				return start(ctx)
+			}
+			if test.tight {
+				w.contexts = 100 << 30
+				if !test.fits {
+					w.facts.Devices[1].Free = 0
+				}
+			}
+			if err := fits(t, restore); (err == nil) != test.fits {
+				t.Fatalf("got %v", err)
+			}
+			if strings.Join(opened, " ") != test.opened {
+				t.Errorf("the holder had opened %q", opened)
+			}
+			if test.fits {
+				if _, err := restore.Load(t.Context()); err != nil {
+					t.Error(err)
+				}
+			}
+			restore.Close()
+			if launched := len(slices.DeleteFunc(slices.Clone(w.did), func(s string) bool { return s != "launch" })); launched != test.launched || w.holders != 0 {
+				t.Errorf("%d holders were launched, %d are left; did %q", launched, w.holders, w.did)
+			}
+			if test.fits {
+				w.settled()
+				w.whole()
+			}
+		})
+	}
+}
+
 // TestRestoreGivenUp closes a restore whose keeper does not come, and whose snapshot is not opened.
 func TestRestoreGivenUp(t *testing.T) {
 	w, restore, _ := handed(t)
