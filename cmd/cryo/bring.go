@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
@@ -89,7 +90,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if err != nil {
 		return err
 	}
-	defer p.gpus.driver.close()
+	defer p.gpus.close()
 	eager, err := a.eager(p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
@@ -129,9 +130,17 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	for _, w := range p.warnings {
 		a.warn("%s", w)
 	}
+	warned := len(p.warnings)
 	task, img, ran, err := a.bring(ctx, client, s, p, f, eager == "", options, work.Dir, coming)
+	var misfit *fit.MisfitError
+	if errors.As(err, &misfit) {
+		return err // it was nothing about this container
+	}
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
+	}
+	for _, w := range p.warnings[warned:] {
+		a.warn("%s", w)
 	}
 	var pull *transfer
 	if pulling != nil {
@@ -166,6 +175,8 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			err = errors.Join(err, u.run(ctx))
 		}
 	}()
+	ctx, late := p.late(ctx)
+	defer func() { err = late.judge(err) }() // and whatever it is, nobody hears the driver any more
 	leased, done, err := lease(context.WithoutCancel(ctx), client, work)
 	if err != nil {
 		return nil, nil, ran, err
@@ -203,6 +214,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		}
 	}
 	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
+	err = late.judge(err)
 	p.gpus.driver.end()
 	if err != nil {
 		return nil, nil, ran, coming.because(err)

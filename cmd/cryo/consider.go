@@ -42,7 +42,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 		unpacked, err = snapshot.UnpackImages(unpacking, from, images)
 		failed <- err
 	}()
-	p, planErr := a.plan(ctx, client, snapshot, ref, f, here)
+	p, planErr := a.plan(ctx, client, snapshot, ref, f, here, pulling == nil)
 	if planErr != nil {
 		cancel()
 	}
@@ -55,7 +55,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 		err = p.checkImages(images)
 	}
 	if err != nil {
-		p.gpus.driver.close()
+		p.gpus.close()
 		return refuse(&failedError{op: "restore", name: p.name, err: full(s.Root(), err)})
 	}
 	return p, nil

@@ -29,11 +29,29 @@ type gpuPlan struct {
 	known   keeper.Facts    // of the driver
 	places  []keeper.Device // of the snapshot's devices, and others that the container gets
 	driver  *driverOpen     // by the keeper that was asked; nil: none was
+
+	was    []image.GPUDevice // the snapshot's
+	minors []int             // of the nodes that the container gets
+	wanted []gpuPair
+	asked  *asked // nil: nobody was, or all is decided
 }
 
 // planGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
 // this host lacks is for the rules of fit to find. The driver stays open until the caller closes that.
 func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
+	p, err := a.beginGPUs(ctx, g, spec, f)
+	if err == nil {
+		err = p.decide()
+	}
+	if err != nil {
+		p.close()
+		return gpuPlan{}, err
+	}
+	return p, nil
+}
+
+// beginGPUs is planGPUs, but for what the driver says: that may be on its way, and [gpuPlan.decide] waits for it. The caller closes it.
+func (a *app) beginGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
 	if g == nil {
 		if len(f.devices)+len(f.pairs) > 0 {
 			return gpuPlan{}, &usageError{command: "cryo restore", problem: "the snapshot has no GPUs: leave --device and --gpu out"}
@@ -44,14 +62,17 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 	if err != nil {
 		return gpuPlan{}, err
 	}
-	p := gpuPlan{devices: f.devices, host: cdi.Open(settings.GPU.CDI...)}
+	p := gpuPlan{devices: f.devices, host: cdi.Open(settings.GPU.CDI...), was: g.Devices, wanted: f.pairs}
+	if len(f.loaded) == 0 {
+		p.asked = ask(ctx) // which takes longer than all else
+	}
 	if g.Library != nil {
 		lib, err := library.Locate()
 		p.facts.Library, p.facts.NoLibrary = lib.Digest, err
 	}
 	if len(p.devices) == 0 {
 		if err := cdi.Validate(g.CDI); err != nil {
-			return gpuPlan{}, fmt.Errorf("read the names of the snapshot's devices: %w: %w", err, errdefs.ErrDataLoss)
+			return p, fmt.Errorf("read the names of the snapshot's devices: %w: %w", err, errdefs.ErrDataLoss)
 		}
 		p.devices = g.CDI
 	}
@@ -63,10 +84,17 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 	for _, m := range edits.Mounts {
 		p.facts.Mounts = append(p.facts.Mounts, m.Destination)
 	}
-	// Nobody asks the driver then, which takes longer than all else here. The shim looks at what is free besides.
+	if p.facts.NoGPU == nil {
+		has, err := p.injected(spec)
+		if err != nil {
+			return p, err
+		}
+		p.minors = cdi.Minors(has)
+	}
+	// Nobody asks the driver then. The shim looks at what is free besides.
 	for _, l := range f.loaded {
 		with := p
-		if err := with.place(g, spec, f, l.Facts); err != nil || p.facts.NoGPU != nil || !slices.Equal(placed(g, with.places), l.Pieces) {
+		if err := with.place(l.Facts); err != nil || p.facts.NoGPU != nil || !slices.Equal(placed(g, with.places), l.Pieces) {
 			continue // another error may come of what the driver says now
 		}
 		for i := range with.facts.Devices {
@@ -74,45 +102,64 @@ func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gp
 		}
 		return with, nil
 	}
-	known, k, err := keeper.Ask(ctx, "")
-	if err == nil {
-		p.driver = keepOpen(k)
+	if p.asked == nil {
+		p.asked = ask(ctx)
 	}
+	p.facts.Unasked = true
+	return p, nil
+}
+
+// decide waits for what the driver says, and decides the rest by that.
+func (p *gpuPlan) decide() error {
+	if p.asked == nil {
+		return nil
+	}
+	known, driver, err := p.asked.wait()
+	p.asked, p.driver, p.facts.Unasked = nil, driver, false
 	var missing *keeper.MissingError
+	var gone *unaskedError
 	switch {
-	case ctx.Err() != nil:
-		return gpuPlan{}, fmt.Errorf("look at the GPUs: %w", context.Cause(ctx))
+	case errors.As(err, &gone):
+		return err
 	case errors.As(err, &missing):
 		p.facts.NoKeeper = err
 	case err != nil && p.facts.NoGPU == nil:
 		p.facts.NoGPU = err
 	}
 	if p.facts.NoKeeper != nil || p.facts.NoGPU != nil {
-		return p, nil
+		return nil
 	}
-	if err := p.place(g, spec, f, known); err != nil {
-		p.driver.close()
-		return gpuPlan{}, err
+	return p.place(known)
+}
+
+// clear tells whether it is known before the driver has said anything which GPUs the container gets, each in the place of one. Then the shim refuses what
+// the driver's words stand against, so nothing is lost by hearing them late.
+func (p *gpuPlan) clear(g *image.GPU) bool {
+	return p.facts.NoGPU == nil && len(p.wanted) == 0 && len(g.Processes) > 0 && len(p.minors) == len(g.Devices)
+}
+
+// close ends what the plan has begun, and waits for that.
+func (p *gpuPlan) close() {
+	if p.asked != nil {
+		p.asked.cancel()
+		_, p.driver, _ = p.asked.wait()
+		p.asked = nil
 	}
-	return p, nil
+	p.driver.close()
 }
 
 // place decides which GPU takes the place of which.
-func (p *gpuPlan) place(g *image.GPU, spec *specs.Spec, f gpuFlags, known keeper.Facts) error {
+func (p *gpuPlan) place(known keeper.Facts) (err error) {
 	p.facts.Driver, p.known = known.Driver, known
-	has, err := p.injected(spec)
-	if err != nil {
-		return err
-	}
-	if p.places, err = assign(g.Devices, visible(known.Devices, cdi.Minors(has)), known.Devices, f.pairs); err != nil {
+	if p.places, err = assign(p.was, visible(known.Devices, p.minors), known.Devices, p.wanted); err != nil {
 		return err
 	}
 	for i, d := range p.places {
 		p.facts.Devices = append(p.facts.Devices, fit.FreeGPU{Free: d.Free, GPUDevice: image.GPUDevice{
 			UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory,
 		}})
-		if i < len(g.Devices) {
-			p.pairs = append(p.pairs, keeper.Pair{Old: g.Devices[i].UUID, New: d.UUID})
+		if i < len(p.was) {
+			p.pairs = append(p.pairs, keeper.Pair{Old: p.was[i].UUID, New: d.UUID})
 		}
 	}
 	return nil
@@ -144,7 +191,7 @@ func (p gpuPlan) injected(spec *specs.Spec) (*specs.Spec, error) {
 }
 
 // inject puts the devices into a specification that was confined, and tells the shim so: what a snapshot's images say of devices
-// counts for nothing then.
+// counts for nothing then. Where nobody has said which takes the place of which they do so in order, as the shim finds by itself.
 func (p gpuPlan) inject(spec *specs.Spec) error {
 	if p.host == nil {
 		return nil
@@ -153,6 +200,10 @@ func (p gpuPlan) inject(spec *specs.Spec) error {
 		return err
 	}
 	cdi.Annotate(spec, p.devices)
+	delete(spec.Annotations, gpu.MapAnnotation) // of an earlier restore
+	if len(p.wanted) == 0 {
+		return nil
+	}
 	var pairs []string
 	for _, pair := range p.pairs {
 		pairs = append(pairs, pair.Old+"="+pair.New)

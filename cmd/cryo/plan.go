@@ -31,17 +31,18 @@ type plan struct {
 	runtime     string
 	snapshotter string
 	gpus        gpuPlan
-	loaded      gpu.Loaded // how, once the container runs
+	compared    image.Config // with what the driver of gpus will say; see late
+	loaded      gpu.Loaded   // how, once the container runs
 	warnings    []string
 }
 
-// plan decides how a snapshot is restored, or why not. The caller closes the driver of its GPUs.
-func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *image.Snapshot, ref string, f restoreFlags, here *looking) (_ *plan, err error) {
+// plan decides how a snapshot is restored, or why not. If it may be early, what the driver of its GPUs says is left to [plan.late]. The caller closes the plan of its GPUs.
+func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *image.Snapshot, ref string, f restoreFlags, here *looking, early bool) (_ *plan, err error) {
 	c := snapshot.Config
 	p := &plan{snapshot: snapshot, ref: ref, name: f.name, runtime: f.runtime, warnings: []string{}}
 	defer func() {
 		if err != nil {
-			p.gpus.driver.close()
+			p.gpus.close()
 		}
 	}()
 	if p.name == "" {
@@ -80,10 +81,10 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 	if c.GPU != nil {
 		f.gpu.loaded = loadedOf(ctx, settings.Root, snapshot.Descriptor.Digest)
 	}
-	if p.gpus, err = a.planGPUs(ctx, c.GPU, &spec, f.gpu); err != nil {
+	if p.gpus, err = a.beginGPUs(ctx, c.GPU, &spec, f.gpu); err != nil {
 		return nil, err
 	}
-	if err := p.fits(ctx, here, f.force); err != nil {
+	if err := p.fits(ctx, here, f.force, early); err != nil {
 		return nil, err
 	}
 	p.policy = policy
@@ -108,8 +109,9 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 	return p, err
 }
 
-// fits compares the snapshot, with the mounts it is to have, with this host.
-func (p *plan) fits(ctx context.Context, here *looking, force []string) error {
+// fits compares the snapshot, with the mounts it is to have, with this host. What the driver of its GPUs says is waited for, unless nothing else is wrong and
+// it may be looked at while the container is made.
+func (p *plan) fits(ctx context.Context, here *looking, force []string, early bool) error {
 	target, err := here.target(ctx, p.snapshot.Config.Host.Features)
 	if err != nil {
 		return err
@@ -123,6 +125,18 @@ func (p *plan) fits(ctx context.Context, here *looking, force []string) error {
 	verdict, err := fit.Check(config, target).Force(force...)
 	if err != nil {
 		return err
+	}
+	if p.gpus.asked != nil && !(early && verdict.Fits() && p.gpus.clear(config.GPU)) {
+		if err := p.gpus.decide(); err != nil {
+			return err
+		}
+		target.GPUs = p.gpus.facts
+		if verdict, err = fit.Check(config, target).Force(force...); err != nil {
+			return err
+		}
+	}
+	if p.gpus.asked != nil {
+		p.compared = config
 	}
 	for _, w := range verdict.Warnings() {
 		p.warnings = append(p.warnings, w.Problem)

@@ -67,7 +67,7 @@ func newRestore(a *app) *cobra.Command {
 		Long: `restore makes a container of the snapshot REF and lets it go on where it was. What is missing is fetched, the
 base image included. ctr and nerdctl treat the container as one of their own.
 
-Before anything is changed, the snapshot is compared with this host (cryo inspect --check), and what it asks of the
+Before it runs, the snapshot is compared with this host (cryo inspect --check), and before anything is changed what it asks of the
 host is compared with what --allow grants: bind mounts, devices, capabilities and namespaces beyond those of
 a plain container are refused unless they are granted, since whoever wrote the snapshot wrote the wish. A mount whose
 source is given with --mount is granted by that.

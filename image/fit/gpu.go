@@ -16,6 +16,8 @@ type GPUs struct {
 	NoKeeper error
 	// NoGPU says why there are none: the driver cannot be used, or there is no such CDI device.
 	NoGPU error
+	// Unasked: the driver has not said anything yet, and what it may say stands in nobody's way.
+	Unasked bool
 	// Driver is the version of NVIDIA's driver.
 	Driver string
 	// Devices are those that take the places of the snapshot's, in the same order.
@@ -62,7 +64,7 @@ func gpuMissing(s subject, t Target) []mismatch {
 		return nil
 	case t.GPUs.NoGPU != nil:
 		return one("the snapshot has GPUs, and this host none for it: "+t.GPUs.NoGPU.Error(), hintOf(t.GPUs.NoGPU, "restore on a host with NVIDIA GPUs"))
-	case t.GPUs.Driver == "":
+	case t.GPUs.Driver == "" && !t.GPUs.Unasked:
 		return one("the snapshot has GPUs, and this host no NVIDIA driver", "restore on a host with NVIDIA GPUs")
 	}
 	return nil
@@ -70,11 +72,13 @@ func gpuMissing(s subject, t Target) []mismatch {
 
 // looked tells whether there is something to compare; if not, another rule has said so.
 func looked(s subject, t Target) bool {
-	return s.GPU != nil && t.GPUs.NoKeeper == nil && t.GPUs.NoGPU == nil && t.GPUs.Driver != ""
+	return s.GPU != nil && t.GPUs.NoKeeper == nil && t.GPUs.NoGPU == nil && (t.GPUs.Driver != "" || t.GPUs.Unasked)
 }
 
-// used tells so too, but where no process has used its GPUs there is nothing to load.
-func used(s subject, t Target) bool { return looked(s, t) && len(s.GPU.Processes) > 0 }
+// used tells so too, but where no process has used its GPUs there is nothing to load, and before the driver was asked nothing is known of them.
+func used(s subject, t Target) bool {
+	return looked(s, t) && !t.GPUs.Unasked && len(s.GPU.Processes) > 0
+}
 
 // branch is the first number of a driver's version. NVIDIA does not say that one branch loads what another has saved.
 func branch(version string) string {
