@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -398,6 +399,41 @@ func TestHoldEnds(t *testing.T) {
 	}
 	if _, err := c.Copy(t.Context(), 0); !errors.As(err, new(*keeper.DiedError)) {
 		t.Error(err)
+	}
+}
+
+// TestHoldSoon: each thread, those of the driver too, gets a processor ahead of others.
+func TestHoldSoon(t *testing.T) {
+	if says, err := exec.Command("nice", "-n", "-20", "true").CombinedOutput(); err != nil || len(says) > 0 {
+		t.Skipf("nobody gets a processor first here: %v, %s", err, says)
+	}
+	h := newHost(t)
+	c := h.start()
+	pieces := h.pieces(2)
+	files, err := c.Make(t.Context(), pieces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAll(files)
+	if err := h.fill(c, pieces); err != nil {
+		t.Fatal(err)
+	}
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", c.PID()))
+	if err != nil || len(tasks) < 4 {
+		t.Fatalf("threads %v, %v", tasks, err)
+	}
+	for _, task := range tasks {
+		id, err := strconv.Atoi(filepath.Base(task))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := unix.SchedGetAttr(id, 0)
+		if errors.Is(err, unix.ESRCH) {
+			continue
+		}
+		if err != nil || a.Policy != unix.SCHED_NORMAL || a.Nice != -20 {
+			t.Errorf("thread %d: %+v, %v", id, a, err)
+		}
 	}
 }
 

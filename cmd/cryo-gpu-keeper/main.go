@@ -60,6 +60,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = keeper.Serve(ctx, os.Stdin, stdout, openDriver)
 	case "hold":
 		prepare()
+		soon()
 		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 		defer stop()
 		signal.Ignore(unix.SIGPIPE)

@@ -9,7 +9,7 @@
 // What a function came to: the driver's result, and the call that gave it.
 struct outcome { int code; const char *call; };
 
-enum { STREAMS = 2 };
+enum { STREAMS = 4 };
 
 struct device {
 	int ordinal;

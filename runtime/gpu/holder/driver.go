@@ -23,8 +23,8 @@ type Device interface {
 	Room() (int64, error)
 }
 
-// Streams is how many of a device copy side by side: one copies while the other's slot is handed on.
-const Streams = 2
+// Streams is how many of a device copy side by side: one copies while the slots of others are handed on, by threads that wait for a processor.
+const Streams = 4
 
 // Memory is mapped memory of a device. What it does is done when it returns.
 type Memory interface {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
 // status reads a figure of a process, in bytes.
@@ -91,7 +92,7 @@ func TestStreams(t *testing.T) {
 	f := newFake("", &fakeDevice{uuid: uuids[0], total: 1 << 30, meet: meet}, &fakeDevice{uuid: uuids[1], total: 1 << 30, meet: meet})
 	c, ended := serving(t, f)
 	g := give(t, 2, 4)
-	if a, err := asked(t, c, request{Do: verbOpen, Version: Version, Ring: &small}); err != nil || a.Error != nil {
+	if a, err := asked(t, c, request{Do: verbOpen, Version: Version, Ring: &ring.Geometry{Slots: Streams * len(uuids), SlotBytes: small.SlotBytes}}); err != nil || a.Error != nil {
 		t.Fatalf("%+v, %v", a, err)
 	}
 	if a, err := asked(t, c, request{Do: verbHold, Pieces: g.pieces}, g.files...); err != nil || a.Error != nil {
