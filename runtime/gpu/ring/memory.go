@@ -16,8 +16,8 @@ type Geometry struct {
 	SlotBytes int64 // a multiple of the host's page size
 }
 
-// Default keeps both copy engines of a device and a few cores busy, with 128 MiB.
-var Default = Geometry{Slots: 16, SlotBytes: 8 << 20}
+// Default keeps the copy engines of a device and 16 cores busy, with 128 MiB.
+var Default = Geometry{Slots: 32, SlotBytes: 4 << 20}
 
 // Limits of what is believed of a peer.
 const (
