@@ -34,6 +34,30 @@ func TestGPUMisfit(t *testing.T) {
 	unharmed(t, b, id, before)
 }
 
+// TestGPUMisfitLate has the driver answer the command when the shim, which it answers at once, has refused the container already, or restored it: cryo says by which
+// rule as ever, and takes what the container has of a GPU itself for no reason.
+func TestGPUMisfitLate(t *testing.T) {
+	_, b := gpuPair(t)
+	ref, before := gpuSnapshot(t, oneGPU, "--mib", "3")
+	must(t, b.Cryo(t.Context(), "pull", ref, "--plain-http"))
+	args := []string{"restore", ref, "--allow", "devices", "--name"}
+	for rule, gpus := range misfits {
+		t.Run(rule, func(t *testing.T) {
+			setGPUs(t, b, gpus, gpusOfB)
+			order(t, b, "init * delay 1500")
+			refused(t, b, codeMisfit, "\n  "+rule+": ", append(args, "misfit")...)
+			carriedOut(t, b)
+		})
+	}
+	setGPUs(t, b, lab.GPUs{UVM: 508, Devices: []lab.GPU{{Minor: 4, Memory: 4 << 20}, {Minor: 1}}}, gpusOfB)
+	order(t, b, "init * delay 1500")
+	id := name(t)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), append(args, id)...))
+	carriedOut(t, b)
+	unharmed(t, b, id, before)
+}
+
 // misfit wants a restore and "inspect --check" to name a rule, and nothing to be changed by it.
 func misfit(t *testing.T, h *lab.Host, rule, ref string, flags ...string) {
 	t.Helper()
