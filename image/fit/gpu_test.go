@@ -46,6 +46,8 @@ func TestGPURules(t *testing.T) {
 		"no GPU here":    {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{} }, []string{"gpu-missing"}, "no NVIDIA driver"},
 		"none in either": {func(c *image.Config, _ *specs.Spec, t *Target) { c.GPU, t.GPUs = nil, GPUs{} }, nil, ""},
 		"none in it":     {func(c *image.Config, _ *specs.Spec, t *Target) { c.GPU, t.GPUs.NoKeeper = nil, errors.New("x") }, nil, ""},
+		"not asked":      {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{Unasked: true, Mounts: t.GPUs.Mounts} }, nil, ""},
+		"without files":  {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{Unasked: true} }, []string{"gpu-libraries"}, "libcuda.so"},
 		"library": {func(c *image.Config, _ *specs.Spec, t *Target) {
 			c.GPU.Library, t.GPUs.Library = libraryOf("a"), "sha256:a"
 		}, nil, ""},

@@ -81,8 +81,8 @@ func (r Record) fits(facts keeper.Facts, places []keeper.Device) error {
 		if old.Architecture != now.Architecture {
 			return &MisfitError{"gpu-architecture", fmt.Sprintf("GPU %d of the snapshot is of architecture %s (%s), the one in its place of %s (%s)", i, old.Architecture, old.Name, now.Architecture, now.Name), "restore onto a GPU of the same architecture"}
 		}
-		if old.Used > now.Free {
-			return &MisfitError{"gpu-memory", fmt.Sprintf("GPU %d of the snapshot held %s, and the one in its place (GPU %d, %s) has %s free", i, size(old.Used), now.Index, now.UUID, size(now.Free)), "end what uses the GPU's memory (see nvidia-smi and cryo prewarm ls), or restore onto another"}
+		if held := max(old.Used, r.on(old.UUID)); held > now.Free { // the driver does not always tell what is used
+			return &MisfitError{"gpu-memory", fmt.Sprintf("GPU %d of the snapshot held %s, and the one in its place (GPU %d, %s) has %s free", i, size(held), now.Index, now.UUID, size(now.Free)), "end what uses the GPU's memory (see nvidia-smi and cryo prewarm ls), or restore onto another"}
 		}
 		have += now.Free
 	}
@@ -93,6 +93,18 @@ func (r Record) fits(facts keeper.Facts, places []keeper.Device) error {
 		return &MisfitError{"gpu-memory", fmt.Sprintf("processes held %s on GPUs, and those in their places have %s free", size(need), size(have)), "end what uses the GPUs' memory (see nvidia-smi and cryo prewarm ls), or restore onto others"}
 	}
 	return nil
+}
+
+// on is what was handed over on a device.
+func (r Record) on(uuid string) (bytes int64) {
+	for _, p := range r.Processes {
+		for _, piece := range p.Pieces {
+			if piece.Device == uuid {
+				bytes += piece.Size
+			}
+		}
+	}
+	return bytes
 }
 
 // pairs are what the driver is told: each device of the record once, or nothing where all stay.

@@ -1,7 +1,9 @@
 package gpu
 
 import (
+	"context"
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -126,6 +128,11 @@ func TestMisfits(t *testing.T) {
 		{"another architecture", func(w *world, _ *Restore) { w.facts.Devices[0].Architecture = "10.0" }, "gpu-architecture"},
 		{"no GPU", func(_ *world, r *Restore) { r.Minors = []int{7} }, "gpu-count"},
 		{"too little memory", func(w *world, _ *Restore) { w.facts.Devices[0].Free = 1 << 20 }, "gpu-memory"},
+		{"too little for what was handed over", func(w *world, r *Restore) {
+			r.Record.Devices[0].Used, r.Record.Processes[0].Memory, w.facts.Devices[0].Free = 0, 0, 1<<20
+			r.Record.Processes[0].Pieces = []Piece{{Address: 1 << 28, Size: 2 << 20, Device: uuidA}}
+			r.Handover, r.Bring = w.handover(), func(context.Context) (Source, error) { return nil, os.ErrPermission }
+		}, "gpu-memory"},
 		{"too little in all", func(_ *world, r *Restore) { r.Record.Devices[0].Used, r.Record.Processes[0].Memory = 0, 1<<60 }, "gpu-memory"},
 		{"mapped to one it does not get", func(_ *world, r *Restore) { r.Map = map[string]string{uuidA: uuidB} }, "gpu-missing"},
 		{"map of an earlier restore", func(_ *world, r *Restore) { r.Map = map[string]string{uuidB: uuidA} }, ""},
