@@ -213,6 +213,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
+	if err := late.said(); err != nil {
+		return nil, nil, ran, err
+	}
 	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
 	err = late.judge(err)
 	p.gpus.driver.end()

@@ -48,6 +48,16 @@ func (p *plan) fitsGPUs() (err error, memory bool) {
 	return v.Err(), !slices.ContainsFunc(v.Findings, func(f fit.Finding) bool { return f.Fatal && f.Rule != "gpu-memory" })
 }
 
+// said gives what stands in the way as far as it is known, before the container has taken anything.
+func (l *late) said() error {
+	select {
+	case <-l.done:
+		return l.err
+	default:
+		return nil
+	}
+}
+
 // judge waits for the driver's words, and gives what has kept the container from being made: err, or these where they stand in the way. What was free when the
 // driver was asked, the container itself may have taken: that stands in the way only of one that the shim has refused too.
 func (l *late) judge(err error) error {
