@@ -35,6 +35,8 @@ static const char usage[] =
 	"  capture MODE begins to capture a stream into a graph, 0: global, 1: of one thread, 2: relaxed\n"
 	"  captured     ends that; an error where the capture was lost\n"
 	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
+	"  region KIND MIB  makes host memory and threads that write to it: written, huge, locked, churned, direct, still or hugestill\n"
+	"  regions      compares all of it with what must be there\n"
 	"  drop         destroys the contexts and makes everything anew\n"
 	"  exit STATUS\n";
 
@@ -102,7 +104,7 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
 static void answer_own(const char *command, char *text, size_t size)
 {
 	unsigned long argument = 0;
-	char uuid[41];
+	char uuid[41], kind[16];
 	int r = 0;
 
 	*text = 0;
@@ -135,6 +137,10 @@ static void answer_own(const char *command, char *text, size_t size)
 		if (child == 0)
 			_exit(0);
 		r = child < 0 ? errno : 0;
+	} else if (sscanf(command, "region %15s %lu", kind, &argument) == 2) {
+		r = regions_start(kind, argument);
+	} else if (!strcmp(command, "regions")) {
+		r = regions_check();
 	} else if (!strcmp(command, "drop")) {
 		devices_drop();
 	} else {
@@ -146,6 +152,8 @@ static void answer_own(const char *command, char *text, size_t size)
 			(unsigned long long)ticks, storm_rounds());
 	else if (r == -1)
 		append(text, size, "error device memory of process %d is damaged", getpid());
+	else if (r == -3)
+		append(text, size, "error host memory of process %d is damaged", getpid());
 	else if (r == -2)
 		append(text, size, "error the bounds of device memory of process %d are not what they were", getpid());
 	else
@@ -154,8 +162,11 @@ static void answer_own(const char *command, char *text, size_t size)
 		devices_uuid(d, uuid);
 		append(text, size, "%s\"%s\"", d ? "," : "", uuid);
 	}
-	if (r == 0)
+	if (r == 0) {
+		append(text, size, "],\"regions\":[");
+		regions_text(text + strlen(text), size - strlen(text));
 		append(text, size, "]}");
+	}
 	pthread_mutex_unlock(&own);
 }
 

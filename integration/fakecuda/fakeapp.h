@@ -4,6 +4,8 @@
 
 #include "cuda.h"
 
+#include <stddef.h>
+
 #define MAX_DEVICES 16
 #define MAX_BLOCKS 32
 
@@ -54,6 +56,12 @@ unsigned long long storm_rounds(void);
 void graphs_start(int threads);
 CUresult graphs_begin(int mode);
 CUresult graphs_end(void);
+
+// regions_start makes host memory and threads that use it, of a kind: written, huge, locked, churned, direct, still or hugestill. It gives an errno. regions_check gives 0, or
+// -3 where any of it is not what it was; regions_text lists them in JSON.
+int regions_start(const char *kind, size_t mib);
+int regions_check(void);
+int regions_text(char *text, size_t size);
 
 __attribute__((noreturn)) void die(const char *what, int code);
 void must(const char *what, CUresult r);

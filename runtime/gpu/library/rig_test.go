@@ -122,6 +122,7 @@ func (r *rig) run(flags ...string) *app {
 	}
 	command := exec.Command(args[0], args[1:]...)
 	command.Env = []string{"FAKECUDA_DIR=" + r.dir, "FAKECUDA_ORDERS=" + filepath.Join(r.dir, "orders"), "LD_PRELOAD=" + libraryPath, "CRYO_GPU_PIECE_BYTES=4194304"}
+	command.Dir = filepath.Dir(a.socket)
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stderr, err := os.Create(a.socket + ".stderr")
 	if err != nil {
@@ -161,7 +162,12 @@ func (a *app) stderr() string {
 type appAnswer struct {
 	OK    bool
 	Error string
-	State struct{ Processes []struct{ Rounds int } }
+	State struct {
+		Processes []struct {
+			Rounds  int
+			Regions []region
+		}
+	}
 }
 
 func (a *app) ask(command string, timeout time.Duration) (appAnswer, error) {
