@@ -77,6 +77,8 @@ static CUresult do_checkpoint(void)
 	r = memory_save();
 	if (r == CUDA_SUCCESS)
 		r = virtual_save();
+	if (r == CUDA_SUCCESS)
+		r = residue_save();
 	control.state = r == CUDA_SUCCESS ? CU_PROCESS_STATE_CHECKPOINTED : CU_PROCESS_STATE_FAILED;
 	return r;
 }
@@ -93,6 +95,8 @@ static CUresult do_restore(const struct request *request)
 	if (virtual_has_imported())
 		return CUDA_ERROR_NOT_SUPPORTED;
 	r = memory_load(request->pairs, request->pairs_count);
+	if (r == CUDA_SUCCESS)
+		r = residue_load();
 	if (r == CUDA_SUCCESS)
 		control.state = CU_PROCESS_STATE_LOCKED;
 	return r;
@@ -156,6 +160,7 @@ static void forked(void)
 	closed = 0;
 	memory_forget();
 	virtual_forget();
+	residue_forget();
 	contexts_forget();
 	memset(&control, 0, sizeof(control));
 	memcpy(control.magic, CONTROL_MAGIC, sizeof(control.magic));

@@ -27,6 +27,10 @@ int memory_is_managed(void); // any of it
 // memory_save makes device memory anonymous memory of the process; memory_load is the way back, onto the devices that the pairs say.
 CUresult memory_save(void);
 CUresult memory_load(const CUcheckpointGpuPair *pairs, unsigned count);
+// residue_save and residue_load are the same for what contexts have; CUDA_ERROR_UNKNOWN: it is not what was saved. residue_forget is for a child.
+CUresult residue_save(void);
+CUresult residue_load(void);
+void residue_forget(void);
 // ring_open makes sure that CRIU cannot dump the process until memory_save; false where it cannot be done.
 int ring_open(void);
 // memory_forget is for a child after fork, which has no devices.

@@ -55,24 +55,24 @@ static void *write_all(void *with)
 	return NULL;
 }
 
-// churn_all has memory come and go at the same address, with something in it each time.
+static uint64_t churned(size_t page, uint64_t round) { return page % 64 == round % 64 ? round + 1 : 0; }
+
+// churn_all has memory come and go at the same address, with something else in it each time.
 static void *churn_all(void *with)
 {
 	struct region *r = with;
 	size_t bytes = r->pages * PAGE;
 
 	for (;; r->rounds++) {
-		uint64_t want = r->rounds + 1;
-
 		if (r->rounds % 2)
 			madvise(r->memory, bytes, MADV_DONTNEED);
 		else if (munmap(r->memory, bytes) == 0)
 			while (mmap(r->memory, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == MAP_FAILED)
 				; // somebody else has a part of it for a moment
 		for (size_t page = 0; page < r->pages; page++)
-			*place(r, page) = page % 2 ? want : 0;
+			*place(r, page) = churned(page, r->rounds);
 		for (size_t page = 0; page < r->pages; page++)
-			if (*place(r, page) != (page % 2 ? want : 0))
+			if (*place(r, page) != churned(page, r->rounds))
 				die("what was written to new memory is lost", page);
 	}
 	return NULL;

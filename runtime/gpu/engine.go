@@ -12,6 +12,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // Annotations of a container that choose for its checkpoints.
@@ -125,7 +126,8 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if s.Since.IsZero() {
 			s.Since = start
 		}
-		if fresh, err = e.halt(ctx, fresh, asked); err != nil {
+		fresh, before, err := e.halt(ctx, fresh, asked)
+		if err != nil {
 			return s, err
 		}
 		if len(fresh) == 0 {
@@ -135,6 +137,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if err := e.checkpoint(ctx, fresh); err != nil {
 			return s, err
 		}
+		e.dropZeros(ctx, fresh, before)
 		s.Lock += locked.Sub(start)
 		s.Save += time.Since(locked)
 		e.record.add(fresh)
@@ -143,18 +146,20 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 }
 
 // halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's door. It gives those
-// that have not ended meanwhile.
-func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) ([]cudaProcess, error) {
+// that have not ended meanwhile, and what private memory they had.
+func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []cudaProcess, memory map[int][]library.Range, err error) {
 	// Those that wait at a door launch nothing, and those that were late shall go on.
 	defer e.uninterrupt(ctx, asked)
-	fresh, err := e.handOver(ctx, fresh)
-	if err != nil || len(fresh) == 0 {
-		return nil, err
+	if fresh, err = e.handOver(ctx, fresh); err != nil || len(fresh) == 0 {
+		return nil, nil, err
 	}
-	if fresh, err = e.lock(ctx, fresh); err != nil {
-		return nil, err
+	noted := e.noteMemory(fresh)
+	held, err = e.lock(ctx, fresh)
+	memory = noted()
+	if err != nil {
+		return nil, nil, err
 	}
-	return fresh, e.gaveAndEnded(fresh)
+	return held, memory, e.gaveAndEnded(held)
 }
 
 // library is what is recorded of it.

@@ -24,6 +24,8 @@ type Owner interface {
 	Own(ctx context.Context) (int, error)
 	Open() error
 	HangUp() error
+	DropZeros(ctx context.Context, ranges []library.Range, faults *os.File, bound time.Duration) (int64, error)
+	Leave(ctx context.Context)
 }
 
 var _ Owner = (*library.Process)(nil)

@@ -7,10 +7,15 @@ import (
 	"fmt"
 	"os"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // answerTimeout is how long a library has for an answer to what does not wait for devices. Handing over 16 GiB takes 4 ms.
 const answerTimeout = 60 * time.Second
+
+// leaveTimeout is how long it has to hang up.
+const leaveTimeout = time.Second
 
 // Process is a conversation with the library in a process. It is for one goroutine at a time.
 type Process struct {
@@ -181,6 +186,19 @@ func (p *Process) Open() error {
 
 // HangUp ends the conversation; without a Release before it, or with an Attach after that, the library opens the door.
 func (p *Process) HangUp() error { return p.hangUp() }
+
+// Leave is HangUp, and waits until the library has nothing open any more, which a dump could meet.
+func (p *Process) Leave(ctx context.Context) {
+	if p.socket >= 0 && unix.Shutdown(p.socket, unix.SHUT_WR) == nil {
+		ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
+		defer cancel()
+		_ = p.when(ctx, unix.POLLIN, func() error {
+			_, _, err := unix.Recvfrom(p.socket, make([]byte, 1), unix.MSG_DONTWAIT)
+			return err
+		})
+	}
+	_ = p.hangUp()
+}
 
 // ask makes a request that has no descriptors, and gives its first answer.
 func (p *Process) ask(step string, h header, payload []byte) (header, []byte, error) {
