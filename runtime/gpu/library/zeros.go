@@ -34,7 +34,7 @@ func (p *Process) DropZeros(ctx context.Context, ranges []Range, faults *os.File
 	ctx, cancel := context.WithTimeout(ctx, bound+answerTimeout)
 	defer cancel()
 	h, payload, files, err := p.request(ctx, step, header{Kind: zeros, Count: uint32(len(ranges))}, payload, []*os.File{faults})
-	if h, payload, err = p.plain(step, h, payload, files, err); err != nil {
+	if _, payload, err = p.plain(step, h, payload, files, err); err != nil {
 		return 0, err
 	}
 	dropped, problem, err := decodeZeros(payload)

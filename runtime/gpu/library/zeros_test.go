@@ -205,6 +205,41 @@ func TestZerosUnable(t *testing.T) {
 	a.works()
 }
 
+// TestZerosShared has a child that shares all pages until they are looked at.
+func TestZerosShared(t *testing.T) {
+	a, f := newRig(t, 64).host(), faults(t)
+	r := a.region("still", 32)
+	a.does("fork")
+	p, _ := a.dial()
+	_, err := p.DropZeros(t.Context(), []Range{r.span()}, f, patient)
+	a.must(err)
+	a.must(p.HangUp())
+	a.unwatched()
+	for _, pid := range childrenOf(t, a.pid) {
+		if n := links(t, pid, "userfaultfd"); n != 0 {
+			t.Errorf("a child has %d descriptors of userfaultfd", n)
+		}
+	}
+	a.regions()
+	a.works()
+}
+
+// TestZerosLeave finds nothing open in the process as soon as it is left.
+func TestZerosLeave(t *testing.T) {
+	a, f := newRig(t, 64).host(), faults(t)
+	r := a.region("still", 32)
+	before := links(t, a.pid, "socket:")
+	for range 100 {
+		p, _ := a.dial()
+		_, err := p.DropZeros(t.Context(), []Range{r.span()}, f, patient)
+		a.must(err)
+		p.Leave(t.Context())
+		if n := links(t, a.pid, "socket:"); n > before {
+			t.Fatalf("%d sockets, %d before", n, before)
+		}
+	}
+}
+
 // TestZerosKilled kills the process meanwhile: nothing of it stays, be it in the kernel.
 func TestZerosKilled(t *testing.T) {
 	f := faults(t)

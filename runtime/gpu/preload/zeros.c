@@ -17,10 +17,10 @@
 // How a page goes, without anything that the program can see:
 // - Its chunk is registered with a userfaultfd, which fails where it is anybody else's.
 // - It is write-protected, present or not. Who writes to it waits from then on, in the kernel too.
-// - It is read by process_vm_readv, since the program may unmap it at any time.
+// - It is read by process_vm_readv, since the program may unmap it at any time. By that a page which a child shares is copied.
 // - The chunk is registered so that who comes to an absent page waits too.
-// - It is moved aside by UFFDIO_MOVE. Pages that a device may still write to, by a read of a file past the page cache, for example, and those shared with a child
-//   are not moved. Neither is anything once the program has unmapped, moved or discarded memory of a chunk, since the events of that are not read: EAGAIN.
+// - It is moved aside by UFFDIO_MOVE. Pages that a device may still write to, by a read of a file past the page cache, for example, are not moved. Neither is
+//   anything once the program has unmapped, moved or discarded memory of a chunk, since the events of that are not read: EAGAIN.
 // - Aside it is nobody else's, and is looked at again. A device may have written to it, and have been done with it, just before it was moved. Then it is moved back.
 // - Its chunk is registered no longer, by which the kernel lets go on who has waited. The absent page reads as zero.
 // As soon as anything is protected only raw calls are made, and nothing is written to that could be in a range.
@@ -39,7 +39,7 @@ enum { MOVE_DONTWAKE = 1, MOVE_ALLOW_HOLES = 2 };
 #define CHUNK ((size_t)16 << 20)  // what a thread is at
 #define BUFFER ((size_t)256 << 10) // that it reads at once
 #define LEAST ((size_t)64 << 10)  // zeros side by side that are worth a call
-#define THREADS 8
+#define THREADS 16
 
 // room is a thread's. It is the crew's memory, so that no range that is looked at has any of it.
 struct room {
