@@ -136,6 +136,7 @@ func TestZerosUsed(t *testing.T) {
 			a, f := newRig(t, 64).host(), faults(t)
 			r := a.region(kind, 48)
 			p, _ := a.dial()
+			maps, descriptors := lines(t, "/proc/%d/maps", a.pid), links(t, a.pid, "")
 			var gone int64
 			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
 				n, err := p.DropZeros(t.Context(), []Range{r.span()}, f, patient)
@@ -152,6 +153,12 @@ func TestZerosUsed(t *testing.T) {
 				t.Error("nothing has gone")
 			}
 			a.unwatched()
+			if n := lines(t, "/proc/%d/maps", a.pid); n > maps+2 {
+				t.Errorf("%d mappings, %d before", n, maps)
+			}
+			if n := links(t, a.pid, ""); n > descriptors {
+				t.Errorf("%d descriptors, %d before", n, descriptors)
+			}
 			if kind == "locked" {
 				if there, locked := a.used("Rss", r.span()), a.used("Locked", r.span()); locked < r.Bytes/2 || there < locked {
 					t.Errorf("%d bytes are locked, and %d there", locked, there)
