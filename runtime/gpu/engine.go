@@ -53,6 +53,7 @@ type Engine struct {
 	given    []*given // all that may have handed memory over
 	pieces   int      // that they have handed over
 	outgoing *outgoing
+	holding  *holding // nil: all that was given has been taken
 }
 
 var _ checkpoint.Devices = (*Engine)(nil)
@@ -138,6 +139,9 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		e.dropZeros(ctx, fresh, before)
+		if err := e.endHold(); err != nil {
+			return s, err
+		}
 		s.Lock += locked.Sub(start)
 		s.Save += time.Since(locked)
 		e.record.add(fresh)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -192,15 +191,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 	if err := e.remaining(fresh); err != nil {
 		return nil, err
 	}
-	for _, g := range all {
-		pieces := make([]holder.Piece, len(g.pieces))
-		for i, p := range g.pieces {
-			pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address}
-		}
-		if err := e.holder.Hold(ctx, pieces, g.files); err != nil {
-			return nil, err
-		}
-	}
+	e.beginHold(ctx, all)
 	return fresh, each(all, (*given).release)
 }
 

@@ -71,7 +71,7 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("record %+v", r)
 			}
 			order := strings.Join(w.did, ", ")
-			for _, pair := range [][2]string{{"ready", "close 101"}, {"close 102", "table 101"}, {"hold", "release 101"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
+			for _, pair := range [][2]string{{"ready", "close 101"}, {"close 102", "table 101"}, {"give 102", "release 101"}, {"hold", "copy"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
 				if a, b := strings.Index(order, pair[0]), strings.Index(order, pair[1]); a < 0 || b < a {
 					t.Errorf("%s is not before %s in %s", pair[0], pair[1], order)
 				}

@@ -144,6 +144,7 @@ func (e *Engine) stop() {
 	if e.holder == nil {
 		return
 	}
+	e.breakHold()
 	h, o := e.holder, e.outgoing
 	e.holder, e.outgoing = nil, nil
 	select {

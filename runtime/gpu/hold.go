@@ -1,0 +1,63 @@
+package gpu
+
+import (
+	"context"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+)
+
+// holding is a holder that takes what processes have given.
+type holding struct {
+	done chan struct{}
+	err  error // valid when done is closed
+}
+
+// beginHold has the holder take what processes have given, while they let go of it and the driver saves the rest: their files are all it takes. [Engine.endHold]
+// tells what came of it.
+func (e *Engine) beginHold(ctx context.Context, all []*given) {
+	h, taker := &holding{done: make(chan struct{})}, e.holder
+	e.holding = h
+	go func() {
+		defer close(h.done)
+		for _, g := range all {
+			pieces := make([]holder.Piece, len(g.pieces))
+			for i, p := range g.pieces {
+				pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address}
+			}
+			if h.err = taker.Hold(ctx, pieces, g.files); h.err != nil {
+				return
+			}
+		}
+	}()
+}
+
+// endHold waits until the holder has taken all. After an error the processes get theirs back by the files.
+func (e *Engine) endHold() error {
+	h := e.holding
+	if h == nil {
+		return nil
+	}
+	e.holding = nil
+	<-h.done
+	return h.err
+}
+
+// breakHold ends a holder that is still at it.
+func (e *Engine) breakHold() {
+	h := e.holding
+	if h == nil {
+		return
+	}
+	e.holding = nil
+	select {
+	case <-h.done:
+		return
+	default:
+	}
+	_ = e.holder.Kill()
+	select {
+	case <-h.done:
+	case <-time.After(waitTime): // a driver that hangs may keep even a killed process
+	}
+}
