@@ -38,8 +38,8 @@ func TestGPUKeeperEngineZeros(t *testing.T) {
 		flags, checkpoint []string
 		least, most       int64 // MiB in the dump
 	}{
-		"keeper":              {handing, nil, mib / 16, mib / 2},
-		"driver with library": {handing, []string{"--gpu-engine", "driver"}, mib / 16, mib / 2},
+		"keeper":              {handing, nil, mib / 16, mib * 3 / 4},
+		"driver with library": {handing, []string{"--gpu-engine", "driver"}, mib / 16, mib * 3 / 4},
 		"without library":     {oneGPU, nil, mib, 2 * mib},
 	} {
 		t.Run(title, func(t *testing.T) {
