@@ -263,15 +263,32 @@ func (endless) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestIntakeDropsZeros: pages of zeros wait for nothing, not even where nobody encodes and the disk has no room.
+// TestIntakeDropsZeros: pages of zeros wait for nothing, not even where nobody encodes and the disk has no room. Behind a piece that waits they keep no
+// place that others need.
 func TestIntakeDropsZeros(t *testing.T) {
+	t.Run("alone", func(t *testing.T) { takeZeros(t, func([]byte) {}) })
+	t.Run("behind others", func(t *testing.T) {
+		takeZeros(t, func(memory []byte) {
+			for i := 0; i < len(memory); i += 16 * index.MaxFrame {
+				memory[i] = 1
+			}
+		})
+	})
+}
+
+func takeZeros(t *testing.T, but func(memory []byte)) {
+	t.Helper()
 	in := newIntake(t, newMemoryStore(), PackOptions{Workers: 1})
 	in.spill.room = 0
 	if err := in.Begin(1); err != nil {
 		t.Fatal(err)
 	}
 	const pages = 2 * intakeSlots * index.MaxFrame / testPage
-	if err := in.Pages(1<<32, pages, bytes.NewReader(make([]byte, pages*testPage))); err != nil {
+	memory := make([]byte, pages*testPage)
+	but(memory)
+	held := time.AfterFunc(10*time.Second, in.cancel)
+	defer held.Stop()
+	if err := in.Pages(1<<32, pages, bytes.NewReader(memory)); err != nil {
 		t.Fatal(err)
 	}
 	if err := in.End(); err != nil {

@@ -122,7 +122,9 @@ func (s *intakeStream) endPiece() error {
 		return nil
 	}
 	in := s.in
-	if s.job.frame.Raw == 0 { // zeros only wait for nothing
+	if s.job.frame.Raw == 0 { // zeros only wait for nothing, and keep no place while those before them wait
+		s.job.home.put(s.job.slot)
+		s.job.slot = nil
 		close(s.job.done)
 		s.window.queue <- s.job
 		s.job = nil
