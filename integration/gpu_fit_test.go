@@ -1,8 +1,10 @@
 package integration
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -35,7 +37,7 @@ func TestGPUMisfit(t *testing.T) {
 }
 
 // TestGPUMisfitLate has the driver answer the command when the shim, which it answers at once, has refused the container already, or restored it: cryo says by which
-// rule as ever, and takes what the container has of a GPU itself for no reason.
+// rule as ever, takes what the container has of a GPU itself for no reason, and has not waited.
 func TestGPUMisfitLate(t *testing.T) {
 	_, b := gpuPair(t)
 	ref, before := gpuSnapshot(t, oneGPU, "--mib", "3")
@@ -50,10 +52,20 @@ func TestGPUMisfitLate(t *testing.T) {
 		})
 	}
 	setGPUs(t, b, lab.GPUs{UVM: 508, Devices: []lab.GPU{{Minor: 4, Memory: 4 << 20}, {Minor: 1}}}, gpusOfB)
-	order(t, b, "init * delay 1500")
+	const delay = 6 * time.Second
+	order(t, b, fmt.Sprintf("init * delay %d", delay.Milliseconds()))
 	id := name(t)
 	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), append(args, id)...))
+	begin := time.Now()
+	c := inBackground(t, b, append(append([]string{"cryo"}, args...), id)...)
+	c.until(t, "the container runs", func() bool {
+		_, status, err := b.Task(t.Context(), id)
+		return err == nil && status == "RUNNING"
+	})
+	if took := time.Since(begin); took > delay {
+		t.Errorf("it runs after %s, and the driver was silent for %s", took, delay)
+	}
+	must(t, c.wait(t))
 	carriedOut(t, b)
 	unharmed(t, b, id, before)
 }
