@@ -34,6 +34,7 @@ static const char usage[] =
 	"  multicast    takes part in a multicast object\n"
 	"  capture MODE begins to capture a stream into a graph, 0: global, 1: of one thread, 2: relaxed\n"
 	"  captured     ends that; an error where the capture was lost\n"
+	"  captured MS  ends it so much later, when the connection is gone; whether it was lost is said by check\n"
 	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
 	"  region KIND MIB  makes host memory and threads that write to it: written, huge, locked, churned, direct, still or hugestill\n"
 	"  regions      compares all of it with what must be there\n"
@@ -127,6 +128,8 @@ static void answer_own(const char *command, char *text, size_t size)
 		r = graphs_begin(argument);
 	} else if (!strcmp(command, "captured")) {
 		r = graphs_end();
+	} else if (sscanf(command, "captured %lu", &argument) == 1) {
+		r = graphs_end_later(argument);
 	} else if (!strcmp(command, "fork")) {
 		pid_t parent = getpid();
 		pid_t child = fork();
@@ -144,6 +147,7 @@ static void answer_own(const char *command, char *text, size_t size)
 	} else if (!strcmp(command, "drop")) {
 		devices_drop();
 	} else {
+		r = graphs_late();
 		for (int d = 0; d < devices && !r; d++)
 			r = devices_over(d, 0);
 	}

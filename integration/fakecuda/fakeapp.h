@@ -56,6 +56,8 @@ unsigned long long storm_rounds(void);
 void graphs_start(int threads);
 CUresult graphs_begin(int mode);
 CUresult graphs_end(void);
+CUresult graphs_end_later(unsigned long ms);
+CUresult graphs_late(void);
 
 // regions_start makes host memory and threads that use it, of a kind: written, huge, locked, churned, direct, still or hugestill. It gives an errno. regions_check gives 0, or
 // -3 where any of it is not what it was; regions_text lists them in JSON.

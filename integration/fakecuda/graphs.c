@@ -3,7 +3,9 @@
 #include "fakeapp.h"
 
 #include <pthread.h>
+#include <stdint.h>
 #include <time.h>
+#include <unistd.h>
 
 // one is the capture that a command has begun, and another ends.
 static struct { pthread_t thread; pthread_mutex_t changing; pthread_cond_t changed; int mode, begun, end; CUresult result; } one = {
@@ -68,6 +70,32 @@ CUresult graphs_end(void)
 	pthread_join(one.thread, NULL);
 	return one.result;
 }
+
+// late is what has come of captures that were ended later.
+static CUresult late;
+
+static void *end_later(void *ms)
+{
+	CUresult r;
+
+	usleep((uintptr_t)ms * 1000);
+	r = graphs_end();
+	if (r != CUDA_SUCCESS)
+		__atomic_store_n(&late, r, __ATOMIC_SEQ_CST);
+	return NULL;
+}
+
+CUresult graphs_end_later(unsigned long ms)
+{
+	pthread_t thread;
+
+	if (pthread_create(&thread, NULL, end_later, (void *)ms))
+		die("pthread_create", 0);
+	pthread_detach(thread);
+	return CUDA_SUCCESS;
+}
+
+CUresult graphs_late(void) { return __atomic_load_n(&late, __ATOMIC_SEQ_CST); }
 
 static void *capture_always(void *unused)
 {

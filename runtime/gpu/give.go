@@ -246,9 +246,9 @@ func (g *given) release() error {
 			return err
 		}
 	}
-	err := g.library.HangUp()
+	g.library.Leave(context.Background())
 	g.library = nil
-	return err
+	return nil
 }
 
 // gaveAndEnded returns an error where a process has handed memory over and has ended since: what it gave is in nobody's record.
