@@ -55,16 +55,7 @@ func TestDecoded(t *testing.T) {
 		if err := s.Unpack(t.Context(), decoded, lazy, UnpackOptions{Lazy: true}); err != nil {
 			t.Fatal(err)
 		}
-		live, err := OpenPages(t.Context(), decoded, s.Descriptor, lazy)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer live.Close()
-		reader, err := live.Reader()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer reader.Close()
+		live, reader := openReader(t, decoded, s.Descriptor, lazy)
 		for _, pid := range []int{1, 2} {
 			for _, part := range live.Lazy(pid) {
 				raw, err := reader.Read(part)

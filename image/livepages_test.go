@@ -48,20 +48,27 @@ func unpackLazily(t *testing.T, r *rand.Rand) (store *fileStore, d ocispec.Descr
 	return store, d, want, got
 }
 
+// openReader opens what was unpacked lazily into dir, and a reader of it, until the test's end.
+func openReader(t *testing.T, src Fetcher, d ocispec.Descriptor, dir string) (*Pages, *PagesReader) {
+	t.Helper()
+	live, err := OpenPages(t.Context(), src, d, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(live.Close)
+	reader, err := live.Reader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(reader.Close)
+	return live, reader
+}
+
 // TestLazy puts together what is unpacked and what is read later: each page is in exactly one of them.
 func TestLazy(t *testing.T) {
 	for seed := range uint64(5) {
 		store, d, want, got := unpackLazily(t, rand.New(rand.NewPCG(seed, 5)))
-		live, err := OpenPages(t.Context(), store, d, got)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer live.Close()
-		reader, err := live.Reader()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer reader.Close()
+		live, reader := openReader(t, store, d, got)
 		for _, pid := range []int{1, 2, 3} {
 			var last uint64
 			for _, part := range live.Lazy(pid) {
@@ -136,16 +143,7 @@ func TestKeep(t *testing.T) {
 // TestCache brings parts into the page cache; what cannot be read is an error.
 func TestCache(t *testing.T) {
 	store, d, _, dir := unpackLazily(t, rand.New(rand.NewPCG(3, 7)))
-	live, err := OpenPages(t.Context(), store, d, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer live.Close()
-	reader, err := live.Reader()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer reader.Close()
+	live, reader := openReader(t, store, d, dir)
 	part := live.Lazy(1)[0]
 	if err := reader.Cache(part); err != nil || live.Cached(part) {
 		t.Errorf("of a file that does not know: %v, %v", err, live.Cached(part))
@@ -251,16 +249,7 @@ func TestLazyDamage(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
-			live, err := OpenPages(t.Context(), store, d, got)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer live.Close()
-			reader, err := live.Reader()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer reader.Close()
+			live, reader := openReader(t, store, d, got)
 			for _, s := range live.x.Segments {
 				damage(t, store.path(fmt.Sprintf("%x", s.Digest)))
 			}
@@ -312,16 +301,7 @@ func TestLazyArriving(t *testing.T) {
 	store, d, _, got := unpackLazily(t, rand.New(rand.NewPCG(1, 6)))
 	for _, damaged := range []bool{false, true} {
 		coming := &arrivingStore{fileStore: store, damaged: damaged}
-		live, err := OpenPages(t.Context(), coming, d, got)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer live.Close()
-		reader, err := live.Reader()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer reader.Close()
+		live, reader := openReader(t, coming, d, got)
 		parts := live.Lazy(1)
 		for _, part := range parts {
 			if live.There(part) {

@@ -2,12 +2,7 @@ package pages
 
 import (
 	"cmp"
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
@@ -28,15 +23,7 @@ type Range struct{ Start, End uint64 }
 // Lazy gives the mappings of the process with this pid in the images whose pages CRIU can restore after the process, ascending. A page of a
 // parent's images is said to be lazy nowhere, so this is where to look. Source: criu/include/vma.h, vma_entry_can_be_lazy.
 func Lazy(dir string, pid int, pageSize int64) ([]Range, error) {
-	name := fmt.Sprintf("mm-%d.img", pid)
-	f, err := os.Open(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
-	}
-	defer f.Close()
-	return readLazy(name, f, pageSize)
+	return readNumbered(dir, "mm", pid, func(name string, r io.Reader) ([]Range, error) { return readLazy(name, r, pageSize) })
 }
 
 func readLazy(name string, r io.Reader, pageSize int64) ([]Range, error) {

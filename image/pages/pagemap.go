@@ -38,16 +38,21 @@ type Pagemap struct {
 	Lazy  []Run  // those of Runs that CRIU leaves out when it restores with lazy pages; as Runs are
 }
 
+// openPagemap gives the head of a pagemap image, and what its entries are read from.
+func openPagemap(name string, r io.Reader) (rs *records, head []byte, err error) {
+	if rs, err = newRecords(name, r, magicPagemap); err != nil {
+		return nil, nil, err
+	}
+	if head, err = rs.next(); err == io.EOF {
+		return nil, nil, malformed(name, "has no head")
+	}
+	return rs, head, err
+}
+
 // ReadPagemap reads the pagemap image called name. pageSize is in bytes.
 func ReadPagemap(name string, r io.Reader, pageSize int64) (*Pagemap, error) {
-	rs, err := newRecords(name, r, magicPagemap)
+	rs, head, err := openPagemap(name, r)
 	if err != nil {
-		return nil, err
-	}
-	head, err := rs.next()
-	if err == io.EOF {
-		return nil, malformed(name, "has no head")
-	} else if err != nil {
 		return nil, err
 	}
 	m := &Pagemap{Name: name}

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"google.golang.org/protobuf/proto"
 )
@@ -91,6 +94,19 @@ func (rs *records) failed(what string, err error) error {
 		return malformed(rs.file, "ends within a %s", what)
 	}
 	return fmt.Errorf("read CRIU image %s: %w", rs.file, err)
+}
+
+// readNumbered reads the image of a kind, as mm, of the process or thread with a number. One that has none has nothing.
+func readNumbered[T any](dir, kind string, number int, read func(name string, r io.Reader) ([]T, error)) ([]T, error) {
+	name := fmt.Sprintf("%s-%d.img", kind, number)
+	f, err := os.Open(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	defer f.Close()
+	return read(name, f)
 }
 
 // readRecord reads the first record of an image into e; problem is what is wrong where it cannot be. Required fields may be missing in

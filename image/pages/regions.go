@@ -1,12 +1,7 @@
 package pages
 
 import (
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
 )
@@ -22,15 +17,7 @@ func (r Region) Advised(advice int) bool { return r.Advice&(1<<advice) != 0 }
 
 // Regions reads the mappings with advice of the process with this pid in the images, in no order. One without memory has none.
 func Regions(dir string, pid int) ([]Region, error) {
-	name := fmt.Sprintf("mm-%d.img", pid)
-	f, err := os.Open(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
-	}
-	defer f.Close()
-	return readRegions(name, f)
+	return readNumbered(dir, "mm", pid, readRegions)
 }
 
 func readRegions(name string, r io.Reader) ([]Region, error) {

@@ -1,12 +1,7 @@
 package pages
 
 import (
-	"errors"
-	"fmt"
 	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
 )
@@ -14,15 +9,7 @@ import (
 // Registers gives the addresses that a thread uses as soon as it goes on: its stack, its own data, and where it says that it has
 // ended. tid is its number in the images; a thread that has no image there, or is of another architecture than x86 and arm64, gives none.
 func Registers(dir string, tid int) ([]uint64, error) {
-	name := fmt.Sprintf("core-%d.img", tid)
-	f, err := os.Open(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
-	}
-	defer f.Close()
-	return readRegisters(name, f)
+	return readNumbered(dir, "core", tid, readRegisters)
 }
 
 func readRegisters(name string, r io.Reader) ([]uint64, error) {

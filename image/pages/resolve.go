@@ -38,18 +38,12 @@ func Resolve(dir, name string, pageSize int64, parts func(addr uint64, count int
 
 // resolve gives nil where nothing is in a parent.
 func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, count int64) ([]Part, error)) ([]byte, error) {
-	rs, err := newRecords(name, bytes.NewReader(data), magicPagemap)
+	rs, head, err := openPagemap(name, bytes.NewReader(data))
 	if err != nil {
 		return nil, err
 	}
-	head, err := rs.next()
-	if err == io.EOF {
-		return nil, malformed(name, "has no head")
-	} else if err != nil {
-		return nil, err
-	}
 	out := appendRecord(bytes.Clone(data[:8]), head)
-	any := false
+	inParent := false
 	for {
 		record, err := rs.next()
 		if err == io.EOF {
@@ -65,7 +59,7 @@ func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, c
 			out = appendRecord(out, record)
 			continue
 		}
-		any = true
+		inParent = true
 		if e.addr > maxAddress || e.count > MaxPages {
 			return nil, malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
 		}
@@ -85,7 +79,7 @@ func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, c
 			return nil, malformed(name, "%d pages of the parent at %#x end at %#x", e.count, e.addr, addr)
 		}
 	}
-	if !any {
+	if !inParent {
 		return nil, nil
 	}
 	return out, nil
