@@ -148,32 +148,26 @@ func mig(s subject) (found []mismatch, err error) {
 }
 
 // fabric: memory is shared between machines through channels of the IMEX daemon. Source: NVIDIA IMEX service guide.
-func fabric(s subject) (found []mismatch, err error) {
-	for _, p := range s.processes {
-		opened, err := s.host.opened(p.PID, "/dev/nvidia-caps-imex-channels/")
-		if ended(err) != nil {
-			return nil, err
-		}
-		if opened {
-			found = append(found, mismatch{fmt.Sprintf("%s shares device memory with other machines (it has opened an IMEX channel)", p), "start it without IMEX channels"})
-		}
-	}
-	return found, nil
+func fabric(s subject) ([]mismatch, error) {
+	return s.opened("/dev/nvidia-caps-imex-channels/", "shares device memory with other machines (it has opened an IMEX channel)", "start it without IMEX channels")
 }
 
 // rdma: who has memory of devices read and written by an adapter has registered it there, through a device node. Source: rdma-core,
 // Documentation/udev.md; NVIDIA, GPUDirect RDMA.
-func rdma(s subject) (found []mismatch, err error) {
+func rdma(s subject) ([]mismatch, error) {
+	return s.opened("/dev/infiniband/", "uses RDMA (it has opened a device in /dev/infiniband)",
+		"have it close its RDMA connections first, or start it without them; NCCL uses none with NCCL_IB_DISABLE=1")
+}
+
+// opened finds processes that have opened a file whose path begins so, and says of each what it does, and what to do about it.
+func (s subject) opened(prefix, does, hint string) (found []mismatch, err error) {
 	for _, p := range s.processes {
-		opened, err := s.host.opened(p.PID, "/dev/infiniband/")
+		opened, err := s.host.opened(p.PID, prefix)
 		if ended(err) != nil {
 			return nil, err
 		}
 		if opened {
-			found = append(found, mismatch{
-				fmt.Sprintf("%s uses RDMA (it has opened a device in /dev/infiniband)", p),
-				"have it close its RDMA connections first, or start it without them; NCCL uses none with NCCL_IB_DISABLE=1",
-			})
+			found = append(found, mismatch{fmt.Sprintf("%s %s", p, does), hint})
 		}
 	}
 	return found, nil

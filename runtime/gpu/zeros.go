@@ -1,10 +1,8 @@
 package gpu
 
 import (
-	"bufio"
 	"cmp"
 	"context"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,32 +104,24 @@ func (e *Engine) dropZerosOf(ctx context.Context, pid int, old []library.Range, 
 	return l.DropZeros(ctx, ranges, faults, zerosTime)
 }
 
-// private are a process's writable private anonymous mappings without a name of the kernel's, in ascending order. Source: proc_pid_maps(5).
+// private are a process's writable private anonymous mappings without a name of the kernel's, in ascending order.
 func (p proc) private(pid int) (ranges []library.Range, err error) {
-	f, err := os.Open(p.path(pid, "maps"))
-	if err != nil {
-		return nil, fmt.Errorf("look at mappings of process %d: %w", pid, gone(err))
-	}
-	defer f.Close()
-	s := bufio.NewScanner(f)
-	for s.Scan() {
+	err = p.eachMapping(pid, func(line string) (bool, error) {
 		// first-end perms offset device inode, and a path where there is one.
-		fields := strings.Fields(s.Text())
+		fields := strings.Fields(line)
 		if len(fields) < 5 || fields[1] != "rw-p" || fields[4] != "0" || len(fields) > 5 && !strings.HasPrefix(fields[5], "[anon:") {
-			continue
+			return true, nil
 		}
 		first, end, _ := strings.Cut(fields[0], "-")
 		var r library.Range
 		if r.First, err = strconv.ParseUint(first, 16, 64); err == nil {
 			r.End, err = strconv.ParseUint(end, 16, 64)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("look at mappings of process %d: %w", pid, err)
-		}
 		ranges = append(ranges, r)
-	}
-	if err := s.Err(); err != nil {
-		return nil, fmt.Errorf("look at mappings of process %d: %w", pid, gone(err))
+		return true, err
+	})
+	if err != nil {
+		return nil, err
 	}
 	return ranges, nil
 }
