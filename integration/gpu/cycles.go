@@ -60,7 +60,7 @@ func (b *bench) home() func() {
 	return func() { b.a, b.b = first, second }
 }
 
-// stress takes a container whose threads never rest through checkpoints: first it is left running, for a quarter of the time, then ended and restored on the
+// stress takes a container whose threads never rest through checkpoints: first it is left running, for a sixth of the time, then ended and restored on the
 // hosts in turn. Each time every byte is verified.
 func (b *bench) stress(ctx context.Context, r *result, count int, most time.Duration) error {
 	const threads, mib = 8, 512
@@ -72,7 +72,7 @@ func (b *bench) stress(ctx context.Context, r *result, count int, most time.Dura
 	}
 	quiet, running := r.quiet(), &growth{}
 	began := time.Now()
-	done, err := cycles(ctx, count, most/4, func(n int) error {
+	done, err := cycles(ctx, count, most/6, func(n int) error {
 		if err := b.leaveRunningByKeeper(ctx, quiet, c, "live", mib<<20/2); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (b *bench) stress(ctx context.Context, r *result, count int, most time.Dura
 
 	restored := &growth{}
 	began = time.Now()
-	done, err = cycles(ctx, count, most-most/4, func(n int) error {
+	done, err = cycles(ctx, count, most-most/6, func(n int) error {
 		if err := b.thereAndBack(ctx, quiet, c); err != nil {
 			return err
 		}
