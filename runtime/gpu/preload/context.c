@@ -192,21 +192,14 @@ CUresult hook_cuCtxDisablePeerAccess(CUcontext peer)
 	return r;
 }
 
-// synchronize is called behind the closed door, where nothing is captured, or later, where whom it is for has given up.
-static CUresult synchronize(CUcontext context)
+static CUresult with(CUcontext context, CUresult (*f)(CUcontext context))
 {
 	CUresult r = driver.cuCtxSetCurrent(context);
 
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!capture_wait_begin())
-		return CUDA_ERROR_NOT_READY;
-	r = driver.cuCtxSynchronize();
-	capture_wait_end();
-	return r;
+	return r == CUDA_SUCCESS ? f(context) : r;
 }
 
-CUresult contexts_synchronize(void)
+CUresult contexts_each(CUresult (*f)(CUcontext context))
 {
 	CUresult r;
 	int n = 0;
@@ -216,14 +209,28 @@ CUresult contexts_synchronize(void)
 		CUcontext context = primary(d);
 
 		if (context)
-			r = synchronize(context);
+			r = with(context, f);
 	}
-	// Behind a closed door nobody makes contexts or destroys any.
 	for (size_t i = 0; i < count && r == CUDA_SUCCESS; i++)
-		r = synchronize(made[i]);
+		r = with(made[i], f);
 	driver.cuCtxSetCurrent(NULL);
 	return r;
 }
+
+// synchronize is called behind the closed door, where nothing is captured, or later, where whom it is for has given up.
+static CUresult synchronize(CUcontext context)
+{
+	CUresult r;
+
+	(void)context;
+	if (!capture_wait_begin())
+		return CUDA_ERROR_NOT_READY;
+	r = driver.cuCtxSynchronize();
+	capture_wait_end();
+	return r;
+}
+
+CUresult contexts_synchronize(void) { return contexts_each(synchronize); }
 
 CUresult hook_cuInit(unsigned flags)
 {

@@ -4,7 +4,10 @@
 
 #include "cuda.h"
 
-// contexts_synchronize waits until no work is left in any context. The calling thread has none current afterwards.
+// contexts_each calls a function for every context, which is current then, until one fails. The calling thread has none current afterwards. It is
+// for a closed door, behind which nobody makes contexts or destroys any.
+CUresult contexts_each(CUresult (*f)(CUcontext context));
+// contexts_synchronize waits until no work is left in any context, as contexts_each.
 CUresult contexts_synchronize(void);
 // contexts_forked is for the child of a fork.
 void contexts_forked(void);

@@ -33,6 +33,7 @@ enum { CU_MEM_ALLOCATION_TYPE_PINNED = 1, CU_MEM_LOCATION_TYPE_DEVICE = 1, CU_ME
 enum { CU_STREAM_CAPTURE_STATUS_NONE = 0 };
 enum { CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM = 1 << 1 };
 enum { CU_MEM_ACCESS_FLAGS_PROT_NONE = 0, CU_MEM_ACCESS_FLAGS_PROT_READWRITE = 3 };
+enum { CU_LIMIT_STACK_SIZE = 0 };
 enum { CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED = 110 };
 
 typedef struct { int type, id; } CUmemLocation;
@@ -76,6 +77,8 @@ enum {
 	X(cuCtxPopCurrent_v2, (CUcontext *context)) \
 	X(cuCtxGetDevice, (CUdevice *device)) \
 	X(cuCtxSynchronize, (void)) \
+	X(cuCtxGetLimit, (size_t *bytes, int limit)) \
+	X(cuCtxSetLimit, (int limit, size_t bytes)) \
 	X(cuCtxEnablePeerAccess, (CUcontext peer, unsigned flags)) \
 	X(cuCtxDisablePeerAccess, (CUcontext peer)) \
 	X(cuStreamBeginCapture, (CUstream stream)) \

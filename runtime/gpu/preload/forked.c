@@ -3,7 +3,9 @@
 #include "able.h"
 #include "capture.h"
 #include "context.h"
+#include "deadline.h"
 #include "door.h"
+#include "limits.h"
 #include "table.h"
 #include "thread.h"
 
@@ -32,6 +34,8 @@ static void child(void)
 	table_forked();
 	contexts_forked();
 	capture_forked();
+	deadline_forked();
+	limits_forked();
 }
 
 static void watch(void) { pthread_atfork(prepare, parent, child); }

@@ -4,13 +4,14 @@
 #include "bound.h"
 #include "capture.h"
 #include "context.h"
+#include "deadline.h"
 #include "door.h"
+#include "limits.h"
 #include "own.h"
 #include "range.h"
 #include "thread.h"
 
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,47 +43,6 @@ int cursor_next(struct cursor *c)
 	}
 	c->piece = &c->range->pieces[c->number_in_range];
 	return 1;
-}
-
-// A thread waits for the devices, as the driver has no way to wait for them with a deadline. It may be late, and is then waited for before
-// there is another.
-static int waiting;
-static CUresult waited;
-
-static void *wait_for_devices(void *unused)
-{
-	(void)unused;
-	prctl(PR_SET_NAME, "cryo-wait"); // the host looks for the one that is called cryo-gpu
-	door_own();
-	waited = contexts_synchronize();
-	__atomic_store_n(&waiting, 0, __ATOMIC_RELEASE);
-	return NULL;
-}
-
-static int wait_until(int64_t deadline)
-{
-	struct timespec pause = {0, 50000};
-
-	while (__atomic_load_n(&waiting, __ATOMIC_ACQUIRE)) {
-		if (now_ns() > deadline)
-			return 0;
-		nanosleep(&pause, NULL);
-		if (pause.tv_nsec < 2000000)
-			pause.tv_nsec *= 2;
-	}
-	return 1;
-}
-
-static CUresult synchronize(int64_t deadline)
-{
-	if (!wait_until(deadline))
-		return CUDA_ERROR_NOT_READY;
-	waiting = 1;
-	if (!thread_with(wait_for_devices)) {
-		waiting = 0;
-		return CUDA_ERROR_OPERATING_SYSTEM;
-	}
-	return wait_until(deadline) ? waited : CUDA_ERROR_NOT_READY;
 }
 
 const char *hand_reason(void)
@@ -129,7 +89,7 @@ CUresult hand_close(unsigned deadline_ms)
 	r = close_between(deadline);
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = synchronize(deadline);
+	r = deadline_run(contexts_synchronize, deadline);
 	if (r == CUDA_SUCCESS)
 		range_free_put_off(1);
 	if (r == CUDA_SUCCESS && hand_reason()) // by the last call before
@@ -174,6 +134,8 @@ CUresult hand_release(void)
 		own_drop(back.piece);
 	}
 	state = GIVEN;
+	if (r == CUDA_SUCCESS)
+		limits_lower(); // the driver's checkpoint is next
 	return r;
 }
 
@@ -204,11 +166,16 @@ static void allow(size_t count)
 
 CUresult hand_attach_begin(size_t count)
 {
+	CUresult r;
+
 	if (state != GIVEN)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	detach(); // what a conversation before this one has left
 	if (count != table_pieces())
 		return CUDA_ERROR_INVALID_VALUE;
+	r = limits_set_back(); // before memory takes the room for it
+	if (r != CUDA_SUCCESS)
+		return r;
 	allow(count);
 	full = !own_reserve();
 	return CUDA_SUCCESS;
@@ -325,8 +292,4 @@ void hand_end(void)
 		hand_open();
 }
 
-void hand_forked(void)
-{
-	state = WHOLE;
-	waiting = 0;
-}
+void hand_forked(void) { state = WHOLE; }
