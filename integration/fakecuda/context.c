@@ -7,6 +7,7 @@
 
 #define MAX_CONTEXTS 64
 #define MAX_STACK 16
+#define DEFAULT_STACK 1024
 
 static struct fake_context contexts[MAX_CONTEXTS]; // the first ones are the devices' primary ones
 static int peers;
@@ -36,6 +37,15 @@ static CUresult push(CUcontext context)
 	return CUDA_SUCCESS;
 }
 
+// begin makes a context alive.
+static CUresult begin(CUcontext context)
+{
+	CUresult r = local_make(context, DEFAULT_STACK);
+
+	context->alive = r == CUDA_SUCCESS;
+	return r;
+}
+
 // end takes all away that a context has.
 static void end(CUcontext context)
 {
@@ -44,6 +54,7 @@ static void end(CUcontext context)
 	context->alive = 0;
 	context->retained = 0;
 	context->peers = 0;
+	context->local = 0;
 }
 
 CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
@@ -57,9 +68,11 @@ CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device)
 		if (i == MAX_CONTEXTS) {
 			r = CUDA_ERROR_OUT_OF_MEMORY;
 		} else if (!contexts[i].alive) {
-			contexts[i] = (struct fake_context){.device = device, .alive = 1};
+			contexts[i] = (struct fake_context){.device = device};
+			r = begin(&contexts[i]);
 			*context = &contexts[i];
-			r = push(*context);
+			if (r == CUDA_SUCCESS)
+				r = push(*context);
 			break;
 		}
 	}
@@ -90,8 +103,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 		CUcontext c = *context = &contexts[device];
 
 		c->device = device;
-		c->alive = c->primary = 1;
-		c->retained++;
+		c->primary = 1;
+		if (!c->alive)
+			r = begin(c);
+		c->retained += r == CUDA_SUCCESS;
 	}
 	return leave(r);
 }

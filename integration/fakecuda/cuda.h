@@ -24,6 +24,7 @@ enum {
 	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_ALREADY_MAPPED = 208,
+	CUDA_ERROR_UNSUPPORTED_LIMIT = 215,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
 	CUDA_ERROR_INVALID_HANDLE = 400,
 	CUDA_ERROR_ILLEGAL_STATE = 401,
@@ -83,6 +84,8 @@ enum {
 typedef enum { CU_STREAM_CAPTURE_STATUS_NONE, CU_STREAM_CAPTURE_STATUS_ACTIVE, CU_STREAM_CAPTURE_STATUS_INVALIDATED } CUstreamCaptureStatus;
 typedef enum { CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL, CU_STREAM_CAPTURE_MODE_RELAXED } CUstreamCaptureMode;
 
+enum { CU_LIMIT_STACK_SIZE = 0 };
+
 #define FAKE __attribute__((visibility("default")))
 
 FAKE CUresult cuInit(unsigned flags);
@@ -109,6 +112,8 @@ FAKE CUresult cuCtxPushCurrent_v2(CUcontext context);
 FAKE CUresult cuCtxPopCurrent_v2(CUcontext *context);
 FAKE CUresult cuCtxGetDevice(CUdevice *device);
 FAKE CUresult cuCtxSynchronize(void);
+FAKE CUresult cuCtxGetLimit(size_t *bytes, int limit);
+FAKE CUresult cuCtxSetLimit(int limit, size_t bytes);
 FAKE CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags);
 FAKE CUresult cuCtxDisablePeerAccess(CUcontext peer);
 FAKE CUresult cuStreamCreate(CUstream *stream, unsigned flags);
@@ -174,5 +179,8 @@ FAKE CUresult cuCheckpointProcessLock(int pid, CUcheckpointLockArgs *args);
 FAKE CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointArgs *args);
 FAKE CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
 FAKE CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args);
+
+// fakecuda_saved is how much device memory the last checkpoint of this process has saved, bytes.
+FAKE size_t fakecuda_saved(void);
 
 #endif

@@ -90,6 +90,28 @@ CUresult devices_launch(unsigned ms)
 	return cuda.cuLaunchKernel(NULL, 1, 2, 3, 4, 5, 6, 0, NULL, arguments, NULL);
 }
 
+CUresult devices_limit(int device, size_t bytes)
+{
+	CUresult r;
+
+	if (device >= devices)
+		return CUDA_ERROR_INVALID_DEVICE;
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[device]));
+	r = cuda.cuCtxSetLimit(CU_LIMIT_STACK_SIZE, bytes);
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[0]));
+	return r;
+}
+
+size_t devices_limit_of(int device)
+{
+	size_t bytes;
+
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[device]));
+	must("cuCtxGetLimit", cuda.cuCtxGetLimit(&bytes, CU_LIMIT_STACK_SIZE));
+	must("cuCtxSetCurrent", cuda.cuCtxSetCurrent(contexts[0]));
+	return bytes;
+}
+
 void devices_uuid(int device, char text[41])
 {
 	CUuuid u;

@@ -66,6 +66,10 @@ static CUresult do_lock(int64_t deadline)
 	return CUDA_SUCCESS;
 }
 
+static size_t saved; // by the last checkpoint
+
+size_t fakecuda_saved(void) { return saved; }
+
 static CUresult do_checkpoint(void)
 {
 	CUresult r;
@@ -74,6 +78,7 @@ static CUresult do_checkpoint(void)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	if (memory_is_managed())
 		return CUDA_ERROR_NOT_SUPPORTED;
+	saved = memory_bytes() + virtual_bytes();
 	r = memory_save();
 	if (r == CUDA_SUCCESS)
 		r = virtual_save();

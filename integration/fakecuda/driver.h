@@ -8,6 +8,8 @@ struct fake_context {
 	int device, alive, primary;
 	unsigned retained;               // a primary one
 	unsigned peers;                  // devices whose memory it may use, by bits
+	size_t stack;                    // CU_LIMIT_STACK_SIZE
+	CUdeviceptr local;               // memory for as many stacks as threads can run at once; 0: none
 };
 
 extern __thread CUcontext current;
@@ -26,6 +28,9 @@ CUresult streams_whole(CUcontext context);
 CUresult streams_take(CUstream stream, int *captured);
 void streams_end(CUcontext context);
 void streams_forget(void);
+
+// local_make gives a context its local memory, for stacks of so many bytes, in the place of what it had. After an error it has what it had.
+CUresult local_make(CUcontext context, size_t stack);
 
 int contexts_have_peers(void); // peer access was enabled
 void contexts_forget(void);    // for a child after fork

@@ -35,6 +35,7 @@ static const char usage[] =
 	"  capture MODE begins to capture a stream into a graph, 0: global, 1: of one thread, 2: relaxed\n"
 	"  captured     ends that; an error where the capture was lost\n"
 	"  captured MS  ends it so much later, when the connection is gone; whether it was lost is said by check\n"
+	"  limit DEVICE BYTES  sets the stack that a thread may have there\n"
 	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
 	"  region KIND MIB  makes host memory and threads that write to it: written, huge, locked, churned, direct, still or hugestill\n"
 	"  regions      compares all of it with what must be there\n"
@@ -106,7 +107,7 @@ static void answer_own(const char *command, char *text, size_t size)
 {
 	unsigned long argument = 0;
 	char uuid[41], kind[16];
-	int r = 0;
+	int device, r = 0;
 
 	*text = 0;
 	pthread_mutex_lock(&own);
@@ -130,6 +131,8 @@ static void answer_own(const char *command, char *text, size_t size)
 		r = graphs_end();
 	} else if (sscanf(command, "captured %lu", &argument) == 1) {
 		r = graphs_end_later(argument);
+	} else if (sscanf(command, "limit %d %lu", &device, &argument) == 2) {
+		r = devices_limit(device, argument);
 	} else if (!strcmp(command, "fork")) {
 		pid_t parent = getpid();
 		pid_t child = fork();
@@ -152,8 +155,8 @@ static void answer_own(const char *command, char *text, size_t size)
 			r = devices_over(d, 0);
 	}
 	if (r == 0)
-		append(text, size, "ok {\"pid\":%d,\"bytes\":%zu,\"ticks\":%llu,\"rounds\":%llu,\"devices\":[", getpid(), ((size_t)options.mib << 20) * devices,
-			(unsigned long long)ticks, storm_rounds());
+		append(text, size, "ok {\"pid\":%d,\"bytes\":%zu,\"ticks\":%llu,\"rounds\":%llu,\"saved\":%zu,\"devices\":[", getpid(), ((size_t)options.mib << 20) * devices,
+			(unsigned long long)ticks, storm_rounds(), fakecuda_saved());
 	else if (r == -1)
 		append(text, size, "error device memory of process %d is damaged", getpid());
 	else if (r == -3)
@@ -167,6 +170,9 @@ static void answer_own(const char *command, char *text, size_t size)
 		append(text, size, "%s\"%s\"", d ? "," : "", uuid);
 	}
 	if (r == 0) {
+		append(text, size, "],\"limits\":[");
+		for (int d = 0; d < devices; d++)
+			append(text, size, "%s%zu", d ? "," : "", devices_limit_of(d));
 		append(text, size, "],\"regions\":[");
 		regions_text(text + strlen(text), size - strlen(text));
 		append(text, size, "]}");

@@ -29,11 +29,14 @@ int devices_ranges(int device);
 CUresult devices_launch(unsigned ms);
 CUresult devices_handle(void);
 CUresult devices_multicast(void);
+// devices_limit sets the stack that a thread may have, in the context of a device; devices_limit_of gives it.
+CUresult devices_limit(int device, size_t bytes);
+size_t devices_limit_of(int device);
 void devices_uuid(int device, char text[41]);
 
 // CALLS are those of the driver that fakeapp makes; calls.c says how they are bound.
 #define CALLS(X) \
-	X(cuInit) X(cuDeviceGetCount) X(cuDeviceGetUuid) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) \
+	X(cuInit) X(cuDeviceGetCount) X(cuDeviceGetUuid) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxSynchronize) X(cuCtxGetLimit) X(cuCtxSetLimit) \
 	X(cuCtxEnablePeerAccess) X(cuMemAlloc_v2) X(cuMemAllocManaged) X(cuMemFree_v2) X(cuMemGetAddressRange_v2) \
 	X(cuPointerGetAttribute) X(cuPointerGetAttributes) X(cuIpcGetMemHandle) X(cuMulticastAddDevice) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyDtoD_v2) \
 	X(cuMemsetD8_v2) X(cuMemsetD8Async) X(cuLaunchKernel) X(cuStreamCreate) X(cuStreamSynchronize) X(cuStreamDestroy_v2) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)

@@ -105,6 +105,15 @@ void memory_free_all(CUcontext context)
 			memory_free((CUdeviceptr)a->address);
 }
 
+size_t memory_bytes(void)
+{
+	size_t bytes = 0;
+
+	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++)
+		bytes += a->address ? a->bytes : 0;
+	return bytes;
+}
+
 int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext *context, int *device)
 {
 	for (struct allocation *a = allocations; a < allocations + ALLOCATIONS; a++) {

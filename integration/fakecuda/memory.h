@@ -19,6 +19,7 @@ CUresult devices_find(void);
 CUresult memory_alloc(CUcontext context, int device, size_t bytes, int managed, CUdeviceptr *pointer);
 CUresult memory_free(CUdeviceptr pointer);
 void memory_free_all(CUcontext context);
+size_t memory_bytes(void); // of all
 // memory_find gives the allocation that a pointer is in; false where there is none.
 int memory_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, CUcontext *context, int *device);
 // memory_holds says whether all of a range is in one allocation.

@@ -28,6 +28,8 @@ static const struct { const char *name; int since; void *function; } functions[]
 	SINCE(cuCtxPopCurrent, 4000, cuCtxPopCurrent_v2),
 	ALWAYS(cuCtxGetDevice),
 	ALWAYS(cuCtxSynchronize),
+	ALWAYS(cuCtxGetLimit),
+	ALWAYS(cuCtxSetLimit),
 	ALWAYS(cuCtxEnablePeerAccess),
 	ALWAYS(cuCtxDisablePeerAccess),
 	ALWAYS(cuStreamCreate),

@@ -6,6 +6,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+size_t virtual_bytes(void)
+{
+	size_t bytes = 0;
+
+	for (struct handle *h = handles; h < handles + MOST; h++)
+		bytes += h->bytes;
+	return bytes;
+}
+
 CUresult virtual_save(void)
 {
 	for (struct handle *h = handles; h < handles + MOST; h++) {

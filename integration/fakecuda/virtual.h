@@ -10,6 +10,7 @@
 int virtual_holds(CUdeviceptr pointer, size_t bytes);
 // virtual_find gives the mapping that a pointer is in; false where there is none.
 int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *device);
+size_t virtual_bytes(void);     // of all
 int virtual_has_imported(void); // memory of another process
 // virtual_save makes all of it anonymous memory of the process. The way back has two steps, so that nothing has changed where there is no
 // room: virtual_make for the files, on the devices as they will be, and then virtual_load or virtual_drop.

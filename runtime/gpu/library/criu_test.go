@@ -65,6 +65,29 @@ func newKeeper(t *testing.T, r *rig) *keeper.Client {
 	return k
 }
 
+// save has the driver save what a process has, and load bring it back.
+func (a *app) save(k *keeper.Client) {
+	a.t.Helper()
+	a.driver(k.Lock(a.t.Context(), []int{a.pid}, patient))
+	a.driver(k.Checkpoint(a.t.Context(), []int{a.pid}))
+}
+
+func (a *app) load(k *keeper.Client, pairs ...keeper.Pair) {
+	a.t.Helper()
+	a.driver(k.Restore(a.t.Context(), []int{a.pid}, pairs))
+	a.driver(k.Unlock(a.t.Context(), []int{a.pid}))
+}
+
+func (a *app) driver(outcomes []keeper.Outcome, err error) {
+	a.t.Helper()
+	for _, o := range outcomes {
+		if o.Code != 0 {
+			err = errors.Join(err, errors.New(o.Name))
+		}
+	}
+	a.must(err)
+}
+
 // TestDump hands over, has the driver save what is left, dumps and kills the program, and gives the restored one its memory back, on another GPU.
 func TestDump(t *testing.T) {
 	r := newRig(t, 256, 256)
@@ -73,32 +96,22 @@ func TestDump(t *testing.T) {
 	if err := os.Rename(other, other+"-hidden"); err != nil {
 		t.Fatal(err)
 	}
+	r.env = localMemory
 	a := r.run("--blocks", "1,5,9", "--storm", "3")
 	if err := os.Rename(other+"-hidden", other); err != nil {
 		t.Fatal(err)
 	}
-	driver := func(outcomes []keeper.Outcome, err error) {
-		t.Helper()
-		for _, o := range outcomes {
-			if o.Code != 0 {
-				err = errors.Join(err, errors.New(o.Name))
-			}
-		}
-		a.must(err)
-	}
+	a.does("limit 0 4096")
 	pieces, files := a.take()
 	kept := r.elsewhere(1, files)
 	closeFiles(files)
-	pids := []int{a.pid}
-	driver(k.Lock(t.Context(), pids, patient))
-	driver(k.Checkpoint(t.Context(), pids))
+	a.save(k)
 	images := t.TempDir()
 	criu(t, images, "dump", "--tree", strconv.Itoa(a.pid))
 	<-a.ended
 	criu(t, images, "restore", "--restore-detached")
 	t.Cleanup(func() { _ = syscall.Kill(a.pid, syscall.SIGKILL) })
-	driver(k.Restore(t.Context(), pids, []keeper.Pair{{Old: r.devices[0], New: r.devices[1]}}))
-	driver(k.Unlock(t.Context(), pids))
+	a.load(k, keeper.Pair{Old: r.devices[0], New: r.devices[1]})
 	a.waits()
 	p, _ := a.dial()
 	if table, err := p.Table(); err != nil || len(table) != len(pieces) || table[0].Address != pieces[0].Address || table[0].Device != r.devices[1] {
@@ -107,6 +120,7 @@ func TestDump(t *testing.T) {
 	a.must(p.HangUp())
 	a.back(pieces, kept)
 	a.works()
+	a.limits(4096)
 	before := a.does("check").State.Processes[0].Rounds
 	eventually(t, "its threads go on", func() bool { return a.does("check").State.Processes[0].Rounds > before })
 	pieces, files = a.take()

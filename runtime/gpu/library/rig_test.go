@@ -69,7 +69,8 @@ type rig struct {
 	t       *testing.T
 	dir     string // FAKECUDA_DIR
 	devices []string
-	wrapper string // starts programs; empty: nothing does
+	wrapper string   // starts programs; empty: nothing does
+	env     []string // of programs, beside what all have
 }
 
 // newRig makes devices of so many MiB.
@@ -122,6 +123,7 @@ func (r *rig) run(flags ...string) *app {
 	}
 	command := exec.Command(args[0], args[1:]...)
 	command.Env = []string{"FAKECUDA_DIR=" + r.dir, "FAKECUDA_ORDERS=" + filepath.Join(r.dir, "orders"), "LD_PRELOAD=" + libraryPath, "CRYO_GPU_PIECE_BYTES=4194304"}
+	command.Env = append(command.Env, r.env...)
 	command.Dir = filepath.Dir(a.socket)
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stderr, err := os.Create(a.socket + ".stderr")
@@ -165,6 +167,8 @@ type appAnswer struct {
 	State struct {
 		Processes []struct {
 			Rounds  int
+			Saved   int   // bytes of device memory, by the driver's last checkpoint
+			Limits  []int // of each device's context, bytes of a stack
 			Regions []region
 		}
 	}

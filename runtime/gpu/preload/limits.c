@@ -8,7 +8,7 @@
 #define LEAST ((size_t)256)
 
 // PATIENCE is for what takes some milliseconds, ns: nothing is at work that the driver would wait for.
-#define PATIENCE INT64_C(10000000000)
+#define PATIENCE INT64_C(5000000000)
 
 // lowered are the contexts that have less than the program knows. Those for which there is no place keep what they have. It is the library's
 // thread's, or deadline_run's while that runs.
