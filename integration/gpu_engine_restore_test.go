@@ -28,6 +28,7 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 		{"cuMemExportToShareableHandle 1 error 999", false, "CUDA_ERROR_UNKNOWN"},
 		{"cuMemcpyHtoDAsync 1 error 700", false, "cuMemcpyHtoDAsync"},
 		{"cuMemImportFromShareableHandle 1 error 1 always", true, "CUDA_ERROR_INVALID_VALUE"},
+		{"cuCtxSetLimit 1 error 999 always", true, "CUDA_ERROR_UNKNOWN"},
 		{"restore 1 error 999", false, "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN"},
 	} {
 		t.Run(test.said, func(t *testing.T) {
