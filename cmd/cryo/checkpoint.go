@@ -23,8 +23,8 @@ type checkpointFlags struct {
 	compression                string
 	parent                     string // a reference, none, or empty: found out
 	opened                     *image.Parent
-	segmentSize                string
-	segmentBytes               int64 // of segmentSize
+	segmentSize                string // empty: by the memory that the container has
+	segmentBytes               int64  // of segmentSize; 0: not known yet
 	workers                    int
 	preDump                    int           // rounds
 	gpuTimeout                 time.Duration // 0: as configured
@@ -118,7 +118,7 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 	flags.BoolVar(&f.externalUnix, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
 	flags.StringVar(&f.parent, "parent", "", "snapshot whose memory is not stored again where it has not changed, or none (default: the container's last)")
 	flags.StringVar(&f.compression, "compression", "zstd", "of memory: zstd (its fastest level; what does not become smaller is stored as it is), or none, for links faster than 250 MB/s a core")
-	flags.StringVar(&f.segmentSize, "segment-size", "256MiB", "memory that one layer of the snapshot covers, a power of two")
+	flags.StringVar(&f.segmentSize, "segment-size", "", "memory that one layer of the snapshot covers, a power of two (default 64MiB; 256MiB with GPUs, or more than 16 GiB of memory)")
 	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "how long processes may take to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses the checkpoint of a container with GPUs, by its name, or all")
 	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was made)")
@@ -154,11 +154,13 @@ func (f *checkpointFlags) check() error {
 	if !slices.Contains([]string{"zstd", "none"}, f.compression) {
 		return wrong("--compression %q is neither zstd nor none", f.compression)
 	}
-	if f.segmentBytes, err = parseSize(f.segmentSize); err != nil {
-		return wrong("--segment-size: %v", err)
-	}
-	if f.segmentBytes < 1<<20 || f.segmentBytes > 16<<30 || bits.OnesCount64(uint64(f.segmentBytes)) != 1 {
-		return wrong("--segment-size %s is not a power of two between 1 MiB and 16 GiB", f.segmentSize)
+	if f.segmentSize != "" {
+		if f.segmentBytes, err = parseSize(f.segmentSize); err != nil {
+			return wrong("--segment-size: %v", err)
+		}
+		if f.segmentBytes < 1<<20 || f.segmentBytes > 16<<30 || bits.OnesCount64(uint64(f.segmentBytes)) != 1 {
+			return wrong("--segment-size %s is not a power of two between 1 MiB and 16 GiB", f.segmentSize)
+		}
 	}
 	if f.gpuTimeout < 0 || f.gpuTimeout > time.Hour {
 		return wrong("--gpu-timeout %s is not between 0 and 1h", f.gpuTimeout)

@@ -48,6 +48,9 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 			return none, checkpointResult{}, err
 		}
 	}
+	if f.segmentBytes == 0 {
+		f.segmentBytes = segmentSize(sub.gpus, resident(int(sub.pid)))
+	}
 	op, err := s.Begin(ctx)
 	if err != nil {
 		return none, checkpointResult{}, err

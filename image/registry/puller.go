@@ -132,7 +132,7 @@ func (p *Puller) bring(ctx context.Context) error {
 	var placed atomic.Int64
 	placing.Go(func() error { // an error of either ends both
 		defer p.behind.Hurry() // nothing comes any more that would want the disk left alone
-		return p.each(all, p.segments, p.o.pulling(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+		return p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
 			leave, err := p.pace.enter(ctx)
 			if err != nil {
 				return err

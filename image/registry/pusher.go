@@ -81,7 +81,7 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	return p, nil
 }
 
-// run opens the registry and starts the workers. Before the release there are few: what dumps a container needs the cores. Until
+// run opens the registry and starts the workers. Before the release there are few, four at most: what dumps a container needs the cores. Until
 // the snapshot is whole there are as many as half of the cores, and none on three cores or less: the registry may be on this machine, and
 // what packs goes first.
 func (p *Pusher) run() error {
@@ -91,11 +91,11 @@ func (p *Pusher) run() error {
 	}
 	p.repo, p.from = r, mountable(p.ctx, p.src, r)
 	cores := runtime.GOMAXPROCS(0)
-	early, packing := max(0, cores-dumpCores)/2, cores/2
+	early, packing := min(max(0, cores-dumpCores)/2, p.o.concurrency()), cores/2
 	if cores <= packCores {
 		early, packing = 0, 0
 	}
-	for n := range p.o.concurrency() {
+	for n := range p.o.segments() {
 		p.work.Go(func() error {
 			begin := p.whole
 			if n < packing {

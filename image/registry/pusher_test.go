@@ -100,7 +100,7 @@ func TestPusher(t *testing.T) {
 
 // While a container stands still, CRIU has the cores; where there are few, also what packs.
 func TestPusherLeavesCores(t *testing.T) {
-	for _, c := range []struct{ cores, early, packing int }{{1, 0, 0}, {2, 0, 0}, {3, 0, 0}, {4, 1, 2}, {64, 4, 4}} {
+	for _, c := range []struct{ cores, early, packing int }{{1, 0, 0}, {2, 0, 0}, {3, 0, 0}, {4, 1, 2}, {12, 4, 6}, {64, 4, 8}} {
 		t.Run(fmt.Sprint(c.cores), func(t *testing.T) {
 			cores(t, c.cores)
 			f := newFake(t)
@@ -112,7 +112,7 @@ func TestPusherLeavesCores(t *testing.T) {
 				}
 				return false
 			}
-			_, d, p := begun(t, f, "p:1", spec(1, 1, 2, 3, 4, 5), Options{certs: "/nonexistent"})
+			_, d, p := begun(t, f, "p:1", spec(1, 1, 2, 3, 4, 5, 6, 7, 8, 9), Options{certs: "/nonexistent"})
 			for range c.early {
 				<-arrived
 			}

@@ -28,7 +28,7 @@ type Options struct {
 	CAFile string
 	// Username and Password take the place of Docker's credential store.
 	Username, Password string
-	// Concurrency is how many blobs are under way at once; 0 is 4, and more of those segments that are pulled where there are many cores.
+	// Concurrency is how many blobs are under way at once; 0 is 4, and of segments half as many as there are cores, 4 to 8.
 	Concurrency int
 	// Progress is told "push" or "pull" and bytes, those included that were there already.
 	Progress image.Progress
@@ -46,8 +46,8 @@ func (o Options) concurrency() int {
 	return 4
 }
 
-// pulling is how many segments are pulled at once, no fewer than others: what comes keeps a core busy with each, as sending does at the other end.
-func (o Options) pulling() int {
+// segments is how many segments are sent or pulled at once, no fewer than others: what comes keeps a core busy with each, here or in the registry.
+func (o Options) segments() int {
 	if o.Concurrency > 0 {
 		return o.Concurrency
 	}

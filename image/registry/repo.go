@@ -79,7 +79,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	base := newTransport(conf, o.pulling())
+	base := newTransport(conf, o.segments())
 	r.client = &auth.Client{
 		Client:     &http.Client{Transport: &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts}},
 		Credential: credential,
