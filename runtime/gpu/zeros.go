@@ -24,11 +24,14 @@ const (
 	zerosSlack = time.Second // for its library to answer
 )
 
+// faults is the device without which nothing can be dropped: Linux 6.1 and newer.
+func (e *Engine) faults() string { return filepath.Join(e.host().root, "dev/userfaultfd") }
+
 // noteMemory notes what private memory processes with the library have, beside what the caller does until it asks for it. Of a process that is missing
 // nothing is dropped.
 func (e *Engine) noteMemory(all []cudaProcess) func() map[int][]library.Range {
 	noted := map[int][]library.Range{}
-	if e.Library == nil {
+	if _, err := os.Stat(e.faults()); err != nil || e.Library == nil {
 		return func() map[int][]library.Range { return noted }
 	}
 	var mu sync.Mutex
@@ -55,8 +58,8 @@ func (e *Engine) dropZeros(ctx context.Context, saved []cudaProcess, before map[
 	if len(before) == 0 {
 		return
 	}
-	faults, err := os.OpenFile(filepath.Join(e.host().root, "dev/userfaultfd"), os.O_RDWR, 0)
-	if err != nil { // Linux before 6.1
+	faults, err := os.OpenFile(e.faults(), os.O_RDWR, 0)
+	if err != nil {
 		log.G(ctx).WithError(err).Debug("zeros that the driver has written stay")
 		return
 	}

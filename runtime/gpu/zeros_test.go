@@ -100,3 +100,22 @@ func TestDropZeros(t *testing.T) {
 		}
 	}
 }
+
+// TestNoteMemory reads no mappings, which takes a process's lock on them, where nothing could be dropped.
+func TestNoteMemory(t *testing.T) {
+	w := newWorld(t, 101)
+	w.write("proc/101/maps", cudaMaps+oldMemory)
+	e := w.keeperEngine()
+	all := []cudaProcess{{Process: Process{PID: 101}}}
+	if noted := e.noteMemory(all)(); len(noted) != 0 {
+		t.Errorf("without the device: %x", noted)
+	}
+	w.write("dev/userfaultfd", "")
+	if noted := e.noteMemory(all)(); len(noted) != 1 || len(noted[101]) == 0 {
+		t.Errorf("with it: %x", noted)
+	}
+	e.Library = nil
+	if noted := e.noteMemory(all)(); len(noted) != 0 {
+		t.Errorf("without the library: %x", noted)
+	}
+}
