@@ -2,7 +2,7 @@ package direct
 
 import (
 	"errors"
-	"slices"
+	"os"
 	"sync/atomic"
 	"unsafe"
 
@@ -15,31 +15,40 @@ var noCachestat atomic.Bool
 // Cached says whether n bytes from off on are in the page cache, as far as one may know. A read that does not wait (RWF_NOWAIT) would tell
 // as well, but has the kernel begin to read ahead.
 func (f *File) Cached(off, n int64) bool {
+	cached, total, err := CachedPages(f.f, off, n)
+	return err == nil && cached == total // an error: it is open for writing only
+}
+
+// CachedPages counts the pages that n bytes of a file from off on lie in, n being 1 or more, and those of them that are in the page cache.
+func CachedPages(f *os.File, off, n int64) (cached, total uint64, err error) {
 	if !noCachestat.Load() {
 		var stat unix.Cachestat_t
-		err := unix.Cachestat(uint(f.f.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &stat, 0)
+		err := unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{Off: uint64(off), Len: uint64(n)}, &stat, 0)
 		if !errors.Is(err, unix.ENOSYS) {
 			pageSize := int64(unix.Getpagesize())
-			return err == nil && stat.Cache == uint64((off+n-1)/pageSize-off/pageSize+1)
+			return stat.Cache, uint64((off+n-1)/pageSize - off/pageSize + 1), os.NewSyscallError("cachestat", err)
 		}
 		noCachestat.Store(true)
 	}
-	return f.inCore(off, n)
+	return inCore(f, off, n)
 }
 
-// inCore is Cached by a mapping (mincore(2)).
-func (f *File) inCore(off, n int64) bool {
-	from := down(off)
-	m, err := unix.MmapPtr(int(f.f.Fd()), from, nil, uintptr(off+n-from), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return false // it is open for writing only
-	}
-	defer unix.MunmapPtr(m, uintptr(off+n-from))
+// inCore is CachedPages by a mapping (mincore(2)).
+func inCore(f *os.File, off, n int64) (cached, total uint64, err error) {
 	pageSize := int64(unix.Getpagesize())
-	pages := make([]byte, (off+n-from+pageSize-1)/pageSize)
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(m), uintptr(off+n-from), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
-		return false
+	from := off / pageSize * pageSize
+	length := uintptr(off + n - from)
+	m, err := unix.MmapPtr(int(f.Fd()), from, nil, length, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return 0, 0, os.NewSyscallError("mmap", err)
 	}
-	// The lowest bit of each says that the page is there.
-	return !slices.ContainsFunc(pages, func(p byte) bool { return p&1 == 0 })
+	defer unix.MunmapPtr(m, length)
+	pages := make([]byte, (int64(length)+pageSize-1)/pageSize)
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(m), length, uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		return 0, 0, os.NewSyscallError("mincore", errno)
+	}
+	for _, p := range pages {
+		cached += uint64(p & 1) // the other bits mean nothing
+	}
+	return cached, uint64(len(pages)), nil
 }

@@ -324,8 +324,9 @@ func TestCachedEitherWay(t *testing.T) {
 		for range 1000 {
 			off := r.Int64N(size + Align)
 			n := 1 + r.Int64N(size)
-			if a, b := f.Cached(off, n), f.inCore(off, n); a != b {
-				t.Fatalf("%d bytes from %d on: %v and %v", n, off, a, b)
+			c, all, err := CachedPages(f.f, off, n)
+			if other, total, otherwise := inCore(f.f, off, n); c != other || all != total || err != nil || otherwise != nil {
+				t.Fatalf("%d bytes from %d on: %d of %d, %v, and %d of %d, %v", n, off, c, all, err, other, total, otherwise)
 			}
 		}
 	}
@@ -354,12 +355,12 @@ func BenchmarkCached(b *testing.B) {
 	if _, err := file.Write(make([]byte, 64*Piece)); err != nil {
 		b.Fatal(err)
 	}
-	for name, cached := range map[string]func(off, n int64) bool{"cachestat": f.Cached, "mincore": f.inCore} {
+	for name, cached := range map[string]func(f *os.File, off, n int64) (uint64, uint64, error){"cachestat": CachedPages, "mincore": inCore} {
 		b.Run(name, func(b *testing.B) {
 			b.RunParallel(func(pb *testing.PB) {
 				for n := int64(0); pb.Next(); n++ {
-					if !cached(n%64*Piece, Piece) {
-						b.Error("it is not there")
+					if c, total, err := cached(file, n%64*Piece, Piece); c != total || err != nil {
+						b.Errorf("%d of %d pages are there, %v", c, total, err)
 					}
 				}
 			})

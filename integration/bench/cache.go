@@ -7,9 +7,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/direct"
 )
 
 // chill takes the files below directories out of the page cache, and makes sure of it.
@@ -48,32 +49,13 @@ func chillFile(f *os.File) (cached, total uint64, err error) {
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return 0, 0, os.NewSyscallError("fadvise "+f.Name(), err)
 	}
-	var stat unix.Cachestat_t
-	err = unix.Cachestat(uint(f.Fd()), &unix.CachestatRange{}, &stat, 0)
-	if errors.Is(err, unix.ENOSYS) { // before Linux 6.5
-		return inCore(f, info.Size())
-	}
-	return stat.Cache, uint64(info.Size()+4095) / 4096, os.NewSyscallError("cachestat "+f.Name(), err)
-}
-
-// inCore asks mincore(2) for the same.
-func inCore(f *os.File, size int64) (cached, total uint64, err error) {
-	if size == 0 {
+	if info.Size() == 0 {
 		return 0, 0, nil
 	}
-	m, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		return 0, 0, os.NewSyscallError("mmap "+f.Name(), err)
+	if cached, total, err = direct.CachedPages(f, 0, info.Size()); err != nil {
+		return 0, 0, fmt.Errorf("look at %s: %w", f.Name(), err)
 	}
-	defer unix.Munmap(m)
-	pages := make([]byte, (size+4095)/4096)
-	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&m[0])), uintptr(size), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
-		return 0, 0, os.NewSyscallError("mincore "+f.Name(), errno)
-	}
-	for _, p := range pages {
-		cached += uint64(p & 1) // the other bits mean nothing
-	}
-	return cached, uint64(len(pages)), nil
+	return cached, total, nil
 }
 
 // apartError says that what is to be compared lies on different disks.
