@@ -64,6 +64,16 @@ func Ask(ctx context.Context, path string) (Facts, *Client, error) {
 	return f, c, nil
 }
 
+// ReadFacts is Ask of a keeper that ends then.
+func ReadFacts(ctx context.Context, path string) (Facts, error) {
+	f, c, err := Ask(ctx, path)
+	if err == nil {
+		_ = c.Kill() // its own end would take the driver longer
+		_ = c.Close()
+	}
+	return f, err
+}
+
 // Facts asks for devices, what processes hold on them, and versions.
 func (c *Client) Facts(ctx context.Context) (Facts, error) {
 	a, err := c.ask(ctx, request{Do: verbFacts})

@@ -115,8 +115,7 @@ func write(out io.Writer, value any) error {
 	return nil
 }
 
-// PrintFacts is the keeper's command facts: it prints one line, [Facts] or, together with an error, what [ReadFacts] makes
-// an error of.
+// PrintFacts is the keeper's command facts, for people and scripts: it prints one line, [Facts] or, together with an error, an answer that says it.
 func PrintFacts(out io.Writer, open func() (Driver, error)) error {
 	d, err := open()
 	var f Facts
