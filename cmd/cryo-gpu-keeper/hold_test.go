@@ -402,10 +402,15 @@ func TestHoldEnds(t *testing.T) {
 	}
 }
 
-// TestHoldSoon: each thread, those of the driver too, gets a processor ahead of others.
+// TestHoldSoon: each thread, those of the driver too, gets a processor ahead of others, or where nobody may, as all others do.
 func TestHoldSoon(t *testing.T) {
+	self, err := unix.SchedGetAttr(0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := int32(-20)
 	if says, err := exec.Command("nice", "-n", "-20", "true").CombinedOutput(); err != nil || len(says) > 0 {
-		t.Skipf("nobody gets a processor first here: %v, %s", err, says)
+		want = self.Nice
 	}
 	h := newHost(t)
 	c := h.start()
@@ -431,8 +436,8 @@ func TestHoldSoon(t *testing.T) {
 		if errors.Is(err, unix.ESRCH) {
 			continue
 		}
-		if err != nil || a.Policy != unix.SCHED_NORMAL || a.Nice != -20 {
-			t.Errorf("thread %d: %+v, %v", id, a, err)
+		if err != nil || a.Policy != unix.SCHED_NORMAL || a.Nice != want {
+			t.Errorf("thread %d: %+v, %v; want a niceness of %d", id, a, err, want)
 		}
 	}
 }
