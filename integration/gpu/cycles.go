@@ -44,10 +44,10 @@ func (b *bench) leaveRunningByKeeper(ctx context.Context, r *result, c *containe
 	return err
 }
 
-// thereAndBack ends the container and restores it on the other host, from which the next checkpoint is taken. The hosts are to be put back
-// in the end, see home.
-func (b *bench) thereAndBack(ctx context.Context, r *result, c *container) error {
-	if err := b.move(ctx, r, c, route{checkpoint: byKeeper}); err != nil {
+// thereAndBack ends the container by a checkpoint with these flags and restores it on the other host, from which the next one is taken. The hosts
+// are to be put back in the end, see home.
+func (b *bench) thereAndBack(ctx context.Context, r *result, c *container, flags ...string) error {
+	if err := b.move(ctx, r, c, route{checkpoint: flags}); err != nil {
 		return err
 	}
 	b.a, b.b = b.b, b.a
@@ -93,7 +93,7 @@ func (b *bench) stress(ctx context.Context, r *result, count int, most time.Dura
 	restored := &growth{}
 	began = time.Now()
 	done, err = cycles(ctx, count, most-most/6, func(n int) error {
-		if err := b.thereAndBack(ctx, quiet, c); err != nil {
+		if err := b.thereAndBack(ctx, quiet, c, byKeeper...); err != nil {
 			return err
 		}
 		return b.look(ctx, restored, c, n)
@@ -132,7 +132,7 @@ func (b *bench) trainThrough(ctx context.Context, r *result, count int, most tim
 	began := time.Now()
 	done, err := cycles(ctx, count, 2*most/3, func(n int) error {
 		if n%moved == moved-1 {
-			if err := b.thereAndBack(ctx, quiet, c); err != nil {
+			if err := b.thereAndBack(ctx, quiet, c, byKeeper...); err != nil {
 				return err
 			}
 		} else if err := b.leaveRunningByKeeper(ctx, quiet, c, "live", 1); err != nil {

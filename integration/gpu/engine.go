@@ -18,19 +18,30 @@ func (b *bench) beside(ctx context.Context, r *result, with func(id string) *con
 	if err := b.handing(ctx, r, c, live); err != nil {
 		return err
 	}
-	other := &result{Case: r.Case + "-driver", Times: map[string][]float64{}}
-	if err := b.journey(ctx, other, with(other.Case), route{live: live, elsewhere: true}); err != nil {
-		return fmt.Errorf("by the driver: %w", err)
+	other, err := r.byDriver(func(other *result) error {
+		return b.journey(ctx, other, with(other.Case), route{live: live, elsewhere: true})
+	})
+	if err != nil {
+		return err
 	}
 	for _, what := range slices.Sorted(maps.Keys(other.Times)) {
 		for _, seconds := range other.Times[what] {
 			r.took("driver."+what, seconds)
 		}
 	}
+	return nil
+}
+
+// byDriver has do the same done by the driver's engine, and tells what was checked then. The times are the other result's.
+func (r *result) byDriver(do func(other *result) error) (*result, error) {
+	other := &result{Case: r.Case + "-driver", Times: map[string][]float64{}}
+	if err := do(other); err != nil {
+		return nil, fmt.Errorf("by the driver: %w", err)
+	}
 	for _, line := range other.Checks {
 		r.checked("by the driver: %s", line)
 	}
-	return nil
+	return other, nil
 }
 
 // handing is the journey of a container that hands its memory over, and makes sure that it does.
