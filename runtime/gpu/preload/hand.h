@@ -32,7 +32,8 @@ CUresult hand_close(unsigned deadline_ms);
 CUresult hand_export(struct piece *p, int *fd);
 // hand_given says that all descriptors are with the host; hand_release may follow.
 void hand_given(void);
-// hand_release unmaps and releases all of it, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that could not be done, none, and the state is GIVEN.
+// hand_release unmaps and releases all of it, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that
+// could not be done, none, and the state is GIVEN.
 CUresult hand_release(void);
 // hand_attach_begin, which sets limits back, and hand_attach for each piece in order with a descriptor that it takes over. After an error none is attached.
 CUresult hand_attach_begin(size_t count);
