@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // beside takes a container that asks for the engine keeper to the second host, and then one that does not: what each takes stands beside
@@ -44,18 +46,18 @@ func (r *result) byDriver(do func(other *result) error) (*result, error) {
 	return other, nil
 }
 
-// handing is the journey of a container that hands its memory over, and makes sure that it does.
-func (b *bench) handing(ctx context.Context, r *result, c *container, live bool) error {
+// handing is the journey of a container that hands its memory over, and makes sure that it does. The flags are further ones of its checkpoints.
+func (b *bench) handing(ctx context.Context, r *result, c *container, live bool, flags ...string) error {
 	defer b.clear(ctx, c)
 	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
 	ref := b.registry.Reference("gpu/" + c.id + ":live")
 	if live {
-		if _, err := b.checkpoint(ctx, r, c, ref, "live", "--leave-running"); err != nil {
+		if _, err := b.checkpoint(ctx, r, c, ref, "live", slices.Concat([]string{"--leave-running"}, flags)...); err != nil {
 			return err
 		}
-		if err := b.handed(ctx, r, ref); err != nil {
+		if err := b.handed(ctx, r, c, ref); err != nil {
 			return err
 		}
 		if _, err := c.check(ctx, b.a, r, "left running"); err != nil {
@@ -65,7 +67,7 @@ func (b *bench) handing(ctx context.Context, r *result, c *container, live bool)
 			return err
 		}
 	}
-	if err := b.move(ctx, r, c, route{checkpoint: byKeeper, elsewhere: true}); err != nil {
+	if err := b.move(ctx, r, c, route{checkpoint: slices.Concat(byKeeper, flags), elsewhere: true}); err != nil {
 		return err
 	}
 	ref = b.registry.Reference("gpu/" + c.id + ":end")
@@ -96,8 +98,8 @@ func (b *bench) prewarmed(ctx context.Context, r *result, c *container, ref, wha
 	return nil
 }
 
-// handed makes sure that device memory was handed over, and writes down how much.
-func (b *bench) handed(ctx context.Context, r *result, ref string) error {
+// handed makes sure that memory of each of a container's GPUs was handed over, and writes down how much.
+func (b *bench) handed(ctx context.Context, r *result, c *container, ref string) error {
 	s, err := b.share(ctx, ref)
 	switch {
 	case err != nil:
@@ -107,6 +109,11 @@ func (b *bench) handed(ctx context.Context, r *result, ref string) error {
 	case s.handed == 0:
 		return fmt.Errorf("nothing was handed over")
 	}
+	for _, n := range c.devices {
+		if s.from[b.machine.GPUs[n].UUID] == 0 {
+			return fmt.Errorf("nothing of GPU %d was handed over: %s", n, s)
+		}
+	}
 	r.checked("%s", s)
 	return nil
 }
@@ -114,11 +121,17 @@ func (b *bench) handed(ctx context.Context, r *result, ref string) error {
 // share is how much of a snapshot's device memory went by which engine, bytes.
 type share struct {
 	handed, held int64
-	fallback     string // why processes went by the driver, if any did for a reason
+	from         map[string]int64 // what was handed over, by the device's UUID
+	fallback     string           // why processes went by the driver, if any did for a reason
 }
 
 func (s share) String() string {
 	text := fmt.Sprintf("%d MiB were handed over, of %d on the devices", s.handed>>20, s.held>>20)
+	if len(s.from) > 1 {
+		for _, device := range slices.Sorted(maps.Keys(s.from)) {
+			text += fmt.Sprintf("; %d of %s", s.from[device]>>20, device)
+		}
+	}
 	if s.fallback != "" {
 		text += "; by the driver: " + s.fallback
 	}
@@ -137,7 +150,7 @@ func (b *bench) share(ctx context.Context, ref string) (s share, err error) {
 				Processes []struct {
 					PID      int
 					Memory   int64
-					Pieces   []struct{ Size int64 }
+					Pieces   []gpu.Piece
 					Fallback string
 				}
 			}
@@ -146,6 +159,7 @@ func (b *bench) share(ctx context.Context, ref string) (s share, err error) {
 	if err := json.Unmarshal([]byte(run.Stdout), &snapshot); err != nil {
 		return s, fmt.Errorf("read what cryo inspect prints: %w", err)
 	}
+	s.from = map[string]int64{}
 	for _, p := range snapshot.Config.GPU.Processes {
 		if p.Fallback != "" {
 			s.fallback = strings.TrimPrefix(fmt.Sprintf("%s; process %d: %s", s.fallback, p.PID, p.Fallback), "; ")
@@ -153,6 +167,7 @@ func (b *bench) share(ctx context.Context, ref string) (s share, err error) {
 		s.held += p.Memory
 		for _, piece := range p.Pieces {
 			s.handed += piece.Size
+			s.from[piece.Device] += piece.Size
 		}
 	}
 	return s, nil

@@ -17,6 +17,7 @@ type route struct {
 	checkpoint []string // further flags of cryo checkpoint
 	restore    []string // further flags of cryo restore
 	elsewhere  bool     // in the end, restore it from wherever else the snapshot may come
+	handed     int64    // bytes of device memory that the checkpoint must have handed over
 }
 
 // taken is what cryo checkpoint --json says.
@@ -83,6 +84,9 @@ func (b *bench) move(ctx context.Context, r *result, c *container, o route) erro
 	t, err := b.checkpoint(ctx, r, c, ref, "end", o.checkpoint...)
 	if err != nil {
 		return err
+	}
+	if t.GPU.Bytes < o.handed {
+		return fmt.Errorf("%d MiB were handed over, which should be %d at least", t.GPU.Bytes>>20, o.handed>>20)
 	}
 	r.Snapshot = map[string]int64{"memory": t.Memory, "size": t.Size}
 	if err := b.carry(ctx, r, c, ref); err != nil {

@@ -116,9 +116,12 @@ func runLong(ctx context.Context, b *bench, r *result) error {
 	return b.move(ctx, r, c, route{checkpoint: []string{"--gpu-timeout", "30s"}})
 }
 
-// runOtherGPU goes to the second GPU by naming it, and back to the first by a pair.
 func runOtherGPU(ctx context.Context, b *bench, r *result) error {
-	c := b.container(r.Case, "/gpu/app", "--gib", "2")
+	return b.otherGPU(ctx, r, b.container(r.Case, "/gpu/app", "--gib", "2"), route{})
+}
+
+// otherGPU goes to the second GPU by naming it, and back to the first by a pair.
+func (b *bench) otherGPU(ctx context.Context, r *result, c *container, o route) error {
 	defer b.clear(ctx, c)
 	if err := b.begin(ctx, r, c); err != nil {
 		return err
@@ -126,7 +129,8 @@ func runOtherGPU(ctx context.Context, b *bench, r *result) error {
 	if err := b.usedBy(ctx, b.a, c, 0); err != nil {
 		return err
 	}
-	if err := b.move(ctx, r, c, route{restore: []string{"--device", "nvidia.com/gpu=1"}}); err != nil {
+	o.restore = []string{"--device", "nvidia.com/gpu=1"}
+	if err := b.move(ctx, r, c, o); err != nil {
 		return err
 	}
 	if err := b.usedBy(ctx, b.b, c, 1); err != nil {
@@ -135,7 +139,8 @@ func runOtherGPU(ctx context.Context, b *bench, r *result) error {
 	r.checked("restored on GPU 1, says NVML")
 	b.a, b.b = b.b, b.a
 	defer func() { b.a, b.b = b.b, b.a }()
-	if err := b.move(ctx, r, c, route{restore: []string{"--device", "nvidia.com/gpu=0", "--gpu", b.machine.GPUs[1].UUID + "=" + b.machine.GPUs[0].UUID}}); err != nil {
+	o.restore = []string{"--device", "nvidia.com/gpu=0", "--gpu", b.machine.GPUs[1].UUID + "=" + b.machine.GPUs[0].UUID}
+	if err := b.move(ctx, r, c, o); err != nil {
 		return err
 	}
 	if err := b.usedBy(ctx, b.b, c, 0); err != nil {

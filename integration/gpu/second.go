@@ -42,7 +42,7 @@ func (b *bench) second(ctx context.Context, r *result, layers int) error {
 	if err != nil {
 		return err
 	}
-	if err := b.handed(ctx, r, refs[0]); err != nil {
+	if err := b.handed(ctx, r, c, refs[0]); err != nil {
 		return err
 	}
 	a, err := c.ask(ctx, b.a, 0, fmt.Sprintf("requests %d", requests))
