@@ -52,6 +52,11 @@ func (b *bench) handing(ctx context.Context, r *result, c *container, live bool,
 	if err := b.begin(ctx, r, c); err != nil {
 		return err
 	}
+	return b.handOver(ctx, r, c, live, flags...)
+}
+
+// handOver is the journey from where the container has been started, with which it is on the second host.
+func (b *bench) handOver(ctx context.Context, r *result, c *container, live bool, flags ...string) error {
 	ref := b.registry.Reference("gpu/" + c.id + ":live")
 	if live {
 		if _, err := b.checkpoint(ctx, r, c, ref, "live", slices.Concat([]string{"--leave-running"}, flags)...); err != nil {

@@ -1,11 +1,11 @@
 // app: a container's program that fills device memory with a pattern and verifies every byte of it on demand.
 //
-//   app --gib N [--mode plain|async|mixed|pinned|managed] [--pattern random|regular] [--processes N]
+//   app --gib N [--mode plain|async|mixed|pinned|managed] [--pattern random|regular] [--processes N] [--devices N]
 //   app --probe
 //
 // It answers as ask.py describes, each of its processes in files of its own. Between questions it ticks: a kernel counts on the device,
-// and the host counts along. Questions: "check"; "long SECONDS" starts a kernel of that length and answers at once.
-// Memory of the mode mixed is plain and of the pool in turn, a GiB each.
+// and the host counts along. Questions: "check"; "long SECONDS" starts a kernel of that length and answers at once; "copy" copies from the first device
+// to the last. Memory of the mode mixed is plain and of the pool in turn, a GiB each. Of several devices each has its part, and no access to another's.
 // The patterns: random cannot be compressed; regular can, to about a thirtieth, and differs from page to page all the same.
 #include "ask.cuh"
 
@@ -33,8 +33,9 @@ struct Piece {
   uint64_t seed;
 };
 
-// State is what is to come through: device memory, pinned memory, and a counter on the device beside one on the host.
+// State is what is to come through on one device: its memory, pinned memory, and a counter on the device beside one on the host.
 struct State {
+  int device = 0;
   bool regular = false;
   std::vector<Piece> pieces;  // in device memory
   Piece pinned{};             // in host memory that the device reads as well
@@ -44,12 +45,19 @@ struct State {
   cudaStream_t stream = nullptr;
 };
 
+// Found is what is found when everything is verified, of all devices.
+struct Found {
+  size_t bytes = 0;
+  unsigned long long wrong = 0, onHost = 0, anew = 0, ticks = 0, counter = 0;
+};
+
 void allocate(State *s, double gib, const std::string &mode) {
+  must(cudaSetDevice(s->device), "use a device");
   must(cudaStreamCreateWithFlags(&s->stream, cudaStreamNonBlocking), "make a stream");
   if (mode == "async" || mode == "mixed") {  // the pool keeps what is freed, as frameworks have it
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
-    must(cudaDeviceGetDefaultMemPool(&pool, 0), "find the pool");
+    must(cudaDeviceGetDefaultMemPool(&pool, s->device), "find the pool");
     must(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "set up the pool");
   }
   const size_t total = size_t(gib * double(kGiB)) / 4096 * 4096;
@@ -62,7 +70,7 @@ void allocate(State *s, double gib, const std::string &mode) {
       must(cudaMallocManaged(&p, bytes), "cudaMallocManaged");
     else
       must(cudaMalloc(&p, bytes), "cudaMalloc");
-    s->pieces.push_back({static_cast<uint64_t *>(p), bytes / 8, mix(s->pieces.size() + 1000 * uint64_t(number))});
+    s->pieces.push_back({static_cast<uint64_t *>(p), bytes / 8, mix(s->pieces.size() + 1000 * uint64_t(number) + 1000000 * uint64_t(s->device))});
   }
   if (mode == "pinned") {
     const size_t bytes = std::min(total / 4, 4 * kGiB) / 4096 * 4096;
@@ -78,8 +86,9 @@ void allocate(State *s, double gib, const std::string &mode) {
   must(cudaStreamSynchronize(s->stream), "fill");
 }
 
-// check verifies everything on the device, the pinned memory on the host too, and that new memory can be had.
-std::string check(State *s, bool *ok) {
+// check verifies everything on a device, the pinned memory on the host too, and that new memory can be had.
+void check(const State *s, Found *found) {
+  must(cudaSetDevice(s->device), "use a device");
   unsigned long long bad = 0, host = 0;
   size_t bytes = 8 * s->pinned.words;
   must(cudaMemsetAsync(s->wrong, 0, 8, s->stream), "clear");
@@ -104,23 +113,60 @@ std::string check(State *s, bool *ok) {
   must(cudaFreeAsync(p, s->stream), "free");
   must(cudaStreamSynchronize(s->stream), "compare anew");
 
-  *ok = bad == 0 && host == 0 && unfit == 0 && s->seen == s->ticks;
+  found->bytes += bytes;
+  found->wrong += bad;
+  found->onHost += host;
+  found->anew += unfit;
+  found->ticks += s->ticks;
+  found->counter += s->seen;
+}
+
+std::string checkAll(const std::vector<State> &all, bool *ok) {
+  Found f;
+  double gap = 0;
+  *ok = true;
+  for (const State &s : all) {
+    check(&s, &f);
+    *ok = *ok && s.seen == s.ticks;
+    gap = std::max(gap, s.gap);
+  }
+  *ok = *ok && f.wrong == 0 && f.onHost == 0 && f.anew == 0;
   char text[512];
   snprintf(text, sizeof text,
-           "\"bytes\":%zu,\"wrong\":%llu,\"wrongOnHost\":%llu,\"wrongAnew\":%llu,\"ticks\":%llu,\"counter\":%llu,\"gap\":%.4f", bytes, bad, host, unfit,
-           s->ticks, s->seen, s->gap);
+           "\"bytes\":%zu,\"wrong\":%llu,\"wrongOnHost\":%llu,\"wrongAnew\":%llu,\"ticks\":%llu,\"counter\":%llu,\"gap\":%.4f", f.bytes, f.wrong, f.onHost,
+           f.anew, f.ticks, f.counter, gap);
   return text;
 }
 
-void poll(State *s) {
+// copy copies the first piece of one device to another, which it gives no access to it, and verifies it there.
+std::string copy(const State &from, const State &to, bool *ok) {
+  const Piece &p = from.pieces.front();
+  unsigned long long bad = 0;
+  void *there = nullptr;
+  must(cudaSetDevice(to.device), "use a device");
+  must(cudaMalloc(&there, p.words * 8), "cudaMalloc");
+  must(cudaMemcpyPeerAsync(there, to.device, p.memory, from.device, p.words * 8, to.stream), "cudaMemcpyPeerAsync");
+  must(cudaMemsetAsync(to.wrong, 0, 8, to.stream), "clear");
+  compare<<<kBlocks, kThreads, 0, to.stream>>>(static_cast<uint64_t *>(there), p.words, p.seed, from.regular, to.wrong);
+  must(cudaMemcpyAsync(&bad, to.wrong, 8, cudaMemcpyDeviceToHost, to.stream), "copy");
+  must(cudaStreamSynchronize(to.stream), "compare the copy");
+  must(cudaFree(there), "free");
+  *ok = bad == 0;
+  return "\"bytes\":" + std::to_string(p.words * 8) + ",\"wrong\":" + std::to_string(bad);
+}
+
+void poll(const std::vector<State> &all) {
   Question q;
   if (!asked(&q)) return;
   bool ok = true;
   std::string fields;
   if (q.word == "check") {
-    fields = check(s, &ok);
+    fields = checkAll(all, &ok);
+  } else if (q.word == "copy") {
+    fields = copy(all.front(), all.back(), &ok);
   } else if (q.word == "long") {
-    spin<<<1, 1, 0, s->stream>>>(uint64_t(q.argument * 1e9));
+    must(cudaSetDevice(0), "use a device");
+    spin<<<1, 1, 0, all.front().stream>>>(uint64_t(q.argument * 1e9));
     must(cudaGetLastError(), "launch the long kernel");
   } else {
     ok = false;
@@ -129,20 +175,28 @@ void poll(State *s) {
   answer(q.sequence, ok, fields);
 }
 
-void run(double gib, const std::string &mode, bool regular) {
-  State s;
-  s.regular = regular;
-  allocate(&s, gib, mode);
+void tick(State *s, double *last) {
+  must(cudaSetDevice(s->device), "use a device");
+  increment<<<1, 1, 0, s->stream>>>(s->counter);
+  s->ticks++;
+  must(cudaMemcpyAsync(&s->seen, s->counter, 8, cudaMemcpyDeviceToHost, s->stream), "copy the counter");
+  must(cudaStreamSynchronize(s->stream), "tick");
+  const double now = seconds();
+  if (s->ticks > 1) s->gap = std::max(s->gap, now - *last);
+  *last = now;
+}
+
+void run(double gib, const std::string &mode, bool regular, int devices) {
+  std::vector<State> all(devices);
+  for (int i = 0; i < devices; i++) {
+    all[i].device = i;
+    all[i].regular = regular;
+    allocate(&all[i], gib / devices, mode);
+  }
   ready();
   for (double last = seconds();;) {
-    increment<<<1, 1, 0, s.stream>>>(s.counter);
-    s.ticks++;
-    must(cudaMemcpyAsync(&s.seen, s.counter, 8, cudaMemcpyDeviceToHost, s.stream), "copy the counter");
-    must(cudaStreamSynchronize(s.stream), "tick");
-    const double now = seconds();
-    if (s.ticks > 1) s.gap = std::max(s.gap, now - last);
-    last = now;
-    poll(&s);
+    for (State &s : all) tick(&s, &last);
+    poll(all);
     usleep(10000);
   }
 }
@@ -153,7 +207,7 @@ int main(int argc, char **argv) {
   double gib = 1;
   std::string mode = "plain";
   bool regular = false;
-  int processes = 1;
+  int processes = 1, devices = 1;
   if (const char *d = getenv("WORK")) directory = d;
   for (int i = 1; i < argc; i++) {
     const std::string flag = argv[i];
@@ -173,6 +227,8 @@ int main(int argc, char **argv) {
       regular = value == "regular";
     else if (flag == "--processes")
       processes = atoi(value.c_str());
+    else if (flag == "--devices")
+      devices = atoi(value.c_str());
     else
       return 2;
   }
@@ -183,5 +239,5 @@ int main(int argc, char **argv) {
       break;
     }
   }
-  run(gib, mode, regular);
+  run(gib, mode, regular, devices);
 }
