@@ -130,6 +130,30 @@ func TestGPUKeeperEngineLeaveRunning(t *testing.T) {
 	alone(t, a)
 }
 
+// TestGPUKeeperEngineRoomTaken has a container find no room for its copies when it is to go on: it does so with what it gave, as soon as that has been
+// taken. What it changes then is not in the snapshot.
+func TestGPUKeeperEngineRoomTaken(t *testing.T) {
+	a, _ := gpuPair(t)
+	id, ref := name(t), "gpu/taken:1"
+	before := startGPU(t, a, id, heeding, "--blocks", "32,32")
+	forget(t, a, ref)
+	ownOrder(t, a, slices.Repeat([]string{"cuMemCreate * error 2"}, 8)...)
+	order(t, a, copyingSlowly...)
+	b := inBackground(t, a, "cryo", "checkpoint", id, ref, "--leave-running")
+	b.untilDumping(t, a)
+	b.until(t, "end of the dump", func() bool { return !running(t, a, "criu")() })
+	if _, err := a.Ask(t.Context(), id, "change", "7"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, b.wait(t))
+	handedOver(t, a, ref, 64<<20)
+	unharmed(t, a, id, before)
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+	unharmed(t, a, id, before)
+	alone(t, a)
+}
+
 // TestGPUKeeperEngineCopyWaits has the command stand still when the container is dumped: of one that is to run on nothing has been copied out.
 func TestGPUKeeperEngineCopyWaits(t *testing.T) {
 	a, _ := gpuPair(t)

@@ -176,15 +176,6 @@ func (m *memory) Write(stream int, from []byte, offset int64) error {
 	return failed(C.memory_write(&m.device.c, C.int(stream), m.at(offset), unsafe.Pointer(&from[0]), C.size_t(len(from))))
 }
 
-// Copy implements [holder.Memory].
-func (m *memory) Copy(from holder.Memory) error {
-	f, ok := from.(*memory)
-	if !ok || f.device != m.device || f.c.bytes != m.c.bytes {
-		return fmt.Errorf("copy device memory: it is not of the same kind: %w", errdefs.ErrInvalidArgument)
-	}
-	return failed(C.memory_copy(&m.device.c, m.at(0), f.at(0), m.c.bytes))
-}
-
 // Export implements [holder.Memory].
 func (m *memory) Export() (*os.File, error) {
 	var fd C.int

@@ -28,7 +28,7 @@ func (b *bench) holders(ctx context.Context, r *result, gib, rounds int) error {
 	return nil
 }
 
-// passOn makes so many pieces in one holder, has another hold and copy them, and looks at every byte of what that sends.
+// passOn makes so many pieces in one holder, has another hold them, and looks at every byte of what that sends.
 func passOn(ctx context.Context, r *result, program, device string, count int, size int64) (err error) {
 	var from, to *holder.Client
 	for name, c := range map[string]**holder.Client{"first": &from, "second": &to} {
@@ -72,14 +72,6 @@ func passOn(ctx context.Context, r *result, program, device string, count int, s
 	step("hold", func() error { return to.Hold(ctx, pieces, files) })
 	step("drain, and discard", func() error { return drain(ctx, to, pieces, func(ring.Chunk) error { return nil }) })
 	step("drain", func() error { return drain(ctx, to, pieces, asFilled) })
-	copied := false
-	step("copy", func() (err error) { copied, err = to.Copy(ctx, 256<<20); return err })
-	if copied {
-		step("load, over the originals", func() error { return load(ctx, from, pieces, func(b []byte, _ int, _ int64) { clear(b) }) })
-		step("drain the copy", func() error { return drain(ctx, to, pieces, asFilled) })
-	} else if err == nil {
-		r.checked("no room for a copy")
-	}
 	if err == nil {
 		err = peakOf(r, to.PID())
 	}

@@ -12,15 +12,15 @@ type Devices interface {
 	// error is a [*LossError].
 	Save(ctx context.Context) (Saved, error)
 	// Record writes what a restore must know into dir, which the images go to next. From then on, what the container's memory
-	// does not hold is on its way to the client; a copy of it may wait for Drain.
+	// does not hold is on its way to the client, or waits for Drain.
 	Record(dir string) error
 	// Outgoing tells, after the dump, what goes to the client from the devices themselves.
 	Outgoing(ctx context.Context) (Outgoing, error)
 	// Drain waits until all of that is with the client. An error means that there will be no snapshot.
 	Drain(ctx context.Context) error
 	// Load moves it back and lets the processes go on. It ends whatever becomes of ctx. If it fails, what could not be moved is
-	// in memory still, or the error is a [*LossError]. Copies go on to the client meanwhile; what is not drained by then and no
-	// copy is given up.
+	// in memory still, or the error is a [*LossError]. What the container gets a copy of goes to the client later; all else that
+	// is not drained by then is given up.
 	Load(ctx context.Context) error
 	// Release gives up what is held for Load to be quick, and what is outgoing. The container has ended, runs, or stays frozen
 	// as it is for long.
@@ -37,7 +37,7 @@ type Saved struct {
 // Outgoing is what of the devices goes to the client beside the container's memory. The zero value: nothing.
 type Outgoing struct {
 	Any    bool // something does, or has
-	Copied bool // it is a copy: the container may have its own back before all is with the client
+	Copied bool // the container gets a copy: it may have that before all is with the client
 }
 
 // since is when the container began to stand still, if it did so before now.

@@ -219,7 +219,7 @@ func (e *Engine) Record(dir string) error {
 // Load implements [checkpoint.Devices]. It may be called long after Save, and again after an error that is no loss.
 func (e *Engine) Load(ctx context.Context) error {
 	e.line.start = e.Start
-	e.keepCopy()
+	e.keep()
 	if err := e.back(ctx); err != nil {
 		e.Release()
 		return err
@@ -246,10 +246,10 @@ func (e *Engine) forget() {
 
 // back lets all that are held go on with what they had.
 func (e *Engine) back(ctx context.Context) error {
-	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.giveUpCopy); err != nil || len(e.given) == 0 {
+	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.breakOff); err != nil || len(e.given) == 0 {
 		return err
 	}
-	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, e.giveUpCopy); err != nil {
+	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, e.breakOff); err != nil {
 		return err
 	}
 	e.forget()

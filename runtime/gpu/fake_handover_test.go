@@ -373,7 +373,7 @@ func (h *fakeHolder) Hold(_ context.Context, _ []holder.Piece, files []*os.File)
 	return nil
 }
 
-func (h *fakeHolder) Copy(context.Context, int64) (bool, error) { return h.w.room, h.do("copy") }
+func (h *fakeHolder) Room(context.Context, int64) (bool, error) { return h.w.room, h.do("room") }
 
 func (h *fakeHolder) Send(_ context.Context, peer *os.File) error {
 	defer peer.Close()

@@ -87,33 +87,41 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 		}
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 2*moveTime(g.bytes())) // memory that moves from device to device takes no such time
+	bound := 2 * moveTime(g.bytes()) // memory that moves from device to device takes no such time
+	timed, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
-	hello, err := g.dial(ctx, dial)
+	hello, err := g.dial(timed, dial)
 	if err != nil {
 		return failed(err)
 	}
 	if hello.State == library.Given {
-		if err := g.library.Attach(ctx, g.pieces, g.files); err != nil {
+		if err := g.library.Attach(timed, g.pieces, g.files); err != nil {
 			var call *library.CallError
 			if errors.As(err, &call) {
 				return refusedError{failed(err)}
 			}
+			g.mayGoOn()
 			return failed(err)
 		}
 	}
 	if hello.State == library.Whole {
 		return nil
 	}
-	left, err := g.library.Own(ctx)
+	left, err := g.library.Own(timed)
+	if err != nil {
+		g.mayGoOn()
+	}
 	if err == nil && left > 0 {
 		// What else keeps it would have to fit on the device beside what it becomes.
 		if g.alone != nil {
 			g.alone()
 		}
 		g.closeFiles()
-		_, err = g.library.Own(ctx)
+		timed, cancel := context.WithTimeout(ctx, bound)
+		defer cancel()
+		_, err = g.library.Own(timed)
 	}
+	g.settled = err == nil && left == 0
 	var call *library.CallError
 	if errors.As(err, &call) {
 		return &checkpoint.LossError{Err: failed(err)} // what there was no room for is no error
@@ -122,6 +130,13 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 		log.G(ctx).WithError(err).WithField("pid", g.PID).Warn("make device memory its own again")
 	}
 	return nil
+}
+
+// mayGoOn is called when a library has not said how it comes by its memory: its door may open at any time.
+func (g *given) mayGoOn() {
+	if g.doubt != nil {
+		g.doubt()
+	}
 }
 
 // refusedError is that of a process whose driver has not attached what it was given. It has none of it, and can be given other memory.

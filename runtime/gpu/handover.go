@@ -44,7 +44,7 @@ type Holder interface {
 	Open(devices []string) error
 	Ready(ctx context.Context) error
 	Hold(ctx context.Context, pieces []holder.Piece, files []*os.File) error
-	Copy(ctx context.Context, spare int64) (bool, error)
+	Room(ctx context.Context, spare int64) (bool, error)
 	Send(ctx context.Context, peer *os.File) error
 	Make(ctx context.Context, pieces []holder.Piece) ([]*os.File, error)
 	Receive(ctx context.Context, peer *os.File) error
@@ -98,7 +98,9 @@ type given struct {
 	files    []*os.File // of the pieces
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that
+	settled  bool       // it has memory of its own again, which is not that of the files
 	alone    func()     // waits until nobody else has the memory but by files; nil: nobody has
+	doubt    func()     // says that the process may go on with the memory of the files; nil: nobody minds
 }
 
 // bytes are what the pieces come to.

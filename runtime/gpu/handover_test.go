@@ -71,7 +71,7 @@ func TestHandOver(t *testing.T) {
 				t.Errorf("record %+v", r)
 			}
 			order := strings.Join(w.did, ", ")
-			for _, pair := range [][2]string{{"ready", "close 101"}, {"close 102", "table 101"}, {"give 102", "release 101"}, {"hold", "copy"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
+			for _, pair := range [][2]string{{"ready", "close 101"}, {"close 102", "table 101"}, {"give 102", "release 101"}, {"hold", "room"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
 				if a, b := strings.Index(order, pair[0]), strings.Index(order, pair[1]); a < 0 || b < a {
 					t.Errorf("%s is not before %s in %s", pair[0], pair[1], order)
 				}
@@ -80,15 +80,15 @@ func TestHandOver(t *testing.T) {
 	}
 }
 
-// way is what becomes of a copy.
+// way is whether processes can have copies, and need them.
 type way struct{ room, goesOn bool }
 
 func (w way) String() string { return fmt.Sprintf("room %v, goes on %v", w.room, w.goesOn) }
 
 var ways = []way{{false, false}, {false, true}, {true, false}, {true, true}}
 
-// TestCopyWaits: what of a container goes on that is copied does not come before it does.
-func TestCopyWaits(t *testing.T) {
+// TestSendWaits: where processes get copies, what they gave does not come before they go on.
+func TestSendWaits(t *testing.T) {
 	for _, end := range []string{"drain", "release", "load and release"} {
 		w := newWorld(t, 101)
 		w.give(101, 2)
@@ -146,20 +146,50 @@ func TestFreezeBegins(t *testing.T) {
 	e.Release()
 }
 
-// TestCopyGivenUp: a copy that waits and takes the room that the processes need is given up, and that is said.
-func TestCopyGivenUp(t *testing.T) {
+// TestSendGivenUp: what waits is given up, and that is said, when it takes the room that the processes need, or when one of them may have gone on with it.
+func TestSendGivenUp(t *testing.T) {
 	hasten(t)
+	for _, fail := range []string{"attach 101 2", "attach 102 2", "attach 101 die", "own 101 die", "own 102 die"} {
+		w := newWorld(t, 101, 102)
+		w.give(101, 2)
+		w.give(102, 1)
+		w.room = true
+		at := strings.LastIndex(fail, " ")
+		w.fail, w.how = fail[:at], fail[at+1:]
+		e := w.keeperEngine()
+		e.GoesOn = true
+		if err := take(t.Context(), e, t.TempDir()); !errdefs.IsAborted(err) {
+			t.Errorf("%s: got %v", fail, err)
+		}
+		w.settled()
+		w.whole()
+	}
+}
+
+// TestSendFirst: a process that has no room for a copy after all goes on with what it gave, when that has been sent.
+func TestSendFirst(t *testing.T) {
 	w := newWorld(t, 101)
 	w.give(101, 2)
-	w.room, w.fail, w.how = true, "attach 101", "2"
+	w.room, w.tight = true, true
 	e := w.keeperEngine()
 	e.GoesOn = true
-	err := take(t.Context(), e, t.TempDir())
-	if !errdefs.IsAborted(err) {
-		t.Errorf("got %v", err)
+	if err := take(t.Context(), e, t.TempDir()); err != nil {
+		t.Fatal(err)
 	}
 	w.settled()
 	w.whole()
+	if came := <-w.came; came != "101/0\n101/1\n" {
+		t.Errorf("there came %q", came)
+	}
+	order := strings.Join(w.did, ", ")
+	for _, pair := range [][2]string{{"own 101", "send"}, {"send", "end"}, {"end", "open 101"}} {
+		if a, b := strings.Index(order, pair[0]), strings.Index(order, pair[1]); a < 0 || b < a {
+			t.Errorf("%s is not before %s in %s", pair[0], pair[1], order)
+		}
+	}
+	if left := w.libraries[101].foreign; left != 0 {
+		t.Errorf("it has %d pieces of somebody else's", left)
+	}
 }
 
 // TestHandOverFails lets each step of a hand-over fail in each way. Processes run on with what they had, or are said to be lost.
@@ -171,7 +201,7 @@ func TestHandOverFails(t *testing.T) {
 			steps = append(steps, fmt.Sprintf("%s %d", call, pid))
 		}
 	}
-	for _, step := range append(steps, "ready", "hold", "copy", "send") {
+	for _, step := range append(steps, "ready", "hold", "room", "send") {
 		for _, how := range []string{"1", "2", "die", "end", "hang", "cancel"} {
 			for _, way := range ways {
 				room := way.room

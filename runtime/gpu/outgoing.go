@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync"
@@ -13,11 +14,12 @@ import (
 
 // outgoing is memory on its way from a holder to who wants it.
 type outgoing struct {
-	looked chan struct{} // closed when there is a copy, or it is known that there will be none
-	copied bool          // valid when looked is closed
+	looked chan struct{} // closed when it is known whether there is room for copies
+	room   bool          // valid when looked is closed
 	wanted chan struct{} // closed when all is to come, whatever else there is to do
 	want   func()        // closes it
 	over   chan struct{} // closed when it is given up
+	giveUp func()        // closes it
 	done   chan struct{} // closed when all has come, or cannot
 	err    error         // valid when done is closed
 }
@@ -25,10 +27,11 @@ type outgoing struct {
 func newOutgoing() *outgoing {
 	o := &outgoing{looked: make(chan struct{}), wanted: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{})}
 	o.want = sync.OnceFunc(func() { close(o.wanted) })
+	o.giveUp = sync.OnceFunc(func() { close(o.over) })
 	return o
 }
 
-// errGivenUp is why a copy does not come.
+// errGivenUp is why it does not come.
 var errGivenUp = fmt.Errorf("send device memory: it was given up: %w", errdefs.ErrAborted)
 
 // await waits until all is to come.
@@ -41,8 +44,8 @@ func (o *outgoing) await() error {
 	}
 }
 
-// send begins to send what the holder has. A copy of what a container has that goes on waits for [Engine.Drain]: who hashes it would have all cores, and
-// CRIU and the driver, with one thread each, hold up the container.
+// send begins to send what the holder has. Where the processes can go on with copies of their own that waits for [Engine.Drain]: who hashes it would have
+// all cores, and CRIU and the driver, with one thread each, hold up the container.
 func (e *Engine) send() error {
 	peer, err := e.Handover.Peer()
 	if err != nil {
@@ -58,9 +61,9 @@ func (e *Engine) send() error {
 	go func() {
 		defer close(o.done)
 		defer peer.Close()
-		o.copied, o.err = h.Copy(ctx, spare)
+		o.room, o.err = h.Room(ctx, spare)
 		close(o.looked)
-		if o.err == nil && o.copied && e.GoesOn {
+		if o.err == nil && o.room && e.GoesOn {
 			o.err = o.await()
 		}
 		if o.err == nil {
@@ -70,11 +73,11 @@ func (e *Engine) send() error {
 	return nil
 }
 
-// headroom is what a copy leaves free on a device beside what the driver is to bring back there, bytes: the processes go on to work.
+// headroom is what copies leave free on a device beside what the driver is to bring back there, bytes: the processes go on to work.
 const headroom = 512 << 20
 
-// spare is how much room a copy must leave: the driver has saved the rest of what the processes held, and brings it back while the copy
-// is there. What is not told (NVML's of some drivers) is not counted: see giveUpCopy.
+// spare is how much room copies must leave: the driver has saved the rest of what the processes held, and brings it back before they are
+// made. What is not told (NVML's of some drivers) is not counted: see breakOff and sent.
 func (e *Engine) spare() int64 {
 	rest := int64(headroom)
 	for _, p := range e.held {
@@ -83,11 +86,41 @@ func (e *Engine) spare() int64 {
 	return rest
 }
 
-// giveUpCopy ends the holder, whose copy takes room that processes need to go on. What was on its way is broken off, and Drain says so.
-func (e *Engine) giveUpCopy() {
+// breakOff ends the holder, and lets go of what it alone would have been for: processes need the room to go on. What was on its way is broken off, and
+// Drain says so.
+func (e *Engine) breakOff() {
 	o := e.outgoing
 	e.stop()
 	e.outgoing = o
+	for _, g := range e.given {
+		if g.settled {
+			g.closeFiles()
+		}
+	}
+}
+
+// sent waits until all that processes gave has been sent, or cannot be, and ends the holder. One that has found no room for a copy, whatever was
+// free before, goes on with that memory itself; until then it waits at its door.
+func (o *outgoing) sent(h Holder) {
+	o.want()
+	<-o.done // bounded by the holder's client, as long as nothing moves
+	_ = h.Close()
+}
+
+// doubt gives up what a process may have written to meanwhile.
+func (o *outgoing) doubt(h Holder) {
+	o.giveUp()
+	_ = h.Kill() // it may have ended
+}
+
+// result is what came of it, when it is done.
+func (o *outgoing) result() error {
+	select {
+	case <-o.over:
+		return cmp.Or(o.err, errGivenUp)
+	default:
+		return o.err
+	}
 }
 
 // Outgoing implements [checkpoint.Devices].
@@ -103,12 +136,12 @@ func (e *Engine) Outgoing(ctx context.Context) (checkpoint.Outgoing, error) {
 	}
 	select {
 	case <-o.done:
-		if o.err != nil {
-			return checkpoint.Outgoing{}, o.err
+		if err := o.result(); err != nil {
+			return checkpoint.Outgoing{}, err
 		}
 	default:
 	}
-	return checkpoint.Outgoing{Any: true, Copied: o.copied}, nil
+	return checkpoint.Outgoing{Any: true, Copied: o.room}, nil
 }
 
 // Drain implements [checkpoint.Devices].
@@ -119,18 +152,21 @@ func (e *Engine) Drain(ctx context.Context) error {
 	e.outgoing.want()
 	select {
 	case <-e.outgoing.done:
-		return e.outgoing.err
+		return e.outgoing.result()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// keepCopy gives up what is on its way unless it is a copy: what it is a copy of will not stay as it is.
-func (e *Engine) keepCopy() {
+// keep gives up what is on its way unless the processes get copies: otherwise they go on with it, and it will not stay as it is.
+func (e *Engine) keep() {
 	if o := e.outgoing; o != nil {
 		select {
 		case <-o.looked:
-			if o.copied {
+			if h := e.holder; o.room && h != nil {
+				for _, g := range e.given {
+					g.alone, g.doubt = func() { o.sent(h) }, func() { o.doubt(h) }
+				}
 				return
 			}
 		default:
@@ -152,7 +188,7 @@ func (e *Engine) stop() {
 		_ = h.Close() // it may have died
 	default:
 		if o != nil {
-			close(o.over)
+			o.giveUp()
 		}
 		_ = h.Kill()
 		select {

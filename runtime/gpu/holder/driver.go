@@ -31,8 +31,6 @@ type Memory interface {
 	// Read and Write copy from and to pinned host memory, on one of the device's [Streams].
 	Read(stream int, to []byte, offset int64) error
 	Write(stream int, from []byte, offset int64) error
-	// Copy copies all of memory of the same device and size.
-	Copy(from Memory) error
 	// Export gives a descriptor; imported memory has none.
 	Export() (*os.File, error)
 	// Free unmaps it and lets go of it.

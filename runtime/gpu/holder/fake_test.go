@@ -246,21 +246,6 @@ func (m *fakeMemory) Write(stream int, from []byte, offset int64) error {
 	})
 }
 
-func (m *fakeMemory) Copy(from Memory) error {
-	if err := m.device.driver.call("copy"); err != nil {
-		return err
-	}
-	for at, b := int64(0), make([]byte, Granularity); at < m.size; at += Granularity {
-		if _, err := from.(*fakeMemory).file.ReadAt(b, at); err != nil {
-			return err
-		}
-		if _, err := m.file.WriteAt(b, at); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (m *fakeMemory) Export() (*os.File, error) {
 	if err := m.device.driver.call("export"); err != nil {
 		return nil, err

@@ -1,13 +1,11 @@
 package holder
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sync/errgroup"
 )
 
 // held is a piece that is mapped.
@@ -15,12 +13,11 @@ type held struct {
 	Piece
 	device Device
 	memory Memory
-	own    bool // nobody else writes to it
 }
 
 // hold maps what others have given.
 func (s *server) hold(pieces []Piece, files []*os.File) error {
-	return s.add(pieces, func(i int, d Device) (Memory, error) { return d.Import(files[i], pieces[i].Size) }, false)
+	return s.add(pieces, func(i int, d Device) (Memory, error) { return d.Import(files[i], pieces[i].Size) })
 }
 
 // make makes memory that is zero, and gives its descriptors.
@@ -37,7 +34,7 @@ func (s *server) make(pieces []Piece) (files []*os.File, err error) {
 		}
 		files = append(files, file)
 		return m, nil
-	}, true)
+	})
 	if err == nil {
 		if err = s.clear(before); err != nil {
 			err = errors.Join(err, s.cut(before))
@@ -62,7 +59,7 @@ func (s *server) clear(count int) error {
 }
 
 // add maps all of them or none.
-func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error), own bool) error {
+func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error)) error {
 	before := len(s.pieces)
 	if before+len(pieces) > maxPieces {
 		return fmt.Errorf("%d pieces are too many: %w", before+len(pieces), errdefs.ErrInvalidArgument)
@@ -76,7 +73,7 @@ func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error), 
 		if err != nil {
 			return errors.Join(&PieceError{Number: i, Piece: p, Err: err}, s.cut(before))
 		}
-		s.pieces = append(s.pieces, held{Piece: p, device: d, memory: m, own: own})
+		s.pieces = append(s.pieces, held{Piece: p, device: d, memory: m})
 	}
 	return nil
 }
@@ -94,72 +91,19 @@ func (s *server) cut(count int) (err error) {
 	return err
 }
 
-// copy copies what is not the holder's own, where there is room for all of it and as much more.
-func (s *server) copy(ctx context.Context, spare int64) (bool, error) {
-	groups := s.devices(func(n int) bool { return !s.pieces[n].own })
-	for _, numbers := range groups {
-		var need int64
+// room tells whether each device has room for what is held of it once more, and for so many bytes beside.
+func (s *server) room(spare int64) (bool, error) {
+	for _, numbers := range s.devices(every) {
+		need := spare
 		for _, n := range numbers {
 			need += s.pieces[n].Size
 		}
 		room, err := s.pieces[numbers[0]].device.Room()
-		if err != nil || room-spare < need {
+		if err != nil || room < need {
 			return false, err
 		}
 	}
-	copies := make([]Memory, len(s.pieces)) // by number
-	g, ctx := errgroup.WithContext(ctx)
-	for _, numbers := range groups {
-		g.Go(func() error {
-			for _, n := range numbers {
-				if ctx.Err() != nil {
-					return context.Cause(ctx)
-				}
-				var err error
-				if copies[n], err = copied(s.pieces[n]); err != nil {
-					return &PieceError{Number: n, Piece: s.pieces[n].Piece, Err: err}
-				}
-			}
-			return nil
-		})
-	}
-	err := g.Wait()
-	var call *CallError
-	if errors.As(err, &call) && call.Code == OutOfMemory { // somebody else was faster
-		err = nil
-	} else if err == nil {
-		return true, s.replace(copies)
-	}
-	for _, m := range copies {
-		if m != nil {
-			err = errors.Join(err, m.Free())
-		}
-	}
-	return false, err
-}
-
-// replace puts copies into the place of what others can write to.
-func (s *server) replace(copies []Memory) (err error) {
-	for n, m := range copies {
-		if m != nil {
-			h := &s.pieces[n]
-			err = errors.Join(err, h.memory.Free())
-			h.memory, h.own = m, true
-		}
-	}
-	return err
-}
-
-// copied gives a copy of a piece.
-func copied(h held) (Memory, error) {
-	m, err := h.device.Make(h.Size)
-	if err != nil {
-		return nil, err
-	}
-	if err := m.Copy(h.memory); err != nil {
-		return nil, errors.Join(err, m.Free())
-	}
-	return m, nil
+	return true, nil
 }
 
 // devices gives the numbers of the pieces by the device they are on, each in order.

@@ -97,7 +97,7 @@ func TestIn(t *testing.T) {
 	same(t, "filled", got, g.contents)
 }
 
-func TestCopy(t *testing.T) {
+func TestRoom(t *testing.T) {
 	const spare = 64 * mib
 	const all = spare + 8*mib
 	for name, test := range map[string]struct {
@@ -105,9 +105,9 @@ func TestCopy(t *testing.T) {
 		orders string
 		want   bool
 	}{
-		"room":                           {[]int64{all, all}, "", true},
-		"too little on one":              {[]int64{all, all - 2*mib}, "", false},
-		"somebody else has it meanwhile": {[]int64{all, all}, "make 2 2", false},
+		"room":              {[]int64{all, all}, "", true},
+		"too little on one": {[]int64{all, all - 2*mib}, "", false},
+		"cannot be told":    {[]int64{all, all}, "room 2 700", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, test.orders, test.totals...)
@@ -115,35 +115,15 @@ func TestCopy(t *testing.T) {
 			if err := c.Hold(t.Context(), g.pieces, g.files); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // the second time there is nothing left to do, or again no room
-				if copied, err := c.Copy(t.Context(), spare); err != nil || copied != test.want && test.orders == "" {
-					t.Fatalf("copied %v: %v", copied, err)
-				}
-				if test.orders != "" {
-					break
-				}
-			}
-			if test.want { // the processes go on with theirs
-				for _, f := range g.files {
-					if _, err := f.WriteAt(make([]byte, 100), 0); err != nil {
-						t.Fatal(err)
-					}
-				}
+			room, err := c.Room(t.Context(), spare)
+			if room != test.want || errors.As(err, new(*CallError)) != (test.orders != "") {
+				t.Fatalf("room %v: %v", room, err)
 			}
 			got, err := drain(t, g.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
 			if err != nil {
 				t.Fatal(err)
 			}
 			same(t, "sent", got, g.contents)
-			if err := c.LetGo(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			// All of the device is free again.
-			files, err := c.Make(t.Context(), []Piece{{Device: uuids[0], Size: all}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			files[0].Close()
 		})
 	}
 }
@@ -211,7 +191,7 @@ func TestDriverCannotBeUsed(t *testing.T) {
 		if err := c.Ready(t.Context()); !errors.As(err, new(*CallError)) {
 			t.Error(err)
 		}
-		if _, err := c.Copy(t.Context(), 0); !errors.As(err, new(*CallError)) {
+		if _, err := c.Room(t.Context(), 0); !errors.As(err, new(*CallError)) {
 			t.Error(err)
 		}
 	}
@@ -226,7 +206,7 @@ func TestDriverCannotBeUsed(t *testing.T) {
 
 // TestDiesAtEachCall: the client is told, and so is the other side of the ring.
 func TestDiesAtEachCall(t *testing.T) {
-	for _, at := range []string{"open 1", "device 1", "pin 1", "import 2", "room 1", "make 2", "copy 3", "read 1", "read 100", "export 2", "clear 1", "write 1", "write 40", "free 1"} {
+	for _, at := range []string{"open 1", "device 1", "pin 1", "import 2", "room 1", "make 2", "read 1", "read 100", "export 2", "clear 1", "write 1", "write 40", "free 1"} {
 		t.Run(at, func(t *testing.T) {
 			c := start(t, at+" kill")
 			g := give(t, 2, 2, 4)
@@ -255,8 +235,8 @@ func TestDiesAtEachCall(t *testing.T) {
 			}
 			step("ready", c.Ready(t.Context()))
 			step("hold", c.Hold(t.Context(), g.pieces, g.files))
-			_, err := c.Copy(t.Context(), 0)
-			step("copy", err)
+			_, err := c.Room(t.Context(), 0)
+			step("room", err)
 			_, err = drain(t, g.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
 			if failed && !errors.As(err, new(*ring.GoneError)) {
 				t.Errorf("the other side does not hear of it: %v", err)

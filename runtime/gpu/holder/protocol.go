@@ -14,7 +14,7 @@ import (
 )
 
 // Version is that of the protocol. Holder and client come from one build; another version is refused.
-const Version = 1
+const Version = 2
 
 // verb is what a request asks for.
 type verb string
@@ -23,7 +23,7 @@ const (
 	verbOpen    verb = "open"
 	verbHold    verb = "hold"    // with a descriptor for each piece
 	verbCut     verb = "cut"     // lets go of all pieces but the first
-	verbCopy    verb = "copy"    // into memory of the holder's own
+	verbRoom    verb = "room"    // for all that is held once more?
 	verbMake    verb = "make"    // the answer has a descriptor for each piece
 	verbSend    verb = "send"    // with the socket of who receives
 	verbReceive verb = "receive" // with the socket of who sends
@@ -38,15 +38,15 @@ type request struct {
 	Ring    *ring.Geometry `json:"ring,omitempty"`    // of open
 	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold and make
 	Count   int            `json:"count,omitempty"`   // of cut
-	Spare   int64          `json:"spare,omitempty"`   // of copy: to leave free on each device, bytes
+	Spare   int64          `json:"spare,omitempty"`   // of room: beside that, on each device, bytes
 }
 
 // answer is a message from the holder.
 type answer struct {
-	Done   bool    `json:"done,omitempty"`   // the last for this request
-	Copied bool    `json:"copied,omitempty"` // of copy: there was room
-	Moved  int64   `json:"moved,omitempty"`  // bytes so far, of send and receive
-	Error  *report `json:"error,omitempty"`
+	Done  bool    `json:"done,omitempty"`  // the last for this request
+	Room  bool    `json:"room,omitempty"`  // there is
+	Moved int64   `json:"moved,omitempty"` // bytes so far, of send and receive
+	Error *report `json:"error,omitempty"`
 }
 
 // decodeRequest reads a request that came with so many descriptors, and refuses what no client sends.
@@ -77,7 +77,7 @@ func (r request) check(files int) error {
 		wanted = 1
 	case verbCut:
 		used.Count = r.Count
-	case verbCopy:
+	case verbRoom:
 		used.Spare = r.Spare
 	case verbStop:
 	default:

@@ -159,8 +159,8 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 		files, err = s.make(o.do.Pieces)
 	case verbCut:
 		err = s.cut(o.do.Count)
-	case verbCopy:
-		a.Copied, err = s.copy(o.ctx, o.do.Spare)
+	case verbRoom:
+		a.Room, err = s.room(o.do.Spare)
 	case verbSend, verbReceive:
 		err = s.move(o.ctx, o.do.Do, o.files[0])
 	default:

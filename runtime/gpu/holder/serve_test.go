@@ -136,7 +136,7 @@ func TestServeRefuses(t *testing.T) {
 		"nothing to do":      {nil, request{}, ""},
 		"no descriptor":      {[]request{open}, request{Do: verbSend}, ""},
 		"an unknown field":   {nil, map[string]any{"do": "open", "more": 1}, ""},
-		"pieces for nothing": {[]request{open}, request{Do: verbCopy, Pieces: []Piece{{Device: uuids[0], Size: 2 * mib}}}, ""},
+		"pieces for nothing": {[]request{open}, request{Do: verbRoom, Pieces: []Piece{{Device: uuids[0], Size: 2 * mib}}}, ""},
 	} {
 		c, ended := serving(t, newFake("", &fakeDevice{uuid: uuids[0], total: 1 << 30}))
 		for _, r := range test.before {
@@ -186,7 +186,7 @@ func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		`{"do":"open","version":1,"ring":{"Slots":4,"SlotBytes":4096},"devices":["GPU-00000001-0000-4000-8000-00000000000a"]}`,
 		`{"do":"hold","pieces":[{"device":"GPU-00000001-0000-4000-8000-00000000000a","size":2097152}]}`,
-		`{"do":"make","pieces":[{"device":"GPU-1","size":2097152}]}`, `{"do":"cut","count":-1}`, `{"do":"send"}`, `{"do":"stop"}`, `{"do":"copy"} {}`, `[]`, ``,
+		`{"do":"make","pieces":[{"device":"GPU-1","size":2097152}]}`, `{"do":"cut","count":-1}`, `{"do":"send"}`, `{"do":"stop"}`, `{"do":"room"} {}`, `[]`, ``,
 	} {
 		f.Add([]byte(seed), 1)
 	}
@@ -215,7 +215,7 @@ func FuzzRequest(f *testing.F) {
 
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
-		`{"done":true}`, `{"moved":7}`, `{"moved":-7}`, `{"done":true,"copied":true}`, `{"done":true,"error":{"call":{"call":"cuMemMap","code":1,"name":"n"},"piece":{"number":3,"device":"d","size":1}}}`,
+		`{"done":true}`, `{"moved":7}`, `{"moved":-7}`, `{"done":true,"room":true}`, `{"done":true,"error":{"call":{"call":"cuMemMap","code":1,"name":"n"},"piece":{"number":3,"device":"d","size":1}}}`,
 		`{"done":true,"error":{"reason":"r","kind":"invalid","hint":"h"}}`, `{"done":true,"error":{"driver":{"fault":"old","message":"m"}}}`, `{}`, ``,
 	} {
 		f.Add([]byte(seed), 0)

@@ -79,19 +79,16 @@ func (c *Client) cut(ctx context.Context, count int) error {
 	return err
 }
 
-// Copy copies what is held into memory of the holder's own, device to device, if each device has room for that and spare bytes more,
-// which its driver needs for what it is to bring back there. true:
-// the descriptors given to Hold are no longer needed, and what the processes do with that memory changes nothing of what is sent. false:
-// nothing has changed.
-func (c *Client) Copy(ctx context.Context, spare int64) (copied bool, err error) {
+// Room tells whether each device has room for what is held of it once more, and for spare bytes beside: its driver needs these for what it is to
+// bring back there. Then the processes can go on with copies of their own, and what is held stays as it is.
+func (c *Client) Room(ctx context.Context, spare int64) (bool, error) {
 	end, err := c.begin(ctx)
 	if err != nil {
-		return false, fmt.Errorf("%s: %w", verbCopy, err)
+		return false, fmt.Errorf("%s: %w", verbRoom, err)
 	}
 	defer end()
-	defer timed(ctx, "copy device memory", c.pieces, time.Now(), &err)
-	a, _, err := c.ask(ctx, request{Do: verbCopy, Spare: spare}, nil, moveTime(2*sum(c.pieces)))
-	return err == nil && a.Copied, err
+	a, _, err := c.ask(ctx, request{Do: verbRoom, Spare: spare}, nil, askTime)
+	return err == nil && a.Room, err
 }
 
 // Send sends all that is held to peer, the end of a socket at whose other end is [ring.Receive], and returns when that has taken all.
