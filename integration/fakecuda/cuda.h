@@ -167,6 +167,7 @@ FAKE CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes);
 FAKE CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count);
 FAKE CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags);
 FAKE CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type);
+FAKE CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle);
 
 FAKE CUresult cuGetProcAddress(const char *name, void **function, int version, uint64_t flags);
 FAKE CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status);

@@ -116,7 +116,7 @@ void devices_uuid(int device, char text[41])
 {
 	CUuuid u;
 
-	must("cuDeviceGetUuid", cuda.cuDeviceGetUuid(&u, device));
+	must("cuDeviceGetUuid", cuda.cuDeviceGetUuid(&u, first + device));
 	text += sprintf(text, "GPU-");
 	for (int i = 0; i < 16; i++)
 		text += sprintf(text, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", (unsigned char)u.bytes[i]);
@@ -126,7 +126,7 @@ void devices_uuid(int device, char text[41])
 static void fill_devices(void)
 {
 	for (int d = 0; d < devices; d++) {
-		must("cuCtxCreate", cuda.cuCtxCreate_v2(&contexts[d], 0, d));
+		must("cuCtxCreate", cuda.cuCtxCreate_v2(&contexts[d], 0, first + d));
 		for (int b = 0; b < options.blocks; b++) {
 			size_t bytes = (size_t)options.block[b] << 20;
 
@@ -151,6 +151,10 @@ void devices_start(void)
 	must("cuDeviceGetCount", cuda.cuDeviceGetCount(&devices));
 	if (devices > MAX_DEVICES)
 		die("too many devices", devices);
+	if (options.apart && devices) {
+		first = number % devices;
+		devices = 1;
+	}
 	fill_devices();
 	if (options.kernel_ms)
 		must("cuLaunchKernel", devices_launch(options.kernel_ms));

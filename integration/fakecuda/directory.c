@@ -26,23 +26,33 @@ static void path_of(const struct device *device, const char *name, char path[PAT
 	snprintf(path, PATH_MAX, "%s/%s/%s", root(), uuid, name);
 }
 
-// visible is false where the device has a number, and its node is not here.
-static int visible(const struct device *device)
+// number_in is what a device's file says; -1: there is none.
+static int number_in(const char *file, const struct device *device)
 {
-	char path[PATH_MAX], node[32];
-	int minor, ok = 0;
+	char path[PATH_MAX];
+	int number;
 	FILE *f;
 
-	path_of(device, "minor", path);
+	path_of(device, file, path);
 	f = fopen(path, "re");
 	if (!f)
-		return 1;
-	if (fscanf(f, "%d", &minor) == 1) {
-		snprintf(node, sizeof(node), "/dev/nvidia%d", minor);
-		ok = !access(node, F_OK);
-	}
+		return -1;
+	if (fscanf(f, "%d", &number) != 1)
+		number = -1;
 	fclose(f);
-	return ok;
+	return number;
+}
+
+int directory_number(const struct device *device) { return number_in("number", device); }
+
+// visible is false where the device has a minor number, and its node is not here.
+static int visible(const struct device *device)
+{
+	int minor = number_in("minor", device);
+	char node[32];
+
+	snprintf(node, sizeof(node), "/dev/nvidia%d", minor);
+	return minor < 0 || !access(node, F_OK);
 }
 
 int directory_total(struct device *device)

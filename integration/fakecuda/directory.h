@@ -11,6 +11,8 @@
 int directory_devices(struct device *found, int most);
 // directory_total reads a device's size; false where it is not visible.
 int directory_total(struct device *device);
+// directory_number reads the number of a device's node; -1: it has none.
+int directory_number(const struct device *device);
 // directory_used is what is allocated on a device, bytes.
 int64_t directory_used(const struct device *device);
 // directory_create makes a file of zeros if the device has room for it. fd is -1 where it has not.

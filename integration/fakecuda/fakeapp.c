@@ -19,10 +19,10 @@
 #include <unistd.h>
 
 static const char usage[] =
-	"fakeapp [--processes N] [--mib N] [--blocks MIB,MIB...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--bind direct|dlsym|proc]\n"
+	"fakeapp [--processes N] [--apart] [--mib N] [--blocks MIB,MIB...] [--kernel MS] [--managed] [--peer] [--storm N] [--captures N] [--bind direct|dlsym|proc]\n"
 	"        [--quiet] [--socket PATH]\n"
-	"  each of N processes holds that much on each device, or allocations of these sizes, and launches a kernel of MS milliseconds at its\n"
-	"  start; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
+	"  each of N processes holds that much on each device, or (apart) on one alone, by turns, or allocations of these sizes, and launches a\n"
+	"  kernel of MS milliseconds at its start; N threads of it allocate, copy, compare and free all the time, or capture graphs; its calls are bound by the linker, dlsym or\n"
 	"  cuGetProcAddress\n"
 	"It answers one line of JSON to one line on the socket (/srv/ask.sock):\n"
 	"  check        reads all device memory of all processes; waits while the driver is locked\n"
@@ -48,7 +48,7 @@ struct options options = {
 	.processes = 1, .blocks = 1, .block = {1}, .mib = 1, .socket = "/srv/ask.sock", .bind = "direct",
 };
 
-int number, devices;
+int number, devices, first;
 CUcontext contexts[MAX_DEVICES];
 CUdeviceptr counter;
 uint64_t key = 1, ticks;
@@ -311,7 +311,7 @@ static void ended(int signal)
 static void parse(int argc, char **argv)
 {
 	static const struct option known[] = {
-		{"processes", 1, NULL, 'n'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
+		{"processes", 1, NULL, 'n'}, {"apart", 0, NULL, 'A'}, {"mib", 1, NULL, 'm'}, {"kernel", 1, NULL, 'k'}, {"managed", 0, NULL, 'M'},
 		{"peer", 0, NULL, 'P'}, {"blocks", 1, NULL, 'B'}, {"storm", 1, NULL, 'S'}, {"captures", 1, NULL, 'C'}, {"bind", 1, NULL, 'b'}, {"quiet", 0, NULL, 'q'}, {"socket", 1, NULL, 's'}, {"help", 0, NULL, 'h'}, {0},
 	};
 
@@ -320,6 +320,7 @@ static void parse(int argc, char **argv)
 	for (int o; (o = getopt_long(argc, argv, "", known, NULL)) != -1;) {
 		switch (o) {
 		case 'n': options.processes = atoi(optarg); break;
+		case 'A': options.apart = 1; break;
 		case 'm': options.blocks = 1; options.block[0] = options.mib = atoi(optarg); break;
 		case 'B':
 			options.blocks = options.mib = 0;

@@ -10,12 +10,12 @@
 #define MAX_BLOCKS 32
 
 extern struct options {
-	int processes, blocks, block[MAX_BLOCKS], mib, kernel_ms, managed, peer, storm, captures, quiet; // mib is all blocks together
+	int processes, blocks, block[MAX_BLOCKS], mib, apart, kernel_ms, managed, peer, storm, captures, quiet; // mib is all blocks together
 	const char *socket, *bind;
 } options;
 
 // What one process has.
-extern int number, devices;
+extern int number, devices, first; // first: the driver's number of its first device
 extern CUcontext contexts[MAX_DEVICES];
 extern CUdeviceptr counter;
 extern uint64_t key, ticks; // of the pattern; that counter has

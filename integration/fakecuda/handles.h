@@ -10,7 +10,10 @@
 // A handle's memory is a file of its device. It stays while the handle, a mapping, or a descriptor of it is somewhere.
 struct handle {
 	size_t bytes; // 0: not used
-	int device, fd, imported;
+	int device;    // that it is on
+	int location;  // the device that the driver takes that one for
+	int types;     // requestedHandleTypes
+	int fd, imported;
 	int released; // by the program; mappings may still be there
 	int mapped;   // how often
 	char *saved;  // by a checkpoint, where it is not mapped
@@ -22,7 +25,7 @@ struct mapping {
 	char *address; // NULL: not used
 	size_t bytes, offset;
 	struct handle *handle;
-	int access;
+	unsigned access; // devices that have it, by bits
 };
 
 struct reservation { char *address; size_t bytes; };

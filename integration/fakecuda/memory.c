@@ -51,6 +51,8 @@ CUresult devices_find(void)
 	devices_count = directory_devices(devices, MAX_DEVICES);
 	if (devices_count == 0)
 		return CUDA_ERROR_NO_DEVICE;
+	for (int d = 0; d < devices_count; d++)
+		devices[d].number = directory_number(&devices[d]);
 	qsort(devices, devices_count, sizeof(*devices), compare);
 	return CUDA_SUCCESS;
 }
@@ -181,7 +183,7 @@ CUresult memory_save(void)
 	return CUDA_SUCCESS;
 }
 
-// take sets where each device goes; false unless the pairs are one to one over all of them.
+// take sets where each device goes, known by the number it had; false unless the pairs are one to one over all of them.
 static int take(const CUcheckpointGpuPair *pairs, unsigned count, struct device moved[MAX_DEVICES])
 {
 	memcpy(moved, devices, sizeof(devices));

@@ -7,6 +7,7 @@
 struct device {
 	CUuuid uuid;
 	int64_t total;
+	int number; // that the GPU had when the driver was initialised; -1: none
 };
 
 extern struct device devices[MAX_DEVICES];

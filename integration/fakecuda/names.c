@@ -71,6 +71,7 @@ static const struct { const char *name; int since; void *function; } functions[]
 	ALWAYS(cuMemSetAccess),
 	ALWAYS(cuMemExportToShareableHandle),
 	ALWAYS(cuMemImportFromShareableHandle),
+	SINCE(cuMemGetAllocationPropertiesFromHandle, 10020, cuMemGetAllocationPropertiesFromHandle),
 	SINCE(cuGetProcAddress, 11030, cuGetProcAddress),
 	SINCE(cuGetProcAddress, 12000, cuGetProcAddress_v2),
 	ALWAYS(cuLaunchKernel),

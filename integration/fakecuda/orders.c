@@ -10,15 +10,26 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-// carry_out is true where the line is an order for this call, which is then in o. Waiting needs no more than this.
-static int carry_out(const char *line, const char *call, int pid, struct order *o, unsigned *delay, char action[16])
+// meant is true where a process that makes a call for a device is one of which.
+static int meant(const char *which, int pid, const CUuuid *device)
 {
-	char name[48], which[16];
+	const char *at = strchr(which, '@');
+	char text[UUID_TEXT];
+
+	if (at && device)
+		uuid_text(device, text);
+	if (at && (!device || strcmp(at + 1, text)))
+		return 0;
+	return *which == '*' || atoi(which) == process_number(pid);
+}
+
+// carry_out is true where the line is an order for this call, which is then in o. Waiting needs no more than this.
+static int carry_out(const char *line, const char *call, int pid, const CUuuid *device, struct order *o, unsigned *delay, char action[16])
+{
+	char name[48], which[64];
 	int argument = 0;
 
-	if (sscanf(line, "%47s %15s %15s %d", name, which, action, &argument) < 3 || strcmp(name, call))
-		return 0;
-	if (strcmp(which, "*") && atoi(which) != process_number(pid))
+	if (sscanf(line, "%47s %63s %15s %d", name, which, action, &argument) < 3 || strcmp(name, call) || !meant(which, pid, device))
 		return 0;
 	if (!strcmp(action, "error"))
 		o->error = argument;
@@ -34,7 +45,7 @@ static int carry_out(const char *line, const char *call, int pid, struct order *
 }
 
 // next reads the first order for the call and marks it as used. The file is locked, as calls are made side by side.
-static int next(const char *call, int pid, struct order *o, unsigned *delay, char action[16])
+static int next(const char *call, int pid, const CUuuid *device, struct order *o, unsigned *delay, char action[16])
 {
 	const char *path = getenv("FAKECUDA_ORDERS");
 	FILE *f = path ? fopen(path, "r+e") : NULL;
@@ -45,7 +56,7 @@ static int next(const char *call, int pid, struct order *o, unsigned *delay, cha
 		return 0;
 	flock(fileno(f), LOCK_EX);
 	for (long start = 0; !found && fgets(line, sizeof(line), f); start = ftell(f)) {
-		found = carry_out(line, call, pid, o, delay, action);
+		found = carry_out(line, call, pid, device, o, delay, action);
 		if (found && !strstr(line, "always"))
 			pwrite(fileno(f), "#", 1, start);
 	}
@@ -53,12 +64,12 @@ static int next(const char *call, int pid, struct order *o, unsigned *delay, cha
 	return found;
 }
 
-struct order orders_take(const char *call, int pid)
+static struct order take(const char *call, int pid, const CUuuid *device)
 {
 	struct order o = {0};
 	char action[16];
 
-	for (unsigned delay = 0; next(call, pid, &o, &delay, action); delay = 0) {
+	for (unsigned delay = 0; next(call, pid, device, &o, &delay, action); delay = 0) {
 		if (!strcmp(action, "exit"))
 			kill(getpid(), SIGKILL);
 		while (!strcmp(action, "hang"))
@@ -69,6 +80,8 @@ struct order orders_take(const char *call, int pid)
 	}
 	return o;
 }
+
+struct order orders_take(const char *call, int pid) { return take(call, pid, NULL); }
 
 CUresult orders_done(const struct order *o, const char *call, int pid, CUresult result)
 {
@@ -91,13 +104,17 @@ CUresult orders_init(void)
 	return orders_done(&o, "init", getpid(), o.error);
 }
 
-CUresult orders_own(const char *call)
+int orders_given(void) { return getenv("FAKECUDA_ORDERS") != NULL; }
+
+CUresult orders_own(const char *call) { return orders_on(call, NULL); }
+
+CUresult orders_on(const char *call, const CUuuid *device)
 {
 	struct order o;
 
-	if (!getenv("FAKECUDA_ORDERS"))
+	if (!orders_given())
 		return CUDA_SUCCESS;
-	o = orders_take(call, getpid());
+	o = take(call, getpid(), device);
 	sleep_ms(o.slow_ms);
 	return o.error;
 }

@@ -18,6 +18,9 @@ CUresult orders_done(const struct order *order, const char *call, int pid, CUres
 CUresult orders_init(void);
 // orders_own carries out the next order for a call that a program makes for itself. It is not logged.
 CUresult orders_own(const char *call);
+// orders_on is the same for a call that is about one device's memory; NULL: it is not known which. orders_given is false where nobody need look for it.
+CUresult orders_on(const char *call, const CUuuid *device);
+int orders_given(void);
 // process_number is the nth process by pid in pid's session, of those that use the fake driver, from 1; 0: none of them.
 int process_number(int pid);
 

@@ -36,6 +36,36 @@ static struct handle *handle_new(void)
 
 static CUmemGenericAllocationHandle value_of(const struct handle *h) { return MARK + (h - handles); }
 
+// order_of carries out the next order for a call about memory with a handle, and order_at for one about what is mapped at addresses.
+static CUresult order_of(const char *call, CUmemGenericAllocationHandle value)
+{
+	const struct handle *h = NULL;
+	CUuuid device;
+
+	if (!orders_given())
+		return CUDA_SUCCESS;
+	if (enter() == CUDA_SUCCESS && (h = handle_of(value)))
+		device = devices[h->device].uuid;
+	leave(CUDA_SUCCESS);
+	return orders_on(call, h ? &device : NULL);
+}
+
+static CUresult order_at(const char *call, CUdeviceptr pointer)
+{
+	CUdeviceptr base;
+	CUuuid device;
+	size_t bytes;
+	int number, known;
+
+	if (!orders_given())
+		return CUDA_SUCCESS;
+	known = enter() == CUDA_SUCCESS && virtual_find(pointer, &base, &bytes, &number);
+	if (known)
+		device = devices[number].uuid;
+	leave(CUDA_SUCCESS);
+	return orders_on(call, known ? &device : NULL);
+}
+
 static void let_go(struct handle *h)
 {
 	if (!h->released || h->mapped)
@@ -58,7 +88,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 {
 	char name[MEMORY_NAME];
 	struct handle *h;
-	CUresult r = orders_own("cuMemCreate");
+	int known = prop->location.id >= 0 && prop->location.id < devices_count;
+	CUresult r = orders_on("cuMemCreate", known ? &devices[prop->location.id].uuid : NULL);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -76,7 +107,8 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 		r = directory_create(&devices[prop->location.id], bytes, name, &h->fd);
 	if (r == CUDA_SUCCESS) {
 		h->bytes = bytes;
-		h->device = prop->location.id;
+		h->device = h->location = prop->location.id;
+		h->types = prop->requestedHandleTypes;
 		*handle = value_of(h);
 	}
 	return leave(r);
@@ -84,7 +116,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
-	CUresult r = orders_own("cuMemRelease");
+	CUresult r = order_of("cuMemRelease", handle);
 	struct handle *h;
 
 	if (r != CUDA_SUCCESS)
@@ -176,7 +208,7 @@ static int reserved(CUdeviceptr pointer, size_t bytes)
 
 CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)
 {
-	CUresult r = orders_own("cuMemMap");
+	CUresult r = order_of("cuMemMap", handle);
 	struct mapping *m = mappings;
 	struct handle *h;
 
@@ -203,7 +235,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGeneric
 
 CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 {
-	CUresult r = orders_own("cuMemUnmap");
+	CUresult r = order_at("cuMemUnmap", pointer);
 	struct mapping *m;
 	int any = 0;
 
@@ -224,26 +256,31 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes)
 
 CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count)
 {
-	CUresult r = orders_own("cuMemSetAccess");
+	CUresult r = order_at("cuMemSetAccess", pointer);
 	int any = 0;
 
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter();
+	for (size_t i = 0; r == CUDA_SUCCESS && i < count; i++)
+		if (access[i].location.id < 0 || access[i].location.id >= devices_count)
+			r = CUDA_ERROR_INVALID_DEVICE;
 	for (struct mapping *m = mappings; r == CUDA_SUCCESS && m < mappings + MOST; m++) {
 		if (!m->address || (CUdeviceptr)m->address < pointer || (CUdeviceptr)m->address + m->bytes > pointer + bytes)
 			continue;
 		any = 1;
-		for (size_t i = 0; i < count; i++)
-			if (access[i].location.id == m->handle->device)
-				m->access = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+		for (size_t i = 0; i < count; i++) {
+			unsigned bit = 1u << access[i].location.id;
+
+			m->access = access[i].flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE ? m->access | bit : m->access & ~bit;
+		}
 	}
 	return leave(r == CUDA_SUCCESS && !any ? CUDA_ERROR_INVALID_VALUE : r);
 }
 
 CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)
 {
-	CUresult r = orders_own("cuMemExportToShareableHandle");
+	CUresult r = order_of("cuMemExportToShareableHandle", handle);
 	struct handle *h;
 	int fd;
 
@@ -264,19 +301,56 @@ CUresult cuMemExportToShareableHandle(void *shared, CUmemGenericAllocationHandle
 	return leave(r);
 }
 
+CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle)
+{
+	CUresult r = orders_own("cuMemGetAllocationPropertiesFromHandle");
+	struct handle *h;
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = enter();
+	h = handle_of(handle);
+	if (r == CUDA_SUCCESS && !h)
+		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS)
+		*prop = (CUmemAllocationProp){
+			.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+			.requestedHandleTypes = h->types,
+			.location = {CU_MEM_LOCATION_TYPE_DEVICE, h->location},
+		};
+	return leave(r);
+}
+
+// taken_for is the device that the driver takes one for when it imports memory on it, or -1: the one that had its number at first.
+static int taken_for(int device)
+{
+	int number = directory_number(&devices[device]);
+
+	if (number < 0)
+		return device;
+	for (int d = 0; d < devices_count; d++)
+		if (devices[d].number == number)
+			return d;
+	return -1;
+}
+
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared, int type)
 {
-	CUresult r = orders_own("cuMemImportFromShareableHandle");
+	int fd = (intptr_t)shared, device = directory_device(devices, devices_count, fd);
+	CUresult r = orders_on("cuMemImportFromShareableHandle", device < 0 ? NULL : &devices[device].uuid);
 	struct handle *h;
-	int fd = (intptr_t)shared, device;
+	int location = -1;
 
 	if (r != CUDA_SUCCESS)
 		return r;
 	r = enter();
 	h = handle_new();
-	device = r == CUDA_SUCCESS ? directory_device(devices, devices_count, fd) : -1;
 	if (r == CUDA_SUCCESS && (device < 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR))
 		r = CUDA_ERROR_INVALID_VALUE;
+	if (r == CUDA_SUCCESS) {
+		location = taken_for(device);
+		r = location < 0 ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
+	}
 	if (r == CUDA_SUCCESS && !h)
 		r = CUDA_ERROR_OUT_OF_MEMORY;
 	if (r == CUDA_SUCCESS && !ring_open())
@@ -287,7 +361,14 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
 
 		if (own < 0 || fstat(own, &st))
 			return leave(CUDA_ERROR_OPERATING_SYSTEM);
-		*h = (struct handle){.bytes = st.st_size, .device = device, .fd = own, .imported = 1};
+		*h = (struct handle){
+			.bytes = st.st_size,
+			.device = device,
+			.location = location,
+			.types = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+			.fd = own,
+			.imported = 1,
+		};
 		*handle = value_of(h);
 	}
 	return leave(r);
@@ -313,7 +394,7 @@ int virtual_find(CUdeviceptr pointer, CUdeviceptr *base, size_t *bytes, int *dev
 		return 0;
 	*base = (CUdeviceptr)m->address;
 	*bytes = m->bytes;
-	*device = m->handle->device;
+	*device = m->handle->location;
 	return 1;
 }
 

@@ -27,6 +27,7 @@ type GPU struct {
 	Architecture string // "": 9.0
 	Memory       int64  // bytes; 0: 1 GiB
 	MIG          bool
+	Number       string // by which drivers that were moved still know it; "": it is found wherever it is
 }
 
 // GPUDir is where a host's programs find the memory of its GPUs, and GPUMount where those of its containers do.
@@ -83,6 +84,11 @@ func (h *Host) SetGPUs(g GPUs) error {
 		dir := filepath.Join(h.Dir, GPUDir, h.UUID(i))
 		err := errors.Join(os.MkdirAll(dir, 0o777), os.WriteFile(filepath.Join(dir, "total"), []byte(strconv.FormatInt(d.Memory, 10)), 0o666),
 			os.WriteFile(filepath.Join(dir, "minor"), []byte(strconv.Itoa(d.Minor)), 0o666))
+		if number := filepath.Join(dir, "number"); d.Number != "" {
+			err = errors.Join(err, os.WriteFile(number, []byte(d.Number), 0o666))
+		} else if gone := os.Remove(number); !errors.Is(gone, os.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
 		if err != nil {
 			return fmt.Errorf("make GPU: %w", err)
 		}
