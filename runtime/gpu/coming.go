@@ -13,7 +13,6 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // Source brings device memory out of a snapshot.
@@ -192,6 +191,9 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.kept != nil {
 		r.coming.kept.Use(ctx)
 		err := r.attachTo(ctx, restored)
+		if mistaken(err) {
+			return r.refill(ctx, restored)
+		}
 		if !onlyRefused(err) {
 			return err
 		}
@@ -203,7 +205,11 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 			return errors.Join(again, err)
 		}
 	}
-	return r.attachTo(ctx, restored)
+	err := r.attachTo(ctx, restored)
+	if mistaken(err) {
+		return r.refill(ctx, restored)
+	}
+	return err
 }
 
 // attachTo waits until all is on the devices.
@@ -216,22 +222,17 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.err != nil {
 		return r.coming.err
 	}
-	var all []*given
-	next := 0
-	for _, saved := range r.Record.Processes {
-		files := r.coming.files[next : next+len(saved.Pieces)]
-		next += len(saved.Pieces)
-		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
-		if i < 0 || len(files) == 0 {
-			continue
-		}
-		g := &given{cudaProcess: restored[i], files: files, released: true, alone: r.makeRoom}
-		for n, piece := range saved.Pieces {
-			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: piece.Device})
-		}
-		all = append(all, g)
+	all := r.owners(restored)
+	for _, g := range all {
+		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, r.makeRoom
 	}
-	return giveBack(ctx, r.Handover.Dial, r.host(), all, nil)
+	err := giveBack(ctx, r.Handover.Dial, r.host(), all, nil)
+	if err != nil {
+		for _, g := range all {
+			g.hangUp()
+		}
+	}
+	return err
 }
 
 // makeRoom waits until all is on the devices, and ends the holder.
@@ -269,9 +270,7 @@ func (c *coming) end() {
 		case <-time.After(waitTime):
 		}
 	}
-	for _, f := range c.files {
-		f.Close()
-	}
+	closeFiles(c.files)
 	if c.holder != nil {
 		_ = c.holder.Close() // its contexts take the longest
 	}

@@ -23,6 +23,7 @@ type preloaded struct {
 	// foreign is how many pieces are another's memory still, and stuck how many of these stay so.
 	foreign, stuck int
 	files          []*os.File // that it was attached by
+	made           []*os.File // by itself, to be filled
 }
 
 // give puts the library into a process, with some pieces.
@@ -92,6 +93,9 @@ func (w *world) holder() (*fakeHolder, error) {
 		return nil, &keeper.MissingError{Path: "there", Err: os.ErrNotExist}
 	}
 	w.holders++
+	if w.launched != nil {
+		w.launched()
+	}
 	w.did = append(w.did, "launch")
 	return &fakeHolder{w: w, gone: make(chan struct{})}, nil
 }
@@ -135,6 +139,16 @@ func (w *world) file(content string) *os.File {
 	}
 	w.files = append(w.files, f)
 	return f
+}
+
+// again is a descriptor of one's own of the same memory.
+func (w *world) again(f *os.File) *os.File {
+	own, err := os.OpenFile(f.Name(), os.O_RDWR, 0)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { own.Close() })
+	return own
 }
 
 func read(f *os.File) string {
@@ -262,6 +276,9 @@ func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*o
 	if err := o.do("attach"); err != nil {
 		return err
 	}
+	if slices.Contains(o.w.mistaken, o.pid) {
+		return &library.CallError{PID: o.pid, Step: "attach", Code: invalidDevice}
+	}
 	l := o.library()
 	for i, p := range pieces {
 		l.memory[p.Number] = read(files[i])
@@ -297,6 +314,37 @@ func (o *fakeOwner) DropZeros(_ context.Context, ranges []library.Range, faults 
 	return 1, nil
 }
 
+func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece) (files []*os.File, err error) {
+	if err := o.do("make own"); err != nil {
+		return nil, err
+	}
+	l := o.library()
+	if l.state != library.Given {
+		o.w.t.Errorf("process %d makes memory while %s", o.pid, l.state)
+	}
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	l.made = nil
+	for range pieces {
+		f := o.w.file("")
+		files = append(files, f)
+		l.made = append(l.made, o.w.again(f))
+	}
+	return files, nil
+}
+
+func (o *fakeOwner) Filled() error {
+	if err := o.do("filled"); err != nil {
+		return err
+	}
+	l := o.library()
+	for i, f := range l.made {
+		l.memory[i] = read(f)
+	}
+	l.state, l.foreign = library.Closed, 0
+	return nil
+}
+
 func (o *fakeOwner) Leave(context.Context) { _ = o.HangUp() }
 
 // crowded tells whether somebody still has what a process would have to have twice to make it its own.
@@ -330,6 +378,7 @@ func (o *fakeOwner) HangUp() error {
 type fakeHolder struct {
 	w       *world
 	held    []string
+	into    []*os.File // of what is held
 	devices []string
 	dead    bool
 	closed  bool
@@ -368,7 +417,7 @@ func (h *fakeHolder) Hold(_ context.Context, _ []holder.Piece, files []*os.File)
 		return err
 	}
 	for _, f := range files {
-		h.held = append(h.held, read(f))
+		h.held, h.into = append(h.held, read(f)), append(h.into, h.w.again(f))
 	}
 	return nil
 }
@@ -400,15 +449,20 @@ func (h *fakeHolder) Make(_ context.Context, pieces []holder.Piece) (files []*os
 	for range pieces {
 		files = append(files, h.w.file(""))
 	}
+	for _, f := range files {
+		h.into = append(h.into, h.w.again(f))
+	}
 	return slices.Clone(files), nil
 }
+
+func (h *fakeHolder) Clear(context.Context) error { return h.do("clear") }
 
 func (h *fakeHolder) Receive(_ context.Context, peer *os.File) error {
 	defer peer.Close()
 	if err := h.do("receive"); err != nil {
 		return err
 	}
-	for _, f := range h.w.files {
+	for _, f := range h.into {
 		var m string
 		if _, err := fmt.Fscanln(peer, &m); err != nil {
 			return err

@@ -104,10 +104,12 @@ type world struct {
 	noStart int // keepers that do not start, from the second on
 
 	libraries map[int]*preloaded
-	holders   int  // that run
-	noHolder  bool // none starts
-	room      bool // for copies
-	tight     bool // no room for memory that is attached to be a process's own, beside what others have of it
+	holders   int    // that run
+	noHolder  bool   // none starts
+	room      bool   // for copies
+	mistaken  []int  // processes whose driver does not find memory
+	launched  func() // when a holder is; nil: nothing is to be done then
+	tight     bool   // no room for memory that is attached to be a process's own, beside what others have of it
 
 	opened   []string                // devices by the last holder, which has not ended
 	contexts int64                   // what that takes of each, bytes

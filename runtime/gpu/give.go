@@ -222,9 +222,7 @@ func (g *given) take(most int) error {
 		return err
 	}
 	if len(files) != len(table) {
-		for _, f := range files {
-			f.Close()
-		}
+		closeFiles(files)
 		return fmt.Errorf("%s: %d descriptors for %d pieces of memory", g.Process, len(files), len(table))
 	}
 	order := make([]int, len(table))

@@ -35,7 +35,7 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 				makeRoom()
 			}
 		default:
-			if failed++; failed == keepers {
+			if failed++; failed == keepers || mistaken(err) {
 				return &checkpoint.LossError{Err: err}
 			}
 		}

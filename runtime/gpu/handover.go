@@ -22,6 +22,8 @@ type Owner interface {
 	Release() error
 	Attach(ctx context.Context, pieces []library.Piece, files []*os.File) error
 	Own(ctx context.Context) (int, error)
+	Make(ctx context.Context, pieces []library.Piece) ([]*os.File, error)
+	Filled() error
 	Open() error
 	HangUp() error
 	DropZeros(ctx context.Context, ranges []library.Range, faults *os.File, bound time.Duration) (int64, error)
@@ -47,6 +49,7 @@ type Holder interface {
 	Room(ctx context.Context, spare int64) (bool, error)
 	Send(ctx context.Context, peer *os.File) error
 	Make(ctx context.Context, pieces []holder.Piece) ([]*os.File, error)
+	Clear(ctx context.Context) error
 	Receive(ctx context.Context, peer *os.File) error
 	LetGo(ctx context.Context) error
 	Kill() error
@@ -96,6 +99,7 @@ type given struct {
 	expected int   // pieces, when it was introduced
 	pieces   []library.Piece
 	files    []*os.File // of the pieces
+	first    int        // which of the record's is its first, of a restore
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that
 	settled  bool       // it has memory of its own again, which is not that of the files
@@ -125,8 +129,12 @@ func (g *given) drop() {
 }
 
 func (g *given) closeFiles() {
-	for _, f := range g.files {
+	closeFiles(g.files)
+	g.files = nil
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
 		f.Close()
 	}
-	g.files = nil
 }

@@ -594,6 +594,67 @@ func TestRestoreHanded(t *testing.T) {
 	}
 }
 
+// TestRestoreMistaken: where the driver of a process does not find memory that it is given, the process makes its own, and that is filled. It goes on with
+// what it is to have, or not at all.
+func TestRestoreMistaken(t *testing.T) {
+	hasten(t)
+	for _, step := range []string{"", "one", "ready", "dial 102", "make own 101", "hold", "clear", "receive", "bring", "filled 102", "open 101"} {
+		t.Run(step, func(t *testing.T) {
+			w, restore, source := handed(t)
+			first := restore.Bring
+			restore.Bring = func(ctx context.Context) (Source, error) {
+				if first != nil {
+					s, err := first(ctx)
+					first = nil
+					return s, err
+				}
+				if step == "bring" {
+					return nil, os.ErrPermission
+				}
+				reader, writer, err := os.Pipe()
+				if err != nil {
+					return nil, err
+				}
+				fmt.Fprintln(writer, "101/0\n101/1\n102/0")
+				writer.Close()
+				source = &snapshotSource{peer: reader}
+				return source, nil
+			}
+			w.mistaken = []int{101, 102}
+			if step == "one" {
+				w.mistaken = []int{102}
+			}
+			holders := 0
+			w.launched = func() {
+				if holders++; holders == 2 {
+					w.fail, w.how = step, "1"
+				}
+			}
+			err := fits(t, restore)
+			if err == nil {
+				_, err = restore.Load(t.Context())
+			}
+			restore.Close()
+			if fine := step == "" || step == "one"; (err == nil) != fine {
+				t.Errorf("got %v; did %q", err, w.did)
+			} else if fine {
+				w.settled()
+				w.whole()
+			}
+			for pid, l := range w.libraries {
+				for i, m := range l.memory {
+					if want := fmt.Sprintf("%d/%d", pid, i); l.state == library.Whole && m != want {
+						t.Errorf("process %d goes on with %q as %s; did %q", pid, m, want, w.did)
+					}
+				}
+			}
+			if !source.closed || w.holders != 0 {
+				t.Errorf("closed is %v, %d holders are left", source.closed, w.holders)
+			}
+		})
+	}
+}
+
 // TestRestoreBegins: nobody waits for the driver, whose holder starts with the keeper and is told its devices as soon as these are known.
 // What was begun ends with the restore.
 func TestRestoreBegins(t *testing.T) {

@@ -24,6 +24,7 @@ const (
 	verbHold    verb = "hold"    // with a descriptor for each piece
 	verbCut     verb = "cut"     // lets go of all pieces but the first
 	verbRoom    verb = "room"    // for all that is held once more?
+	verbClear   verb = "clear"   // makes all that is held zero
 	verbMake    verb = "make"    // the answer has a descriptor for each piece
 	verbSend    verb = "send"    // with the socket of who receives
 	verbReceive verb = "receive" // with the socket of who sends
@@ -79,7 +80,7 @@ func (r request) check(files int) error {
 		used.Count = r.Count
 	case verbRoom:
 		used.Spare = r.Spare
-	case verbStop:
+	case verbClear, verbStop:
 	default:
 		return fmt.Errorf("no such request: %w", errdefs.ErrInvalidArgument)
 	}

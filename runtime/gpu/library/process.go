@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -158,6 +159,34 @@ func (p *Process) Attach(ctx context.Context, pieces []Piece, files []*os.File) 
 			err = p.result(step, h)
 		}
 	}
+	return err
+}
+
+// Make has the process make memory of its own for all its pieces, instead of Attach, and gives descriptors of it for the caller to fill: at once, or never, as
+// the process has none of it again when the conversation ends before Filled. What is in it before is of no meaning.
+func (p *Process) Make(ctx context.Context, pieces []Piece) ([]*os.File, error) {
+	const step = "make"
+	h, _, _, err := p.request(ctx, step, header{Kind: making, Count: uint32(len(pieces))}, nil, nil)
+	if err == nil {
+		err = p.result(step, h)
+	}
+	if err != nil {
+		return nil, err
+	}
+	made, err := p.Table()
+	if err != nil {
+		return nil, err
+	}
+	same := func(a, b Piece) bool { return a.Address == b.Address && a.Size == b.Size }
+	if !slices.EqualFunc(made, pieces, same) {
+		return nil, p.wrong(errors.New("it makes other pieces than it gave"))
+	}
+	return p.Give()
+}
+
+// Filled says that what Make gave has its contents.
+func (p *Process) Filled() error {
+	_, _, err := p.ask("fill", header{Kind: filled}, nil)
 	return err
 }
 

@@ -19,6 +19,7 @@ enum {
 	CUDA_SUCCESS = 0,
 	CUDA_ERROR_INVALID_VALUE = 1,
 	CUDA_ERROR_OUT_OF_MEMORY = 2,
+	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
 	CUDA_ERROR_ILLEGAL_STATE = 401,
@@ -119,7 +120,8 @@ enum {
 	X(cuMemUnmap, (CUdeviceptr pointer, size_t bytes)) \
 	X(cuMemSetAccess, (CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count)) \
 	X(cuMemExportToShareableHandle, (void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)) \
-	X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *handle, void *shared, int type))
+	X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *handle, void *shared, int type)) \
+	X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle))
 
 // driver has the driver's own functions. One that the driver does not have gives CUDA_ERROR_NOT_SUPPORTED.
 extern struct driver {

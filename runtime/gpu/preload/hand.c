@@ -19,6 +19,8 @@
 static int state;
 static int given;               // the host has a descriptor of each piece
 static struct cursor attaching; // the last piece that was attached
+static int filling;             // GIVEN, with memory that the host fills
+static int mistaken;            // the driver does not find memory by descriptors
 static int full;                // there is no room for own memory on a device; while attaching
 
 int hand_state(void) { return state; }
@@ -51,11 +53,15 @@ const char *hand_reason(void)
 
 	if (unable_reason())
 		return unable_reason();
+	if (mistaken)
+		return "it was restored onto another GPU, and its driver takes memory that comes back by descriptors for that of the one before";
 	// Where there is no room on a device when its memory comes back, the descriptors are kept.
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_max < table_pieces() + FILES)
 		return "its hard limit of open files (ulimit -Hn) is below the number of pieces of its GPU memory and 256";
 	return NULL;
 }
+
+void hand_look(void) { mistaken = range_mistaken(); }
 
 // close_between closes the door while nothing is being captured: what was begun is not finished behind it, and waiting for the devices ends it.
 static CUresult close_between(int64_t deadline)
@@ -143,6 +149,7 @@ CUresult hand_release(void)
 static void detach(void)
 {
 	own_end();
+	filling = 0;
 	for (struct cursor c = {0}; cursor_next(&c);) {
 		if (!c.piece->handle)
 			continue;
@@ -164,16 +171,21 @@ static void allow(size_t count)
 	setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-CUresult hand_attach_begin(size_t count)
+// come_back is for the beginning of each way back.
+static CUresult come_back(size_t count)
 {
-	CUresult r;
-
 	if (state != GIVEN)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	detach(); // what a conversation before this one has left
 	if (count != table_pieces())
 		return CUDA_ERROR_INVALID_VALUE;
-	r = limits_set_back(); // before memory takes the room for it
+	return limits_set_back(); // before memory takes the room for it
+}
+
+CUresult hand_attach_begin(size_t count)
+{
+	CUresult r = come_back(count);
+
 	if (r != CUDA_SUCCESS)
 		return r;
 	allow(count);
@@ -184,7 +196,7 @@ CUresult hand_attach_begin(size_t count)
 static CUresult attach(struct cursor *c, int fd)
 {
 	CUmemGenericAllocationHandle handle;
-	CUresult r = driver.cuMemImportFromShareableHandle(&handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+	CUresult r = range_import(c->range->device, fd, &handle);
 
 	if (r != CUDA_SUCCESS)
 		return r;
@@ -250,6 +262,50 @@ CUresult hand_attach_end(void)
 	given = 0;
 	return CUDA_SUCCESS;
 }
+
+// make makes one piece, with nothing in particular in it.
+static CUresult make(struct cursor *c)
+{
+	CUmemGenericAllocationHandle own;
+	CUresult r = range_create(c->range->device, c->piece->bytes, &own);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	r = range_map(c->range->device, c->address, c->piece->bytes, own);
+	if (r != CUDA_SUCCESS) {
+		driver.cuMemRelease(own);
+		return r;
+	}
+	c->piece->handle = own;
+	c->piece->own = 1;
+	c->piece->fd = -1;
+	return CUDA_SUCCESS;
+}
+
+CUresult hand_make(size_t count)
+{
+	CUresult r = come_back(count);
+
+	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);)
+		r = make(&c);
+	if (r == CUDA_SUCCESS)
+		filling = 1;
+	else if (state == GIVEN)
+		detach();
+	return r;
+}
+
+CUresult hand_filled(void)
+{
+	if (!filling)
+		return CUDA_ERROR_ILLEGAL_STATE;
+	filling = 0;
+	state = CLOSED;
+	given = 0;
+	return CUDA_SUCCESS;
+}
+
+int hand_giving(void) { return state == CLOSED || filling; }
 
 CUresult hand_own(void)
 {

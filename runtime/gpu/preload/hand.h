@@ -28,6 +28,8 @@ const char *hand_reason(void);
 // hand_close closes the door and waits for the devices. The door is open after NOT_READY: some work had not ended; and after
 // STREAM_CAPTURE_UNSUPPORTED: a stream was being captured.
 CUresult hand_close(unsigned deadline_ms);
+// hand_look looks whether the driver would still find memory that comes by descriptors, while the program runs; hand_reason tells.
+void hand_look(void);
 // hand_export gives a descriptor of a piece. The caller closes it if it is not the piece's own.
 CUresult hand_export(struct piece *p, int *fd);
 // hand_given says that all descriptors are with the host; hand_release may follow.
@@ -42,6 +44,12 @@ CUresult hand_attach(uint32_t number, int fd);
 CUresult hand_attach_settle(void);
 // hand_attach_end fails unless there has been one for each piece.
 CUresult hand_attach_end(void);
+// hand_make makes memory for all pieces, for the host to fill by their descriptors, and hand_filled says that it has. Until then there is none of it if the
+// conversation ends. After an error there is none either.
+CUresult hand_make(size_t count);
+CUresult hand_filled(void);
+// hand_giving is true when there is memory that descriptors can be given of.
+int hand_giving(void);
 // hand_own makes what is somebody else's the process's own as far as there is room for it.
 CUresult hand_own(void);
 CUresult hand_open(void);

@@ -2,11 +2,13 @@
 #include "range.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 // MAX_DEVICES is more than any host has; those above get no memory from the library.
 #define MAX_DEVICES 64
 
+static CUuuid first[MAX_DEVICES];        // of each device, when it first gave memory; under the table's lock
 static uint64_t accessors[MAX_DEVICES]; // of each device: those that cuCtxEnablePeerAccess gave access to it, by bits; under the table's lock
 
 // largest is how large a piece of a range may be: 256 MiB, and 1 GiB from 4 GiB on. A call of the driver takes nearly as long for a small piece, so a large range is
@@ -106,6 +108,15 @@ static CUresult undo(struct range *r, unsigned made)
 	return first;
 }
 
+// note notes which GPU a device is at first.
+static void note(CUdevice device)
+{
+	static const CUuuid none;
+
+	if (!memcmp(&first[device], &none, sizeof(none)))
+		driver.cuDeviceGetUuid(&first[device], device);
+}
+
 CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct range *r)
 {
 	CUresult result;
@@ -123,6 +134,7 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 		room_free(r->pieces, r->count * sizeof(*r->pieces));
 		return result;
 	}
+	note(device);
 	result = make_pieces(r, &made);
 	if (result == CUDA_SUCCESS && !table_add(r))
 		result = CUDA_ERROR_OPERATING_SYSTEM;
@@ -167,6 +179,56 @@ void range_free_put_off(int idle)
 			range_free(&some[i]);
 		}
 	} while (n == sizeof(some) / sizeof(*some));
+}
+
+CUresult range_import(CUdevice device, int fd, CUmemGenericAllocationHandle *handle)
+{
+	CUmemAllocationProp prop = {0};
+	CUresult r = driver.cuMemImportFromShareableHandle(handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+
+	if (r != CUDA_SUCCESS)
+		return r;
+	if (driver.cuMemGetAllocationPropertiesFromHandle(&prop, *handle) != CUDA_SUCCESS || prop.location.id == device)
+		return CUDA_SUCCESS;
+	driver.cuMemRelease(*handle);
+	return CUDA_ERROR_INVALID_DEVICE;
+}
+
+// mistakes tells whether the driver takes a piece for another device's when it comes by a descriptor.
+static int mistakes(CUdevice device, const struct piece *p)
+{
+	CUmemGenericAllocationHandle handle;
+	CUresult r;
+	int fd;
+
+	if (driver.cuMemExportToShareableHandle(&fd, p->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
+		return 0; // which is found out when it is handed over
+	r = range_import(device, fd, &handle);
+	close(fd);
+	if (r == CUDA_SUCCESS)
+		driver.cuMemRelease(handle);
+	return r == CUDA_ERROR_INVALID_DEVICE;
+}
+
+int range_mistaken(void)
+{
+	CUdevice looked = -1;
+	int found = 0;
+
+	table_lock();
+	for (size_t i = 0; !found && table_at(i); i++) {
+		struct range *r = table_at(i);
+		CUuuid now;
+
+		if (r->device == looked || !r->pieces[0].own)
+			continue;
+		looked = r->device;
+		// No GPU has taken the place of another where it is the one that it was.
+		if (driver.cuDeviceGetUuid(&now, r->device) == CUDA_SUCCESS && memcmp(&now, &first[r->device], sizeof(now)))
+			found = mistakes(r->device, &r->pieces[0]);
+	}
+	table_unlock();
+	return found;
 }
 
 CUresult range_access(CUdevice device, CUdevice other, int access)

@@ -17,6 +17,11 @@ CUresult range_wait(CUcontext context);
 CUresult range_create(CUdevice device, size_t bytes, CUmemGenericAllocationHandle *handle);
 // range_map maps memory at an address, for its device and all that have access to it.
 CUresult range_map(CUdevice device, CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle);
+// range_import gives a handle of memory on a device by its descriptor, which remains the caller's. CUDA_ERROR_INVALID_DEVICE: the driver takes it for
+// another device's, as it does in a process that was restored onto a GPU with another number.
+CUresult range_import(CUdevice device, int fd, CUmemGenericAllocationHandle *handle);
+// range_mistaken is true where that is so with memory of the process's own.
+int range_mistaken(void);
 // range_access gives another device access to all ranges of a device, or takes it away.
 CUresult range_access(CUdevice device, CUdevice other, int access);
 

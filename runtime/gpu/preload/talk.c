@@ -29,7 +29,7 @@
 #define RANGES 512    // of zeros in a message
 #define STUCK 10000   // ms for the host to take an answer
 
-enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, ZEROS };
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, ZEROS, MAKE, FILLED };
 
 struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
 struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
@@ -104,6 +104,7 @@ static int hello(int socket, const struct message *m)
 
 	if (hand_state() == WHOLE) { // behind the door nothing is bound, and the program waits
 		bound_check();
+		hand_look();
 		grow(socket);
 	}
 	reason = hand_reason();
@@ -160,7 +161,7 @@ static int give(int socket, const struct message *m)
 	int files[BATCH], made[BATCH];
 	unsigned n = 0;
 
-	if (hand_state() != CLOSED)
+	if (!hand_giving())
 		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
 	while (cursor_next(&c)) {
 		CUresult r;
@@ -266,6 +267,8 @@ static int serve(int socket, struct message *m)
 	case RELEASE: return plain(socket, m, hand_release(), 0);
 	case ATTACH: return attach(socket, m);
 	case ZEROS: return zeros(socket, m);
+	case MAKE: return plain(socket, m, hand_make(m->header.count), 0);
+	case FILLED: return plain(socket, m, hand_filled(), 0);
 	case OPEN: return plain(socket, m, hand_open(), 0);
 	case OWN:
 		r = hand_own();

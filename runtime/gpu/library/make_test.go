@@ -1,0 +1,119 @@
+package library
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"testing"
+)
+
+// fill gives memory the contents of other memory.
+func (a *app) fill(made, from []*os.File) {
+	a.t.Helper()
+	if len(made) != len(from) {
+		a.t.Fatalf("%d pieces for %d", len(made), len(from))
+	}
+	for i, f := range from {
+		st, err := f.Stat()
+		a.must(err)
+		b := make([]byte, st.Size())
+		_, err = f.ReadAt(b, 0)
+		a.must(err)
+		_, err = made[i].WriteAt(b, 0)
+		a.must(err)
+	}
+}
+
+// remade has the program make its memory, and fills it.
+func (a *app) remade(pieces []Piece, from []*os.File) {
+	a.t.Helper()
+	p, h := a.dial()
+	if h.State != Given {
+		a.t.Fatalf("state %s", h.State)
+	}
+	made, err := p.Make(a.t.Context(), pieces)
+	a.must(err)
+	a.waits()
+	a.fill(made, from)
+	closeFiles(made)
+	a.must(p.Filled())
+	if h, err := p.Hello(); err != nil || h.State != Closed || h.Foreign != 0 {
+		a.t.Fatalf("%+v, %v", h, err)
+	}
+	a.must(p.Open())
+	a.must(p.HangUp())
+}
+
+// TestMake has a program make the memory that it is to have, more than once.
+func TestMake(t *testing.T) {
+	r := newRig(t, 256, 256)
+	a := r.run("--blocks", "1,5,9", "--bind", "dlsym")
+	for range 2 {
+		pieces, files := a.take()
+		a.remade(pieces, files)
+		closeFiles(files)
+		a.works()
+	}
+	pieces, files := a.take()
+	a.back(pieces, files)
+	a.works()
+}
+
+// TestMakeUnfilled: until the host has filled it there is no such memory, and nobody passes the door.
+func TestMakeUnfilled(t *testing.T) {
+	r := newRig(t, 256)
+	a := r.run("--blocks", "5,9")
+	pieces, files := a.take()
+	for range 3 {
+		p, _ := a.dial()
+		made, err := p.Make(t.Context(), pieces)
+		a.must(err)
+		closeFiles(made)
+		for what, do := range map[string]func() error{"open": p.Open, "release": p.Release} {
+			if err := do(); !errors.As(err, new(*CallError)) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		a.must(p.HangUp())
+		a.waits()
+	}
+	a.remade(pieces, files)
+	closeFiles(files)
+	a.works()
+}
+
+// TestMakeRefused: what is not made as a whole is not made, and can be later; nor is anything made where it is not wanted.
+func TestMakeRefused(t *testing.T) {
+	r := newRig(t, 256)
+	a := r.run("--blocks", "5,9")
+	p, _ := a.dial()
+	a.must(p.Close(t.Context(), patient))
+	pieces, files := a.given(p)
+	var call *CallError
+	if _, err := p.Make(t.Context(), pieces); !errors.As(err, &call) {
+		t.Errorf("there is some: %v", err)
+	}
+	if err := p.Filled(); !errors.As(err, &call) {
+		t.Errorf("nothing was made: %v", err)
+	}
+	a.must(p.Release())
+	for _, fail := range []string{"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle"} {
+		r.order(append(slices.Repeat([]string{fail + " * pass"}, 2), fail+" * error 999")...)
+		if _, err := p.Make(t.Context(), pieces); !errors.As(err, &call) || call.Code != 999 {
+			t.Errorf("%s: %v", fail, err)
+		}
+		r.order()
+	}
+	if _, err := p.Make(t.Context(), pieces[1:]); !errors.As(err, &call) {
+		t.Errorf("too few: %v", err)
+	}
+	other := slices.Clone(pieces)
+	other[1].Size *= 2
+	if _, err := p.Make(t.Context(), other); !errors.As(err, new(*ProtocolError)) {
+		t.Errorf("others: %v", err)
+	}
+	a.must(p.HangUp())
+	a.waits()
+	a.remade(pieces, files)
+	a.works()
+}

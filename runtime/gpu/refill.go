@@ -1,0 +1,147 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h.
+const invalidDevice = 101
+
+// mistaken tells whether a process could not be given memory since its driver takes it for that of another GPU, or of none: it goes by the numbers that
+// GPUs had where the process was started. No further attempt changes that. Seen with driver 580 on two H200.
+func mistaken(err error) bool {
+	var refused refusedError
+	var call *library.CallError
+	return errors.As(err, &refused) && errors.As(err, &call) && call.Code == invalidDevice
+}
+
+// refill gives processes their memory the other way round: they make it, and a holder, whose driver knows the GPUs, fills it. What was loaded
+// for them is of no use.
+func (r *Restore) refill(ctx context.Context, restored []cudaProcess) (err error) {
+	log.G(ctx).Info("the driver of a process does not find memory on the GPU that it was restored onto: the process makes its own, which is filled")
+	r.coming.end()
+	r.coming = nil
+	c, err := r.launch(ctx, func() []string { return r.devices(r.places) })
+	if err != nil {
+		return err
+	}
+	r.coming = c // it is ended with the restore
+	var all []*given
+	defer func() {
+		for _, g := range all {
+			g.drop()
+		}
+	}()
+	for _, g := range r.owners(restored) {
+		all = append(all, g)
+		if err := g.make(ctx, r.Handover.Dial); err != nil {
+			return err
+		}
+	}
+	all = slices.DeleteFunc(all, func(g *given) bool { return g.library == nil })
+	if err := r.fill(ctx, c, all); err != nil {
+		return err
+	}
+	// Only when all have theirs: those that work together go on together.
+	for _, step := range []func(Owner) error{Owner.Filled, Owner.Open} {
+		err := each(all, func(g *given) error {
+			if err := step(g.library); err != nil && r.host().alive(g.PID) {
+				return fmt.Errorf("%s: let it go on with its device memory: %w", g.Process, err)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// owners are the processes that are to have memory which was handed over, without files of it.
+func (r *Restore) owners(restored []cudaProcess) (all []*given) {
+	next := 0
+	for _, saved := range r.Record.Processes {
+		first := next
+		next += len(saved.Pieces)
+		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
+		if i < 0 || len(saved.Pieces) == 0 {
+			continue
+		}
+		g := &given{cudaProcess: restored[i], first: first}
+		for n, piece := range saved.Pieces {
+			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: piece.Device})
+		}
+		all = append(all, g)
+	}
+	return all
+}
+
+// make has a process make its memory, and keeps the conversation, without which it has none. There is none with one that has its memory.
+func (g *given) make(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, moveTime(g.bytes()))
+	defer cancel()
+	hello, err := g.dial(ctx, dial)
+	if err == nil && hello.State != library.Given {
+		g.hangUp()
+		return nil
+	}
+	if err == nil {
+		g.files, err = g.library.Make(ctx, g.pieces)
+	}
+	if err == nil && len(g.files) != len(g.pieces) {
+		err = fmt.Errorf("%d descriptors for %d pieces: %w", len(g.files), len(g.pieces), errdefs.ErrInternal)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: make device memory: %w", g.Process, err)
+	}
+	return nil
+}
+
+// fill has what processes have made filled with what they are to have, which is brought anew. All comes that was recorded; what nobody wants goes nowhere.
+func (r *Restore) fill(ctx context.Context, c *coming, all []*given) error {
+	defer context.AfterFunc(ctx, func() { _ = c.holder.Kill() })() // it may have ended
+	pieces, err := r.Record.pieces(r.places)
+	if err != nil {
+		return err
+	}
+	if err := c.holder.Ready(ctx); err != nil {
+		return err
+	}
+	next := 0
+	for _, saved := range r.Record.Processes {
+		if len(saved.Pieces) == 0 {
+			continue
+		}
+		some := pieces[next : next+len(saved.Pieces)]
+		if i := slices.IndexFunc(all, func(g *given) bool { return g.first == next }); i >= 0 {
+			err = c.holder.Hold(ctx, some, all[i].files)
+		} else {
+			var unwanted []*os.File
+			unwanted, err = c.holder.Make(ctx, some)
+			closeFiles(unwanted)
+		}
+		if err != nil {
+			return err
+		}
+		next += len(some)
+	}
+	if err := c.holder.Clear(ctx); err != nil { // what is zero does not come
+		return err
+	}
+	<-c.brought
+	if c.unable != nil {
+		return c.unable
+	}
+	c.done = make(chan struct{})
+	c.receive()
+	return c.err
+}
