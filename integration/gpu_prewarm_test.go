@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -226,17 +227,32 @@ func TestGPUPrewarmDevice(t *testing.T) {
 
 // TestGPUPrewarmTwoDevices has memory on two GPUs, which take the places of the snapshot's in another order than they would by themselves.
 func TestGPUPrewarmTwoDevices(t *testing.T) {
-	ref, before := gpuSnapshot(t, slices.Concat(bothGPUs, []string{"--annotation", "cryo.gpu/engine=keeper"}), "--blocks", blocks)
 	_, b := gpuPair(t)
 	coldGPU(t, b)
-	must(t, b.Cryo(t.Context(), "prewarm", ref, "--gpu=0=0", "--gpu=1=1"))
-	if on := loadedOn(t, b, ref); len(on) != 2 {
-		t.Errorf("loaded on %v", on)
+	for _, c := range onTwo {
+		ref, before := gpuSnapshot(t, c.flags, c.args...)
+		free := inUse(t, b)
+		for device := range 2 {
+			t.Run(fmt.Sprintf("%s, no room on GPU %d", c.name, device), func(t *testing.T) {
+				setGPUs(t, b, withLittle(device), gpusOfB)
+				refusal(t, b.Cryo(t.Context(), "prewarm", ref, "--gpu"), codeFull, "MiB are free")
+				if on := loadedOn(t, b, ref); len(on) != 0 || inUse(t, b) != free {
+					t.Errorf("loaded on %v, %.0f bytes are in use, %.0f were", on, inUse(t, b), free)
+				}
+			})
+		}
+		t.Run(c.name, func(t *testing.T) {
+			must(t, b.Cryo(t.Context(), "prewarm", ref, "--gpu=0=0", "--gpu=1=1"))
+			if on := loadedOn(t, b, ref); on[b.UUID(0)] < 8<<20 || on[b.UUID(1)] < 8<<20 {
+				t.Errorf("loaded on %v", on)
+			}
+			remove(t.Context(), b, restoreLoaded(t, b, ref, false, before))
+			order(t, b, loadless...)
+			remove(t.Context(), b, restoreLoaded(t, b, ref, true, before, "--gpu", "0=0", "--gpu", "1=1"))
+			wantStanding(t, b, 0)
+			eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
+		})
 	}
-	remove(t.Context(), b, restoreLoaded(t, b, ref, false, before))
-	order(t, b, loadless...)
-	restoreLoaded(t, b, ref, true, before, "--gpu", "0=0", "--gpu", "1=1")
-	wantStanding(t, b, 0)
 }
 
 // TestGPUPrewarmKilled kills, or stops, who keeps memory loaded: a restore that has it already goes on with it, another loads for itself.

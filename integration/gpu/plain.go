@@ -137,17 +137,23 @@ func (b *bench) otherGPU(ctx context.Context, r *result, c *container, o route) 
 		return err
 	}
 	r.checked("restored on GPU 1, says NVML")
-	b.a, b.b = b.b, b.a
-	defer func() { b.a, b.b = b.b, b.a }()
-	o.restore = []string{"--device", "nvidia.com/gpu=0", "--gpu", b.machine.GPUs[1].UUID + "=" + b.machine.GPUs[0].UUID}
-	if err := b.move(ctx, r, c, o); err != nil {
+	there, here := b.b, b.a
+	b.a, b.b = there, here
+	defer func() { b.a, b.b = here, there }()
+	// What was handed over goes by the driver from here: it could not be given back.
+	back := []string{"--device", "nvidia.com/gpu=0", "--gpu", b.machine.GPUs[1].UUID + "=" + b.machine.GPUs[0].UUID}
+	if err := b.move(ctx, r, c, route{restore: back}); err != nil {
 		return err
 	}
-	if err := b.usedBy(ctx, b.b, c, 0); err != nil {
+	if err := b.usedBy(ctx, here, c, 0); err != nil {
 		return err
 	}
 	r.checked("restored on GPU 0 again, says NVML")
-	return nil
+	if o.handed == 0 {
+		return nil
+	}
+	b.a, b.b = here, there
+	return b.leaveRunningByKeeper(ctx, r, c, "again", o.handed)
 }
 
 func runTwoGPUs(ctx context.Context, b *bench, r *result) error {

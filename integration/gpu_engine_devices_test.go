@@ -1,0 +1,280 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// onTwo are containers that hand over memory of both GPUs of their host: 8 MiB of each.
+var onTwo = []struct {
+	name        string
+	flags, args []string
+}{
+	{"one process", slices.Concat(bothGPUs, engineKeeper), []string{"--blocks", blocks}},
+	{"a process on each", slices.Concat(bothGPUs[:4], engineKeeper, forceSeveral), []string{"--processes", "2", "--apart", "--blocks", blocks}},
+}
+
+var engineKeeper = []string{"--annotation", "cryo.gpu/engine=keeper"}
+
+// fromEach fails the test unless a snapshot has what a container of onTwo hands over, from each GPU of the host where it was taken.
+func fromEach(t *testing.T, h, takenOn *lab.Host, ref string) {
+	t.Helper()
+	gpu, _ := decoded(t, h.Cryo(t.Context(), "inspect", ref, "--json"))["config"].(map[string]any)["gpu"].(map[string]any)
+	from := map[string]float64{}
+	all, _ := gpu["processes"].([]any)
+	for _, p := range all {
+		p, _ := p.(map[string]any)
+		list, _ := p["pieces"].([]any)
+		for _, piece := range list {
+			piece, _ := piece.(map[string]any)
+			size, _ := piece["size"].(float64)
+			from[fmt.Sprint(piece["device"])] += size
+		}
+		if why, ok := p["fallback"]; ok {
+			t.Errorf("%v went by the driver: %v", p["pid"], why)
+		}
+	}
+	for i := range 2 {
+		if from[takenOn.UUID(i)] < 8<<20 {
+			t.Errorf("%v were handed over, little of GPU %d, %s", from, i, takenOn.UUID(i))
+		}
+	}
+}
+
+// TestGPUKeeperEngineTwoDevices has memory of two GPUs go to another host's, by pairs that are not those it would take by itself, and back.
+func TestGPUKeeperEngineTwoDevices(t *testing.T) {
+	for _, c := range onTwo {
+		t.Run(c.name, func(t *testing.T) {
+			ref, before := gpuSnapshot(t, c.flags, c.args...)
+			a, b := gpuPair(t)
+			fromEach(t, a, a, ref)
+			id := name(t)
+			back := shared.registry.Reference("gpu/" + id + "-back:1")
+			cleanup(t, b, id)
+			forget(t, a, back)
+			forget(t, b, back)
+			pairs := []string{"--gpu", a.UUID(0) + "=" + b.UUID(0), "--gpu", a.UUID(1) + "=" + b.UUID(1)}
+			must(t, b.Cryo(t.Context(), slices.Concat([]string{"restore", ref, "--name", id, "--allow", "devices"}, pairs)...))
+			after := unharmed(t, b, id, before)
+			goneOn(t, before, after)
+			moved(t, before, after, a, b, []int{0, 1})
+			alone(t, b)
+
+			taken := decoded(t, b.Cryo(t.Context(), "checkpoint", id, back, "--leave-running", "--push", "--plain-http", "--force", "all", "--json"))
+			if shares, _ := taken["shared"].(float64); shares < 16<<20 {
+				t.Errorf("%.0f bytes of the second snapshot are the first one's", shares)
+			}
+			fromEach(t, b, b, back)
+			unharmed(t, b, id, before)
+			remove(t.Context(), b, id)
+			cleanup(t, a, id)
+			must(t, a.Cryo(t.Context(), "restore", back, "--name", id, "--plain-http", "--allow", "devices"))
+			again := unharmed(t, a, id, before)
+			goneOn(t, after, again)
+			moved(t, after, again, b, a, []int{1, 0})
+			alone(t, a)
+		})
+	}
+}
+
+// TestGPUKeeperEngineRenumbered has memory go to GPUs of other numbers, where the driver of a process finds nothing that it is given: the process makes its
+// memory. Until it is back on GPUs of its numbers its memory goes by the driver, as it could not be given back.
+func TestGPUKeeperEngineRenumbered(t *testing.T) {
+	a, b := gpuPair(t)
+	numbered := func(g lab.GPUs, numbers ...string) lab.GPUs {
+		g.Devices = slices.Clone(g.Devices)
+		for i, n := range numbers {
+			g.Devices[i].Number = n
+		}
+		return g
+	}
+	setGPUs(t, a, numbered(gpusOfA, "0", "1"), gpusOfA)
+	setGPUs(t, b, numbered(gpusOfB, "4", "1"), gpusOfB)
+	for _, c := range onTwo {
+		t.Run(c.name, func(t *testing.T) {
+			ref, before := gpuSnapshot(t, c.flags, c.args...)
+			fromEach(t, a, a, ref)
+			id, free := name(t), inUse(t, b)
+			back, live := shared.registry.Reference("gpu/"+id+"-back:1"), "gpu/"+id+"-live:1"
+			for _, h := range []*lab.Host{a, b} {
+				cleanup(t, h, id)
+				forget(t, h, back)
+				forget(t, h, live)
+			}
+			restore := []string{"restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--force", "all"}
+			order(t, b, "cuMemImportFromShareableHandle * error 999") // of the memory that processes have made
+			unchanged(t, b, func() { refusal(t, quietly(b.Cryo(t.Context(), restore...)), codeAborted, "CUDA_ERROR_UNKNOWN") })
+			order(t, b)
+			must(t, b.Cryo(t.Context(), restore...))
+			after := unharmed(t, b, id, before)
+			goneOn(t, before, after)
+			moved(t, before, after, a, b, []int{1, 0})
+			alone(t, b)
+			if leave := b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all", "--gpu-engine", "keeper"); leave.Code == 0 {
+				t.Error("it can hand its memory over, and could not be given it back")
+			}
+			must(t, b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all"))
+			if bytes, why := pieces(t, b, live); bytes != 0 || !strings.Contains(why, "another GPU") {
+				t.Errorf("%.0f bytes were handed over, and the reason is %q", bytes, why)
+			}
+			unharmed(t, b, id, before)
+			must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http", "--force", "all"))
+			remove(t.Context(), b, id)
+			must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
+			must(t, b.Cryo(t.Context(), restore...))
+			unharmed(t, b, id, before)
+			remove(t.Context(), b, id)
+			must(t, b.Cryo(t.Context(), "prewarm", "rm", ref))
+			eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
+
+			must(t, a.Cryo(t.Context(), "restore", back, "--name", id, "--plain-http", "--allow", "devices", "--force", "all"))
+			again := unharmed(t, a, id, before)
+			goneOn(t, after, again)
+			must(t, a.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all"))
+			fromEach(t, a, a, live)
+			unharmed(t, a, id, before)
+			alone(t, a)
+		})
+	}
+}
+
+// TestGPUKeeperEngineTwoDevicesFail has calls fail for one of two GPUs, while the other's memory is handed over. The container runs on with all of
+// both, and no GPU has anything of the attempt, but for what the driver would not release.
+func TestGPUKeeperEngineTwoDevicesFail(t *testing.T) {
+	a, _ := gpuPair(t)
+	calls := []struct{ side, call string }{
+		{"container", "cuMemExportToShareableHandle"}, {"container", "cuMemUnmap"}, {"container", "cuMemRelease"}, {"container", "cuMemCreate"},
+		{"container", "cuMemImportFromShareableHandle"}, {"container", "cuMemMap"}, {"container", "cuMemSetAccess"},
+		{"container", "cuMemcpyDtoD"}, {"holder", "cuMemImportFromShareableHandle"}, {"holder", "cuMemMap"}, {"holder", "cuMemSetAccess"},
+		{"holder", "cuMemcpyDtoHAsync"},
+	}
+	for device, c := range onTwo { // a call that fails for one GPU in one container fails for the other in the other
+		id := name(t)
+		ref := "gpu/" + id + ":1"
+		ownOrder(t, a)
+		before := startGPU(t, a, id, slices.Concat(c.flags, []string{"--env", lab.OwnOrdersEnv}), c.args...)
+		forget(t, a, ref)
+		traced := trace(t, a)
+		for _, f := range calls {
+			device = 1 - device
+			t.Run(fmt.Sprintf("%s, %s in the %s for GPU %d", c.name, f.call, f.side, device), func(t *testing.T) {
+				used, said := inUse(t, a), fmt.Sprintf("%s *@%s error 999", f.call, a.UUID(device))
+				if f.side == "holder" {
+					order(t, a, said)
+				} else {
+					ownOrder(t, a, said)
+				}
+				if r := a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"); r.Code != 0 {
+					refusal(t, r, codeAborted, "the container runs on")
+				}
+				unharmed(t, a, id, before)
+				if done, err := a.OwnOrdersDone(); f.side == "container" && (done != 1 || err != nil) {
+					t.Errorf("the call was not made, %v", err)
+				}
+				tidy(t, a, ref, traced)
+				if f.call != "cuMemRelease" {
+					eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, a) == used })
+				}
+			})
+		}
+		alone(t, a)
+		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
+		fromEach(t, a, a, ref)
+		unharmed(t, a, id, before)
+		remove(t.Context(), a, id)
+	}
+}
+
+// TestGPUKeeperEngineTwoDevicesNotRestored has a restore fail for one of two GPUs: nothing is left on either, and the next one succeeds.
+func TestGPUKeeperEngineTwoDevicesNotRestored(t *testing.T) {
+	_, b := gpuPair(t)
+	ownOrder(t, b)
+	for device, c := range onTwo { // as above
+		ref, before := gpuSnapshot(t, slices.Concat(c.flags, []string{"--env", lab.OwnOrdersEnv}), c.args...)
+		id := name(t)
+		cleanup(t, b, id)
+		args := []string{"restore", ref, "--name", id, "--plain-http", "--allow", "devices"}
+		used := inUse(t, b)
+		fails := func(t *testing.T, code int, words string) {
+			t.Helper()
+			unchanged(t, b, func() { refusal(t, quietly(b.Cryo(t.Context(), args...)), code, words) })
+			alone(t, b)
+			eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == used })
+		}
+		for _, test := range []struct {
+			call, action string
+			own          bool
+			words        string
+		}{
+			{"cuMemCreate", "error 2", false, "CUDA_ERROR_OUT_OF_MEMORY"},
+			{"cuMemExportToShareableHandle", "error 999", false, "CUDA_ERROR_UNKNOWN"},
+			{"cuMemcpyHtoDAsync", "error 700", false, "cuMemcpyHtoDAsync"},
+			{"cuMemImportFromShareableHandle", "error 1 always", true, "CUDA_ERROR_INVALID_VALUE"},
+		} {
+			device = 1 - device
+			t.Run(fmt.Sprintf("%s, %s for GPU %d", c.name, test.call, device), func(t *testing.T) {
+				said := fmt.Sprintf("%s *@%s %s", test.call, b.UUID(device), test.action)
+				if test.own {
+					ownOrder(t, b, said)
+				} else {
+					order(t, b, said)
+				}
+				fails(t, codeAborted, test.words)
+			})
+		}
+		for device := range 2 {
+			t.Run(fmt.Sprintf("%s, no room on GPU %d", c.name, device), func(t *testing.T) {
+				setGPUs(t, b, withLittle(device), gpusOfB)
+				fails(t, codeMisfit, "gpu-memory")
+			})
+		}
+		must(t, b.Cryo(t.Context(), args...))
+		goneOn(t, before, unharmed(t, b, id, before))
+		alone(t, b)
+		remove(t.Context(), b, id)
+	}
+}
+
+// withLittle are host b's GPUs, of which one has no room for anything.
+func withLittle(device int) lab.GPUs {
+	small := gpusOfB
+	small.Devices = slices.Clone(gpusOfB.Devices)
+	small.Devices[device].Memory = 4 << 20
+	return small
+}
+
+// TestGPUKeeperEngineTwoDevicesNoCopy has room for a copy on one of two GPUs: the container stands still until all of
+// both has been taken.
+func TestGPUKeeperEngineTwoDevicesNoCopy(t *testing.T) {
+	a, _ := gpuPair(t)
+	for _, c := range onTwo {
+		t.Run(c.name, func(t *testing.T) {
+			small := gpusOfA
+			small.Devices = []lab.GPU{{Minor: 0}, {Minor: 1, Memory: 264 << 20}}
+			setGPUs(t, a, small, gpusOfA)
+			id, ref := name(t), "gpu/half:1"
+			before := startGPU(t, a, id, c.flags, c.args...)
+			forget(t, a, ref)
+			used := inUse(t, a)
+			order(t, a, copyingSlowly...)
+			taken := decoded(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--json"))
+			if seconds, _ := taken["freeze"].(float64); seconds < 1.5 {
+				t.Errorf("it stood still for %.1f s: not until all had been taken", seconds)
+			}
+			fromEach(t, a, a, ref)
+			unharmed(t, a, id, before)
+			alone(t, a)
+			if now := inUse(t, a); now != used {
+				t.Errorf("%.0f bytes are in use, %.0f were", now, used)
+			}
+			remove(t.Context(), a, id)
+			must(t, a.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices"))
+			unharmed(t, a, id, before)
+		})
+	}
+}
