@@ -58,14 +58,12 @@ func Start(ctx context.Context, o Order) (_ *Loading, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer other.Close() // the daemon's death is heard when nobody else has it
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make a socket pair: %w", err), own.Close())
+		return nil, errors.Join(fmt.Errorf("make a socket pair: %w", err), own.Close(), other.Close())
 	}
 	l := &Loading{channel: own, peer: os.NewFile(uintptr(pair[0]), "holder"), ended: make(chan struct{})}
 	peer := os.NewFile(uintptr(pair[1]), "loader")
-	defer peer.Close()
 	// By this process, not by name: an update may have replaced the file. In a session of its own, so that no signal meant for
 	// others ends it.
 	l.process = exec.Command("/proc/self/exe", Command)
@@ -78,6 +76,8 @@ func Start(ctx context.Context, o Order) (_ *Loading, err error) {
 		}
 	}
 	exited, err := gorunc.Monitor.Start(l.process)
+	other.Close() // the daemon's death is heard when nobody else has it
+	peer.Close()
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("start the process that loads device memory: %w", err), own.Close(), l.peer.Close())
 	}
