@@ -236,8 +236,10 @@ CUresult hook_cuInit(unsigned flags)
 {
 	CUresult r = driver.cuInit(flags);
 
-	if (r == CUDA_SUCCESS)
+	if (r == CUDA_SUCCESS) {
+		range_begin();
 		thread_start();
+	}
 	return r;
 }
 

@@ -8,7 +8,7 @@
 // MAX_DEVICES is more than any host has; those above get no memory from the library.
 #define MAX_DEVICES 64
 
-static CUuuid first[MAX_DEVICES];        // of each device, when it first gave memory; under the table's lock
+static CUuuid first[MAX_DEVICES];        // of each device, when the driver was initialised
 static uint64_t accessors[MAX_DEVICES]; // of each device: those that cuCtxEnablePeerAccess gave access to it, by bits; under the table's lock
 
 // largest is how large a piece of a range may be: 256 MiB, and 1 GiB from 4 GiB on. A call of the driver takes nearly as long for a small piece, so a large range is
@@ -108,13 +108,15 @@ static CUresult undo(struct range *r, unsigned made)
 	return first;
 }
 
-// note notes which GPU a device is at first.
-static void note(CUdevice device)
+void range_begin(void)
 {
 	static const CUuuid none;
+	int count = 0;
 
-	if (!memcmp(&first[device], &none, sizeof(none)))
-		driver.cuDeviceGetUuid(&first[device], device);
+	driver.cuDeviceGetCount(&count);
+	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
+		if (!memcmp(&first[d], &none, sizeof(none)))
+			driver.cuDeviceGetUuid(&first[d], d);
 }
 
 CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct range *r)
@@ -134,7 +136,6 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 		room_free(r->pieces, r->count * sizeof(*r->pieces));
 		return result;
 	}
-	note(device);
 	result = make_pieces(r, &made);
 	if (result == CUDA_SUCCESS && !table_add(r))
 		result = CUDA_ERROR_OPERATING_SYSTEM;

@@ -4,6 +4,8 @@
 
 #include "table.h"
 
+// range_begin notes which GPU each device is, when the driver has been initialised.
+void range_begin(void);
 // range_make makes a range in a context on its device. After an error nothing is left of it.
 CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct range *r);
 // range_free frees what range_make has made.
