@@ -189,27 +189,9 @@ static int holds(CUdeviceptr pointer, size_t bytes)
 	return memory_holds(pointer, bytes) || virtual_holds(pointer, bytes);
 }
 
-// order carries out the next order for a call about the device of a pointer.
-static CUresult order(const char *call, CUdeviceptr pointer)
-{
-	CUcontext context;
-	CUdeviceptr base;
-	CUuuid device;
-	size_t bytes;
-	int number, known;
-
-	if (!orders_given())
-		return CUDA_SUCCESS;
-	known = enter() == CUDA_SUCCESS && look(pointer, &base, &bytes, &context, &number);
-	if (known)
-		device = devices[number].uuid;
-	leave(CUDA_SUCCESS);
-	return orders_on(call, known ? &device : NULL);
-}
-
 static CUresult copy(const char *call, CUstream stream, CUdeviceptr to_device, CUdeviceptr from_device, size_t bytes, void *to, const void *from)
 {
-	CUresult r = order(call, to_device ? to_device : from_device);
+	CUresult r = order_at(call, to_device ? to_device : from_device);
 	int captured = 0;
 
 	if (r != CUDA_SUCCESS)

@@ -11,7 +11,7 @@
 int directory_devices(struct device *found, int most);
 // directory_total reads a device's size; false where it is not visible.
 int directory_total(struct device *device);
-// directory_number reads the number of a device's node; -1: it has none.
+// directory_number reads the number that a device is known by; -1: it has none.
 int directory_number(const struct device *device);
 // directory_used is what is allocated on a device, bytes.
 int64_t directory_used(const struct device *device);

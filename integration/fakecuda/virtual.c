@@ -36,7 +36,7 @@ static struct handle *handle_new(void)
 
 static CUmemGenericAllocationHandle value_of(const struct handle *h) { return MARK + (h - handles); }
 
-// order_of carries out the next order for a call about memory with a handle, and order_at for one about what is mapped at addresses.
+// order_of carries out the next order for a call about memory with a handle.
 static CUresult order_of(const char *call, CUmemGenericAllocationHandle value)
 {
 	const struct handle *h = NULL;
@@ -50,8 +50,9 @@ static CUresult order_of(const char *call, CUmemGenericAllocationHandle value)
 	return orders_on(call, h ? &device : NULL);
 }
 
-static CUresult order_at(const char *call, CUdeviceptr pointer)
+CUresult order_at(const char *call, CUdeviceptr pointer)
 {
+	CUcontext context;
 	CUdeviceptr base;
 	CUuuid device;
 	size_t bytes;
@@ -59,7 +60,7 @@ static CUresult order_at(const char *call, CUdeviceptr pointer)
 
 	if (!orders_given())
 		return CUDA_SUCCESS;
-	known = enter() == CUDA_SUCCESS && virtual_find(pointer, &base, &bytes, &number);
+	known = enter() == CUDA_SUCCESS && (memory_find(pointer, &base, &bytes, &context, &number) || virtual_find(pointer, &base, &bytes, &number));
 	if (known)
 		device = devices[number].uuid;
 	leave(CUDA_SUCCESS);

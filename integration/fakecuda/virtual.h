@@ -4,6 +4,9 @@
 
 #include "memory.h"
 
+// order_at carries out the next order for a call about what is at an address, with a handle or without.
+CUresult order_at(const char *call, CUdeviceptr pointer);
+
 // All of these are called with the driver's lock held.
 
 // virtual_holds says whether all of a range is mapped, with access.
