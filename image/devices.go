@@ -50,6 +50,47 @@ func (d *Devices) Pieces() []GPUPiece {
 // Close closes the segments.
 func (d *Devices) Close() { d.pages.Close() }
 
+// DevicePart is what [DevicesReader.Read] of a part of a piece needs of segments that are still on their way.
+type DevicePart []arrivingTo
+
+// arrivingTo is a segment of which all before end is needed.
+type arrivingTo struct {
+	segment Arriving
+	end     int64
+}
+
+// Part looks up what a part of a piece, by its number, needs.
+func (d *Devices) Part(piece int, offset, length int64) (needs DevicePart) {
+	p, m := d.pieces[piece], d.pages
+	if m.decoded != nil {
+		return nil
+	}
+	addr := p.Address + uint64(offset)
+	for _, i := range m.between(p.file, addr, addr+uint64(length)) {
+		f := &m.x.Frames[i]
+		a, arriving := m.segments[f.Segment].(Arriving)
+		if !arriving {
+			continue
+		}
+		n := slices.IndexFunc(needs, func(n arrivingTo) bool { return n.segment == a })
+		if n < 0 {
+			n, needs = len(needs), append(needs, arrivingTo{segment: a})
+		}
+		needs[n].end = max(needs[n].end, f.Offset+f.Stored)
+	}
+	return needs
+}
+
+// There tells whether all of it can be read without waiting for segments to arrive.
+func (p DevicePart) There() bool {
+	for _, n := range p {
+		if !n.segment.There(n.end) {
+			return false
+		}
+	}
+	return true
+}
+
 // DevicesReader reads device memory, for one goroutine.
 type DevicesReader struct {
 	d *Devices
@@ -83,20 +124,11 @@ func (r *DevicesReader) Read(piece int, offset int64, dst []byte) (bool, error) 
 // fill fills dst with what a file has from addr on.
 func (r *DevicesReader) fill(file, addr uint64, dst []byte) (bool, error) {
 	m := r.r.m
-	x, frames := m.x, m.frames[file]
+	x := m.x
 	end := addr + uint64(len(dst))
-	first, _ := slices.BinarySearchFunc(frames, addr, func(i int32, addr uint64) int {
-		if x.Frames[i].End(x.PageSize) <= addr {
-			return -1
-		}
-		return 1
-	})
 	filled := addr // up to here
-	for _, i := range frames[first:] {
+	for _, i := range m.between(file, addr, end) {
 		f := &x.Frames[i]
-		if f.Runs[0].Addr >= end {
-			break
-		}
 		buf := r.r.buf
 		if (f.Codec == index.Raw || m.decoded != nil) && len(f.Runs) == 1 && f.Runs[0].Addr >= addr && f.Runs[0].Addr+uint64(f.Raw) <= end {
 			buf = dst[f.Runs[0].Addr-addr:][:f.Raw] // it stays where it is read to
@@ -121,6 +153,22 @@ func (r *DevicesReader) fill(file, addr uint64, dst []byte) (bool, error) {
 	}
 	clear(dst[filled-addr:])
 	return true, nil
+}
+
+// between gives the frames of a file that have pages between two addresses, or around all that is between them, ascending.
+func (m *Pages) between(file, addr, end uint64) []int32 {
+	frames := m.frames[file]
+	first, _ := slices.BinarySearchFunc(frames, addr, func(i int32, addr uint64) int {
+		if m.x.Frames[i].End(m.x.PageSize) <= addr {
+			return -1
+		}
+		return 1
+	})
+	n := first
+	for n < len(frames) && m.x.Frames[frames[n]].Runs[0].Addr < end {
+		n++
+	}
+	return frames[first:n]
 }
 
 // checkDevices says whether the device memory of an index is that of the pieces of a config.

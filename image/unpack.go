@@ -13,6 +13,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
@@ -92,6 +93,24 @@ func (i *Unpacked) ended(ctx context.Context, err error) error {
 		err = errors.Join(err, undoErr)
 	}
 	return full(err)
+}
+
+// OfProcesses lists the segments that hold memory of processes, of which some may hold device memory too. All others hold nothing but that.
+func (i *Unpacked) OfProcesses() []ocispec.Descriptor {
+	all := i.s.Segments()
+	has := make([]bool, len(all))
+	for j := range i.x.Frames {
+		if f := &i.x.Frames[j]; !onDevice(*f) {
+			has[f.Segment] = true
+		}
+	}
+	var some []ocispec.Descriptor
+	for n, d := range all {
+		if has[n] {
+			some = append(some, d)
+		}
+	}
+	return some
 }
 
 // makeEmpty makes sure of an empty directory, and gives what empties or removes it again.

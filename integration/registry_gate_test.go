@@ -27,6 +27,7 @@ type gate struct {
 	parts    atomic.Int64    // requests for parts of segments
 	held     atomic.Int64    // bodies that were held up
 	ranges   atomic.Bool     // parts are served
+	damaged  string          // digest of one whose first byte is another, also in parts; empty: none
 
 	server *http.Server
 	once   sync.Once
@@ -69,7 +70,14 @@ func newGate(t *testing.T, r *lab.Registry, path string) *gate {
 
 // hold looks at an answer of the registry.
 func (g *gate) hold(a *http.Response) error {
-	if a.Request.Method != http.MethodGet || !g.segments[path.Base(a.Request.URL.Path)] {
+	digest := path.Base(a.Request.URL.Path)
+	if a.Request.Method != http.MethodGet {
+		return nil
+	}
+	if from := a.Header.Get("Content-Range"); digest == g.damaged && (from == "" || strings.HasPrefix(from, "bytes 0-")) {
+		a.Body = &flippedBody{ReadCloser: a.Body}
+	}
+	if !g.segments[digest] {
 		return nil
 	}
 	if part := a.Request.Header.Get("Range"); part != "" && !strings.HasSuffix(part, "-") {
@@ -78,6 +86,21 @@ func (g *gate) hold(a *http.Response) error {
 		a.Body = &heldBody{a.Body, g, a.Request.Context()}
 	}
 	return nil
+}
+
+// flippedBody has another first byte.
+type flippedBody struct {
+	io.ReadCloser
+	begun bool
+}
+
+func (b *flippedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if n > 0 && !b.begun {
+		p[0] ^= 1
+		b.begun = true
+	}
+	return n, err
 }
 
 // open lets everything pass.

@@ -101,7 +101,10 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 		return nil, err
 	}
 	// The driver touches what it moves page by page, and waits each time.
-	if err := s.awaitFilled(ctx, c, nil); err != nil {
+	loading, stop := gpus.Loading(ctx)
+	err = s.awaitFilled(loading, c, nil)
+	stop()
+	if err != nil {
 		return nil, errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
 	}
 	if err := s.loadGPUs(ctx, c, gpus, int(answer.Pid)); err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,8 @@ type arriving struct {
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
-	all    chan struct{}   // closed when the rest is pulled
+	all    chan struct{}   // closed when the rest is pulled, and the snapshot may have its name
+	whole  bool            // the container runs when all of it is here: nothing is held back for it
 	wanted atomic.Int64    // when a part was asked for last, nanoseconds since 1970
 	asking atomic.Int64    // parts that are on their way
 }
@@ -40,7 +42,7 @@ const (
 
 // probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
 // a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
-func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string, gpus bool) (string, error)) {
+func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string) (string, error)) {
 	type answer struct {
 		why string
 		err error
@@ -52,15 +54,13 @@ func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirs
 			answers <- answer{why, err}
 		}()
 	}
-	return func(eager string, gpus bool) (string, error) {
+	return func(eager string) (string, error) {
 		a := <-answers
 		switch {
 		case a.err != nil || a.why == allHere || f.pullFirst:
 			return a.why, a.err
 		case eager != "":
 			return eager, nil
-		case gpus:
-			return "its GPUs are loaded when all memory is there", nil
 		}
 		return a.why, nil
 	}
@@ -121,10 +121,15 @@ func (c *arriving) where() string {
 	return c.dir
 }
 
-// headStart begins to pull, so many segments at once, while what makes the container run is at work. 0: none before begin.
+// headStart begins to pull, so many segments at once, while what makes the container run is at work. 0: none before begin. Where the container runs when
+// all is here, nothing else is waited for, and all are pulled at once.
 func (c *arriving) headStart(few int) {
 	c.all, c.pulled = make(chan struct{}), make(chan error, 1)
-	c.puller.Pace(registry.Pace{All: c.all, Few: few, Yield: c.yield})
+	pace := registry.Pace{All: c.all, Few: few, Yield: c.yield}
+	if c.whole {
+		pace.Few, pace.Yield = registry.Unpaced, nil
+	}
+	c.puller.Pace(pace)
 	go func() {
 		err := c.puller.Finish(c.ctx)
 		if err != nil {
@@ -148,7 +153,9 @@ func (c *arriving) begin() {
 		return
 	}
 	go func() {
-		c.quiet(time.Now())
+		if !c.whole {
+			c.quiet(time.Now())
+		}
 		close(c.all)
 	}()
 }
@@ -174,7 +181,7 @@ func (c *arriving) await() error {
 	select {
 	case err := <-c.pulled:
 		if err != nil {
-			return c.because(err)
+			return cmp.Or(c.server.Err(), err) // the first
 		}
 		return c.server.Complete()
 	case <-c.server.Failed():
@@ -182,12 +189,17 @@ func (c *arriving) await() error {
 	}
 }
 
-// because gives the reason why segments do not come where that is so: something else has failed for it.
-func (c *arriving) because(err error) error {
-	if c != nil && c.server.Err() != nil {
-		return c.server.Err()
+// because gives the reason why a container could not be started where that is that segments do not come: something else has failed for it. That who needs
+// them has ended is no reason: the shim sees to that process, and knows more.
+func (c *arriving) because(name string, err error) error {
+	if c == nil {
+		return err
 	}
-	return err
+	pull := c.server.Err()
+	if pull == nil || errors.As(pull, new(*arrival.LeftError)) {
+		return err
+	}
+	return &cutOffError{name: name, err: pull}
 }
 
 // cause ends the pull before the container runs, and gives the reason where that was it: what it fetched goes where the disk is full.

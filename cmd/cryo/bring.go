@@ -108,7 +108,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if pulling != nil {
 		if ready != nil {
 			pullFirst = "it is prewarmed"
-		} else if pullFirst, err = whyPullFirst(eager, p.snapshot.Config.GPU != nil); err != nil {
+		} else if pullFirst, err = whyPullFirst(eager); err != nil {
 			return err
 		}
 		few, err := throughCache(ctx, pulling)
@@ -119,6 +119,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			err = pulling.Finish(ctx)
 		} else if coming, err = newArriving(ctx, s, pulling, work.Dir); err == nil {
 			p.from = coming.source
+			if coming.whole = p.snapshot.Config.GPU != nil; coming.whole {
+				pulling.First(p.unpacked.OfProcesses())
+			}
 			coming.headStart(few)
 		}
 		if err != nil {
@@ -209,7 +212,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		}
 	}
 	if g := p.snapshot.Config.GPU; g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
-		if err := (load.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images}).Write(criuWork); err != nil {
+		if err := (load.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}).Write(criuWork); err != nil {
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
@@ -220,7 +223,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	err = late.judge(err)
 	p.gpus.driver.end()
 	if err != nil {
-		return nil, nil, ran, coming.because(err)
+		return nil, nil, ran, coming.because(p.name, err)
 	}
 	ran = time.Now()
 	if p.loaded, err = gpu.ReadLoaded(criuWork); err != nil {
@@ -228,9 +231,11 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	}
 	if coming != nil {
 		coming.begin() // not before, but for a little: it would take cores and the line from what makes the container run
-		a.say("%s runs, and its memory is on its way", p.name)
+		if !coming.whole {
+			a.say("%s runs, and its memory is on its way", p.name)
+		}
 		if err := coming.await(); err != nil {
-			return nil, nil, ran, &cutOffError{name: p.name, err: err}
+			return nil, nil, ran, &cutOffError{name: p.name, ran: true, err: err}
 		}
 	}
 	if err := finished(context.WithoutCancel(ctx), container); err != nil {

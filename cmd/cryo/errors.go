@@ -164,18 +164,26 @@ func (e *failedError) Is(target error) bool {
 	return target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.err), errdefs.ErrUnknown)
 }
 
-// cutOffError says that a container ran while its memory was pulled, and was ended since not all came. Its kind is its cause's.
+// cutOffError says that not all of a container's memory came while it was being restored, or while it ran: it was ended. Its kind is its cause's.
 type cutOffError struct {
 	name string
+	ran  bool
 	err  error
 }
 
 func (e *cutOffError) Error() string {
-	return fmt.Sprintf("restore %s: it ran, and was ended and removed, since its memory did not all come: %v", e.name, e.err)
+	ran := ""
+	if e.ran {
+		ran = "it ran, and was ended and removed, since "
+	}
+	return fmt.Sprintf("restore %s: %sits memory did not all come: %v", e.name, ran, e.err)
 }
 
 func (e *cutOffError) Hint() string {
-	hint := "what was pulled is kept: restore it again, with --pull-first to have it run when all is here"
+	hint := "what was pulled is kept: restore it again"
+	if e.ran {
+		hint += ", with --pull-first to have it run when all is here"
+	}
 	if more := hintOf(e.err); more != "" {
 		hint = more + "\n" + hint
 	}

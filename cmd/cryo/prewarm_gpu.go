@@ -155,7 +155,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 }
 
 // fillFrom has a holder fill what it holds.
-func fillFrom(ctx context.Context, h *holder.Client, memory *image.Devices) error {
+func fillFrom(ctx context.Context, h *holder.Client, memory *load.Memory) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make a socket pair: %w", err)

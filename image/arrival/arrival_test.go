@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -57,7 +58,7 @@ func newRig(t *testing.T) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.server.Close)
-	if r.client, err = Dial(dir); err != nil {
+	if r.client, err = Dial(dir, "reads"); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.client.Close)
@@ -253,8 +254,10 @@ func TestFails(t *testing.T) {
 			r.err = errdefs.ErrUnavailable
 			_ = r.client.Read(context.Background(), r.segment, 0, make([]byte, 1))
 		}, errdefs.IsUnavailable, errdefs.IsUnavailable},
-		"the server":   {func(r *rig) { r.server.Close() }, func(err error) bool { return err != nil }, func(err error) bool { return err != nil }},
-		"the client":   {func(r *rig) { r.client.Close() }, nil, func(err error) bool { return errors.Is(err, errLeft) }},
+		"the server": {func(r *rig) { r.server.Close() }, func(err error) bool { return err != nil }, func(err error) bool { return err != nil }},
+		"the client": {func(r *rig) { r.client.Close() }, nil, func(err error) bool {
+			return errors.As(err, new(*LeftError)) && strings.Contains(err.Error(), "that reads has ended")
+		}},
 		"the contents": {func(r *rig) { r.client.End(errdefs.ErrDataLoss) }, nil, errdefs.IsDataLoss},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -295,7 +298,7 @@ func TestReadEnds(t *testing.T) {
 	}
 	defer s.Close()
 	defer close(release)
-	c, err := Dial(dir)
+	c, err := Dial(dir, "reads")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +314,7 @@ func TestReadEnds(t *testing.T) {
 // FuzzMessage reads messages of any kind: what is taken is within its limits and reads back as it is written.
 func FuzzMessage(f *testing.F) {
 	var b bytes.Buffer
-	for _, m := range []message{{Watch: true}, {Bytes: 4096}, {Failed: &failure{Reason: "x"}}, {Read: &part{Segment: ocispec.Descriptor{Size: 8}, Length: 8}}} {
+	for _, m := range []message{{Watch: "reads"}, {Bytes: 4096}, {Failed: &failure{Reason: "x"}}, {Read: &part{Segment: ocispec.Descriptor{Size: 8}, Length: 8}}} {
 		b.Reset()
 		if err := writeMessage(&b, m); err != nil {
 			f.Fatal(err)

@@ -23,15 +23,15 @@ type Client struct {
 	gone bool       // closed; guarded by mu
 }
 
-// Dial connects to the server that listens in dir.
-func Dial(dir string) (*Client, error) {
+// Dial connects to the server that listens in dir. who is what this process does, for the errors of the server: see [Join].
+func Dial(dir, who string) (*Client, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, fmt.Errorf("reach the command that pulls: %w", err)
 	}
 	c := &Client{dir: d}
 	if c.watch, err = c.dial(); err == nil {
-		err = writeMessage(c.watch, message{Watch: true})
+		err = writeMessage(c.watch, message{Watch: who})
 	}
 	if err != nil {
 		c.Close()

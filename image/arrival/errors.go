@@ -3,6 +3,7 @@ package arrival
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/containerd/errdefs"
 )
@@ -60,5 +61,14 @@ var errGone = &Error{
 	hint: "restore it again: what has come is kept, and the rest is pulled then",
 }
 
-// errLeft is the error of a server whose client has ended without a word.
-var errLeft = &Error{Reason: "the process that fills in the container's memory has ended", kind: errdefs.ErrAborted}
+// LeftError says that a client has ended without a word. Who sees to that process may know why. Its kind is Aborted.
+type LeftError struct {
+	Does string // what it did with the segments
+}
+
+func (e *LeftError) Error() string {
+	return fmt.Sprintf("pull the segments: the process that %s has ended", e.Does)
+}
+
+// Unwrap gives the kind.
+func (e *LeftError) Unwrap() error { return errdefs.ErrAborted }

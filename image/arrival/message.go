@@ -13,9 +13,9 @@ import (
 // blob where it says that some follow.
 type message struct {
 	// A client's.
-	Read  *part `json:"read,omitempty"`  // it asks for bytes
-	Watch bool  `json:"watch,omitempty"` // the connection is for what follows
-	Held  bool  `json:"held,omitempty"`  // it needs nothing any more
+	Read  *part  `json:"read,omitempty"`  // it asks for bytes
+	Watch string `json:"watch,omitempty"` // what it does; the connection is for what follows
+	Held  bool   `json:"held,omitempty"`  // it needs nothing any more
 	// A server's.
 	Bytes    int64 `json:"bytes,omitempty"`    // so many follow
 	Complete bool  `json:"complete,omitempty"` // all segments are in the store

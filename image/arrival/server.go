@@ -71,8 +71,8 @@ func (s *Server) serve(conn net.Conn) {
 	for {
 		m, err := readMessage(conn)
 		switch {
-		case err == nil && m.Watch:
-			s.watch(conn)
+		case err == nil && m.Watch != "":
+			s.watch(conn, m.Watch)
 			return
 		case err != nil || m.Read == nil:
 			return
@@ -102,7 +102,7 @@ func (s *Server) serve(conn net.Conn) {
 }
 
 // watch waits for what a client says in the end, and tells it what comes of the pull.
-func (s *Server) watch(conn net.Conn) {
+func (s *Server) watch(conn net.Conn, does string) {
 	s.mu.Lock()
 	s.watching[conn] = struct{}{}
 	complete, err := s.complete, s.err
@@ -116,7 +116,7 @@ func (s *Server) watch(conn net.Conn) {
 	case err == nil && m.Failed != nil:
 		s.Fail(m.Failed.error())
 	default:
-		s.Fail(errLeft)
+		s.Fail(&LeftError{does})
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

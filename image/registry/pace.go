@@ -9,24 +9,32 @@ import (
 type Pace struct {
 	// All is closed when nothing does any more: until then the snapshot gets no name either.
 	All <-chan struct{}
-	// Few is how many segments are pulled at once until then. 0: none.
+	// Few is how many segments are pulled at once until then. 0: none; [Unpaced]: as many as ever.
 	Few int
 	// Yield waits, as long as ctx allows, while somebody needs the line. Until then it is called before each read. It may be nil.
 	Yield func(ctx context.Context)
 }
 
+// Unpaced is for a Pace that holds back nothing but the snapshot's name.
+const Unpaced = -1
+
 // pace is a Pace at work. nil holds nothing back.
 type pace struct {
 	Pace
-	few chan struct{}
+	few chan struct{} // nil: no bound
 }
 
 // Pace has Finish be held back.
-func (p *Puller) Pace(x Pace) { p.pace = &pace{x, make(chan struct{}, x.Few)} }
+func (p *Puller) Pace(x Pace) {
+	p.pace = &pace{x, nil}
+	if x.Few != Unpaced {
+		p.pace.few = make(chan struct{}, x.Few)
+	}
+}
 
 // enter waits until one more segment may be pulled. Its reader calls leave.
 func (p *pace) enter(ctx context.Context) (leave func(), err error) {
-	if p == nil {
+	if p == nil || p.few == nil {
 		return func() {}, nil
 	}
 	select {

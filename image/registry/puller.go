@@ -1,11 +1,14 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -99,6 +102,21 @@ func (p *Puller) Missing(ctx context.Context) (missing []ocispec.Descriptor, err
 		}
 	}
 	return missing, nil
+}
+
+// First has Finish begin with these segments. The others follow in their order.
+func (p *Puller) First(wanted []ocispec.Descriptor) {
+	first := make(map[digest.Digest]bool, len(wanted))
+	for _, d := range wanted {
+		first[d.Digest] = true
+	}
+	rank := func(d ocispec.Descriptor) int {
+		if first[d.Digest] {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(p.segments, func(a, b ocispec.Descriptor) int { return cmp.Compare(rank(a), rank(b)) })
 }
 
 // Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.

@@ -74,6 +74,24 @@ func (r *Restore) Fits() error {
 	return r.err
 }
 
+// Loading gives a context that ends, with the reason, when what was handed over cannot be loaded: nothing else of the container needs to be waited for
+// then. It is called when Fits has found nothing in the way.
+func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	if c := r.coming; c != nil && c.done != nil {
+		go func() {
+			select {
+			case <-c.done:
+				if c.err != nil {
+					cancel(c.err)
+				}
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, func() { cancel(nil) }
+}
+
 // check makes sure that this host can take what the snapshot holds.
 func (r *Restore) check(ctx context.Context) error {
 	facts, err := r.facts(ctx)

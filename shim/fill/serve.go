@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/arrival"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/runtime/lazypages"
@@ -80,14 +81,14 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 		return nil, Result{}, err
 	}
 	defer pages.Close()
-	defer func() { coming.end(err) }()
+	defer func() { coming.End(err) }()
 	var restored atomic.Pointer[time.Time]
 	var children atomic.Int64
 	from := newSource(pages, m.Order.Images)
 	f := lazypages.NewFiller(from)
 	ended := func() {}
 	if coming != nil {
-		if ended, err = coming.fetchAhead(from, f.Arrived); err != nil {
+		if ended, err = from.fetchAhead(f.Arrived); err != nil {
 			return nil, Result{}, err
 		}
 	} else if m.Order.Rate == 0 { // else it is not to be read sooner than it is filled in
@@ -99,9 +100,9 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 	}()
 	if coming != nil {
 		f.Next, f.Urgent = from.next, urgent
-		go coming.source.Follow(ctx, f.Arrived)
+		go coming.Follow(ctx, f.Arrived)
 		go func() {
-			if err := coming.await(ctx); err != nil {
+			if err := coming.Await(ctx); err != nil {
 				cancel(err)
 			}
 		}()
@@ -132,20 +133,20 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 
 // open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm. Where
 // segments are missing still, coming is not nil.
-func open(ctx context.Context, o Order) (_ *image.Pages, coming *coming, err error) {
+func open(ctx context.Context, o Order) (_ *image.Pages, coming *arrival.Coming, err error) {
 	s, err := store.Open(o.Root)
 	if err != nil {
 		return nil, nil, err
 	}
 	var from image.Fetcher = s
 	if o.Arrival != "" {
-		if coming, err = newComing(ctx, s, o.Arrival); err != nil {
+		if coming, err = arrival.Join(ctx, s, o.Arrival, does); err != nil {
 			return nil, nil, err
 		}
-		from = coming.source
+		from = coming
 		defer func() {
 			if err != nil {
-				coming.end(err)
+				coming.End(err)
 			}
 		}()
 	} else if ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest); err != nil {

@@ -25,7 +25,7 @@ func TestOrder(t *testing.T) {
 	if o, err := ReadOrder(dir, "/images"); o != nil || err != nil {
 		t.Errorf("without an order: %v, %v", o, err)
 	}
-	want := Order{Root: "/root", Images: "/images", Snapshot: ocispec.Descriptor{MediaType: "m", Digest: "sha256:1", Size: 7}}
+	want := Order{Root: "/root", Images: "/images", Arrival: "/arrival", Snapshot: ocispec.Descriptor{MediaType: "m", Digest: "sha256:1", Size: 7}}
 	if err := want.Write(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestSplit(t *testing.T) {
 		go func() {
 			defer loader.Close()
 			sent <- ring.Send(t.Context(), loader, sizes, func(ctx context.Context, s *ring.Sender) error {
-				return split(ctx, sizes, slot, func() (reader, error) { return m, nil }, s)
+				return send(ctx, newQueue(sizes, slot, nil), func() (reader, error) { return m, nil }, s)
 			})
 		}()
 		link, err := ring.Offer(holder, buffers)

@@ -15,11 +15,13 @@ import (
 // orderName is the file in CRIU's work directory.
 const orderName = "cryo-devices.json"
 
-// Order says where the device memory is that CRIU's images lack. All of it is in the store, or prewarmed.
+// Order says where the device memory is that CRIU's images lack.
 type Order struct {
 	Root     string             `json:"root"`     // of the store
 	Snapshot ocispec.Descriptor `json:"snapshot"` // its manifest
 	Images   string             `json:"images"`   // CRIU's images
+	// Arrival is the directory in which the command serves what it is pulling of the segments; empty: all are in the store, or prewarmed.
+	Arrival string `json:"arrival,omitempty"`
 }
 
 // Write writes the order into CRIU's work directory.

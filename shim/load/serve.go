@@ -6,15 +6,13 @@ import (
 	"os"
 	"runtime"
 	"sync"
-	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
@@ -59,33 +57,15 @@ func serve(c *channel.Channel, peer *os.File) error {
 		_, _ = c.Receive(&none)
 		cancel(errors.New("the shim has ended"))
 	}()
-	devices, err := Open(ctx, o)
+	m, err := Open(ctx, o)
 	if err != nil {
 		return err
 	}
-	defer devices.Close()
+	defer m.Close()
 	if err := c.Send(report{Ready: true}); err != nil {
 		return err
 	}
-	return Send(ctx, devices, peer)
-}
-
-// Open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
-func Open(ctx context.Context, o Order) (*image.Devices, error) {
-	s, err := store.Open(o.Root)
-	if err != nil {
-		return nil, err
-	}
-	var from image.Fetcher = s
-	ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest)
-	if err != nil {
-		return nil, err
-	}
-	if ready != nil {
-		defer ready.Close() // what is open by then stays
-		from = ready
-	}
-	return image.OpenDevices(ctx, from, o.Snapshot)
+	return Send(ctx, m, peer)
 }
 
 // reader reads a snapshot's device memory, as an [image.DevicesReader] does.
@@ -96,11 +76,11 @@ type reader interface {
 
 var _ reader = (*image.DevicesReader)(nil)
 
-// Send sends all pieces in the order of the record to a holder, but for what is zero, a slot at a time and as many side by side as there
-// are cores. peer remains the caller's.
-func Send(ctx context.Context, devices *image.Devices, peer *os.File) error {
+// Send sends all pieces to a holder, but for what is zero, in the order of the record as far as they are here, a slot at a time and as many side by
+// side as there are cores. peer remains the caller's.
+func Send(ctx context.Context, m *Memory, peer *os.File) error {
 	var sizes []int64
-	for _, p := range devices.Pieces() {
+	for _, p := range m.Pieces() {
 		sizes = append(sizes, p.Size)
 	}
 	link, err := ring.Accept(ctx, peer)
@@ -108,56 +88,67 @@ func Send(ctx context.Context, devices *image.Devices, peer *os.File) error {
 		return err
 	}
 	defer link.Close()
-	slot := link.Geometry().SlotBytes
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	q := newQueue(sizes, link.Geometry().SlotBytes, m.Part)
+	m.arrive(ctx, q, fail)
 	return link.Send(ctx, sizes, func(ctx context.Context, s *ring.Sender) error {
-		return split(ctx, sizes, slot, func() (reader, error) { return devices.Reader() }, s)
+		return send(ctx, q, func() (reader, error) { return m.Reader() }, s)
 	})
 }
 
-// split has workers take one part after the other of pieces of these sizes.
-func split(ctx context.Context, sizes []int64, part int64, open func() (reader, error), s *ring.Sender) error {
-	var first []int64 // number of each piece's first part
-	var count int64
-	for _, size := range sizes {
-		first = append(first, count)
-		count += (size + part - 1) / part
-	}
-	var next atomic.Int64
+// send has workers take one part after the other.
+func send(ctx context.Context, q *queue, open func() (reader, error), s *ring.Sender) error {
+	defer context.AfterFunc(ctx, q.stop)()
+	defer telling(q, s)()
 	errs := make([]error, runtime.GOMAXPROCS(0))
 	var work sync.WaitGroup
 	for i := range errs {
-		work.Add(1)
-		go func() {
-			defer work.Done()
+		work.Go(func() {
 			r, err := open()
 			if err != nil {
 				errs[i] = err
+				q.stop()
 				return
 			}
 			defer r.Close()
-			for at := 0; ctx.Err() == nil; {
-				n := next.Add(1) - 1
-				if n >= count {
+			for {
+				p, some := q.next()
+				if !some {
 					return
 				}
-				for at+1 < len(first) && first[at+1] <= n {
-					at++
-				}
-				offset := (n - first[at]) * part
-				errs[i] = s.Put(ctx, at, offset, func(dst []byte) (int, error) {
-					some, err := r.Read(at, offset, dst)
+				errs[i] = s.Put(ctx, p.piece, p.offset, func(dst []byte) (int, error) {
+					some, err := r.Read(p.piece, p.offset, dst)
 					if err != nil || !some {
 						return 0, err
 					}
 					return len(dst), nil
 				})
 				if errs[i] != nil {
-					next.Store(count) // nobody goes on
+					q.stop() // nobody goes on
 					return
 				}
 			}
-		}()
+		})
 	}
 	work.Wait()
 	return errors.Join(append(errs, context.Cause(ctx))...)
+}
+
+// telling keeps the holder patient while segments are awaited, until it is called off: a registry may be slow.
+func telling(q *queue, s *ring.Sender) (callOff func()) {
+	done := make(chan struct{})
+	tick := time.NewTicker(ring.TellTime)
+	go func() {
+		defer tick.Stop()
+		for q.awaits() {
+			select {
+			case <-tick.C:
+				_ = s.Wait() // who is gone is noticed elsewhere
+			case <-done:
+				return
+			}
+		}
+	}()
+	return func() { close(done) }
 }

@@ -23,6 +23,7 @@ func (s *server) move(ctx context.Context, do verb, peer *os.File) error {
 	}
 	peer.Close() // the link has its own, and hanging up is to be heard
 	defer link.Close()
+	link.Waits = func() { s.waits.Add(1) }
 	s.moved.Store(0)
 	defer s.tell()()
 	if do == verbSend {
@@ -67,14 +68,15 @@ func (s *server) tell() (callOff func()) {
 		defer close(ended)
 		t := time.NewTicker(progressTime)
 		defer t.Stop()
-		for told := int64(0); ; {
+		told, waits := int64(0), s.waits.Load()
+		for {
 			select {
 			case <-t.C:
 			case <-done:
 				return
 			}
-			if moved := s.moved.Load(); moved != told {
-				told = moved
+			if moved, now := s.moved.Load(), s.waits.Load(); moved != told || now != waits {
+				told, waits = moved, now
 				_ = s.channel.Send(answer{Moved: moved}) // who is gone is noticed elsewhere
 			}
 		}

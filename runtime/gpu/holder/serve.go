@@ -28,6 +28,7 @@ type server struct {
 	opened   bool         // a device is open
 
 	moved atomic.Int64 // bytes, by the request that is carried out
+	waits atomic.Int64 // how often who sends has said that it waits
 }
 
 // order is a request with what came with it.

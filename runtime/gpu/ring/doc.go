@@ -15,7 +15,8 @@
 //	24  u64  length
 //
 // kind 1, ring, is the first, from the holder, with the memfd: slot is the number of slots, length that of each in bytes. Then, from
-// who sends: 2, full: the slot has length bytes of the piece from offset on; 4, end: there is no more. From who receives: 3, free: the
+// who sends: 2, full: the slot has length bytes of the piece from offset on; 4, end: there is no more; 6, wait: what is to be sent is not
+// here yet, and who receives shall be patient again. From who receives: 3, free: the
 // slot may be filled again; 5, done: all has been taken, after end. What a kind does not use is zero. A slot belongs to the sender at
 // first, from full on to the receiver, from free on to the sender again. Who finds anything else, or can go no further,
 // hangs up: there are no messages of errors, as each side reports to somebody of its own.

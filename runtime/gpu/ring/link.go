@@ -9,6 +9,9 @@ import (
 // Patience is how long a side waits for the other that has not done what is its turn to do.
 const Patience = 2 * time.Minute
 
+// TellTime is how often who sends says that it waits for what it is to send; see [Sender.Wait].
+const TellTime = Patience / 4
+
 // Chunk is a part of a piece.
 type Chunk struct {
 	Piece  int
@@ -20,6 +23,8 @@ type Chunk struct {
 type Link struct {
 	// Patience is how long the other side may do nothing; see [StallError].
 	Patience time.Duration
+	// Waits, unless nil, is called when who sends says that it waits for what it is to send.
+	Waits func()
 
 	conn   *conn
 	memory *Memory

@@ -19,6 +19,7 @@ const (
 	kindFree
 	kindEnd
 	kindDone
+	kindWait
 )
 
 type message struct {
@@ -62,7 +63,7 @@ func decode(b [messageSize]byte) (message, error) {
 		used = m
 	case kindFree:
 		used.slot = m.slot
-	case kindEnd, kindDone:
+	case kindEnd, kindDone, kindWait:
 	default:
 		return message{}, broken("a message of kind %d", m.kind)
 	}

@@ -16,7 +16,7 @@ type receiver struct {
 	mu    sync.Mutex
 	here  []bool    // by slot: it is ours; guarded by mu
 	count int       // of slots that are ours; guarded by mu
-	since time.Time // none is ours; guarded by mu
+	since time.Time // none is ours, and the other side has not said that it waits; guarded by mu
 	empty chan struct{}
 }
 
@@ -57,6 +57,13 @@ func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, re
 			c := Chunk{Piece: int(m.piece), Offset: int64(m.offset), Data: r.link.memory.slot(int(m.slot))[:m.length:m.length]}
 			if err := take(c, release); err != nil {
 				return err
+			}
+		case kindWait:
+			r.mu.Lock()
+			r.since = time.Now()
+			r.mu.Unlock()
+			if r.link.Waits != nil {
+				r.link.Waits()
 			}
 		case kindEnd:
 			return r.end(ctx)

@@ -188,6 +188,11 @@ func (o *Slot) Send(piece int, offset int64, length int) error {
 	return nil
 }
 
+// Wait says that what is to be sent next is not here yet: the other side is patient again.
+func (s *Sender) Wait() error {
+	return s.link.conn.write(message{kind: kindWait}, nil)
+}
+
 // Return gives a slot back unused.
 func (o *Slot) Return() {
 	o.sender.link.memory.leave()

@@ -1,0 +1,262 @@
+package integration
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// The tests whose names begin with TestGPUArriving restore containers with GPUs whose memory is still being pulled.
+
+// pushedGPU gives the path in the registry of a snapshot of a new fakeapp on host a, which it ends, in small segments and in no store.
+func pushedGPU(t *testing.T, a *lab.Host, flags []string, args ...string) (path string, before lab.Answer) {
+	t.Helper()
+	id := name(t)
+	path = "gpu-arriving/" + id + ":1"
+	ref := shared.registry.Reference(path)
+	before = startGPU(t, a, id, flags, args...)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB"))
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "rm", ref))
+	return path, before
+}
+
+// segmentsOf tells the segments with nothing but device memory from the others of a snapshot in the registry.
+func segmentsOf(t *testing.T, path string) (host, device map[string]bool) {
+	t.Helper()
+	s, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := registry.NewPuller(t.Context(), s, shared.registry.Reference(path), registry.Options{PlainHTTP: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	snapshot, err := image.Open(t.Context(), p, p.Descriptor())
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := snapshot.ReadIndex(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host, device = map[string]bool{}, map[string]bool{}
+	for _, f := range x.Frames {
+		d := digest.NewDigestFromBytes(digest.SHA256, x.Segments[f.Segment].Digest[:]).String()
+		if _, _, is := pages.DeviceOf(f.Runs[0].File); !is {
+			host[d] = true
+		} else if !host[d] {
+			device[d] = true
+		}
+	}
+	maps.DeleteFunc(device, func(d string, _ bool) bool { return host[d] })
+	if len(host) == 0 || len(device) < 3 {
+		t.Fatalf("%d segments of processes, %d of devices", len(host), len(device))
+	}
+	return host, device
+}
+
+// one gives some member of a set.
+func one(set map[string]bool) string { return slices.Min(slices.Collect(maps.Keys(set))) }
+
+// some is a member of a set: others are pulled beside it.
+func some(set map[string]bool) map[string]bool { return map[string]bool{one(set): true} }
+
+// filling tells, from then on, whether memory has been copied to a host's GPUs.
+func filling(t *testing.T, h *lab.Host) func() bool {
+	t.Helper()
+	order(t, h, "cuMemcpyHtoDAsync 1 pass")
+	return obeyed(t, h)
+}
+
+// ownRoot is the directory of a store that has nothing yet, and goes with the test.
+func ownRoot(t *testing.T, h *lab.Host) string {
+	t.Helper()
+	root := filepath.Join(h.Dir, name(t))
+	t.Cleanup(func() {
+		if err := os.RemoveAll(root); err != nil {
+			t.Error(err)
+		}
+	})
+	return root
+}
+
+// nothingIn sees that neither the container nor a name of the snapshot is left in a store.
+func nothingIn(t *testing.T, h *lab.Host, root, id, ref string) {
+	t.Helper()
+	if out := must(t, h.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout; strings.Contains(out, id) {
+		t.Errorf("there is a container:\n%s", out)
+	}
+	if r := h.Cryo(t.Context(), "--root", root, "verify", ref); r.Code != codeNotFound {
+		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
+	}
+	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+	alone(t, h)
+}
+
+// silent sees that a container does not answer while a command restores it.
+func (c *underway) silent(t *testing.T, h *lab.Host, id string) {
+	t.Helper()
+	c.under(t)
+	if a, err := h.Ask(t.Context(), id); err == nil {
+		t.Errorf("it answers: %+v", a)
+	}
+}
+
+// TestGPUArriving restores containers with GPUs while their memory is pulled.
+func TestGPUArriving(t *testing.T) {
+	a, b := gpuPair(t)
+	ownOrder(t, b)
+	path, before := pushedGPU(t, a, slices.Concat(heeding, []string{"--env", "FAKECUDA_CONTEXT_MIB=12"}), "--blocks", "3,40")
+	host, device := segmentsOf(t, path)
+	for what, test := range map[string]struct {
+		held    map[string]bool
+		filling bool // meanwhile
+	}{
+		"some device memory":  {some(device), true},
+		"memory of processes": {some(host), true},
+		"all device memory":   {device, false},
+	} {
+		t.Run("held "+what, func(t *testing.T) {
+			g := newGate(t, shared.registry, path)
+			g.segments = test.held
+			ref, id := g.address+"/"+path, name(t)
+			root := ownRoot(t, b)
+			cleanup(t, b, id)
+			filled := filling(t, b)
+			c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json")
+			eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
+			if test.filling {
+				eventually(t, "the first bytes on a device", 30*time.Second, func() bool { c.under(t); return filled() })
+			} else {
+				find(t, b, called("cryo-load"))
+				time.Sleep(time.Second)
+				if filled() {
+					t.Error("something is on a device, and nothing has come")
+				}
+			}
+			c.silent(t, b, id)
+			if r := b.Cryo(t.Context(), "--root", root, "verify", ref); r.Code != codeNotFound {
+				t.Errorf("what has not come has a name: %d", r.Code)
+			}
+			g.open()
+			if r := said[arrivingRestored](t, <-c.ended); !r.Lazy || r.PullFirst != "" || r.Running <= 0 || r.Pull.Seconds < r.Running {
+				t.Errorf("it says %+v", r)
+			}
+			goneOn(t, before, unharmed(t, b, id, before))
+			alone(t, b)
+			must(t, b.Cryo(t.Context(), "--root", root, "verify", ref))
+			must(t, b.Cryo(t.Context(), "--root", root, "rm", ref))
+			unharmed(t, b, id, before)
+			remove(t.Context(), b, id)
+		})
+	}
+}
+
+// TestGPUArrivingFails has the memory of a container with GPUs not come, and kills those that take part: nothing of it is left, neither on the host nor
+// on its GPUs, and the next restore goes on with what has come.
+func TestGPUArrivingFails(t *testing.T) {
+	a, b := gpuPair(t)
+	ownOrder(t, b)
+	path, before := pushedGPU(t, a, heeding, "--blocks", "3,40")
+	host, device := segmentsOf(t, path)
+	victim := func(is func(process) bool) func(*testing.T, *gate, *underway) {
+		return func(t *testing.T, _ *gate, _ *underway) {
+			pid := find(t, b, is)
+			if pid == 0 {
+				t.Fatal("there is none")
+			}
+			kill(t, pid)
+		}
+	}
+	dies := func(_ *testing.T, g *gate, _ *underway) { g.die() }
+	for _, test := range []struct {
+		name  string
+		held  map[string]bool
+		code  int
+		words string
+		do    func(*testing.T, *gate, *underway)
+	}{
+		{"registry dies in memory of processes", some(host), codeUnavailable, "pull", dies},
+		{"registry dies in device memory", some(device), codeUnavailable, "pull", dies},
+		{"interrupted", some(device), codeInterrupted, "interrupted", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGINT) }},
+		{"terminated", some(host), codeInterrupted, "", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGTERM) }},
+		{"killed command", some(device), codeKilled, "", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGKILL) }},
+		{"killed holder", some(device), codeAborted, "", victim(holding)},
+		{"killed holder, processes", some(host), codeAborted, "", victim(holding)},
+		{"killed loader", some(device), codeAborted, "load device memory: the process that did it has ended", victim(called("cryo-load"))},
+		{"killed loader, processes", some(host), codeAborted, "load device memory: the process that did it has ended", victim(called("cryo-load"))},
+		{"killed filler", some(host), codeAborted, "fill", victim(called("cryo-fill"))},
+		{"killed shim", some(device), codeAborted, "", victim(called(commands["shim"]))},
+		{"killed container", some(device), codeAborted, "", victim(called("fakeapp"))},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := newGate(t, shared.registry, path)
+			g.segments = test.held
+			ref, id := g.address+"/"+path, name(t)
+			root := ownRoot(t, b)
+			cleanup(t, b, id)
+			free := inUse(t, b)
+			filled := filling(t, b)
+			unchanged(t, b, func() {
+				c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")
+				eventually(t, "the first bytes on a device", 30*time.Second, func() bool { c.under(t); return g.held.Load() > 0 && filled() })
+				eventually(t, "processes", 30*time.Second, func() bool { return find(t, b, called("fakeapp")) != 0 })
+				c.silent(t, b, id)
+				test.do(t, g, c)
+				r := quietly(<-c.ended)
+				if test.words != "" {
+					refusal(t, r, test.code, test.words)
+				} else if r.Code != test.code {
+					t.Errorf("exit code %d, want %d:\n%s", r.Code, test.code, r.Stderr)
+				}
+				if test.code == codeKilled {
+					// The next command removes what it left.
+					if r := b.Cryo(t.Context(), "--root", root, "restore", "bad/nothing:1", "--pull", "never"); r.Code != codeNotFound {
+						t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+					}
+				}
+				nothingIn(t, b, root, id, ref)
+			})
+			eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
+			g.open()
+		})
+	}
+	t.Run("damaged device memory", func(t *testing.T) { damagedGPU(t, b, path, one(device)) })
+	t.Run("damaged memory of processes", func(t *testing.T) { damagedGPU(t, b, path, one(host)) })
+	ref, id := shared.registry.Reference(path), name(t)
+	cleanup(t, b, id)
+	forget(t, b, ref)
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+	goneOn(t, before, unharmed(t, b, id, before))
+	must(t, b.Cryo(t.Context(), "verify", ref))
+	alone(t, b)
+}
+
+// damagedGPU restores from a registry that serves a segment that is damaged.
+func damagedGPU(t *testing.T, b *lab.Host, path, segment string) {
+	g := newGate(t, shared.registry, path)
+	g.damaged = segment
+	g.open()
+	ref, id := g.address+"/"+path, name(t)
+	root := ownRoot(t, b)
+	cleanup(t, b, id)
+	free := inUse(t, b)
+	refusal(t, quietly(b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")), codeDamaged, segment)
+	nothingIn(t, b, root, id, ref)
+	eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
+}
