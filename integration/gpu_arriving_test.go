@@ -21,6 +21,9 @@ import (
 
 // The tests whose names begin with TestGPUArriving restore containers with GPUs whose memory is still being pulled.
 
+// someContext has a container have memory that the driver saves, beside what is handed over.
+var someContext = []string{"--env", "FAKECUDA_CONTEXT_MIB=64"}
+
 // pushedGPU gives the path in the registry of a snapshot of a new fakeapp on host a, which it ends, in small segments and in no store.
 func pushedGPU(t *testing.T, a *lab.Host, flags []string, args ...string) (path string, before lab.Answer) {
 	t.Helper()
@@ -34,7 +37,8 @@ func pushedGPU(t *testing.T, a *lab.Host, flags []string, args ...string) (path 
 	return path, before
 }
 
-// segmentsOf tells the segments with nothing but device memory from the others of a snapshot in the registry.
+// segmentsOf gives the largest segment with memory of processes, which CRIU does not wait for, and those with nothing but device memory, of a snapshot
+// in the registry.
 func segmentsOf(t *testing.T, path string) (host, device map[string]bool) {
 	t.Helper()
 	s, err := store.Open(t.TempDir())
@@ -54,11 +58,16 @@ func segmentsOf(t *testing.T, path string) (host, device map[string]bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var largest string
+	var size int64
 	host, device = map[string]bool{}, map[string]bool{}
 	for _, f := range x.Frames {
 		d := digest.NewDigestFromBytes(digest.SHA256, x.Segments[f.Segment].Digest[:]).String()
 		if _, _, is := pages.DeviceOf(f.Runs[0].File); !is {
 			host[d] = true
+			if n := x.Segments[f.Segment].Size; n > size {
+				largest, size = d, n
+			}
 		} else if !host[d] {
 			device[d] = true
 		}
@@ -67,7 +76,7 @@ func segmentsOf(t *testing.T, path string) (host, device map[string]bool) {
 	if len(host) == 0 || len(device) < 3 {
 		t.Fatalf("%d segments of processes, %d of devices", len(host), len(device))
 	}
-	return host, device
+	return map[string]bool{largest: true}, device
 }
 
 // one gives some member of a set.
@@ -121,19 +130,19 @@ func (c *underway) silent(t *testing.T, h *lab.Host, id string) {
 func TestGPUArriving(t *testing.T) {
 	a, b := gpuPair(t)
 	ownOrder(t, b)
-	path, before := pushedGPU(t, a, slices.Concat(heeding, []string{"--env", "FAKECUDA_CONTEXT_MIB=12"}), "--blocks", "3,40")
+	path, before := pushedGPU(t, a, slices.Concat(heeding, someContext), "--blocks", "3,40")
 	host, device := segmentsOf(t, path)
 	for what, test := range map[string]struct {
 		held    map[string]bool
 		filling bool // meanwhile
 	}{
 		"some device memory":  {some(device), true},
-		"memory of processes": {some(host), true},
+		"memory of processes": {host, true},
 		"all device memory":   {device, false},
 	} {
 		t.Run("held "+what, func(t *testing.T) {
 			g := newGate(t, shared.registry, path)
-			g.segments = test.held
+			g.segments, g.strict = test.held, true
 			ref, id := g.address+"/"+path, name(t)
 			root := ownRoot(t, b)
 			cleanup(t, b, id)
@@ -172,8 +181,10 @@ func TestGPUArriving(t *testing.T) {
 func TestGPUArrivingFails(t *testing.T) {
 	a, b := gpuPair(t)
 	ownOrder(t, b)
-	path, before := pushedGPU(t, a, heeding, "--blocks", "3,40")
+	path, before := pushedGPU(t, a, slices.Concat(heeding, someContext), "--blocks", "3,40")
 	host, device := segmentsOf(t, path)
+	both := some(device)
+	maps.Copy(both, host)
 	victim := func(is func(process) bool) func(*testing.T, *gate, *underway) {
 		return func(t *testing.T, _ *gate, _ *underway) {
 			pid := find(t, b, is)
@@ -191,22 +202,22 @@ func TestGPUArrivingFails(t *testing.T) {
 		words string
 		do    func(*testing.T, *gate, *underway)
 	}{
-		{"registry dies in memory of processes", some(host), codeUnavailable, "pull", dies},
+		{"registry dies in memory of processes", host, codeUnavailable, "pull", dies},
 		{"registry dies in device memory", some(device), codeUnavailable, "pull", dies},
 		{"interrupted", some(device), codeInterrupted, "interrupted", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGINT) }},
-		{"terminated", some(host), codeInterrupted, "", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGTERM) }},
+		{"terminated", host, codeInterrupted, "", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGTERM) }},
 		{"killed command", some(device), codeKilled, "", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGKILL) }},
 		{"killed holder", some(device), codeAborted, "", victim(holding)},
-		{"killed holder, processes", some(host), codeAborted, "", victim(holding)},
-		{"killed loader", some(device), codeAborted, "load device memory: the process that did it has ended", victim(called("cryo-load"))},
-		{"killed loader, processes", some(host), codeAborted, "load device memory: the process that did it has ended", victim(called("cryo-load"))},
-		{"killed filler", some(host), codeAborted, "fill", victim(called("cryo-fill"))},
+		{"killed holder, processes", both, codeAborted, "", victim(holding)},
+		{"killed loader", some(device), codeAborted, "device memory", victim(called("cryo-load"))},
+		{"killed loader, processes", both, codeAborted, "device memory", victim(called("cryo-load"))},
+		{"killed filler", host, codeAborted, "fill", victim(called("cryo-fill"))},
 		{"killed shim", some(device), codeAborted, "", victim(called(commands["shim"]))},
 		{"killed container", some(device), codeAborted, "", victim(called("fakeapp"))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := newGate(t, shared.registry, path)
-			g.segments = test.held
+			g.segments, g.strict = test.held, true
 			ref, id := g.address+"/"+path, name(t)
 			root := ownRoot(t, b)
 			cleanup(t, b, id)

@@ -27,6 +27,7 @@ type gate struct {
 	parts    atomic.Int64    // requests for parts of segments
 	held     atomic.Int64    // bodies that were held up
 	ranges   atomic.Bool     // parts are served
+	strict   bool            // parts are held up too, but for those of one byte, which find out whether there are any
 	damaged  string          // digest of one whose first byte is another, also in parts; empty: none
 
 	server *http.Server
@@ -80,9 +81,12 @@ func (g *gate) hold(a *http.Response) error {
 	if !g.segments[digest] {
 		return nil
 	}
-	if part := a.Request.Header.Get("Range"); part != "" && !strings.HasSuffix(part, "-") {
+	wanted := a.Request.Header.Get("Range")
+	isPart := wanted != "" && !strings.HasSuffix(wanted, "-")
+	if isPart {
 		g.parts.Add(1)
-	} else {
+	}
+	if !isPart || g.strict && wanted != "bytes=0-0" {
 		a.Body = &heldBody{a.Body, g, a.Request.Context()}
 	}
 	return nil

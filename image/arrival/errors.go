@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/containerd/errdefs"
 )
+
+// doing is where errors arise.
+const doing = "pull the segments: "
 
 // Error says why segments do not come. Its kind is DataLoss, Canceled or Unavailable.
 type Error struct {
@@ -15,7 +19,7 @@ type Error struct {
 	hint   string
 }
 
-func (e *Error) Error() string { return "pull the segments: " + e.Reason }
+func (e *Error) Error() string { return doing + e.Reason }
 
 // Hint says what to do.
 func (e *Error) Hint() string { return e.hint }
@@ -35,7 +39,7 @@ type failure struct {
 const maxText = 8 << 10
 
 func newFailure(err error) *failure {
-	f := &failure{Reason: err.Error(), Damage: errdefs.IsDataLoss(err), Canceled: errors.Is(err, context.Canceled)}
+	f := &failure{Reason: strings.TrimPrefix(err.Error(), doing), Damage: errdefs.IsDataLoss(err), Canceled: errors.Is(err, context.Canceled)}
 	var h interface{ Hint() string }
 	if errors.As(err, &h) {
 		f.Hint = h.Hint()
@@ -67,7 +71,12 @@ type LeftError struct {
 }
 
 func (e *LeftError) Error() string {
-	return fmt.Sprintf("pull the segments: the process that %s has ended", e.Does)
+	return fmt.Sprintf("%sthe process that %s has ended", doing, e.Does)
+}
+
+// Hint says what to do.
+func (e *LeftError) Hint() string {
+	return "restore it again: what has come is kept; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)"
 }
 
 // Unwrap gives the kind.
