@@ -176,6 +176,105 @@ func TestGPUArriving(t *testing.T) {
 	}
 }
 
+// TestGPUArrivingWays restores from a registry what is pulled first, and what is pulled in other ways.
+func TestGPUArrivingWays(t *testing.T) {
+	a, b := gpuPair(t)
+	path, before := pushedGPU(t, a, slices.Concat(handing, someContext), "--blocks", "3,40")
+	driven, beforeDriven := pushedGPU(t, a, slices.Concat(oneGPU, someContext), "--blocks", "3,40")
+	_, device := segmentsOf(t, path)
+	for _, test := range []struct {
+		name, path, first string
+		before            lab.Answer
+		gate              func(*gate)
+		flags             []string
+	}{
+		{"first", path, "--pull-first", before, nil, []string{"--pull-first"}},
+		{"eager", path, "--eager", before, nil, []string{"--eager"}},
+		{"no ranges", path, "parts of blobs", before, func(g *gate) { g.ranges.Store(false) }, nil},
+		{"one at a time", path, "", before, nil, []string{"--concurrency", "1"}},
+		{"damaged on the way", path, "", before, func(g *gate) { g.damaged, g.mends = one(device), true }, nil},
+		{"driver", driven, "", beforeDriven, nil, nil},
+		{"driver, first", driven, "--pull-first", beforeDriven, nil, []string{"--pull-first"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := newGate(t, shared.registry, test.path)
+			if test.gate != nil {
+				test.gate(g)
+			}
+			g.open()
+			ref, id, root := g.address+"/"+test.path, name(t), ownRoot(t, b)
+			cleanup(t, b, id)
+			args := slices.Concat([]string{"--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json"}, test.flags)
+			r := said[arrivingRestored](t, b.Cryo(t.Context(), args...))
+			if !strings.Contains(r.PullFirst, test.first) || test.first == "" && r.PullFirst != "" {
+				t.Errorf("it says %+v", r)
+			}
+			if g.damaged != "" && g.damages.Load() < 2 {
+				t.Errorf("what was damaged came %d times", g.damages.Load())
+			}
+			goneOn(t, test.before, unharmed(t, b, id, test.before))
+			must(t, b.Cryo(t.Context(), "--root", root, "verify", ref))
+			alone(t, b)
+			remove(t.Context(), b, id)
+		})
+	}
+}
+
+// TestGPUArrivingIncrement has a snapshot of which some is here with another, listed as its parent's, and what is here by a pull that was broken off.
+func TestGPUArrivingIncrement(t *testing.T) {
+	a, b := gpuPair(t)
+	id := name(t)
+	first, second := "gpu-arriving/"+id+":1", "gpu-arriving/"+id+":2"
+	before := startGPU(t, a, id, slices.Concat(handing, someContext), "--blocks", "3,40")
+	for _, path := range []string{first, second} {
+		ref := shared.registry.Reference(path)
+		forget(t, a, ref)
+		must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"))
+	}
+	remove(t.Context(), a, id)
+	root := ownRoot(t, b)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "--root", root, "pull", shared.registry.Reference(first), "--plain-http"))
+	ref := shared.registry.Reference(second)
+	r := said[arrivingRestored](t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json"))
+	if r.PullFirst != "" || r.Pull.There == 0 || r.Pull.Moved == 0 {
+		t.Errorf("it says %+v", r)
+	}
+	goneOn(t, before, unharmed(t, b, id, before))
+	must(t, b.Cryo(t.Context(), "--root", root, "verify", ref))
+	remove(t.Context(), b, id)
+
+	g := newGate(t, shared.registry, second)
+	_, device := segmentsOf(t, second)
+	g.segments, g.strict = some(device), true
+	ref, root = g.address+"/"+second, ownRoot(t, b)
+	c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")
+	eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
+	c.signal(syscall.SIGINT)
+	<-c.ended
+	g.open()
+	r = said[arrivingRestored](t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json"))
+	if r.PullFirst != "" || r.Pull.There == 0 {
+		t.Errorf("it begins anew: %+v", r)
+	}
+	goneOn(t, before, unharmed(t, b, id, before))
+	alone(t, b)
+}
+
+// TestGPUArrivingFull has no room for what is pulled.
+func TestGPUArrivingFull(t *testing.T) {
+	a, b := gpuPair(t)
+	path, _ := pushedGPU(t, a, handing, "--blocks", "3,40")
+	root, outside := small(t, b, 32)
+	ref, id := shared.registry.Reference(path), name(t)
+	cleanup(t, b, id)
+	free := inUse(t, b)
+	refusal(t, quietly(b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")), codeFull, "o space left")
+	nothingIn(t, b, root, id, ref)
+	empty(t, outside)
+	eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
+}
+
 // TestGPUArrivingFails has the memory of a container with GPUs not come, and kills those that take part: nothing of it is left, neither on the host nor
 // on its GPUs, and the next restore goes on with what has come.
 func TestGPUArrivingFails(t *testing.T) {

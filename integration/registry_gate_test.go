@@ -29,6 +29,8 @@ type gate struct {
 	ranges   atomic.Bool     // parts are served
 	strict   bool            // parts are held up too, but for those of one byte, which find out whether there are any
 	damaged  string          // digest of one whose first byte is another, also in parts; empty: none
+	mends    bool            // it is damaged in the first answer only
+	damages  atomic.Int64    // answers with it
 
 	server *http.Server
 	once   sync.Once
@@ -75,7 +77,7 @@ func (g *gate) hold(a *http.Response) error {
 	if a.Request.Method != http.MethodGet {
 		return nil
 	}
-	if from := a.Header.Get("Content-Range"); digest == g.damaged && (from == "" || strings.HasPrefix(from, "bytes 0-")) {
+	if from := a.Header.Get("Content-Range"); digest == g.damaged && (from == "" || strings.HasPrefix(from, "bytes 0-")) && (g.damages.Add(1) == 1 || !g.mends) {
 		a.Body = &flippedBody{ReadCloser: a.Body}
 	}
 	if !g.segments[digest] {
