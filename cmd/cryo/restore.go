@@ -82,7 +82,8 @@ From a registry it runs before its memory is here, and its memory is pulled mean
 is in the local store. Should it be ended before, or the registry fail for longer than is tried again, the container cannot be completed: it
 is ended and removed, what has come is kept for the next attempt, and the snapshot is as it was. With --pull-first all is pulled and
 verified before the container is made, so that nothing it did can be lost that way. That is also done where the container
-does not run before all memory is read, and where the registry does not serve parts of blobs.
+does not run before all memory is read, and where the registry does not serve parts of blobs. GPUs are loaded as their memory comes, that of processes
+first; nothing that uses a GPU goes on before all of it is loaded.
 
 A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
 grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
