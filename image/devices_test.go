@@ -201,6 +201,64 @@ func (m deviceMemory) readBack(t *testing.T, src Fetcher, d ocispec.Descriptor, 
 	}
 }
 
+// TestDevicesArriving reads device memory whose segments are still coming: every frame is verified, and parts are there when all that they need of each
+// segment is.
+func TestDevicesArriving(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 5))
+	m := randomDevices(r, 16)
+	for m.empty() {
+		m = randomDevices(r, 16)
+	}
+	o := PackOptions{SegmentSize: 1 << 20}
+	store := newMemoryStore()
+	d := mustPack(t, store, m.source(t, SampleImages(t), store, r, o), o)
+	for _, damaged := range []bool{false, true} {
+		coming := &arrivingStore{fileStore: &fileStore{memoryStore: store, dir: t.TempDir()}, damaged: damaged}
+		devices, err := OpenDevices(t.Context(), coming, d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer devices.Close()
+		reader, err := devices.Reader()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reader.Close()
+		read := 0
+		for i, p := range devices.Pieces() {
+			const part = 1 << 18
+			for at := int64(0); at < p.Size; at += part {
+				n := min(part, p.Size-at)
+				needs := devices.Part(i, at, n)
+				coming.there = 0
+				there := needs.There()
+				some, err := reader.Read(i, at, make([]byte, n))
+				if there == (some || err != nil) {
+					t.Errorf("nothing has come: it is there: %v, and something was read: %v", there, some)
+				}
+				if some || err != nil {
+					read++
+				}
+				if err != nil && !errdefs.IsDataLoss(err) || err != nil != damaged && !there {
+					t.Errorf("damaged for good: %v, and it gives %v", damaged, err)
+				}
+				for _, need := range needs {
+					if coming.there = need.end; need.segment.There(need.end+1) || len(needs) == 1 && !needs.There() {
+						t.Error("more is needed than that")
+					}
+				}
+				if coming.there = 1 << 40; !needs.There() {
+					t.Error("it is not there")
+				}
+			}
+		}
+		if read == 0 {
+			t.Error("nothing is read")
+		}
+	}
+	m.readBack(t, &arrivingStore{fileStore: &fileStore{memoryStore: store, dir: t.TempDir()}}, d, r)
+}
+
 // prewarmed gives a store that has the memory of a snapshot as Decode writes it.
 func prewarmed(t *testing.T, store *memoryStore, d ocispec.Descriptor) decodedStore {
 	t.Helper()

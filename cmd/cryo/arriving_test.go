@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/cryo-project/cryo/image/arrival"
 )
 
 // TestQuiet waits while parts are asked for, though not for ever, and no longer than there is a pull.
@@ -73,6 +76,33 @@ func TestPullIsTheCause(t *testing.T) {
 	}
 	var none *arriving
 	if err := none.cause(errRun); err != errRun {
+		t.Errorf("without a pull: %v", err)
+	}
+}
+
+// TestBecause: why a container could not be started is what has kept its segments from coming, but for the end of who needs them, which follows from it.
+func TestBecause(t *testing.T) {
+	errPull, errStart := errors.New("the registry is gone"), errors.New("the driver says no")
+	for _, test := range []struct{ pull, want error }{
+		{errPull, errPull},
+		{nil, errStart},
+		{&arrival.LeftError{Does: "reads"}, errStart},
+	} {
+		server, err := arrival.Serve(t.Context(), t.TempDir(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		if test.pull != nil {
+			server.Fail(test.pull)
+		}
+		c := &arriving{server: server}
+		if err := c.because("x", errStart); !errors.Is(err, test.want) || test.want == errPull && (!strings.Contains(err.Error(), "did not all come") || hintOf(err) == "") {
+			t.Errorf("the pull ends with %v: %v", test.pull, err)
+		}
+	}
+	var none *arriving
+	if err := none.because("x", errStart); err != errStart {
 		t.Errorf("without a pull: %v", err)
 	}
 }

@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store/storetest"
@@ -67,6 +71,46 @@ func TestPace(t *testing.T) {
 		if _, err := s.Resolve(t.Context(), f.ref("p:1")); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// What is wanted first is fetched first, though all are fetched at once: no more than the name is held back.
+func TestPaceFirst(t *testing.T) {
+	f := newFake(t)
+	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	s := storetest.Open(t)
+	o := fast()
+	o.Concurrency = 1
+	p, err := NewPuller(t.Context(), s, f.ref("p:1"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	segments := slices.Clone(p.segments)
+	p.First([]ocispec.Descriptor{segments[2]})
+	if want := []ocispec.Descriptor{segments[2], segments[0], segments[1]}; !reflect.DeepEqual(p.segments, want) {
+		t.Errorf("they come as %v", p.segments)
+	}
+	all := make(chan struct{})
+	p.Pace(Pace{All: all, Few: Unpaced})
+	done := make(chan error, 1)
+	go func() { done <- p.Finish(t.Context()) }()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if missing, err := p.Missing(t.Context()); err != nil || time.Now().After(deadline) {
+			t.Fatalf("%v is missing, %v", missing, err)
+		} else if len(missing) == 0 {
+			break
+		}
+	}
+	if tags, err := s.Tags(t.Context()); len(tags) != 0 || err != nil {
+		t.Errorf("it has a name: %v, %v", tags, err)
+	}
+	close(all)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got, err := s.Resolve(t.Context(), f.ref("p:1")); err != nil || got.Digest != d.Digest {
+		t.Error(got, err)
 	}
 }
 

@@ -56,7 +56,9 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 				return err
 			}
 			if makeRoom != nil {
+				began := time.Now()
 				makeRoom()
+				start = start.Add(time.Since(began)) // it may wait for a registry
 			}
 			wait = pause
 		default: // the keeper's own

@@ -224,7 +224,7 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	}
 	all := r.owners(restored)
 	for _, g := range all {
-		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, r.makeRoom
+		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, func() { r.makeRoom(ctx) }
 	}
 	err := giveBack(ctx, r.Handover.Dial, r.host(), all, nil)
 	if err != nil {
@@ -235,12 +235,16 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	return err
 }
 
-// makeRoom waits until all is on the devices, and ends the holder.
-func (r *Restore) makeRoom() {
+// makeRoom waits until all is on the devices, and ends the holder. ctx ends the wait, of which a registry may say how long it is.
+func (r *Restore) makeRoom(ctx context.Context) {
 	if r.coming == nil || r.coming.holder == nil {
 		return
 	}
-	<-r.coming.done // it is bounded by the holder's client
+	select {
+	case <-r.coming.done:
+	case <-ctx.Done():
+		return
+	}
 	if r.coming.err == nil {
 		_ = r.coming.holder.Close()
 	}

@@ -127,7 +127,7 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := bringBack(ctx, &r.line, r.host(), saved, r.pairs, r.makeRoom); err != nil {
+	if err := bringBack(ctx, &r.line, r.host(), saved, r.pairs, func() { r.makeRoom(ctx) }); err != nil {
 		return 0, err
 	}
 	if err := r.attach(ctx, saved); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -191,6 +192,37 @@ func TestNothing(t *testing.T) {
 	g.Go(func() error { return to.Receive(t.Context(), nil, nil) })
 	if err := g.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestWait: who sends and has nothing yet is waited for as long as it says so.
+func TestWait(t *testing.T) {
+	for name, says := range map[string]bool{"says so": true, "is still": false} {
+		from, to := links(t, unix.SOCK_SEQPACKET, small)
+		to.Patience = 100 * time.Millisecond
+		var heard atomic.Int64
+		to.Waits = func() { heard.Add(1) }
+		var g errgroup.Group
+		g.Go(func() error {
+			return from.Send(t.Context(), []int64{10}, func(ctx context.Context, s *Sender) error {
+				for range 20 {
+					time.Sleep(to.Patience / 5)
+					if says {
+						if err := s.Wait(); err != nil {
+							return err
+						}
+					}
+				}
+				return s.Put(ctx, 0, 0, func([]byte) (int, error) { return 1, nil })
+			})
+		})
+		err := to.Receive(t.Context(), []int64{10}, func(_ Chunk, release func()) error { release(); return nil })
+		if sent := g.Wait(); says && (err != nil || sent != nil || heard.Load() != 20) {
+			t.Errorf("%s: %v, %v, and it was heard %d times", name, err, sent, heard.Load())
+		}
+		if !says && !errors.As(err, new(*StallError)) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
