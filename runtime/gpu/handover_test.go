@@ -810,6 +810,34 @@ func TestRestoreGivenUp(t *testing.T) {
 	}
 }
 
+// TestLoading: who waits for something else hears that device memory cannot be loaded, and of nothing where it can.
+func TestLoading(t *testing.T) {
+	hasten(t)
+	for _, fails := range []bool{true, false} {
+		_, restore, source := handed(t)
+		if fails {
+			source.peer.Close()
+			source.err = os.ErrPermission
+		}
+		if err := fits(t, restore); err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := restore.Loading(t.Context())
+		select {
+		case <-ctx.Done():
+			if !fails || !errors.Is(context.Cause(ctx), os.ErrPermission) {
+				t.Errorf("it ends with %v", context.Cause(ctx))
+			}
+		case <-time.After(100 * time.Millisecond):
+			if fails {
+				t.Error("it is not heard")
+			}
+		}
+		stop()
+		restore.Close()
+	}
+}
+
 // TestRestoreHolderEnds: the holder is ended when all memory is attached, unless its room is wanted; it is waited for in either case.
 func TestRestoreHolderEnds(t *testing.T) {
 	hasten(t)
