@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -10,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/pages"
@@ -22,7 +26,13 @@ import (
 // The tests whose names begin with TestGPUArriving restore containers with GPUs whose memory is still being pulled.
 
 // someContext has a container have memory that the driver saves, beside what is handed over.
-var someContext = []string{"--env", "FAKECUDA_CONTEXT_MIB=64"}
+var someContext = []string{"--env", fmt.Sprintf("FAKECUDA_CONTEXT_MIB=%d", contextBytes>>20)}
+
+// Of that memory a 16th is not zero. More than the segments are long must be beside its ends.
+const (
+	contextBytes = 192 << 20
+	contextEnds  = 16 << 20
+)
 
 // pushedGPU gives the path in the registry of a snapshot of a new fakeapp on host a, which it ends, in small segments and in no store.
 func pushedGPU(t *testing.T, a *lab.Host, flags []string, args ...string) (path string, before lab.Answer) {
@@ -37,8 +47,7 @@ func pushedGPU(t *testing.T, a *lab.Host, flags []string, args ...string) (path 
 	return path, before
 }
 
-// segmentsOf gives a segment with one area of a process's memory, which CRIU does not wait for as it may for small ones, and those with nothing but device memory, of a snapshot
-// in the registry.
+// segmentsOf gives a segment with memory of a process that nobody touches before its GPUs are loaded, and those with nothing but device memory, of a snapshot in the registry.
 func segmentsOf(t *testing.T, path string) (host, device map[string]bool) {
 	t.Helper()
 	s, err := store.Open(t.TempDir())
@@ -58,33 +67,63 @@ func segmentsOf(t *testing.T, path string) (host, device map[string]bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	type area struct{ from, to uint64 }
-	areas := map[string]area{}
+	from, to := contextOf(t, p, snapshot)
 	host, device = map[string]bool{}, map[string]bool{}
+	busy := map[string]bool{} // has memory that CRIU or the process may need at once
 	for _, f := range x.Frames {
 		d := digest.NewDigestFromBytes(digest.SHA256, x.Segments[f.Segment].Digest[:]).String()
-		if _, _, is := pages.DeviceOf(f.Runs[0].File); !is {
-			host[d] = true
-			from, to := f.Runs[0].Addr, f.End(x.PageSize)
-			if a, seen := areas[d]; seen {
-				from, to = min(from, a.from), max(to, a.to)
-			}
-			areas[d] = area{from, to}
-		} else if !host[d] {
+		if _, _, is := pages.DeviceOf(f.Runs[0].File); is {
 			device[d] = true
+			continue
+		}
+		host[d] = true
+		if f.Runs[0].Addr < from || f.End(x.PageSize) > to {
+			busy[d] = true
 		}
 	}
-	maps.DeleteFunc(device, func(d string, _ bool) bool { return host[d] })
+	among := func(others map[string]bool) func(string, bool) bool {
+		return func(d string, _ bool) bool { return others[d] }
+	}
+	maps.DeleteFunc(device, among(host))
+	maps.DeleteFunc(host, among(busy))
 	if len(host) == 0 || len(device) < 3 {
-		t.Fatalf("%d segments of processes, %d of devices", len(host), len(device))
+		t.Fatalf("%d segments of what the driver has saved, %d of devices", len(host), len(device))
 	}
-	for d, a := range areas {
-		if n := a.to - a.from; n >= 2<<20 && n <= 4<<20 {
-			return map[string]bool{d: true}, device
+	return some(host), device
+}
+
+// contextOf gives where [someContext] is, but for its ends: the kernel may have made one mapping of it and what is beside it.
+func contextOf(t *testing.T, p *registry.Puller, snapshot *image.Snapshot) (from, to uint64) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "images")
+	if _, err := snapshot.UnpackImages(t.Context(), p, dir); err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "mm-*.img"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d processes have memory: %v", len(files), err)
+	}
+	for _, f := range files {
+		data, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const head = 12 // two magic numbers and the length of what follows
+		var e mm.MmEntry
+		if err := proto.Unmarshal(data[head:], &e); err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range e.GetVmas() {
+			const writable = unix.PROT_READ | unix.PROT_WRITE
+			if n := v.GetEnd() - v.GetStart(); v.GetProt() == writable && n >= contextBytes && n < contextBytes+contextEnds && from == 0 {
+				from, to = v.GetStart()+contextEnds, v.GetEnd()-contextEnds
+			}
 		}
 	}
-	t.Fatal("no segment has one area alone")
-	return nil, nil
+	if from == 0 {
+		t.Fatal("no mapping is as large as what the driver has saved")
+	}
+	return from, to
 }
 
 // one gives some member of a set.
