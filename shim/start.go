@@ -160,7 +160,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
 	}
 	if ctx.Err() != nil {
-		return nil, errors.Join(context.Cause(ctx), c.runtime.Kill(context.WithoutCancel(ctx)))
+		return nil, errors.Join(context.Cause(ctx), s.endRestored(ctx, c))
 	}
 	return answer, nil
 }

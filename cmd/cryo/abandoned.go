@@ -14,14 +14,13 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/arrival"
 )
 
 // workLabel marks what a command makes in containerd until it is finished. A command that is killed cannot undo it; the
 // next one with the same root does.
 const workLabel = "io.cryo.work"
-
-// arrivingLabel marks, beside workLabel, a container whose memory its command is still pulling: without the command it is ended.
-const arrivingLabel = "io.cryo.arriving"
 
 // leaseTime is how long containerd keeps what a killed command has leased, where no other command removes it before.
 const leaseTime = 24 * time.Hour
@@ -64,7 +63,6 @@ func lease(ctx context.Context, client *containerd.Client, work string) (_ conte
 func finished(ctx context.Context, container containerd.Container) error {
 	err := container.Update(ctx, func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
 		delete(c.Labels, workLabel)
-		delete(c.Labels, arrivingLabel)
 		return forgetIn(c)
 	})
 	if err != nil {
@@ -73,33 +71,36 @@ func finished(ctx context.Context, container containerd.Container) error {
 	return nil
 }
 
-// abandon removes a container that was not finished. One that runs has become whole after its command was killed, and
+// abandon removes a container that was not finished. One that runs, and that has all of its memory here, has become whole after its command was killed, and
 // stays.
-func abandon(ctx context.Context, container containerd.Container) (err error) {
+func abandon(ctx context.Context, container containerd.Container, work string) (err error) {
+	awaited, err := arrival.GiveUp(work)
+	if err != nil {
+		return err
+	}
 	// The start that the command had asked for may be under way: it is let end.
 	for deadline := time.Now().Add(startTime); time.Now().Before(deadline) && status(ctx, container) == containerd.Created; {
 		time.Sleep(50 * time.Millisecond)
 	}
-	// So is its end, where it cannot become whole.
-	if labels, err := container.Labels(ctx); err == nil && labels[arrivingLabel] != "" {
-		for deadline := time.Now().Add(startTime); time.Now().Before(deadline) && status(ctx, container) == containerd.Running; {
-			time.Sleep(50 * time.Millisecond)
-		}
-	}
 	for deadline := time.Now().Add(undoTime); ; time.Sleep(50 * time.Millisecond) {
-		if err = tryAbandon(ctx, container); err == nil || ctx.Err() != nil || time.Now().After(deadline) {
+		if err = tryAbandon(ctx, container, !awaited); err == nil {
+			return arrival.Forget(work)
+		}
+		if ctx.Err() != nil || time.Now().After(deadline) {
 			return err
 		}
 	}
 }
 
-// startTime bounds how long the start of an abandoned container is waited for, and its end.
+// startTime bounds how long the start of an abandoned container is waited for.
 const startTime = 5 * time.Second
 
-func tryAbandon(ctx context.Context, container containerd.Container) error {
+func tryAbandon(ctx context.Context, container containerd.Container, whole bool) error {
 	switch status(ctx, container) {
 	case containerd.Running, containerd.Paused, containerd.Pausing:
-		return finished(ctx, container)
+		if whole {
+			return finished(ctx, container)
+		}
 	}
 	if err := removeTask(ctx, container); err != nil {
 		return err
@@ -124,9 +125,9 @@ func status(ctx context.Context, container containerd.Container) containerd.Proc
 // already, work is this command's own.
 func removeAbandoned(ctx context.Context, client *containerd.Client, work string) error {
 	own := fileID(filepath.Dir(work))
-	abandoned := func(labels map[string]string) bool {
+	abandoned := func(labels map[string]string) (left string, _ bool) {
 		dir, ok := strings.CutSuffix(labels[workLabel], own)
-		return ok && own != "" && filepath.Dir(dir) == filepath.Dir(work) && !exists(dir)
+		return dir, ok && own != "" && filepath.Dir(dir) == filepath.Dir(work) && !exists(dir)
 	}
 	marked := fmt.Sprintf("labels.%q", workLabel)
 	found, err := client.Containers(ctx, marked)
@@ -135,10 +136,15 @@ func removeAbandoned(ctx context.Context, client *containerd.Client, work string
 	}
 	var failed []error
 	for _, container := range found {
-		if labels, err := container.Labels(ctx); err != nil || !abandoned(labels) {
+		labels, err := container.Labels(ctx)
+		if err != nil {
 			continue // gone meanwhile
 		}
-		if err := abandon(ctx, container); err != nil {
+		left, is := abandoned(labels)
+		if !is {
+			continue
+		}
+		if err := abandon(ctx, container, left); err != nil {
 			failed = append(failed, fmt.Errorf("remove the abandoned container %s: %w", container.ID(), err))
 		}
 	}
@@ -147,7 +153,7 @@ func removeAbandoned(ctx context.Context, client *containerd.Client, work string
 		return errors.Join(append(failed, fmt.Errorf("look for abandoned leases: %w", err))...)
 	}
 	for _, l := range held {
-		if !abandoned(l.Labels) {
+		if _, is := abandoned(l.Labels); !is {
 			continue
 		}
 		// With what only the lease has kept: the name of its snapshot shall be free.

@@ -23,6 +23,7 @@ type arriving struct {
 	source *arrival.Source
 	server *arrival.Server
 	dir    string // of the server's socket
+	work   string // the command's working directory
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
@@ -93,7 +94,7 @@ func unchecked([]byte) error { return nil }
 
 // newArriving makes ready to serve segments that the puller has not finished.
 func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work string) (*arriving, error) {
-	c := &arriving{puller: p, dir: filepath.Join(work, "arrival")}
+	c := &arriving{puller: p, dir: filepath.Join(work, "arrival"), work: work}
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a working directory: %w", err)
 	}
@@ -119,6 +120,22 @@ func (c *arriving) where() string {
 		return ""
 	}
 	return c.dir
+}
+
+// expect gives the file of a process that will need segments; empty: it will need none.
+func (c *arriving) expect(who string) (string, error) {
+	if c == nil {
+		return "", nil
+	}
+	return arrival.Expect(c.work, who)
+}
+
+// forget is for when the container is whole, or nothing is left of it.
+func (c *arriving) forget() error {
+	if c == nil {
+		return nil
+	}
+	return arrival.Forget(c.work)
 }
 
 // headStart begins to pull, so many segments at once, while what makes the container run is at work. 0: none before begin. Where the container runs when

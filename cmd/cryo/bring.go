@@ -175,7 +175,13 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	var u undo
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, u.run(ctx))
+			if left := u.run(ctx); left != nil { // the next command needs to know
+				err = errors.Join(err, left)
+				return
+			}
+		}
+		if left := coming.forget(); left != nil {
+			a.warn("%v", left)
 		}
 	}()
 	ctx, late := p.late(ctx)
@@ -196,7 +202,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		if img, err = baseImage(both, client, p, o, &u); err != nil {
 			return err
 		}
-		container, err = a.create(both, client, s, p, img, work, coming != nil, &u)
+		container, err = a.create(both, client, s, p, img, work, &u)
 		return err
 	})
 	if err := group.Wait(); err != nil {
@@ -207,12 +213,20 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
 	if lazy {
-		if err := (fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}).Write(criuWork); err != nil {
+		o := fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}
+		if o.Awaited, err = coming.expect(fill.Command); err == nil {
+			err = o.Write(criuWork)
+		}
+		if err != nil {
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
 	if g := p.snapshot.Config.GPU; g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
-		if err := (load.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}).Write(criuWork); err != nil {
+		o := load.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}
+		if o.Awaited, err = coming.expect(load.Command); err == nil {
+			err = o.Write(criuWork)
+		}
+		if err != nil {
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
@@ -257,7 +271,7 @@ func full(dir string, err error) error {
 }
 
 // create makes the container, and files for it: rootfs of the base image, the snapshot's difference applied, and the specification.
-func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, work string, arrives bool, u *undo) (containerd.Container, error) {
+func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, work string, u *undo) (containerd.Container, error) {
 	if p.etc != "" {
 		u.add("remove "+p.etc, func(context.Context) error { return os.RemoveAll(p.etc) })
 		if err := writeEtcFiles(p.etc, p.spec.Hostname); err != nil {
@@ -275,10 +289,6 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 	}
 	u.add("remove rootfs "+key, func(ctx context.Context) error { return ignoreNotFound(sn.Remove(ctx, key)) })
 	c := p.snapshot.Config
-	marks := map[string]string{workLabel: mark(work)}
-	if arrives {
-		marks[arrivingLabel] = "true"
-	}
 	// Cancelling a call to containerd does not take back what it does, so short ones are let end and are undone then.
 	container, err := client.NewContainer(context.WithoutCancel(ctx), p.name,
 		containerd.WithSnapshotter(p.snapshotter),
@@ -289,7 +299,7 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 		containerd.WithSpec(p.spec),
 		containerd.WithRuntime(p.runtime, runtimeOptions(p.spec)),
 		containerd.WithContainerLabels(containerLabels(c.Container.Labels, a.namespace, p.name, p.snapshot.Descriptor.Digest.String(), p.ref)),
-		containerd.WithAdditionalContainerLabels(marks),
+		containerd.WithAdditionalContainerLabels(map[string]string{workLabel: mark(work)}),
 	)
 	if errdefs.IsAlreadyExists(err) {
 		return nil, &nameTakenError{name: p.name, namespace: a.namespace}

@@ -2,6 +2,7 @@ package arrival
 
 import (
 	"context"
+	"sync"
 
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -10,16 +11,20 @@ import (
 type Coming struct {
 	*Source
 	client *Client
+	file   string // see Expect
+
+	once    sync.Once
+	settled error // valid when once is done
 }
 
-// Join reaches the process that serves dir. who says in that process's errors what this one does with the segments, such as "fills in memory". The
-// caller calls End.
-func Join(ctx context.Context, s *store.Store, dir, who string) (*Coming, error) {
+// Join reaches the process that serves dir, and has made file by [Expect]. who says in that process's errors what this one does with the segments, such as "fills in
+// memory". The caller calls End.
+func Join(ctx context.Context, s *store.Store, dir, file, who string) (*Coming, error) {
 	client, err := Dial(dir, who)
 	if err != nil {
 		return nil, err
 	}
-	return &Coming{client: client, Source: NewSource(ctx, s, client.Read)}, nil
+	return &Coming{client: client, Source: NewSource(ctx, s, client.Read), file: file}, nil
 }
 
 // Await waits until nothing of the other process is needed any more, and fails where what is missing will not come.
@@ -27,10 +32,22 @@ func (c *Coming) Await(ctx context.Context) error {
 	err := c.client.Wait()
 	if err == nil {
 		if err = c.Hold(ctx); err == nil {
+			err = c.Settle()
+		}
+		if err == nil {
 			c.client.End(nil)
 		}
 	}
 	return err
+}
+
+// Settle says that this process needs nothing any more. After an error it is not to go on: the container has been given up. nil needs nothing.
+func (c *Coming) Settle() error {
+	if c == nil {
+		return nil
+	}
+	c.once.Do(func() { c.settled = settle(c.file) })
+	return c.settled
 }
 
 // End tells the other process how it has ended. nil has nobody to tell.

@@ -22,6 +22,8 @@ type Order struct {
 	Images   string             `json:"images"`   // CRIU's images, without what is filled in later
 	// Arrival is the directory where the command listens that pulls the snapshot's segments. Empty: all are in the store.
 	Arrival string `json:"arrival,omitempty"`
+	// Awaited is the file that stands until all that is needed of them is here; see [arrival.Expect].
+	Awaited string `json:"awaited,omitempty"`
 	// Rate bounds how many bytes a second are filled in that nobody waits for. 0: nothing does.
 	Rate int64 `json:"rate,omitempty"`
 }

@@ -128,6 +128,9 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 	if err := f.Run(ctx); err != nil {
 		return f, Result{}, err
 	}
+	if err := coming.Settle(); err != nil {
+		return f, Result{}, err
+	}
 	return f, Result{Bytes: f.Filled(), Seconds: time.Since(*restored.Load()).Seconds(), Peak: peak()}, nil
 }
 
@@ -140,7 +143,7 @@ func open(ctx context.Context, o Order) (_ *image.Pages, coming *arrival.Coming,
 	}
 	var from image.Fetcher = s
 	if o.Arrival != "" {
-		if coming, err = arrival.Join(ctx, s, o.Arrival, does); err != nil {
+		if coming, err = arrival.Join(ctx, s, o.Arrival, o.Awaited, does); err != nil {
 			return nil, nil, err
 		}
 		from = coming

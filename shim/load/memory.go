@@ -27,7 +27,7 @@ func Open(ctx context.Context, o Order) (_ *Memory, err error) {
 	m := &Memory{}
 	var from image.Fetcher = s
 	if o.Arrival != "" {
-		if m.coming, err = arrival.Join(ctx, s, o.Arrival, does); err != nil {
+		if m.coming, err = arrival.Join(ctx, s, o.Arrival, o.Awaited, does); err != nil {
 			return nil, err
 		}
 		from = m.coming

@@ -22,6 +22,8 @@ type Order struct {
 	Images   string             `json:"images"`   // CRIU's images
 	// Arrival is the directory in which the command serves what it is pulling of the segments; empty: all are in the store, or prewarmed.
 	Arrival string `json:"arrival,omitempty"`
+	// Awaited is the file that stands until all that is needed of them is here; see [arrival.Expect].
+	Awaited string `json:"awaited,omitempty"`
 }
 
 // Write writes the order into CRIU's work directory.

@@ -65,7 +65,10 @@ func serve(c *channel.Channel, peer *os.File) error {
 	if err := c.Send(report{Ready: true}); err != nil {
 		return err
 	}
-	return Send(ctx, m, peer)
+	if err := Send(ctx, m, peer); err != nil {
+		return err
+	}
+	return m.coming.Settle()
 }
 
 // reader reads a snapshot's device memory, as an [image.DevicesReader] does.
