@@ -145,6 +145,7 @@ func (c *arriving) headStart(few int) {
 	pace := registry.Pace{All: c.all, Few: few, Yield: c.yield}
 	if c.whole {
 		pace.Few, pace.Yield = registry.Unpaced, nil
+		c.puller.Verified(c.server.Verified)
 	}
 	c.puller.Pace(pace)
 	go func() {

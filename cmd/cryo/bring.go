@@ -213,7 +213,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
 	if lazy {
-		o := fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}
+		o := fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: coming != nil && coming.whole}
 		if o.Awaited, err = coming.expect(fill.Command); err == nil {
 			err = o.Write(criuWork)
 		}

@@ -2,6 +2,7 @@ package arrival
 
 import (
 	"context"
+	"net"
 	"sync"
 
 	"github.com/cryo-project/cryo/image/store"
@@ -11,7 +12,8 @@ import (
 type Coming struct {
 	*Source
 	client *Client
-	file   string // see Expect
+	file   string   // see Expect
+	list   net.Conn // nil: see Whole
 
 	once    sync.Once
 	settled error // valid when once is done
@@ -57,4 +59,8 @@ func (c *Coming) End(err error) {
 	}
 	c.client.End(err)
 	c.client.Close()
+	if c.list != nil {
+		c.list.Close()
+	}
+	c.drop()
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -16,9 +17,12 @@ type message struct {
 	Read  *part  `json:"read,omitempty"`  // it asks for bytes
 	Watch string `json:"watch,omitempty"` // what it does; the connection is for what follows
 	Held  bool   `json:"held,omitempty"`  // it needs nothing any more
+	List  bool   `json:"list,omitempty"`  // it wants to be told of segments that are verified; the connection is for that
 	// A server's.
 	Bytes    int64 `json:"bytes,omitempty"`    // so many follow
 	Complete bool  `json:"complete,omitempty"` // all segments are in the store
+	// Verified is a segment that is. With the message comes the file that it is; without, it is in the store.
+	Verified digest.Digest `json:"verified,omitempty"`
 	// Of either.
 	Failed *failure `json:"failed,omitempty"`
 }

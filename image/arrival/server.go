@@ -21,7 +21,9 @@ type Server struct {
 	change   *sync.Cond            // of what follows
 	conns    map[net.Conn]struct{} // guarded by mu
 	watching map[net.Conn]struct{} // those that have not said that they need nothing any more; guarded by mu
+	verified []verified            // guarded by mu
 	complete bool                  // guarded by mu
+	closed   bool                  // guarded by mu
 	err      error                 // why it cannot become complete; guarded by mu
 	failed   chan struct{}         // closed when err is there
 }
@@ -73,6 +75,9 @@ func (s *Server) serve(conn net.Conn) {
 		switch {
 		case err == nil && m.Watch != "":
 			s.watch(conn, m.Watch)
+			return
+		case err == nil && m.List:
+			s.list(conn.(*net.UnixConn))
 			return
 		case err != nil || m.Read == nil:
 			return
@@ -188,4 +193,11 @@ func (s *Server) Close() {
 	for conn := range s.conns {
 		conn.Close()
 	}
+	for _, v := range s.verified {
+		if v.file != nil {
+			v.file.Close()
+		}
+	}
+	s.closed, s.verified = true, nil
+	s.change.Broadcast()
 }

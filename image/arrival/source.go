@@ -23,9 +23,11 @@ type Source struct {
 	ctx   context.Context // of all reading: an io.ReaderAt takes none
 	store *store.Store
 	fetch Fetch
+	whole bool // see [Coming.Whole]
 
 	mu       sync.Mutex
 	arriving []*segment // guarded by mu
+	verified []verified // guarded by mu
 }
 
 var (
@@ -52,6 +54,9 @@ func (s *Source) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser
 	g := &segment{source: s, d: d, growing: growing}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := g.known(s.verified); err != nil {
+		return nil, err
+	}
 	s.arriving = append(s.arriving, g)
 	return g, nil
 }
@@ -169,22 +174,30 @@ func (g *segment) look() {
 	if n, err := growing.There(); err == nil { // else the next read says what is wrong
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.whole.Load() == nil {
+		if g.whole.Load() == nil && !g.source.whole {
 			g.there.Store(n)
 		}
 	}
 }
 
 func (g *segment) hold(ctx context.Context) error {
+	if g.whole.Load() != nil {
+		return nil
+	}
 	rc, err := g.source.store.Fetch(ctx, g.d)
 	if err != nil {
 		return err
 	}
+	return g.have(rc)
+}
+
+// have takes rc for all of the segment.
+func (g *segment) have(rc io.ReadCloser) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	f, ok := rc.(held)
 	if !ok || !g.whole.CompareAndSwap(nil, &f) {
-		return rc.Close() // never: it is held once, and the store gives files
+		return rc.Close() // somebody else was faster; the store gives files
 	}
 	g.there.Store(g.d.Size)
 	g.let()

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"sync/atomic"
 
@@ -32,8 +33,9 @@ type Puller struct {
 	segments []ocispec.Descriptor
 	sum      *meter
 	early    *early
-	behind   *direct.Behind // see Behind
-	pace     *pace          // see Pace
+	behind   *direct.Behind                     // see Behind
+	pace     *pace                              // see Pace
+	verified func(ocispec.Descriptor, *os.File) // see Verified
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -125,6 +127,26 @@ func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: 
 // Behind has segments go through the page cache by b: somebody reads them as they come.
 func (p *Puller) Behind(b *direct.Behind) { p.behind = b }
 
+// Verified has f be told of each segment as soon as it is verified, also of those that were here before: what has it open for reading, which f closes; nil: it is in
+// the store.
+func (p *Puller) Verified(f func(d ocispec.Descriptor, open *os.File)) { p.verified = f }
+
+// tell tells of a segment that was verified; nil: it is in the store.
+func (p *Puller) tell(d ocispec.Descriptor, part *store.Partial) error {
+	if p.verified == nil {
+		return nil
+	}
+	var open *os.File
+	if part != nil {
+		var err error
+		if open, err = part.Content(); err != nil {
+			return err
+		}
+	}
+	p.verified(d, open)
+	return nil
+}
+
 // Finish fetches the segments and gives the snapshot its name in the store.
 func (p *Puller) Finish(ctx context.Context) error {
 	err := p.early.settled()
@@ -157,8 +179,11 @@ func (p *Puller) bring(ctx context.Context) error {
 			}
 			part, err := p.repo.verified(ctx, p.dst, d, p.behind, p.pace, t)
 			leave()
-			if err != nil || part == nil {
+			if err != nil {
 				return err
+			}
+			if err := p.tell(d, part); err != nil || part == nil {
+				return errors.Join(err, closed(part))
 			}
 			if placed.Add(1) == placedAtOnce/2 {
 				p.behind.Hurry() // who comes later would wait for those
@@ -168,6 +193,14 @@ func (p *Puller) bring(ctx context.Context) error {
 		})
 	})
 	return placing.Wait()
+}
+
+// closed closes what was fetched, if anything was.
+func closed(part *store.Partial) error {
+	if part == nil {
+		return nil
+	}
+	return part.Close()
 }
 
 // failed says what came of it to a user. Where the disk is full there is to be room first: what was fetched would only be in the
@@ -223,7 +256,7 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int,
 			if ok {
 				t.there(d.Size)
 				t.seek(d.Size)
-				return nil
+				return p.tell(d, nil)
 			}
 			return fetch(ctx, d, t)
 		})

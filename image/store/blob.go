@@ -49,6 +49,21 @@ func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, e
 	if err != nil {
 		return nil, fmt.Errorf("open blob %s: %w", d.Digest, mapError(s.root, err))
 	}
+	return s.opened(f, d)
+}
+
+// Passed is Fetch of a blob that f is, by the word of another process of this host that has verified all of it and may still have to place it. f is closed with
+// what it gives, or with an error.
+func (s *Store) Passed(d ocispec.Descriptor, f *os.File) (io.ReadCloser, error) {
+	if err := checkDescriptor(d); err != nil {
+		f.Close()
+		return nil, &CorruptError{What: "descriptor", Err: err}
+	}
+	return s.opened(f, d)
+}
+
+// opened gives what reads the blob that f is.
+func (s *Store) opened(f *os.File, d ocispec.Descriptor) (io.ReadCloser, error) {
 	i, err := f.Stat()
 	if err != nil {
 		f.Close()

@@ -24,6 +24,8 @@ type Order struct {
 	Arrival string `json:"arrival,omitempty"`
 	// Awaited is the file that stands until all that is needed of them is here; see [arrival.Expect].
 	Awaited string `json:"awaited,omitempty"`
+	// Whole: segments are taken when all of each is here, which nobody needs sooner; see [arrival.Coming.Whole].
+	Whole bool `json:"whole,omitempty"`
 	// Rate bounds how many bytes a second are filled in that nobody waits for. 0: nothing does.
 	Rate int64 `json:"rate,omitempty"`
 }

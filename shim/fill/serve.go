@@ -152,6 +152,11 @@ func open(ctx context.Context, o Order) (_ *image.Pages, coming *arrival.Coming,
 				coming.End(err)
 			}
 		}()
+		if o.Whole {
+			if err := coming.Whole(); err != nil {
+				return nil, nil, err
+			}
+		}
 	} else if ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest); err != nil {
 		return nil, nil, err
 	} else if ready != nil {

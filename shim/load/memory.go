@@ -31,6 +31,10 @@ func Open(ctx context.Context, o Order) (_ *Memory, err error) {
 			return nil, err
 		}
 		from = m.coming
+		if err := m.coming.Whole(); err != nil {
+			m.coming.End(nil)
+			return nil, err
+		}
 	} else if ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest); err != nil {
 		return nil, err
 	} else if ready != nil {

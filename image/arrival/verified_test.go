@@ -1,0 +1,135 @@
+package arrival
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/image"
+	segments "github.com/cryo-project/cryo/image/segment"
+)
+
+// joins gives a process that takes segments as wholes.
+func joins(t *testing.T, r *rig) *Coming {
+	t.Helper()
+	file, err := Expect(filepath.Join(t.TempDir(), "work"), "reads")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Join(t.Context(), r.store, r.client.dir.Name(), file, "reads")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.End(nil) })
+	if err := c.Whole(); err != nil {
+		t.Fatal(err)
+	}
+	r.source = c.Source
+	return c
+}
+
+// content writes all of the segment, which is on its way, and gives what passes it on.
+func content(t *testing.T, r *rig) *os.File {
+	t.Helper()
+	op, err := r.store.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { op.Close() })
+	p, err := r.store.Partial(t.Context(), r.segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	if _, err := p.Write(r.data); err != nil {
+		t.Fatal(err)
+	}
+	f, err := p.Content()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// trusted tells whether the frames of a segment need no digests.
+func trusted(a image.Arriving) bool {
+	_, ok := a.(interface {
+		Verified() (segments.Verified, bool)
+	}).Verified()
+	return ok
+}
+
+// TestWhole has a segment there when it is verified, and not before, though all of its bytes are. What is there is the very file that was passed, whatever has its name.
+func TestWhole(t *testing.T) {
+	for name, late := range map[string]bool{"opened before": false, "opened after": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			c := joins(t, r)
+			f := content(t, r)
+			var a image.Arriving
+			if !late {
+				a = r.open(t)
+				follows := make(chan struct{})
+				go c.Follow(t.Context(), func() { close(follows) })
+				time.Sleep(20 * time.Millisecond)
+				r.reads(t, a, 0, 4096)
+				if a.There(1) || trusted(a) {
+					t.Error("it is there, and nobody has verified it")
+				}
+				defer func() { <-follows }()
+			}
+			path := filepath.Join(r.store.Root(), "partial", r.segment.Digest.Encoded())
+			if err := os.Rename(path, path+"-"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, make([]byte, len(r.data)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r.server.Verified(r.segment, f)
+			eventually(t, func() bool {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return len(c.verified) == 1
+			})
+			if late {
+				a = r.open(t)
+			}
+			eventually(t, func() bool { return a.There(r.segment.Size) })
+			r.reads(t, a, 0, len(r.data))
+			if root := os.Geteuid() == 0; trusted(a) != root {
+				t.Errorf("it is verified: %v, root: %v", !root, root)
+			}
+		})
+	}
+}
+
+// TestWholeStored has a segment come into the store by other hands, and one that cannot be opened end all.
+func TestWholeStored(t *testing.T) {
+	r := newRig(t)
+	joins(t, r)
+	a := r.open(t)
+	f := content(t, r)
+	f.Close()
+	if err := os.Rename(filepath.Join(r.store.Root(), "partial", r.segment.Digest.Encoded()), filepath.Join(r.store.Layout(), "blobs", "sha256", r.segment.Digest.Encoded())); err != nil {
+		t.Fatal(err)
+	}
+	r.server.Verified(r.segment, nil)
+	eventually(t, func() bool { return a.There(r.segment.Size) })
+
+	r = newRig(t)
+	c := joins(t, r)
+	r.open(t)
+	short, err := os.Create(filepath.Join(t.TempDir(), "short"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- c.Await(context.Background()) }()
+	r.server.Verified(r.segment, short)
+	if err := <-waits; err == nil {
+		t.Error("a segment that is another is waited for")
+	}
+	<-r.server.Failed()
+}
