@@ -1,10 +1,14 @@
 package registry
 
 import (
+	"io"
+	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
@@ -80,6 +84,48 @@ func TestPuller(t *testing.T) {
 		}
 		if err := storetest.Check(t.Context(), s); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// TestPullerVerified: each segment is told of once, by the file that it is or as one that is there, and only with its digest.
+func TestPullerVerified(t *testing.T) {
+	f := newFake(t)
+	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	for _, s := range []*store.Store{storetest.Open(t), pulled(t, f, "p:1", d)} {
+		there := storetest.Count(t, s) > 0
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		var mu sync.Mutex
+		told := make(map[digest.Digest]int)
+		p.Verified(func(d ocispec.Descriptor, open *os.File) {
+			mu.Lock()
+			defer mu.Unlock()
+			told[d.Digest]++
+			if (open == nil) != there {
+				t.Errorf("%s comes with %v", d.Digest, open)
+			}
+			if open == nil {
+				return
+			}
+			defer open.Close()
+			if data, err := io.ReadAll(open); err != nil || digest.FromBytes(data) != d.Digest {
+				t.Errorf("%s is %d bytes of another, %v", d.Digest, len(data), err)
+			}
+		})
+		if err := p.Finish(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(told) == 0 || len(told) != len(p.segments) {
+			t.Errorf("%d of %d segments are told of", len(told), len(p.segments))
+		}
+		for d, n := range told {
+			if n != 1 {
+				t.Errorf("%s is told of %d times", d, n)
+			}
 		}
 	}
 }
