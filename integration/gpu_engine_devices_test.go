@@ -110,7 +110,7 @@ func TestGPUKeeperEngineRenumbered(t *testing.T) {
 			order(t, b, "cuMemImportFromShareableHandle * error 999") // of the memory that processes have made
 			unchanged(t, b, func() { refusal(t, quietly(b.Cryo(t.Context(), restore...)), codeAborted, "CUDA_ERROR_UNKNOWN") })
 			order(t, b)
-			must(t, b.Cryo(t.Context(), restore...))
+			must(t, b.Cryo(t.Context(), append([]string{"--root", ownRoot(t, b)}, restore...)...)) // it is pulled
 			after := unharmed(t, b, id, before)
 			goneOn(t, before, after)
 			moved(t, before, after, a, b, []int{1, 0})

@@ -15,7 +15,7 @@ import (
 // that it needs; the next command renames them where the one that pulled has been killed. Either can be done once, so that one of them has decided whether
 // the container is whole, however long it takes.
 
-// Expect makes the file of a process that will need segments, for the command with this working directory. who is part of its name.
+// Expect makes the file of a process that will need segments, for the command with this working directory. who, without dots, is part of its name.
 func Expect(work, who string) (path string, err error) {
 	path = work + "." + who
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -67,14 +67,20 @@ func expected(work string) (files []string, err error) {
 	return files, nil
 }
 
-// settle says that a process has all that it needs. An error: it is not to go on.
+// settle says that a process has all that it needs, or that another for the same had it. An error: it is not to go on.
 func settle(path string) error {
 	err := os.Remove(path)
+	if err == nil {
+		return nil
+	}
 	if errors.Is(err, fs.ErrNotExist) {
-		return &Error{Reason: "another command has given the container up, whose own has ended", kind: errdefs.ErrUnavailable, hint: errGone.hint}
+		_, err = os.Lstat(strings.TrimSuffix(path, filepath.Ext(path)) + givenUp)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			return &Error{Reason: "another command has given the container up, whose own has ended", kind: errdefs.ErrUnavailable, hint: errGone.hint}
+		}
 	}
-	if err != nil {
-		return fmt.Errorf("write down that all segments are here: %w", err)
-	}
-	return nil
+	return fmt.Errorf("write down that all segments are here: %w", err)
 }
