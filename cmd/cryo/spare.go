@@ -16,7 +16,7 @@ const manyCores = 8
 // Of memory that what is pulled may take while it waits for the disk.
 const (
 	behindLeast = 512 << 20 // bytes; with less it would wait all the time
-	behindMost  = 8 << 30
+	behindMost  = 32 << 30
 )
 
 // behindLater is for how long a pull leaves the disk to others: a registry on the same machine, containerd's database, the container. What

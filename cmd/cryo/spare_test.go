@@ -12,7 +12,8 @@ func TestBehindRoom(t *testing.T) {
 	}{
 		{2, 100 * gib, gib, 0},
 		{7, 100 * gib, 2 * gib, 0},
-		{8, 100 * gib, 2 * gib, 8 * gib},
+		{8, 60 * gib, 2 * gib, 28 * gib},
+		{8, 100 * gib, 2 * gib, 32 * gib},
 		{16, 10 * gib, 2 * gib, 3 * gib},
 		{16, 5 * gib, 2 * gib, 512 << 20},
 		{16, 5*gib - 2, 2 * gib, 0},

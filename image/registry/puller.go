@@ -163,7 +163,7 @@ func (p *Puller) Finish(ctx context.Context) error {
 }
 
 // placedAtOnce bounds how many segments wait for the disk to have them for good.
-const placedAtOnce = 32
+const placedAtOnce = 128
 
 // bring fetches the segments. That the disk has one for good is not waited for before another is begun.
 func (p *Puller) bring(ctx context.Context) error {

@@ -191,8 +191,8 @@ func (p *report) engines(b *bytes.Buffer) {
 		}
 		if !begun {
 			fmt.Fprintf(b, "\n## The engine keeper beside the driver\n\nSeconds, each from one run. A cold start is from the command to the first answer; a restore from the registry begins with nothing of the snapshot here.\n\n")
-			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "cold start", "restore", "from disk", "from the registry", "prewarmed", "prewarmed, --eager")
-			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
+			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "cold start", "restore", "from disk", "from the registry", "--pull-first", "prewarmed", "prewarmed, --eager")
+			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
 			begun = true
 		}
 		for _, engine := range []string{"", "driver."} {
@@ -201,7 +201,7 @@ func (p *report) engines(b *bytes.Buffer) {
 				name = "driver"
 			}
 			cells := []string{r.Case, name}
-			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "start", "restore", "disk.restore", "registry.restore", "prewarmed.restore", "prewarmed.eager.restore"} {
+			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "start", "restore", "disk.restore", "registry.restore", "registry.first.restore", "prewarmed.restore", "prewarmed.eager.restore"} {
 				cells = append(cells, cell(r.Times, engine+what))
 			}
 			row(b, cells...)

@@ -171,7 +171,10 @@ type restored struct {
 	Seconds      float64  `json:"seconds"`
 	Running      float64  `json:"running"` // with what was fetched before
 	GPUPrewarmed bool     `json:"gpuPrewarmed"`
-	Warnings     []string `json:"warnings"`
+	Pull         struct { // where something was pulled
+		Seconds float64 `json:"seconds"`
+	} `json:"pull"`
+	Warnings []string `json:"warnings"`
 }
 
 // restored is restore, with the times for the caller.
