@@ -146,6 +146,8 @@ func (c *arriving) headStart(few int) {
 	if c.whole {
 		pace.Few, pace.Yield = registry.Unpaced, nil
 		c.puller.Verified(c.server.Verified)
+	} else {
+		c.puller.Defer(c.server.Alone)
 	}
 	c.puller.Pace(pace)
 	go func() {

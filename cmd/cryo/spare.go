@@ -33,8 +33,8 @@ func behindRoom(cores int, available, pulled int64) int64 {
 	return room
 }
 
-// Of the cores, so many are for each segment that is pulled before the container runs, and so many are pulled at most: one takes a core to hash and write it,
-// half of one to receive it, and as much at a registry on the same machine. The others are for what makes the container run.
+// Of the cores, so many are for each segment that is pulled before the container runs, and so many are pulled at most: one takes a core to receive and
+// write it, and as much at a registry on the same machine. The others are for what makes the container run.
 const (
 	headCores = 8
 	headMost  = 4

@@ -181,6 +181,21 @@ func (s *Server) Complete() error {
 	return s.err
 }
 
+// Alone waits until no client needs anything of this process, as long as ctx allows.
+func (s *Server) Alone(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.change.Broadcast()
+	})
+	defer stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ctx.Err() == nil && len(s.watching) > 0 {
+		s.change.Wait()
+	}
+}
+
 // errClosed is what remaining clients are told by Close.
 var errClosed = errors.New("the command that pulls has ended")
 

@@ -20,8 +20,22 @@ import (
 const damageAttempts = 2
 
 // verified brings a blob, which is still to be placed into the store, going on where an earlier attempt of any process stopped; nil: the
-// store has it. What comes goes through the page cache by behind, past it where that is nil, and as x allows.
-func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind *direct.Behind, x *pace, t *tracker) (*store.Partial, error) {
+// store has it. What comes goes past the page cache.
+func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
+	p, err := resume(ctx, dst, d, nil, t)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	if err := r.complete(ctx, p, d, nil, t, damageAttempts); err != nil {
+		_ = p.Close() // err says more
+		return nil, err
+	}
+	return p, nil
+}
+
+// resume opens what an earlier attempt has left of a blob; nil: the store has it. What comes goes through the page cache by behind, past it where that is
+// nil.
+func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind *direct.Behind, t *tracker) (*store.Partial, error) {
 	p, err := dst.Partial(ctx, d)
 	if err != nil {
 		return nil, err
@@ -33,21 +47,20 @@ func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descrip
 	}
 	p.Behind(behind)
 	t.there(p.Offset())
-	for damaged := 1; ; damaged++ {
+	return p, nil
+}
+
+// complete brings what is missing of a blob, as x allows, and verifies it.
+func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker, attempts int) (err error) {
+	for range attempts {
 		if err = r.fill(ctx, p, d, x, t); err != nil {
-			break
+			return err
 		}
-		err = p.Verify()
-		var c *CorruptError
-		if err == nil {
-			return p, nil
-		}
-		if !errors.As(err, &c) || damaged == damageAttempts {
-			break
+		if err = p.Verify(ctx); !errors.As(err, new(*CorruptError)) {
+			return err
 		}
 	}
-	_ = p.Close() // err says more
-	return nil, err
+	return err
 }
 
 // fill fetches what is missing. Cut connections are taken up again as long as every attempt brings something.

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -35,9 +36,19 @@ func transfer(what, root, ref string) error {
 	if err != nil {
 		return err
 	}
-	if what == "pull" {
+	switch what {
+	case "pull":
 		_, err := Pull(ctx, s, ref, fast())
 		return err
+	case "deferred":
+		p, err := NewPuller(ctx, s, ref, fast())
+		if err != nil {
+			return err
+		}
+		defer p.Close()
+		p.Behind(direct.NewBehind(1 << 40))
+		p.Defer(func(context.Context) { time.Sleep(20 * time.Millisecond) })
+		return p.Finish(ctx)
 	}
 	d, err := s.Resolve(ctx, ref)
 	if err != nil {
@@ -105,21 +116,24 @@ func TestKilled(t *testing.T) {
 		t.Errorf("sent %d bytes of %d in %d attempts", in.Load(), size, killed+1)
 	}
 
-	dst, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	killed = untilDone(t, "pull", dst.Root(), f.ref("k:1"))
-	t.Logf("pull: killed %d times, fetched %d of %d bytes", killed, out.Load(), size)
-	got, err := dst.Resolve(t.Context(), f.ref("k:1"))
-	if err != nil || got.Digest != d.Digest {
-		t.Errorf("Resolve: %v, %v", got, err)
-	}
-	if err := storetest.Check(t.Context(), dst); err != nil {
-		t.Error(err)
-	}
-	if e, _ := os.ReadDir(dst.Root() + "/partial"); len(e) != 0 {
-		t.Errorf("left in partial: %v", e)
+	for _, what := range []string{"pull", "deferred"} {
+		dst, err := store.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.Store(0)
+		killed := untilDone(t, what, dst.Root(), f.ref("k:1"))
+		t.Logf("%s: killed %d times, fetched %d of %d bytes", what, killed, out.Load(), size)
+		got, err := dst.Resolve(t.Context(), f.ref("k:1"))
+		if err != nil || got.Digest != d.Digest {
+			t.Errorf("%s: Resolve: %v, %v", what, got, err)
+		}
+		if err := storetest.Check(t.Context(), dst); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		if e, _ := os.ReadDir(dst.Root() + "/partial"); len(e) != 0 {
+			t.Errorf("%s: left in partial: %v", what, e)
+		}
 	}
 }
 

@@ -35,6 +35,7 @@ type Puller struct {
 	early    *early
 	behind   *direct.Behind                     // see Behind
 	pace     *pace                              // see Pace
+	deferred *deferred                          // see Defer; nil: segments are hashed as they come
 	verified func(ocispec.Descriptor, *os.File) // see Verified
 }
 
@@ -162,25 +163,31 @@ func (p *Puller) Finish(ctx context.Context) error {
 	return p.failed(ctx, err)
 }
 
-// placedAtOnce bounds how many segments wait for the disk to have them for good.
+// placedAtOnce bounds how many segments wait for the disk to have them for good, beside those that are deferred.
 const placedAtOnce = 128
 
 // bring fetches the segments. That the disk has one for good is not waited for before another is begun.
 func (p *Puller) bring(ctx context.Context) error {
 	placing, all := errgroup.WithContext(ctx)
-	placing.SetLimit(placedAtOnce)
+	slots := make(chan struct{}, placedAtOnce)
 	var placed atomic.Int64
 	placing.Go(func() error { // an error of either ends both
 		defer p.behind.Hurry() // nothing comes any more that would want the disk left alone
-		return p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-			leave, err := p.pace.enter(ctx)
+		err := p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+			part, release, err := p.fetch(ctx, d, t)
 			if err != nil {
 				return err
 			}
-			part, err := p.repo.verified(ctx, p.dst, d, p.behind, p.pace, t)
-			leave()
-			if err != nil {
-				return err
+			if release != nil {
+				placing.Go(func() error {
+					defer release()
+					err := p.settle(all, part, d, t)
+					if err == nil {
+						err = part.Place(all)
+					}
+					return errors.Join(err, part.Close())
+				})
+				return nil
 			}
 			if err := p.tell(d, part); err != nil || part == nil {
 				return errors.Join(err, closed(part))
@@ -188,11 +195,52 @@ func (p *Puller) bring(ctx context.Context) error {
 			if placed.Add(1) == placedAtOnce/2 {
 				p.behind.Hurry() // who comes later would wait for those
 			}
-			placing.Go(func() error { return errors.Join(part.Place(all), part.Close()) })
+			select {
+			case slots <- struct{}{}:
+			case <-all.Done():
+				return errors.Join(context.Cause(all), part.Close())
+			}
+			placing.Go(func() error {
+				defer func() { <-slots }()
+				return errors.Join(part.Place(all), part.Close())
+			})
 			return nil
 		})
+		if err == nil {
+			go p.deferred.open(all, p.pace) // until Wait returns: who waits may be done without
+		}
+		return err
 	})
 	return placing.Wait()
+}
+
+// fetch brings a segment as the pace allows; nil: the store has it. Where release is given it is still to be verified, and release called then.
+func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker) (part *store.Partial, release func(), err error) {
+	leave, err := p.pace.enter(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer leave()
+	if part, err = resume(ctx, p.dst, d, p.behind, t); err != nil || part == nil {
+		return nil, nil, err
+	}
+	later := false
+	if p.behind != nil { // else it would be read back from the disk
+		release, later = p.deferred.take(d)
+	}
+	if later {
+		err = p.repo.later(ctx, part, d, p.pace, t)
+	} else {
+		err = p.repo.complete(ctx, part, d, p.pace, t, damageAttempts)
+	}
+	if err != nil {
+		if later {
+			release()
+		}
+		_ = part.Close() // err says more
+		return nil, nil, err
+	}
+	return part, release, nil
 }
 
 // closed closes what was fetched, if anything was.
@@ -265,7 +313,7 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int,
 }
 
 func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-	part, err := p.repo.verified(ctx, p.dst, d, nil, nil, t)
+	part, err := p.repo.verified(ctx, p.dst, d, t)
 	if err != nil || part == nil {
 		return err
 	}

@@ -30,6 +30,8 @@ type Partial struct {
 	cached *direct.BehindFile // f, through it
 	h      hash.Hash
 	off    int64
+	hashed int64 // how much of that h has
+	defers bool  // see Defer
 }
 
 // Partial opens the download of a blob, alone: it waits for other processes with the same blob as long as ctx allows, and
@@ -65,29 +67,40 @@ func (s *Store) Partial(ctx context.Context, d ocispec.Descriptor) (*Partial, er
 // rehash reads what an earlier attempt left. What is longer than the blob is not part of it.
 func (p *Partial) rehash(ctx context.Context) error {
 	p.h = sha256.New()
+	err := p.hashFile(ctx)
+	if err != nil {
+		return err
+	}
+	p.off = p.hashed
+	if p.off > p.d.Size {
+		return p.Reset()
+	}
+	return nil
+}
+
+// hashFile hashes what the file has beyond what is hashed.
+func (p *Partial) hashFile(ctx context.Context) error {
 	buf := direct.Lend()
 	defer direct.Return(buf)
-	var n int64
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		some, err := p.file.ReadAt(buf, n)
-		p.h.Write(buf[:some])
-		n += int64(some)
+		n, err := p.file.ReadAt(buf, p.hashed)
+		p.h.Write(buf[:n])
+		p.hashed += int64(n)
 		if errors.Is(err, io.EOF) {
-			break
+			return nil
 		}
 		if err != nil {
 			return err
 		}
 	}
-	p.off = n
-	if n > p.d.Size {
-		return p.Reset()
-	}
-	return nil
 }
+
+// Defer has what is written from here on be hashed by Verify, which reads it back, until Reset: who reads it as it comes verifies that by itself, and nothing
+// else takes cores from them.
+func (p *Partial) Defer() { p.defers = true }
 
 // Behind has what is written from here on go through the page cache by b: somebody reads it soon.
 func (p *Partial) Behind(b *direct.Behind) {
@@ -118,6 +131,10 @@ func (p *Partial) write(b []byte) (n int, err error) {
 	if p.cached != nil {
 		write = p.cached.Write
 	}
+	if p.defers {
+		return write(b)
+	}
+	defer func() { p.hashed += int64(n) }()
 	if len(b) < 256<<10 {
 		n, err = write(b)
 		p.h.Write(b[:n])
@@ -142,25 +159,30 @@ func (p *Partial) Reset() error {
 		return mapError(p.s.root, err)
 	}
 	p.h.Reset()
-	p.off = 0
+	p.off, p.hashed, p.defers = 0, 0, false
 	p.Behind(p.behind)
 	return nil
 }
 
 // Commit verifies what is there and makes it a blob of the store: [Partial.Verify] and [Partial.Place].
 func (p *Partial) Commit(ctx context.Context) error {
-	if err := p.Verify(); err != nil {
+	if err := p.Verify(ctx); err != nil {
 		return err
 	}
 	return p.Place(ctx)
 }
 
 // Verify says whether the blob is there. Where it is another all of it is dropped and the error is a [*CorruptError].
-func (p *Partial) Verify() error {
+func (p *Partial) Verify(ctx context.Context) error {
 	if p.off != p.d.Size {
 		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: fmt.Errorf("%d of its %d bytes", p.off, p.d.Size)}
 	}
-	if digest.NewDigest(digest.SHA256, p.h) != p.d.Digest {
+	if p.hashed < p.off {
+		if err := p.hashFile(ctx); err != nil {
+			return fmt.Errorf("read blob %s: %w", p.d.Digest, mapError(p.s.root, err))
+		}
+	}
+	if !p.right() {
 		if err := p.Reset(); err != nil {
 			return err
 		}
@@ -169,8 +191,16 @@ func (p *Partial) Verify() error {
 	return nil
 }
 
+// right says whether what is hashed is the blob.
+func (p *Partial) right() bool {
+	return p.hashed == p.d.Size && p.off == p.d.Size && digest.NewDigest(digest.SHA256, p.h) == p.d.Digest
+}
+
 // Place makes what was verified a blob of the store, durably, which may wait for the disk.
 func (p *Partial) Place(ctx context.Context) error {
+	if !p.right() {
+		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: errDigest}
+	}
 	if p.cached != nil {
 		if err := p.cached.Flush(ctx); err != nil {
 			return fmt.Errorf("write blob %s: %w", p.d.Digest, mapError(p.s.root, err))

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"os"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -50,7 +52,7 @@ func TestPartialBehind(t *testing.T) {
 	}
 	p := open()
 	write(p, make([]byte, size))
-	if err := p.Verify(); err == nil || p.Offset() != 0 {
+	if err := p.Verify(t.Context()); err == nil || p.Offset() != 0 {
 		t.Fatalf("damage: %v, %d bytes are there", err, p.Offset())
 	}
 	write(p, data[:1<<20+9])
@@ -85,6 +87,90 @@ func TestPartialBehind(t *testing.T) {
 	}
 	if left, err := os.ReadDir(s.Root() + "/partial"); err != nil || len(left) != 0 {
 		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// What is hashed later is what the file has then, with what was hashed before, and damage is found as ever. What is begun anew is hashed as it comes.
+func TestPartialDefer(t *testing.T) {
+	s := storetest.Open(t)
+	op, err := s.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer op.Close()
+	const size = 2<<20 + 77
+	data := storetest.Bytes(1, size)
+	d := ocispec.Descriptor{Digest: digest.FromBytes(data), Size: size}
+	p, err := s.Partial(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	write := func(b []byte) {
+		t.Helper()
+		if _, err := p.Write(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	partial := s.Root() + "/partial/" + d.Digest.Encoded()
+	for name, test := range map[string]struct {
+		before int // bytes that are hashed as they come
+		change func(f *os.File) error
+		want   bool
+	}{
+		"all":               {0, nil, true},
+		"some":              {1<<20 + 5, nil, true},
+		"another last byte": {300 << 10, func(f *os.File) error { _, err := f.WriteAt([]byte{^data[size-1]}, size-1); return err }, false},
+		"too short":         {0, func(f *os.File) error { return f.Truncate(size - 1) }, false},
+		"too long":          {0, func(f *os.File) error { return f.Truncate(size + 1) }, false},
+	} {
+		write(data[:test.before])
+		p.Defer()
+		write(data[test.before:])
+		f, err := os.OpenFile(partial, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if test.change != nil {
+			if err := test.change(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.Close()
+		if err := p.Place(t.Context()); !errdefs.IsDataLoss(err) {
+			t.Errorf("%s: it is placed without having been verified, %v", name, err)
+		}
+		if err := p.Verify(t.Context()); (err == nil) != test.want {
+			t.Errorf("%s: %v", name, err)
+		} else if err != nil && p.Offset() != 0 {
+			t.Errorf("%s: %d bytes are still there", name, p.Offset())
+		}
+		if test.want {
+			if err := p.Reset(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p.Defer()
+	if err := p.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	write(data)
+	if err := os.Truncate(partial, 0); err != nil { // nothing is read back
+		t.Fatal(err)
+	}
+	if err := p.Verify(t.Context()); err != nil {
+		t.Error(err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	p.Defer()
+	write(data)
+	if err := p.Verify(ended); !errors.Is(err, context.Canceled) || p.Offset() != size {
+		t.Errorf("called off: %v, %d bytes are there", err, p.Offset())
 	}
 }
 

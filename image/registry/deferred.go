@@ -1,0 +1,113 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// Limits of segments whose digest is found out later.
+const (
+	deferredMost  = 4 << 30 // bytes of those that wait for it, which are to be in the page cache still
+	deferredFiles = 256     // how many of them: each is open
+	deferredTime  = 2 * time.Second
+	verifiers     = 16 // at most, with a buffer each
+)
+
+// deferred are segments that have come, or are coming, and are hashed when who reads them has all, so that it has the cores until then. Nothing waits for longer than
+// deferredTime: another process may want the segment, and have one that this process waits for.
+type deferred struct {
+	filled func(ctx context.Context) // see Puller.Defer
+	time   time.Duration
+	most   int64 // bytes
+	files  int
+	ready  chan struct{} // closed when nobody needs the cores any more
+	turns  chan struct{} // of verifying
+
+	mu    sync.Mutex
+	bytes int64 // guarded by mu
+	count int   // guarded by mu
+}
+
+// Defer has the digests of segments that go through the page cache be found out when all have come and filled has returned, as far as that is not long after they have
+// come: who reads them verifies what it reads. Not even then does a segment get its name without.
+func (p *Puller) Defer(filled func(ctx context.Context)) {
+	p.deferred = &deferred{
+		filled: filled, time: deferredTime, most: deferredMost, files: deferredFiles,
+		ready: make(chan struct{}), turns: make(chan struct{}, min(runtime.GOMAXPROCS(0), verifiers)),
+	}
+}
+
+// take says whether a segment may be hashed later. release gives back its place.
+func (l *deferred) take(d ocispec.Descriptor) (release func(), ok bool) {
+	if l == nil {
+		return nil, false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.count >= l.files || l.bytes+d.Size > l.most {
+		return nil, false
+	}
+	l.count, l.bytes = l.count+1, l.bytes+d.Size
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.count, l.bytes = l.count-1, l.bytes-d.Size
+	}, true
+}
+
+// open lets all be hashed when the pace allows all, and filled says so.
+func (l *deferred) open(ctx context.Context, x *pace) {
+	if l == nil || x.opened(ctx) != nil {
+		return
+	}
+	l.filled(ctx)
+	close(l.ready)
+}
+
+// wait waits until a segment that has just come may be hashed, which it is before done is called.
+func (l *deferred) wait(ctx context.Context) (done func(), err error) {
+	late := time.NewTimer(l.time)
+	defer late.Stop()
+	select {
+	case <-l.ready:
+	case <-late.C:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	select {
+	case l.turns <- struct{}{}:
+		return func() { <-l.turns }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// later brings a blob of which only the size is known to be right; else it is verified.
+func (r *repo) later(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker) error {
+	p.Defer()
+	return r.fill(ctx, p, d, x, t)
+}
+
+// settle verifies what later has brought, tells of it, and fetches it once more where it is damaged.
+func (p *Puller) settle(ctx context.Context, part *store.Partial, d ocispec.Descriptor, t *tracker) error {
+	done, err := p.deferred.wait(ctx)
+	if err != nil {
+		return err
+	}
+	err = part.Verify(ctx)
+	done()
+	if errors.As(err, new(*CorruptError)) {
+		err = p.repo.complete(ctx, part, d, nil, t, damageAttempts-1)
+	}
+	if err != nil {
+		return err
+	}
+	return p.tell(d, part)
+}
