@@ -1,11 +1,14 @@
 package integration
 
 import (
+	"encoding/json"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -158,6 +161,27 @@ func TestArriving(t *testing.T) {
 			must(t, b.Cryo(t.Context(), "rm", ref))
 			remove(t.Context(), b, id)
 		}
+	})
+	t.Run("damaged", func(t *testing.T) { // a whole segment is hashed when the container has its memory, and fetched again then
+		g := newGate(t, shared.registry, path)
+		var m ocispec.Manifest
+		if err := json.Unmarshal(manifestOf(t, shared.registry.Reference(path)), &m); err != nil {
+			t.Fatal(err)
+		}
+		g.damaged, g.mends = m.Layers[len(m.Layers)-1].Digest.String(), true
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, b, id)
+		forget(t, b, ref)
+		c := under(t, b.Command(t.Context(), "env", "GOMAXPROCS=16", "cryo", "restore", ref, "--name", id, "--plain-http"))
+		c.hello(t, b, id)
+		g.open()
+		must(t, <-c.ended)
+		if n := g.damages.Load(); !g.segments[g.damaged] || n < 2 {
+			t.Errorf("%s, one of %d segments, came %d times", g.damaged, len(g.segments), n)
+		}
+		await(t, b, id)
+		must(t, b.Cryo(t.Context(), "verify", ref))
+		must(t, b.Cryo(t.Context(), "rm", ref))
 	})
 	for _, test := range []struct {
 		name, why string

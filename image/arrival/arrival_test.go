@@ -90,6 +90,39 @@ func (r *rig) reads(t *testing.T, a image.Arriving, off, n int) {
 	}
 }
 
+// Who waits to be alone waits for clients that need something, and no longer than it may.
+func TestAlone(t *testing.T) {
+	r := newRig(t)
+	watched := func() bool {
+		r.server.mu.Lock()
+		defer r.server.mu.Unlock()
+		return len(r.server.watching) > 0
+	}
+	for deadline := time.Now().Add(5 * time.Second); !watched(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the client is not there")
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	r.server.Alone(ctx)
+	if ctx.Err() == nil {
+		t.Error("it did not wait for a client")
+	}
+	alone := make(chan struct{})
+	go func() {
+		r.server.Alone(t.Context())
+		close(alone)
+	}()
+	r.client.End(nil)
+	select {
+	case <-alone:
+	case <-time.After(5 * time.Second):
+		t.Fatal("it waits for a client that needs nothing any more")
+	}
+	r.server.Alone(t.Context())
+}
+
 // TestSource reads a segment before it is there, while it grows, when it is whole and when it is gone again.
 func TestSource(t *testing.T) {
 	r := newRig(t)
