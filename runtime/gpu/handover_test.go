@@ -890,3 +890,51 @@ func TestRestoreHolderEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestRefillTakesLong: a library does not give up what it has made while that is loaded, however long that takes.
+func TestRefillTakesLong(t *testing.T) {
+	hasten(t)
+	said := sayTime
+	sayTime = time.Millisecond
+	t.Cleanup(func() { sayTime = said })
+	w, restore, _ := handed(t)
+	heard := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return strings.Count(strings.Join(w.did, ", "), "hello 101")
+	}
+	first := restore.Bring
+	restore.Bring = func(ctx context.Context) (Source, error) {
+		if first != nil {
+			s, err := first(ctx)
+			first = nil
+			return s, err
+		}
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		go func() {
+			for begin := time.Now(); heard() < 5 && time.Since(begin) < 10*time.Second; {
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Fprintln(writer, "101/0\n101/1\n102/0")
+			writer.Close()
+		}()
+		return &snapshotSource{peer: reader}, nil
+	}
+	w.mistaken = []int{101}
+	err := fits(t, restore)
+	if err == nil {
+		_, err = restore.Load(t.Context())
+	}
+	restore.Close()
+	if err != nil {
+		t.Error(err)
+	}
+	w.settled()
+	w.whole()
+	if n := heard(); n < 5 {
+		t.Errorf("it heard %d times; did %q", n, w.did)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -48,7 +49,10 @@ func (r *Restore) refill(ctx context.Context, restored []cudaProcess) (err error
 		}
 	}
 	all = slices.DeleteFunc(all, func(g *given) bool { return g.library == nil })
-	if err := r.fill(ctx, c, all); err != nil {
+	callOff := stayAwake(all)
+	err = r.fill(ctx, c, all)
+	callOff()
+	if err != nil {
 		return err
 	}
 	// Only when all have theirs: those that work together go on together.
@@ -64,6 +68,31 @@ func (r *Restore) refill(ctx context.Context, restored []cudaProcess) (err error
 		}
 	}
 	return nil
+}
+
+// sayTime is how often a library hears from its host while memory is loaded: it waits for no longer than a minute.
+var sayTime = 20 * time.Second
+
+// stayAwake has libraries keep what they have made, until it is called off.
+func stayAwake(all []*given) (callOff func()) {
+	done, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-time.After(sayTime):
+			case <-done:
+				return
+			}
+			for _, g := range all {
+				_, _ = g.library.Hello() // one that has hung up is noticed later
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
 }
 
 // owners are the processes that are to have memory which was handed over, without files of it.
