@@ -150,19 +150,26 @@ func (m deviceMemory) source(t testing.TB, dir string, dst BlobStore, r *rand.Ra
 	return src
 }
 
-// readBack compares the device memory of a snapshot.
-func (m deviceMemory) readBack(t *testing.T, src Fetcher, d ocispec.Descriptor, r *rand.Rand) {
+// openedDevices opens the device memory of a snapshot, until the test ends.
+func openedDevices(t *testing.T, src Fetcher, d ocispec.Descriptor) (*Devices, *DevicesReader) {
 	t.Helper()
-	devices, err := OpenDevices(context.Background(), src, d)
+	devices, err := OpenDevices(t.Context(), src, d)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer devices.Close()
+	t.Cleanup(devices.Close)
 	reader, err := devices.Reader()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer reader.Close()
+	t.Cleanup(reader.Close)
+	return devices, reader
+}
+
+// readBack compares the device memory of a snapshot.
+func (m deviceMemory) readBack(t *testing.T, src Fetcher, d ocispec.Descriptor, r *rand.Rand) {
+	t.Helper()
+	devices, reader := openedDevices(t, src, d)
 	var contents [][]byte
 	for _, p := range m.gpu.Processes {
 		contents = append(contents, m.contents[p.PID]...)
@@ -214,16 +221,7 @@ func TestDevicesArriving(t *testing.T) {
 	d := mustPack(t, store, m.source(t, SampleImages(t), store, r, o), o)
 	for _, damaged := range []bool{false, true} {
 		coming := &arrivingStore{fileStore: &fileStore{memoryStore: store, dir: t.TempDir()}, damaged: damaged}
-		devices, err := OpenDevices(t.Context(), coming, d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer devices.Close()
-		reader, err := devices.Reader()
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer reader.Close()
+		devices, reader := openedDevices(t, coming, d)
 		read := 0
 		for i, p := range devices.Pieces() {
 			const part = 1 << 18
