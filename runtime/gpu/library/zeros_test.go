@@ -156,9 +156,7 @@ func TestZerosUsed(t *testing.T) {
 			if n := lines(t, "/proc/%d/maps", a.pid); n > maps+2 {
 				t.Errorf("%d mappings, %d before", n, maps)
 			}
-			if n := links(t, a.pid, ""); n > descriptors {
-				t.Errorf("%d descriptors, %d before", n, descriptors)
-			}
+			eventually(t, "no more descriptors than before", func() bool { return links(t, a.pid, "") <= descriptors }) // the fake driver opens files in each call
 			if kind == "locked" {
 				if there, locked := a.used("Rss", r.span()), a.used("Locked", r.span()); locked < r.Bytes/2 || there < locked {
 					t.Errorf("%d bytes are locked, and %d there", locked, there)
