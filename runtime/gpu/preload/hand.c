@@ -193,6 +193,21 @@ CUresult hand_attach_begin(size_t count)
 	return CUDA_SUCCESS;
 }
 
+// place maps memory where a piece belongs. After an error it is released.
+static CUresult place(struct cursor *c, CUmemGenericAllocationHandle handle, int own, int fd)
+{
+	CUresult r = range_map(c->range->device, c->address, c->piece->bytes, handle);
+
+	if (r != CUDA_SUCCESS) {
+		driver.cuMemRelease(handle);
+		return r;
+	}
+	c->piece->handle = handle;
+	c->piece->own = own;
+	c->piece->fd = fd;
+	return CUDA_SUCCESS;
+}
+
 static CUresult attach(struct cursor *c, int fd)
 {
 	CUmemGenericAllocationHandle handle;
@@ -206,15 +221,7 @@ static CUresult attach(struct cursor *c, int fd)
 			return r;
 		full = 1;
 	}
-	r = range_map(c->range->device, c->address, c->piece->bytes, handle);
-	if (r != CUDA_SUCCESS) {
-		driver.cuMemRelease(handle);
-		return r;
-	}
-	c->piece->handle = handle;
-	c->piece->own = 0;
-	c->piece->fd = fd;
-	return CUDA_SUCCESS;
+	return place(c, handle, 0, fd);
 }
 
 CUresult hand_attach(uint32_t number, int fd)
@@ -271,15 +278,7 @@ static CUresult make(struct cursor *c)
 
 	if (r != CUDA_SUCCESS)
 		return r;
-	r = range_map(c->range->device, c->address, c->piece->bytes, own);
-	if (r != CUDA_SUCCESS) {
-		driver.cuMemRelease(own);
-		return r;
-	}
-	c->piece->handle = own;
-	c->piece->own = 1;
-	c->piece->fd = -1;
-	return CUDA_SUCCESS;
+	return place(c, own, 1, -1);
 }
 
 CUresult hand_make(size_t count)
