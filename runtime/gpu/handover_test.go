@@ -594,6 +594,23 @@ func TestRestoreHanded(t *testing.T) {
 	}
 }
 
+// broughtAgain has again bring what is brought after the first time, through a pipe.
+func broughtAgain(restore *Restore, again func(reader, writer *os.File) (Source, error)) {
+	first := restore.Bring
+	restore.Bring = func(ctx context.Context) (Source, error) {
+		if first != nil {
+			s, err := first(ctx)
+			first = nil
+			return s, err
+		}
+		reader, writer, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		return again(reader, writer)
+	}
+}
+
 // TestRestoreMistaken: where the driver of a process does not find memory that it is given, the process makes its own, and that is filled. It goes on with
 // what it is to have, or not at all.
 func TestRestoreMistaken(t *testing.T) {
@@ -601,25 +618,16 @@ func TestRestoreMistaken(t *testing.T) {
 	for _, step := range []string{"", "one", "ready", "dial 102", "make own 101", "hold", "clear", "receive", "bring", "filled 102", "open 101"} {
 		t.Run(step, func(t *testing.T) {
 			w, restore, source := handed(t)
-			first := restore.Bring
-			restore.Bring = func(ctx context.Context) (Source, error) {
-				if first != nil {
-					s, err := first(ctx)
-					first = nil
-					return s, err
-				}
+			broughtAgain(restore, func(reader, writer *os.File) (Source, error) {
+				defer writer.Close()
 				if step == "bring" {
+					reader.Close()
 					return nil, os.ErrPermission
 				}
-				reader, writer, err := os.Pipe()
-				if err != nil {
-					return nil, err
-				}
 				fmt.Fprintln(writer, "101/0\n101/1\n102/0")
-				writer.Close()
 				source = &snapshotSource{peer: reader}
 				return source, nil
-			}
+			})
 			w.mistaken = []int{101, 102}
 			if step == "one" {
 				w.mistaken = []int{102}
@@ -903,26 +911,16 @@ func TestRefillTakesLong(t *testing.T) {
 		defer w.mu.Unlock()
 		return strings.Count(strings.Join(w.did, ", "), "hello 101")
 	}
-	first := restore.Bring
-	restore.Bring = func(ctx context.Context) (Source, error) {
-		if first != nil {
-			s, err := first(ctx)
-			first = nil
-			return s, err
-		}
-		reader, writer, err := os.Pipe()
-		if err != nil {
-			return nil, err
-		}
+	broughtAgain(restore, func(reader, writer *os.File) (Source, error) {
 		go func() {
+			defer writer.Close()
 			for begin := time.Now(); heard() < 5 && time.Since(begin) < 10*time.Second; {
 				time.Sleep(time.Millisecond)
 			}
 			fmt.Fprintln(writer, "101/0\n101/1\n102/0")
-			writer.Close()
 		}()
 		return &snapshotSource{peer: reader}, nil
-	}
+	})
 	w.mistaken = []int{101}
 	err := fits(t, restore)
 	if err == nil {
