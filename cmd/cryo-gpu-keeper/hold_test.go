@@ -227,13 +227,58 @@ func TestHold(t *testing.T) {
 	if err := h.check(second, pieces); err != nil {
 		t.Fatal(err)
 	}
-	if room, err := second.Room(t.Context(), 256<<20); err != nil || !room {
+	if room, err := second.Room(t.Context(), nil, 256<<20); err != nil || !room {
 		t.Fatalf("room %v: %v", room, err)
 	}
 	if err := second.LetGo(t.Context()); err != nil {
 		t.Error(err)
 	}
 	h.empty(second)
+}
+
+// TestHoldCopies copies what other holders have, on both devices.
+func TestHoldCopies(t *testing.T) {
+	h := newHost(t)
+	from, to, c := h.start(), h.start(), h.start()
+	pieces := h.pieces(4, 6, 2)
+	old, err := from.Make(t.Context(), pieces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(old)
+	made, err := to.Make(t.Context(), pieces)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(made)
+	if err := h.fill(from, pieces); err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range pieces {
+		if err := c.Copy(t.Context(), p, old[i], made[i]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.check(to, pieces); err != nil {
+		t.Error(err)
+	}
+	if err := c.Copy(t.Context(), pieces[0], old[0], made[1]); !errdefs.IsAborted(err) {
+		t.Errorf("to memory of another device: %v", err)
+	}
+	h.order("cuMemcpyDtoDAsync * error 700")
+	if err := c.Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*holder.CallError)) {
+		t.Error(err)
+	}
+	h.order()
+	if err := errors.Join(c.Copy(t.Context(), pieces[0], old[0], made[0]), h.check(to, pieces)); err != nil {
+		t.Error(err)
+	}
+	closeAll(old)
+	closeAll(made)
+	if err := errors.Join(from.Close(), to.Close()); err != nil {
+		t.Error(err)
+	}
+	h.empty(c)
 }
 
 // empty fails the test unless all of the devices is free. c holds nothing.
@@ -265,7 +310,7 @@ func TestHoldWithoutRoom(t *testing.T) {
 	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files)); err != nil {
 		t.Fatal(err)
 	}
-	if room, err := second.Room(t.Context(), 256<<20); err != nil || room {
+	if room, err := second.Room(t.Context(), nil, 256<<20); err != nil || room {
 		t.Errorf("room %v: %v", room, err)
 	}
 	if err := h.check(second, pieces); err != nil {
@@ -390,7 +435,7 @@ func TestHoldEnds(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Error("it lives")
 	}
-	if _, err := c.Room(t.Context(), 0); !errors.As(err, new(*keeper.DiedError)) {
+	if _, err := c.Room(t.Context(), nil, 0); !errors.As(err, new(*keeper.DiedError)) {
 		t.Error(err)
 	}
 }

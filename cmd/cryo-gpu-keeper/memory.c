@@ -51,6 +51,7 @@ static int (*set_access)(uint64_t address, size_t bytes, const struct access *ac
 static int (*attribute)(void *data, int which, uint64_t address);
 static int (*read_async)(void *to, uint64_t from, size_t bytes, void *stream);
 static int (*write_async)(uint64_t to, const void *from, size_t bytes, void *stream);
+static int (*copy_async)(uint64_t to, uint64_t from, size_t bytes, void *stream);
 static int (*set_async)(uint64_t to, unsigned char value, size_t bytes, void *stream);
 
 static const struct function functions[] = {
@@ -78,6 +79,7 @@ static const struct function functions[] = {
 	{"cuPointerGetAttribute", &attribute},
 	{"cuMemcpyDtoHAsync_v2", &read_async},
 	{"cuMemcpyHtoDAsync_v2", &write_async},
+	{"cuMemcpyDtoDAsync_v2", &copy_async},
 	{"cuMemsetD8Async", &set_async},
 };
 
@@ -238,6 +240,15 @@ struct outcome memory_write(const struct device *d, int stream, uint64_t to, con
 
 	CALL(o, "cuMemcpyHtoDAsync", write_async(to, from, bytes, d->streams[stream]));
 	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[stream]));
+	return o;
+}
+
+struct outcome memory_copy(const struct device *d, uint64_t to, uint64_t from, size_t bytes)
+{
+	struct outcome o = on(d);
+
+	CALL(o, "cuMemcpyDtoDAsync", copy_async(to, from, bytes, d->streams[0]));
+	CALL(o, "cuStreamSynchronize", stream_wait(d->streams[0]));
 	return o;
 }
 

@@ -148,6 +148,16 @@ func (d *device) Clear(all []holder.Memory) error {
 	return errors.Join(err, failed(C.memory_cleared(&d.c)))
 }
 
+// Copy implements [holder.Device].
+func (d *device) Copy(to, from holder.Memory) error {
+	t, ok := to.(*memory)
+	f, well := from.(*memory)
+	if !ok || !well || t.device != d || f.device != d || t.c.bytes != f.c.bytes {
+		return fmt.Errorf("copy device memory: it is not of the device, or of another size: %w", errdefs.ErrInvalidArgument)
+	}
+	return failed(C.memory_copy(&d.c, t.at(0), f.at(0), t.c.bytes))
+}
+
 // Room implements [holder.Device].
 func (d *device) Room() (int64, error) {
 	var bytes C.size_t

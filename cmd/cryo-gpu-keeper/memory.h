@@ -39,6 +39,7 @@ struct outcome memory_free(const struct device *d, const struct memory *m);
 // Copies, done when they return.
 struct outcome memory_read(const struct device *d, int stream, void *to, uint64_t from, size_t bytes);
 struct outcome memory_write(const struct device *d, int stream, uint64_t to, const void *from, size_t bytes);
+struct outcome memory_copy(const struct device *d, uint64_t to, uint64_t from, size_t bytes);
 // memory_clear begins to make memory zero; memory_cleared waits for all that was begun.
 struct outcome memory_clear(const struct device *d, uint64_t to, size_t bytes);
 struct outcome memory_cleared(const struct device *d);

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
@@ -190,13 +191,9 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 	}
 	if r.coming.kept != nil {
 		r.coming.kept.Use(ctx)
-		err := r.attachTo(ctx, restored)
-		if mistaken(err) {
-			return r.refill(ctx, restored)
-		}
-		if !onlyRefused(err) {
-			return err
-		}
+	}
+	err := r.attachTo(ctx, restored)
+	if r.coming.kept != nil && onlyRefused(err) {
 		// The memory, or a GPU, is not what it was when it was loaded. A process that has its own keeps it.
 		log.G(ctx).WithError(err).Warn("attach device memory that was kept loaded; it is loaded anew")
 		r.coming.end()
@@ -204,9 +201,12 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 		if again := r.bring(ctx, func(context.Context) error { return nil }); again != nil { // the places are known
 			return errors.Join(again, err)
 		}
+		err = r.attachTo(ctx, restored)
 	}
-	err := r.attachTo(ctx, restored)
-	if mistaken(err) {
+	var unmade unmadeError
+	var loss *checkpoint.LossError
+	if errors.As(err, &unmade) && !errors.As(err, &loss) {
+		log.G(ctx).WithError(err).Warn("fill device memory that processes make; it is loaded anew")
 		return r.refill(ctx, restored)
 	}
 	return err
@@ -226,7 +226,9 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	for _, g := range all {
 		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, func() { r.makeRoom(ctx) }
 	}
-	err := giveBack(ctx, r.Handover.Dial, r.host(), all, nil)
+	f := &filler{start: r.Handover.Start, holder: r.coming.holder}
+	defer f.end()
+	err := giveBack(ctx, r.Handover.Dial, r.host(), all, f, nil)
 	if err != nil {
 		for _, g := range all {
 			g.hangUp()

@@ -249,7 +249,9 @@ func (e *Engine) back(ctx context.Context) error {
 	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.breakOff); err != nil || len(e.given) == 0 {
 		return err
 	}
-	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, e.breakOff); err != nil {
+	f := &filler{start: e.Handover.Start, holder: e.holder}
+	defer f.end()
+	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, f, e.breakOff); err != nil {
 		return err
 	}
 	e.forget()

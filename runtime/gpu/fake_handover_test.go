@@ -222,7 +222,7 @@ func (o *fakeOwner) library() *preloaded { return o.w.libraries[o.pid] }
 func (o *fakeOwner) Hello() (library.Hello, error) {
 	err := o.do("hello")
 	l := o.library()
-	return library.Hello{State: l.state, Pieces: len(l.memory), Version: "1", Unable: l.unable, Foreign: l.foreign}, err
+	return library.Hello{State: l.state, Pieces: len(l.memory), Version: "1", Unable: l.unable, Foreign: l.foreign, Mistaken: slices.Contains(o.w.mistaken, o.pid)}, err
 }
 
 func (o *fakeOwner) Close(ctx context.Context, _ time.Duration) error {
@@ -314,23 +314,23 @@ func (o *fakeOwner) DropZeros(_ context.Context, ranges []library.Range, faults 
 	return 1, nil
 }
 
-func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece) (files []*os.File, err error) {
-	if err := o.do("make own"); err != nil {
-		return nil, err
-	}
+func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece, n int) (*os.File, error) {
 	l := o.library()
-	if l.state != library.Given {
-		o.w.t.Errorf("process %d makes memory while %s", o.pid, l.state)
+	if n == 0 {
+		l.made = nil
+	}
+	if l.state != library.Given || n != len(l.made) || n >= len(pieces) {
+		o.w.t.Errorf("process %d makes piece %d of %d, after %d, while %s", o.pid, n, len(pieces), len(l.made), l.state)
+	}
+	if err := o.do("make own"); err != nil {
+		l.made = nil
+		return nil, err
 	}
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
-	l.made = nil
-	for range pieces {
-		f := o.w.file("")
-		files = append(files, f)
-		l.made = append(l.made, o.w.again(f))
-	}
-	return files, nil
+	f := o.w.file("")
+	l.made = append(l.made, o.w.again(f))
+	return f, nil
 }
 
 func (o *fakeOwner) Filled() error {
@@ -338,6 +338,9 @@ func (o *fakeOwner) Filled() error {
 		return err
 	}
 	l := o.library()
+	if len(l.made) != len(l.memory) {
+		o.w.t.Errorf("process %d has %d pieces of %d", o.pid, len(l.made), len(l.memory))
+	}
 	for i, f := range l.made {
 		l.memory[i] = read(f)
 	}
@@ -371,6 +374,7 @@ func (o *fakeOwner) HangUp() error {
 		l.state = library.Whole
 	}
 	o.cut = true
+	o.library().made = nil
 	return nil
 }
 
@@ -422,7 +426,20 @@ func (h *fakeHolder) Hold(_ context.Context, _ []holder.Piece, files []*os.File)
 	return nil
 }
 
-func (h *fakeHolder) Room(context.Context, int64) (bool, error) { return h.w.room, h.do("room") }
+func (h *fakeHolder) Room(_ context.Context, others []holder.Piece, _ int64) (bool, error) {
+	if len(others) > 0 {
+		return !h.w.crammed, h.do("room for one")
+	}
+	return h.w.room, h.do("room")
+}
+
+func (h *fakeHolder) Copy(_ context.Context, _ holder.Piece, from, to *os.File) error {
+	if err := h.do("copy"); err != nil {
+		return err
+	}
+	_, err := to.WriteAt([]byte(read(from)), 0)
+	return err
+}
 
 func (h *fakeHolder) Send(_ context.Context, peer *os.File) error {
 	defer peer.Close()

@@ -108,6 +108,7 @@ type world struct {
 	noHolder  bool   // none starts
 	room      bool   // for copies
 	mistaken  []int  // processes whose driver does not find memory
+	crammed   bool   // no room for one piece more
 	launched  func() // when a holder is; nil: nothing is to be done then
 	tight     bool   // no room for memory that is attached to be a process's own, beside what others have of it
 

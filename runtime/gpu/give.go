@@ -69,7 +69,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 	case err == nil && hello.State == library.Given:
 		err = &GivenError{g.Process}
 	case err == nil && hello.Unable == "":
-		e.record.Library.Version, g.expected = hello.Version, hello.Pieces
+		e.record.Library.Version, g.expected, g.mistaken = hello.Version, hello.Pieces, hello.Mistaken
 		return "", nil
 	case err == nil:
 		err = g.own(ctx, hello, e.Timeout)
@@ -174,6 +174,10 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		return nil, err
 	}
 	all, err = e.takeAll(ctx, all)
+	if err != nil {
+		return nil, err
+	}
+	all, err = e.leaveCrowded(ctx, all, fresh)
 	if err != nil {
 		return nil, err
 	}

@@ -14,18 +14,22 @@ import (
 
 // giveBack has processes that run, with their door closed perhaps, have their memory again, and opens their doors when all have. It goes by
 // the state that their libraries tell, so it does not matter how far a hand-over had come, or who died over it. An error is a
-// [*checkpoint.LossError], or there is no room on a device for now. makeRoom is as for [bringBack].
-func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, makeRoom func()) error {
+// [*checkpoint.LossError], or there is no room on a device for now, or what processes make cannot be filled. makeRoom is as for
+// [bringBack]; where it is nil, an [unmadeError] is given at once.
+func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	failed := 0
 	for start := time.Now(); ; time.Sleep(pause) {
-		err := giveBackOnce(ctx, dial, host, all)
+		err := giveBackOnce(ctx, dial, host, all, f)
 		var later notYet
 		var loss *checkpoint.LossError
+		var unmade unmadeError
 		switch {
 		case err == nil:
 			return nil
 		case errors.As(err, &loss):
+			return err
+		case errors.As(err, &unmade) && makeRoom == nil:
 			return err
 		case errors.As(err, &later):
 			if time.Since(start) >= patience {
@@ -35,7 +39,7 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 				makeRoom()
 			}
 		default:
-			if failed++; failed == keepers || mistaken(err) {
+			if failed++; failed == keepers {
 				return &checkpoint.LossError{Err: err}
 			}
 		}
@@ -43,13 +47,13 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 	}
 }
 
-func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given) error {
+func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler) error {
 	attach := func(g *given) error {
 		g.hangUp() // by which a door opens that has all behind it
 		if !g.released || !host.alive(g.PID) {
 			return nil
 		}
-		err := g.attach(ctx, dial)
+		err := g.attach(ctx, dial, f)
 		if err != nil {
 			g.hangUp()
 			if !host.alive(g.PID) {
@@ -77,7 +81,7 @@ func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (
 }
 
 // attach gives one process its memory, and leaves its door closed.
-func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error)) error {
+func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), f *filler) error {
 	failed := func(err error) error {
 		err = fmt.Errorf("%s: give its device memory back: %w", g.Process, err)
 		var call *library.CallError
@@ -97,6 +101,13 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	if hello.State == library.Given {
 		if err := g.library.Attach(timed, g.pieces, g.files); err != nil {
 			var call *library.CallError
+			if errors.As(err, &call) && call.Code == invalidDevice {
+				if err := g.remake(ctx, f); err != nil {
+					return notYet{unmadeError{failed(err)}}
+				}
+				g.settled = true
+				return nil
+			}
 			if errors.As(err, &call) {
 				return refusedError{failed(err)}
 			}

@@ -22,7 +22,7 @@ type Owner interface {
 	Release() error
 	Attach(ctx context.Context, pieces []library.Piece, files []*os.File) error
 	Own(ctx context.Context) (int, error)
-	Make(ctx context.Context, pieces []library.Piece) ([]*os.File, error)
+	Make(ctx context.Context, pieces []library.Piece, n int) (*os.File, error)
 	Filled() error
 	Open() error
 	HangUp() error
@@ -46,9 +46,10 @@ type Holder interface {
 	Open(devices []string) error
 	Ready(ctx context.Context) error
 	Hold(ctx context.Context, pieces []holder.Piece, files []*os.File) error
-	Room(ctx context.Context, spare int64) (bool, error)
+	Room(ctx context.Context, others []holder.Piece, spare int64) (bool, error)
 	Send(ctx context.Context, peer *os.File) error
 	Make(ctx context.Context, pieces []holder.Piece) ([]*os.File, error)
+	Copy(ctx context.Context, p holder.Piece, from, to *os.File) error
 	Clear(ctx context.Context) error
 	Receive(ctx context.Context, peer *os.File) error
 	LetGo(ctx context.Context) error
@@ -102,7 +103,8 @@ type given struct {
 	first    int        // which of the record's is its first, of a restore
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that
-	settled  bool       // it has memory of its own again, which is not that of the files
+	settled  bool       // it has memory of its own again, which needs no file
+	mistaken bool       // its driver does not find what comes by files
 	alone    func()     // waits until nobody else has the memory but by files; nil: nobody has
 	doubt    func()     // says that the process may go on with the memory of the files; nil: nobody minds
 }

@@ -611,16 +611,46 @@ func broughtAgain(restore *Restore, again func(reader, writer *os.File) (Source,
 	}
 }
 
-// TestRestoreMistaken: where the driver of a process does not find memory that it is given, the process makes its own, and that is filled. It goes on with
-// what it is to have, or not at all.
+// TestRestoreMistaken: where the driver of a process does not find memory that it is given, the process makes its own, and that is filled from what was loaded. A
+// process that cannot have it so gets it loaded anew, and goes on with what it is to have, or not at all.
 func TestRestoreMistaken(t *testing.T) {
 	hasten(t)
-	for _, step := range []string{"", "one", "ready", "dial 102", "make own 101", "hold", "clear", "receive", "bring", "filled 102", "open 101"} {
-		t.Run(step, func(t *testing.T) {
+	for name, test := range map[string]struct {
+		pids       []int // that are mistaken
+		fail, how  string
+		then       string // fails when it is loaded anew
+		again      bool   // it is loaded anew
+		holders    int
+		lost, dies bool
+		always     bool
+	}{
+		"filled":                               {pids: []int{101, 102}, holders: 1},
+		"one of them":                          {pids: []int{102}, holders: 1},
+		"by another holder":                    {pids: []int{101, 102}, fail: "copy", how: "1", holders: 2},
+		"by another holder than one that dies": {pids: []int{101, 102}, fail: "copy", how: "die", holders: 2},
+		"by no holder":                         {pids: []int{101, 102}, fail: "copy", how: "1", always: true, again: true, holders: 4},
+		"no room":                              {pids: []int{101, 102}, fail: "make own 101", how: "2", again: true, holders: 2},
+		"nothing is made":                      {pids: []int{101, 102}, fail: "make own 102", how: "1", again: true, holders: 2},
+		"it hangs up":                          {pids: []int{101, 102}, fail: "make own 102", how: "cut", again: true, holders: 2},
+		"it is not known to be filled":         {pids: []int{101, 102}, fail: "filled 101", how: "1", again: true, holders: 2},
+		"one ends":                             {pids: []int{101, 102}, fail: "make own 102", how: "end", holders: 1, dies: true},
+		"anew, no holder":                      {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "ready", again: true, holders: 2, lost: true},
+		"anew, no answer":                      {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "dial 102", again: true, holders: 2, lost: true},
+		"anew, no room":                        {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "make own 101", again: true, holders: 2, lost: true},
+		"anew, not held":                       {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "hold", again: true, holders: 2, lost: true},
+		"anew, not cleared":                    {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "clear", again: true, holders: 2, lost: true},
+		"anew, not received":                   {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "receive", again: true, holders: 2, lost: true},
+		"anew, nobody brings it":               {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "bring", again: true, holders: 2, lost: true},
+		"anew, not filled":                     {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "filled 101", again: true, holders: 2, lost: true},
+		"anew, not let go on":                  {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "open 101", again: true, holders: 2, lost: true},
+	} {
+		t.Run(name, func(t *testing.T) {
 			w, restore, source := handed(t)
+			brought := 1
 			broughtAgain(restore, func(reader, writer *os.File) (Source, error) {
 				defer writer.Close()
-				if step == "bring" {
+				brought++
+				if test.then == "bring" {
 					reader.Close()
 					return nil, os.ErrPermission
 				}
@@ -628,14 +658,11 @@ func TestRestoreMistaken(t *testing.T) {
 				source = &snapshotSource{peer: reader}
 				return source, nil
 			})
-			w.mistaken = []int{101, 102}
-			if step == "one" {
-				w.mistaken = []int{102}
-			}
+			w.mistaken, w.fail, w.how, w.always = test.pids, test.fail, test.how, test.always
 			holders := 0
 			w.launched = func() {
-				if holders++; holders == 2 {
-					w.fail, w.how = step, "1"
+				if holders++; holders == 2 && test.then != "" {
+					w.fail, w.how = test.then, "1"
 				}
 			}
 			err := fits(t, restore)
@@ -643,10 +670,13 @@ func TestRestoreMistaken(t *testing.T) {
 				_, err = restore.Load(t.Context())
 			}
 			restore.Close()
-			if fine := step == "" || step == "one"; (err == nil) != fine {
-				t.Errorf("got %v; did %q", err, w.did)
-			} else if fine {
-				w.settled()
+			if (err != nil) != test.lost || holders != test.holders || (brought == 2) != test.again {
+				t.Errorf("got %v, %d holders, brought %d times; did %q", err, holders, brought, w.did)
+			}
+			if !test.lost {
+				if !test.dies {
+					w.settled()
+				}
 				w.whole()
 			}
 			for pid, l := range w.libraries {
@@ -660,6 +690,119 @@ func TestRestoreMistaken(t *testing.T) {
 				t.Errorf("closed is %v, %d holders are left", source.closed, w.holders)
 			}
 		})
+	}
+}
+
+// TestRefillTakesLong: a library does not give up what it has made while that is loaded, however long that takes.
+func TestRefillTakesLong(t *testing.T) {
+	hasten(t)
+	said := sayTime
+	sayTime = time.Millisecond
+	t.Cleanup(func() { sayTime = said })
+	w, restore, _ := handed(t)
+	heard := func() int {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return strings.Count(strings.Join(w.did, ", "), "hello 101")
+	}
+	broughtAgain(restore, func(reader, writer *os.File) (Source, error) {
+		go func() {
+			defer writer.Close()
+			for begin := time.Now(); heard() < 5 && time.Since(begin) < 10*time.Second; {
+				time.Sleep(time.Millisecond)
+			}
+			fmt.Fprintln(writer, "101/0\n101/1\n102/0")
+		}()
+		return &snapshotSource{peer: reader}, nil
+	})
+	w.mistaken, w.fail, w.how = []int{101}, "make own 101", "2"
+	err := fits(t, restore)
+	if err == nil {
+		_, err = restore.Load(t.Context())
+	}
+	restore.Close()
+	if err != nil {
+		t.Error(err)
+	}
+	w.settled()
+	w.whole()
+	if n := heard(); n < 5 {
+		t.Errorf("it heard %d times; did %q", n, w.did)
+	}
+}
+
+// TestHandOverMistaken: a process whose driver does not find what it is given gets its memory back by making it, whatever fails meanwhile.
+func TestHandOverMistaken(t *testing.T) {
+	hasten(t)
+	for _, fail := range []string{
+		"", "copy 1", "copy die", "make own 101 1", "make own 101 2", "make own 101 cut", "make own 102 2", "make own 102 end", "filled 101 1", "filled 102 cut",
+		"open 101 1", "room for one 1", "room for one die", "send 1", "hold 1", "hold die", "checkpoint 101 1", "release 101 cut", "release 102 1",
+	} {
+		for _, way := range ways {
+			t.Run(fmt.Sprintf("%s, %s", fail, way), func(t *testing.T) {
+				w := newWorld(t, 101, 102, 103)
+				w.give(101, 3)
+				w.give(102, 1)
+				w.give(103, 2)
+				w.mistaken, w.room = []int{101, 102}, way.room
+				if at := strings.LastIndex(fail, " "); at > 0 {
+					w.fail, w.how = fail[:at], fail[at+1:]
+				}
+				e := w.keeperEngine()
+				e.GoesOn = way.goesOn
+				err := take(t.Context(), e, t.TempDir())
+				if loss := (*checkpoint.LossError)(nil); errors.As(err, &loss) || fail == "" && err != nil {
+					t.Errorf("got %v; did %q", err, w.did)
+				}
+				w.whole()
+				if err == nil {
+					if came := <-w.came; came != "101/0\n101/1\n101/2\n102/0\n103/0\n103/1\n" {
+						t.Errorf("there came %q; did %q", came, w.did)
+					}
+				}
+				if order := strings.Join(w.did, ", "); fail == "" && (strings.Contains(order, "own 101, own") || strings.Count(order, "copy") != 4) {
+					t.Errorf("did %q", order)
+				}
+			})
+		}
+	}
+}
+
+// TestHandOverCrammed: a process that could not be given its memory back goes by the driver, before it has let go of any.
+func TestHandOverCrammed(t *testing.T) {
+	for _, only := range []bool{false, true} {
+		w := newWorld(t, 101, 102)
+		w.give(101, 3)
+		w.give(102, 1)
+		w.mistaken, w.crammed = []int{101}, true
+		e := w.keeperEngine()
+		e.KeeperOnly = only
+		dir := t.TempDir()
+		err := take(t.Context(), e, dir)
+		w.settled()
+		w.whole()
+		if steps := w.steps("release 101"); steps != "" {
+			t.Errorf("it did %s", steps)
+		}
+		if only {
+			if fallback := (*FallbackError)(nil); !errors.As(err, &fallback) {
+				t.Errorf("got %v", err)
+			}
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if came := <-w.came; came != "102/0\n" {
+			t.Errorf("there came %q", came)
+		}
+		r, err := ReadRecord(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p := r.Processes; len(p[0].Pieces) != 0 || !strings.Contains(p[0].Fallback, "no room") || len(p[1].Pieces) != 1 {
+			t.Errorf("record %+v", p)
+		}
 	}
 }
 
@@ -896,43 +1039,5 @@ func TestRestoreHolderEnds(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestRefillTakesLong: a library does not give up what it has made while that is loaded, however long that takes.
-func TestRefillTakesLong(t *testing.T) {
-	hasten(t)
-	said := sayTime
-	sayTime = time.Millisecond
-	t.Cleanup(func() { sayTime = said })
-	w, restore, _ := handed(t)
-	heard := func() int {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return strings.Count(strings.Join(w.did, ", "), "hello 101")
-	}
-	broughtAgain(restore, func(reader, writer *os.File) (Source, error) {
-		go func() {
-			defer writer.Close()
-			for begin := time.Now(); heard() < 5 && time.Since(begin) < 10*time.Second; {
-				time.Sleep(time.Millisecond)
-			}
-			fmt.Fprintln(writer, "101/0\n101/1\n102/0")
-		}()
-		return &snapshotSource{peer: reader}, nil
-	})
-	w.mistaken = []int{101}
-	err := fits(t, restore)
-	if err == nil {
-		_, err = restore.Load(t.Context())
-	}
-	restore.Close()
-	if err != nil {
-		t.Error(err)
-	}
-	w.settled()
-	w.whole()
-	if n := heard(); n < 5 {
-		t.Errorf("it heard %d times; did %q", n, w.did)
 	}
 }

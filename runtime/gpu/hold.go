@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
@@ -18,14 +19,19 @@ type holding struct {
 func (e *Engine) beginHold(ctx context.Context, all []*given) {
 	h, taker := &holding{done: make(chan struct{})}, e.holder
 	e.holding = h
+	var steps []func() error
+	for _, g := range all {
+		pieces := make([]holder.Piece, len(g.pieces))
+		for i, p := range g.pieces {
+			pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address}
+		}
+		files := slices.Clone(g.files) // a holder that hangs may be at it when others take their place
+		steps = append(steps, func() error { return taker.Hold(ctx, pieces, files) })
+	}
 	go func() {
 		defer close(h.done)
-		for _, g := range all {
-			pieces := make([]holder.Piece, len(g.pieces))
-			for i, p := range g.pieces {
-				pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address}
-			}
-			if h.err = taker.Hold(ctx, pieces, g.files); h.err != nil {
+		for _, step := range steps {
+			if h.err = step(); h.err != nil {
 				return
 			}
 		}

@@ -39,7 +39,7 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 	if kept == nil {
 		return nil
 	}
-	c := &coming{kept: kept, files: kept.Files(), done: make(chan struct{})}
+	c := &coming{kept: kept, files: slices.Clone(kept.Files()), done: make(chan struct{})}
 	close(c.done)
 	r.coming, r.places, r.pairs = c, places, r.Record.pairs(places)
 	return kept

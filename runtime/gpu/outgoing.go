@@ -61,7 +61,7 @@ func (e *Engine) send() error {
 	go func() {
 		defer close(o.done)
 		defer peer.Close()
-		o.room, o.err = h.Room(ctx, spare)
+		o.room, o.err = h.Room(ctx, nil, spare)
 		close(o.looked)
 		if o.err == nil && o.room && e.GoesOn {
 			o.err = o.await()

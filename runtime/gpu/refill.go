@@ -2,33 +2,16 @@ package gpu
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"time"
 
-	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
-
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
-// invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h.
-const invalidDevice = 101
-
-// mistaken tells whether a process could not be given memory since its driver takes it for that of another GPU, or of none: it goes by the numbers that
-// GPUs had where the process was started. No further attempt changes that. Seen with driver 580 on two H200.
-func mistaken(err error) bool {
-	var refused refusedError
-	var call *library.CallError
-	return errors.As(err, &refused) && errors.As(err, &call) && call.Code == invalidDevice
-}
-
-// refill gives processes their memory the other way round: they make it, and a holder, whose driver knows the GPUs, fills it. What was loaded
-// for them is of no use.
+// refill has processes make all of their memory and then loads it anew, for want of room for what was loaded beside it.
 func (r *Restore) refill(ctx context.Context, restored []cudaProcess) (err error) {
-	log.G(ctx).Info("the driver of a process does not find memory on the GPU that it was restored onto: the process makes its own, which is filled")
 	r.coming.end()
 	r.coming = nil
 	c, err := r.launch(ctx, func() []string { return r.devices(r.places) })
@@ -107,7 +90,8 @@ func (r *Restore) owners(restored []cudaProcess) (all []*given) {
 		}
 		g := &given{cudaProcess: restored[i], first: first}
 		for n, piece := range saved.Pieces {
-			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: piece.Device})
+			at := slices.IndexFunc(r.Record.Devices, func(d Device) bool { return d.UUID == piece.Device }) // see pieces
+			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: r.places[at].UUID})
 		}
 		all = append(all, g)
 	}
@@ -123,11 +107,11 @@ func (g *given) make(ctx context.Context, dial func(ctx context.Context, pid int
 		g.hangUp()
 		return nil
 	}
-	if err == nil {
-		g.files, err = g.library.Make(ctx, g.pieces)
-	}
-	if err == nil && len(g.files) != len(g.pieces) {
-		err = fmt.Errorf("%d descriptors for %d pieces: %w", len(g.files), len(g.pieces), errdefs.ErrInternal)
+	for n := 0; err == nil && n < len(g.pieces); n++ {
+		var made *os.File
+		if made, err = g.library.Make(ctx, g.pieces, n); err == nil {
+			g.files = append(g.files, made)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: make device memory: %w", g.Process, err)

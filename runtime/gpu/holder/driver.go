@@ -19,6 +19,8 @@ type Device interface {
 	Make(size int64) (Memory, error)
 	// Clear makes memory of this device all zero, and waits once, for all of it.
 	Clear(all []Memory) error
+	// Copy copies all of one to another of this device and size, and waits for it.
+	Copy(to, from Memory) error
 	// Room is how much could be made, in bytes.
 	Room() (int64, error)
 }

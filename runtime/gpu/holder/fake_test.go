@@ -3,6 +3,7 @@ package holder
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -189,6 +190,17 @@ func (d *fakeDevice) Clear(all []Memory) error {
 		if err := errors.Join(m.file.Truncate(0), m.file.Truncate(m.size)); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (d *fakeDevice) Copy(to, from Memory) error {
+	if err := d.driver.call("copy"); err != nil {
+		return err
+	}
+	t, f := to.(*fakeMemory), from.(*fakeMemory)
+	if _, err := io.Copy(io.NewOffsetWriter(t.file, 0), io.NewSectionReader(f.file, 0, f.size)); err != nil {
+		return err
 	}
 	return nil
 }

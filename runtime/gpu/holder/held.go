@@ -91,15 +91,48 @@ func (s *server) cut(count int) (err error) {
 	return err
 }
 
-// room tells whether each device has room for what is held of it once more, and for so many bytes beside.
-func (s *server) room(spare int64) (bool, error) {
-	for _, numbers := range s.devices(every) {
-		need := spare
-		for _, n := range numbers {
-			need += s.pieces[n].Size
+// copy fills memory with what other memory has. Both are somebody else's, and neither is held afterwards.
+func (s *server) copy(p Piece, from, to *os.File) (err error) {
+	d, err := s.driver.Device(p.Device)
+	if err != nil {
+		return &PieceError{Piece: p, Err: err}
+	}
+	var both []Memory
+	for _, f := range []*os.File{to, from} {
+		var m Memory
+		if m, err = d.Import(f, p.Size); err != nil {
+			break
 		}
-		room, err := s.pieces[numbers[0]].device.Room()
-		if err != nil || room < need {
+		both = append(both, m)
+	}
+	if err == nil {
+		err = d.Copy(both[0], both[1])
+	}
+	for _, m := range both {
+		err = errors.Join(err, m.Free())
+	}
+	if err != nil {
+		return &PieceError{Piece: p, Err: err}
+	}
+	return nil
+}
+
+// room tells whether each device has room for what is held of it once more, for other pieces, and for so many bytes beside.
+func (s *server) room(others []Piece, spare int64) (bool, error) {
+	need := make(map[string]int64)
+	for _, h := range s.pieces {
+		need[h.Device] += h.Size
+	}
+	for _, p := range others {
+		need[p.Device] += p.Size
+	}
+	for uuid, bytes := range need {
+		d, err := s.driver.Device(uuid)
+		if err != nil {
+			return false, err
+		}
+		room, err := d.Room()
+		if err != nil || room < bytes+spare {
 			return false, err
 		}
 	}

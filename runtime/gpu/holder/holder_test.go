@@ -1,6 +1,7 @@
 package holder
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -102,12 +103,15 @@ func TestRoom(t *testing.T) {
 	const all = spare + 8*mib
 	for name, test := range map[string]struct {
 		totals []int64
+		others []Piece
 		orders string
 		want   bool
 	}{
-		"room":              {[]int64{all, all}, "", true},
-		"too little on one": {[]int64{all, all - 2*mib}, "", false},
-		"cannot be told":    {[]int64{all, all}, "room 2 700", false},
+		"room":                 {[]int64{all, all}, nil, "", true},
+		"too little on one":    {[]int64{all, all - 2*mib}, nil, "", false},
+		"room for others":      {[]int64{all + 4*mib, all}, []Piece{{Device: uuids[0], Size: 4 * mib}}, "", true},
+		"too little for those": {[]int64{all + 4*mib, all}, []Piece{{Device: uuids[1], Size: 2 * mib}}, "", false},
+		"cannot be told":       {[]int64{all, all}, nil, "room 2 700", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := start(t, test.orders, test.totals...)
@@ -115,7 +119,7 @@ func TestRoom(t *testing.T) {
 			if err := c.Hold(t.Context(), g.pieces, g.files); err != nil {
 				t.Fatal(err)
 			}
-			room, err := c.Room(t.Context(), spare)
+			room, err := c.Room(t.Context(), test.others, spare)
 			if room != test.want || errors.As(err, new(*CallError)) != (test.orders != "") {
 				t.Fatalf("room %v: %v", room, err)
 			}
@@ -126,6 +130,42 @@ func TestRoom(t *testing.T) {
 			same(t, "sent", got, g.contents)
 		})
 	}
+}
+
+// TestCopy: memory has what other memory had, whatever is held, and neither is held afterwards. What fails is told, and can be done again.
+func TestCopy(t *testing.T) {
+	c := start(t, "import 5 1, import 6 1, copy 2 700, free 6 700")
+	from, to, other := give(t, 6, 4), give(t, 6, 4, 2), give(t, 2)
+	if err := c.Hold(t.Context(), other.pieces, other.files); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[0]); err != nil {
+		t.Fatal(err)
+	}
+	for failed := 0; ; failed++ {
+		err := c.Copy(t.Context(), from.pieces[1], from.files[1], to.files[1])
+		if err == nil && failed == 4 {
+			break
+		}
+		var piece *PieceError
+		if failed == 4 || !errors.As(err, &piece) || piece.Piece != from.pieces[1] || !errors.As(err, new(*CallError)) {
+			t.Fatalf("attempt %d: %v", failed, err)
+		}
+	}
+	for i := range from.pieces {
+		got := make([]byte, from.pieces[i].Size)
+		if _, err := to.files[i].ReadAt(got, 0); err != nil || !bytes.Equal(got, from.contents[i]) {
+			t.Errorf("piece %d is another, %v", i, err)
+		}
+	}
+	if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[2]); !errors.As(err, new(*CallError)) {
+		t.Errorf("to a smaller one: %v", err)
+	}
+	got, err := drain(t, other.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	same(t, "held", got, other.contents)
 }
 
 // TestClear: what others have given is zero afterwards, all of it.
@@ -208,7 +248,7 @@ func TestDriverCannotBeUsed(t *testing.T) {
 		if err := c.Ready(t.Context()); !errors.As(err, new(*CallError)) {
 			t.Error(err)
 		}
-		if _, err := c.Room(t.Context(), 0); !errors.As(err, new(*CallError)) {
+		if _, err := c.Room(t.Context(), nil, 0); !errors.As(err, new(*CallError)) {
 			t.Error(err)
 		}
 	}
@@ -223,7 +263,7 @@ func TestDriverCannotBeUsed(t *testing.T) {
 
 // TestDiesAtEachCall: the client is told, and so is the other side of the ring.
 func TestDiesAtEachCall(t *testing.T) {
-	for _, at := range []string{"open 1", "device 1", "pin 1", "import 2", "room 1", "make 2", "read 1", "read 100", "export 2", "clear 1", "write 1", "write 40", "free 1"} {
+	for _, at := range []string{"open 1", "device 1", "pin 1", "import 2", "room 1", "copy 1", "make 2", "read 1", "read 100", "export 2", "clear 1", "write 1", "write 40", "free 1"} {
 		t.Run(at, func(t *testing.T) {
 			c := start(t, at+" kill")
 			g := give(t, 2, 2, 4)
@@ -252,8 +292,9 @@ func TestDiesAtEachCall(t *testing.T) {
 			}
 			step("ready", c.Ready(t.Context()))
 			step("hold", c.Hold(t.Context(), g.pieces, g.files))
-			_, err := c.Room(t.Context(), 0)
+			_, err := c.Room(t.Context(), nil, 0)
 			step("room", err)
+			step("copy", c.Copy(t.Context(), g.pieces[0], g.files[0], give(t, 2).files[0]))
 			_, err = drain(t, g.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
 			if failed && !errors.As(err, new(*ring.GoneError)) {
 				t.Errorf("the other side does not hear of it: %v", err)

@@ -14,7 +14,7 @@ import (
 )
 
 // Version is that of the protocol. Holder and client come from one build; another version is refused.
-const Version = 2
+const Version = 3
 
 // verb is what a request asks for.
 type verb string
@@ -26,6 +26,7 @@ const (
 	verbRoom    verb = "room"    // for all that is held once more?
 	verbClear   verb = "clear"   // makes all that is held zero
 	verbMake    verb = "make"    // the answer has a descriptor for each piece
+	verbCopy    verb = "copy"    // one piece, with a descriptor to copy from and one to copy to
 	verbSend    verb = "send"    // with the socket of who receives
 	verbReceive verb = "receive" // with the socket of who sends
 	verbStop    verb = "stop"    // ends send and receive; it has no answer of its own
@@ -37,7 +38,7 @@ type request struct {
 	Version int            `json:"version,omitempty"` // of open
 	Devices []string       `json:"devices,omitempty"` // of open: to be ready
 	Ring    *ring.Geometry `json:"ring,omitempty"`    // of open
-	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold and make
+	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold, make and copy; of room: beside that
 	Count   int            `json:"count,omitempty"`   // of cut
 	Spare   int64          `json:"spare,omitempty"`   // of room: beside that, on each device, bytes
 }
@@ -74,12 +75,14 @@ func (r request) check(files int) error {
 		used.Pieces, wanted = r.Pieces, len(r.Pieces)
 	case verbMake:
 		used.Pieces = r.Pieces
+	case verbCopy:
+		used.Pieces, wanted = r.Pieces, 2
 	case verbSend, verbReceive:
 		wanted = 1
 	case verbCut:
 		used.Count = r.Count
 	case verbRoom:
-		used.Spare = r.Spare
+		used.Pieces, used.Spare = r.Pieces, r.Spare
 	case verbClear, verbStop:
 	default:
 		return fmt.Errorf("no such request: %w", errdefs.ErrInvalidArgument)
@@ -87,7 +90,7 @@ func (r request) check(files int) error {
 	if r.Version != used.Version || len(r.Devices) != len(used.Devices) || r.Ring != used.Ring || len(r.Pieces) != len(used.Pieces) || r.Count != used.Count || r.Spare != used.Spare || r.Spare < 0 {
 		return fmt.Errorf("more than belongs to it: %w", errdefs.ErrInvalidArgument)
 	}
-	if files != wanted || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {
+	if files != wanted || r.Do == verbCopy && len(r.Pieces) != 1 || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {
 		return fmt.Errorf("%d descriptors, %d pieces, %d devices, a count of %d: %w", files, len(r.Pieces), len(r.Devices), r.Count, errdefs.ErrInvalidArgument)
 	}
 	for i, p := range r.Pieces {

@@ -158,10 +158,12 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 		err = s.hold(o.do.Pieces, o.files)
 	case verbMake:
 		files, err = s.make(o.do.Pieces)
+	case verbCopy:
+		err = s.copy(o.do.Pieces[0], o.files[0], o.files[1])
 	case verbCut:
 		err = s.cut(o.do.Count)
 	case verbRoom:
-		a.Room, err = s.room(o.do.Spare)
+		a.Room, err = s.room(o.do.Pieces, o.do.Spare)
 	case verbClear:
 		err = s.clear(0)
 	case verbSend, verbReceive:

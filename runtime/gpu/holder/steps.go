@@ -79,15 +79,27 @@ func (c *Client) cut(ctx context.Context, count int) error {
 	return err
 }
 
-// Room tells whether each device has room for what is held of it once more, and for spare bytes beside: its driver needs these for what it is to
-// bring back there. Then the processes can go on with copies of their own, and what is held stays as it is.
-func (c *Client) Room(ctx context.Context, spare int64) (bool, error) {
+// Copy fills a piece with what another of its size and device has, from device to device. Both are given by their descriptors, which remain the caller's, and
+// none of them is held afterwards.
+func (c *Client) Copy(ctx context.Context, p Piece, from, to *os.File) error {
+	end, err := c.begin(ctx)
+	if err != nil {
+		return fmt.Errorf("%s: %w", verbCopy, err)
+	}
+	defer end()
+	_, _, err = c.ask(ctx, request{Do: verbCopy, Pieces: []Piece{p}}, []*os.File{from, to}, moveTime(p.Size))
+	return err
+}
+
+// Room tells whether each device has room for what is held of it once more, for other pieces, and for spare bytes beside: its driver needs these for what it is
+// to bring back there. Then the processes can go on with copies of their own, and what is held stays as it is.
+func (c *Client) Room(ctx context.Context, others []Piece, spare int64) (bool, error) {
 	end, err := c.begin(ctx)
 	if err != nil {
 		return false, fmt.Errorf("%s: %w", verbRoom, err)
 	}
 	defer end()
-	a, _, err := c.ask(ctx, request{Do: verbRoom, Spare: spare}, nil, askTime)
+	a, _, err := c.ask(ctx, request{Do: verbRoom, Pieces: others, Spare: spare}, nil, askTime)
 	return err == nil && a.Room, err
 }
 

@@ -24,6 +24,19 @@ func (a *app) fill(made, from []*os.File) {
 	}
 }
 
+// made has the program make all its memory.
+func (a *app) made(p *Process, pieces []Piece) (files []*os.File, err error) {
+	a.t.Cleanup(func() { closeFiles(files) })
+	for n := range pieces {
+		f, err := p.Make(a.t.Context(), pieces, n)
+		if err != nil {
+			return files, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
 // remade has the program make its memory, and fills it.
 func (a *app) remade(pieces []Piece, from []*os.File) {
 	a.t.Helper()
@@ -31,7 +44,7 @@ func (a *app) remade(pieces []Piece, from []*os.File) {
 	if h.State != Given {
 		a.t.Fatalf("state %s", h.State)
 	}
-	made, err := p.Make(a.t.Context(), pieces)
+	made, err := a.made(p, pieces)
 	a.must(err)
 	a.waits()
 	a.fill(made, from)
@@ -66,7 +79,7 @@ func TestMakeUnfilled(t *testing.T) {
 	pieces, files := a.take()
 	for range 3 {
 		p, _ := a.dial()
-		made, err := p.Make(t.Context(), pieces)
+		made, err := a.made(p, pieces)
 		a.must(err)
 		closeFiles(made)
 		for what, do := range map[string]func() error{"open": p.Open, "release": p.Release} {
@@ -90,7 +103,7 @@ func TestMakeRefused(t *testing.T) {
 	a.must(p.Close(t.Context(), patient))
 	pieces, files := a.given(p)
 	var call *CallError
-	if _, err := p.Make(t.Context(), pieces); !errors.As(err, &call) {
+	if _, err := a.made(p, pieces); !errors.As(err, &call) {
 		t.Errorf("there is some: %v", err)
 	}
 	if err := p.Filled(); !errors.As(err, &call) {
@@ -99,17 +112,32 @@ func TestMakeRefused(t *testing.T) {
 	a.must(p.Release())
 	for _, fail := range []string{"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemExportToShareableHandle"} {
 		r.order(append(slices.Repeat([]string{fail + " * pass"}, 2), fail+" * error 999")...)
-		if _, err := p.Make(t.Context(), pieces); !errors.As(err, &call) || call.Code != 999 {
+		if _, err := a.made(p, pieces); !errors.As(err, &call) || call.Code != 999 {
 			t.Errorf("%s: %v", fail, err)
 		}
 		r.order()
+		if err := p.Filled(); !errors.As(err, &call) {
+			t.Errorf("%s: it was filled: %v", fail, err)
+		}
 	}
-	if _, err := p.Make(t.Context(), pieces[1:]); !errors.As(err, &call) {
+	if _, err := p.Make(t.Context(), pieces, 1); !errors.As(err, &call) {
+		t.Errorf("without the first: %v", err)
+	}
+	first, err := p.Make(t.Context(), pieces, 0)
+	a.must(err)
+	closeFiles([]*os.File{first})
+	if err := p.Filled(); !errors.As(err, &call) {
+		t.Errorf("only one is made: %v", err)
+	}
+	if _, err := p.Make(t.Context(), pieces, 2); !errors.As(err, &call) {
+		t.Errorf("without the second: %v", err)
+	}
+	if _, err := a.made(p, pieces[1:]); !errors.As(err, new(*ProtocolError)) {
 		t.Errorf("too few: %v", err)
 	}
 	other := slices.Clone(pieces)
 	other[1].Size *= 2
-	if _, err := p.Make(t.Context(), other); !errors.As(err, new(*ProtocolError)) {
+	if _, err := a.made(p, other); !errors.As(err, new(*ProtocolError)) {
 		t.Errorf("others: %v", err)
 	}
 	a.must(p.HangUp())

@@ -162,29 +162,42 @@ func (p *Process) Attach(ctx context.Context, pieces []Piece, files []*os.File) 
 	return err
 }
 
-// Make has the process make memory of its own for all its pieces, instead of Attach, and gives descriptors of it for the caller to fill: at once, or never, as
-// the process has none of it again when the conversation ends before Filled. What is in it before is of no meaning.
-func (p *Process) Make(ctx context.Context, pieces []Piece) ([]*os.File, error) {
+// Make has the process make memory of its own for one of its pieces, instead of Attach, and gives a descriptor of it for the caller to fill: one after the other, from the
+// first on. What is in it before is of no meaning. All pieces are made and filled, or none: the process has none of them when the conversation ends before Filled, or
+// after an error, and may be asked for the first again.
+func (p *Process) Make(ctx context.Context, pieces []Piece, n int) (*os.File, error) {
 	const step = "make"
-	h, _, _, err := p.request(ctx, step, header{Kind: making, Count: uint32(len(pieces))}, nil, nil)
+	if n == 0 {
+		has, err := p.Table()
+		if err != nil {
+			return nil, err
+		}
+		same := func(a, b Piece) bool { return a.Address == b.Address && a.Size == b.Size }
+		if !slices.EqualFunc(has, pieces, same) {
+			return nil, p.wrong(errors.New("it makes other pieces than it gave"))
+		}
+	}
+	number := binary.LittleEndian.AppendUint32(nil, uint32(n))
+	h, payload, files, err := p.request(ctx, step, header{Kind: making, Count: uint32(len(pieces))}, number, nil)
 	if err == nil {
 		err = p.result(step, h)
 	}
+	if err == nil && (h.Count != 1 || len(files) != 1 || decodeNumbers(n, h, payload) != nil) {
+		err = p.wrong(fmt.Errorf("%d descriptors came for piece %d", len(files), n))
+	}
+	if err == nil {
+		if err = checkMemory(files[0]); err != nil {
+			err = p.wrong(err)
+		}
+	}
 	if err != nil {
+		closeFiles(files)
 		return nil, err
 	}
-	made, err := p.Table()
-	if err != nil {
-		return nil, err
-	}
-	same := func(a, b Piece) bool { return a.Address == b.Address && a.Size == b.Size }
-	if !slices.EqualFunc(made, pieces, same) {
-		return nil, p.wrong(errors.New("it makes other pieces than it gave"))
-	}
-	return p.Give()
+	return files[0], nil
 }
 
-// Filled says that what Make gave has its contents.
+// Filled says that all that Make gave has its contents.
 func (p *Process) Filled() error {
 	_, _, err := p.ask("fill", header{Kind: filled}, nil)
 	return err

@@ -20,7 +20,7 @@ const (
 type kind uint16
 
 const (
-	hello   kind = 1 // answer: u32 state, pieces, foreign, reserved; char version[32]; the reason why not, to the end
+	hello   kind = 1 // answer: u32 state, pieces, foreign, mistaken; char version[32]; the reason why not, to the end
 	closing kind = 2 // request: u32 deadline in ms; result 600, work, or 900, a capture, has not ended: the door is open again
 	table   kind = 3 // answers of entries
 	give    kind = 4 // answers of u32 numbers, with a descriptor each
@@ -29,7 +29,7 @@ const (
 	opening kind = 7
 	own     kind = 8  // answer: count of those that are still foreign
 	zeros   kind = 9  // request: u32 deadline in ms, u64 first and end of each range, with /dev/userfaultfd; answer: u64 bytes, u32 errno, u32 reserved
-	making  kind = 10 // count of all
+	making  kind = 10 // count of all, u32 number; answer: u32 number, with a descriptor
 	filled  kind = 11
 )
 
@@ -98,7 +98,7 @@ func decodeHello(payload []byte) (Hello, error) {
 	if state > Given || pieces > maxPieces || foreign > pieces {
 		return Hello{}, fmt.Errorf("it says that it has %d pieces, %d foreign, in state %d", pieces, foreign, state)
 	}
-	h := Hello{State: state, Pieces: int(pieces), Foreign: int(foreign)}
+	h := Hello{State: state, Pieces: int(pieces), Foreign: int(foreign), Mistaken: binary.LittleEndian.Uint32(payload[12:]) != 0}
 	h.Version, h.Unable = printable(payload[16:fixed]), printable(payload[fixed:])
 	return h, nil
 }

@@ -18,7 +18,7 @@
 
 static int state;
 static int given;               // the host has a descriptor of each piece
-static struct cursor attaching; // the last piece that was attached
+static struct cursor attaching; // the last piece that was attached, or made
 static int filling;             // GIVEN, with memory that the host fills
 static int mistaken;            // the driver does not find memory by descriptors
 static int full;                // there is no room for own memory on a device; while attaching
@@ -53,8 +53,6 @@ const char *hand_reason(void)
 
 	if (unable_reason())
 		return unable_reason();
-	if (mistaken)
-		return "it was restored onto another GPU, and its driver takes memory that comes back by descriptors for that of the one before";
 	// Where there is no room on a device when its memory comes back, the descriptors are kept.
 	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_max < table_pieces() + FILES)
 		return "its hard limit of open files (ulimit -Hn) is below the number of pieces of its GPU memory and 256";
@@ -62,6 +60,8 @@ const char *hand_reason(void)
 }
 
 void hand_look(void) { mistaken = range_mistaken(); }
+
+int hand_mistaken(void) { return mistaken; }
 
 // close_between closes the door while nothing is being captured: what was begun is not finished behind it, and waiting for the devices ends it.
 static CUresult close_between(int64_t deadline)
@@ -281,30 +281,39 @@ static CUresult make(struct cursor *c)
 	return place(c, own, 1, -1);
 }
 
-CUresult hand_make(size_t count)
+CUresult hand_make(size_t count, uint32_t number, int *fd)
 {
-	CUresult r = come_back(count);
+	CUresult r = CUDA_SUCCESS;
 
-	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);)
-		r = make(&c);
+	if (!number)
+		r = come_back(count);
+	else if (!filling)
+		r = CUDA_ERROR_ILLEGAL_STATE;
+	if (r == CUDA_SUCCESS && (!cursor_next(&attaching) || attaching.number != number))
+		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
+		r = make(&attaching);
+	if (r == CUDA_SUCCESS) {
 		filling = 1;
-	else if (state == GIVEN)
+		r = hand_export(attaching.piece, fd);
+	}
+	if (r != CUDA_SUCCESS && state == GIVEN)
 		detach();
 	return r;
 }
 
 CUresult hand_filled(void)
 {
-	if (!filling)
+	struct cursor c = attaching;
+
+	if (!filling || cursor_next(&c))
 		return CUDA_ERROR_ILLEGAL_STATE;
+	memset(&attaching, 0, sizeof(attaching));
 	filling = 0;
 	state = CLOSED;
 	given = 0;
 	return CUDA_SUCCESS;
 }
-
-int hand_giving(void) { return state == CLOSED || filling; }
 
 CUresult hand_own(void)
 {

@@ -28,8 +28,9 @@ const char *hand_reason(void);
 // hand_close closes the door and waits for the devices. The door is open after NOT_READY: some work had not ended; and after
 // STREAM_CAPTURE_UNSUPPORTED: a stream was being captured.
 CUresult hand_close(unsigned deadline_ms);
-// hand_look looks whether the driver would still find memory that comes by descriptors, while the program runs; hand_reason tells.
+// hand_look looks whether the driver would still find memory that comes by descriptors, while the program runs; hand_mistaken tells.
 void hand_look(void);
+int hand_mistaken(void);
 // hand_export gives a descriptor of a piece. The caller closes it if it is not the piece's own.
 CUresult hand_export(struct piece *p, int *fd);
 // hand_given says that all descriptors are with the host; hand_release may follow.
@@ -44,12 +45,10 @@ CUresult hand_attach(uint32_t number, int fd);
 CUresult hand_attach_settle(void);
 // hand_attach_end fails unless there has been one for each piece.
 CUresult hand_attach_end(void);
-// hand_make makes memory for all pieces, for the host to fill by their descriptors, and hand_filled says that it has. Until then there is none of it if the
-// conversation ends. After an error there is none either.
-CUresult hand_make(size_t count);
+// hand_make makes memory for one piece after the other, from number 0 on, and gives a descriptor, the caller's, by which the host fills it. hand_filled says
+// that it has filled all. Until then there is none of it if the conversation ends. After an error there is none either.
+CUresult hand_make(size_t count, uint32_t number, int *fd);
 CUresult hand_filled(void);
-// hand_giving is true when there is memory that descriptors can be given of.
-int hand_giving(void);
 // hand_own makes what is somebody else's the process's own as far as there is room for it.
 CUresult hand_own(void);
 CUresult hand_open(void);

@@ -99,7 +99,7 @@ static void grow(int socket)
 
 static int hello(int socket, const struct message *m)
 {
-	struct { uint32_t state, pieces, foreign, reserved; char version[32], reason[512]; } text = {0};
+	struct { uint32_t state, pieces, foreign, mistaken; char version[32], reason[512]; } text = {0};
 	const char *reason;
 
 	if (hand_state() == WHOLE) { // behind the door nothing is bound, and the program waits
@@ -111,6 +111,7 @@ static int hello(int socket, const struct message *m)
 	text.state = hand_state();
 	text.pieces = table_pieces();
 	text.foreign = table_foreign();
+	text.mistaken = hand_mistaken();
 	snprintf(text.version, sizeof(text.version), "%s", VERSION);
 	if (reason)
 		snprintf(text.reason, sizeof(text.reason), "%s", reason);
@@ -161,7 +162,7 @@ static int give(int socket, const struct message *m)
 	int files[BATCH], made[BATCH];
 	unsigned n = 0;
 
-	if (!hand_giving())
+	if (hand_state() != CLOSED)
 		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
 	while (cursor_next(&c)) {
 		CUresult r;
@@ -224,6 +225,23 @@ static int attach(int socket, struct message *m)
 	return plain(socket, m, r, 0);
 }
 
+static int make(int socket, const struct message *m)
+{
+	uint32_t number;
+	CUresult r;
+	int fd = -1, ok;
+
+	if (m->size != sizeof(number))
+		return 0;
+	memcpy(&number, m->payload, sizeof(number));
+	r = hand_make(m->header.count, number, &fd);
+	if (r != CUDA_SUCCESS)
+		return plain(socket, m, r, 0);
+	ok = answer(socket, m, (struct header){.count = 1}, &number, sizeof(number), &fd, 1);
+	close(fd);
+	return ok;
+}
+
 static int close_door(int socket, const struct message *m)
 {
 	uint32_t ms;
@@ -267,7 +285,7 @@ static int serve(int socket, struct message *m)
 	case RELEASE: return plain(socket, m, hand_release(), 0);
 	case ATTACH: return attach(socket, m);
 	case ZEROS: return zeros(socket, m);
-	case MAKE: return plain(socket, m, hand_make(m->header.count), 0);
+	case MAKE: return make(socket, m);
 	case FILLED: return plain(socket, m, hand_filled(), 0);
 	case OPEN: return plain(socket, m, hand_open(), 0);
 	case OWN:

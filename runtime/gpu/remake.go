@@ -1,0 +1,137 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h: a process's driver takes memory that comes by a descriptor for that of another GPU, or of none. It goes by
+// the numbers that GPUs had where the process was started, so no further attempt changes that. Seen with driver 580 on two H200.
+const invalidDevice = 101
+
+// unmadeError is that of a process which could not make its memory, or have it filled. It has none of it, and what it is to have is in the files still.
+type unmadeError struct{ error }
+
+func (e unmadeError) Unwrap() error { return e.error }
+
+// remake has a process make its memory, and fills it with what the files have. Whatever fails, the files have all of it afterwards.
+func (g *given) remake(ctx context.Context, f *filler) error {
+	for n := range g.pieces {
+		if err := f.fill(ctx, g, n); err != nil {
+			var call *library.CallError
+			if errors.As(err, &call) && call.Code == outOfMemory && g.alone != nil {
+				g.alone() // for the next attempt
+			}
+			return err
+		}
+	}
+	return g.library.Filled()
+}
+
+// filler has memory that processes make filled by a holder, from device to device.
+type filler struct {
+	// start is as in [Handover].
+	start func(ctx context.Context, devices []string) (Holder, error)
+
+	mu      sync.Mutex // held for a piece: there may be room for no more than one
+	holder  Holder     // nil: none is there yet; guarded by mu
+	started Holder     // it, where it was started here; guarded by mu
+}
+
+// fill has a process make a piece, and fills it. The file of what it was filled from is closed, so that its room is free for the next, and that of the piece takes
+// its place: what was filled outlives the process's part in it.
+func (f *filler) fill(ctx context.Context, g *given, n int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := holder.Piece{Device: g.pieces[n].Device, Size: int64(g.pieces[n].Size)}
+	timed, cancel := context.WithTimeout(ctx, moveTime(p.Size))
+	defer cancel()
+	made, err := g.library.Make(timed, g.pieces, n)
+	if err != nil {
+		return err
+	}
+	if err := f.copy(ctx, p, g.files[n], made); err != nil {
+		made.Close()
+		return err
+	}
+	g.files[n].Close()
+	g.files[n] = made
+	return nil
+}
+
+// copy has another holder do what one that was there cannot. mu is held.
+func (f *filler) copy(ctx context.Context, p holder.Piece, from, to *os.File) error {
+	if f.holder != nil {
+		err := f.holder.Copy(ctx, p, from, to)
+		if err == nil {
+			return nil
+		}
+		log.G(ctx).WithError(err).Warn("fill device memory, by another holder")
+		f.end()
+	}
+	h, err := f.start(ctx, []string{p.Device})
+	if err != nil {
+		return err
+	}
+	f.holder, f.started = h, h
+	return h.Copy(ctx, p, from, to)
+}
+
+// end ends what was started.
+func (f *filler) end() {
+	if f.started != nil {
+		_ = f.started.Kill() // it may have ended
+		_ = f.started.Close()
+	}
+	f.holder, f.started = nil, nil
+}
+
+// leaveCrowded leaves processes to the driver that would have to make their memory again, where there is no room for a piece beside what it is filled from. It gives
+// the others.
+func (e *Engine) leaveCrowded(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
+	for _, g := range all {
+		if !g.mistaken || len(g.pieces) == 0 {
+			continue
+		}
+		room, err := e.holder.Room(ctx, g.largest(), 0)
+		if err != nil {
+			return nil, fmt.Errorf("%s: look for room to give its device memory back: %w", g.Process, err)
+		}
+		if room {
+			continue
+		}
+		i := slices.IndexFunc(fresh, func(p cudaProcess) bool { return p.PID == g.PID })
+		if err := e.leave(ctx, &fresh[i], "it was restored onto a GPU with another number, where it gets its memory back piece by piece, and there is no room for one piece more"); err != nil {
+			return nil, err
+		}
+		e.pieces -= len(g.pieces)
+		g.pieces = nil
+		g.closeFiles()
+		if err := e.giveUp(ctx, g); err != nil {
+			return nil, err
+		}
+	}
+	return talking(all), nil
+}
+
+// largest is the largest piece on each device.
+func (g *given) largest() (pieces []holder.Piece) {
+	for _, p := range g.pieces {
+		i := slices.IndexFunc(pieces, func(l holder.Piece) bool { return l.Device == p.Device })
+		if i < 0 {
+			i = len(pieces)
+			pieces = append(pieces, holder.Piece{Device: p.Device})
+		}
+		pieces[i].Size = max(pieces[i].Size, int64(p.Size))
+	}
+	return pieces
+}
