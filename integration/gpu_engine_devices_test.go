@@ -82,19 +82,30 @@ func TestGPUKeeperEngineTwoDevices(t *testing.T) {
 	}
 }
 
-// TestGPUKeeperEngineRenumbered has memory go to GPUs of other numbers, where the driver of a process finds nothing that it is given: the process makes its
-// memory. Until it is back on GPUs of its numbers its memory goes by the driver, as it could not be given back.
-func TestGPUKeeperEngineRenumbered(t *testing.T) {
-	a, b := gpuPair(t)
-	numbered := func(g lab.GPUs, numbers ...string) lab.GPUs {
-		g.Devices = slices.Clone(g.Devices)
-		for i, n := range numbers {
-			g.Devices[i].Number = n
-		}
-		return g
+// numbered gives GPUs numbers.
+func numbered(g lab.GPUs, numbers ...string) lab.GPUs {
+	g.Devices = slices.Clone(g.Devices)
+	for i, n := range numbers {
+		g.Devices[i].Number = n
 	}
+	return g
+}
+
+// renumbered are the two hosts: of b's GPUs one has a number that no GPU of a has, and the other takes the place of one with another.
+func renumbered(t *testing.T) (a, b *lab.Host) {
+	t.Helper()
+	a, b = gpuPair(t)
 	setGPUs(t, a, numbered(gpusOfA, "0", "1"), gpusOfA)
 	setGPUs(t, b, numbered(gpusOfB, "4", "1"), gpusOfB)
+	ownOrder(t, b)
+	coldGPU(t, b)
+	return a, b
+}
+
+// TestGPUKeeperEngineRenumbered has memory go to GPUs of other numbers, where the driver of a process finds nothing that it is given: the process makes its
+// memory, and a holder fills it from what was loaded, or prewarmed. Its memory is handed over there as elsewhere, and it goes back.
+func TestGPUKeeperEngineRenumbered(t *testing.T) {
+	a, b := renumbered(t)
 	for _, c := range onTwo {
 		t.Run(c.name, func(t *testing.T) {
 			ref, before := gpuSnapshot(t, c.flags, c.args...)
@@ -107,29 +118,35 @@ func TestGPUKeeperEngineRenumbered(t *testing.T) {
 				forget(t, h, live)
 			}
 			restore := []string{"restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--force", "all"}
-			order(t, b, "cuMemImportFromShareableHandle * error 999") // of the memory that processes have made
-			unchanged(t, b, func() { refusal(t, quietly(b.Cryo(t.Context(), restore...)), codeAborted, "CUDA_ERROR_UNKNOWN") })
-			order(t, b)
 			must(t, b.Cryo(t.Context(), append([]string{"--root", ownRoot(t, b)}, restore...)...)) // it is pulled
 			after := unharmed(t, b, id, before)
 			goneOn(t, before, after)
 			moved(t, before, after, a, b, []int{1, 0})
 			alone(t, b)
-			if leave := b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all", "--gpu-engine", "keeper"); leave.Code == 0 {
-				t.Error("it can hand its memory over, and could not be given it back")
+			used := inUse(t, b)
+			for range 2 {
+				must(t, b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all", "--gpu-engine", "keeper"))
+				fromEach(t, b, b, live)
+				unharmed(t, b, id, before)
+				alone(t, b)
+				if now := inUse(t, b); now != used {
+					t.Errorf("%.0f bytes are in use, %.0f were", now, used)
+				}
 			}
-			must(t, b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all"))
-			if bytes, why := pieces(t, b, live); bytes != 0 || !strings.Contains(why, "another GPU") {
-				t.Errorf("%.0f bytes were handed over, and the reason is %q", bytes, why)
+			taken := decoded(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http", "--force", "all", "--json"))
+			if shares, _ := taken["shared"].(float64); shares < 16<<20 {
+				t.Errorf("%.0f bytes of the last snapshot are the first one's", shares)
 			}
-			unharmed(t, b, id, before)
-			must(t, b.Cryo(t.Context(), "checkpoint", id, back, "--push", "--plain-http", "--force", "all"))
+			fromEach(t, b, b, back)
 			remove(t.Context(), b, id)
-			must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
-			must(t, b.Cryo(t.Context(), restore...))
-			unharmed(t, b, id, before)
-			remove(t.Context(), b, id)
-			must(t, b.Cryo(t.Context(), "prewarm", "rm", ref))
+			for _, from := range []string{ref, live, back} {
+				must(t, b.Cryo(t.Context(), "prewarm", "--gpu", from))
+				order(t, b, loadless...)
+				remove(t.Context(), b, restoreLoaded(t, b, from, true, before, "--force", "all"))
+				order(t, b)
+				wantStanding(t, b, 0)
+				must(t, b.Cryo(t.Context(), "prewarm", "rm", from))
+			}
 			eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
 
 			must(t, a.Cryo(t.Context(), "restore", back, "--name", id, "--plain-http", "--allow", "devices", "--force", "all"))
@@ -140,6 +157,136 @@ func TestGPUKeeperEngineRenumbered(t *testing.T) {
 			unharmed(t, a, id, before)
 			alone(t, a)
 		})
+	}
+}
+
+// TestGPUKeeperEngineRenumberedNotFilled has filling fail at a restore onto GPUs of other numbers, where memory was prewarmed: another holder does it, or the memory is
+// loaded anew, or nothing is left on the GPUs.
+func TestGPUKeeperEngineRenumberedNotFilled(t *testing.T) {
+	_, b := renumbered(t)
+	for device, c := range onTwo {
+		ref, before := gpuSnapshot(t, slices.Concat(c.flags, []string{"--env", lab.OwnOrdersEnv}), c.args...)
+		free := inUse(t, b)
+		for _, test := range []struct {
+			order, own string
+			prewarmed  bool
+			words      string // of what it is refused with
+		}{
+			{order: "cuMemcpyDtoDAsync *@%s error 700", prewarmed: true},
+			{order: "cuMemcpyDtoDAsync *@%s exit", prewarmed: true},
+			{order: "cuMemImportFromShareableHandle *@%s error 999", prewarmed: true},
+			{order: "cuMemcpyDtoDAsync *@%s error 700 always"},
+			{own: "cuMemCreate *@%s error 2"},
+			{own: "cuMemExportToShareableHandle *@%s error 999"},
+			{order: "cuMemImportFromShareableHandle *@%s error 999 always", words: "CUDA_ERROR_UNKNOWN"},
+			{own: "cuMemCreate *@%s error 2 always", words: "CUDA_ERROR_OUT_OF_MEMORY"},
+		} {
+			device = 1 - device
+			t.Run(fmt.Sprintf("%s, %s%s, %d", c.name, test.order, test.own, device), func(t *testing.T) {
+				must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
+				if test.order != "" {
+					order(t, b, fmt.Sprintf(test.order, b.UUID(device)))
+				} else {
+					ownOrder(t, b, fmt.Sprintf(test.own, b.UUID(device)))
+				}
+				if test.words == "" {
+					remove(t.Context(), b, restoreLoaded(t, b, ref, test.prewarmed, before, "--force", "all"))
+				} else {
+					id := name(t)
+					cleanup(t, b, id)
+					unchanged(t, b, func() {
+						refusal(t, quietly(b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices", "--force", "all")), codeAborted, test.words)
+					})
+				}
+				order(t, b)
+				ownOrder(t, b)
+				alone(t, b)
+				wantStanding(t, b, 0)
+				eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
+			})
+		}
+		must(t, b.Cryo(t.Context(), "prewarm", "rm", ref))
+	}
+}
+
+// TestGPUKeeperEngineRenumberedFails has checkpoints of containers on GPUs of other numbers fail in each way that is theirs: they run on with what they had, and no GPU has
+// anything of the attempt.
+func TestGPUKeeperEngineRenumberedFails(t *testing.T) {
+	_, b := renumbered(t)
+	for device, c := range onTwo {
+		ref, before := gpuSnapshot(t, slices.Concat(c.flags, []string{"--env", lab.OwnOrdersEnv}), c.args...)
+		id := name(t)
+		live := "gpu/" + id + "-live:1"
+		cleanup(t, b, id)
+		forget(t, b, live)
+		must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices", "--force", "all"))
+		unharmed(t, b, id, before)
+		used := inUse(t, b)
+		for _, test := range []struct {
+			order, own string
+			fails      bool
+		}{
+			{order: "cuMemcpyDtoDAsync *@%s error 700"},
+			{order: "cuMemcpyDtoDAsync *@%s exit", fails: true}, // which has what is to be sent
+			{order: "cuMemcpyDtoHAsync *@%s error 700", fails: true},
+			{own: "cuMemCreate *@%s error 2"}, // until what it gave has been sent
+			{own: "cuMemCreate *@%s error 999", fails: true},
+			{own: "cuMemExportToShareableHandle *@%s error 999", fails: true},
+			{own: "cuMemUnmap *@%s error 999", fails: true},
+			{own: "cuMemMap *@%s error 999", fails: true},
+		} {
+			device = 1 - device
+			t.Run(fmt.Sprintf("%s, %s%s, %d", c.name, test.order, test.own, device), func(t *testing.T) {
+				if test.order != "" {
+					order(t, b, fmt.Sprintf(test.order, b.UUID(device)))
+				} else {
+					ownOrder(t, b, fmt.Sprintf(test.own, b.UUID(device)))
+				}
+				r := b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all")
+				if test.fails {
+					refusal(t, r, codeAborted, "the container runs on")
+				} else {
+					must(t, r)
+					fromEach(t, b, b, live)
+				}
+				if done, err := b.OwnOrdersDone(); test.own != "" && (done != 1 || err != nil) {
+					t.Errorf("the call was not made, %v", err)
+				}
+				unharmed(t, b, id, before)
+				order(t, b)
+				alone(t, b)
+				eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == used })
+			})
+		}
+		// No room for copies: it stands still until all has been sent, and gets its memory back piece by piece.
+		small := numbered(gpusOfB, "4", "1")
+		for i := range small.Devices {
+			small.Devices[i].Memory = 264 << 20
+		}
+		setGPUs(t, b, small, gpusOfB)
+		must(t, b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all", "--gpu-engine", "keeper"))
+		fromEach(t, b, b, live)
+		unharmed(t, b, id, before)
+		if now := inUse(t, b); now != used {
+			t.Errorf("%.0f bytes are in use, %.0f were", now, used)
+		}
+		// No room for a piece more, which is known before anything is handed over.
+		crammed := numbered(gpusOfB, "4", "1")
+		for i, uuid := range []string{b.UUID(0), b.UUID(1)} {
+			crammed.Devices[i].Memory = int64(inUseOn(t, b)[uuid]) + 4<<20
+		}
+		setGPUs(t, b, crammed, gpusOfB)
+		if r := b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all", "--gpu-engine", "keeper"); r.Code == 0 {
+			t.Error("it could not be given its memory back")
+		}
+		unharmed(t, b, id, before)
+		must(t, b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all"))
+		if bytes, why := pieces(t, b, live); bytes != 0 || !strings.Contains(why, "no room for one piece more") {
+			t.Errorf("%.0f bytes were handed over, and the reason is %q", bytes, why)
+		}
+		unharmed(t, b, id, before)
+		remove(t.Context(), b, id)
+		setGPUs(t, b, numbered(gpusOfB, "4", "1"), gpusOfB)
 	}
 }
 

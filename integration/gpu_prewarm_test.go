@@ -71,10 +71,20 @@ func wantStanding(t *testing.T, h *lab.Host, want int) {
 // inUse is how much of a host's GPUs is in use, in bytes.
 func inUse(t *testing.T, h *lab.Host) (used float64) {
 	t.Helper()
+	for _, bytes := range inUseOn(t, h) {
+		used += bytes
+	}
+	return used
+}
+
+// inUseOn is that of each GPU, by UUID.
+func inUseOn(t *testing.T, h *lab.Host) map[string]float64 {
+	t.Helper()
+	used := map[string]float64{}
 	facts := decoded(t, h.Run(t.Context(), "cryo-gpu-keeper", "facts"))
 	for _, d := range facts["devices"].([]any) {
 		d := d.(map[string]any)
-		used += d["memory"].(float64) - d["free"].(float64)
+		used[d["uuid"].(string)] = d["memory"].(float64) - d["free"].(float64)
 	}
 	return used
 }
