@@ -54,7 +54,7 @@ func cases(s settings) []testCase {
 		testCase{"two-gpus", "one process with two GPUs that copies between them: refused, unharmed", 2, 40, 8, runTwoGPUs},
 		testCase{"nccl-default", "two ranks of NCCL with its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},
 		testCase{"nccl", "two ranks of NCCL that share nothing: the right sums afterwards", 2, 110, 16, runNCCL},
-		testCase{"keeper-other-gpu", "memory that was handed over is loaded onto the other GPU, and back: every byte", 2, 40, 8, runKeeperOtherGPU},
+		testCase{"keeper-other-gpu", "memory that was handed over is loaded onto the other GPU, prewarmed and handed over there, and back: every byte", 2, 70, 8, runKeeperOtherGPU},
 		testCase{"keeper-nccl", "two ranks of NCCL that share nothing hand over memory of two GPUs side by side: the right sums afterwards", 2, 60, 16, runKeeperNCCL},
 		testCase{"keeper-two-gpus", "one process with memory on two GPUs: refused, and handed over with --force gpu-peer: every byte", 2, 40, 8, runKeeperTwoGPUs},
 	)

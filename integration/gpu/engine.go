@@ -76,22 +76,23 @@ func (b *bench) handOver(ctx context.Context, r *result, c *container, live bool
 		return err
 	}
 	ref = b.registry.Reference("gpu/" + c.id + ":end")
-	if err := b.prewarmed(ctx, r, c, ref, "prewarmed"); err != nil {
+	if err := b.prewarmed(ctx, r, c, ref, "prewarmed", nil); err != nil {
 		return err
 	}
-	return b.prewarmed(ctx, r, c, ref, "prewarmed.eager", "--eager")
+	return b.prewarmed(ctx, r, c, ref, "prewarmed.eager", nil, "--eager")
 }
 
-// prewarmed restores the snapshot in the second host's store once more, with its device memory on the GPU already, and makes sure that it was used.
-func (b *bench) prewarmed(ctx context.Context, r *result, c *container, ref, what string, flags ...string) error {
+// prewarmed restores the snapshot in the second host's store once more, with its device memory on the GPU already, and makes sure that it was used. devices are flags
+// that say which GPU that is.
+func (b *bench) prewarmed(ctx context.Context, r *result, c *container, ref, what string, devices []string, flags ...string) error {
 	c.remove(ctx, b.b)
-	prewarm := b.b.Cryo(ctx, "prewarm", "--gpu", ref, "--plain-http", "--memory", "1024GiB") // what there is bounds it too
+	prewarm := b.b.Cryo(ctx, append([]string{"prewarm", "--gpu", ref, "--plain-http", "--memory", "1024GiB"}, devices...)...) // what there is bounds it too
 	if prewarm.Err() != nil {
 		return prewarm.Err()
 	}
 	r.took(what+".prewarm", prewarm.Elapsed.Seconds())
 	r.checked("%s", strings.TrimSpace(prewarm.Stdout))
-	said, all, err := b.returned(ctx, r, c, ref, "restored from what was prewarmed", flags...)
+	said, all, err := b.returned(ctx, r, c, ref, "restored from what was prewarmed", slices.Concat(devices, flags)...)
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func runOtherGPU(ctx context.Context, b *bench, r *result) error {
 	return b.otherGPU(ctx, r, b.container(r.Case, "/gpu/app", "--gib", "2"), route{})
 }
 
-// otherGPU goes to the second GPU by naming it, and back to the first by a pair.
+// otherGPU goes to the second GPU by naming it, and back to the first by a pair. What is handed over is handed over there too, and prewarmed.
 func (b *bench) otherGPU(ctx context.Context, r *result, c *container, o route) error {
 	defer b.clear(ctx, c)
 	if err := b.begin(ctx, r, c); err != nil {
@@ -137,12 +137,27 @@ func (b *bench) otherGPU(ctx context.Context, r *result, c *container, o route) 
 		return err
 	}
 	r.checked("restored on GPU 1, says NVML")
+	if o.handed > 0 {
+		if err := b.prewarmed(ctx, r, c, b.registry.Reference("gpu/"+c.id+":end"), "prewarmed", o.restore); err != nil {
+			return err
+		}
+		if err := b.usedBy(ctx, b.b, c, 1); err != nil {
+			return err
+		}
+	}
 	there, here := b.b, b.a
 	b.a, b.b = there, here
 	defer func() { b.a, b.b = here, there }()
-	// What was handed over goes by the driver from here: it could not be given back.
+	for _, what := range []string{"there", "there.again"} {
+		if o.handed == 0 {
+			break
+		}
+		if err := b.leaveRunningByKeeper(ctx, r, c, what, o.handed); err != nil {
+			return err
+		}
+	}
 	back := []string{"--device", "nvidia.com/gpu=0", "--gpu", b.machine.GPUs[1].UUID + "=" + b.machine.GPUs[0].UUID}
-	if err := b.move(ctx, r, c, route{restore: back}); err != nil {
+	if err := b.move(ctx, r, c, route{checkpoint: o.checkpoint, restore: back, handed: o.handed}); err != nil {
 		return err
 	}
 	if err := b.usedBy(ctx, here, c, 0); err != nil {

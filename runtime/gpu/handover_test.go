@@ -628,7 +628,7 @@ func TestRestoreMistaken(t *testing.T) {
 		"one of them":                          {pids: []int{102}, holders: 1},
 		"by another holder":                    {pids: []int{101, 102}, fail: "copy", how: "1", holders: 2},
 		"by another holder than one that dies": {pids: []int{101, 102}, fail: "copy", how: "die", holders: 2},
-		"by no holder":                         {pids: []int{101, 102}, fail: "copy", how: "1", always: true, again: true, holders: 4},
+		"by no holder":                         {pids: []int{101, 102}, fail: "copy", how: "1", always: true, again: true, holders: 5},
 		"no room":                              {pids: []int{101, 102}, fail: "make own 101", how: "2", again: true, holders: 2},
 		"nothing is made":                      {pids: []int{101, 102}, fail: "make own 102", how: "1", again: true, holders: 2},
 		"it hangs up":                          {pids: []int{101, 102}, fail: "make own 102", how: "cut", again: true, holders: 2},

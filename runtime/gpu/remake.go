@@ -68,22 +68,22 @@ func (f *filler) fill(ctx context.Context, g *given, n int) error {
 	return nil
 }
 
-// copy has another holder do what one that was there cannot. mu is held.
-func (f *filler) copy(ctx context.Context, p holder.Piece, from, to *os.File) error {
-	if f.holder != nil {
-		err := f.holder.Copy(ctx, p, from, to)
-		if err == nil {
+// copy copies a piece. What one holder cannot do another may. mu is held.
+func (f *filler) copy(ctx context.Context, p holder.Piece, from, to *os.File) (err error) {
+	for range 2 {
+		if f.holder == nil {
+			if f.started, err = f.start(ctx, []string{p.Device}); err != nil {
+				return err
+			}
+			f.holder = f.started
+		}
+		if err = f.holder.Copy(ctx, p, from, to); err == nil {
 			return nil
 		}
-		log.G(ctx).WithError(err).Warn("fill device memory, by another holder")
+		log.G(ctx).WithError(err).Warn("fill device memory")
 		f.end()
 	}
-	h, err := f.start(ctx, []string{p.Device})
-	if err != nil {
-		return err
-	}
-	f.holder, f.started = h, h
-	return h.Copy(ctx, p, from, to)
+	return err
 }
 
 // end ends what was started.
