@@ -102,6 +102,16 @@ func renumbered(t *testing.T) (a, b *lab.Host) {
 	return a, b
 }
 
+// leaving are host b's GPUs, of other numbers, with so much free of each beside what is in use.
+func leaving(t *testing.T, b *lab.Host, free int64) lab.GPUs {
+	t.Helper()
+	g, used := numbered(gpusOfB, "4", "1"), inUseOn(t, b)
+	for i := range g.Devices {
+		g.Devices[i].Memory = int64(used[b.UUID(i)]) + free
+	}
+	return g
+}
+
 // TestGPUKeeperEngineRenumbered has memory go to GPUs of other numbers, where the driver of a process finds nothing that it is given: the process makes its
 // memory, and a holder fills it from what was loaded, or prewarmed. Its memory is handed over there as elsewhere, and it goes back.
 func TestGPUKeeperEngineRenumbered(t *testing.T) {
@@ -182,7 +192,7 @@ func TestGPUKeeperEngineRenumberedNotFilled(t *testing.T) {
 			{own: "cuMemCreate *@%s error 2 always", words: "CUDA_ERROR_OUT_OF_MEMORY"},
 		} {
 			device = 1 - device
-			t.Run(fmt.Sprintf("%s, %s%s, %d", c.name, test.order, test.own, device), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, %s, %d", c.name, strings.ReplaceAll(test.order+test.own, "@%s", ""), device), func(t *testing.T) {
 				if test.words == "" {
 					must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
 				}
@@ -237,7 +247,7 @@ func TestGPUKeeperEngineRenumberedFails(t *testing.T) {
 			{own: "cuMemMap *@%s error 999", fails: true},
 		} {
 			device = 1 - device
-			t.Run(fmt.Sprintf("%s, %s%s, %d", c.name, test.order, test.own, device), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%s, %s, %d", c.name, strings.ReplaceAll(test.order+test.own, "@%s", ""), device), func(t *testing.T) {
 				if test.order != "" {
 					order(t, b, fmt.Sprintf(test.order, b.UUID(device)))
 				} else {
@@ -259,12 +269,9 @@ func TestGPUKeeperEngineRenumberedFails(t *testing.T) {
 				eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == used })
 			})
 		}
-		// No room for copies: it stands still until all has been sent, and gets its memory back piece by piece.
-		small := numbered(gpusOfB, "4", "1")
-		for i := range small.Devices {
-			small.Devices[i].Memory = 264 << 20
-		}
-		setGPUs(t, b, small, gpusOfB)
+		// No room for copies: it stands still until all has been sent, and gets its memory back piece by piece, with the room of the largest.
+		const largest = 6 << 20
+		setGPUs(t, b, leaving(t, b, largest), gpusOfB)
 		must(t, b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all", "--gpu-engine", "keeper"))
 		fromEach(t, b, b, live)
 		unharmed(t, b, id, before)
@@ -272,11 +279,8 @@ func TestGPUKeeperEngineRenumberedFails(t *testing.T) {
 			t.Errorf("%.0f bytes are in use, %.0f were", now, used)
 		}
 		// No room for a piece more, which is known before anything is handed over.
-		crammed := numbered(gpusOfB, "4", "1")
-		for i, uuid := range []string{b.UUID(0), b.UUID(1)} {
-			crammed.Devices[i].Memory = int64(inUseOn(t, b)[uuid]) + 4<<20
-		}
-		setGPUs(t, b, crammed, gpusOfB)
+		tight := leaving(t, b, largest)
+		setGPUs(t, b, leaving(t, b, largest-2<<20), gpusOfB)
 		if r := b.Cryo(t.Context(), "checkpoint", id, live, "--leave-running", "--force", "all", "--gpu-engine", "keeper"); r.Code == 0 {
 			t.Error("it could not be given its memory back")
 		}
@@ -287,6 +291,13 @@ func TestGPUKeeperEngineRenumberedFails(t *testing.T) {
 		}
 		unharmed(t, b, id, before)
 		remove(t.Context(), b, id)
+		// A restore needs no more.
+		setGPUs(t, b, tight, gpusOfB)
+		ownOrder(t, b, append(slices.Repeat([]string{"cuMemCreate * pass"}, 6), "cuMemCreate * error 999 always")...) // it makes each piece once
+		must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices", "--force", "all"))
+		unharmed(t, b, id, before)
+		remove(t.Context(), b, id)
+		ownOrder(t, b)
 		setGPUs(t, b, numbered(gpusOfB, "4", "1"), gpusOfB)
 	}
 }

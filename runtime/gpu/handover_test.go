@@ -260,21 +260,26 @@ func TestHandOverFails(t *testing.T) {
 // TestNoWayBack: a process that cannot be given its memory is lost, and no descriptor is left.
 func TestNoWayBack(t *testing.T) {
 	hasten(t)
-	w := newWorld(t, 101)
-	w.give(101, 2)
-	w.fail, w.how, w.always = "attach 101", "1", true
-	err := take(t.Context(), w.keeperEngine(), t.TempDir())
-	var loss *checkpoint.LossError
-	if !errors.As(err, &loss) {
-		t.Errorf("got %v", err)
-	}
-	for _, f := range w.files {
-		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
-			t.Errorf("%s is left open", f.Name())
+	for _, test := range []struct {
+		fail, how string
+		mistaken  []int
+	}{{"attach 101", "1", nil}, {"make own 101", "2", []int{101}}, {"copy", "1", []int{101}}, {"filled 101", "1", []int{101}}} {
+		w := newWorld(t, 101)
+		w.give(101, 2)
+		w.fail, w.how, w.always, w.mistaken = test.fail, test.how, true, test.mistaken
+		err := take(t.Context(), w.keeperEngine(), t.TempDir())
+		var loss *checkpoint.LossError
+		if !errors.As(err, &loss) {
+			t.Errorf("%s: got %v", test.fail, err)
 		}
-	}
-	if w.holders != 0 {
-		t.Errorf("%d holders are left", w.holders)
+		for _, f := range w.files {
+			if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
+				t.Errorf("%s: %s is left open", test.fail, f.Name())
+			}
+		}
+		if w.holders != 0 {
+			t.Errorf("%s: %d holders are left", test.fail, w.holders)
+		}
 	}
 }
 
