@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -14,10 +13,9 @@ import (
 
 // Limits of segments whose digest is found out later.
 const (
-	deferredMost  = 4 << 30 // bytes of those that wait for it, which are to be in the page cache still
-	deferredFiles = 256     // how many of them: each is open
-	deferredTime  = 2 * time.Second
-	verifiers     = 16 // at most, with a buffer each
+	deferredMost = 256 // that wait for it: each is open
+	deferredTime = 2 * time.Second
+	verifiers    = 16 // at most, with a buffer each
 )
 
 // deferred are segments that have come, or are coming, and are hashed when who reads them has all, so that it has the cores until then. Nothing waits for longer than
@@ -25,50 +23,39 @@ const (
 type deferred struct {
 	filled func(ctx context.Context) // see Puller.Defer
 	time   time.Duration
-	most   int64 // bytes
-	files  int
+	places chan struct{} // of those that wait
 	ready  chan struct{} // closed when nobody needs the cores any more
 	turns  chan struct{} // of verifying
-
-	mu    sync.Mutex
-	bytes int64 // guarded by mu
-	count int   // guarded by mu
 }
 
 // Defer has the digests of segments that go through the page cache be found out when all have come and filled has returned, as far as that is not long after they have
 // come: who reads them verifies what it reads. Not even then does a segment get its name without.
 func (p *Puller) Defer(filled func(ctx context.Context)) {
 	p.deferred = &deferred{
-		filled: filled, time: deferredTime, most: deferredMost, files: deferredFiles,
+		filled: filled, time: deferredTime, places: make(chan struct{}, deferredMost),
 		ready: make(chan struct{}), turns: make(chan struct{}, min(runtime.GOMAXPROCS(0), verifiers)),
 	}
 }
 
-// take says whether a segment may be hashed later. release gives back its place.
-func (l *deferred) take(d ocispec.Descriptor) (release func(), ok bool) {
+// take says whether one more segment may be hashed later. release gives back its place.
+func (l *deferred) take() (release func(), ok bool) {
 	if l == nil {
 		return nil, false
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.count >= l.files || l.bytes+d.Size > l.most {
+	select {
+	case l.places <- struct{}{}:
+		return func() { <-l.places }, true
+	default:
 		return nil, false
 	}
-	l.count, l.bytes = l.count+1, l.bytes+d.Size
-	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.count, l.bytes = l.count-1, l.bytes-d.Size
-	}, true
 }
 
-// open lets all be hashed when the pace allows all, and filled says so.
-func (l *deferred) open(ctx context.Context, x *pace) {
-	if l == nil || x.opened(ctx) != nil {
-		return
+// open lets all be hashed when filled says so.
+func (l *deferred) open(ctx context.Context) {
+	if l != nil {
+		l.filled(ctx)
+		close(l.ready)
 	}
-	l.filled(ctx)
-	close(l.ready)
 }
 
 // wait waits until a segment that has just come may be hashed, which it is before done is called.

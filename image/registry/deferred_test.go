@@ -195,9 +195,8 @@ func TestDeferredRoom(t *testing.T) {
 		limit func(*Puller)
 		left  int // segments that wait
 	}{
-		"bytes": {func(p *Puller) { p.deferred.most = 2*p.segments[0].Size - 1 }, 1},
-		"files": {func(p *Puller) { p.deferred.files = 2 }, 2},
-		"disk":  {func(p *Puller) { p.Behind(nil) }, 0},
+		"places": {func(p *Puller) { p.deferred.places = make(chan struct{}, 2) }, 2},
+		"disk":   {func(p *Puller) { p.Behind(nil) }, 0},
 	} {
 		f := newFake(t)
 		pushed(t, f, "d:1", spec(1, 1, 2, 3, 4))
@@ -219,8 +218,8 @@ func TestDeferredRoom(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if p.deferred.bytes != 0 || p.deferred.count != 0 {
-			t.Errorf("%s: %d segments, %d bytes, have not been given back", name, p.deferred.count, p.deferred.bytes)
+		if n := len(p.deferred.places); n != 0 {
+			t.Errorf("%s: %d places have not been given back", name, n)
 		}
 	}
 }

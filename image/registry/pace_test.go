@@ -64,6 +64,7 @@ func TestPace(t *testing.T) {
 		if tags, err := s.Tags(t.Context()); len(tags) != 0 || err != nil {
 			t.Errorf("it has a name: %v, %v", tags, err)
 		}
+		wantThere(t, s, false, p.segments...) // the disk is left alone
 		close(all)
 		if err := <-done; err != nil || f.count("GET /v2/p/blobs/") != 3 {
 			t.Errorf("%v, and %d segments were fetched", err, f.count("GET /v2/p/blobs/"))

@@ -172,7 +172,6 @@ func (p *Puller) bring(ctx context.Context) error {
 	slots := make(chan struct{}, placedAtOnce)
 	var placed atomic.Int64
 	placing.Go(func() error { // an error of either ends both
-		defer p.behind.Hurry() // nothing comes any more that would want the disk left alone
 		err := p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
 			part, release, err := p.fetch(ctx, d, t)
 			if err != nil {
@@ -206,10 +205,16 @@ func (p *Puller) bring(ctx context.Context) error {
 			})
 			return nil
 		})
-		if err == nil {
-			go p.deferred.open(all, p.pace) // until Wait returns: who waits may be done without
+		if err != nil {
+			return err
 		}
-		return err
+		go func() { // until Wait returns: who waits may be done without
+			if p.pace.opened(all) == nil {
+				p.behind.Hurry() // nothing comes any more that would want the disk left alone
+				p.deferred.open(all)
+			}
+		}()
+		return nil
 	})
 	return placing.Wait()
 }
@@ -226,7 +231,7 @@ func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker) (p
 	}
 	later := false
 	if p.behind != nil { // else it would be read back from the disk
-		release, later = p.deferred.take(d)
+		release, later = p.deferred.take()
 	}
 	if later {
 		err = p.repo.later(ctx, part, d, p.pace, t)
