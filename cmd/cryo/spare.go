@@ -33,11 +33,11 @@ func behindRoom(cores int, available, pulled int64) int64 {
 	return room
 }
 
-// Of the cores, so many are for each segment that is pulled before the container runs, and so many are pulled at most: one takes a core to receive and
-// write it, and as much at a registry on the same machine. The others are for what makes the container run.
+// Before the container runs, a segment is pulled for so many of eight cores, and so many at most: each takes a core to receive and write it, and as much at a
+// registry on the same machine. The others are for what makes the container run.
 const (
-	headCores = 8
-	headMost  = 4
+	headCores = 3
+	headMost  = 8
 )
 
 // throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: the process that fills the
@@ -64,5 +64,5 @@ func throughCache(ctx context.Context, p *registry.Puller) (few int, err error) 
 	behind := direct.NewBehind(room)
 	behind.Later(behindLater)
 	p.Behind(behind)
-	return min(cores/headCores, headMost), nil
+	return min(cores*headCores/8, headMost), nil
 }
