@@ -138,11 +138,11 @@ func (c *arriving) forget() error {
 	return arrival.Forget(c.work)
 }
 
-// headStart begins to pull, so many segments at once, while what makes the container run is at work. 0: none before begin. Where the container runs when
-// all is here, nothing else is waited for, and all are pulled at once.
-func (c *arriving) headStart(few int) {
+// headStart begins to pull while what makes the container run is at work: so few segments at once, or so many where they come quickly. 0: none before begin. Where the
+// container runs when all is here, nothing else is waited for, and all are pulled at once.
+func (c *arriving) headStart(few, most int) {
 	c.all, c.pulled = make(chan struct{}), make(chan error, 1)
-	pace := registry.Pace{All: c.all, Few: few, Yield: c.yield}
+	pace := registry.Pace{All: c.all, Few: few, Most: most, Yield: c.yield}
 	if c.whole {
 		pace.Few, pace.Yield = registry.Unpaced, nil
 		c.puller.Verified(c.server.Verified)

@@ -111,7 +111,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		} else if pullFirst, err = whyPullFirst(eager); err != nil {
 			return err
 		}
-		few, err := throughCache(ctx, pulling)
+		few, most, err := throughCache(ctx, pulling)
 		if err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			if coming.whole = p.snapshot.Config.GPU != nil; coming.whole {
 				pulling.First(p.unpacked.OfProcesses())
 			}
-			coming.headStart(few)
+			coming.headStart(few, most)
 		}
 		if err != nil {
 			return err

@@ -33,20 +33,23 @@ func behindRoom(cores int, available, pulled int64) int64 {
 	return room
 }
 
-// Before the container runs, a segment is pulled for so many of eight cores, and so many at most: each takes a core to receive and write it, and as much at a
-// registry on the same machine. The others are for what makes the container run.
+// Before the container runs, a segment is pulled for so many cores, and so many at most. Each takes a core to receive and write it, and as much at a registry on
+// the same machine: where they come quickly, those of a quarter of the cores are left for what makes the container run.
 const (
-	headCores = 3
-	headMost  = 8
+	headCores = 8
+	headMost  = 4
+
+	quickCores = 3 // of eight
+	quickMost  = 8
 )
 
 // throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: the process that fills the
 // container's memory finds it there, and the disk is not waited for. It gives how many segments may be pulled at once before the container
-// runs: none where they would go to the disk, for which containerd's database waits then.
-func throughCache(ctx context.Context, p *registry.Puller) (few int, err error) {
+// runs, and how many where they come quickly: none where they would go to the disk, for which containerd's database waits then.
+func throughCache(ctx context.Context, p *registry.Puller) (few, most int, err error) {
 	missing, err := p.Missing(ctx)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var pulled int64
 	for _, d := range missing {
@@ -54,15 +57,15 @@ func throughCache(ctx context.Context, p *registry.Puller) (few int, err error) 
 	}
 	available, err := warm.Available()
 	if err != nil {
-		return 0, nil // past the page cache, which needs none
+		return 0, 0, nil // past the page cache, which needs none
 	}
 	cores := runtime.GOMAXPROCS(0)
 	room := behindRoom(cores, available, pulled)
 	if room == 0 {
-		return 0, nil
+		return 0, 0, nil
 	}
 	behind := direct.NewBehind(room)
 	behind.Later(behindLater)
 	p.Behind(behind)
-	return min(cores*headCores/8, headMost), nil
+	return min(cores/headCores, headMost), min(cores*quickCores/8, quickMost), nil
 }

@@ -3,14 +3,16 @@ package registry
 import (
 	"context"
 	"io"
+	"sync/atomic"
+	"time"
 )
 
 // Pace holds a pull back while something else is under way that needs the cores and the line.
 type Pace struct {
 	// All is closed when nothing does any more: until then the snapshot gets no name either.
 	All <-chan struct{}
-	// Few is how many segments are pulled at once until then. 0: none; [Unpaced]: as many as ever.
-	Few int
+	// Few is how many segments are pulled at once until then, and Most where they come quickly. 0: none; [Unpaced]: as many as ever.
+	Few, Most int
 	// Yield waits, as long as ctx allows, while somebody needs the line. Until then it is called before each read. It may be nil.
 	Yield func(ctx context.Context)
 }
@@ -18,30 +20,45 @@ type Pace struct {
 // Unpaced is for a Pace that holds back nothing but the snapshot's name.
 const Unpaced = -1
 
+// What comes quickly: so many bytes of a segment, at such a rate. A disk gives two readers less each, a line of 10 Gbit/s one. What waits for the disk or the line
+// would wait for what else is pulled, too.
+const (
+	quickBytes = 16 << 20
+	quickRate  = 1 << 30 // bytes a second
+)
+
 // pace is a Pace at work. nil holds nothing back.
 type pace struct {
 	Pace
-	few chan struct{} // nil: no bound
+	places chan struct{} // of segments that may be begun; nil: no bound
+	more   atomic.Int64  // places that there may be besides
 }
 
 // Pace has Finish be held back.
-func (p *Puller) Pace(x Pace) {
-	p.pace = &pace{x, nil}
+func (p *Puller) Pace(x Pace) { p.pace = newPace(x) }
+
+func newPace(x Pace) *pace {
+	p := &pace{Pace: x}
 	if x.Few != Unpaced {
-		p.pace.few = make(chan struct{}, x.Few)
+		p.more.Store(int64(max(x.Most-x.Few, 0)))
+		p.places = make(chan struct{}, max(x.Few, x.Most))
+		for range x.Few {
+			p.places <- struct{}{}
+		}
 	}
+	return p
 }
 
 // enter waits until one more segment may be pulled. Its reader calls leave.
 func (p *pace) enter(ctx context.Context) (leave func(), err error) {
-	if p == nil || p.few == nil {
+	if p == nil || p.places == nil {
 		return func() {}, nil
 	}
 	select {
 	case <-p.All:
 		return func() {}, nil
-	case p.few <- struct{}{}:
-		return func() { <-p.few }, nil
+	case <-p.places:
+		return func() { p.places <- struct{}{} }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -60,23 +77,44 @@ func (p *pace) opened(ctx context.Context) error {
 	}
 }
 
+// grow lets one more segment be pulled, if there may be more.
+func (p *pace) grow() {
+	if p.more.Add(-1) >= 0 {
+		p.places <- struct{}{}
+	}
+}
+
 // paced reads what comes as the pace allows. The watchdog sleeps while nothing is read.
 type paced struct {
 	io.ReadCloser
 	ctx  context.Context
 	pace *pace
 	dog  *watchdog
+
+	since time.Time // of the bytes
+	bytes int64
 }
 
 func (p *paced) Read(b []byte) (int, error) {
 	select {
 	case <-p.pace.All:
+		return p.ReadCloser.Read(b)
 	default:
-		p.dog.pause()
-		p.pace.Yield(p.ctx)
-		p.dog.kick()
 	}
-	return p.ReadCloser.Read(b)
+	if p.since.IsZero() {
+		p.since = time.Now()
+	}
+	p.dog.pause()
+	p.pace.Yield(p.ctx)
+	p.dog.kick()
+	n, err := p.ReadCloser.Read(b)
+	if p.bytes += int64(n); p.bytes >= quickBytes {
+		if float64(p.bytes) >= quickRate*time.Since(p.since).Seconds() {
+			p.pace.grow()
+		}
+		p.since, p.bytes = time.Now(), 0
+	}
+	return n, err
 }
 
 // body gives a body that is read as the pace allows.
@@ -84,5 +122,5 @@ func (p *pace) body(ctx context.Context, body io.ReadCloser, dog *watchdog) io.R
 	if p == nil || p.Yield == nil {
 		return body
 	}
-	return &paced{body, ctx, p, dog}
+	return &paced{ReadCloser: body, ctx: ctx, pace: p, dog: dog}
 }

@@ -142,9 +142,45 @@ func TestPaceIsNoStall(t *testing.T) {
 	ctx, dog := watch(t.Context(), 20*time.Millisecond)
 	defer dog.stop()
 	var once sync.Once
-	x := &pace{Pace: Pace{All: make(chan struct{}), Yield: func(context.Context) { once.Do(func() { time.Sleep(80 * time.Millisecond) }) }}}
+	x := newPace(Pace{All: make(chan struct{}), Yield: func(context.Context) { once.Do(func() { time.Sleep(80 * time.Millisecond) }) }})
 	body := x.body(ctx, io.NopCloser(strings.NewReader("it comes")), dog)
 	if b, err := io.ReadAll(body); string(b) != "it comes" || err != nil || ctx.Err() != nil {
 		t.Errorf("%q, %v, %v", b, err, context.Cause(ctx))
+	}
+}
+
+// segmentOf gives bytes without end, a pause ahead of each read.
+type segmentOf struct{ pause time.Duration }
+
+func (s segmentOf) Read(p []byte) (int, error) {
+	time.Sleep(s.pause)
+	return len(p), nil
+}
+
+func (segmentOf) Close() error { return nil }
+
+// More segments are pulled at once where they come quickly, and not where they do not.
+func TestPaceGrows(t *testing.T) {
+	for pause, most := range map[time.Duration]int{0: 3, 2 * time.Millisecond: 1} {
+		ctx, dog := watch(t.Context(), time.Hour)
+		defer dog.stop()
+		x := newPace(Pace{All: make(chan struct{}), Few: 1, Most: 3, Yield: func(context.Context) {}})
+		leave, err := x.enter(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, piece := x.body(ctx, segmentOf{pause}, dog), make([]byte, maxPiece)
+		for range 20 * quickBytes / maxPiece {
+			if _, err := body.Read(piece); err != nil {
+				t.Fatal(err)
+			}
+			if pause == 0 && x.more.Load() < 0 {
+				break
+			}
+		}
+		leave()
+		if n := len(x.places); n != most {
+			t.Errorf("with pauses of %v, %d are pulled at once, want %d", pause, n, most)
+		}
 	}
 }
