@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/host"
 )
 
 type inspected struct {
@@ -87,7 +88,7 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	if check {
 		here := a.look(ctx)
 		defer here.end()
-		target, err := here.target(ctx, config.Host.Features)
+		target, err := here.target(ctx, config.Host.Features, host.Features)
 		if err != nil {
 			return err
 		}

@@ -42,16 +42,16 @@ func (a *app) look(ctx context.Context) *looking {
 	return l
 }
 
-// target waits until this host is known as the rules of fit see it, with those of the features that it has. A missing CRIU is for
+// target waits until this host is known as the rules of fit see it, with those of the features that it has, as ask says. A missing CRIU is for
 // them to find.
-func (l *looking) target(ctx context.Context, features []string) (fit.Target, error) {
+func (l *looking) target(ctx context.Context, features []string, ask func(ctx context.Context, criu string, names []string) []string) (fit.Target, error) {
 	<-l.done
 	if l.err != nil {
 		return fit.Target{}, l.err
 	}
 	t := fit.Target{Host: image.Host(l.facts), PathExists: exists, Seccomp: l.runc.Seccomp}
 	if t.CRIU != "" {
-		t.Features = host.Features(ctx, l.criu, features)
+		t.Features = ask(ctx, l.criu, features)
 	}
 	return t, context.Cause(ctx)
 }

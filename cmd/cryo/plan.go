@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -15,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/host"
 )
 
 // plan is a restore that was found possible and allowed; nothing is changed yet.
@@ -84,7 +86,7 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 	if p.gpus, err = a.beginGPUs(ctx, c.GPU, &spec, f.gpu); err != nil {
 		return nil, err
 	}
-	if err := p.fits(ctx, here, f.force, early); err != nil {
+	if err := p.fits(ctx, here, host.Known(filepath.Join(settings.Root, knownFeatures)), f.force, early); err != nil {
 		return nil, err
 	}
 	p.policy = policy
@@ -109,10 +111,13 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, snapshot *ima
 	return p, err
 }
 
+// knownFeatures is the file in cryo's root of what CRIU has said that the host has.
+const knownFeatures = "features.json"
+
 // fits compares the snapshot, with the mounts it is to have, with this host. What the driver of its GPUs says is waited for, unless nothing else is wrong and
 // it may be looked at while the container is made.
-func (p *plan) fits(ctx context.Context, here *looking, force []string, early bool) error {
-	target, err := here.target(ctx, p.snapshot.Config.Host.Features)
+func (p *plan) fits(ctx context.Context, here *looking, known host.Known, force []string, early bool) error {
+	target, err := here.target(ctx, p.snapshot.Config.Host.Features, known.Features)
 	if err != nil {
 		return err
 	}
