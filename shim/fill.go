@@ -13,6 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/shim/fill"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // lostFile in the bundle says why a container was ended that could not go on.
@@ -35,8 +36,8 @@ func (e *FillingError) Hint() string { return "try again later, or restore with 
 func (e *FillingError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // order gives what memory is to be filled in after the restore; nil: none.
-func (s *service) order(c *container) (*fill.Order, error) {
-	o, err := fill.ReadOrder(c.work, c.restore)
+func (s *service) order(c *container) (*order.Order, error) {
+	o, err := order.Read(c.work, order.Memory, c.restore)
 	if err != nil || o == nil {
 		return nil, err
 	}
@@ -65,7 +66,7 @@ func (*lazyOffError) Hint() string {
 func (*lazyOffError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // beginFilling has what fills in the container's memory get ready, and sees to it from now on. Without an order it gives nil.
-func (s *service) beginFilling(ctx context.Context, c *container, o *fill.Order) (*fill.Filling, error) {
+func (s *service) beginFilling(ctx context.Context, c *container, o *order.Order) (*fill.Filling, error) {
 	if o == nil {
 		return nil, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 	"github.com/cryo-project/cryo/shim/load"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // bringGPUs makes the specification of a container that is restored one for this host's GPUs. A stock client gives it as it was on
@@ -93,21 +94,21 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 		return nil, err
 	}
 	r := &gpu.Restore{Container: c.gpuContainer(spec), Record: *c.gpus.record, Map: wanted}
-	order, err := load.ReadOrder(c.work, c.restore)
+	o, err := order.Read(c.work, order.Devices, c.restore)
 	if err != nil {
 		return nil, err
 	}
-	if order != nil {
+	if o != nil {
 		r.Handover = handover()
 		r.Bring = func(ctx context.Context) (gpu.Source, error) {
-			l, err := load.Start(ctx, *order)
+			l, err := load.Start(ctx, *o)
 			if err != nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}
 			return l, nil
 		}
 		r.Kept = func(ctx context.Context, fits func(standby.Info) bool) (gpu.Kept, error) {
-			l, err := standby.New(order.Root).Lease(ctx, order.Snapshot.Digest.String(), fits)
+			l, err := standby.New(o.Root).Lease(ctx, o.Snapshot.Digest.String(), fits)
 			if l == nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}

@@ -26,6 +26,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/fill"
 	"github.com/cryo-project/cryo/shim/load"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // restore finds the snapshot, plans, and brings the container to life.
@@ -213,18 +214,18 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
 	if lazy {
-		o := fill.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: coming != nil && coming.whole}
+		o := order.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: coming != nil && coming.whole}
 		if o.Awaited, err = coming.expect(fill.Command); err == nil {
-			err = o.Write(criuWork)
+			err = o.Write(criuWork, order.Memory)
 		}
 		if err != nil {
 			return nil, nil, ran, full(s.Root(), err)
 		}
 	}
 	if g := p.snapshot.Config.GPU; g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
-		o := load.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where()}
+		o := order.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: true}
 		if o.Awaited, err = coming.expect(load.Command); err == nil {
-			err = o.Write(criuWork)
+			err = o.Write(criuWork, order.Devices)
 		}
 		if err != nil {
 			return nil, nil, ran, full(s.Root(), err)

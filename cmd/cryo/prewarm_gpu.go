@@ -22,6 +22,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 	"github.com/cryo-project/cryo/shim/load"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // preload loads a snapshot's device memory ahead of a restore. nil: it is not asked for.
@@ -127,7 +128,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 		return err
 	}
 	defer h.Close()
-	memory, err := load.Open(ctx, load.Order{Root: s.Root(), Snapshot: snapshot.Descriptor}) // while the driver is initialised
+	memory, err := load.Open(ctx, order.Order{Root: s.Root(), Snapshot: snapshot.Descriptor}) // while the driver is initialised
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,5 @@
 // Both hold each userfaultfd. While one of them lives, no process goes on with memory that is not its own: who touches what is not
 // there waits. So the container can be ended in peace when the other dies, or the snapshot turns out to be damaged.
 //
-// They speak over a socket pair, in messages of JSON; see message.go. What is to be read is told by a file that the cryo command
-// puts into CRIU's work directory, where nothing that comes out of a snapshot ever lies; see order.go.
+// They speak over a socket pair, in messages of JSON; see message.go. What is to be read the cryo command tells; see package order.
 package fill

@@ -4,49 +4,14 @@ import (
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
-	"reflect"
 	"strings"
 	"testing"
 
-	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/shim/order"
 )
-
-func TestOrder(t *testing.T) {
-	dir := t.TempDir()
-	if o, err := ReadOrder(dir, "/images"); o != nil || err != nil {
-		t.Errorf("without an order: %v, %v", o, err)
-	}
-	want := Order{Root: "/root", Images: "/images", Snapshot: ocispec.Descriptor{MediaType: "m", Digest: "sha256:1", Size: 7}}
-	if err := want.Write(dir); err != nil {
-		t.Fatal(err)
-	}
-	if o, err := ReadOrder(dir, "/images/"); err != nil || !reflect.DeepEqual(*o, want) {
-		t.Errorf("it comes back as %v, %v", o, err)
-	}
-	if _, err := ReadOrder(dir, "/other"); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("for other images it gives %v", err)
-	}
-}
-
-func FuzzOrder(f *testing.F) {
-	f.Add([]byte(`{"root":"/root","images":"/images"}`))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, orderName), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		o, err := ReadOrder(dir, "/images")
-		switch {
-		case err == nil && (!filepath.IsAbs(o.Root) || filepath.Clean(o.Images) != "/images"):
-			t.Errorf("gives %+v", o)
-		case err != nil && !errdefs.IsInvalidArgument(err):
-			t.Errorf("gives %v", err)
-		}
-	})
-}
 
 // channels are both ends.
 func channels(t *testing.T) (a, b line) {
@@ -112,7 +77,7 @@ func TestServeRefuses(t *testing.T) {
 		reason  string
 	}{
 		"no order":    {message{Restored: true}, "no order"},
-		"no snapshot": {message{Order: &Order{Root: t.TempDir(), Images: t.TempDir(), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}}}, "descriptor"},
+		"no snapshot": {message{Order: &order.Order{Root: t.TempDir(), Images: t.TempDir(), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}}}, "descriptor"},
 	} {
 		a, b := channels(t)
 		if err := a.send(test.message, -1); err != nil {

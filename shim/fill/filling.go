@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/lazypages"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // Command is the argument that makes the shim's program the daemon.
@@ -52,7 +53,7 @@ const (
 
 // Start starts the daemon, listens for the CRIU with this work directory, and returns at once: the daemon opens what it needs meanwhile.
 // Where it cannot, Done is closed, and Result gives its [*Error]. The caller ends it.
-func Start(work string, o Order) (_ *Filling, err error) {
+func Start(work string, o order.Order) (_ *Filling, err error) {
 	own, other, err := newPair()
 	if err != nil {
 		return nil, err

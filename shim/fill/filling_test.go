@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/lazypages"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // A copy of the test program is a daemon that opens its snapshot when a file appears in the store's directory: it fails where the file says so.
@@ -92,7 +93,7 @@ func TestStartBesideCRIU(t *testing.T) {
 	for name, how := range map[string]string{"opened": "", "damaged": "it is cut short"} {
 		t.Run(name, func(t *testing.T) {
 			root, work := t.TempDir(), t.TempDir()
-			f, err := Start(work, Order{Root: root, Images: root})
+			f, err := Start(work, order.Order{Root: root, Images: root})
 			if err != nil {
 				t.Fatal(err)
 			}

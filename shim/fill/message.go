@@ -6,14 +6,15 @@ import (
 	"os"
 
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // message is what the two processes tell each other. One of its members is there.
 type message struct {
 	// The shim's.
-	Order    *Order `json:"order,omitempty"`    // the first
-	Task     *task  `json:"task,omitempty"`     // with its userfaultfd
-	Restored bool   `json:"restored,omitempty"` // all tasks run
+	Order    *order.Order `json:"order,omitempty"`    // the first
+	Task     *task        `json:"task,omitempty"`     // with its userfaultfd
+	Restored bool         `json:"restored,omitempty"` // all tasks run
 	// The daemon's.
 	Ready  bool    `json:"ready,omitempty"`  // all that is needed is open
 	Taken  bool    `json:"taken,omitempty"`  // all tasks are known, and no file of the images is needed any more

@@ -15,9 +15,8 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/arrival"
-	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/runtime/lazypages"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // channelDescriptor is the daemon's end of the channel.
@@ -136,32 +135,16 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 
 // open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm. Where
 // segments are missing still, coming is not nil.
-func open(ctx context.Context, o Order) (_ *image.Pages, coming *arrival.Coming, err error) {
-	s, err := store.Open(o.Root)
+func open(ctx context.Context, o order.Order) (_ *image.Pages, coming *arrival.Coming, err error) {
+	from, coming, done, err := o.Open(ctx, does)
+	defer done()
+	defer func() {
+		if err != nil {
+			coming.End(err)
+		}
+	}()
 	if err != nil {
-		return nil, nil, err
-	}
-	var from image.Fetcher = s
-	if o.Arrival != "" {
-		if coming, err = arrival.Join(ctx, s, o.Arrival, o.Awaited, does); err != nil {
-			return nil, nil, err
-		}
-		from = coming
-		defer func() {
-			if err != nil {
-				coming.End(err)
-			}
-		}()
-		if o.Whole {
-			if err := coming.Whole(); err != nil {
-				return nil, nil, err
-			}
-		}
-	} else if ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest); err != nil {
-		return nil, nil, err
-	} else if ready != nil {
-		defer ready.Close() // what is open by then stays
-		from = ready
+		return nil, coming, err
 	}
 	p, err := image.OpenPages(ctx, from, o.Snapshot, o.Images)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // Command is the argument that makes the shim's program the daemon.
@@ -53,7 +54,7 @@ type Loading struct {
 const readyTime = 2 * time.Minute
 
 // Start starts the daemon and waits until it has opened the snapshot. Errors are the daemon's, as [*Error]. The caller closes it.
-func Start(ctx context.Context, o Order) (_ *Loading, err error) {
+func Start(ctx context.Context, o order.Order) (_ *Loading, err error) {
 	own, other, err := channel.Pair()
 	if err != nil {
 		return nil, err

@@ -5,8 +5,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/arrival"
-	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // Memory is a snapshot's device memory, all or some of which may still be on its way here.
@@ -19,30 +18,15 @@ type Memory struct {
 const does = "loads device memory"
 
 // Open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
-func Open(ctx context.Context, o Order) (_ *Memory, err error) {
-	s, err := store.Open(o.Root)
+func Open(ctx context.Context, o order.Order) (*Memory, error) {
+	from, coming, done, err := o.Open(ctx, does)
+	defer done()
+	m := &Memory{coming: coming}
+	if err == nil {
+		m.Devices, err = image.OpenDevices(ctx, from, o.Snapshot)
+	}
 	if err != nil {
-		return nil, err
-	}
-	m := &Memory{}
-	var from image.Fetcher = s
-	if o.Arrival != "" {
-		if m.coming, err = arrival.Join(ctx, s, o.Arrival, o.Awaited, does); err != nil {
-			return nil, err
-		}
-		from = m.coming
-		if err := m.coming.Whole(); err != nil {
-			m.coming.End(nil)
-			return nil, err
-		}
-	} else if ready, err := warm.New(o.Root).Find(ctx, o.Snapshot.Digest); err != nil {
-		return nil, err
-	} else if ready != nil {
-		defer ready.Close() // what is open by then stays
-		from = ready
-	}
-	if m.Devices, err = image.OpenDevices(ctx, from, o.Snapshot); err != nil {
-		m.coming.End(nil)
+		coming.End(nil)
 		return nil, err
 	}
 	return m, nil

@@ -15,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // Serve is the daemon: it does what the shim says on descriptor 3, sends to the holder on descriptor 4, and ends when all is there, or with
@@ -43,7 +44,7 @@ func Serve() error {
 }
 
 func serve(c *channel.Channel, peer *os.File) error {
-	var o Order
+	var o order.Order
 	files, err := c.Receive(&o)
 	channel.Close(files) // the shim sends none
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // TestMain is the daemon, which says nothing, where it is started as one.
@@ -23,7 +25,7 @@ func TestStartCancelled(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, cancel)
 	ended := make(chan error, 1)
 	go func() {
-		_, err := Start(ctx, Order{})
+		_, err := Start(ctx, order.Order{})
 		ended <- err
 	}()
 	select {
