@@ -35,6 +35,7 @@ func TestBadKilledDump(t *testing.T) {
 	a, _ := pair(t)
 	id, ref := name(t), "bad/killed:1"
 	again := func() { start(t, a, id, nil, "workload", "count", "--memory", "512") }
+	none := trace(t, a)
 	again()
 	forget(t, a, ref)
 	for victim, is := range map[string]func(process) bool{"criu": dumping(a), "runc": called("runc")} {
@@ -54,7 +55,9 @@ func TestBadKilledDump(t *testing.T) {
 				case codeLost: // CRIU's code was entering or leaving a process, for which there is no help
 					t.Log(r.Stderr)
 					remove(t.Context(), a, id)
+					wantTrace(t, a, none)
 					again()
+					before = trace(t, a)
 				default:
 					hits++
 					refusal(t, r, codeAborted, "the container runs on")
