@@ -43,6 +43,11 @@ const (
 	quickMost  = 8
 )
 
+// headSegments says how many segments that is, and how many where they come quickly.
+func headSegments(cores int) (few, most int) {
+	return min(cores/headCores, headMost), min(cores*quickCores/8, quickMost)
+}
+
 // throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: the process that fills the
 // container's memory finds it there, and the disk is not waited for. It gives how many segments may be pulled at once before the container
 // runs, and how many where they come quickly: none where they would go to the disk, for which containerd's database waits then.
@@ -67,5 +72,6 @@ func throughCache(ctx context.Context, p *registry.Puller) (few, most int, err e
 	behind := direct.NewBehind(room)
 	behind.Later(behindLater)
 	p.Behind(behind)
-	return min(cores/headCores, headMost), min(cores*quickCores/8, quickMost), nil
+	few, most = headSegments(cores)
+	return few, most, nil
 }
