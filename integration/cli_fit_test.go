@@ -78,7 +78,7 @@ func TestCLIFitForced(t *testing.T) {
 }
 
 // TestCLIFitNetworkLock has a snapshot whose network CRIU has locked with nftables, and a CRIU that says that it cannot, and then
-// that it can.
+// that it can. A restore remembers that; who asks for a comparison gets it from CRIU.
 func TestCLIFitNetworkLock(t *testing.T) {
 	dir, err := os.MkdirTemp(shared.lab.Dir, "nftables")
 	if err != nil {
@@ -106,6 +106,15 @@ func TestCLIFitNetworkLock(t *testing.T) {
 	refused(t, h, codeMisfit, "\n  network-lock: ", "restore", ref, "--name", id)
 	if err := os.Remove(gone); err != nil {
 		t.Fatal(err)
+	}
+	must(t, h.Cryo(t.Context(), "restore", ref, "--name", id))
+	goneOn(t, before, await(t, h, id))
+	remove(t.Context(), h, id)
+	if err := os.WriteFile(gone, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := h.Cryo(t.Context(), "inspect", "--check", ref); r.Code != codeMisfit || !strings.Contains(r.Stdout, "network-lock") {
+		t.Errorf("exit status %d:\n%s%s", r.Code, r.Stdout, r.Stderr)
 	}
 	must(t, h.Cryo(t.Context(), "restore", ref, "--name", id))
 	goneOn(t, before, await(t, h, id))
