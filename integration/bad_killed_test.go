@@ -2,6 +2,8 @@ package integration
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -30,11 +32,21 @@ func duringDump(t *testing.T, h *lab.Host, id, ref string, do func(criu int), fl
 	}
 }
 
-// TestBadKilledDump kills CRIU or runc some times at random moments of a dump: the container runs on, or is reported lost.
+// TestBadKilledDump kills CRIU or runc some times at random moments of a dump: the container runs on, with its network, or is reported lost.
 func TestBadKilledDump(t *testing.T) {
 	a, _ := pair(t)
+	t.Run("iptables", func(t *testing.T) { killDumps(t, a) })
+	// CRIU takes this from a file of the user's, which comes after all else.
+	conf := filepath.Join(t.TempDir(), "criu.conf")
+	if err := os.WriteFile(conf, []byte("network-lock nftables\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("nftables", func(t *testing.T) { killDumps(t, a, "--annotation", "org.criu.config="+conf) })
+}
+
+func killDumps(t *testing.T, a *lab.Host, flags ...string) {
 	id, ref := name(t), "bad/killed:1"
-	again := func() { start(t, a, id, nil, "workload", "count", "--memory", "512") }
+	again := func() { start(t, a, id, flags, "workload", "count", "--memory", "256") }
 	none := trace(t, a)
 	again()
 	forget(t, a, ref)

@@ -27,7 +27,7 @@ import (
 // frozen cgroups, mounts, temporary files, and cryo's store. Processes that fill in memory, which end by themselves, do not count.
 func trace(t *testing.T, h *lab.Host) []string {
 	t.Helper()
-	found := slices.Concat(traceContainerd(t, h), traceCgroups(t, h), traceMounts(t, h), traceStore(t, h.CryoRoot()))
+	found := slices.Concat(traceContainerd(t, h), traceCgroups(t, h), traceMounts(t, h), traceNetworks(t, h), traceStore(t, h.CryoRoot()))
 	for _, pattern := range []string{"tmp/*", "xdg/*", "run/containerd/s/*", "run/containerd/fifo/*", "run/containerd/runc/*/*",
 		"run/containerd/io.containerd.runtime.v2.task/*/*", "run/containerd/io.containerd.runtime.v2.task/*/*/criu-[0-9]*",
 		"run/containerd/io.containerd.runtime.v2.task/*/*/cryo-dump"} {
@@ -83,6 +83,24 @@ func traceContainerd(t *testing.T, h *lab.Host) (found []string) {
 	})
 	if err != nil {
 		t.Fatal(err)
+	}
+	return found
+}
+
+// traceNetworks is what CRIU has put before the networks of containers that run.
+func traceNetworks(t *testing.T, h *lab.Host) (found []string) {
+	t.Helper()
+	for line := range strings.Lines(must(t, h.Ctr(t.Context(), "tasks", "ls")).Stdout) {
+		fields := strings.Fields(line)
+		if len(fields) != 3 || fields[2] != "RUNNING" {
+			continue
+		}
+		rules := must(t, h.Run(t.Context(), "nsenter", "--target", fields[1], "--net", "sh", "-c", "iptables-save; ip6tables-save; nft list tables")).Stdout
+		for rule := range strings.Lines(rules) {
+			if strings.Contains(rule, "CRIU") {
+				found = append(found, fmt.Sprintf("network of %s: %s", fields[0], strings.TrimSpace(rule)))
+			}
+		}
 	}
 	return found
 }

@@ -145,14 +145,14 @@ func (b bundle) begin(file, work string) (done func(), err error) {
 	return func() { _ = os.Remove(path) }, nil
 }
 
-// endBegun ends CRIU where the file written down in the bundle says that it is at work, and tells whether it does.
-func endBegun(bundle, file string) (bool, error) {
-	work, err := os.ReadFile(filepath.Join(bundle, file))
+// endBegun ends CRIU where the file written down in the bundle says that it is at work, and gives its work directory; empty if it is not.
+func endBegun(bundle, file string) (work string, err error) {
+	data, err := os.ReadFile(filepath.Join(bundle, file))
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+		return "", nil
 	}
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	return true, runc.EndDump(string(work))
+	return string(data), runc.EndDump(string(data))
 }

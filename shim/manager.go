@@ -38,7 +38,8 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		return shim.StopStatus{}, err
 	}
 	bundle := filepath.Join(filepath.Dir(cwd), id)
-	if _, err := endBegun(bundle, dumpFile); err != nil {
+	dumping, err := endBegun(bundle, dumpFile)
+	if err != nil {
 		log.G(ctx).WithError(err).Warn("end the dump of a dead shim")
 	}
 	restoring, err := endBegun(bundle, restoreFile)
@@ -51,7 +52,12 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		if err := c.Thaw(ctx); err != nil {
 			log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
 		}
-		if restoring {
+		if dumping != "" {
+			if err := c.Unlock(ctx, dumping); err != nil {
+				log.G(ctx).WithError(err).Warn("unlock the network of the container of a dead shim")
+			}
+		}
+		if restoring != "" {
 			if err := c.SweepRestore(); err != nil {
 				log.G(ctx).WithError(err).Warn("remove what the restore of a dead shim has left")
 			}
@@ -61,7 +67,7 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
 	}
 	status, err := m.Shim.Stop(ctx, id)
-	if restoring {
+	if restoring != "" {
 		if err := removeCgroup(bundle); err != nil {
 			log.G(ctx).WithError(err).Warn("remove the cgroup that the restore of a dead shim has left")
 		}

@@ -136,6 +136,10 @@ func (s *sequence) run(ctx context.Context) error {
 	}
 	dumping := time.Now()
 	if err := s.Checkpoint(ctx, dump); err != nil {
+		var residue *runc.ResidueError
+		if errors.As(err, &residue) {
+			return &LossError{Err: err}
+		}
 		return err
 	}
 	s.result.Dump = time.Since(dumping)
@@ -253,11 +257,8 @@ func (s *sequence) drain(ctx context.Context) error {
 func (s *sequence) undo(ctx context.Context) error {
 	s.result.Parked = s.Parked
 	if s.frozen {
-		if err := s.thaw(ctx); err != nil {
-			if s.saved { // it can neither run nor be brought to
-				return &LossError{Err: err}
-			}
-			return err
+		if err := s.thaw(ctx); err != nil { // it can neither run nor be brought to
+			return &LossError{Err: err}
 		}
 	}
 	if s.Alive() {

@@ -2,7 +2,9 @@ package criu
 
 import (
 	"bufio"
+	"io"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 )
@@ -60,4 +62,20 @@ func contains(text string, parts []string) bool {
 		}
 	}
 	return false
+}
+
+// RunID gives the id that CRIU has made for the run with this log; empty if the log does not say.
+func RunID(log string) string {
+	f, err := os.Open(filepath.Clean(log))
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // it is among the first
+	for lines.Scan() {
+		if _, id, ok := strings.Cut(lines.Text(), "CRIU run id = "); ok {
+			return strings.TrimSpace(id)
+		}
+	}
+	return ""
 }

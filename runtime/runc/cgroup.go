@@ -21,19 +21,26 @@ import (
 // that stands still would have to wait for.
 type cgroups map[string]string
 
-// cgroups reads what runc has noted. Source: runc, libcontainer, State of container_linux.go.
-func (c Container) cgroups() (cgroups, error) {
+// state is what runc has noted of a container. Source: runc, libcontainer, State of container_linux.go.
+type state struct {
+	PID     int     `json:"init_process_pid"`
+	Cgroups cgroups `json:"cgroup_paths"`
+}
+
+func (c Container) state() (s state, err error) {
 	data, err := os.ReadFile(filepath.Join(c.Runtime.Root, c.ID, "state.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("read runc's state of %s: %w", c.ID, err)
+		return s, fmt.Errorf("read runc's state of %s: %w", c.ID, err)
 	}
-	var state struct {
-		Cgroups cgroups `json:"cgroup_paths"`
-	}
-	if err := json.Unmarshal(data, &state); err != nil {
-		return nil, fmt.Errorf("read runc's state of %s: %w", c.ID, err)
-	}
-	return state.Cgroups, nil
+	return s, nil
+}
+
+func (c Container) cgroups() (cgroups, error) {
+	s, err := c.state()
+	return s.Cgroups, err
 }
 
 // dir gives the directory of a controller.
@@ -73,18 +80,60 @@ func (g cgroups) processes() (pids []int, err error) {
 	return pids, err
 }
 
-// frozen tells whether somebody has the cgroup frozen. Sources: Linux, cgroup-v1/freezer-subsystem.rst and cgroup-v2.rst.
-func (g cgroups) frozen() (bool, error) {
+// freezer gives the file that says whether the cgroup is frozen, and its contents if it is not. Sources: Linux, cgroup-v1/freezer-subsystem.rst
+// and cgroup-v2.rst.
+func (g cgroups) freezer() (path, running string, err error) {
 	dir, err := g.dir("freezer")
+	if err != nil {
+		return "", "", err
+	}
+	if dir == g["freezer"] {
+		return filepath.Join(dir, "freezer.state"), "THAWED", nil
+	}
+	return filepath.Join(dir, "cgroup.freeze"), "0", nil
+}
+
+// frozen tells whether somebody has the cgroup frozen.
+func (g cgroups) frozen() (bool, error) {
+	path, running, err := g.freezer()
 	if err != nil {
 		return false, err
 	}
-	file, running := "cgroup.freeze", "0"
-	if dir == g["freezer"] {
-		file, running = "freezer.state", "THAWED"
-	}
-	data, err := os.ReadFile(filepath.Join(dir, file))
+	data, err := os.ReadFile(path)
 	return strings.TrimSpace(string(data)) != running, err
+}
+
+// thawWait is how long the kernel may take to thaw, and how long somebody who is being ended may freeze again.
+var thawWait = 5 * time.Second
+
+// thaw lets the processes go on, and looks that they do.
+func (g cgroups) thaw(ctx context.Context) error {
+	path, running, err := g.freezer()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, thawWait, fmt.Errorf("it is still frozen after %s: %w", thawWait, errdefs.ErrUnavailable))
+	defer cancel()
+	for {
+		frozen, err := g.frozen()
+		if err == nil && !frozen {
+			return nil
+		}
+		if err == nil {
+			err = write(path, running)
+		}
+		if err != nil {
+			return fmt.Errorf("thaw the cgroup: %w", err)
+		}
+		if frozen, err := g.frozen(); err == nil && !frozen {
+			return nil
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("thaw the cgroup: %w", context.Cause(ctx))
+		}
+	}
 }
 
 // freezeTime is how long it may take until all processes stand still, as for runc.
@@ -108,26 +157,28 @@ func (g cgroups) freeze(ctx context.Context) error {
 			err = errors.Join(err, context.Cause(ctx))
 		}
 		if err != nil {
-			return errors.Join(fmt.Errorf("freeze the cgroup: %w", err), g.thaw())
+			return errors.Join(fmt.Errorf("freeze the cgroup: %w", err), g.thaw(context.WithoutCancel(ctx)))
 		}
 	}
 }
 
-// thaw lets the processes of a cgroup of version 2 go on.
-func (g cgroups) thaw() error { return g.order("0") }
-
-// order asks for a cgroup of version 2 to be frozen or not.
+// order asks for a cgroup of version 2 to be frozen.
 func (g cgroups) order(what string) error {
 	if len(g) != 1 || !filepath.IsAbs(g[""]) {
 		return fmt.Errorf("freeze the cgroup: %w", errdefs.ErrNotImplemented)
 	}
-	f, err := os.OpenFile(filepath.Join(g[""], "cgroup.freeze"), os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("freeze the cgroup: %w", err)
-	}
-	_, err = f.WriteString(what)
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err := write(filepath.Join(g[""], "cgroup.freeze"), what); err != nil {
 		return fmt.Errorf("freeze the cgroup: %w", err)
 	}
 	return nil
+}
+
+// write writes to a file of a cgroup, which must exist.
+func write(path, what string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(what)
+	return errors.Join(err, f.Close())
 }

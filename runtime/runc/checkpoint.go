@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/netlock"
 )
 
 // Dump says how a container is dumped.
@@ -46,9 +47,32 @@ type DumpError struct {
 func (e *DumpError) Error() string { return fmt.Sprintf("dump %s: %s", e.ID, e.Reason) }
 
 // Checkpoint dumps the container. Cancelling ctx takes from CRIU the connection that pages go to, and ends it where that does not,
-// whose death makes the kernel and CRIU's parasite let go of the processes. It returns the context's error once runc is gone. The
-// cgroup may then be frozen still: see [Container.Thaw].
+// whose death makes the kernel and CRIU's parasite let go of the processes. It returns the context's error once runc is gone.
+//
+// After an error, runc and CRIU are gone, and of what they had done to the container only the cgroup may still be frozen: see [Container.Thaw]. Or the
+// error is a [*ResidueError].
 func (c Container) Checkpoint(ctx context.Context, d Dump) error {
+	s, err := c.state()
+	if err != nil {
+		return err
+	}
+	network, err := netlock.Open(s.PID)
+	if err != nil {
+		return err
+	}
+	defer network.Close()
+	if err = c.dump(ctx, d); err == nil {
+		return nil
+	}
+	mending, cancel := context.WithTimeout(context.WithoutCancel(ctx), mendTime)
+	defer cancel()
+	if left := c.mend(mending, d, network); left != nil {
+		return &ResidueError{ID: c.ID, Err: left, Dump: err}
+	}
+	return err
+}
+
+func (c Container) dump(ctx context.Context, d Dump) error {
 	cmd, err := c.checkpointCommand(d)
 	if err != nil {
 		return err
@@ -74,10 +98,6 @@ func (c Container) Checkpoint(ctx context.Context, d Dump) error {
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	stop()
 	close(running)
-	if err != nil || status != 0 {
-		// Where runc was killed, CRIU is at work still.
-		group.end()
-	}
 	if ctx.Err() != nil && (err != nil || status != 0) {
 		return fmt.Errorf("dump %s: %w", c.ID, context.Cause(ctx))
 	}

@@ -1,6 +1,7 @@
 package runc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,12 +13,16 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/netlock"
 )
 
 // group is the CRIU processes of one dump. They are told by their working directory, so that they are found also when
 // runc has died and left them to the shim: CRIU overwrites its environment and its command line.
 type group struct {
 	work string // CRIU's work directory, of this dump alone
+	// network, unless nil, is the container's own. What runs there in that directory is what CRIU has started to lock the network.
+	network *netlock.Network
 }
 
 // EndDump ends what is left of a dump whose shim has died: the CRIU processes in its work directory. runc ends with them.
@@ -52,11 +57,23 @@ func (g group) endUntil(done <-chan struct{}) {
 	}
 }
 
-// end kills all that is left of the group and waits until it is gone.
+// end kills all that is left of the group and waits until it is gone, though not for ever.
 func (g group) end() {
-	for deadline := time.Now().Add(endTime); time.Now().Before(deadline) && g.kill() > 0; {
-		time.Sleep(10 * time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	_ = g.endAll(ctx)
+}
+
+// endAll kills all that is left of the group and waits until it is gone.
+func (g group) endAll(ctx context.Context) error {
+	for g.kill() > 0 {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("end CRIU: it is still there: %w", ctx.Err())
+		}
 	}
+	return nil
 }
 
 // endOrphans ends the group as soon as it has a process whose parent is neither runc nor of the group, until done. A CRIU
@@ -103,14 +120,15 @@ func (g group) processes() (pids []int) {
 	for _, path := range commands {
 		process := filepath.Dir(path)
 		command, err := os.ReadFile(path)
-		if err != nil || strings.TrimSpace(string(command)) != "criu" {
+		criu := strings.TrimSpace(string(command)) == "criu"
+		if err != nil || !criu && g.network == nil {
 			continue
 		}
 		// A zombie has no working directory any more. A directory that was removed under a process is marked so by the kernel.
 		if dir, err := os.Readlink(filepath.Join(process, "cwd")); err != nil || strings.TrimSuffix(dir, " (deleted)") != g.work {
 			continue
 		}
-		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil {
+		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil && (criu || g.network.Has(pid)) {
 			pids = append(pids, pid)
 		}
 	}

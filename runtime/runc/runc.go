@@ -56,9 +56,8 @@ func (c Container) Known(ctx context.Context) bool {
 // Thaw makes a frozen container run; a container that is not frozen, or is gone, is left as it is.
 func (c Container) Thaw(ctx context.Context) error {
 	if groups, err := c.cgroups(); err == nil {
-		frozen, err := groups.frozen()
-		if err == nil && (!frozen || groups.thaw() == nil || c.Resume(ctx) == nil) {
-			return nil
+		if _, err := groups.frozen(); err == nil {
+			return groups.thaw(ctx)
 		}
 	}
 	return c.thaw(ctx) // it may have ended, and its cgroup is still frozen

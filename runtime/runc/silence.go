@@ -51,19 +51,31 @@ func (c Container) Silence(ctx context.Context) (err error) {
 
 // silence gives copies of the connections of a process that it has put into repair mode. Sockets in seen are left alone.
 func silence(pid int, seen map[string]bool) (silent []int, err error) {
+	err = connections(pid, seen, func(socket int) (bool, error) {
+		if err := unix.SetsockoptInt(socket, unix.SOL_TCP, unix.TCP_REPAIR, 1); err != nil {
+			return false, fmt.Errorf("put it into repair mode: %w", err)
+		}
+		silent = append(silent, socket)
+		return true, nil
+	})
+	return silent, err
+}
+
+// connections calls do with a copy of each TCP connection of a process, and closes the copy unless do keeps it. Sockets in seen are left out.
+func connections(pid int, seen map[string]bool, do func(socket int) (keep bool, err error)) error {
 	process, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open process: %w", err)
+		return fmt.Errorf("open process: %w", err)
 	}
 	defer unix.Close(process)
 	links, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(pid), "fd/*"))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, link := range links {
 		target, err := os.Readlink(link)
 		if err != nil {
-			return silent, fmt.Errorf("look at descriptors: %w", err)
+			return fmt.Errorf("look at descriptors: %w", err)
 		}
 		if !strings.HasPrefix(target, "socket:") || seen[target] {
 			continue
@@ -71,22 +83,24 @@ func silence(pid int, seen map[string]bool) (silent []int, err error) {
 		seen[target] = true
 		fd, err := strconv.Atoi(filepath.Base(link))
 		if err != nil {
-			return silent, err
+			return err
 		}
 		socket, err := unix.PidfdGetfd(process, fd, 0)
 		if err != nil {
-			return silent, fmt.Errorf("get descriptor %d: %w", fd, err)
+			return fmt.Errorf("get descriptor %d: %w", fd, err)
 		}
-		if !connected(socket) {
+		keep := false
+		if connected(socket) {
+			keep, err = do(socket)
+		}
+		if !keep {
 			_ = unix.Close(socket)
-			continue
 		}
-		if err := unix.SetsockoptInt(socket, unix.SOL_TCP, unix.TCP_REPAIR, 1); err != nil {
-			return silent, errors.Join(fmt.Errorf("put descriptor %d into repair mode: %w", fd, err), unix.Close(socket))
+		if err != nil {
+			return fmt.Errorf("descriptor %d: %w", fd, err)
 		}
-		silent = append(silent, socket)
 	}
-	return silent, nil
+	return nil
 }
 
 // connected tells whether a socket is of TCP and would tell its peer of its end.

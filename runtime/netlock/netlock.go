@@ -1,0 +1,80 @@
+// Package netlock removes CRIU's network lock from a container's network.
+//
+// CRIU keeps packets from a container while it dumps it, and lets them pass again when the dump has ended. A CRIU that is killed in
+// between leaves its rules, and the container runs on without network. CRIU's rules are known by their names:
+//
+//   - with nftables, a table of the family inet called CRIU- and the beginning of an id that CRIU makes anew for each dump;
+//   - with iptables and ip6tables, a chain CRIU in the table filter, and jumps to it from INPUT and OUTPUT.
+//
+// In a network namespace that CRIU shares, which is the host's, it locks single connections instead: with nftables in a table of that name, with
+// iptables in rules that have no name. There, only the table of a dump whose id is known is removed.
+//
+// Source: CRIU 4.2, criu/net.c and criu/netfilter.c.
+package netlock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Network is the network of a container, which other containers of its pod may share. It outlives the container's processes while it is open.
+type Network struct {
+	file   *os.File
+	shared bool // with this process, as the host's is
+}
+
+// Open finds the network of the container with the first process pid.
+func Open(pid int) (*Network, error) {
+	own, err := os.Open("/proc/self/ns/net")
+	if err != nil {
+		return nil, fmt.Errorf("find this process's network: %w", err)
+	}
+	defer own.Close()
+	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if err != nil {
+		return nil, fmt.Errorf("find the network of process %d: %w", pid, err)
+	}
+	n := &Network{file: file}
+	if n.shared, err = same(file, own); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return n, nil
+}
+
+// Shared tells whether this process has the same network, as it has with a container that has the host's.
+func (n *Network) Shared() bool { return n.shared }
+
+// Has tells whether a process is in the network.
+func (n *Network) Has(pid int) bool {
+	var own, its unix.Stat_t
+	if unix.Fstat(int(n.file.Fd()), &own) != nil || unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &its) != nil {
+		return false
+	}
+	return own.Dev == its.Dev && own.Ino == its.Ino
+}
+
+// Unlock removes the lock that a CRIU has left that dumped the container, and sees that it is gone. CRIU must have ended, with what it has
+// started. run is the id of CRIU's run (criu.RunID); empty if unknown. Without a lock nothing is done.
+func (n *Network) Unlock(ctx context.Context, run string) error {
+	err := n.removeTables(run)
+	if n.shared {
+		return err
+	}
+	return errors.Join(err, n.removeChains(ctx))
+}
+
+// Close lets go of the network.
+func (n *Network) Close() error { return n.file.Close() }
+
+// same tells whether two files are one namespace.
+func same(a, b *os.File) (bool, error) {
+	var first, second unix.Stat_t
+	if err := errors.Join(unix.Fstat(int(a.Fd()), &first), unix.Fstat(int(b.Fd()), &second)); err != nil {
+		return false, fmt.Errorf("compare network namespaces: %w", err)
+	}
+	return first.Dev == second.Dev && first.Ino == second.Ino, nil
+}
