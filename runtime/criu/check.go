@@ -2,12 +2,14 @@ package criu
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"sync"
 	"time"
 
+	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
 )
 
@@ -31,9 +33,28 @@ func Check(path string) error {
 	if checked.path == path && checked.time.Equal(info.ModTime()) {
 		return checked.err
 	}
-	checked.path, checked.time, checked.err = path, info.ModTime(), check(path)
-	return checked.err
+	found := check(path)
+	var killed *killedError
+	if !errors.As(found, &killed) { // else it says nothing of the program
+		checked.path, checked.time, checked.err = path, info.ModTime(), found
+	}
+	return found
 }
+
+// killedError says that somebody has killed CRIU while it was asked. Its kind is Aborted.
+type killedError struct{ status int }
+
+func (e *killedError) Error() string {
+	return fmt.Sprintf("ask CRIU for its version: it was killed (status %d)", e.status)
+}
+
+// Hint says what to do.
+func (e *killedError) Hint() string { return "try again" }
+
+func (e *killedError) Unwrap() error { return errdefs.ErrAborted }
+
+// killedStatus is the least status of a process that a signal has ended, for go-runc's monitor as for a shell.
+const killedStatus = 128
 
 func check(path string) error {
 	var output bytes.Buffer
@@ -43,7 +64,11 @@ func check(path string) error {
 	if err != nil {
 		return &MissingError{Path: path, Err: err}
 	}
-	if status, err := gorunc.Monitor.Wait(cmd, exited); err != nil || status != 0 {
+	status, err := gorunc.Monitor.Wait(cmd, exited)
+	if s := cmd.ProcessState; err == nil && status > killedStatus || s != nil && !s.Exited() {
+		return &killedError{status: status}
+	}
+	if err != nil || status != 0 {
 		return &MissingError{Path: path, Err: fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes()))}
 	}
 	version, err := ParseVersion(output.String())

@@ -45,3 +45,19 @@ func TestCheck(t *testing.T) {
 		t.Errorf("absent: got %v", err)
 	}
 }
+
+// TestCheckKilled: a CRIU that somebody has killed is not missing, and is asked again.
+func TestCheckKilled(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "criu")
+	script := "#!/bin/sh\n[ -e " + path + ".again ] && echo 'Version: 4.2.1' && exit\ntouch " + path + ".again\nkill -9 $$\n"
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var missing *MissingError
+	if err := Check(path); err == nil || errors.As(err, &missing) || !errors.Is(err, errdefs.ErrAborted) {
+		t.Errorf("killed: got %v", err)
+	}
+	if err := Check(path); err != nil {
+		t.Errorf("asked again: %v", err)
+	}
+}

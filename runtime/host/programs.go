@@ -111,16 +111,27 @@ func Features(ctx context.Context, criu string, names []string) []string {
 	return have
 }
 
+// attempts are how often a program is run that somebody kills, which says nothing of the host.
+const attempts = 3
+
 // output runs a program and gives what it printed on standard output.
 func output(ctx context.Context, path string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	out, err := Command(ctx, path, args...).Output()
-	if err == nil {
-		return string(out), nil
-	}
 	var exit *exec.ExitError
-	if errors.As(err, &exit) && len(exit.Stderr) > 0 {
+	var out []byte
+	var err error
+	for range attempts {
+		out, err = Command(ctx, path, args...).Output()
+		if err == nil {
+			return string(out), nil
+		}
+		exit = nil
+		if killed := errors.As(err, &exit) && !exit.Exited(); !killed || ctx.Err() != nil {
+			break
+		}
+	}
+	if exit != nil && len(exit.Stderr) > 0 {
 		return "", fmt.Errorf("run %s %s: %w: %s", path, strings.Join(args, " "), err, firstLine(exit.Stderr))
 	}
 	return "", fmt.Errorf("run %s %s: %w", path, strings.Join(args, " "), err)
