@@ -3,6 +3,7 @@ package standby
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -179,7 +180,9 @@ func TestDead(t *testing.T) {
 		if err := unix.PidfdSendSignal(p.pidfd, sig, nil, 0); err != nil {
 			t.Fatal(err)
 		}
-		if !mute {
+		if mute {
+			stopped(t, p.pid)
+		} else {
 			p.ended(answerTime)
 		}
 		if all, err = d.List(t.Context()); err != nil || mute != (len(all) == 1 && all[0].Mute) || !mute && len(all) > 0 {
@@ -196,6 +199,26 @@ func TestDead(t *testing.T) {
 		p.close()
 		if got := digests(t, d); len(got) != 0 {
 			t.Errorf("%s: %v are left", sig, got)
+		}
+	}
+}
+
+// stopped waits until each thread of a process has got the signal that stops it.
+func stopped(t *testing.T, pid int) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		running := 0
+		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		for _, path := range threads {
+			if data, err := os.ReadFile(path); err == nil && !strings.Contains(string(data), ") T ") {
+				running++
+			}
+		}
+		if err == nil && running == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d threads are not stopped, %v", running, err)
 		}
 	}
 }
