@@ -1,9 +1,12 @@
 package integration
 
 import (
+	"math/rand/v2"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // TestBadTwo takes two snapshots of one container at once: one of them is refused, and changes nothing of the other.
@@ -36,7 +39,7 @@ func TestBadKill(t *testing.T) {
 		must(t, a.Ctr(t.Context(), "tasks", "kill", "--signal", "KILL", id))
 	})
 	t.Logf("the checkpoint ended after %s: exit code %d: %s", time.Since(started), r.Code, r.Stderr)
-	if r.Code != codeAborted && r.Code != codeLost {
+	if r.Code != codeLost {
 		t.Errorf("exit code %d", r.Code)
 	}
 	eventually(t, "end of the container", 30*time.Second, func() bool {
@@ -44,4 +47,27 @@ func TestBadKill(t *testing.T) {
 		return err == nil && status == "STOPPED"
 	})
 	wantTrace(t, a, without(before, nil, []string{"process ", "task ", "cgroup ", "mount "}), "process ", "task ", "cgroup ", "mount ")
+}
+
+// TestBadKillEarly kills a container at random instants of a checkpoint, also before anything is dumped: it says that the container is lost.
+func TestBadKillEarly(t *testing.T) {
+	a, _ := pair(t)
+	ref := "bad/kill:2"
+	for range breaks {
+		id := name(t)
+		start(t, a, id, nil, "workload", "count", "--memory", "16")
+		ended := make(chan lab.Result, 1)
+		go func() { ended <- a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running") }()
+		time.Sleep(time.Duration(rand.Int64N(int64(250 * time.Millisecond))))
+		must(t, a.Ctr(t.Context(), "tasks", "kill", "--signal", "KILL", id))
+		switch r := <-ended; r.Code {
+		case 0:
+			must(t, a.Cryo(t.Context(), "verify", ref))
+			must(t, a.Cryo(t.Context(), "rm", ref))
+		case codePrecondition: // it had ended before the command looked
+		default:
+			refusal(t, r, codeLost, "lost")
+		}
+		remove(t.Context(), a, id)
+	}
 }

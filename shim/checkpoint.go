@@ -41,6 +41,9 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 			return fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}
+	if checkpoint.Held(o.WorkPath) {
+		ctx = context.WithoutCancel(ctx)
+	}
 	if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
 		return err
 	}

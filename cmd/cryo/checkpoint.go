@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/bits"
@@ -52,6 +53,8 @@ type checkpointResult struct {
 	Running   bool          `json:"running"`
 	Pushed    bool          `json:"pushed"`
 	Push      *transfer     `json:"push,omitempty"`
+
+	lost error // why the container was lost, although there is a snapshot
 }
 
 // gpuSeconds are what device memory has taken of the freeze, seconds.
@@ -232,13 +235,16 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	}
 	if f.push {
 		if result.Push, err = f.sender.finish(ctx, desc); err != nil {
-			return err
+			return errors.Join(result.lost, err)
 		}
 		result.Pushed = true
 	}
 	a.progress.stop()
+	if result.lost != nil {
+		err = &lostError{ref: f.ref, err: result.lost}
+	}
 	if a.json {
-		return a.printJSON(result)
+		return errors.Join(a.printJSON(result), err)
 	}
 	a.line("%s", result.Digest)
 	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", f.ref, size(result.Memory), size(result.Size),
@@ -253,5 +259,5 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if result.Shared > 0 {
 		a.line("%s of it are segments of %s", size(result.Shared), short(result.Parent))
 	}
-	return nil
+	return err
 }

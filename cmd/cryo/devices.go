@@ -104,11 +104,14 @@ func (d *devices) arrived(ctx context.Context, h *held) (*image.DeviceIntake, er
 	select {
 	case <-d.done:
 	case err := <-h.call:
-		// A shim that ends its call while something is on its way has given up.
 		h.call <- err
+		var late <-chan time.Time
+		if !containerdGone(err) { // a shim that ends its call while something is on its way has given up
+			late = time.After(undoTime)
+		}
 		select {
 		case <-d.done:
-		case <-time.After(undoTime):
+		case <-late:
 			d.cancel()
 			<-d.done
 		}

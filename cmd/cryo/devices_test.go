@@ -317,7 +317,7 @@ func TestGiveUp(t *testing.T) {
 		if _, err := client.Frozen(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		err = h.giveUp(t.Context(), true)
+		err = h.giveUp(t.Context())
 		var is *lostError
 		if errors.As(err, &is) != lost || !lost && err != nil {
 			t.Errorf("%s: got %v", answer, err)

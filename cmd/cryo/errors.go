@@ -115,17 +115,6 @@ func (e *fullError) Unwrap() error { return e.err }
 
 func (e *fullError) Is(target error) bool { return target == errdefs.ErrResourceExhausted }
 
-// lostError says that a checkpoint cost the container its processes. Its kind is Internal.
-type lostError struct{ err error }
-
-func (e *lostError) Error() string { return e.err.Error() }
-
-func (e *lostError) Hint() string { return "restore it from an earlier snapshot: cryo ls" }
-
-func (e *lostError) Unwrap() error { return e.err }
-
-func (e *lostError) Is(target error) bool { return target == errdefs.ErrInternal }
-
 // failedError says that an operation did not come about and that all is as before. Its kind is its cause's, else Aborted.
 type failedError struct {
 	op, name string

@@ -49,7 +49,7 @@ var exitTable = []struct {
 	{exitMisfit, "the snapshot does not fit this host (cryo inspect --check tells why)"},
 	{exitFull, "no space left"},
 	{exitAborted, "the checkpoint or restore failed; the container is as it was before"},
-	{exitLost, "the checkpoint failed and the container was lost"},
+	{exitLost, "the checkpoint cost the container its processes; the hint says which snapshot of it there is"},
 	{exitUnsupported, "not supported"},
 	{exitDeadline, "it took too long"},
 	{exitInterrupted, "interrupted (Ctrl-C); what was done is undone"},
@@ -78,10 +78,10 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errInterrupted):
-		return exitInterrupted
 	case errors.As(err, &lost), errors.As(err, &lostRPC):
 		return exitLost
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
 	case errors.As(err, &misfit):
 		return exitMisfit
 	case errors.As(err, &other):

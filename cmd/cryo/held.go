@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
@@ -20,14 +22,17 @@ import (
 // held is a checkpoint that the shim holds: containerd is asked for it in one goroutine, the shim speaks over a socket.
 type held struct {
 	name     string
-	pid      uint32 // of the container's first process
 	client   *checkpoint.Client
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
 	released bool
+	silent   bool          // the shim hung up without a word about how it went
 	pending  bool          // containerd's call goes on until device memory has come
 	patience time.Duration // for the container to be as before
 }
+
+// greetTime is how long a shim may take to turn to the command once containerd has gone away, if it was told to take a checkpoint before.
+const greetTime = 5 * time.Second
 
 // gpuUndoTime bounds the undoing of a checkpoint of a container with GPUs: device memory has to be moved back.
 const gpuUndoTime = 15 * time.Minute
@@ -49,10 +54,8 @@ func hold(ctx context.Context, c *containerd.Client, client *checkpoint.Client, 
 	}
 	// Not cancelled with ctx: hanging up is what makes the shim stop, and its answer says that the container goes on.
 	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	h := &held{name: sub.name, pid: sub.pid, client: client, call: make(chan error, 1), cancel: cancel, patience: undoTime}
-	if sub.gpus {
-		h.patience = gpuUndoTime
-	}
+	h := &held{name: sub.name, client: client, call: make(chan error, 1), cancel: cancel, patience: sub.patience()}
+	sub.asked = true
 	go func() {
 		_, err := c.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: sub.info.ID, Options: asked})
 		h.call <- errgrpc.ToNative(err)
@@ -87,12 +90,20 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 		if ctx.Err() != nil {
 			return s.dumped, h.hangUp(ctx)
 		}
-		// What containerd answers has a kind; the socket only says that it was closed.
-		if err := h.result(5 * time.Second); err != nil {
+		// What containerd answers has a kind; the socket has words, or only says that it was closed.
+		if err := h.result(5 * time.Second); err != nil && !containerdGone(err) {
 			return s.dumped, err
 		}
-		return s.dumped, s.err
+		return s.dumped, h.explain(s.err)
 	case err := <-h.call:
+		if containerdGone(err) && h.client.Greeted(greetTime) {
+			h.call <- err
+			s := <-spoken
+			if ctx.Err() != nil {
+				return s.dumped, h.hangUp(ctx)
+			}
+			return s.dumped, h.explain(s.err)
+		}
 		stop()
 		<-spoken
 		if err == nil {
@@ -105,9 +116,7 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 // hangUp makes the shim stop what it does for us, and waits until the container goes on.
 func (h *held) hangUp(ctx context.Context) error {
 	_ = h.client.Close()
-	err := h.result(h.patience)
-	var lost *lostError
-	if errors.As(err, &lost) {
+	if err := h.result(h.patience); isLost(err) {
 		return err
 	}
 	return context.Cause(ctx)
@@ -133,20 +142,7 @@ func (h *held) explain(err error) error {
 	case strings.Contains(err.Error(), "another checkpoint of this container is under way"):
 		return &checkpoint.BusyError{ID: h.name}
 	}
-	if strings.Contains(err.Error(), "ttrpc: closed") && h.gone() {
-		return &lostError{err: fmt.Errorf("checkpoint %s: the container is lost: its shim has died: %w", h.name, err)}
-	}
 	return &remoteError{err: err}
-}
-
-// gone waits a while for the end of the container, which containerd brings about when a shim has died.
-func (h *held) gone() bool {
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if !exists(fmt.Sprintf("/proc/%d", h.pid)) {
-			return true
-		}
-	}
-	return false
 }
 
 // resume lets the container run on, also where ctx has ended meanwhile.
@@ -167,30 +163,36 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 	defer cancel()
 	r, err := decide(ctx)
 	if err != nil {
+		h.silent = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
 		if cause := h.result(5 * time.Second); cause != nil {
-			h.released, err = true, cause // the shim is done with it
+			h.released = true // the shim is done with it
+			if !containerdGone(cause) {
+				err = cause
+			}
 		}
-		return r, err
+		return r, h.explain(err)
 	}
 	h.released = true
 	if h.pending = r.DevicesPending; h.pending {
 		return r, nil
 	}
-	// The task's state is settled only when containerd has answered.
-	return r, h.result(undoTime)
+	// The task's state is settled only when containerd has answered, unless it is away.
+	if err := h.result(undoTime); !containerdGone(err) {
+		return r, err
+	}
+	return r, nil
 }
 
-// giveUp is close where there will be no snapshot. A container that stands still while its device memory comes would do so until all has
-// come: hanging up ends that, and it has its memory again.
-func (h *held) giveUp(ctx context.Context, devices bool) error {
-	if h.released || !devices {
+// giveUp is close where there will be no snapshot: hanging up also ends what is on its way from devices, and the container has its memory
+// again.
+func (h *held) giveUp(ctx context.Context) error {
+	if h.released {
 		return h.close(ctx)
 	}
 	defer h.cancel()
 	h.released = true
 	err := h.client.Close()
-	var lost *lostError
-	if result := h.result(h.patience); errors.As(result, &lost) {
+	if result := h.result(h.patience); isLost(result) {
 		err = errors.Join(err, result) // all else is that nobody was there any more
 	}
 	return err

@@ -24,7 +24,7 @@ type sender struct {
 
 func newSender(ctx context.Context, s *store.Store, ref string, o registry.Options) (*sender, error) {
 	n := &sender{ref: ref}
-	o.Counts = &n.counts
+	o.Counts, o.Patient = &n.counts, true
 	var err error
 	n.pusher, err = registry.NewPusher(ctx, s, ref, o)
 	return n, err

@@ -27,16 +27,17 @@ import (
 
 // subject is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
 type subject struct {
-	name   string // as the user calls it
-	info   containers.Container
-	pid    uint32
-	gpus   bool // it has device nodes of GPUs
-	config image.Config
-	base   ocispec.Descriptor
+	name    string // as the user calls it
+	info    containers.Container
+	process firstProcess
+	asked   bool // the shim, for a checkpoint
+	gpus    bool // it has device nodes of GPUs
+	config  image.Config
+	base    ocispec.Descriptor
 }
 
-// take takes a snapshot and names it. The container afterwards runs on or has ended, as f says, or, if there is an
-// error, is as it was.
+// take takes a snapshot and names it. The container afterwards runs on or has ended, as f says. If there is an error, there is no snapshot,
+// and the container is as it was or the error is a [lostError]. A container that was lost although there is a snapshot is in the result.
 func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags) (ocispec.Descriptor, checkpointResult, error) {
 	var none ocispec.Descriptor
 	sub, err := a.examine(ctx, client, f)
@@ -49,7 +50,7 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 		}
 	}
 	if f.segmentBytes == 0 {
-		f.segmentBytes = segmentSize(sub.gpus, resident(int(sub.pid)))
+		f.segmentBytes = segmentSize(sub.gpus, resident(sub.process.pid))
 	}
 	op, err := s.Begin(ctx)
 	if err != nil {
@@ -57,6 +58,7 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 	}
 	desc, result, err := a.takeInto(ctx, client, s, f, sub)
 	if err != nil {
+		err = sub.lost(err)
 		// What was written of the snapshot goes.
 		if abandoned := op.Abandon(); abandoned != nil {
 			err = errors.Join(err, abandoned)
@@ -165,13 +167,17 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 	if err != nil {
 		return nil, err
 	}
+	process, err := identify(task.Pid(), status.Status == containerd.Paused)
+	if err != nil {
+		return nil, &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", f.container, ended, err)}
+	}
 	base, err := baseOf(ctx, client, info)
 	if err != nil {
 		return nil, err
 	}
 	h := image.Host(facts)
 	h.Features = neededFeatures(&spec)
-	return &subject{name: f.container, info: info, pid: task.Pid(), base: base.Target, gpus: cdi.HasNVIDIA(&spec), config: image.Config{
+	return &subject{name: f.container, info: info, process: process, base: base.Target, gpus: cdi.HasNVIDIA(&spec), config: image.Config{
 		Version: image.ConfigVersion,
 		Container: image.Container{
 			ID: info.ID, Namespace: a.namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
@@ -184,6 +190,14 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 			Terminal: spec.Process != nil && spec.Process.Terminal,
 		},
 	}}, nil
+}
+
+// patience is how long the container may take to be as before, after a checkpoint that has failed.
+func (s *subject) patience() time.Duration {
+	if s.gpus {
+		return gpuUndoTime
+	}
+	return undoTime
 }
 
 // freeze does what happens while the container stands still, and what comes after.
@@ -212,7 +226,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		if err == nil {
 			err = h.close(ctx)
 		} else {
-			err = errors.Join(err, h.giveUp(ctx, dumped.Devices))
+			err = errors.Join(err, h.giveUp(ctx))
 		}
 	}()
 	intake, err := m.arrived()
@@ -236,7 +250,10 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	var released checkpoint.Released
 	if f.leaveRunning {
 		if released, err = h.resume(ctx); err != nil {
-			return desc, result, err
+			// What has been dumped is all that there is of a container that is lost.
+			if result.lost = sub.lost(err); !isLost(result.lost) {
+				return desc, result, err
+			}
 		}
 		t.Freeze = released.FreezeSeconds
 	} else {
@@ -288,12 +305,16 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			return desc, result, fmt.Errorf("%w (--parent none shares nothing)", err)
 		}
 	}
+	snapshot, err := image.Open(ctx, s, desc)
+	if err != nil {
+		return desc, result, err
+	}
 	before, hadBefore := s.Resolve(ctx, f.normalized)
 	if err := s.Tag(ctx, desc, f.normalized); err != nil {
 		return desc, result, err
 	}
 	if !f.leaveRunning {
-		if err := a.end(ctx, h); err != nil {
+		if result.lost, err = a.end(ctx, h, sub); err != nil {
 			// The container runs on, so there shall be no snapshot that says it ended.
 			again := context.WithoutCancel(ctx)
 			if hadBefore == nil {
@@ -304,19 +325,16 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			return desc, result, err
 		}
 	}
-	if f.leaveRunning {
+	// It is done: an interrupt that comes now does not change that.
+	if f.leaveRunning && result.lost == nil {
 		if err := remember(ctx, client, sub.info.ID, desc.Digest); err != nil {
 			a.warn("%v; the next snapshot may share less", err)
 		}
 	}
-	// It is done: an interrupt that comes now does not change that.
-	snapshot, err := image.Open(context.WithoutCancel(ctx), s, desc)
-	if err != nil {
-		return desc, result, err
-	}
 	result = checkpointResult{
+		lost:      result.lost,
 		Reference: f.normalized, Digest: desc.Digest.String(), Container: sub.info.ID, Size: total(snapshot), Memory: snapshot.Config.Memory.Total,
-		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, GPU: onGPU, Running: f.leaveRunning,
+		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, GPU: onGPU, Running: f.leaveRunning && result.lost == nil,
 		Shared: shared(snapshot), Rounds: m.rounds.results(),
 	}
 	if n := len(result.Rounds); n < f.preDump {
@@ -328,11 +346,31 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	return desc, result, nil
 }
 
-// end kills the container, unless somebody has interrupted.
-func (a *app) end(ctx context.Context, h *held) error {
-	if err := context.Cause(ctx); err != nil {
-		return err
+// end kills the container, unless somebody has interrupted. An error: it runs on, which has been looked at. The snapshot that there is must be
+// kept in all other cases, also where the container was lost in another way than it should have been.
+func (a *app) end(ctx context.Context, h *held, sub *subject) (lost, err error) {
+	err = context.Cause(ctx)
+	if err != nil {
+		err = errors.Join(err, h.giveUp(ctx))
+	} else {
+		var released checkpoint.Released
+		if released, err = h.kill(ctx); released.Killed {
+			if err != nil {
+				a.warn("%s was ended, and containerd may not know it yet: %v", sub.name, err)
+			}
+			return nil, nil
+		}
+		_ = h.client.Close() // no order is on its way after that
 	}
-	_, err := h.kill(ctx)
-	return err
+	if err == nil {
+		err = fmt.Errorf("end %s: its shim has let it run on: %w", sub.name, errdefs.ErrAborted)
+	}
+	switch lost = sub.lost(err); {
+	case !isLost(lost):
+		return nil, lost
+	case h.silent && sub.process.look() == ended: // it has not run meanwhile
+		a.warn("%s has ended, though not all that should have ended it was there: %v", sub.name, err)
+		return nil, nil
+	}
+	return lost, nil
 }

@@ -34,6 +34,8 @@ type Options struct {
 	Progress image.Progress
 	// Counts, unless nil, are added to.
 	Counts *Counts
+	// Patient asks a registry that has never answered as often as one that has: nobody waits who may have mistyped its name.
+	Patient bool
 
 	timing timing // tests have no time to wait
 	certs  string // in place of /etc/docker/certs.d

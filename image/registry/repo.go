@@ -80,8 +80,10 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 		return nil, err
 	}
 	base := newTransport(conf, o.segments())
+	repeating := &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts}
+	repeating.spoken.Store(o.Patient)
 	r.client = &auth.Client{
-		Client:     &http.Client{Transport: &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts}},
+		Client:     &http.Client{Transport: repeating},
 		Credential: credential,
 		Cache:      auth.NewCache(),
 		ClientID:   "cryo",

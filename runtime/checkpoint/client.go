@@ -91,6 +91,16 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 	return *m.Dumped, nil
 }
 
+// Greeted waits a while for a shim to begin with the checkpoint.
+func (c *Client) Greeted(within time.Duration) bool {
+	select {
+	case <-c.greeted:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}
+
 // keep makes conn the one that Close closes; false: it is closed already.
 func (c *Client) keep(conn net.Conn) bool {
 	c.mu.Lock()
@@ -172,10 +182,13 @@ func (c *Client) cause(ctx context.Context, what string, err error) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Close hangs up: a container that is still frozen goes on.
+// Close hangs up: a container that is still frozen goes on. It may be called again.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
 	c.closed = true
 	err := errors.Join(c.listener.Close(), c.devices.Close(), c.rounds.Close())
 	if c.conn != nil {

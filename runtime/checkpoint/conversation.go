@@ -39,13 +39,20 @@ type Conversation struct {
 
 var _ Holder = (*Conversation)(nil)
 
+// Held tells whether a command listens in CRIU's work directory dir, or has: a checkpoint for it ends when it hangs up, and is none of
+// containerd's, which may be restarted meanwhile.
+func Held(dir string) bool {
+	if dir == "" {
+		return false
+	}
+	_, err := os.Lstat(socketPath(dir))
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
 // Join finds the command that listens in CRIU's work directory dir, and gives a context that ends when the command
 // hangs up: nobody waits for the dump then. Nobody listens, for a stock client: nil and ctx itself, no error.
 func Join(ctx context.Context, dir string) (*Conversation, context.Context, error) {
-	if dir == "" {
-		return nil, ctx, nil
-	}
-	if _, err := os.Lstat(socketPath(dir)); errors.Is(err, fs.ErrNotExist) {
+	if !Held(dir) {
 		return nil, ctx, nil
 	}
 	var d net.Dialer

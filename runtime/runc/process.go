@@ -4,27 +4,67 @@ import (
 	"bytes"
 	"fmt"
 	"os"
+	"strings"
 )
 
 // Parent gives the parent of a process. Its errors are those of reading /proc.
 func Parent(pid int) (parent int, err error) {
-	_, parent, err = stat(pid)
-	return parent, err
+	s, err := stat(pid)
+	return s.parent, err
+}
+
+// Started gives when a process began, in ticks since the host's start: its number may be another's once it has ended. Its errors are those
+// of reading /proc.
+func Started(pid int) (ticks uint64, err error) {
+	s, err := stat(pid)
+	return s.started, err
 }
 
 // Ended tells whether a process does not run any more, be it that nobody has waited for it yet.
 func Ended(pid int) bool {
-	state, _, err := stat(pid)
-	return err != nil || state == "Z" || state == "X"
+	s, err := stat(pid)
+	return err != nil || s.state == "Z" || s.state == "X"
 }
 
-// stat gives the state and the parent of a process. Source: proc_pid_stat(5).
-func stat(pid int) (state string, parent int, err error) {
+type procStat struct {
+	state   string
+	parent  int
+	started uint64
+}
+
+// stat reads what /proc says of a process. Source: proc_pid_stat(5).
+func stat(pid int) (s procStat, err error) {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return "", 0, err
+		return s, err
 	}
 	// The command, before them, is in parentheses and may hold anything.
-	_, err = fmt.Sscan(string(line[bytes.LastIndexByte(line, ')')+1:]), &state, &parent)
-	return state, parent, err
+	fields := strings.Fields(string(line[bytes.LastIndexByte(line, ')')+1:]))
+	if len(fields) < 20 {
+		return s, fmt.Errorf("read /proc/%d/stat: %d fields", pid, len(fields))
+	}
+	s.state = fields[0]
+	_, err = fmt.Sscan(fields[1]+" "+fields[19], &s.parent, &s.started)
+	return s, err
+}
+
+// Frozen tells whether the cgroup that a process is in has been frozen: its processes stand still, or will. Source of what is read:
+// cgroups(7).
+func Frozen(pid int) (bool, error) {
+	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return false, err
+	}
+	g := cgroups{}
+	for line := range strings.Lines(string(lines)) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		switch {
+		case len(fields) < 3:
+		case fields[1] == "":
+			g[""] = "/sys/fs/cgroup" + fields[2]
+		case fields[1] == "freezer":
+			g["freezer"] = "/sys/fs/cgroup/freezer" + fields[2]
+		}
+	}
+	return g.frozen()
 }

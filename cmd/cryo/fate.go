@@ -1,0 +1,127 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/runc"
+)
+
+// fate is what has become of a container. It is looked at, and not concluded from what somebody has answered.
+type fate int
+
+const (
+	runs     fate = iota // its process lives, is thawed, and has its shim
+	ended                // its process is gone
+	frozen               // its process stands still, though its shim lives
+	orphaned             // its process lives, and its shim has died: containerd ends it when it notices
+)
+
+func (f fate) String() string {
+	switch f {
+	case runs:
+		return "the container runs on"
+	case ended:
+		return "the container is lost: its process is gone"
+	case frozen:
+		return "the container is lost: it stands still, and its shim does not thaw it"
+	}
+	return "the container is lost: its shim has died, and containerd will end it"
+}
+
+// firstProcess is a container's first process, and none that gets its number later.
+type firstProcess struct {
+	pid     int
+	started uint64 // see runc.Started
+	shim    int    // its parent
+	paused  bool   // by its client, and it stays so
+}
+
+func identify(pid uint32, paused bool) (p firstProcess, err error) {
+	p = firstProcess{pid: int(pid), paused: paused}
+	if p.started, err = runc.Started(p.pid); err == nil {
+		p.shim, err = runc.Parent(p.pid)
+	}
+	return p, err
+}
+
+// orphanTime is how long containerd may take to end a container whose shim has died.
+const orphanTime = 15 * time.Second
+
+// fate waits at most for patience until the container runs or has ended: its shim may still be undoing something.
+func (p firstProcess) fate(patience time.Duration) fate {
+	deadline, orphan := time.Now().Add(patience), time.Now().Add(orphanTime)
+	for ; ; time.Sleep(20 * time.Millisecond) {
+		now := p.look()
+		if now == runs || now == ended || time.Now().After(deadline) || now == orphaned && time.Now().After(orphan) {
+			return now
+		}
+	}
+}
+
+func (p firstProcess) look() fate {
+	started, err := runc.Started(p.pid)
+	if err != nil || started != p.started || runc.Ended(p.pid) {
+		return ended
+	}
+	parent, err := runc.Parent(p.pid)
+	if err != nil || parent != p.shim {
+		return orphaned
+	}
+	if stands, err := runc.Frozen(p.pid); err == nil && stands && !p.paused {
+		return frozen
+	}
+	return runs
+}
+
+// lostError says that a checkpoint cost the container its processes. Its kind is Internal.
+type lostError struct {
+	ref string // of the snapshot that was complete before that; empty: there is none
+	err error
+}
+
+func (e *lostError) Error() string { return e.err.Error() }
+
+func (e *lostError) Hint() string {
+	if e.ref != "" {
+		return "its snapshot is complete: cryo restore " + e.ref
+	}
+	return "restore it from an earlier snapshot: cryo ls"
+}
+
+func (e *lostError) Unwrap() error { return e.err }
+
+func (e *lostError) Is(target error) bool { return target == errdefs.ErrInternal }
+
+func isLost(err error) bool {
+	var lost *lostError
+	return errors.As(err, &lost)
+}
+
+// lost gives err, of a checkpoint that has failed, as a [lostError] if the container does not run on. It waits for what the shim undoes.
+func (s *subject) lost(err error) error {
+	var busy *checkpoint.BusyError
+	if isLost(err) {
+		return err
+	}
+	became := s.process.look()
+	if s.asked && !errors.As(err, &busy) {
+		became = s.process.fate(s.patience())
+	} else if became != ended {
+		return err // it is as it was, which may be as another checkpoint has it
+	}
+	if became == runs {
+		return err
+	}
+	return &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
+}
+
+// containerdGone tells whether an error says that containerd has gone away during a call: what it has passed on to a shim goes on.
+func containerdGone(err error) bool {
+	return errdefs.IsUnavailable(err) && !strings.Contains(err.Error(), "ttrpc: closed")
+}
