@@ -34,7 +34,7 @@ func TestBadKilledFrozen(t *testing.T) {
 // freezerOf gives the file of a container's freezer; empty with cgroup v2.
 func freezerOf(t *testing.T, h *lab.Host, id string) (path string) {
 	t.Helper()
-	root := cgroupRoot(h)
+	root := h.CgroupRoot()
 	if filepath.Base(root) != "freezer" {
 		return ""
 	}

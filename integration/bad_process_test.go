@@ -2,10 +2,8 @@ package integration
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,26 +18,9 @@ type process struct {
 	command string // see proc_pid_comm(5)
 }
 
-func processes(t *testing.T, h *lab.Host) (found []process) {
-	t.Helper()
-	err := filepath.WalkDir(cgroupRoot(h), func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.Name() != "cgroup.procs" {
-			return nil //nolint:nilerr // cgroups come and go
-		}
-		content, _ := os.ReadFile(path)
-		for _, field := range strings.Fields(string(content)) {
-			pid, err := strconv.Atoi(field)
-			if err != nil {
-				return err
-			}
-			if command, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil {
-				found = append(found, process{pid, strings.TrimSpace(string(command))})
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+func processes(_ *testing.T, h *lab.Host) (found []process) {
+	for _, p := range h.Running() {
+		found = append(found, process{p.PID, p.Command})
 	}
 	return found
 }

@@ -87,12 +87,12 @@ func (h *Host) Cryo(ctx context.Context, args ...string) Result {
 }
 
 // Finish runs a prepared command and collects what it prints, in addition to what the caller set up.
-func Finish(c *exec.Cmd) Result { return finish(c, func() {}) }
+func Finish(c *exec.Cmd) Result { return Follow(c, func() {}) }
 
 // Signalled does the same and sends the command a signal when it has run for so long.
 func Signalled(c *exec.Cmd, after time.Duration, sig syscall.Signal) Result {
 	var timer *time.Timer
-	r := finish(c, func() {
+	r := Follow(c, func() {
 		timer = time.AfterFunc(after, func() { _ = c.Process.Signal(sig) }) // it may have ended
 	})
 	if timer != nil {
@@ -101,8 +101,8 @@ func Signalled(c *exec.Cmd, after time.Duration, sig syscall.Signal) Result {
 	return r
 }
 
-// finish calls started when the command runs.
-func finish(c *exec.Cmd, started func()) Result {
+// Follow does what [Finish] does, and calls started when the command runs.
+func Follow(c *exec.Cmd, started func()) Result {
 	var stdout, stderr bytes.Buffer
 	if c.Stdout == nil {
 		c.Stdout = &stdout

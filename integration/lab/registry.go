@@ -133,6 +133,9 @@ func (r *Registry) reachable() bool {
 	return conn.Close() == nil
 }
 
+// Pid is that of the registry's process, which may have ended.
+func (r *Registry) Pid() int { return r.command.Process.Pid }
+
 // Stop ends the registry's process; its content stays.
 func (r *Registry) Stop() error {
 	if r.command == nil || r.command.Process == nil {
