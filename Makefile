@@ -13,6 +13,8 @@ FUZZTIME ?= 1m
 TESTFLAGS ?=
 # Flags of the bench, see integration/bench/README.md.
 BENCHFLAGS ?=
+# Flags of the chaos, see integration/chaos/README.md.
+CHAOSFLAGS ?=
 
 GO       := go
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
@@ -138,6 +140,11 @@ bench: deps build tools ## measure cryo beside stock containerd and CRIU; for ex
 .PHONY: bench-bundle
 bench-bundle: deps build tools ## pack what integration/bench/run needs on a machine without Go into bin/bench/bundle.tar.xz
 	@integration/bench/bundle
+
+.PHONY: chaos
+chaos: deps build tools fakecuda ## break cryo at random and look whether anything was lost; for example: make chaos CHAOSFLAGS='--seed 7 --for 1h'
+	@$(GO) build -trimpath -o bin/chaos/chaos ./integration/chaos $(QUIETLY)
+	@bin/chaos/chaos $(CHAOSFLAGS)
 
 .PHONY: gpu-bundle
 gpu-bundle: deps build tools ## pack what integration/gpu/run needs on a machine with GPUs into bin/gpu/bundle.tar.xz

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// choice is what a round does. All of it follows from the seed, the round's number and the words of --only.
+type choice struct {
+	Seed      uint64
+	Round     int
+	Operation string
+	Fault     string
+	Target    string
+	At        instant
+	Away      time.Duration // how long what is stopped or killed stays so
+	Pick      int           // which of several processes of the target's name
+}
+
+// instant is when the fault comes.
+type instant struct {
+	Event string        // "": none, Share says
+	Delay time.Duration // after the event
+	Share float64       // of the operation's usual duration
+}
+
+func (i instant) String() string {
+	if i.Event == "" {
+		return fmt.Sprintf("at %.0f %%", 100*i.Share)
+	}
+	return fmt.Sprintf("%s after %s", i.Delay.Round(100*time.Microsecond), i.Event)
+}
+
+func (c choice) String() string {
+	return fmt.Sprintf("%s: %s %s %s, for %s", c.Operation, c.Fault, c.Target, c.At, c.Away.Round(time.Millisecond))
+}
+
+// fault is a kind of harm.
+type fault struct {
+	name    string
+	weight  int
+	targets func(o *operation) []string
+	length  func(r *rand.Rand) time.Duration
+}
+
+// daemons can be started again.
+var daemons = []string{"containerd", "registry"}
+
+func processesOf(o *operation) []string { return o.processes }
+
+func daemonsOf(o *operation) (found []string) {
+	for _, d := range daemons {
+		if slices.Contains(o.processes, d) {
+			found = append(found, d)
+		}
+	}
+	return found
+}
+
+// between draws a length, short ones as often as ten times longer ones.
+func between(least, most time.Duration) func(*rand.Rand) time.Duration {
+	return func(r *rand.Rand) time.Duration {
+		f := r.Float64()
+		return least + time.Duration(f*f*float64(most-least))
+	}
+}
+
+// faults are all there are.
+var faults = []fault{
+	{"kill", 5, processesOf, between(0, 3*time.Second)},
+	{"stop", 3, processesOf, between(100*time.Millisecond, 3*time.Second)},
+	{"restart", 2, daemonsOf, between(0, 0)},
+}
+
+// choose draws what a round does, and draws again until it is among what only names.
+func choose(seed uint64, round int, only filter) choice {
+	r := rand.New(rand.NewPCG(seed, uint64(round)))
+	for {
+		o := operations[r.IntN(len(operations))]
+		c := choice{Seed: seed, Round: round, Operation: o.name}
+		f := drawFault(r, o)
+		targets := f.targets(o)
+		c.Fault, c.Target = f.name, targets[r.IntN(len(targets))]
+		c.At = drawInstant(r, o)
+		c.Away = f.length(r)
+		c.Pick = r.IntN(8)
+		if only.takes(c) {
+			return c
+		}
+	}
+}
+
+// drawFault draws one that has a target in the operation.
+func drawFault(r *rand.Rand, o *operation) fault {
+	total := 0
+	for _, f := range faults {
+		if len(f.targets(o)) > 0 {
+			total += f.weight
+		}
+	}
+	n := r.IntN(total)
+	for _, f := range faults {
+		if len(f.targets(o)) == 0 {
+			continue
+		}
+		if n -= f.weight; n < 0 {
+			return f
+		}
+	}
+	panic("no fault")
+}
+
+// drawInstant draws one that is uniform over the operation as often as one at a step of it.
+func drawInstant(r *rand.Rand, o *operation) instant {
+	if len(o.events) == 0 || r.IntN(2) == 0 {
+		return instant{Share: r.Float64() * 1.05}
+	}
+	i := instant{Event: o.events[r.IntN(len(o.events))]}
+	if r.IntN(3) > 0 {
+		f := r.Float64()
+		i.Delay = time.Duration(f * f * f * float64(300*time.Millisecond))
+	}
+	return i
+}
+
+// filter is --only: words that name operations, faults or targets. Where any names one of a kind, only those of the kind are taken.
+type filter struct{ operations, faults, targets []string }
+
+func parseFilter(words []string) (f filter, err error) {
+	for _, w := range words {
+		known := false
+		for _, o := range operations {
+			if o.name == w {
+				f.operations, known = append(f.operations, w), true
+			}
+		}
+		for _, kind := range faults {
+			if kind.name == w {
+				f.faults, known = append(f.faults, w), true
+			}
+			for _, o := range operations {
+				if slices.Contains(kind.targets(o), w) && !slices.Contains(f.targets, w) {
+					f.targets, known = append(f.targets, w), true
+				}
+			}
+		}
+		if !known {
+			return f, fmt.Errorf("--only %s: neither an operation (%s) nor a fault or target (see --list)", w, strings.Join(operationNames(), " "))
+		}
+	}
+	if !f.possible() {
+		return f, fmt.Errorf("--only %s: no operation has such a fault", strings.Join(words, ","))
+	}
+	return f, nil
+}
+
+func (f filter) takes(c choice) bool {
+	in := func(list []string, word string) bool { return len(list) == 0 || slices.Contains(list, word) }
+	return in(f.operations, c.Operation) && in(f.faults, c.Fault) && in(f.targets, c.Target)
+}
+
+// possible tells whether there is any choice that it takes.
+func (f filter) possible() bool {
+	for _, o := range operations {
+		for _, kind := range faults {
+			for _, target := range kind.targets(o) {
+				if f.takes(choice{Operation: o.name, Fault: kind.name, Target: target}) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// states of a container as a user sees it.
+const (
+	runs     = "running"
+	stopped  = "stopped"
+	absent   = "absent" // neither container nor task
+	taskless = "container without task"
+	silent   = "running without an answer"
+	wrong    = "running with wrong memory"
+	another  = "started anew"
+	// and containerd's own for others: created, paused
+)
+
+// settleTime is how long a container may take to be in a state that it stays in.
+const (
+	settleTime = 20 * time.Second
+	stockTime  = 3 * time.Second
+)
+
+// look waits until a container is in a state in which it can stay, and gives it. One that was harmed is looked at twice.
+func (r *round) look(ctx context.Context, h *lab.Host, id, life string) (string, error) {
+	steady := 0
+	last := ""
+	wait := settleTime
+	if r.op.stock {
+		wait = stockTime
+	}
+	for deadline := time.Now().Add(wait); ; time.Sleep(100 * time.Millisecond) {
+		state, err := r.glance(ctx, h, id, life)
+		if err != nil {
+			return "", err
+		}
+		if state != last {
+			r.note("%s is %s", id, state)
+			steady = 0
+		}
+		last = state
+		switch state {
+		case runs, stopped, absent:
+			if steady++; steady > 5 || !r.hit || r.result.Code == 0 {
+				return state, nil
+			}
+		case wrong, another:
+			return state, nil
+		}
+		if time.Now().After(deadline) {
+			return state, nil
+		}
+	}
+}
+
+// glance is one look.
+func (r *round) glance(ctx context.Context, h *lab.Host, id, life string) (string, error) {
+	_, status, err := h.Task(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	switch status {
+	case "STOPPED":
+		return stopped, nil
+	case "RUNNING":
+		asking, cancel := context.WithTimeout(ctx, 30*time.Second)
+		defer cancel()
+		a, err := h.Ask(asking, id)
+		sum, _ := a.State["sha256"].(string)
+		switch {
+		case err != nil:
+			r.note("ask %s: %v", id, err)
+			return silent, nil
+		case !a.OK || sum != r.world.sum:
+			r.note("answer of %s: %+v", id, a)
+			return wrong, nil
+		case life != "" && a.Life != life:
+			return another, nil
+		}
+		r.life = a.Life
+		return runs, nil
+	case "":
+		list := h.Ctr(ctx, "containers", "ls", "--quiet")
+		if err := list.Err(); err != nil {
+			return "", err
+		}
+		if slices.Contains(strings.Fields(list.Stdout), id) {
+			return taskless, nil
+		}
+		return absent, nil
+	default:
+		return strings.ToLower(status), nil
+	}
+}
+
+// stored tells whether a host's store has a name, and whether what it names is whole.
+func (r *round) stored(ctx context.Context, h *lab.Host, ref string) (listed, whole bool, err error) {
+	list := h.Cryo(ctx, "ls", "--json")
+	if err := list.Err(); err != nil {
+		return false, false, err
+	}
+	var all []struct {
+		Reference string `json:"reference"`
+	}
+	if err := json.Unmarshal([]byte(list.Stdout), &all); err != nil {
+		return false, false, fmt.Errorf("cryo ls --json: %w", err)
+	}
+	for _, s := range all {
+		listed = listed || s.Reference == ref
+	}
+	verified := h.Cryo(ctx, "verify", ref)
+	switch {
+	case verified.Code == 0 && !listed:
+		r.violate("cryo ls does not list %s, which cryo verify finds whole", ref)
+	case verified.Code == exitNotFound && listed:
+		r.violate("cryo ls lists %s, which cryo verify does not find", ref)
+	case verified.Code != 0:
+		r.note("verify %s: exit %d: %s", ref, verified.Code, verified.Stderr)
+	}
+	return listed, verified.Code == 0, nil
+}
+
+// pushed tells the same of the registry, past the line. Every byte is read.
+func (r *round) pushed(ctx context.Context, ref string) (listed, whole bool, err error) {
+	name := strings.TrimSuffix(strings.TrimPrefix(ref, r.world.line.address+"/"), ":1")
+	content, status, err := r.get(ctx, "/v2/"+name+"/manifests/1")
+	if err != nil || status == http.StatusNotFound {
+		return false, false, err
+	}
+	var manifest ocispec.Manifest
+	if err := json.Unmarshal(content, &manifest); err != nil {
+		return true, false, nil //nolint:nilerr // it is not whole
+	}
+	for _, d := range append(manifest.Layers, manifest.Config) {
+		content, status, err := r.get(ctx, "/v2/"+name+"/blobs/"+d.Digest.String())
+		if err != nil {
+			return true, false, err
+		}
+		if status != http.StatusOK || digest.FromBytes(content) != d.Digest {
+			r.note("blob %s of %s in the registry: status %d, %d bytes of %d", d.Digest, ref, status, len(content), d.Size)
+			return true, false, nil
+		}
+	}
+	return true, true, nil
+}
+
+func (r *round) get(ctx context.Context, path string) (content []byte, status int, err error) {
+	answer, err := r.world.registry.Get(ctx, path, ocispec.MediaTypeImageManifest)
+	if err != nil {
+		return nil, 0, err
+	}
+	content, err = io.ReadAll(answer.Body)
+	return content, answer.StatusCode, errors.Join(err, answer.Body.Close())
+}
+
+var daemonLine = regexp.MustCompile(`^process \d+ containerd$`)
+
+// trace is a host's, in which one containerd is like another.
+func trace(ctx context.Context, h *lab.Host) ([]string, error) {
+	lines, err := h.Trace(ctx)
+	for i, line := range lines {
+		if daemonLine.MatchString(line) {
+			lines[i] = "process of containerd"
+		}
+	}
+	return lines, err
+}
+
+// compare waits for a while until a host is as wanted, and gives what is more and what is less.
+func compare(ctx context.Context, h *lab.Host, want []string) (more, less []string, err error) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		got, err := trace(ctx, h)
+		if err != nil {
+			return nil, nil, err
+		}
+		more, less = without(got, want), without(want, got)
+		if len(more)+len(less) == 0 || time.Now().After(deadline) {
+			return more, less, nil
+		}
+	}
+}
+
+// without gives the lines that are not among others.
+func without(lines, others []string) (left []string) {
+	for _, line := range lines {
+		if !slices.Contains(others, line) {
+			left = append(left, line)
+		}
+	}
+	return left
+}

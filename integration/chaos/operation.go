@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// operation is something that a user does.
+type operation struct {
+	name      string
+	about     string
+	second    bool     // on host b, which has no snapshot
+	stock     bool     // a client that does not undo
+	fresh     bool     // the container is made by it
+	processes []string // that take part, and that is to be harmed
+	events    []string // steps of it, see watch.go
+	words     func(r *round) []string
+	prepare   func(ctx context.Context, r *round) error
+	// judge looks at what has become of it.
+	judge func(ctx context.Context, r *round) (verdict, error)
+	// ready has all be so again that the same command can be given once more, and clean removes what it has made.
+	ready, clean func(ctx context.Context, r *round) error
+}
+
+var (
+	dumpers    = []string{"containerd", "shim", "criu", "runc", "cryo"}
+	restorers  = append([]string{"fill"}, dumpers...)
+	dumpSteps  = []string{"work", "criu", "runc", "log", "dumped", "blob", "tag"}
+	startSteps = []string{"work", "bundle", "state", "shim", "runc", "criu", "log", "fill"}
+)
+
+// operations are all there are.
+var operations = []*operation{
+	checkpoint("checkpoint", false, false), checkpoint("checkpoint-push", false, true),
+	checkpoint("end", true, false), checkpoint("end-push", true, true),
+	{
+		name: "push", about: "cryo push", processes: []string{"registry", "cryo"},
+		words: func(r *round) []string { return []string{"cryo", "push", r.world.golden, r.ref, "--plain-http"} },
+		judge: judgePush,
+	},
+	{
+		name: "pull", about: "cryo pull", second: true, processes: []string{"registry", "cryo"}, events: []string{"work", "partial", "blob", "tag"},
+		words: func(r *round) []string { return []string{"cryo", "pull", r.world.golden, "--plain-http"} },
+		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, false) },
+		clean: removeGolden,
+	},
+	{
+		name: "rm", about: "cryo rm", second: true, processes: []string{"cryo"}, events: []string{"tag"},
+		prepare: pullGolden, ready: pullGolden,
+		words: func(r *round) []string { return []string{"cryo", "rm", r.world.golden} },
+		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, true) },
+		clean: removeGolden,
+	},
+	restore("restore", "cryo restore from the local store", false),
+	restore("restore-pull", "cryo restore from the registry, which runs before its memory is there", true),
+	restore("restore-eager", "cryo restore --eager from the local store", false, "--eager"),
+	{
+		name: "prewarm", about: "cryo prewarm, and a restore of it", second: true, processes: []string{"containerd", "registry", "cryo"},
+		events: []string{"work", "partial", "blob", "tag"},
+		words:  func(r *round) []string { return []string{"cryo", "prewarm", r.world.golden, "--plain-http"} },
+		judge:  judgePrewarm,
+		clean: func(ctx context.Context, r *round) error {
+			r.host.Cryo(ctx, "prewarm", "rm", r.world.golden) // it may not be there
+			return removeGolden(ctx, r)
+		},
+	},
+	{
+		name: "ctr-checkpoint", stock: true, about: "ctr containers checkpoint --task --rw", processes: []string{"containerd", "shim", "criu", "runc", "ctr"},
+		events: []string{"criu", "runc"}, prepare: startSubject,
+		words: func(r *round) []string {
+			return []string{"ctr", "containers", "checkpoint", "--task", "--rw", "--image", subject, "chaos.test/" + r.id + ":1"}
+		},
+		judge: func(ctx context.Context, r *round) (verdict, error) {
+			state, err := r.look(ctx, r.host, subject, r.world.life)
+			return judgeStock(r.seen(state), false), err
+		},
+		ready: func(ctx context.Context, r *round) error {
+			return errors.Join(removeStock(ctx, r), startSubject(ctx, r))
+		},
+		clean: removeStock,
+	},
+	{
+		name: "ctr-restore", stock: true, about: "ctr containers restore --live --rw", fresh: true,
+		processes: []string{"containerd", "shim", "criu", "runc", "ctr"}, events: []string{"bundle", "state", "shim", "runc", "criu"},
+		words: func(r *round) []string {
+			return []string{"ctr", "containers", "restore", "--live", "--rw", r.id, stockImage}
+		},
+		judge: func(ctx context.Context, r *round) (verdict, error) {
+			state, err := r.look(ctx, r.host, r.id, "")
+			return judgeStock(r.seen(state), true), err
+		},
+		// Its specification names the cgroup of the container that it was taken of.
+		prepare: func(ctx context.Context, r *round) error {
+			if r.world.life == "" {
+				return nil
+			}
+			return r.world.remove(ctx, r.host, subject)
+		},
+		ready: removeRestored, clean: removeRestored,
+	},
+}
+
+func operationNames() (names []string) {
+	for _, o := range operations {
+		names = append(names, o.name)
+	}
+	return names
+}
+
+// removeStock removes the round's checkpoint in containerd, which may not be there.
+func removeStock(ctx context.Context, r *round) error {
+	r.host.Ctr(ctx, "images", "rm", "--sync", "chaos.test/"+r.id+":1")
+	return nil
+}
+
+// startSubject has the container run, also after a round has stopped or paused it.
+func startSubject(ctx context.Context, r *round) error {
+	if r.world.life != "" && r.result.Command != "" { // after the fault
+		if _, status, err := r.host.Task(ctx, subject); err != nil {
+			return err
+		} else if status == "PAUSED" {
+			return r.host.Ctr(ctx, "tasks", "resume", subject).Err()
+		} else if status == "RUNNING" {
+			return nil
+		}
+		if err := r.world.remove(ctx, r.host, subject); err != nil {
+			return err
+		}
+	}
+	return r.world.start(ctx)
+}
+
+// checkpoint takes a snapshot of the container that runs.
+func checkpoint(name string, ending, push bool) *operation {
+	o := &operation{name: name, about: "cryo checkpoint", processes: dumpers, events: dumpSteps, prepare: startSubject}
+	if push {
+		o.processes, o.about = append([]string{"registry"}, dumpers...), o.about+" --push"
+	}
+	if ending {
+		o.events = append([]string{"end"}, dumpSteps...)
+	} else {
+		o.about += " --leave-running"
+	}
+	o.words = func(r *round) []string {
+		words := []string{"cryo", "checkpoint", subject, r.ref}
+		if push {
+			words = append(words, "--push", "--plain-http")
+		}
+		if !ending {
+			words = append(words, "--leave-running")
+		}
+		return words
+	}
+	o.judge = func(ctx context.Context, r *round) (verdict, error) {
+		state, err := r.look(ctx, r.host, subject, r.world.life)
+		if err != nil {
+			return verdict{}, err
+		}
+		s := r.seen(state)
+		if s.listed, s.whole, err = r.stored(ctx, r.host, r.ref); err != nil {
+			return verdict{}, err
+		}
+		if push {
+			if s.remote, s.remoteWhole, err = r.pushed(ctx, r.ref); err != nil {
+				return verdict{}, err
+			}
+		}
+		return judgeCheckpoint(s, ending, push), nil
+	}
+	// A container that was ended is restored, which shows what the snapshot is worth.
+	o.ready = func(ctx context.Context, r *round) error {
+		_, status, err := r.host.Task(ctx, subject)
+		if err != nil || status == "RUNNING" {
+			return err
+		}
+		life := r.world.life
+		if r.host.Cryo(ctx, "verify", r.ref).Code != exitOK {
+			return startSubject(ctx, r)
+		}
+		if err := r.world.remove(ctx, r.host, subject); err != nil {
+			return err
+		}
+		if restored := r.host.Cryo(ctx, "restore", r.ref, "--name", subject); restored.Code != exitOK {
+			r.violate("the snapshot cannot be restored: %v", restored.Err())
+			return nil
+		}
+		state, err := r.look(ctx, r.host, subject, life)
+		if err != nil {
+			return err
+		}
+		if state != runs {
+			r.violate("the restored container is %s", state)
+			return nil
+		}
+		return r.world.met(ctx, life)
+	}
+	o.clean = func(ctx context.Context, r *round) error {
+		r.host.Cryo(ctx, "rm", r.ref) // it may not be there
+		if !ending {
+			return nil
+		}
+		return r.world.remove(ctx, r.host, subject)
+	}
+	return o
+}
+
+// restore makes a container of the snapshot.
+func restore(name, about string, second bool, flags ...string) *operation {
+	o := &operation{name: name, about: about, second: second, fresh: true, processes: restorers, events: startSteps}
+	if second {
+		o.processes, o.events = append([]string{"registry"}, restorers...), append([]string{"partial", "blob", "tag"}, startSteps...)
+	}
+	o.words = func(r *round) []string {
+		return append([]string{"cryo", "restore", r.world.golden, "--plain-http", "--name", r.id}, flags...)
+	}
+	o.judge = func(ctx context.Context, r *round) (verdict, error) {
+		state, err := r.look(ctx, r.host, r.id, "")
+		if err != nil {
+			return verdict{}, err
+		}
+		s := r.seen(state)
+		if s.listed, s.whole, err = r.stored(ctx, r.host, r.world.golden); err != nil {
+			return verdict{}, err
+		}
+		v := judgeRestore(s)
+		if !second && !s.whole {
+			v.violate("a restore has damaged the snapshot")
+		}
+		return v, nil
+	}
+	o.ready = func(ctx context.Context, r *round) error {
+		if err := removeRestored(ctx, r); err != nil || !second || r.choice.Pick%2 == 0 {
+			return err
+		}
+		return removeGolden(ctx, r) // else what has come is used
+	}
+	o.clean = func(ctx context.Context, r *round) error {
+		err := removeRestored(ctx, r)
+		if err == nil && second {
+			err = removeGolden(ctx, r)
+		}
+		return err
+	}
+	return o
+}
+
+// removeRestored removes the round's container, if there is one.
+func removeRestored(ctx context.Context, r *round) error {
+	list := r.host.Ctr(ctx, "containers", "ls", "--quiet")
+	if err := list.Err(); err != nil {
+		return err
+	}
+	for _, id := range strings.Fields(list.Stdout) {
+		if id == r.id {
+			if err := r.world.remove(ctx, r.host, id); err != nil {
+				r.violate("a container cannot be removed: %v", err)
+			}
+		}
+	}
+	return nil
+}
+
+func pullGolden(ctx context.Context, r *round) error {
+	return r.host.Cryo(ctx, "pull", r.world.golden, "--plain-http").Err()
+}
+
+func removeGolden(ctx context.Context, r *round) error {
+	removed := r.host.Cryo(ctx, "rm", r.world.golden)
+	if removed.Code == exitNotFound {
+		return nil
+	}
+	return removed.Err()
+}
+
+func judgeLocal(ctx context.Context, r *round, removes bool) (v verdict, err error) {
+	s := r.seen("")
+	s.listed, s.whole, err = r.stored(ctx, r.host, r.world.golden)
+	return judgeCopy(s, removes, false), err
+}
+
+func judgePush(ctx context.Context, r *round) (v verdict, err error) {
+	s := r.seen("")
+	s.remote, s.remoteWhole, err = r.pushed(ctx, r.ref)
+	return judgeCopy(s, false, true), err
+}
+
+// judgePrewarm also restores what is said to be ready.
+func judgePrewarm(ctx context.Context, r *round) (verdict, error) {
+	v, err := judgeLocal(ctx, r, false)
+	if err != nil {
+		return v, err
+	}
+	list := r.host.Cryo(ctx, "prewarm", "ls", "--json")
+	if err := list.Err(); err != nil {
+		return v, err
+	}
+	ready := strings.Contains(list.Stdout, r.world.golden)
+	if !ready {
+		if r.result.Code == exitOK {
+			v.violate("done, and cryo prewarm ls does not list it")
+		}
+		return v, nil
+	}
+	restored := r.host.Cryo(ctx, "restore", r.world.golden, "--name", r.id, "--plain-http", "--json")
+	if restored.Code != exitOK {
+		v.violate("what is prewarmed cannot be restored: %v", restored.Err())
+		return v, nil
+	}
+	var said struct {
+		Prewarmed bool `json:"prewarmed"`
+	}
+	if err := json.Unmarshal([]byte(restored.Stdout), &said); err != nil {
+		return v, fmt.Errorf("cryo restore --json: %w", err)
+	}
+	if !said.Prewarmed && r.result.Code == exitOK {
+		v.violate("the restore of what is prewarmed was not from memory")
+	}
+	state, err := r.look(ctx, r.host, r.id, "")
+	if err != nil {
+		return v, err
+	}
+	if state != runs {
+		v.violate("the container restored from memory is %s", state)
+	}
+	return v, removeRestored(ctx, r)
+}

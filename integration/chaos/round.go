@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// none is the fault of rehearsals.
+const none = "none"
+
+// commandTime bounds a command: what takes longer is stuck. Registries that are away are waited for by some minutes of attempts.
+const commandTime = 4 * time.Minute
+
+// round is one operation with one fault in it.
+type round struct {
+	world  *world
+	op     *operation
+	choice choice
+	host   *lab.Host
+	id     string // of what is restored
+	ref    string // of what is taken
+
+	there  map[int]bool // processes from before
+	before []string     // trace
+	logs   map[string]int64
+	began  time.Time
+	hit    bool
+	hitAt  time.Time
+	result lab.Result
+	life   string // of the container that answered last
+	tagged bool   // the snapshot's name was in the store meanwhile
+
+	verdict    verdict
+	violations []string
+
+	mu    sync.Mutex
+	notes []string // guarded by mu
+}
+
+func newRound(w *world, o *operation, c choice) *round {
+	r := &round{world: w, op: o, choice: c, host: w.a, id: fmt.Sprintf("r%d", c.Round), ref: w.reference(fmt.Sprintf("r%d", c.Round)), began: time.Now()}
+	if o.second {
+		r.host = w.b
+	}
+	return r
+}
+
+// note writes down what happens.
+func (r *round) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.notes = append(r.notes, fmt.Sprintf("%8.3f  ", time.Since(r.began).Seconds())+strings.ReplaceAll(strings.TrimSpace(fmt.Sprintf(format, args...)), "\n", "\n          "))
+}
+
+func (r *round) text() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.notes, "\n") + "\n"
+}
+
+func (r *round) violate(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	r.note("VIOLATION: %s", text)
+	r.violations = append(r.violations, text)
+}
+
+// seen begins what the oracle is told.
+func (r *round) seen(state string) seen {
+	s := seen{code: r.result.Code, text: r.result.Stderr, state: state, tagged: r.tagged}
+	if r.hit && r.choice.Fault == "kill" {
+		s.harmed = r.choice.Target
+	}
+	return s
+}
+
+// run does all of it. An error is the harness's own.
+func (r *round) run(ctx context.Context) error {
+	for _, step := range []func(context.Context) error{r.prepare, r.act, r.ask, r.again, r.tidy} {
+		if err := step(ctx); err != nil {
+			return err
+		}
+		if len(r.violations) > 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (r *round) prepare(ctx context.Context) (err error) {
+	r.logs = r.world.offsets()
+	if r.op.prepare != nil {
+		if err := r.op.prepare(ctx, r); err != nil {
+			return fmt.Errorf("prepare: %w", err)
+		}
+	}
+	r.before, err = trace(ctx, r.host)
+	return err
+}
+
+// act runs the command and harms what is to be harmed.
+func (r *round) act(ctx context.Context) error {
+	r.there = map[int]bool{}
+	for _, p := range r.host.Running() {
+		r.there[p.PID] = true
+	}
+	var event func() bool
+	if r.choice.At.Event != "" {
+		event = r.event(r.choice.At.Event)
+	}
+	working, done := context.WithCancel(ctx)
+	defer done()
+	tagged := make(chan bool, 1)
+	go func() { tagged <- until(working, r.named()) }()
+	started, injected := make(chan int, 1), make(chan error, 1)
+	if r.choice.Fault == none {
+		injected <- nil
+	} else {
+		go func() { injected <- r.inject(working, event, started) }()
+	}
+	words := r.op.words(r)
+	limited, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	c := r.host.Command(limited, words[0], words[1:]...)
+	r.note("%s", strings.Join(words, " "))
+	r.result = lab.Follow(c, func() { started <- c.Process.Pid })
+	r.note("exit %d: %s", r.result.Code, r.result.Stderr)
+	if r.choice.Target == "fill" { // it works on when the command has ended
+		time.Sleep(200 * time.Millisecond)
+	}
+	done()
+	r.tagged = <-tagged
+	err := <-injected
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if limited.Err() != nil {
+		r.violate("stuck: %s has not ended after %s", words[1], commandTime)
+	}
+	return err
+}
+
+// named tells whether the snapshot has its name in the store.
+func (r *round) named() func() bool {
+	changed := r.event("tag")
+	path := filepath.Join(r.host.CryoRoot(), "store/index.json")
+	return func() bool { return changed() && contains(path, `"`+r.ref+`"`) }
+}
+
+// ask has the oracle look.
+func (r *round) ask(ctx context.Context) (err error) {
+	r.verdict, err = r.op.judge(ctx, r)
+	if err != nil {
+		return fmt.Errorf("look: %w", err)
+	}
+	for _, text := range r.verdict.wrong {
+		r.violate("%s", text)
+	}
+	return nil
+}
+
+// again gives the same command once more, which now must succeed.
+func (r *round) again(ctx context.Context) error {
+	if r.op.ready != nil {
+		if err := r.op.ready(ctx, r); err != nil {
+			return fmt.Errorf("make ready again: %w", err)
+		}
+		if len(r.violations) > 0 {
+			return nil
+		}
+	}
+	first, hit := r.result, r.hit
+	defer func() { r.result, r.hit = first, hit }()
+	limited, cancel := context.WithTimeout(ctx, commandTime)
+	defer cancel()
+	words := r.op.words(r)
+	r.note("again")
+	r.result, r.hit = r.host.Run(limited, words...), false
+	r.note("exit %d: %s", r.result.Code, r.result.Stderr)
+	if r.result.Code != exitOK {
+		r.violate("the same command fails when given again: exit code %d: %s", r.result.Code, r.result.Stderr)
+		return nil
+	}
+	r.world.usual[r.op.name] = (r.world.usual[r.op.name] + r.result.Elapsed) / 2
+	v, err := r.op.judge(ctx, r)
+	if err != nil {
+		return fmt.Errorf("look again: %w", err)
+	}
+	for _, text := range v.wrong {
+		r.violate("given again: %s", text)
+	}
+	return nil
+}
+
+// tidy removes what a user would, and wants nothing else to be there.
+func (r *round) tidy(ctx context.Context) error {
+	if r.op.clean != nil {
+		if err := r.op.clean(ctx, r); err != nil {
+			r.violate("a user cannot clean up: %v", err)
+			return nil
+		}
+	}
+	want := r.world.bare[r.host]
+	if slices.ContainsFunc(r.before, r.ofSubject) {
+		want = r.before
+	} else if r.world.life != "" && r.host == r.world.a { // it is another than before
+		if err := r.world.remove(ctx, r.host, subject); err != nil {
+			r.violate("a container cannot be removed: %v", err)
+			return nil
+		}
+	}
+	if err := r.excuse(); err != nil {
+		return err
+	}
+	more, less, err := compare(ctx, r.host, want)
+	if err != nil {
+		return err
+	}
+	for _, line := range more {
+		r.violate("left behind: %s", line)
+	}
+	for _, line := range less {
+		r.violate("missing: %s", line)
+	}
+	return nil
+}
+
+// excuse removes what others than cryo are known to leave: a ctr that is killed its FIFOs, and containerd the checkpoint that it has unpacked
+// for a task that it then did not ask its shim for.
+func (r *round) excuse() error {
+	if !r.op.stock || !r.hit || r.choice.Target != "ctr" && r.choice.Target != "containerd" {
+		return nil
+	}
+	var errs []error
+	for _, pattern := range []string{"run/containerd/fifo/*", "xdg/ctrd-checkpoint*"} {
+		paths, _ := filepath.Glob(filepath.Join(r.host.Dir, pattern)) // the patterns are well formed
+		for _, path := range paths {
+			if !slices.Contains(r.before, "file "+path) {
+				r.note("excused: %s", path)
+				errs = append(errs, os.RemoveAll(path))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ofSubject tells whether a line of a trace is that of the container's task, as it is now.
+func (r *round) ofSubject(line string) bool {
+	return r.world.life != "" && strings.HasPrefix(line, fmt.Sprintf("task %s %d ", subject, r.world.pid))
+}

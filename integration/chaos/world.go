@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+const (
+	runtimeName = "io.containerd.cryo.v1"
+	mib         = 64  // memory of the containers
+	subject     = "c" // the container that checkpoints are taken of
+	stockImage  = "chaos.test/stock:1"
+)
+
+// world is what one worker has: two hosts and a registry, a container that runs and snapshots of it. Rounds leave it as it was.
+type world struct {
+	lab      *lab.Lab
+	a, b     *lab.Host // a has the snapshot in its local store, b has none
+	registry *lab.Registry
+	line     *line
+	golden   string                 // reference of the snapshot, in the registry and in a's store
+	sum      string                 // of the containers' memory
+	bare     map[*lab.Host][]string // traces without the container
+
+	life  string                   // of the container; "": there is none
+	pid   int                      // of its first process
+	usual map[string]time.Duration // how long operations take
+}
+
+func openWorld(ctx context.Context, dir string) (*world, error) {
+	w := &world{usual: map[string]time.Duration{}, bare: map[*lab.Host][]string{}}
+	var err error
+	if w.lab, err = lab.Open(ctx, lab.Options{Dir: dir}); err != nil {
+		return nil, err
+	}
+	if err := w.boot(ctx); err != nil {
+		return nil, errors.Join(err, w.close())
+	}
+	return w, nil
+}
+
+func (w *world) close() error {
+	if w.line != nil {
+		w.line.close()
+	}
+	return w.lab.Close()
+}
+
+func (w *world) boot(ctx context.Context) (err error) {
+	if w.registry, err = w.lab.Registry(ctx, "registry", lab.RegistryOptions{}); err != nil {
+		return err
+	}
+	if w.line, err = openLine(w.lab.Address(), w.registry.Address); err != nil {
+		return err
+	}
+	for name, h := range map[string]**lab.Host{"a": &w.a, "b": &w.b} {
+		if *h, err = w.lab.Host(ctx, name, lab.HostOptions{}); err != nil {
+			return err
+		}
+		if err := (*h).Import(ctx); err != nil {
+			return err
+		}
+	}
+	w.golden = w.reference("golden")
+	if err := w.start(ctx); err != nil {
+		return err
+	}
+	for _, words := range [][]string{
+		{"cryo", "checkpoint", subject, w.golden, "--leave-running", "--push", "--plain-http"},
+		{"ctr", "containers", "checkpoint", "--task", "--rw", "--image", subject, stockImage},
+	} {
+		if err := w.a.Run(ctx, words...).Err(); err != nil {
+			return err
+		}
+	}
+	if err := w.remove(ctx, w.a, subject); err != nil {
+		return err
+	}
+	time.Sleep(time.Second) // containerd's garbage goes
+	for _, h := range []*lab.Host{w.a, w.b} {
+		if w.bare[h], err = trace(ctx, h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rehearse measures how long each operation takes, and wants all that is wanted of it without any fault.
+func (w *world) rehearse(ctx context.Context) error {
+	for _, o := range operations {
+		r := newRound(w, o, choice{Operation: o.name, Fault: none})
+		if err := r.run(ctx); err != nil {
+			return fmt.Errorf("rehearse %s: %w", o.name, err)
+		}
+		if len(r.violations) > 0 {
+			return fmt.Errorf("rehearse %s: %v\n%s", o.name, r.violations, r.text())
+		}
+		w.usual[o.name] = r.result.Elapsed
+	}
+	return nil
+}
+
+// reference goes by way of the line.
+func (w *world) reference(name string) string { return w.line.address + "/chaos/" + name + ":1" }
+
+// start has the container run.
+func (w *world) start(ctx context.Context) error {
+	if w.life != "" {
+		return nil
+	}
+	err := w.a.Ctr(ctx, "run", "--detach", "--null-io", "--runtime", runtimeName, lab.ImageName, subject,
+		"workload", "count", "--quiet", "--memory", fmt.Sprint(mib)).Err()
+	if err != nil {
+		return err
+	}
+	a, err := w.a.AwaitAnswer(ctx, subject)
+	if err != nil {
+		return err
+	}
+	sum, _ := a.State["sha256"].(string)
+	if !a.OK || sum == "" || w.sum != "" && sum != w.sum {
+		return fmt.Errorf("start a container: its memory is not what is wanted: %+v", a)
+	}
+	w.sum = sum
+	return w.met(ctx, a.Life)
+}
+
+// met notes which container runs.
+func (w *world) met(ctx context.Context, life string) (err error) {
+	w.life = life
+	w.pid, _, err = w.a.Task(ctx, subject)
+	return err
+}
+
+// remove does what a user does to be rid of a container.
+func (w *world) remove(ctx context.Context, h *lab.Host, id string) error {
+	if h == w.a && id == subject {
+		w.life = ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, 40*time.Second)
+	defer cancel()
+	deleted := h.Ctr(ctx, "tasks", "delete", "--force", id) // there may be none
+	if r := h.Ctr(ctx, "containers", "delete", id); r.Code != 0 {
+		return errors.Join(deleted.Err(), r.Err())
+	}
+	return nil
+}
+
+// offsets are the ends of the logs.
+func (w *world) offsets() map[string]int64 {
+	ends := map[string]int64{}
+	for _, path := range w.logs() {
+		if info, err := os.Stat(path); err == nil {
+			ends[path] = info.Size()
+		}
+	}
+	return ends
+}
+
+func (w *world) logs() []string {
+	return []string{w.a.Log(), w.b.Log(), filepath.Join(w.registry.Dir, "registry.log")}
+}
