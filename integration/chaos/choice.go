@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -18,6 +19,7 @@ type choice struct {
 	At        instant
 	Away      time.Duration // how long what is stopped or killed stays so
 	Pick      int           // which of several processes of the target's name
+	Amount    float64       // of what differs by the fault, from 0 to 1
 }
 
 // instant is when the fault comes.
@@ -44,6 +46,20 @@ type fault struct {
 	weight  int
 	targets func(o *operation) []string
 	length  func(r *rand.Rand) time.Duration
+	early   bool // it often comes before the operation
+	do      func(ctx context.Context, r *round, pid int) error
+}
+
+// faults are all there are.
+var faults = []fault{
+	{name: "kill", weight: 8, targets: processesOf, length: between(0, 3*time.Second), do: kill},
+	{name: "stop", weight: 4, targets: processesOf, length: between(100*time.Millisecond, 3*time.Second), do: stop},
+	{name: "restart", weight: 2, targets: daemonsOf, do: restart},
+	{name: "line", weight: 3, targets: linesOf, length: between(50*time.Millisecond, 3*time.Second), do: spoilLine},
+	{name: "flip", weight: 2, targets: func(o *operation) []string { return o.flips }, early: true, do: flip},
+	{name: "full", weight: 3, targets: func(o *operation) []string { return o.fills }, early: true, do: fill},
+	{name: "reboot", weight: 1, targets: hostOf, do: reboot},
+	{name: "twice", weight: 1, targets: twiceOf, do: twice},
 }
 
 // daemons can be started again.
@@ -60,19 +76,29 @@ func daemonsOf(o *operation) (found []string) {
 	return found
 }
 
+// linesOf are the ways in which a line is bad, where one is used.
+func linesOf(o *operation) []string {
+	if !slices.Contains(o.processes, "registry") {
+		return nil
+	}
+	return []string{"slow", "lossy", "cut", "dark"}
+}
+
+func hostOf(*operation) []string { return []string{"host"} }
+
+func twiceOf(o *operation) []string {
+	if o.stock {
+		return nil
+	}
+	return []string{"command"}
+}
+
 // between draws a length, short ones as often as ten times longer ones.
 func between(least, most time.Duration) func(*rand.Rand) time.Duration {
 	return func(r *rand.Rand) time.Duration {
 		f := r.Float64()
 		return least + time.Duration(f*f*float64(most-least))
 	}
-}
-
-// faults are all there are.
-var faults = []fault{
-	{"kill", 5, processesOf, between(0, 3*time.Second)},
-	{"stop", 3, processesOf, between(100*time.Millisecond, 3*time.Second)},
-	{"restart", 2, daemonsOf, between(0, 0)},
 }
 
 // choose draws what a round does, and draws again until it is among what only names.
@@ -85,8 +111,13 @@ func choose(seed uint64, round int, only filter) choice {
 		targets := f.targets(o)
 		c.Fault, c.Target = f.name, targets[r.IntN(len(targets))]
 		c.At = drawInstant(r, o)
-		c.Away = f.length(r)
-		c.Pick = r.IntN(8)
+		if f.early && r.IntN(3) > 0 {
+			c.At = instant{}
+		}
+		if f.length != nil {
+			c.Away = f.length(r)
+		}
+		c.Pick, c.Amount = r.IntN(8), r.Float64()
 		if only.takes(c) {
 			return c
 		}

@@ -31,7 +31,21 @@ func (r *round) inject(ctx context.Context, event func() bool, started <-chan in
 	if !until(ctx, func() bool { pid = r.target(command); return pid != 0 }) {
 		return nil
 	}
-	return r.harm(context.WithoutCancel(ctx), pid)
+	// It is done in full, also where the operation has ended meanwhile.
+	r.hit = true
+	r.note("%s %s", r.choice.Fault, r.choice.Target)
+	err := faultOf(r.choice.Fault).do(context.WithoutCancel(ctx), r, pid)
+	r.note("%s is over", r.choice.Fault)
+	return err
+}
+
+func faultOf(name string) fault {
+	for _, f := range faults {
+		if f.name == name {
+			return f
+		}
+	}
+	panic("no fault " + name)
 }
 
 // pause waits, no longer than ctx.
@@ -42,9 +56,12 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// target is the process to harm; 0 if there is none now.
+// target is the process to harm, or any where none is; 0 if there is none now.
 func (r *round) target(command int) int {
 	var but map[int]bool
+	if commands[r.choice.Target] == "" && r.choice.Target != "registry" {
+		return command // not a process
+	}
 	switch r.choice.Target {
 	case "cryo", "ctr":
 		return command
@@ -66,45 +83,35 @@ func (r *round) target(command int) int {
 	return found[r.choice.Pick%len(found)]
 }
 
-// harm is carried out in full, also where the operation has ended meanwhile.
-func (r *round) harm(ctx context.Context, pid int) error {
-	w, away := r.world, r.choice.Away
-	r.hit, r.hitAt = true, time.Now()
-	r.note("%s %s, process %d", r.choice.Fault, r.choice.Target, pid)
-	switch r.choice.Fault {
-	case "stop":
-		if err := send(pid, syscall.SIGSTOP); err != nil {
-			return err
-		}
-		time.Sleep(away)
-		r.note("continue")
-		return send(pid, syscall.SIGCONT)
-	case "kill", "restart":
-		sig := syscall.SIGKILL
-		if r.choice.Fault == "restart" {
-			sig = syscall.SIGTERM
-		}
-		switch r.choice.Target {
-		case "containerd":
-			if err := r.host.StopDaemon(sig); err != nil {
-				return err
-			}
-			time.Sleep(away)
-			err := r.host.StartDaemon(ctx)
-			r.note("containerd is back")
-			return err
-		case "registry":
-			if err := w.registry.Stop(); err != nil {
-				return err
-			}
-			time.Sleep(away)
-			err := w.registry.Start(ctx)
-			r.note("the registry is back")
-			return err
-		}
-		return send(pid, sig)
+func stop(_ context.Context, r *round, pid int) error {
+	if err := send(pid, syscall.SIGSTOP); err != nil {
+		return err
 	}
-	return fmt.Errorf("no fault %s", r.choice.Fault)
+	time.Sleep(r.choice.Away)
+	return send(pid, syscall.SIGCONT)
+}
+
+func kill(ctx context.Context, r *round, pid int) error { return end(ctx, r, pid, syscall.SIGKILL) }
+
+func restart(ctx context.Context, r *round, pid int) error { return end(ctx, r, pid, syscall.SIGTERM) }
+
+// end ends a process; a daemon is started again.
+func end(ctx context.Context, r *round, pid int, sig syscall.Signal) error {
+	switch r.choice.Target {
+	case "containerd":
+		if err := r.host.StopDaemon(sig); err != nil {
+			return err
+		}
+		time.Sleep(r.choice.Away)
+		return r.host.StartDaemon(ctx)
+	case "registry":
+		if err := r.world.registry.Stop(); err != nil {
+			return err
+		}
+		time.Sleep(r.choice.Away)
+		return r.world.registry.Start(ctx)
+	}
+	return send(pid, sig)
 }
 
 // send is no error where the process has ended by itself.

@@ -23,7 +23,8 @@ type seen struct {
 	listed, whole, tagged bool
 	// The same of the registry, where that was asked for.
 	remote, remoteWhole bool
-	harmed              string // what was killed; "": nothing
+	harmed              string // what was killed, rebooted or damaged; "": nothing
+	twice               bool   // the command was given twice, and this is the one that did better
 }
 
 func (s seen) failed() bool { return s.code != exitOK && s.code != exitKilled }
@@ -81,13 +82,15 @@ func judgeCheckpoint(s seen, ending, push bool) verdict {
 	}
 	lost := s.state != runs
 	switch {
+	case s.twice && s.code != exitOK:
+		v.violate("given twice, and neither has done it")
 	case s.code == exitOK && !s.whole:
 		v.violate("done, without a whole snapshot")
 	case s.code == exitOK && push && !s.remoteWhole:
 		v.violate("done, without a whole snapshot in the registry")
 	case s.code == exitOK && ending && !lost:
 		v.violate("done, and the container runs on")
-	case s.code == exitOK && !ending && lost && !s.harmedOne("shim"):
+	case s.code == exitOK && !ending && lost && !s.harmedOne("shim", "host"):
 		v.violate("done, and the container that was to run on is %s", s.state)
 	}
 	switch {
@@ -95,7 +98,7 @@ func judgeCheckpoint(s seen, ending, push bool) verdict {
 		v.violate("reported lost, and runs")
 	case lost && !s.whole && s.tagged:
 		v.violate("container and snapshot both lost: there was a snapshot")
-	case lost && !s.whole && !s.harmedOne("shim", "criu", "runc"):
+	case lost && !s.whole && !s.harmedOne("shim", "criu", "runc", "host"):
 		v.violate("container and snapshot both lost")
 	case lost && !s.whole && s.failed() && s.code != exitLost:
 		v.violate("the container is %s, and the exit code is %d", s.state, s.code)
@@ -109,6 +112,9 @@ func judgeCheckpoint(s seen, ending, push bool) verdict {
 func judgeRestore(s seen) verdict {
 	v := verdict{outcome: ranOn}
 	v.judgeSnapshot(s)
+	if s.twice && s.code != exitOK {
+		v.violate("given twice, and neither has done it")
+	}
 	switch s.state {
 	case runs:
 		if s.failed() {
@@ -117,7 +123,7 @@ func judgeRestore(s seen) verdict {
 	case stopped, absent:
 		v.be(refused)
 		switch {
-		case s.code == exitOK && s.harmedOne("shim", "fill", "load", "keeper"):
+		case s.code == exitOK && s.harmedOne("shim", "fill", "load", "keeper", "host", "store"):
 			v.be(gone)
 		case s.code == exitOK:
 			v.violate("done, and the container is %s", s.state)
@@ -140,9 +146,9 @@ func judgeStock(s seen, restore bool) verdict {
 	case stopped, absent, taskless, "created", "paused":
 		v.be(refused)
 		switch {
-		case s.code == exitOK && !s.harmedOne("shim", "fill"):
+		case s.code == exitOK && !s.harmedOne("shim", "fill", "host"):
 			v.violate("done, and the container is %s", s.state)
-		case s.code == exitOK || !restore && s.state == stopped && s.harmedOne("shim", "criu", "runc"):
+		case s.code == exitOK || !restore && s.state == stopped && s.harmedOne("shim", "criu", "runc", "host"):
 			v.be(gone)
 		case !restore && s.state != "paused":
 			v.violate("the container is %s", s.state)
@@ -162,6 +168,8 @@ func judgeCopy(s seen, removes, remote bool) verdict {
 		is = s.remoteWhole
 	}
 	switch {
+	case s.code != exitOK && s.twice:
+		v.violate("given twice, and neither has done it")
 	case s.code != exitOK:
 		v.be(refused)
 		if s.failed() && strings.TrimSpace(s.text) == "" {

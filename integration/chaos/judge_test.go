@@ -110,3 +110,24 @@ func TestJudgeCopy(t *testing.T) {
 		}
 	}
 }
+
+// TestJudgeOthers is for what is neither killed nor stopped.
+func TestJudgeOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		got  verdict
+		want string
+	}{
+		"reset, no snapshot":       {judgeCheckpoint(seen{code: exitKilled, state: stopped, harmed: "host"}, false, false), gone},
+		"reset, snapshot lost":     {judgeCheckpoint(seen{code: exitKilled, state: stopped, harmed: "host", tagged: true}, false, false), violation},
+		"damaged while filled in":  {judgeRestore(seen{state: stopped, listed: true, whole: true, harmed: "store"}), gone},
+		"twice, both refused":      {judgeRestore(seen{code: 5, text: "no", state: absent, twice: true}), violation},
+		"twice, both pushed":       {judgeCopy(seen{remote: true, remoteWhole: true, twice: true}, false, true), ranOn},
+		"twice, neither pulled":    {judgeCopy(seen{code: 6, text: "no", twice: true}, false, false), violation},
+		"twice, no checkpoint":     {judgeCheckpoint(seen{code: 11, text: "no", state: runs, twice: true}, false, false), violation},
+		"reset in a stock restore": {judgeStock(seen{code: exitKilled, state: stopped, harmed: "host"}, true), refused},
+	} {
+		if test.got.outcome != test.want {
+			t.Errorf("%s: %s %v", name, test.got.outcome, test.got.wrong)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"time"
@@ -24,6 +25,7 @@ type line struct {
 type lineState struct {
 	rate    int           // bytes a second, each connection and direction; 0: as fast as it goes
 	latency time.Duration // of each piece
+	loss    float64       // share of pieces that are lost, which costs them 200 ms
 	dark    bool          // nothing gets through, and nobody is told
 	refuse  bool          // connections are closed at once
 }
@@ -94,6 +96,9 @@ func (l *line) copy(to io.Writer, from io.Reader) {
 				time.Sleep(10 * time.Millisecond)
 			}
 			time.Sleep(s.latency)
+			if rand.Float64() < s.loss {
+				time.Sleep(200 * time.Millisecond) // Linux's least time until it sends again
+			}
 			if s.rate > 0 {
 				time.Sleep(time.Duration(float64(n) / float64(s.rate) * float64(time.Second)))
 			}

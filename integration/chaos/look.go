@@ -99,10 +99,13 @@ func (r *round) glance(ctx context.Context, h *lab.Host, id, life string) (strin
 		if err := list.Err(); err != nil {
 			return "", err
 		}
-		if slices.Contains(strings.Fields(list.Stdout), id) {
-			return taskless, nil
+		switch there := slices.Contains(strings.Fields(list.Stdout), id); {
+		case !there:
+			return absent, nil
+		case r.hit && (r.choice.Fault == "kill" && r.choice.Target == "shim" || r.choice.Fault == "reboot" || r.choice.Target == "containerd"):
+			return stopped, nil // containerd itself deletes the task of a shim that has died, and of one without processes when it starts
 		}
-		return absent, nil
+		return taskless, nil
 	default:
 		return strings.ToLower(status), nil
 	}
@@ -170,12 +173,15 @@ func (r *round) get(ctx context.Context, path string) (content []byte, status in
 
 var daemonLine = regexp.MustCompile(`^process \d+ containerd$`)
 
-// trace is a host's, in which one containerd is like another.
+// trace is a host's, in which one boot is like another.
 func trace(ctx context.Context, h *lab.Host) ([]string, error) {
 	lines, err := h.Trace(ctx)
 	for i, line := range lines {
 		if daemonLine.MatchString(line) {
 			lines[i] = "process of containerd"
+		}
+		if line == fmt.Sprintf("process %d sleep", h.Pid()) {
+			lines[i] = "init"
 		}
 	}
 	return lines, err

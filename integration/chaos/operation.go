@@ -17,6 +17,8 @@ type operation struct {
 	fresh     bool     // the container is made by it
 	processes []string // that take part, and that is to be harmed
 	events    []string // steps of it, see watch.go
+	flips     []string // where it reads the snapshot: store, registry-data
+	fills     []string // file systems that it writes to, see places
 	words     func(r *round) []string
 	prepare   func(ctx context.Context, r *round) error
 	// judge looks at what has become of it.
@@ -29,6 +31,7 @@ var (
 	dumpers    = []string{"containerd", "shim", "criu", "runc", "cryo"}
 	restorers  = append([]string{"fill"}, dumpers...)
 	dumpSteps  = []string{"work", "criu", "runc", "log", "dumped", "blob", "tag"}
+	everywhere = []string{"store", "containerd-root", "run"}
 	startSteps = []string{"work", "bundle", "state", "shim", "runc", "criu", "log", "fill"}
 )
 
@@ -37,18 +40,18 @@ var operations = []*operation{
 	checkpoint("checkpoint", false, false), checkpoint("checkpoint-push", false, true),
 	checkpoint("end", true, false), checkpoint("end-push", true, true),
 	{
-		name: "push", about: "cryo push", processes: []string{"registry", "cryo"},
+		name: "push", about: "cryo push", flips: []string{"store"}, fills: []string{"store"}, processes: []string{"registry", "cryo"},
 		words: func(r *round) []string { return []string{"cryo", "push", r.world.golden, r.ref, "--plain-http"} },
 		judge: judgePush,
 	},
 	{
-		name: "pull", about: "cryo pull", second: true, processes: []string{"registry", "cryo"}, events: []string{"work", "partial", "blob", "tag"},
+		name: "pull", about: "cryo pull", flips: []string{"registry-data"}, fills: []string{"store"}, second: true, processes: []string{"registry", "cryo"}, events: []string{"work", "partial", "blob", "tag"},
 		words: func(r *round) []string { return []string{"cryo", "pull", r.world.golden, "--plain-http"} },
 		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, false) },
 		clean: removeGolden,
 	},
 	{
-		name: "rm", about: "cryo rm", second: true, processes: []string{"cryo"}, events: []string{"tag"},
+		name: "rm", about: "cryo rm", fills: []string{"store"}, second: true, processes: []string{"cryo"}, events: []string{"tag"},
 		prepare: pullGolden, ready: pullGolden,
 		words: func(r *round) []string { return []string{"cryo", "rm", r.world.golden} },
 		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, true) },
@@ -59,9 +62,9 @@ var operations = []*operation{
 	restore("restore-eager", "cryo restore --eager from the local store", false, "--eager"),
 	{
 		name: "prewarm", about: "cryo prewarm, and a restore of it", second: true, processes: []string{"containerd", "registry", "cryo"},
-		events: []string{"work", "partial", "blob", "tag"},
-		words:  func(r *round) []string { return []string{"cryo", "prewarm", r.world.golden, "--plain-http"} },
-		judge:  judgePrewarm,
+		events: []string{"work", "partial", "blob", "tag"}, flips: []string{"registry-data"}, fills: everywhere,
+		words: func(r *round) []string { return []string{"cryo", "prewarm", r.world.golden, "--plain-http"} },
+		judge: judgePrewarm,
 		clean: func(ctx context.Context, r *round) error {
 			r.host.Cryo(ctx, "prewarm", "rm", r.world.golden) // it may not be there
 			return removeGolden(ctx, r)
@@ -69,7 +72,7 @@ var operations = []*operation{
 	},
 	{
 		name: "ctr-checkpoint", stock: true, about: "ctr containers checkpoint --task --rw", processes: []string{"containerd", "shim", "criu", "runc", "ctr"},
-		events: []string{"criu", "runc"}, prepare: startSubject,
+		events: []string{"criu", "runc"}, fills: []string{"containerd-root", "run"}, prepare: startSubject,
 		words: func(r *round) []string {
 			return []string{"ctr", "containers", "checkpoint", "--task", "--rw", "--image", subject, "chaos.test/" + r.id + ":1"}
 		},
@@ -85,6 +88,7 @@ var operations = []*operation{
 	{
 		name: "ctr-restore", stock: true, about: "ctr containers restore --live --rw", fresh: true,
 		processes: []string{"containerd", "shim", "criu", "runc", "ctr"}, events: []string{"bundle", "state", "shim", "runc", "criu"},
+		fills: []string{"containerd-root", "run"},
 		words: func(r *round) []string {
 			return []string{"ctr", "containers", "restore", "--live", "--rw", r.id, stockImage}
 		},
@@ -135,7 +139,7 @@ func startSubject(ctx context.Context, r *round) error {
 
 // checkpoint takes a snapshot of the container that runs.
 func checkpoint(name string, ending, push bool) *operation {
-	o := &operation{name: name, about: "cryo checkpoint", processes: dumpers, events: dumpSteps, prepare: startSubject}
+	o := &operation{name: name, about: "cryo checkpoint", processes: dumpers, events: dumpSteps, fills: everywhere, prepare: startSubject}
 	if push {
 		o.processes, o.about = append([]string{"registry"}, dumpers...), o.about+" --push"
 	}
@@ -209,9 +213,10 @@ func checkpoint(name string, ending, push bool) *operation {
 
 // restore makes a container of the snapshot.
 func restore(name, about string, second bool, flags ...string) *operation {
-	o := &operation{name: name, about: about, second: second, fresh: true, processes: restorers, events: startSteps}
+	o := &operation{name: name, about: about, second: second, fresh: true, processes: restorers, events: startSteps, flips: []string{"store"}, fills: everywhere}
 	if second {
 		o.processes, o.events = append([]string{"registry"}, restorers...), append([]string{"partial", "blob", "tag"}, startSteps...)
+		o.flips = []string{"registry-data"}
 	}
 	o.words = func(r *round) []string {
 		return append([]string{"cryo", "restore", r.world.golden, "--plain-http", "--name", r.id}, flags...)

@@ -34,7 +34,8 @@ type round struct {
 	logs   map[string]int64
 	began  time.Time
 	hit    bool
-	hitAt  time.Time
+	mend   func(context.Context) error // takes the harm away once the operation is over; nil: nothing to do
+	second *lab.Result                 // of the same command given beside it
 	result lab.Result
 	life   string // of the container that answered last
 	tagged bool   // the snapshot's name was in the store meanwhile
@@ -76,9 +77,10 @@ func (r *round) violate(format string, args ...any) {
 // seen begins what the oracle is told.
 func (r *round) seen(state string) seen {
 	s := seen{code: r.result.Code, text: r.result.Stderr, state: state, tagged: r.tagged}
-	if r.hit && r.choice.Fault == "kill" {
+	if r.hit && slices.Contains([]string{"kill", "reboot", "flip"}, r.choice.Fault) {
 		s.harmed = r.choice.Target
 	}
+	s.twice = r.second != nil
 	return s
 }
 
@@ -133,12 +135,18 @@ func (r *round) act(ctx context.Context) error {
 	r.note("%s", strings.Join(words, " "))
 	r.result = lab.Follow(c, func() { started <- c.Process.Pid })
 	r.note("exit %d: %s", r.result.Code, r.result.Stderr)
-	if r.choice.Target == "fill" { // it works on when the command has ended
+	if r.choice.Target == "fill" && r.choice.Fault == "kill" { // it works on when the command has ended
 		time.Sleep(200 * time.Millisecond)
 	}
 	done()
 	r.tagged = <-tagged
 	err := <-injected
+	if r.mend != nil {
+		err = errors.Join(err, r.mend(ctx))
+	}
+	if r.second != nil && r.result.Code != exitOK {
+		r.result, r.second = *r.second, &r.result // one of them must have done it
+	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -217,7 +225,7 @@ func (r *round) tidy(ctx context.Context) error {
 			return nil
 		}
 	}
-	if err := r.excuse(); err != nil {
+	if err := r.excuse(ctx); err != nil {
 		return err
 	}
 	more, less, err := compare(ctx, r.host, want)
@@ -233,9 +241,9 @@ func (r *round) tidy(ctx context.Context) error {
 	return nil
 }
 
-// excuse removes what others than cryo are known to leave: a ctr that is killed its FIFOs, and containerd the checkpoint that it has unpacked
+// excuse removes what others than cryo are known to leave: a ctr that is killed its FIFOs and leases, and containerd the checkpoint that it has unpacked
 // for a task that it then did not ask its shim for.
-func (r *round) excuse() error {
+func (r *round) excuse(ctx context.Context) error {
 	if !r.op.stock || !r.hit || r.choice.Target != "ctr" && r.choice.Target != "containerd" {
 		return nil
 	}
@@ -249,7 +257,14 @@ func (r *round) excuse() error {
 			}
 		}
 	}
-	return errors.Join(errs...)
+	now, err := trace(ctx, r.host)
+	for _, line := range without(now, r.before) {
+		if id, is := strings.CutPrefix(line, "lease "); is {
+			r.note("excused: %s", line)
+			errs = append(errs, r.host.Ctr(ctx, "leases", "delete", "--sync", id).Err())
+		}
+	}
+	return errors.Join(append(errs, err)...)
 }
 
 // ofSubject tells whether a line of a trace is that of the container's task, as it is now.

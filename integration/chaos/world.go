@@ -60,6 +60,12 @@ func (w *world) boot(ctx context.Context) (err error) {
 		return err
 	}
 	for name, h := range map[string]**lab.Host{"a": &w.a, "b": &w.b} {
+		// Before the hosts, which take the mounts there are. The lab unmounts what is left below its directory.
+		for _, place := range places {
+			if err := mountPlace(filepath.Join(w.lab.Dir, name, place)); err != nil {
+				return err
+			}
+		}
 		if *h, err = w.lab.Host(ctx, name, lab.HostOptions{}); err != nil {
 			return err
 		}

@@ -145,8 +145,7 @@ func (h *Host) memberships() string { return filepath.Join(h.Dir, "cgroups") }
 
 // plug connects the host to the bridge.
 func (h *Host) plug(ctx context.Context) error {
-	in, pid := h.lab.instance, strconv.Itoa(h.init.Process.Pid)
-	port := fmt.Sprintf("%s-%s", in.name(), h.Address[strings.LastIndexByte(h.Address, '.')+1:])
+	in, pid, port := h.lab.instance, strconv.Itoa(h.init.Process.Pid), h.port()
 	for _, args := range [][]string{
 		{"link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", pid},
 		{"link", "set", port, "master", in.name(), "up"},
@@ -200,6 +199,40 @@ func (h *Host) Close() error {
 	}
 	h.lab.mu.Unlock()
 	return h.stop()
+}
+
+// Reboot ends all that runs on the host at once, as a reset does, and boots it again. Its directory stays, but for what is in
+// memory or is emptied at a boot: /run and temporary files.
+func (h *Host) Reboot(ctx context.Context) error {
+	if err := h.stop(); err != nil {
+		return err
+	}
+	h.mu.Lock()
+	h.daemon = nil
+	h.mu.Unlock()
+	for _, pattern := range []string{"run/*", "tmp/*", "xdg/*"} {
+		paths, _ := filepath.Glob(filepath.Join(h.Dir, pattern)) // the patterns are well formed
+		for _, path := range paths {
+			if err := os.RemoveAll(path); err != nil {
+				return fmt.Errorf("reboot host %s: %w", h.Name, err)
+			}
+		}
+	}
+	// Its network goes some time after its last process.
+	if port := h.port(); exists("/sys/class/net/" + port) {
+		if err := ip(ctx, "link", "delete", port); err != nil && exists("/sys/class/net/"+port) {
+			return err
+		}
+	}
+	if err := h.boot(ctx); err != nil {
+		return fmt.Errorf("reboot host %s: %w", h.Name, err)
+	}
+	return nil
+}
+
+// port is the host's end of its cable, on the bridge.
+func (h *Host) port() string {
+	return fmt.Sprintf("%s-%s", h.lab.instance.name(), h.Address[strings.LastIndexByte(h.Address, '.')+1:])
 }
 
 // stop kills whatever is in the host's cgroups.
