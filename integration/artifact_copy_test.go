@@ -53,6 +53,7 @@ func TestArtifactCopy(t *testing.T) {
 				t.Errorf("digest %s became %s", f.digest, got)
 			}
 			must(t, b.Cryo(t.Context(), "verify", to))
+			pullBase(t, b)
 			thaw(t, b, f, to)
 		})
 	}

@@ -42,6 +42,7 @@ func TestArtifactFile(t *testing.T) {
 					t.Errorf("digest %s became %s by way of %s", f.digest, got, from)
 				}
 				must(t, b.Cryo(t.Context(), "rm", ref))
+				pullBase(t, b)
 				thaw(t, b, f, from)
 				must(t, b.Cryo(t.Context(), "rm", ref))
 			}

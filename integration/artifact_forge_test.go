@@ -2,8 +2,12 @@ package integration
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -86,6 +90,47 @@ func (g *forger) forge(t *testing.T, h *lab.Host, ref string, change func(*image
 	}
 	m := g.manifest
 	m.Config = g.add(t, m.Config.MediaType, config)
+	g.bring(t, h, ref, m)
+}
+
+// forgeImages changes CRIU's images instead, which change finds in a directory.
+func (g *forger) forgeImages(t *testing.T, h *lab.Host, ref string, change func(dir string)) {
+	t.Helper()
+	dir := t.TempDir()
+	tar := func(args string) {
+		cmd := exec.CommandContext(t.Context(), "bash", "-o", "pipefail", "-c", args)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", args, err, out)
+		}
+	}
+	m := g.manifest
+	m.Layers = slices.Clone(m.Layers)
+	i := slices.IndexFunc(m.Layers, func(d ocispec.Descriptor) bool { return d.MediaType == image.MediaTypeCRIU })
+	tar("zstd -dc " + g.path(m.Layers[i].Digest) + " | tar -x")
+	change(dir)
+	forged := filepath.Join(g.dir, "forged")
+	tar("tar -c --format=ustar --sort=name * > " + forged + ".tar; zstd -q --rm " + forged + ".tar -o " + forged + "; zstd -dc " + forged + " | wc -c > " + forged + ".size")
+	size, err := os.ReadFile(forged + ".size")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Layers[i].Annotations = maps.Clone(m.Layers[i].Annotations)
+	m.Layers[i].Annotations[image.AnnotationRawSize] = strings.TrimSpace(string(size))
+	content, err := os.ReadFile(forged)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Layers[i].Digest, m.Layers[i].Size = digest.FromBytes(content), int64(len(content))
+	if err := os.Rename(forged, g.path(m.Layers[i].Digest)); err != nil {
+		t.Fatal(err)
+	}
+	g.bring(t, h, ref, m)
+}
+
+// bring stores a manifest, and pulls it into a host's store as ref.
+func (g *forger) bring(t *testing.T, h *lab.Host, ref string, m ocispec.Manifest) {
+	t.Helper()
 	d := g.add(t, m.MediaType, m)
 	d.Annotations = map[string]string{ocispec.AnnotationRefName: ref}
 	index, err := json.Marshal(ocispec.Index{Versioned: imagespecs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{d}})
@@ -96,5 +141,12 @@ func (g *forger) forge(t *testing.T, h *lab.Host, ref string, change func(*image
 		t.Fatal(err)
 	}
 	away(t, ref)
-	must(t, h.Cryo(t.Context(), "pull", "oci:"+g.dir))
+	must(t, h.Cryo(t.Context(), "pull", "oci:"+g.dir+":"+ref)) // by its name, as it may be there
+}
+
+// pullBase brings the image that containers are of to a host, as its user would who restores what is not from its registry: flags of cryo
+// for one registry are not for another that a snapshot names.
+func pullBase(t *testing.T, h *lab.Host) {
+	t.Helper()
+	must(t, h.Ctr(t.Context(), "images", "pull", "--plain-http", shared.image))
 }

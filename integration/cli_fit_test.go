@@ -68,7 +68,8 @@ func TestCLIFitForced(t *testing.T) {
 	refused(t, b, codeUsage, "there is no rule", "restore", ref, "--force", "cpu")
 	id := name(t)
 	cleanup(t, b, id)
-	r := must(t, b.Cryo(t.Context(), "restore", ref, "--force", "cpu-features", "--name", id, "--plain-http"))
+	pullBase(t, b)
+	r := must(t, b.Cryo(t.Context(), "restore", ref, "--force", "cpu-features", "--name", id))
 	for _, warned := range []string{"fma4", "99.0.0"} {
 		if !strings.Contains(r.Stderr, warned) {
 			t.Errorf("no warning of %s:\n%s", warned, r.Stderr)

@@ -93,7 +93,8 @@ func TestCLITrustDropped(t *testing.T) {
 	})
 	refused(t, b, codeUsage, "../evil", "restore", ref)
 	cleanup(t, b, id)
-	r := must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "all"))
+	pullBase(t, b)
+	r := must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "all"))
 	for _, dropped := range []string{"3 hooks", "org.criu.config"} {
 		if !strings.Contains(r.Stderr, dropped) {
 			t.Errorf("no word of %s:\n%s", dropped, r.Stderr)
@@ -128,7 +129,7 @@ func TestCLITrustImages(t *testing.T) {
 			f := freezeImage(t, shared.image, test.run, []string{"count"})
 			ref := "cryo.test/images:1"
 			newForger(t, f).forge(t, b, ref, func(_ *image.Config, s *specs.Spec) { test.change(s) })
-			must(t, b.Ctr(t.Context(), "images", "pull", "--plain-http", shared.image)) // so that nothing is left to fetch
+			pullBase(t, b)
 			refused(t, b, codeDenied, test.words, "restore", ref, "--name", "asking")
 		})
 	}

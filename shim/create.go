@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -10,6 +11,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
 )
@@ -74,6 +76,9 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.giveCRIU(ctx); err != nil {
 		return c, err
 	}
+	if err := reviewImages(c); err != nil {
+		return c, err
+	}
 	record, err := gpu.ReadRecord(c.restore)
 	if err != nil {
 		return c, err
@@ -98,6 +103,20 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 		return c, err
 	}
 	return c, criu.CheckImages(c.restore)
+}
+
+// reviewImages refuses images that no checkpoint writes, which would have CRIU leave the container. What the container may have its client has said
+// by its specification; who restores it by the cryo command has that compared, too.
+func reviewImages(c *container) error {
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return err
+	}
+	exists := func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+	return trust.Images(c.restore, spec, trust.Policy{Allow: []trust.Grant{trust.All}}, exists)
 }
 
 // findGPUs notes what the container has of GPUs after its specification was changed.

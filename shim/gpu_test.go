@@ -153,3 +153,47 @@ func TestBringGPUs(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// TestUngranted: a record beside the images gives a container no device that its specification does not have.
+func TestUngranted(t *testing.T) {
+	dir := t.TempDir()
+	node := func(at string) string {
+		return `{"path":"` + at + `","type":"c","major":1,"minor":3,"hostPath":"/dev/null"}`
+	}
+	file := `{"cdiVersion":"0.6.0","kind":"nvidia.com/gpu","devices":[
+		{"name":"0","containerEdits":{"deviceNodes":[` + node("/dev/nvidia0") + `,` + node("/dev/nvidiactl") + `]}},
+		{"name":"all","containerEdits":{"deviceNodes":[` + node("/dev/nvidia0") + `,` + node("/dev/nvidia1") + `]}},
+		{"name":"disk","containerEdits":{"deviceNodes":[` + node("/dev/vda") + `]}}]}`
+	if err := os.WriteFile(filepath.Join(dir, "nvidia.json"), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config.Default()
+	c.GPU.CDI = []string{dir}
+	s := &service{config: c}
+	for _, test := range []struct {
+		has, asks string
+		refused   bool
+	}{{"", "0", true}, {"/dev/nvidia0", "0", false}, {"/dev/nvidia0", "all", true}, {"/dev/nvidia0", "disk", true}, {"", "disk", true}} {
+		spec := specs.Spec{Linux: &specs.Linux{}, Process: &specs.Process{}}
+		if test.has != "" {
+			spec.Linux.Devices = []specs.LinuxDevice{{Path: test.has, Type: "c", Major: 1, Minor: 3}}
+		}
+		b := bundle{dir: t.TempDir()}
+		data, err := json.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(b.dir, specFile), data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err = b.changeSpec(func(spec *specs.Spec) error {
+			return s.giveCDI(spec, &gpu.Record{Engine: "driver", CDI: []string{"nvidia.com/gpu=" + test.asks}})
+		})
+		if errdefs.IsPermissionDenied(err) != test.refused || !test.refused && err != nil {
+			t.Errorf("with %q, asked for %q: %v", test.has, test.asks, err)
+		}
+		if text, _ := os.ReadFile(filepath.Join(b.dir, specFile)); test.refused && string(text) != string(data) {
+			t.Errorf("the specification has become %s", text)
+		}
+	}
+}

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -27,21 +29,70 @@ func (s *service) bringGPUs(b bundle, record *gpu.Record) error {
 		if _, noted, err := cdi.Annotated(spec); err != nil {
 			return err
 		} else if !noted && len(record.CDI) > 0 {
-			host := cdi.Open(s.config.GPU.CDI...)
-			edits, err := host.Edits(record.CDI)
-			if err != nil {
-				return err
-			}
-			if record.Edits != nil {
-				record.Edits.Strip(spec)
-			}
-			edits.Displace(spec)
-			if err := host.Inject(spec, record.CDI); err != nil {
+			if err := s.giveCDI(spec, record); err != nil {
 				return err
 			}
 		}
 		return renumber(spec, gpu.HostNode)
 	})
+}
+
+// giveCDI puts what a record's CDI devices are on this host in the place of what they were. The record is part of the snapshot: it says which, and never
+// more than the specification has.
+func (s *service) giveCDI(spec *specs.Spec, record *gpu.Record) error {
+	granted := nodesOf(spec)
+	host := cdi.Open(s.config.GPU.CDI...)
+	edits, err := host.Edits(record.CDI)
+	if err != nil {
+		return err
+	}
+	if record.Edits != nil {
+		record.Edits.Strip(spec)
+	}
+	edits.Displace(spec)
+	if err := host.Inject(spec, record.CDI); err != nil {
+		return err
+	}
+	return granted.covers(spec)
+}
+
+// nodes are the device nodes in a specification: how many GPUs, and the paths of all others.
+type nodes struct {
+	gpus   int
+	others map[string]bool
+}
+
+func nodesOf(spec *specs.Spec) nodes {
+	n := nodes{others: make(map[string]bool)}
+	if spec.Linux == nil {
+		return n
+	}
+	for _, d := range spec.Linux.Devices {
+		if at := path.Clean(d.Path); gpuNode.MatchString(at) {
+			n.gpus++
+		} else if !isNVIDIA(at) {
+			n.others[at] = true
+		}
+	}
+	return n
+}
+
+// gpuNode is the device node of a GPU, where the others of the driver are of no use without one.
+var gpuNode = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
+
+// covers refuses a specification that has more devices than were granted: which ones there are on this host the record beside CRIU's images says, and that
+// the container has any its client has to say.
+func (n nodes) covers(spec *specs.Spec) error {
+	now := nodesOf(spec)
+	if now.gpus > n.gpus {
+		return fmt.Errorf("the snapshot's record names CDI devices with %d GPUs, and the container's specification has %d: %w", now.gpus, n.gpus, errdefs.ErrPermissionDenied)
+	}
+	for at := range now.others {
+		if !n.others[at] {
+			return fmt.Errorf("the snapshot's record names a CDI device with %s, which the container's specification does not have: %w", at, errdefs.ErrPermissionDenied)
+		}
+	}
+	return nil
 }
 
 // renumber gives NVIDIA's device nodes in a specification the numbers they have on this host.

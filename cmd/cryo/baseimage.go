@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
@@ -28,7 +29,7 @@ func (e *baseImageError) Error() string {
 }
 
 func (e *baseImageError) Hint() string {
-	return fmt.Sprintf("bring it to this containerd first: ctr images pull REPOSITORY@%s, or ctr images import; credentials and --plain-http of cryo apply to its registry too", e.digest)
+	return fmt.Sprintf("bring it to this containerd first: ctr images pull REPOSITORY@%s, or ctr images import; --user, --plain-http and --skip-verify of cryo are for the snapshot's own registry alone", e.digest)
 }
 
 func (e *baseImageError) Unwrap() error { return e.err }
@@ -57,22 +58,35 @@ func baseImage(ctx context.Context, client *containerd.Client, p *plan, o regist
 	}
 	var failed []error
 	for _, from := range sources(p.ref, c) {
-		if _, err := client.ImageService().Get(ctx, from.ref); errdefs.IsNotFound(err) {
-			u.add("remove image "+from.ref, func(ctx context.Context) error {
-				return ignoreNotFound(client.ImageService().Delete(ctx, from.ref))
+		if _, err := client.ImageService().Get(ctx, from); errdefs.IsNotFound(err) {
+			u.add("remove image "+from, func(ctx context.Context) error {
+				return ignoreNotFound(client.ImageService().Delete(ctx, from))
 			})
 		}
-		img, err := client.Pull(ctx, from.ref, containerd.WithResolver(resolver(ctx, o)), containerd.WithPullUnpack, containerd.WithPullSnapshotter(p.snapshotter))
+		img, err := client.Pull(ctx, from, containerd.WithResolver(resolver(ctx, optionsFor(o, p.ref, from))), containerd.WithPullUnpack, containerd.WithPullSnapshotter(p.snapshotter))
 		if err != nil {
-			failed = append(failed, fmt.Errorf("pull %s: %w", from.ref, err))
+			failed = append(failed, fmt.Errorf("pull %s: %w", from, err))
 			continue
 		}
 		if img.Target().Digest != c.ImageDigest {
-			return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: fmt.Errorf("%s has the digest %s: %w", from.ref, img.Target().Digest, errdefs.ErrDataLoss)}
+			return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: fmt.Errorf("%s has the digest %s: %w", from, img.Target().Digest, errdefs.ErrDataLoss)}
 		}
-		return named(ctx, client, img, from, c.Image, u), nil
+		return img, nil
 	}
 	return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: errors.Join(failed...)}
+}
+
+// optionsFor are those for the registry of another reference: what the user gives by flags, a password above all, is for the registry of ref, and a snapshot
+// may name any host. Others have what their own configuration and Docker's credential store say.
+func optionsFor(o registry.Options, ref, other string) registry.Options {
+	a, err := reference.ParseNormalizedNamed(ref)
+	if err == nil {
+		var b reference.Named
+		if b, err = reference.ParseNormalizedNamed(other); err == nil && reference.Domain(a) == reference.Domain(b) {
+			return o
+		}
+	}
+	return registry.Options{}
 }
 
 // preferred puts the image of a name first.
@@ -100,16 +114,10 @@ func unpacked(ctx context.Context, img containerd.Image, snapshotter string) err
 	return nil
 }
 
-// source is where a base image may be had.
-type source struct {
-	ref      string // with digest
-	original bool   // the repository that the image's name says
-}
-
-// sources lists them: the snapshot's repository, which is near, then the image's own.
-func sources(ref string, c image.Container) []source {
-	var all []source
-	add := func(name string, original bool) {
+// sources lists where a base image may be had, with its digest: the snapshot's repository, which is near, then the image's own. It keeps that name in
+// containerd: a snapshot shall not decide what a tag means on this host.
+func sources(ref string, c image.Container) (all []string) {
+	add := func(name string) {
 		n, err := reference.ParseNormalizedNamed(name)
 		if err != nil {
 			return // nonsense: not a place to pull from
@@ -118,36 +126,13 @@ func sources(ref string, c image.Container) []source {
 		if err != nil {
 			return
 		}
-		for _, s := range all {
-			if s.ref == at.String() {
-				return
-			}
+		if !slices.Contains(all, at.String()) {
+			all = append(all, at.String())
 		}
-		all = append(all, source{ref: at.String(), original: original})
 	}
 	if _, err := digest.Parse(ref); err != nil {
-		add(ref, false)
+		add(ref)
 	}
-	add(c.Image, true)
+	add(c.Image)
 	return all
-}
-
-// named gives an image that came from its own repository its own name, if nothing has it. One that came from elsewhere
-// keeps the name with the digest: a snapshot shall not decide what a name means on this host.
-func named(ctx context.Context, client *containerd.Client, img containerd.Image, from source, name string, u *undo) containerd.Image {
-	if !from.original || name == "" || name == from.ref {
-		return img
-	}
-	if n, err := reference.ParseNormalizedNamed(name); err != nil || n.String() != name {
-		return img
-	}
-	created, err := client.ImageService().Create(ctx, images.Image{Name: name, Target: img.Target(), Labels: img.Labels()})
-	if err != nil {
-		return img // taken, most likely
-	}
-	u.add("remove image "+name, func(ctx context.Context) error { return ignoreNotFound(client.ImageService().Delete(ctx, name)) })
-	if err := client.ImageService().Delete(ctx, from.ref); err != nil {
-		log.G(ctx).WithError(err).WithField("image", from.ref).Debug("remove the name with the digest")
-	}
-	return containerd.NewImage(client, created)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
 )
 
 func TestCgroupsPath(t *testing.T) {
@@ -119,11 +120,7 @@ func TestSources(t *testing.T) {
 		{"redis:warm", []string{"docker.io/library/redis@" + d.String()}},
 		{"sha256:" + d.Encoded(), []string{"docker.io/library/redis@" + d.String()}},
 	} {
-		var got []string
-		for _, s := range sources(tc.ref, c) {
-			got = append(got, s.ref)
-		}
-		if !slices.Equal(got, tc.want) {
+		if got := sources(tc.ref, c); !slices.Equal(got, tc.want) {
 			t.Errorf("sources(%s) = %v", tc.ref, got)
 		}
 	}
@@ -161,6 +158,23 @@ func TestOurShim(t *testing.T) {
 	} {
 		if got := ourShim(runtime, 1); got != want {
 			t.Errorf("ourShim(%s) = %v", runtime, got)
+		}
+	}
+}
+
+// TestOptionsFor: what the user gives for the registry of the snapshot goes to no other.
+func TestOptionsFor(t *testing.T) {
+	given := registry.Options{Username: "joe", Password: "secret", PlainHTTP: true, Insecure: true}
+	for other, same := range map[string]bool{
+		"r.example.com/c@" + digest.FromString("x").String(): true,
+		"evil.example.com/a:b":                               false,
+		"r.example.com.evil.org/a:b":                         false,
+		"r.example.com:5000/a:b":                             false,
+		"a:b":                                                false,
+		"\x00":                                               false,
+	} {
+		if got := optionsFor(given, "r.example.com/a:b", other); (got.Username != "") != same || got.PlainHTTP != same || got.Insecure != same || (got.Password != "") != same {
+			t.Errorf("%s gets %+v", other, got)
 		}
 	}
 }

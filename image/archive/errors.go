@@ -83,6 +83,21 @@ func mapError(l location, err error) error {
 	return err
 }
 
+// TakenError says that a snapshot has a name in a location that another one has in the store. Its kind is AlreadyExists.
+type TakenError struct{ Location, Ref string }
+
+func (e *TakenError) Error() string {
+	return fmt.Sprintf("the snapshot there is called %s, as another one is in the local store", e.Ref)
+}
+
+// Hint says how to replace the other one.
+func (e *TakenError) Hint() string {
+	return "to replace that one, remove it first: cryo rm " + e.Ref
+}
+
+// Unwrap gives the kind.
+func (e *TakenError) Unwrap() error { return errdefs.ErrAlreadyExists }
+
 // FullError says that there is no room where a snapshot is to be exported to. It is an errdefs.ErrResourceExhausted.
 type FullError struct {
 	Path string

@@ -22,7 +22,8 @@ import (
 
 // Import reads a snapshot from a location into the store and tags it with the name that it has there, which it returns. All of it
 // is verified; where something is wrong nothing of it stays in the store. A location without a tag must hold one manifest only.
-// A snapshot whose name there is just a tag is named after the file or directory.
+// A snapshot whose name there is just a tag is named after the file or directory. A name that another snapshot has in the store is a [*TakenError],
+// unless the location says it in full.
 func Import(ctx context.Context, dst *store.Store, location string) (ref string, desc ocispec.Descriptor, err error) {
 	l, err := parseLocation(location)
 	if err != nil {
@@ -72,6 +73,10 @@ func importFrom(ctx context.Context, dst *store.Store, l location) (string, ocis
 	ref, err := l.name(entry)
 	if err != nil {
 		return "", none, err
+	}
+	// Who names it by the location means that name; else it is whoever made the layout who chose it.
+	if old, err := dst.Resolve(ctx, ref); err == nil && old.Digest != entry.Digest && !sameName(ref, l.tag) {
+		return "", none, &TakenError{Location: l.text, Ref: ref}
 	}
 	op, err := dst.Begin(ctx)
 	if err != nil {

@@ -18,10 +18,11 @@ type host struct {
 // its images say, so a specification that asks for nothing is no promise.
 //
 // exists tells whether a path is on this host: files of /proc that the kernel does not have need no mask.
-// A damaged image gives a [*DamagedError].
+// An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
+// names by which CRIU would leave the directory that it works in.
 func Images(dir string, spec *specs.Spec, p Policy, exists func(path string) bool) error {
 	r := imageReviewer{dir: dir, spec: spec, host: host{exists: exists}}
-	for _, review := range []func() error{r.credentials, r.kernelObjects, r.mounts, r.cgroups} {
+	for _, review := range []func() error{r.names, r.descriptors, r.paths, r.credentials, r.kernelObjects, r.mounts, r.cgroups} {
 		if err := review(); err != nil {
 			return err
 		}

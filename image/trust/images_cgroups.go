@@ -1,8 +1,9 @@
 package trust
 
 import (
+	"fmt"
 	"path"
-	"slices"
+	"regexp"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/cgroup"
@@ -10,49 +11,100 @@ import (
 )
 
 // cgroups: runc tells CRIU to put the container's cgroup in the place of the one directory at the top of each hierarchy;
-// whatever is not below it would be a cgroup of the host.
+// whatever is not below it would be a cgroup of the host. CRIU makes paths of all names, of properties and controllers as well, and finds the hierarchy
+// of a member by searching for its name within those of the controllers. Source: CRIU 4.2, criu/cgroup.c.
 func (r *imageReviewer) cgroups() error {
-	entries, err := read[cgroup.CgroupEntry](r.dir, "cgroup.img")
+	const name = "cgroup.img"
+	entries, err := read[cgroup.CgroupEntry](r.dir, name)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		top := map[string]string{} // of a controller
-		for _, c := range e.GetControllers() {
-			if len(c.GetDirs()) > 1 {
-				r.ask(Privileges, "%d cgroups in the hierarchy of %s", len(c.GetDirs()), strings.Join(c.GetCnames(), ","))
-			}
-			for _, d := range c.GetDirs() {
-				if path.Clean("/"+d.GetDirName()) == "/" {
-					r.ask(Privileges, "the root cgroup of %s", strings.Join(c.GetCnames(), ","))
-				}
-				for _, name := range c.GetCnames() {
-					top[name] = path.Clean("/" + d.GetDirName())
-				}
-				r.children(d)
+		if err := r.hierarchies(e); err != nil {
+			return &DamagedError{File: name, Err: err}
+		}
+	}
+	return nil
+}
+
+// controllerName is that of a controller, of a hierarchy that has none, or of the one of version 2.
+var controllerName = regexp.MustCompile(`^([a-z_]+|name=[A-Za-z0-9_.-]+|)$`)
+
+func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
+	top := map[string]string{} // of a hierarchy, by the name that a member has
+	for _, c := range e.GetControllers() {
+		all := strings.Join(c.GetCnames(), ",")
+		for _, name := range c.GetCnames() {
+			if !controllerName.MatchString(name) {
+				return fmt.Errorf("a cgroup controller %q", name)
 			}
 		}
-		for _, set := range e.GetSets() {
-			for _, member := range set.GetCtls() {
-				root, managed := top[member.GetName()]
-				at := member.GetPath()
-				if managed && (slices.Contains(strings.Split(at, "/"), "..") || !below(path.Clean("/"+at), root)) {
-					r.ask(Privileges, "the cgroup %s of %s, outside of the container's", at, member.GetName())
-				}
+		if _, twice := top[all]; twice {
+			return fmt.Errorf("two hierarchies of %q", all)
+		}
+		top[all] = ""
+		if len(c.GetDirs()) > 1 {
+			r.ask(Privileges, "%d cgroups in the hierarchy of %s", len(c.GetDirs()), all)
+		}
+		for _, d := range c.GetDirs() {
+			if path.Clean("/"+d.GetDirName()) == "/" {
+				r.ask(Privileges, "the root cgroup of %s", all)
+			}
+			top[all] = path.Clean("/" + d.GetDirName())
+			if err := directory(d, 0); err != nil {
+				return err
+			}
+		}
+	}
+	for _, set := range e.GetSets() {
+		for _, member := range set.GetCtls() {
+			root, managed := top[member.GetName()]
+			at := member.GetPath()
+			if err := inside(at); err != nil {
+				return err
+			}
+			if !managed {
+				return fmt.Errorf("a process in the hierarchy of %q, of which there is no cgroup", member.GetName())
+			}
+			if root != "" && !below(path.Clean("/"+at), root) {
+				r.ask(Privileges, "the cgroup %s of %s, outside of the container's", at, member.GetName())
 			}
 		}
 	}
 	return nil
 }
 
-// children reviews names of cgroups below the container's.
-func (r *imageReviewer) children(d *cgroup.CgroupDirEntry) {
-	for _, c := range d.GetChildren() {
-		if slices.Contains(strings.Split(c.GetDirName(), "/"), "..") {
-			r.ask(Privileges, "the cgroup %s, outside of the container's", c.GetDirName())
-		}
-		r.children(c)
+// maxCgroupDepth bounds how far down reviewed cgroups go.
+const maxCgroupDepth = 64
+
+// releaseAgent is the file by which the kernel runs a program of the host's.
+const releaseAgent = "release_agent"
+
+// propertyName is that of a file of a cgroup.
+var propertyName = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*$`)
+
+// directory reviews a cgroup and those below it.
+func directory(d *cgroup.CgroupDirEntry, depth int) error {
+	if depth > maxCgroupDepth {
+		return fmt.Errorf("cgroups within cgroups, more than %d", maxCgroupDepth)
 	}
+	if err := inside(d.GetDirName()); err != nil {
+		return err
+	}
+	if depth > 0 && (d.GetDirName() == "" || strings.Contains(d.GetDirName(), "/")) {
+		return fmt.Errorf("a cgroup of the name %q", d.GetDirName())
+	}
+	for _, p := range d.GetProperties() {
+		if name := p.GetName(); !propertyName.MatchString(name) || name == releaseAgent {
+			return fmt.Errorf("a property of a cgroup of the name %q", name)
+		}
+	}
+	for _, c := range d.GetChildren() {
+		if err := directory(c, depth+1); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // below tells whether the clean path p is root or in it.

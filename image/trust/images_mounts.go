@@ -1,7 +1,9 @@
 package trust
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -37,6 +39,13 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 			return errors.New("two mounts have one id")
 		}
 		ids[e.GetMntId()] = true
+		at := e.GetMountpoint()
+		if err := errors.Join(inside(at), inside(e.GetRoot())); err != nil {
+			return err
+		}
+		if !strings.HasPrefix(at, "/") || path.Clean(at) != at {
+			return fmt.Errorf("a mount at %q", at)
+		}
 	}
 	var root *mnt.MntEntry // its source is runc's to say
 	for _, e := range entries {
@@ -57,7 +66,7 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 			r.ask(Mounts, "a mount of %s (%s) at %s, which is in CRIU's images", e.GetSource(), kind, e.GetMountpoint())
 		}
 	}
-	r.masks(entries)
+	r.masks(root, entries)
 	return nil
 }
 
@@ -105,20 +114,71 @@ func made(e *mnt.MntEntry) bool {
 // dangerous are the files of /proc that let a container's root reach the host, of those that are masked or read-only.
 var dangerous = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/kcore", "/proc/keys", "/proc/timer_list"}
 
-func (r *imageReviewer) masks(entries []*mnt.MntEntry) {
-	if !slices.ContainsFunc(entries, func(e *mnt.MntEntry) bool { return e.GetFstype() == uint32(mnt.Fstype_PROC) }) {
-		return
+// masks asks where one of those can be reached. What covers what follows from the tree of the mounts, and not from their paths alone: a mount may be covered
+// by another at its own path, or above.
+func (r *imageReviewer) masks(root *mnt.MntEntry, entries []*mnt.MntEntry) {
+	whole := 0
+	for _, e := range entries {
+		if e.GetFstype() == uint32(mnt.Fstype_PROC) && path.Clean("/"+e.GetRoot()) == "/" {
+			whole++
+		}
 	}
+	switch {
+	case whole == 0:
+		return
+	case whole > 1:
+		r.ask(Privileges, "%d mounts of proc, one of which covers what masks the other", whole)
+	}
+	t := newMountTree(root, entries)
 	for _, file := range dangerous {
 		if !r.host.exists(file) {
 			continue
 		}
-		covered := slices.ContainsFunc(entries, func(e *mnt.MntEntry) bool {
-			readonly := e.GetFlags()&unix.MS_RDONLY != 0
-			return path.Clean(e.GetMountpoint()) == file && (readonly || e.GetFstype() != uint32(mnt.Fstype_PROC))
-		})
-		if !covered {
+		top := t.at(file)
+		readonly := top.GetFlags()&unix.MS_RDONLY != 0 && path.Clean(top.GetMountpoint()) == file
+		if top.GetFstype() == uint32(mnt.Fstype_PROC) && !readonly {
 			r.ask(Privileges, "%s as the kernel has it, which the container's mounts do not cover", file)
 		}
 	}
+}
+
+// mountTree is which mount is on which.
+type mountTree struct {
+	root *mnt.MntEntry
+	on   map[mountPlace]*mnt.MntEntry
+}
+
+// mountPlace is where something is mounted: on which mount, and at which of its paths.
+type mountPlace struct {
+	parent uint32
+	path   string
+}
+
+// newMountTree takes the last of several mounts at one place, as CRIU mounts them one after the other.
+func newMountTree(root *mnt.MntEntry, entries []*mnt.MntEntry) mountTree {
+	t := mountTree{root: root, on: make(map[mountPlace]*mnt.MntEntry, len(entries))}
+	for _, e := range entries {
+		if e != root {
+			t.on[mountPlace{e.GetParentMntId(), path.Clean(e.GetMountpoint())}] = e
+		}
+	}
+	return t
+}
+
+// at gives the mount that a walk to an absolute, clean path ends on.
+func (t mountTree) at(p string) *mnt.MntEntry {
+	now := t.root
+	for i := 0; i <= len(p); i++ {
+		if i < len(p) && p[i] != '/' {
+			continue
+		}
+		for seen := 0; seen <= len(t.on); seen++ { // a mount may be covered at its own root, though not by itself
+			next, ok := t.on[mountPlace{now.GetMntId(), cmp.Or(p[:i], "/")}]
+			if !ok {
+				break
+			}
+			now = next
+		}
+	}
+	return now
 }

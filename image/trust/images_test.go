@@ -11,13 +11,19 @@ import (
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/cgroup"
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/creds"
 	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/fdinfo"
+	ghostfile "github.com/checkpoint-restore/go-criu/v7/crit/images/ghost-file"
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/inventory"
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/mnt"
+	packetsock "github.com/checkpoint-restore/go-criu/v7/crit/images/packet-sock"
 	"github.com/checkpoint-restore/go-criu/v7/crit/images/pstree"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/regfile"
+	skunix "github.com/checkpoint-restore/go-criu/v7/crit/images/sk-unix"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // dump is what CRIU's images say, before it is written; tests change it.
@@ -27,6 +33,7 @@ type dump struct {
 	creds     *creds.CredsEntry          // of the second process
 	mounts    []*mnt.MntEntry
 	cgroups   *cgroup.CgroupEntry
+	files     []*fdinfo.FileEntry
 	spec      *specs.Spec
 }
 
@@ -70,7 +77,31 @@ func ordinaryDump(t *testing.T) *dump {
 				{Cnames: []string{"cpu"}, Dirs: []*cgroup.CgroupDirEntry{{DirName: proto.String("default/c"), Children: []*cgroup.CgroupDirEntry{{DirName: proto.String("inner")}}}}},
 			},
 		},
-		spec: ctrRun(t, oci.WithMounts([]specs.Mount{{Destination: "/data", Type: "bind", Source: "/srv"}})),
+		files: []*fdinfo.FileEntry{reg("/bin/sh"), reg("/"), {Type: fdinfo.FdTypes_UNIXSK.Enum(), Usk: &skunix.UnixSkEntry{Name: []byte("\x00a/../b")}}},
+		spec:  ctrRun(t, oci.WithMounts([]specs.Mount{{Destination: "/data", Type: "bind", Source: "/srv"}})),
+	}
+}
+
+func reg(name string) *fdinfo.FileEntry {
+	return &fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Reg: &regfile.RegFileEntry{Name: &name}}
+}
+
+// complete gives the required fields of a message that have no value their zero value.
+func complete(m protoreflect.Message) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		f := fields.Get(i)
+		message := f.Kind() == protoreflect.MessageKind
+		switch {
+		case f.IsList() && message:
+			for j := range m.Get(f).List().Len() {
+				complete(m.Get(f).List().Get(j).Message())
+			}
+		case message && (m.Has(f) || f.Cardinality() == protoreflect.Required):
+			complete(m.Mutable(f).Message())
+		case f.Cardinality() == protoreflect.Required && !m.Has(f):
+			m.Set(f, m.NewField(f))
+		}
 	}
 }
 
@@ -82,7 +113,8 @@ func image(t *testing.T, dir, name string, records ...proto.Message) {
 		data = data[4:]
 	}
 	for _, r := range records {
-		b, err := proto.MarshalOptions{AllowPartial: true}.Marshal(r)
+		complete(r.ProtoReflect())
+		b, err := proto.Marshal(r)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,6 +147,11 @@ func (d *dump) write(t *testing.T) string {
 	}
 	image(t, dir, "mountpoints-12.img", mounts...)
 	image(t, dir, "cgroup.img", d.cgroups)
+	var files []proto.Message
+	for _, f := range d.files {
+		files = append(files, f)
+	}
+	image(t, dir, "files.img", files...)
 	return dir
 }
 
@@ -170,12 +207,27 @@ func TestImagesThatHoldMore(t *testing.T) {
 		"writable /proc/sys":    {func(d *dump) { d.mounts[2] = mount(3, 2, mnt.Fstype_TMPFS, 1, "/", "/proc/sis", "tmpfs", "") }, Privileges, "/proc/sys"},
 		"cgroup of the host":    {func(d *dump) { d.cgroups.Sets[0].Ctls[0].Path = proto.String("/") }, Privileges, "memory"},
 		"cgroup of a neighbour": {func(d *dump) { d.cgroups.Sets[0].Ctls[0].Path = proto.String("/default/cc") }, Privileges, "/default/cc"},
-		"cgroup with dots":      {func(d *dump) { d.cgroups.Sets[0].Ctls[1].Path = proto.String("/default/c/../d") }, Privileges, "cpu"},
 		"two tops": {func(d *dump) {
 			d.cgroups.Controllers[0].Dirs = append(d.cgroups.Controllers[0].Dirs, &cgroup.CgroupDirEntry{DirName: proto.String("x")})
 		}, Privileges, "2 cgroups"},
 		"root as the top": {func(d *dump) { d.cgroups.Controllers[0].Dirs[0].DirName = proto.String("") }, Privileges, "root cgroup"},
-		"child with dots": {func(d *dump) { d.cgroups.Controllers[1].Dirs[0].Children[0].DirName = proto.String("../x") }, Privileges, "../x"},
+		"proc on proc": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 2, mnt.Fstype_PROC, 0, "/", "/proc", "proc", ""))
+		}, Privileges, "2 mounts of proc"},
+		"proc on the root": {func(d *dump) {
+			*d.mounts[1].ParentMntId, *d.mounts[2].ParentMntId = 1, 1
+			d.mounts[1], d.mounts[2] = d.mounts[2], d.mounts[1]
+		}, Privileges, "/proc/sys"},
+		"proc beside its mask": {func(d *dump) { *d.mounts[2].ParentMntId = 1 }, Privileges, "/proc/sys"},
+		"mask on what is covered": {func(d *dump) {
+			d.mounts = append(d.mounts, mount(20, 1, mnt.Fstype_TMPFS, 0, "/", "/proc", "tmpfs", ""))
+			*d.mounts[1].ParentMntId, *d.mounts[2].ParentMntId = 20, 20
+		}, Privileges, "/proc/sys"},
+		"packet socket": {func(d *dump) {
+			d.files = []*fdinfo.FileEntry{{Type: fdinfo.FdTypes_PACKETSK.Enum(), Psk: &packetsock.PacketSockEntry{}}}
+			d.spec.Process.Capabilities = &specs.LinuxCapabilities{}
+			d.creds = &creds.CredsEntry{}
+		}, Capabilities, "CAP_NET_RAW"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := ordinaryDump(t)
@@ -236,6 +288,80 @@ func TestDamagedImages(t *testing.T) {
 	}
 }
 
+// TestForgedImages: what no checkpoint writes is refused whatever was granted.
+func TestForgedImages(t *testing.T) {
+	str := proto.String
+	property := func(name string) func(*testing.T, *dump, string) {
+		return func(t *testing.T, d *dump, dir string) {
+			d.cgroups.Controllers[1].Dirs[0].Children[0].Properties = []*cgroup.CgroupPropEntry{{Name: &name, Value: str("x")}}
+			image(t, dir, "cgroup.img", d.cgroups)
+		}
+	}
+	cgroups := func(change func(*dump)) func(*testing.T, *dump, string) {
+		return func(t *testing.T, d *dump, dir string) {
+			change(d)
+			image(t, dir, "cgroup.img", d.cgroups)
+		}
+	}
+	file := func(e *fdinfo.FileEntry) func(*testing.T, *dump, string) {
+		return func(t *testing.T, _ *dump, dir string) { image(t, dir, "files.img", e) }
+	}
+	mounts := func(change func(*dump)) func(*testing.T, *dump, string) {
+		return func(t *testing.T, d *dump, dir string) {
+			change(d)
+			image(t, dir, "mountpoints-12.img", d.mounts[0], d.mounts[1])
+		}
+	}
+	raw := func(name, text string) func(*testing.T, *dump, string) {
+		return func(t *testing.T, _ *dump, dir string) {
+			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*testing.T, *dump, string)
+		words  string
+	}{
+		"property with a path":    {property("../../../../etc/cron.d/x"), "property"},
+		"property in a directory": {property("a/b"), "property"},
+		"release agent":           {property("release_agent"), "property"},
+		"cgroup with dots":        {cgroups(func(d *dump) { d.cgroups.Sets[0].Ctls[1].Path = str("/default/c/../d") }), "/default/c/../d"},
+		"child with dots":         {cgroups(func(d *dump) { d.cgroups.Controllers[1].Dirs[0].Children[0].DirName = str("../x") }), "../x"},
+		"child with a path":       {cgroups(func(d *dump) { d.cgroups.Controllers[1].Dirs[0].Children[0].DirName = str("a/b") }), "a/b"},
+		"top with dots":           {cgroups(func(d *dump) { d.cgroups.Controllers[1].Dirs[0].DirName = str("default/../x") }), "default/../x"},
+		"controller with a path":  {cgroups(func(d *dump) { d.cgroups.Controllers[0].Cnames[0] = "name=../x" }), "name=../x"},
+		"controller twice":        {cgroups(func(d *dump) { d.cgroups.Controllers[0].Cnames[0] = "cpu" }), "two hierarchies"},
+		"member of a part":        {cgroups(func(d *dump) { d.cgroups.Sets[0].Ctls[0].Name = str("x,memory") }), "x,memory"},
+		"open file outside":       {file(reg("/../../etc/x")), "/../../etc/x"},
+		"relative open file":      {file(reg("etc/x")), "absolute"},
+		"long open file":          {file(reg("/" + strings.Repeat("a/", 2040))), "too long"},
+		"long name":               {file(reg("/" + strings.Repeat("a", 256))), "256"},
+		"zero byte":               {file(reg("/a\x00b")), "zero byte"},
+		"socket outside":          {file(&fdinfo.FileEntry{Type: fdinfo.FdTypes_UNIXSK.Enum(), Usk: &skunix.UnixSkEntry{Name: []byte("../x\x00")}}), "../x"},
+		"socket's directory": {file(&fdinfo.FileEntry{Type: fdinfo.FdTypes_UNIXSK.Enum(), Usk: &skunix.UnixSkEntry{NameDir: str("/a/../..")}}),
+			"/a/../.."},
+		"BPF map": {file(&fdinfo.FileEntry{Type: fdinfo.FdTypes_BPFMAP.Enum()}), "BPFMAP"},
+		"deleted device": {func(t *testing.T, _ *dump, dir string) {
+			image(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(0o060666)})
+		}, "type"},
+		"mount with dots":       {mounts(func(d *dump) { d.mounts[1].Mountpoint = str("/a/../proc") }), "/a/../proc"},
+		"relative mount":        {mounts(func(d *dump) { d.mounts[1].Mountpoint = str("proc") }), "proc"},
+		"unknown image":         {raw("autofs-1.img", ""), "autofs-1.img"},
+		"pipe where CRIU talks": {raw("descriptors.json", `["/dev/null","/dev/null","/dev/null","pipe:[1]"]`), "4 standard streams"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := ordinaryDump(t)
+			dir := d.write(t)
+			c.change(t, d, dir)
+			var damaged *DamagedError
+			if err := Images(dir, d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
+				t.Errorf("Images = %v", err)
+			}
+		})
+	}
+}
+
 // FuzzImages: no image makes it panic, and mounts that pass without a grant are those that every container has.
 func FuzzImages(f *testing.F) {
 	f.Add([]byte{0x19, 0x43, 0x56, 0x54, 0, 0, 0, 0, 2, 0, 0, 0, 8, 1})
@@ -247,7 +373,7 @@ func FuzzImages(f *testing.F) {
 			for _, s := range sets {
 				for _, c := range s.GetControllers() {
 					for _, d := range c.GetDirs() {
-						new(imageReviewer).children(d)
+						_ = directory(d, 0)
 					}
 				}
 			}

@@ -22,7 +22,7 @@ func ordinary(m specs.Mount) bool {
 		return false
 	}
 	at := path.Clean(m.Destination)
-	readonly := slices.Contains(m.Options, "ro") || slices.Contains(m.Options, "rro")
+	readonly := readonly(m.Options)
 	switch m.Type {
 	case "tmpfs", "devpts", "mqueue":
 		return true
@@ -36,6 +36,20 @@ func ordinary(m specs.Mount) bool {
 	return false
 }
 
+// readonly tells whether runc mounts read-only with such options: the last one that says so or the contrary holds, and the recursive ones hold
+// for what is below as well. Source: runc, libcontainer/specconv, parseMountOptions.
+func readonly(options []string) (yes bool) {
+	for _, o := range options {
+		switch o {
+		case "ro", "rro":
+			yes = true
+		case "rw", "rrw":
+			yes = false
+		}
+	}
+	return yes
+}
+
 // bind tells whether runc takes a mount for a bind mount.
 func bind(m specs.Mount) bool {
 	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
@@ -43,7 +57,7 @@ func bind(m specs.Mount) bool {
 
 func describe(m specs.Mount) string {
 	switch {
-	case bind(m) && slices.Contains(m.Options, "ro"):
+	case bind(m) && readonly(m.Options):
 		return "a read-only bind mount"
 	case bind(m):
 		return "a bind mount"

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -62,10 +63,38 @@ func read[T any, P interface {
 	return records, nil
 }
 
-func parse[T any, P interface {
+// maxFirst bounds the first record of an image of which no more is looked at, bytes.
+const maxFirst = 64 << 10
+
+// readFirst gives the first record of an image; what follows it may be as large as it likes, and no record.
+func readFirst[T any, P interface {
 	*T
 	proto.Message
-}](data []byte) ([]P, error) {
+}](dir, name string) (P, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	defer f.Close()
+	head, err := io.ReadAll(io.LimitReader(f, maxFirst))
+	if err != nil {
+		return nil, fmt.Errorf("read CRIU images: %w", err)
+	}
+	data, err := records(head)
+	if err == nil {
+		var first []byte
+		if first, _, err = next(data); err == nil {
+			record := P(new(T))
+			if err = proto.Unmarshal(first, record); err == nil {
+				return record, nil
+			}
+		}
+	}
+	return nil, &DamagedError{File: name, Err: err}
+}
+
+// records gives what follows an image's magic numbers.
+func records(data []byte) ([]byte, error) {
 	const (
 		word   = 4
 		common = 0x54564319 // IMG_COMMON_MAGIC, before the type's own
@@ -80,22 +109,42 @@ func parse[T any, P interface {
 	if len(data) < skip {
 		return nil, errors.New("no magic number")
 	}
-	data = data[skip:]
-	var records []P
+	return data[skip:], nil
+}
+
+// next splits the first record off.
+func next(data []byte) (record, rest []byte, err error) {
+	const word = 4
+	if len(data) < word {
+		return nil, nil, errors.New("ends within a length")
+	}
+	n := int64(binary.LittleEndian.Uint32(data))
+	data = data[word:]
+	if n > int64(len(data)) {
+		return nil, nil, errors.New("ends within a record")
+	}
+	return data[:n], data[n:], nil
+}
+
+func parse[T any, P interface {
+	*T
+	proto.Message
+}](data []byte) ([]P, error) {
+	data, err := records(data)
+	if err != nil {
+		return nil, err
+	}
+	var all []P
 	for len(data) > 0 {
-		if len(data) < word {
-			return nil, errors.New("ends within a length")
-		}
-		n := int64(binary.LittleEndian.Uint32(data))
-		data = data[word:]
-		if n > int64(len(data)) {
-			return nil, errors.New("ends within a record")
-		}
-		record := P(new(T))
-		if err := proto.Unmarshal(data[:n], record); err != nil {
+		var record []byte
+		if record, data, err = next(data); err != nil {
 			return nil, err
 		}
-		records, data = append(records, record), data[n:]
+		m := P(new(T))
+		if err := proto.Unmarshal(record, m); err != nil {
+			return nil, err
+		}
+		all = append(all, m)
 	}
-	return records, nil
+	return all, nil
 }

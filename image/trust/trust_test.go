@@ -282,3 +282,11 @@ func FuzzConfine(f *testing.F) {
 		}
 	})
 }
+
+func TestReadonly(t *testing.T) {
+	for options, want := range map[string]bool{"": false, "ro": true, "rro": true, "ro,rw": false, "rw,ro": true, "nosuid,ro,rrw": false, "ro,nosuid": true} {
+		if got := readonly(strings.Split(options, ",")); got != want {
+			t.Errorf("%q: %v", options, got)
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package integration
+
+import (
+	"encoding/binary"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/cgroup"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/fdinfo"
+	"github.com/checkpoint-restore/go-criu/v7/crit/images/mnt"
+	"google.golang.org/protobuf/proto"
+)
+
+// rewrite changes the records of one of CRIU's images, which begins with two magic numbers.
+func rewrite[T any, P interface {
+	*T
+	proto.Message
+}](t *testing.T, dir, pattern string, change func([]P) []P) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no image %s: %v", pattern, err)
+	}
+	data, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head, word = 8, 4
+	var all []P
+	for rest := data[head:]; len(rest) > 0; {
+		n := binary.LittleEndian.Uint32(rest)
+		m := P(new(T))
+		if err := proto.Unmarshal(rest[word:word+n], m); err != nil {
+			t.Fatal(err)
+		}
+		all, rest = append(all, m), rest[word+n:]
+	}
+	out := data[:head:head]
+	for _, m := range change(all) {
+		b, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(binary.LittleEndian.AppendUint32(out, uint32(len(b))), b...)
+	}
+	if err := os.WriteFile(found[0], out, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestForged has snapshots whose CRIU images would have CRIU, which is root, leave the container: each is refused before CRIU begins, whatever is allowed,
+// by the command and by the shim, and nothing outside is touched.
+func TestForged(t *testing.T) {
+	_, b := pair(t)
+	f := freeze(t, []string{"count"})
+	g := newForger(t, f)
+	pullBase(t, b)
+	canaries := t.TempDir()
+	canary := filepath.Join(canaries, "canary")
+	if err := os.WriteFile(canary, []byte("untouched"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	up := strings.Repeat("../", 40)
+	property := func(change func(*cgroup.CgroupEntry)) func(string) {
+		return func(dir string) {
+			rewrite(t, dir, "cgroup.img", func(all []*cgroup.CgroupEntry) []*cgroup.CgroupEntry {
+				change(all[0])
+				return all
+			})
+		}
+	}
+	openFile := func(name string) func(string) {
+		return func(dir string) {
+			rewrite(t, dir, "files.img", func(all []*fdinfo.FileEntry) []*fdinfo.FileEntry {
+				for _, e := range all {
+					if e.GetReg() != nil && e.GetReg().GetName() != "/" {
+						e.Reg.Name = &name
+						return all
+					}
+				}
+				t.Fatal("no process has a file open")
+				return nil
+			})
+		}
+	}
+	for _, test := range []struct {
+		name, words string
+		change      func(dir string)
+	}{
+		{"cgroup property", "property", property(func(e *cgroup.CgroupEntry) {
+			e.Controllers[0].Dirs[0].Properties = append(e.Controllers[0].Dirs[0].Properties, &cgroup.CgroupPropEntry{Name: proto.String(up + canary), Value: proto.String("forged"),
+				Perms: &cgroup.CgroupPerms{Mode: proto.Uint32(0o4777), Uid: proto.Uint32(0), Gid: proto.Uint32(0)}})
+		})},
+		{"cgroup controller", "controller", property(func(e *cgroup.CgroupEntry) { e.Controllers[0].Cnames = []string{"name=" + up + canary + ".d"} })},
+		{"cgroup member", "hierarchy", property(func(e *cgroup.CgroupEntry) { e.Sets[0].Ctls[0].Name = proto.String("x,devices") })},
+		{"open file", "leads out", openFile("/" + up + canary)},
+		{"long open file", "too long", openFile("/" + strings.Repeat("../", 1340) + canary)},
+		{"proc on proc", "2 mounts of proc", func(dir string) {
+			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
+				for _, e := range all {
+					if e.GetMountpoint() == "/proc" {
+						second := proto.Clone(e).(*mnt.MntEntry)
+						second.MntId, second.ParentMntId = proto.Uint32(e.GetMntId()+100000), e.MntId
+						return append([]*mnt.MntEntry{second}, all...)
+					}
+				}
+				t.Fatal("no proc")
+				return nil
+			})
+		}},
+		{"standard streams", "standard streams", func(dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "descriptors.json"), []byte(`["/dev/null","/dev/null","/dev/null","pipe:[1]"]`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"unknown image", "autofs-1.img", func(dir string) {
+			if err := os.WriteFile(filepath.Join(dir, "autofs-1.img"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			ref := "cryo.test/forged:1"
+			g.forgeImages(t, b, ref, test.change)
+			code, args := codeDamaged, []string{"--allow", "all"}
+			if test.name == "proc on proc" { // which may be allowed
+				code, args = codeDenied, nil
+			}
+			refused(t, b, code, test.words, append([]string{"restore", ref, "--name", "forged"}, args...)...)
+			if data, err := os.ReadFile(canary); err != nil || string(data) != "untouched" {
+				t.Errorf("the canary is %q, %v", data, err)
+			}
+			if found, err := os.ReadDir(canaries); err != nil || len(found) != 1 {
+				t.Errorf("beside the canary: %v, %v", found, err)
+			}
+		})
+	}
+}
