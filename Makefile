@@ -146,6 +146,10 @@ chaos: deps build tools fakecuda ## break cryo at random and look whether anythi
 	@$(GO) build -trimpath -o bin/chaos/chaos ./integration/chaos $(QUIETLY)
 	@bin/chaos/chaos $(CHAOSFLAGS)
 
+.PHONY: chaos-bundle
+chaos-bundle: deps build tools fakecuda ## pack what integration/chaos/run needs on a machine without Go into bin/chaos/bundle.tar.xz
+	@integration/chaos/bundle
+
 .PHONY: gpu-bundle
 gpu-bundle: deps build tools ## pack what integration/gpu/run needs on a machine with GPUs into bin/gpu/bundle.tar.xz
 	@integration/gpu/bundle

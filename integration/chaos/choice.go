@@ -105,7 +105,7 @@ func between(least, most time.Duration) func(*rand.Rand) time.Duration {
 func choose(seed uint64, round int, only filter) choice {
 	r := rand.New(rand.NewPCG(seed, uint64(round)))
 	for {
-		o := operations[r.IntN(len(operations))]
+		o := drawOperation(r)
 		c := choice{Seed: seed, Round: round, Operation: o.name}
 		f := drawFault(r, o)
 		targets := f.targets(o)
@@ -122,6 +122,27 @@ func choose(seed uint64, round int, only filter) choice {
 			return c
 		}
 	}
+}
+
+// drawOperation draws those without GPUs twice as often as each of the others.
+func drawOperation(r *rand.Rand) *operation {
+	weight := func(o *operation) int {
+		if o.engine != "" {
+			return 1
+		}
+		return 2
+	}
+	total := 0
+	for _, o := range operations {
+		total += weight(o)
+	}
+	n := r.IntN(total)
+	for _, o := range operations {
+		if n -= weight(o); n < 0 {
+			return o
+		}
+	}
+	panic("no operation")
 }
 
 // drawFault draws one that has a target in the operation.
@@ -157,15 +178,15 @@ func drawInstant(r *rand.Rand, o *operation) instant {
 	return i
 }
 
-// filter is --only: words that name operations, faults or targets. Where any names one of a kind, only those of the kind are taken.
+// filter is --only: words that name operations (gpu and plain many), faults or targets. Where any names one of a kind, only those of the kind are taken.
 type filter struct{ operations, faults, targets []string }
 
 func parseFilter(words []string) (f filter, err error) {
 	for _, w := range words {
 		known := false
 		for _, o := range operations {
-			if o.name == w {
-				f.operations, known = append(f.operations, w), true
+			if o.name == w || w == "gpu" && o.engine != "" || w == "plain" && o.engine == "" {
+				f.operations, known = append(f.operations, o.name), true
 			}
 		}
 		for _, kind := range faults {
@@ -191,6 +212,16 @@ func parseFilter(words []string) (f filter, err error) {
 func (f filter) takes(c choice) bool {
 	in := func(list []string, word string) bool { return len(list) == 0 || slices.Contains(list, word) }
 	return in(f.operations, c.Operation) && in(f.faults, c.Fault) && in(f.targets, c.Target)
+}
+
+// gpus tells whether it takes any operation with GPUs.
+func (f filter) gpus() bool {
+	for _, o := range operations {
+		if o.engine != "" && (len(f.operations) == 0 || slices.Contains(f.operations, o.name)) {
+			return true
+		}
+	}
+	return false
 }
 
 // possible tells whether there is any choice that it takes.

@@ -82,7 +82,7 @@ func (r *round) blob() (string, error) {
 		return "", err
 	}
 	for _, d := range index.Manifests {
-		if d.Annotations[ocispec.AnnotationRefName] != w.golden {
+		if d.Annotations[ocispec.AnnotationRefName] != r.golden() {
 			continue
 		}
 		content, err := os.ReadFile(filepath.Join(store, "blobs/sha256", d.Digest.Encoded()))
@@ -105,7 +105,7 @@ func (r *round) blob() (string, error) {
 		}
 		return filepath.Join(store, "blobs/sha256", name), nil
 	}
-	return "", fmt.Errorf("the store has no %s", w.golden)
+	return "", fmt.Errorf("the store has no %s", r.golden())
 }
 
 // places are the directories of a host that are file systems of their own, and can be full.

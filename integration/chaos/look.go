@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -27,6 +30,7 @@ const (
 	silent   = "running without an answer"
 	wrong    = "running with wrong memory"
 	another  = "started anew"
+	idle     = "running without its GPU"
 	// and containerd's own for others: created, paused
 )
 
@@ -59,7 +63,7 @@ func (r *round) look(ctx context.Context, h *lab.Host, id, life string) (string,
 			if steady++; steady > 5 || !r.hit || r.result.Code == 0 {
 				return state, nil
 			}
-		case wrong, another:
+		case wrong, another, idle:
 			return state, nil
 		}
 		if time.Now().After(deadline) {
@@ -86,13 +90,15 @@ func (r *round) glance(ctx context.Context, h *lab.Host, id, life string) (strin
 		case err != nil:
 			r.note("ask %s: %v", id, err)
 			return silent, nil
-		case !a.OK || sum != r.world.sum:
+		case !a.OK || r.op.engine == "" && sum != r.world.sum:
 			r.note("answer of %s: %+v", id, a)
 			return wrong, nil
 		case life != "" && a.Life != life:
 			return another, nil
 		}
-		r.life = a.Life
+		if r.op.engine != "" && !r.works(asking, h, id, a) {
+			return idle, nil
+		}
 		return runs, nil
 	case "":
 		list := h.Ctr(ctx, "containers", "ls", "--quiet")
@@ -109,6 +115,56 @@ func (r *round) glance(ctx context.Context, h *lab.Host, id, life string) (strin
 	default:
 		return strings.ToLower(status), nil
 	}
+}
+
+// works tells whether a container goes on using its GPU.
+func (r *round) works(ctx context.Context, h *lab.Host, id string, before lab.Answer) bool {
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		a, err := h.Ask(ctx, id)
+		if err != nil || !a.OK {
+			r.note("ask %s: %+v %v", id, a, err)
+			return false
+		}
+		if ticks(a) > ticks(before) {
+			return true
+		}
+	}
+	return false
+}
+
+// ticks are how often the processes of an answer have counted on their GPU.
+func ticks(a lab.Answer) (sum float64) {
+	processes, _ := a.State["processes"].([]any)
+	for _, p := range processes {
+		p, _ := p.(map[string]any)
+		n, _ := p["ticks"].(float64)
+		sum += n
+	}
+	return sum
+}
+
+// deviceMemory lists what is in use on a host's GPUs: files that somebody has locked, see integration/fakecuda.
+func deviceMemory(h *lab.Host) (found []string) {
+	devices, _ := filepath.Glob(filepath.Join(h.Dir, "run/gpu/GPU-*")) // the pattern is well formed
+	for _, device := range devices {
+		var used int64
+		files, _ := filepath.Glob(filepath.Join(device, "mem-*"))
+		for _, path := range files {
+			f, err := os.Open(path)
+			if err != nil {
+				continue // gone meanwhile
+			}
+			info, err := f.Stat()
+			if err == nil && unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+				used += info.Size()
+			}
+			_ = f.Close() // it was only read
+		}
+		if used > 0 {
+			found = append(found, fmt.Sprintf("device memory on %s: %d bytes", filepath.Base(device), used))
+		}
+	}
+	return found
 }
 
 // stored tells whether a host's store has a name, and whether what it names is whole.
@@ -184,7 +240,7 @@ func trace(ctx context.Context, h *lab.Host) ([]string, error) {
 			lines[i] = "init"
 		}
 	}
-	return lines, err
+	return append(lines, deviceMemory(h)...), err
 }
 
 // compare waits for a while until a host is as wanted, and gives what is more and what is less.

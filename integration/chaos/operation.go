@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -12,6 +13,7 @@ import (
 type operation struct {
 	name      string
 	about     string
+	engine    string   // of containers with GPUs: driver or keeper; "": without
 	second    bool     // on host b, which has no snapshot
 	stock     bool     // a client that does not undo
 	fresh     bool     // the container is made by it
@@ -37,39 +39,36 @@ var (
 
 // operations are all there are.
 var operations = []*operation{
-	checkpoint("checkpoint", false, false), checkpoint("checkpoint-push", false, true),
-	checkpoint("end", true, false), checkpoint("end-push", true, true),
+	checkpoint("checkpoint", "", false, false), checkpoint("checkpoint-push", "", false, true),
+	checkpoint("end", "", true, false), checkpoint("end-push", "", true, true),
+	checkpoint("checkpoint-driver", "driver", false, false), checkpoint("end-driver", "driver", true, false),
+	checkpoint("checkpoint-keeper", "keeper", false, false), checkpoint("end-keeper", "keeper", true, true),
 	{
 		name: "push", about: "cryo push", flips: []string{"store"}, fills: []string{"store"}, processes: []string{"registry", "cryo"},
-		words: func(r *round) []string { return []string{"cryo", "push", r.world.golden, r.ref, "--plain-http"} },
+		words: func(r *round) []string { return []string{"cryo", "push", r.golden(), r.ref, "--plain-http"} },
 		judge: judgePush,
 	},
 	{
 		name: "pull", about: "cryo pull", flips: []string{"registry-data"}, fills: []string{"store"}, second: true, processes: []string{"registry", "cryo"}, events: []string{"work", "partial", "blob", "tag"},
-		words: func(r *round) []string { return []string{"cryo", "pull", r.world.golden, "--plain-http"} },
+		words: func(r *round) []string { return []string{"cryo", "pull", r.golden(), "--plain-http"} },
 		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, false) },
 		clean: removeGolden,
 	},
 	{
 		name: "rm", about: "cryo rm", fills: []string{"store"}, second: true, processes: []string{"cryo"}, events: []string{"tag"},
 		prepare: pullGolden, ready: pullGolden,
-		words: func(r *round) []string { return []string{"cryo", "rm", r.world.golden} },
+		words: func(r *round) []string { return []string{"cryo", "rm", r.golden()} },
 		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, true) },
 		clean: removeGolden,
 	},
-	restore("restore", "cryo restore from the local store", false),
-	restore("restore-pull", "cryo restore from the registry, which runs before its memory is there", true),
-	restore("restore-eager", "cryo restore --eager from the local store", false, "--eager"),
-	{
-		name: "prewarm", about: "cryo prewarm, and a restore of it", second: true, processes: []string{"containerd", "registry", "cryo"},
-		events: []string{"work", "partial", "blob", "tag"}, flips: []string{"registry-data"}, fills: everywhere,
-		words: func(r *round) []string { return []string{"cryo", "prewarm", r.world.golden, "--plain-http"} },
-		judge: judgePrewarm,
-		clean: func(ctx context.Context, r *round) error {
-			r.host.Cryo(ctx, "prewarm", "rm", r.world.golden) // it may not be there
-			return removeGolden(ctx, r)
-		},
-	},
+	restore("restore", "", "cryo restore from the local store", false),
+	restore("restore-pull", "", "cryo restore from the registry, which runs before its memory is there", true),
+	restore("restore-eager", "", "cryo restore --eager from the local store", false, "--eager"),
+	restore("restore-driver", "driver", "cryo restore from the local store, with a GPU", false),
+	restore("restore-keeper", "keeper", "cryo restore from the local store, with a GPU", false),
+	restore("pull-keeper", "keeper", "cryo restore from the registry, with a GPU", true),
+	prewarm("prewarm", "", "cryo prewarm, and a restore of it"),
+	prewarm("prewarm-keeper", "keeper", "cryo prewarm --gpu, and a restore of it", "--gpu", "--device", gpuDevice),
 	{
 		name: "ctr-checkpoint", stock: true, about: "ctr containers checkpoint --task --rw", processes: []string{"containerd", "shim", "criu", "runc", "ctr"},
 		events: []string{"criu", "runc"}, fills: []string{"containerd-root", "run"}, prepare: startSubject,
@@ -126,7 +125,10 @@ func startSubject(ctx context.Context, r *round) error {
 		if _, status, err := r.host.Task(ctx, subject); err != nil {
 			return err
 		} else if status == "PAUSED" {
-			return r.host.Ctr(ctx, "tasks", "resume", subject).Err()
+			if resumed := r.host.Ctr(ctx, "tasks", "resume", subject); resumed.Code != exitOK {
+				r.violate("the container is paused, and cannot be resumed: %v", resumed.Err())
+			}
+			return nil
 		} else if status == "RUNNING" {
 			return nil
 		}
@@ -134,17 +136,20 @@ func startSubject(ctx context.Context, r *round) error {
 			return err
 		}
 	}
-	return r.world.start(ctx)
+	return r.world.start(ctx, r.op.engine)
 }
 
 // checkpoint takes a snapshot of the container that runs.
-func checkpoint(name string, ending, push bool) *operation {
-	o := &operation{name: name, about: "cryo checkpoint", processes: dumpers, events: dumpSteps, fills: everywhere, prepare: startSubject}
+func checkpoint(name, engine string, ending, push bool) *operation {
+	o := &operation{name: name, engine: engine, about: "cryo checkpoint", processes: dumpers, events: dumpSteps, fills: everywhere, prepare: startSubject}
 	if push {
 		o.processes, o.about = append([]string{"registry"}, dumpers...), o.about+" --push"
 	}
+	if engine != "" {
+		o.processes, o.events, o.about = append([]string{"keeper"}, o.processes...), append([]string{"keeper"}, o.events...), o.about+" of a container with a GPU"
+	}
 	if ending {
-		o.events = append([]string{"end"}, dumpSteps...)
+		o.events = append([]string{"end"}, o.events...)
 	} else {
 		o.about += " --leave-running"
 	}
@@ -187,7 +192,7 @@ func checkpoint(name string, ending, push bool) *operation {
 		if err := r.world.remove(ctx, r.host, subject); err != nil {
 			return err
 		}
-		if restored := r.host.Cryo(ctx, "restore", r.ref, "--name", subject); restored.Code != exitOK {
+		if restored := r.host.Cryo(ctx, slices.Concat([]string{"restore", r.ref, "--name", subject}, deviceOf(engine))...); restored.Code != exitOK {
 			r.violate("the snapshot cannot be restored: %v", restored.Err())
 			return nil
 		}
@@ -212,14 +217,20 @@ func checkpoint(name string, ending, push bool) *operation {
 }
 
 // restore makes a container of the snapshot.
-func restore(name, about string, second bool, flags ...string) *operation {
-	o := &operation{name: name, about: about, second: second, fresh: true, processes: restorers, events: startSteps, flips: []string{"store"}, fills: everywhere}
+func restore(name, engine, about string, second bool, flags ...string) *operation {
+	o := &operation{name: name, engine: engine, about: about, second: second, fresh: true, processes: restorers, events: startSteps, flips: []string{"store"}, fills: everywhere}
 	if second {
 		o.processes, o.events = append([]string{"registry"}, restorers...), append([]string{"partial", "blob", "tag"}, startSteps...)
 		o.flips = []string{"registry-data"}
 	}
+	if engine != "" {
+		o.processes, o.events = append([]string{"keeper"}, o.processes...), append([]string{"keeper"}, o.events...)
+	}
+	if engine == "keeper" {
+		o.processes, o.events = append([]string{"load"}, o.processes...), append([]string{"load"}, o.events...)
+	}
 	o.words = func(r *round) []string {
-		return append([]string{"cryo", "restore", r.world.golden, "--plain-http", "--name", r.id}, flags...)
+		return slices.Concat([]string{"cryo", "restore", r.golden(), "--plain-http", "--name", r.id}, deviceOf(engine), flags)
 	}
 	o.judge = func(ctx context.Context, r *round) (verdict, error) {
 		state, err := r.look(ctx, r.host, r.id, "")
@@ -227,7 +238,7 @@ func restore(name, about string, second bool, flags ...string) *operation {
 			return verdict{}, err
 		}
 		s := r.seen(state)
-		if s.listed, s.whole, err = r.stored(ctx, r.host, r.world.golden); err != nil {
+		if s.listed, s.whole, err = r.stored(ctx, r.host, r.golden()); err != nil {
 			return verdict{}, err
 		}
 		v := judgeRestore(s)
@@ -252,6 +263,33 @@ func restore(name, about string, second bool, flags ...string) *operation {
 	return o
 }
 
+// gpuDevice is the GPU that containers get.
+const gpuDevice = "nvidia.com/gpu=0"
+
+func deviceOf(engine string) []string {
+	if engine == "" {
+		return nil
+	}
+	return []string{"--device", gpuDevice}
+}
+
+// prewarm keeps the snapshot ready.
+func prewarm(name, engine, about string, flags ...string) *operation {
+	o := &operation{name: name, engine: engine, about: about, second: true, processes: []string{"containerd", "registry", "cryo"},
+		events: []string{"work", "partial", "blob", "tag"}, flips: []string{"registry-data"}, fills: everywhere, judge: judgePrewarm}
+	if engine != "" {
+		o.processes, o.events = append([]string{"keeper"}, o.processes...), append([]string{"keeper"}, o.events...)
+	}
+	o.words = func(r *round) []string {
+		return slices.Concat([]string{"cryo", "prewarm"}, flags, []string{r.golden(), "--plain-http"})
+	}
+	o.clean = func(ctx context.Context, r *round) error {
+		r.host.Cryo(ctx, "prewarm", "rm", r.golden()) // it may not be there
+		return removeGolden(ctx, r)
+	}
+	return o
+}
+
 // removeRestored removes the round's container, if there is one.
 func removeRestored(ctx context.Context, r *round) error {
 	list := r.host.Ctr(ctx, "containers", "ls", "--quiet")
@@ -269,11 +307,11 @@ func removeRestored(ctx context.Context, r *round) error {
 }
 
 func pullGolden(ctx context.Context, r *round) error {
-	return r.host.Cryo(ctx, "pull", r.world.golden, "--plain-http").Err()
+	return r.host.Cryo(ctx, "pull", r.golden(), "--plain-http").Err()
 }
 
 func removeGolden(ctx context.Context, r *round) error {
-	removed := r.host.Cryo(ctx, "rm", r.world.golden)
+	removed := r.host.Cryo(ctx, "rm", r.golden())
 	if removed.Code == exitNotFound {
 		return nil
 	}
@@ -282,7 +320,7 @@ func removeGolden(ctx context.Context, r *round) error {
 
 func judgeLocal(ctx context.Context, r *round, removes bool) (v verdict, err error) {
 	s := r.seen("")
-	s.listed, s.whole, err = r.stored(ctx, r.host, r.world.golden)
+	s.listed, s.whole, err = r.stored(ctx, r.host, r.golden())
 	return judgeCopy(s, removes, false), err
 }
 
@@ -302,14 +340,14 @@ func judgePrewarm(ctx context.Context, r *round) (verdict, error) {
 	if err := list.Err(); err != nil {
 		return v, err
 	}
-	ready := strings.Contains(list.Stdout, r.world.golden)
+	ready := strings.Contains(list.Stdout, r.golden())
 	if !ready {
 		if r.result.Code == exitOK {
 			v.violate("done, and cryo prewarm ls does not list it")
 		}
 		return v, nil
 	}
-	restored := r.host.Cryo(ctx, "restore", r.world.golden, "--name", r.id, "--plain-http", "--json")
+	restored := r.host.Cryo(ctx, slices.Concat([]string{"restore", r.golden(), "--name", r.id, "--plain-http", "--json"}, deviceOf(r.op.engine))...)
 	if restored.Code != exitOK {
 		v.violate("what is prewarmed cannot be restored: %v", restored.Err())
 		return v, nil

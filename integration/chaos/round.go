@@ -37,8 +37,7 @@ type round struct {
 	mend   func(context.Context) error // takes the harm away once the operation is over; nil: nothing to do
 	second *lab.Result                 // of the same command given beside it
 	result lab.Result
-	life   string // of the container that answered last
-	tagged bool   // the snapshot's name was in the store meanwhile
+	tagged bool // the snapshot's name was in the store meanwhile
 
 	verdict    verdict
 	violations []string
@@ -54,6 +53,9 @@ func newRound(w *world, o *operation, c choice) *round {
 	}
 	return r
 }
+
+// golden is the snapshot of the kind of container that the round is about.
+func (r *round) golden() string { return r.world.golden[r.op.engine] }
 
 // note writes down what happens.
 func (r *round) note(format string, args ...any) {

@@ -63,7 +63,7 @@ func run(ctx context.Context, s settings) (int, error) {
 
 // open makes a world. The first one rehearses.
 func (r *runner) open(ctx context.Context) (*world, error) {
-	w, err := openWorld(ctx, r.store)
+	w, err := openWorld(ctx, r.store, r.only.gpus())
 	if err != nil {
 		return nil, err
 	}

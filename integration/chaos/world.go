@@ -24,17 +24,19 @@ type world struct {
 	a, b     *lab.Host // a has the snapshot in its local store, b has none
 	registry *lab.Registry
 	line     *line
-	golden   string                 // reference of the snapshot, in the registry and in a's store
+	golden   map[string]string      // references of snapshots by engine, in the registry and in a's store
+	gpus     bool                   // hosts have some
 	sum      string                 // of the containers' memory
 	bare     map[*lab.Host][]string // traces without the container
 
-	life  string                   // of the container; "": there is none
-	pid   int                      // of its first process
-	usual map[string]time.Duration // how long operations take
+	engine string                   // of the container
+	life   string                   // of the container; "": there is none
+	pid    int                      // of its first process
+	usual  map[string]time.Duration // how long operations take
 }
 
-func openWorld(ctx context.Context, dir string) (*world, error) {
-	w := &world{usual: map[string]time.Duration{}, bare: map[*lab.Host][]string{}}
+func openWorld(ctx context.Context, dir string, gpus bool) (*world, error) {
+	w := &world{usual: map[string]time.Duration{}, bare: map[*lab.Host][]string{}, golden: map[string]string{}, gpus: gpus}
 	var err error
 	if w.lab, err = lab.Open(ctx, lab.Options{Dir: dir}); err != nil {
 		return nil, err
@@ -66,27 +68,22 @@ func (w *world) boot(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		if *h, err = w.lab.Host(ctx, name, lab.HostOptions{}); err != nil {
+		if *h, err = w.lab.Host(ctx, name, w.options()); err != nil {
 			return err
 		}
 		if err := (*h).Import(ctx); err != nil {
 			return err
 		}
-	}
-	w.golden = w.reference("golden")
-	if err := w.start(ctx); err != nil {
-		return err
-	}
-	for _, words := range [][]string{
-		{"cryo", "checkpoint", subject, w.golden, "--leave-running", "--push", "--plain-http"},
-		{"ctr", "containers", "checkpoint", "--task", "--rw", "--image", subject, stockImage},
-	} {
-		if err := w.a.Run(ctx, words...).Err(); err != nil {
-			return err
+		if w.gpus {
+			if err := (*h).ImportGPU(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	if err := w.remove(ctx, w.a, subject); err != nil {
-		return err
+	for _, engine := range w.engines() {
+		if err := w.furnish(ctx, engine); err != nil {
+			return err
+		}
 	}
 	time.Sleep(time.Second) // containerd's garbage goes
 	for _, h := range []*lab.Host{w.a, w.b} {
@@ -97,9 +94,43 @@ func (w *world) boot(ctx context.Context) (err error) {
 	return nil
 }
 
+func (w *world) options() (o lab.HostOptions) {
+	if w.gpus {
+		o.GPUs = &lab.GPUs{Devices: []lab.GPU{{Minor: 0}, {Minor: 1}}}
+	}
+	return o
+}
+
+func (w *world) engines() []string {
+	if w.gpus {
+		return []string{"", "driver", "keeper"}
+	}
+	return []string{""}
+}
+
+// furnish takes the snapshots that restores begin with.
+func (w *world) furnish(ctx context.Context, engine string) error {
+	w.golden[engine] = w.reference("golden" + engine)
+	if err := w.start(ctx, engine); err != nil {
+		return err
+	}
+	if err := w.a.Cryo(ctx, "checkpoint", subject, w.golden[engine], "--leave-running", "--push", "--plain-http").Err(); err != nil {
+		return err
+	}
+	if engine == "" {
+		if err := w.a.Ctr(ctx, "containers", "checkpoint", "--task", "--rw", "--image", subject, stockImage).Err(); err != nil {
+			return err
+		}
+	}
+	return w.remove(ctx, w.a, subject)
+}
+
 // rehearse measures how long each operation takes, and wants all that is wanted of it without any fault.
 func (w *world) rehearse(ctx context.Context) error {
 	for _, o := range operations {
+		if o.engine != "" && !w.gpus {
+			continue
+		}
 		r := newRound(w, o, choice{Operation: o.name, Fault: none})
 		if err := r.run(ctx); err != nil {
 			return fmt.Errorf("rehearse %s: %w", o.name, err)
@@ -116,13 +147,22 @@ func (w *world) rehearse(ctx context.Context) error {
 func (w *world) reference(name string) string { return w.line.address + "/chaos/" + name + ":1" }
 
 // start has the container run.
-func (w *world) start(ctx context.Context) error {
+func (w *world) start(ctx context.Context, engine string) error {
 	if w.life != "" {
-		return nil
+		if w.engine == engine {
+			return nil
+		}
+		if err := w.remove(ctx, w.a, subject); err != nil {
+			return err
+		}
 	}
-	err := w.a.Ctr(ctx, "run", "--detach", "--null-io", "--runtime", runtimeName, lab.ImageName, subject,
-		"workload", "count", "--quiet", "--memory", fmt.Sprint(mib)).Err()
-	if err != nil {
+	w.engine = engine
+	words := []string{"run", "--detach", "--null-io", "--runtime", runtimeName, "--annotation", "cryo.gpu/engine=" + engine, "--device", gpuDevice,
+		lab.GPUImageName, subject, "/fake/fakeapp", "--quiet", "--blocks", "3,5,1"}
+	if engine == "" {
+		words = []string{"run", "--detach", "--null-io", "--runtime", runtimeName, lab.ImageName, subject, "workload", "count", "--quiet", "--memory", fmt.Sprint(mib)}
+	}
+	if err := w.a.Ctr(ctx, words...).Err(); err != nil {
 		return err
 	}
 	a, err := w.a.AwaitAnswer(ctx, subject)
@@ -130,10 +170,12 @@ func (w *world) start(ctx context.Context) error {
 		return err
 	}
 	sum, _ := a.State["sha256"].(string)
-	if !a.OK || sum == "" || w.sum != "" && sum != w.sum {
+	if !a.OK || engine == "" && (sum == "" || w.sum != "" && sum != w.sum) {
 		return fmt.Errorf("start a container: its memory is not what is wanted: %+v", a)
 	}
-	w.sum = sum
+	if engine == "" {
+		w.sum = sum
+	}
 	return w.met(ctx, a.Life)
 }
 

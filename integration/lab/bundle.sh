@@ -1,4 +1,4 @@
-# Packs what hosts of a lab are made of, for machines that have nothing of it; read by integration/gpu/bundle and integration/bench/bundle.
+# Packs what hosts of a lab are made of, for machines that have nothing of it; read by the bundle scripts of integration/gpu, integration/bench and integration/chaos.
 # Both are in the checkout's root by then, and have the tools and cryo built.
 
 # bundle_hosts STAGE: cryo, the pinned daemons and clients, CRIU with its libraries, ip and busybox.
