@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"strings"
 	"sync"
 
@@ -60,7 +61,10 @@ func removeCgroup(dir string) error {
 	if spec.Linux == nil || !strings.HasPrefix(spec.Linux.CgroupsPath, "/") {
 		return nil
 	}
-	path := spec.Linux.CgroupsPath
+	path := filepath.Clean(spec.Linux.CgroupsPath)
+	if path == "/" {
+		return nil // which is not the container's
+	}
 	if cgroups.Mode() == cgroups.Unified {
 		m, err := cgroup2.Load(path)
 		if err != nil {
@@ -69,7 +73,10 @@ func removeCgroup(dir string) error {
 		if err := m.Kill(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("end cgroup %s: %w", path, err)
 		}
-		return m.Delete()
+		if err := m.Delete(); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove cgroup %s: %w", path, err)
+		}
+		return nil
 	}
 	cg, err := cgroup1.Load(cgroup1.StaticPath(path))
 	if errors.Is(err, cgroup1.ErrCgroupDeleted) {

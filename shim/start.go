@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/errdefs"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // RestoreError says why a snapshot could not be made to run. Its kind is Aborted.
@@ -31,6 +33,9 @@ func (e *RestoreError) Error() string {
 
 // Unwrap gives the kind and what runc, or the driver, said.
 func (e *RestoreError) Unwrap() []error { return []error{errdefs.ErrAborted, e.Err} }
+
+// restoreLog is CRIU's log of a restore, in its work directory.
+const restoreLog = "restore.log"
 
 // Start starts a container or an exec; a container that was created from a snapshot is restored.
 func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
@@ -132,21 +137,29 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if err != nil {
 		return nil, err
 	}
-	defer done()
+	clean := true
+	defer func() {
+		if clean { // else the record is what delete goes by
+			done()
+		}
+	}()
 	filling, err := s.beginFilling(ctx, c, order)
 	if err != nil {
 		return nil, &RestoreError{ID: r.ID, Err: err}
 	}
+	over := make(chan struct{})
+	defer close(over)
+	go c.runtime.Restoring(c.work).EndOrphans(over, func() bool { return criu.Restored(filepath.Join(c.work, restoreLog)) })
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
 	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
 	if err != nil {
-		// Not the cgroup's processes alone: runc may have got far enough to know the container.
-		_ = c.runtime.Kill(context.WithoutCancel(ctx))
-		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, "restore.log")), Err: err}
+		left := c.endRestore(ctx)
+		clean = left == nil
+		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, restoreLog)), Err: err}
 		if cause := endFilling(filling); cause != nil {
 			failed.Reason, failed.Err = "", cause
 		}
-		return nil, failed
+		return nil, errors.Join(failed, left)
 	}
 	if err := followFilling(ctx, filling); err != nil {
 		err = errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
@@ -163,6 +176,29 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, errors.Join(context.Cause(ctx), s.endRestored(ctx, c))
 	}
 	return answer, nil
+}
+
+// endRestore leaves nothing of a restore that has failed. runc does so itself, unless it was killed: then it has left CRIU, what CRIU has made, its own
+// directory for the container, in which there is no state by which it would know it, and the cgroup.
+func (c *container) endRestore(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+	defer cancel()
+	if c.runtime.Known(ctx) {
+		_ = c.runtime.Kill(ctx) // it may have ended
+		return nil
+	}
+	err := runc.EndDump(c.work)
+	for {
+		left := errors.Join(removeCgroup(c.bundle.dir), c.runtime.SweepRestore())
+		if left == nil {
+			return err
+		}
+		select {
+		case <-time.After(10 * time.Millisecond): // killed processes take a moment to go
+		case <-ctx.Done():
+			return errors.Join(err, fmt.Errorf("clean up after the restore: %w", left))
+		}
+	}
 }
 
 // writeRestoreOptions repeats the choices of the dump.

@@ -79,3 +79,20 @@ func RunID(log string) string {
 	}
 	return ""
 }
+
+// Restored tells whether CRIU has said in the log of a restore that it is through.
+func Restored(log string) bool {
+	const tail = 16 << 10
+	f, err := os.Open(filepath.Clean(log))
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > tail {
+		if _, err := f.Seek(-tail, io.SeekEnd); err != nil {
+			return false
+		}
+	}
+	data, err := io.ReadAll(io.LimitReader(f, tail))
+	return err == nil && strings.Contains(string(data), "Restore finished successfully")
+}

@@ -47,3 +47,22 @@ func TestReason(t *testing.T) {
 		t.Errorf("a log that is not there says %q", got)
 	}
 }
+
+func TestRestored(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": false, "(00.2) Error (criu/cr-restore.c:1): Restoring FAILED.\n": false,
+		"(00.270097) Restore finished successfully. Tasks resumed.\n(00.270127) Writing stats\n":        true,
+		strings.Repeat("(00.1) x\n", 10000) + "(00.27) Restore finished successfully. Tasks resumed.\n": true,
+	} {
+		path := filepath.Join(t.TempDir(), "restore.log")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if Restored(path) != want {
+			t.Errorf("%.60q: %v", text, !want)
+		}
+	}
+	if Restored("/nonexistent") {
+		t.Error("of no log")
+	}
+}

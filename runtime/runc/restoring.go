@@ -2,8 +2,11 @@ package runc
 
 import (
 	"cmp"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	gorunc "github.com/containerd/go-runc"
@@ -14,6 +17,7 @@ import (
 // not come, and are told neither by their name nor by their directory any more.
 type Restoring struct {
 	group group
+	id    string       // of the container
 	name  string       // of runc's process
 	runcs map[int]bool // parents of CRIU and of all that it makes
 }
@@ -24,7 +28,7 @@ func (c Container) Restoring(work string) *Restoring {
 		work = found
 	}
 	name := filepath.Base(cmp.Or(c.Runtime.Command, gorunc.DefaultCommand))
-	return &Restoring{group: group{work: work}, name: name[:min(len(name), maxCommand)], runcs: make(map[int]bool)}
+	return &Restoring{group: group{work: work}, id: c.ID, name: name[:min(len(name), maxCommand)], runcs: make(map[int]bool)}
 }
 
 // maxCommand is how much of a name the kernel keeps. Source: proc_pid_comm(5).
@@ -42,6 +46,57 @@ func (r *Restoring) End() {
 	for deadline := time.Now().Add(endTime); time.Now().Before(deadline) && r.killChildren() > 0; {
 		time.Sleep(10 * time.Millisecond)
 	}
+}
+
+// EndOrphans ends the restore as soon as its CRIU has died before its time, until done: what it has made holds the socket whose end runc waits
+// for. finished tells whether CRIU has said that it is through.
+func (r *Restoring) EndOrphans(done <-chan struct{}, finished func() bool) {
+	ticker := time.NewTicker(orphanTime)
+	defer ticker.Stop()
+	for before := 0; ; {
+		select {
+		case <-done:
+			return
+		case <-ticker.C:
+		}
+		runc := r.alone()
+		if runc != 0 && runc == before && !finished() {
+			r.runcs[runc] = true
+			r.End()
+		}
+		before = runc
+	}
+}
+
+// alone gives the runc of this restore, a child of this process, if CRIU has begun and there is none any more; else 0.
+func (r *Restoring) alone() int {
+	if entries, err := os.ReadDir(r.group.work); err != nil || len(entries) == 0 {
+		return 0
+	}
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		return 0
+	}
+	runc := 0
+	for _, path := range stats {
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+		if err != nil || command(pid) != r.name || Ended(pid) {
+			continue
+		}
+		if parent, err := Parent(pid); err != nil || parent != os.Getpid() {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		if words := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"); slices.Contains(words, "restore") && words[len(words)-1] == r.id {
+			runc = pid
+		}
+	}
+	for _, pid := range r.group.processes() {
+		if parent, err := Parent(pid); err == nil && parent == runc {
+			return 0
+		}
+	}
+	return runc
 }
 
 // killChildren kills all that come from a runc, and tells how many there were that lived.
