@@ -3,6 +3,7 @@ package criu
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
