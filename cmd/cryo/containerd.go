@@ -14,6 +14,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
 
 	"github.com/cryo-project/cryo/runtime/runc"
 )
@@ -29,12 +30,18 @@ func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client,
 	const patience = 10 * time.Second
 	// A dial of our own fails at once where containerd's client would try until its timeout.
 	path := strings.TrimPrefix(a.address, "unix://")
+	config, err := a.config()
+	if err != nil {
+		return ctx, nil, err
+	}
+	wait := time.Duration(config.Containerd.Patience) * time.Second
 	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", path)
 	if err != nil {
 		return ctx, nil, &daemonError{address: a.address, err: err}
 	}
 	_ = conn.Close()
-	c, err := containerd.New(path, containerd.WithDefaultNamespace(a.namespace), containerd.WithTimeout(patience))
+	c, err := containerd.New(path, containerd.WithDefaultNamespace(a.namespace), containerd.WithTimeout(patience),
+		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(away{socket: path, patience: wait, say: a.say}.unary)}))
 	if err != nil {
 		return ctx, nil, &daemonError{address: a.address, err: err}
 	}

@@ -15,7 +15,11 @@ import (
 // report prints an error and what to do about it, as every subcommand does.
 func report(w io.Writer, err error) {
 	fmt.Fprintf(w, "cryo: %s\n", plain(err.Error()))
-	for line := range strings.Lines(hintOf(err)) {
+	hint := hintOf(err)
+	if hint == "" && containerdGone(err) {
+		hint = "see that containerd runs, and try again"
+	}
+	for line := range strings.Lines(hint) {
 		fmt.Fprintf(w, "hint: %s\n", plain(strings.TrimSpace(line)))
 	}
 }

@@ -28,6 +28,8 @@ type Config struct {
 	Root string `toml:"root"`
 	// CRIU is the criu binary. Default: "criu" in PATH, then /opt/cryo/criu/bin/criu.
 	CRIU string `toml:"criu"`
+	// Containerd is about how the cryo command asks it.
+	Containerd Containerd `toml:"containerd"`
 	// Dump holds CRIU's options for dumps.
 	Dump Dump `toml:"dump"`
 	// Restore is about how containers get their memory back.
@@ -36,6 +38,12 @@ type Config struct {
 	Prewarm Prewarm `toml:"prewarm"`
 	// GPU is for containers with GPUs.
 	GPU GPU `toml:"gpu"`
+}
+
+// Containerd is about how the cryo command asks it.
+type Containerd struct {
+	// Patience, in seconds, is how long a command that has begun waits for a containerd that has gone away. Default 30.
+	Patience int64 `toml:"patience"`
 }
 
 // Dump are CRIU's options for dumps.
@@ -81,10 +89,11 @@ type GPU struct {
 // Default is the configuration without a file.
 func Default() Config {
 	return Config{
-		Root:    "/var/lib/cryo",
-		Dump:    Dump{GhostLimit: 64, Timeout: 30},
-		Restore: Restore{Lazy: true},
-		GPU:     GPU{Timeout: 10, Engine: gpu.DriverEngine},
+		Root:       "/var/lib/cryo",
+		Containerd: Containerd{Patience: 30},
+		Dump:       Dump{GhostLimit: 64, Timeout: 30},
+		Restore:    Restore{Lazy: true},
+		GPU:        GPU{Timeout: 10, Engine: gpu.DriverEngine},
 	}
 }
 
@@ -133,6 +142,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("dump.ghost-limit = %d is negative", c.Dump.GhostLimit)
 	case c.Dump.Timeout < 0 || c.Dump.Timeout > int64(time.Hour/time.Second):
 		return fmt.Errorf("dump.timeout = %d is not between 0 and 3600 seconds", c.Dump.Timeout)
+	case c.Containerd.Patience < 0 || c.Containerd.Patience > int64(time.Hour/time.Second):
+		return fmt.Errorf("containerd.patience = %d is not between 0 and 3600 seconds", c.Containerd.Patience)
 	case c.Restore.FillRate < 0 || c.Restore.FillRate > 1<<30:
 		return fmt.Errorf("restore.fill-rate = %d is not between 0 and %d MiB a second", c.Restore.FillRate, 1<<30)
 	}

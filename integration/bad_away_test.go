@@ -1,0 +1,66 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// TestBadAwayRestore restarts containerd at random moments of a restore: it comes about all the same.
+func TestBadAwayRestore(t *testing.T) {
+	h := newHost(t, "away", lab.HostOptions{})
+	pullBase(t, h)
+	ref := snapshotOf(t, h, "count", "--memory", "64")
+	id := name(t)
+	before := trace(t, h)
+	takes := must(t, h.Cryo(t.Context(), "restore", ref, "--name", id)).Elapsed
+	remove(t.Context(), h, id)
+	for i := range 2 * breaks {
+		ended := make(chan lab.Result, 1)
+		go func() { ended <- h.Cryo(t.Context(), "restore", ref, "--name", id) }()
+		time.Sleep(takes/10 + time.Duration(rand.Int64N(int64(takes))))
+		if err := h.StopDaemon([]syscall.Signal{syscall.SIGKILL, syscall.SIGTERM}[i%2]); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(rand.Int64N(int64(2 * time.Second))))
+		if err := h.StartDaemon(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if r := <-ended; r.Code == codeUnavailable && strings.Contains(r.Stderr, "reach containerd") {
+			continue // it had not begun
+		} else if must(t, r); r.Code == 0 {
+			counts(t, h, id)
+			remove(t.Context(), h, id)
+		}
+		h.Cryo(t.Context(), "ls") // what a shim has sent while containerd was away comes soon
+		wantTrace(t, h, without(before, nil, []string{"process "}), "process ")
+	}
+}
+
+// TestBadAwayForGood has containerd go away in a restore and not come back: the command says so.
+func TestBadAwayForGood(t *testing.T) {
+	h := newHost(t, "gone", lab.HostOptions{CryoConfig: "[containerd]\npatience = 1\n"})
+	pullBase(t, h)
+	ref := snapshotOf(t, h, "count", "--memory", "64")
+	id := name(t)
+	ended := make(chan lab.Result, 1)
+	go func() { ended <- h.Cryo(t.Context(), "restore", ref, "--name", id) }()
+	if find(t, h, func(p process) bool { return slices.Contains([]string{"runc", "criu"}, p.command) }) == 0 {
+		t.Fatalf("no restore: %v", <-ended)
+	}
+	if err := h.StopDaemon(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	refusal(t, <-ended, codeUnavailable, "")
+	if err := h.StartDaemon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	cleanup(t, h, id+"-2")
+	must(t, h.Cryo(t.Context(), "restore", ref, "--name", id+"-2"))
+	counts(t, h, id+"-2")
+}
