@@ -27,9 +27,9 @@ func TestIncrement(t *testing.T) {
 	a, b := pair(t)
 	const memory = 256 << 20
 	id := name(t)
-	m := newMeter(t, shared.registry)
+	l := newLine(t, shared.registry)
 	ref := func(tag string) string {
-		ref := m.address + "/increment/" + id + ":" + tag
+		ref := l.Address + "/increment/" + id + ":" + tag
 		away(t, ref)
 		return ref
 	}
@@ -38,12 +38,12 @@ func TestIncrement(t *testing.T) {
 	// shot takes a snapshot, and gives what it has added to the store and sent to the registry.
 	shot := func(h *lab.Host, tag string, flags ...string) (r taken, stored, sent int64) {
 		t.Helper()
-		stored, sent = treeSize(t, h.CryoRoot()), m.sent.Load()
+		stored, sent = treeSize(t, h.CryoRoot()), l.Sent.Load()
 		args := slices.Concat([]string{"checkpoint", id, ref(tag), "--leave-running", "--push", "--plain-http", "--json"}, flags)
 		if err := json.Unmarshal([]byte(must(t, h.Cryo(t.Context(), args...)).Stdout), &r); err != nil {
 			t.Fatal(err)
 		}
-		stored, sent = treeSize(t, h.CryoRoot())-stored, m.sent.Load()-sent
+		stored, sent = treeSize(t, h.CryoRoot())-stored, l.Sent.Load()-sent
 		t.Logf("%s on %s: %d bytes stored, %d sent, %d shared", tag, h.Name, stored, sent, r.Shared)
 		return r, stored, sent
 	}

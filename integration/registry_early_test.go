@@ -63,8 +63,8 @@ func TestRegistryEarly(t *testing.T) {
 	a, b := pair(t)
 	id := name(t)
 	start(t, a, id, nil, "workload", "count", "--memory", "48")
-	m := newMeter(t, shared.registry)
-	ref := m.address + "/early/" + id + ":1"
+	l := newLine(t, shared.registry)
+	ref := l.Address + "/early/" + id + ":1"
 	away(t, ref)
 	taken := said[checkpointed](t, a.Cryo(t.Context(), "--json", "checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"))
 	counts(t, a, id)
@@ -73,7 +73,7 @@ func TestRegistryEarly(t *testing.T) {
 		t.Errorf("pushed %+v; the blobs have %d bytes", taken, size)
 	}
 	const overhead = 256 << 10 // requests, headers, the manifest
-	if sent := m.sent.Load(); sent < taken.Push.Moved || sent > taken.Push.Moved+overhead {
+	if sent := l.Sent.Load(); sent < taken.Push.Moved || sent > taken.Push.Moved+overhead {
 		t.Errorf("%d bytes were sent, of which %d of blobs", sent, taken.Push.Moved)
 	}
 	later := newRegistry(t, "later", lab.RegistryOptions{})
@@ -151,16 +151,16 @@ func meanwhile(t *testing.T, h *lab.Host, args []string, do func(interrupt func(
 func TestRegistryEarlyDies(t *testing.T) {
 	a, _ := pair(t)
 	r := newRegistry(t, "dying", lab.RegistryOptions{})
-	m := newMeter(t, r)
+	l := newLine(t, r)
 	id := name(t)
-	ref := m.address + "/early/" + id + ":1"
+	ref := l.Address + "/early/" + id + ":1"
 	start(t, a, id, nil, "workload", "count", "--memory", "48")
 	away(t, ref)
-	m.pause.Store(int64(3 * time.Millisecond))
+	l.Pause.Store(int64(3 * time.Millisecond))
 	// One at a time, so that some are there when it dies.
 	args := []string{"checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB", "--concurrency", "1"}
 	ended := meanwhile(t, a, args, func(func()) {
-		eventually(t, "segments are on their way", time.Minute, func() bool { return m.sent.Load() > 12<<20 })
+		eventually(t, "segments are on their way", time.Minute, func() bool { return l.Sent.Load() > 12<<20 })
 		if err := r.Stop(); err != nil {
 			t.Fatal(err)
 		}
@@ -177,7 +177,7 @@ func TestRegistryEarlyDies(t *testing.T) {
 	if named(t, r, ref) {
 		t.Error("the snapshot has a name in the registry")
 	}
-	m.pause.Store(0)
+	l.Pause.Store(0)
 	second := said[transferred](t, a.Cryo(t.Context(), "--json", "push", ref, "--plain-http"))
 	if second.There < 4<<20 || second.Moved+second.There != blobsSize(t, ref) {
 		t.Errorf("the second push: %+v", second)
@@ -187,21 +187,21 @@ func TestRegistryEarlyDies(t *testing.T) {
 // TestRegistryEarlyInterrupted ends a checkpoint that pushes with Ctrl-C, while it sends.
 func TestRegistryEarlyInterrupted(t *testing.T) {
 	a, _ := pair(t)
-	m := newMeter(t, shared.registry)
+	l := newLine(t, shared.registry)
 	id := name(t)
-	ref := m.address + "/early/" + id + ":1"
+	ref := l.Address + "/early/" + id + ":1"
 	start(t, a, id, nil, "workload", "count", "--memory", "48")
 	away(t, ref)
-	m.pause.Store(int64(3 * time.Millisecond))
+	l.Pause.Store(int64(3 * time.Millisecond))
 	args := []string{"checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"}
 	r := meanwhile(t, a, args, func(interrupt func()) {
-		eventually(t, "segments are on their way", time.Minute, func() bool { return m.sent.Load() > 6<<20 })
+		eventually(t, "segments are on their way", time.Minute, func() bool { return l.Sent.Load() > 6<<20 })
 		interrupt()
 	})
 	if r.Code != codeInterrupted {
 		t.Errorf("exit code %d:\n%s", r.Code, r.Stderr)
 	}
-	m.pause.Store(0)
+	l.Pause.Store(0)
 	counts(t, a, id)
 	if named(t, shared.registry, ref) {
 		t.Error("the snapshot has a name in the registry")
@@ -239,7 +239,7 @@ func TestRegistryMisfit(t *testing.T) {
 	_, b := pair(t)
 	f := freezeImage(t, shared.image, []string{"--cap-add", "CAP_SYS_ADMIN"}, []string{"count", "--memory", "32"})
 	forger := newForger(t, f)
-	m := newMeter(t, shared.registry)
+	l := newLine(t, shared.registry)
 	for _, test := range []struct {
 		name   string
 		code   int
@@ -258,13 +258,13 @@ func TestRegistryMisfit(t *testing.T) {
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			ref := m.address + "/misfit/" + name(t) + ":1"
+			ref := l.Address + "/misfit/" + name(t) + ":1"
 			forger.forge(t, b, ref, test.change)
 			must(t, b.Cryo(t.Context(), "push", ref, "--plain-http"))
 			must(t, b.Cryo(t.Context(), "rm", ref))
-			m.received.Store(0)
+			l.Received.Store(0)
 			refused(t, b, test.code, test.words, "restore", ref, "--name", "misfit", "--plain-http")
-			if n := m.received.Load(); n == 0 || n > 2<<20 {
+			if n := l.Received.Load(); n == 0 || n > 2<<20 {
 				t.Errorf("%d bytes were fetched to find out", n)
 			}
 		})

@@ -18,8 +18,8 @@ func TestRegistryResume(t *testing.T) {
 	r := newRegistry(t, "resumed", lab.RegistryOptions{})
 	f := freeze(t, []string{"count", "--memory", "48"}, "--segment-size", "4MiB")
 	total := inspect(t, a, f.ref).Size
-	m := newMeter(t, r)
-	to := m.address + "/resumed/" + f.id + ":1"
+	l := newLine(t, r)
+	to := l.Address + "/resumed/" + f.id + ":1"
 	away(t, to)
 	for _, test := range []struct {
 		name  string
@@ -28,13 +28,13 @@ func TestRegistryResume(t *testing.T) {
 		args  []string
 		slack int64 // bytes moved that are moved again: an upload begins anew, a download with what is not written yet
 	}{
-		{"push", a, &m.sent, []string{"push", f.ref, to, "--plain-http", "--concurrency", "2"}, 2 * 4 << 20},
-		{"pull", b, &m.received, []string{"pull", to, "--plain-http", "--concurrency", "2"}, 2 * 1 << 20},
+		{"push", a, &l.Sent, []string{"push", f.ref, to, "--plain-http", "--concurrency", "2"}, 2 * 4 << 20},
+		{"pull", b, &l.Received, []string{"pull", to, "--plain-http", "--concurrency", "2"}, 2 * 1 << 20},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			m.pause.Store(int64(5 * time.Millisecond))
+			l.Pause.Store(int64(5 * time.Millisecond))
 			killedAfter(t, test.h, test.moved, total/2, test.args...)
-			m.pause.Store(0)
+			l.Pause.Store(0)
 			time.Sleep(100 * time.Millisecond) // what was under way arrives
 			first := test.moved.Swap(0)
 			must(t, test.h.Cryo(t.Context(), test.args...))
