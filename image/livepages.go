@@ -41,6 +41,8 @@ type Arriving interface {
 	io.ReaderAt
 	// There tells whether all bytes before end can be read without waiting for them.
 	There(end int64) bool
+	// ReadAhead is ReadAt of bytes that nobody waits for yet.
+	ReadAhead(p []byte, off int64) (int, error)
 	// ReadAgain is ReadAt of bytes that were read and turned out to be damaged: it takes them from where they come from.
 	ReadAgain(p []byte, off int64) (int, error)
 }
@@ -259,6 +261,8 @@ type PagesReader struct {
 	m   *Pages
 	dec *segment.Decoder
 	buf []byte
+	// Ahead says that nobody waits for what is read.
+	Ahead bool
 }
 
 // Reader gives what one goroutine reads parts with; it takes some MiB.
@@ -359,11 +363,16 @@ func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 		return r.dec.DecodeKept(f, kept)
 	}
 	stored := buf[:f.Stored]
-	if n, err := r.m.segments[f.Segment].ReadAt(stored, f.Offset); n < len(stored) {
+	a, arriving := r.m.segments[f.Segment].(Arriving)
+	read := r.m.segments[f.Segment].ReadAt
+	if arriving && r.Ahead {
+		read = a.ReadAhead
+	}
+	if n, err := read(stored, f.Offset); n < len(stored) {
 		return nil, r.m.short(f, err)
 	}
 	raw, err := r.dec.Decode(f, stored)
-	if a, arriving := r.m.segments[f.Segment].(Arriving); err != nil && arriving {
+	if err != nil && arriving {
 		// The whole segment was not verified yet; it is fetched again, too, where it is damaged.
 		if _, err := a.ReadAgain(stored, f.Offset); err != nil {
 			return nil, err

@@ -404,6 +404,8 @@ func (f *arrivingFile) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
+func (f *arrivingFile) ReadAhead(p []byte, off int64) (int, error) { return f.ReadAt(p, off) }
+
 func (f *arrivingFile) ReadAgain(p []byte, off int64) (int, error) {
 	f.store.again++
 	if f.store.damaged {

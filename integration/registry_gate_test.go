@@ -20,7 +20,7 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// gate stands in front of a registry and holds up the bodies of a snapshot's segments, but not parts of them, until it is opened.
+// gate stands in front of a registry and holds up the bodies of a snapshot's segments, but not parts of them that somebody waits for, until it is opened.
 type gate struct {
 	address  string
 	segments map[string]bool // digests
@@ -84,7 +84,7 @@ func (g *gate) hold(a *http.Response) error {
 		return nil
 	}
 	wanted := a.Request.Header.Get("Range")
-	isPart := wanted != "" && !strings.HasSuffix(wanted, "-")
+	isPart := wanted != "" && !strings.HasSuffix(wanted, "-") && a.Request.Header.Get("Priority") == ""
 	if isPart {
 		g.parts.Add(1)
 	}

@@ -22,8 +22,9 @@ type arriving struct {
 	puller *registry.Puller
 	source *arrival.Source
 	server *arrival.Server
-	dir    string // of the server's socket
-	work   string // the command's working directory
+	parts  *registry.Wanted // nil: the container waits for all segments
+	dir    string           // of the server's socket
+	work   string           // the command's working directory
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
@@ -38,7 +39,6 @@ type arriving struct {
 const (
 	quietTime = 40 * time.Millisecond
 	quietMost = 500 * time.Millisecond
-	yieldTime = 10 * time.Millisecond // for which nobody may have asked while what was begun before goes on
 )
 
 // probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
@@ -93,19 +93,30 @@ func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (string, 
 func unchecked([]byte) error { return nil }
 
 // newArriving makes ready to serve segments that the puller has not finished.
-func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work string) (*arriving, error) {
-	c := &arriving{puller: p, dir: filepath.Join(work, "arrival"), work: work}
+func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work string, whole bool) (*arriving, error) {
+	c := &arriving{puller: p, whole: whole, dir: filepath.Join(work, "arrival"), work: work}
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a working directory: %w", err)
 	}
+	var err error
 	ranges := p.Ranges()
-	fetch := func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte) error {
+	fetch := func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, why arrival.Why) error {
 		c.asking.Add(1)
 		defer c.asking.Add(-1)
 		defer func() { c.wanted.Store(time.Now().UnixNano()) }()
-		return ranges.Read(ctx, d, off, part, unchecked)
+		switch {
+		case whole:
+			return ranges.Read(ctx, d, off, part, unchecked)
+		case why == arrival.Damaged:
+			return c.parts.ReadAgain(ctx, d, off, part)
+		}
+		return c.parts.Read(ctx, d, off, part, why == arrival.Ahead)
 	}
-	var err error
+	if !whole {
+		if c.parts, err = p.Wanted(); err != nil {
+			return nil, err
+		}
+	}
 	if c.server, err = arrival.Serve(ctx, c.dir, fetch); err != nil {
 		return nil, err
 	}
@@ -142,9 +153,9 @@ func (c *arriving) forget() error {
 // container runs when all is here, nothing else is waited for, and all are pulled at once.
 func (c *arriving) headStart(few, most int) {
 	c.all, c.pulled = make(chan struct{}), make(chan error, 1)
-	pace := registry.Pace{All: c.all, Few: few, Most: most, Yield: c.yield}
+	pace := registry.Pace{All: c.all, Few: few, Most: most}
 	if c.whole {
-		pace.Few, pace.Yield = registry.Unpaced, nil
+		pace.Few = registry.Unpaced
 		c.puller.Verified(c.server.Verified)
 	} else {
 		c.puller.Defer(c.server.Alone)
@@ -158,13 +169,6 @@ func (c *arriving) headStart(few, most int) {
 		c.pulled <- err
 		close(c.pulled)
 	}()
-}
-
-// yield waits while somebody asks for parts.
-func (c *arriving) yield(ctx context.Context) {
-	for ctx.Err() == nil && (c.asking.Load() > 0 || time.Since(time.Unix(0, c.wanted.Load())) < yieldTime) {
-		time.Sleep(yieldTime / 8)
-	}
 }
 
 // begin begins to pull all that nobody waits for, the container running.
@@ -245,4 +249,5 @@ func (c *arriving) close() {
 		}
 	}
 	c.server.Close()
+	c.parts.Close()
 }

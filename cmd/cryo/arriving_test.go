@@ -31,30 +31,6 @@ func TestQuiet(t *testing.T) {
 	}
 }
 
-// TestYield holds back what nobody waits for while somebody asks for a part, and for a moment afterwards.
-func TestYield(t *testing.T) {
-	c := &arriving{}
-	began := time.Now()
-	c.yield(t.Context())
-	if took := time.Since(began); took > quietTime {
-		t.Errorf("nobody asks, and it waits for %s", took)
-	}
-	c.asking.Store(1)
-	time.AfterFunc(2*quietTime, func() {
-		c.wanted.Store(time.Now().UnixNano())
-		c.asking.Store(0)
-	})
-	began = time.Now()
-	c.yield(t.Context())
-	if took := time.Since(began); took < 2*quietTime+yieldTime/2 {
-		t.Errorf("somebody asks, and it waits for %s", took)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), yieldTime)
-	defer cancel()
-	c.asking.Store(1)
-	c.yield(ctx) // or for ever
-}
-
 // TestPullIsTheCause: why what makes the container run failed is the pull, where that has failed for another reason than being ended.
 func TestPullIsTheCause(t *testing.T) {
 	errPull, errRun := errors.New("the disk is full"), errors.New("a blob is missing")

@@ -118,9 +118,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		}
 		if pullFirst != "" {
 			err = pulling.Finish(ctx)
-		} else if coming, err = newArriving(ctx, s, pulling, work.Dir); err == nil {
+		} else if coming, err = newArriving(ctx, s, pulling, work.Dir, p.snapshot.Config.GPU != nil); err == nil {
 			p.from = coming.source
-			if coming.whole = p.snapshot.Config.GPU != nil; coming.whole {
+			if coming.whole {
 				pulling.First(p.unpacked.OfProcesses())
 			}
 			coming.headStart(few, most)

@@ -42,7 +42,7 @@ func newRig(t *testing.T) *rig {
 		segment: ocispec.Descriptor{MediaType: image.MediaTypeSegment, Digest: digest.FromBytes(data), Size: int64(len(data))}}
 	dir := t.TempDir()
 	var err error
-	r.server, err = Serve(t.Context(), dir, func(ctx context.Context, d ocispec.Descriptor, off int64, p []byte) error {
+	r.server, err = Serve(t.Context(), dir, func(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, _ Why) error {
 		r.fetched.Add(1)
 		if r.held {
 			<-ctx.Done()
@@ -285,7 +285,7 @@ func TestFails(t *testing.T) {
 		"the pull": {func(r *rig) { r.server.Fail(errdefs.ErrDataLoss) }, errdefs.IsDataLoss, errdefs.IsDataLoss},
 		"a request": {func(r *rig) {
 			r.err = errdefs.ErrUnavailable
-			_ = r.client.Read(context.Background(), r.segment, 0, make([]byte, 1))
+			_ = r.client.Read(context.Background(), r.segment, 0, make([]byte, 1), Wanted)
 		}, errdefs.IsUnavailable, errdefs.IsUnavailable},
 		"the server": {func(r *rig) { r.server.Close() }, func(err error) bool { return err != nil }, func(err error) bool { return err != nil }},
 		"the client": {func(r *rig) { r.client.Close() }, nil, func(err error) bool {
@@ -313,7 +313,7 @@ func TestFails(t *testing.T) {
 				if err := <-waits; !test.client(err) {
 					t.Errorf("the client says %v", err)
 				}
-				if err := r.client.Read(t.Context(), r.segment, 0, make([]byte, 1)); err == nil {
+				if err := r.client.Read(t.Context(), r.segment, 0, make([]byte, 1), Wanted); err == nil {
 					t.Error("it serves still")
 				}
 			}
@@ -325,7 +325,7 @@ func TestFails(t *testing.T) {
 func TestReadEnds(t *testing.T) {
 	release := make(chan struct{})
 	dir := t.TempDir()
-	s, err := Serve(t.Context(), dir, func(context.Context, ocispec.Descriptor, int64, []byte) error { <-release; return nil })
+	s, err := Serve(t.Context(), dir, func(context.Context, ocispec.Descriptor, int64, []byte, Why) error { <-release; return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,7 +339,7 @@ func TestReadEnds(t *testing.T) {
 	why := errors.New("why")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(20*time.Millisecond, func() { cancel(why) })
-	if err := c.Read(ctx, ocispec.Descriptor{Size: 10}, 0, make([]byte, 10)); !errors.Is(err, why) {
+	if err := c.Read(ctx, ocispec.Descriptor{Size: 10}, 0, make([]byte, 10), Wanted); !errors.Is(err, why) {
 		t.Errorf("it says %v", err)
 	}
 }

@@ -49,7 +49,7 @@ func (c *Client) dial() (net.Conn, error) {
 func address(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName) }
 
 // Read is a [Fetch].
-func (c *Client) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []byte) error {
+func (c *Client) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, why Why) error {
 	if len(p) == 0 {
 		return nil
 	}
@@ -58,7 +58,7 @@ func (c *Client) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []
 		return err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	usable, err := c.read(conn, d, off, p)
+	usable, err := c.read(conn, d, off, p, why)
 	if !stop() || !usable {
 		conn.Close()
 		if cause := context.Cause(ctx); cause != nil && !usable {
@@ -71,9 +71,9 @@ func (c *Client) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []
 }
 
 // read asks, and tells whether the connection can be used again.
-func (c *Client) read(conn net.Conn, d ocispec.Descriptor, off int64, p []byte) (usable bool, _ error) {
+func (c *Client) read(conn net.Conn, d ocispec.Descriptor, off int64, p []byte, why Why) (usable bool, _ error) {
 	plain := ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}
-	if err := writeMessage(conn, message{Read: &part{Segment: plain, Offset: off, Length: int64(len(p))}}); err != nil {
+	if err := writeMessage(conn, message{Read: &part{Segment: plain, Offset: off, Length: int64(len(p)), Why: why}}); err != nil {
 		return false, errGone
 	}
 	m, err := readMessage(conn)

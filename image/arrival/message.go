@@ -32,6 +32,7 @@ type part struct {
 	Segment ocispec.Descriptor `json:"segment"`
 	Offset  int64              `json:"offset"`
 	Length  int64              `json:"length"`
+	Why     Why                `json:"why,omitempty"`
 }
 
 // Limits of what is taken from the other process.

@@ -88,7 +88,7 @@ func (s *Server) serve(conn net.Conn) {
 		buf = buf[:m.Read.Length]
 		err = s.Err()
 		if err == nil {
-			err = s.fetch(s.ctx, m.Read.Segment, m.Read.Offset, buf)
+			err = s.fetch(s.ctx, m.Read.Segment, m.Read.Offset, buf, m.Read.Why)
 		}
 		if err != nil {
 			s.Fail(err) // which it is no more once nobody needs anything

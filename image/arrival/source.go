@@ -15,8 +15,17 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// Fetch brings len(p) bytes of a segment from off on, ahead of all that is on its way.
-type Fetch func(ctx context.Context, d ocispec.Descriptor, off int64, p []byte) error
+// Fetch brings len(p) bytes of a segment from off on.
+type Fetch func(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, why Why) error
+
+// Why bytes are fetched.
+type Why int
+
+const (
+	Wanted  Why = iota // somebody waits for them: they go ahead of all that is on its way
+	Ahead              // somebody will want them soon
+	Damaged            // they have come, and were damaged: they are to come from the registry once more
+)
 
 // Source is a store some of whose segments are still arriving.
 type Source struct {
@@ -219,7 +228,12 @@ func (g *segment) Verified() (frames.Verified, bool) {
 func (g *segment) There(end int64) bool { return g.there.Load() >= end }
 
 // ReadAt implements [io.ReaderAt]: from what is there, otherwise it is fetched.
-func (g *segment) ReadAt(p []byte, off int64) (int, error) {
+func (g *segment) ReadAt(p []byte, off int64) (int, error) { return g.read(p, off, Wanted) }
+
+// ReadAhead implements [image.Arriving].
+func (g *segment) ReadAhead(p []byte, off int64) (int, error) { return g.read(p, off, Ahead) }
+
+func (g *segment) read(p []byte, off int64, why Why) (int, error) {
 	if f := g.whole.Load(); f != nil {
 		return (*f).ReadAt(p, off)
 	}
@@ -232,18 +246,20 @@ func (g *segment) ReadAt(p []byte, off int64) (int, error) {
 			return n, err
 		}
 	}
-	return g.ReadAgain(p, off)
+	return g.fetch(p, off, why)
 }
 
 // ReadAgain implements [image.Arriving].
-func (g *segment) ReadAgain(p []byte, off int64) (int, error) {
+func (g *segment) ReadAgain(p []byte, off int64) (int, error) { return g.fetch(p, off, Damaged) }
+
+func (g *segment) fetch(p []byte, off int64, why Why) (int, error) {
 	if off < 0 || off > g.d.Size-int64(len(p)) {
 		return 0, io.EOF
 	}
 	if f := g.whole.Load(); f != nil {
 		return (*f).ReadAt(p, off)
 	}
-	err := g.source.fetch(g.source.ctx, g.d, off, p)
+	err := g.source.fetch(g.source.ctx, g.d, off, p, why)
 	if err == nil {
 		return len(p), nil
 	}

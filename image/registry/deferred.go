@@ -77,9 +77,9 @@ func (l *deferred) wait(ctx context.Context) (done func(), err error) {
 }
 
 // later brings a blob of which only the size is known to be right; else it is verified.
-func (r *repo) later(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker) error {
+func (r *repo) later(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, w *Wanted, t *tracker) error {
 	p.Defer()
-	return r.fill(ctx, p, d, x, t)
+	return r.fill(ctx, p, d, x, w, t)
 }
 
 // settle verifies what later has brought, tells of it, and fetches it once more where it is damaged.
@@ -91,7 +91,7 @@ func (p *Puller) settle(ctx context.Context, part *store.Partial, d ocispec.Desc
 	err = part.Verify(ctx)
 	done()
 	if errors.As(err, new(*CorruptError)) {
-		err = p.repo.complete(ctx, part, d, nil, t, damageAttempts-1)
+		err = p.repo.complete(ctx, part, d, nil, nil, t, damageAttempts-1)
 	}
 	if err != nil {
 		return err

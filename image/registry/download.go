@@ -26,7 +26,7 @@ func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descrip
 	if err != nil || p == nil {
 		return nil, err
 	}
-	if err := r.complete(ctx, p, d, nil, t, damageAttempts); err != nil {
+	if err := r.complete(ctx, p, d, nil, nil, t, damageAttempts); err != nil {
 		_ = p.Close() // err says more
 		return nil, err
 	}
@@ -50,10 +50,10 @@ func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind 
 	return p, nil
 }
 
-// complete brings what is missing of a blob, as x allows, and verifies it.
-func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker, attempts int) (err error) {
+// complete brings what is missing of a blob, as x allows, and verifies it. Where it is damaged all of it comes again.
+func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, w *Wanted, t *tracker, attempts int) (err error) {
 	for range attempts {
-		if err = r.fill(ctx, p, d, x, t); err != nil {
+		if err = r.fill(ctx, p, d, x, w, t); err != nil {
 			return err
 		}
 		if err = p.Verify(ctx); !errors.As(err, new(*CorruptError)) {
@@ -63,17 +63,24 @@ func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descrip
 	return err
 }
 
-// fill fetches what is missing. Cut connections are taken up again as long as every attempt brings something.
-func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker) error {
+// fill fetches what is missing, in parts where somebody may want some of it first. Cut connections are taken up again as long as every attempt brings something.
+func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, w *Wanted, t *tracker) error {
 	high := p.Offset()
 	for n := 0; p.Offset() < d.Size; n++ {
 		t.seek(p.Offset())
-		err := r.fetch(ctx, p, d, x, t)
-		if err == nil && p.Offset() < d.Size {
+		part, err := r.request(ctx, p, d, w, t)
+		if err != nil {
+			return err
+		}
+		if p.Offset() < d.Size {
+			err = r.fetch(ctx, p, d, part, x, w, t)
+		}
+		if err == nil && p.Offset() < part.end {
 			err = &sendError{io.ErrUnexpectedEOF, true}
 		}
 		if err == nil {
-			return nil
+			n = -1
+			continue
 		}
 		var s *sendError
 		if !errors.As(err, &s) || !s.again || ctx.Err() != nil {
@@ -93,13 +100,46 @@ func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 	return nil
 }
 
-// fetch makes one request for what is missing.
-func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, t *tracker) error {
+// request is one for what is missing of a blob, up to an end.
+type request struct {
+	end  int64
+	turn *turn
+}
+
+// request waits until more may be asked for. What has come ahead of the rest goes to its place before.
+func (r *repo) request(ctx context.Context, p *store.Partial, d ocispec.Descriptor, w *Wanted, t *tracker) (request, error) {
+	if w == nil {
+		return request{d.Size, r.line.join(d.Size - p.Offset())}, nil
+	}
+	buf := direct.Lend()
+	defer direct.Return(buf)
+	for p.Offset() < d.Size {
+		w.brought(d, p.Offset(), 0)
+		turn, end, ahead, err := w.request(ctx, r.line, d, p.Offset(), buf)
+		if turn != nil || err != nil {
+			return request{end, turn}, err
+		}
+		if _, err := p.Write(ahead); err != nil {
+			return request{}, err
+		}
+		t.seek(p.Offset())
+	}
+	w.brought(d, p.Offset(), 0)
+	return request{end: d.Size}, nil
+}
+
+// fetch makes one request.
+func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor, part request, x *pace, w *Wanted, t *tracker) error {
+	defer part.turn.end()
 	ctx, dog := watch(ctx, r.timing.idle)
 	defer dog.stop()
 	dog.pause() // until there is an answer the transport bounds the time
 	header := http.Header{}
-	if p.Offset() > 0 {
+	switch {
+	case w != nil:
+		header.Set("Range", fmt.Sprintf("bytes=%d-%d", p.Offset(), part.end-1))
+		header.Set("Priority", lastPriority)
+	case p.Offset() > 0:
 		header.Set("Range", fmt.Sprintf("bytes=%d-", p.Offset()))
 	}
 	resp, err := r.do(ctx, http.MethodGet, r.url("blobs", d.Digest.String()), header)
@@ -131,16 +171,17 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 		return answerError(resp)
 	}
 	dog.kick()
-	body := &watched{x.body(ctx, resp.Body, dog), dog, t}
+	body := &watched{x.body(resp.Body), dog, t}
 	defer body.Close()
-	return copyBody(ctx, p, body, dog.stop)
+	part.turn.answered()
+	return copyBody(ctx, p, part.turn.on(body), func() { w.brought(d, p.Offset(), part.end) }, dog.stop)
 }
 
 // readAhead is how many pieces of a body may be in memory: one comes while another is hashed and written.
 const readAhead = 3
 
-// copyBody tells errors of the network, which may pass, from those of the disk. stop ends ctx, and with it reading.
-func copyBody(ctx context.Context, p *store.Partial, body io.Reader, stop func()) error {
+// copyBody tells errors of the network, which may pass, from those of the disk. more is called when some is written; stop ends ctx, and with it reading.
+func copyBody(ctx context.Context, p *store.Partial, body io.Reader, more, stop func()) error {
 	free, pieces := make(chan []byte, readAhead), make(chan piece, readAhead)
 	for range readAhead {
 		buf := direct.Lend()
@@ -157,6 +198,7 @@ func copyBody(ctx context.Context, p *store.Partial, body io.Reader, stop func()
 			if _, err := p.Write(piece.buf[:piece.n]); err != nil {
 				return err
 			}
+			more()
 		}
 		if errors.Is(piece.err, io.EOF) {
 			return nil

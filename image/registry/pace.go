@@ -13,8 +13,6 @@ type Pace struct {
 	All <-chan struct{}
 	// Few is how many segments are pulled at once until then, and Most where they come quickly. 0: none; [Unpaced]: as many as ever.
 	Few, Most int
-	// Yield waits, as long as ctx allows, while somebody needs the line. Until then it is called before each read. It may be nil.
-	Yield func(ctx context.Context)
 }
 
 // Unpaced is for a Pace that holds back nothing but the snapshot's name.
@@ -84,12 +82,10 @@ func (p *pace) grow() {
 	}
 }
 
-// paced reads what comes as the pace allows. The watchdog sleeps while nothing is read.
+// paced notices how quickly a segment comes.
 type paced struct {
 	io.ReadCloser
-	ctx  context.Context
 	pace *pace
-	dog  *watchdog
 
 	since time.Time // of the bytes
 	bytes int64
@@ -104,9 +100,6 @@ func (p *paced) Read(b []byte) (int, error) {
 	if p.since.IsZero() {
 		p.since = time.Now()
 	}
-	p.dog.pause()
-	p.pace.Yield(p.ctx)
-	p.dog.kick()
 	n, err := p.ReadCloser.Read(b)
 	if p.bytes += int64(n); p.bytes >= quickBytes {
 		if float64(p.bytes) >= quickRate*time.Since(p.since).Seconds() {
@@ -117,10 +110,10 @@ func (p *paced) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// body gives a body that is read as the pace allows.
-func (p *pace) body(ctx context.Context, body io.ReadCloser, dog *watchdog) io.ReadCloser {
-	if p == nil || p.Yield == nil {
+// body gives a body of which the pace depends.
+func (p *pace) body(body io.ReadCloser) io.ReadCloser {
+	if p == nil || p.places == nil {
 		return body
 	}
-	return &paced{ReadCloser: body, ctx: ctx, pace: p, dog: dog}
+	return &paced{ReadCloser: body, pace: p}
 }

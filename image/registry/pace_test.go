@@ -3,11 +3,9 @@ package registry
 import (
 	"context"
 	"errors"
-	"io"
+	"net/http"
 	"reflect"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,7 +16,7 @@ import (
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
-// A puller that is held back fetches few segments at once, as somebody lets it read, and names the snapshot when it is not held back any more.
+// A puller that is held back fetches few segments at once, and names the snapshot when it is not held back any more.
 func TestPace(t *testing.T) {
 	for _, few := range []int{0, 1} {
 		f := newFake(t)
@@ -38,13 +36,12 @@ func TestPace(t *testing.T) {
 		behind := direct.NewBehind(1 << 40)
 		behind.Later(time.Hour)
 		p.Behind(behind)
-		p.Pace(Pace{All: all, Few: few, Yield: func(ctx context.Context) {
+		f.fault = func(http.ResponseWriter, *http.Request) bool {
 			reading.Add(1)
-			select {
-			case <-let:
-			case <-ctx.Done():
-			}
-		}})
+			<-let
+			return false
+		}
+		p.Pace(Pace{All: all, Few: few})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(t.Context()) }()
 		time.Sleep(100 * time.Millisecond)
@@ -126,7 +123,11 @@ func TestPaceEnds(t *testing.T) {
 		}
 		defer p.Close()
 		ctx, cancel := context.WithCancel(t.Context())
-		p.Pace(Pace{All: make(chan struct{}), Few: few, Yield: func(ctx context.Context) { <-ctx.Done() }})
+		f.fault = func(_ http.ResponseWriter, r *http.Request) bool {
+			<-r.Context().Done()
+			return true
+		}
+		p.Pace(Pace{All: make(chan struct{}), Few: few})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(ctx) }()
 		time.Sleep(20 * time.Millisecond)
@@ -134,18 +135,6 @@ func TestPaceEnds(t *testing.T) {
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%d at once: %v", few, err)
 		}
-	}
-}
-
-// While it has to wait, nobody takes that for a transfer that has stalled.
-func TestPaceIsNoStall(t *testing.T) {
-	ctx, dog := watch(t.Context(), 20*time.Millisecond)
-	defer dog.stop()
-	var once sync.Once
-	x := newPace(Pace{All: make(chan struct{}), Yield: func(context.Context) { once.Do(func() { time.Sleep(80 * time.Millisecond) }) }})
-	body := x.body(ctx, io.NopCloser(strings.NewReader("it comes")), dog)
-	if b, err := io.ReadAll(body); string(b) != "it comes" || err != nil || ctx.Err() != nil {
-		t.Errorf("%q, %v, %v", b, err, context.Cause(ctx))
 	}
 }
 
@@ -162,14 +151,12 @@ func (segmentOf) Close() error { return nil }
 // More segments are pulled at once where they come quickly, and not where they do not.
 func TestPaceGrows(t *testing.T) {
 	for pause, most := range map[time.Duration]int{0: 3, 2 * time.Millisecond: 1} {
-		ctx, dog := watch(t.Context(), time.Hour)
-		defer dog.stop()
-		x := newPace(Pace{All: make(chan struct{}), Few: 1, Most: 3, Yield: func(context.Context) {}})
-		leave, err := x.enter(ctx)
+		x := newPace(Pace{All: make(chan struct{}), Few: 1, Most: 3})
+		leave, err := x.enter(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		body, piece := x.body(ctx, segmentOf{pause}, dog), make([]byte, maxPiece)
+		body, piece := x.body(segmentOf{pause}), make([]byte, maxPiece)
 		for range 20 * quickBytes / maxPiece {
 			if _, err := body.Read(piece); err != nil {
 				t.Fatal(err)

@@ -36,6 +36,7 @@ type Puller struct {
 	behind   *direct.Behind                     // see Behind
 	pace     *pace                              // see Pace
 	deferred *deferred                          // see Defer; nil: segments are hashed as they come
+	wanted   *Wanted                            // see Wanted; nil: segments are fetched whole
 	verified func(ocispec.Descriptor, *os.File) // see Verified
 }
 
@@ -234,9 +235,9 @@ func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker) (p
 		release, later = p.deferred.take()
 	}
 	if later {
-		err = p.repo.later(ctx, part, d, p.pace, t)
+		err = p.repo.later(ctx, part, d, p.pace, p.wanted, t)
 	} else {
-		err = p.repo.complete(ctx, part, d, p.pace, t, damageAttempts)
+		err = p.repo.complete(ctx, part, d, p.pace, p.wanted, t, damageAttempts)
 	}
 	if err != nil {
 		if later {

@@ -39,6 +39,11 @@ func (g *Ranges) Close() { g.repo.close() }
 // it cannot be verified here: check says whether p is what was wanted, and gets a second try where it is not. Its error is
 // returned as it is.
 func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, check func([]byte) error) error {
+	return g.read(ctx, d, off, p, check, nil)
+}
+
+// read is Read in a turn, unless that is nil.
+func (g *Ranges) read(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, check func([]byte) error, turn *turn) error {
 	if off < 0 || off > d.Size || int64(len(p)) > d.Size-off {
 		return &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("it has %d bytes, not %d and %d", d.Size, off, len(p))}
 	}
@@ -47,7 +52,7 @@ func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []
 	}
 	ctx = g.repo.scoped(ctx, auth.ActionPull)
 	for damaged := 1; ; damaged++ {
-		if err := g.fill(ctx, d, off, p); err != nil {
+		if err := g.fill(ctx, d, off, p, turn); err != nil {
 			return fmt.Errorf("read from %s: %w", g.ref, g.repo.classify(ctx, err))
 		}
 		err := check(p)
@@ -55,13 +60,21 @@ func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []
 			return err
 		}
 		g.o.Counts.add(0, 0, 1)
+		turn = nil
 	}
 }
 
 // fill goes on after cuts as long as every attempt brings something.
-func (g *Ranges) fill(ctx context.Context, d ocispec.Descriptor, off int64, p []byte) error {
+func (g *Ranges) fill(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, turn *turn) (err error) {
 	for n := 0; ; n++ {
-		got, err := g.fetch(ctx, d, off, p)
+		if turn == nil {
+			if turn, err = g.repo.line.begin(ctx, int64(len(p)), urgent); err != nil {
+				return err
+			}
+		}
+		got, err := g.fetch(ctx, d, off, p, turn)
+		turn.end()
+		turn = nil
 		off, p = off+int64(got), p[got:]
 		var s *sendError
 		if err == nil || !errors.As(err, &s) || !s.again || ctx.Err() != nil {
@@ -81,7 +94,7 @@ func (g *Ranges) fill(ctx context.Context, d ocispec.Descriptor, off int64, p []
 }
 
 // fetch makes one request.
-func (g *Ranges) fetch(ctx context.Context, d ocispec.Descriptor, off int64, p []byte) (int, error) {
+func (g *Ranges) fetch(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, turn *turn) (int, error) {
 	ctx, dog := watch(ctx, g.repo.timing.idle)
 	defer dog.stop()
 	dog.pause() // until there is an answer the transport bounds the time
@@ -103,7 +116,8 @@ func (g *Ranges) fetch(ctx context.Context, d ocispec.Descriptor, off int64, p [
 		return 0, &CorruptError{What: "blob " + d.Digest.String(), Err: fmt.Errorf("the registry has %d bytes, not %d", has, d.Size)}
 	}
 	dog.kick()
-	n, err := io.ReadFull(&watched{resp.Body, dog, &tracker{m: &meter{counts: g.o.Counts}}}, p)
+	turn.answered()
+	n, err := io.ReadFull(turn.on(&watched{resp.Body, dog, &tracker{m: &meter{counts: g.o.Counts}}}), p)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause

@@ -27,6 +27,7 @@ type repo struct {
 	scheme  string
 	client  *auth.Client
 	timing  timing
+	line    *line
 	manager *remote.Repository // manifests and referrers
 	asUser  *atomic.Value      // string
 }
@@ -74,7 +75,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), asUser: new(atomic.Value)}
+	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &line{streams: int64(o.segments())}, asUser: new(atomic.Value)}
 	credential, err := r.credentials(o)
 	if err != nil {
 		return nil, err
@@ -199,6 +200,9 @@ func (r *repo) url(kind, name string) string {
 func (r *repo) scoped(ctx context.Context, actions ...string) context.Context {
 	return auth.AppendRepositoryScope(ctx, r.ref, actions...)
 }
+
+// lastPriority is that of requests for what nobody waits for. Source: RFC 9218, sections 4.1 and 5.
+const lastPriority = "u=7"
 
 // do sends a request without a body.
 func (r *repo) do(ctx context.Context, method, url string, header http.Header) (*http.Response, error) {

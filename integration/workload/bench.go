@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 )
 
 // bench is what integration/bench measures: much memory that is there quickly, whose content is known without a copy of it, and
@@ -12,6 +13,7 @@ import (
 type bench struct {
 	memory *pattern
 	clock  *clock
+	read   atomic.Int64 // pages, by scatter
 }
 
 func startBench(flags *flag.FlagSet, args []string) (workload, error) {
@@ -30,7 +32,7 @@ func startBench(flags *flag.FlagSet, args []string) (workload, error) {
 
 // Check only says that the process lives.
 func (b *bench) Check() (map[string]any, error) {
-	return map[string]any{"bytes": len(b.memory.pages)}, nil
+	return map[string]any{"bytes": len(b.memory.pages), "read": b.read.Load()}, nil
 }
 
 // Do knows these commands:
@@ -38,6 +40,7 @@ func (b *bench) Check() (map[string]any, error) {
 //	gap                     the longest time the clock stood still since it was asked last, seconds
 //	filled                  waits until all pages that are not zero are there, without touching them
 //	verify                  reads all of the memory
+//	scatter                 reads one page after the other, in an order that nobody can guess, and the longest time that one took, seconds
 //	change PERMILLE PAGES   gives so much of the memory new random bytes, in scattered runs of so many pages; 0: in one run
 func (b *bench) Do(command string, args []string) (map[string]any, error) {
 	switch {
@@ -50,6 +53,8 @@ func (b *bench) Do(command string, args []string) (map[string]any, error) {
 			return nil, fmt.Errorf("%d of %d pages are not what was written", damaged, len(b.memory.versions))
 		}
 		return nil, nil
+	case command == "scatter" && len(args) == 0:
+		return map[string]any{"longest": b.memory.scatter(&b.read).Seconds()}, nil
 	case command == "change" && len(args) == 2:
 		perMille, err := strconv.Atoi(args[0])
 		run, err2 := strconv.Atoi(args[1])

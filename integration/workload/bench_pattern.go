@@ -6,9 +6,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -128,6 +130,19 @@ func (p *pattern) damaged() int {
 		}
 	})
 	return int(damaged.Load())
+}
+
+// scatter reads a byte of each page, in the same order in each process that was restored from one, counts them, and gives the longest time that one took.
+func (p *pattern) scatter(read *atomic.Int64) (longest time.Duration) {
+	var sum byte
+	for _, page := range rand.New(rand.NewPCG(p.seed, 1)).Perm(len(p.versions)) {
+		began := time.Now()
+		sum += p.pages[page*pageSize]
+		longest = max(longest, time.Since(began))
+		read.Add(1)
+	}
+	runtime.KeepAlive(sum)
+	return longest
 }
 
 // parallel calls f for every page, on all cores, with a buffer of one page.

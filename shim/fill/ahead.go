@@ -11,6 +11,7 @@ import (
 // ahead has pieces of memory fetched while CRIU still restores the process: what it will want as soon as it runs, and where the disk has
 // nothing else to do, what is filled in first. They are verified like all that is read. Its methods may be called on nil.
 type ahead struct {
+	again  bool  // what is on its way may be read by who waits for it: nothing is fetched twice
 	most   int64 // bytes that may be held
 	beyond int64 // bytes that may be brought into the page cache then
 
@@ -27,6 +28,7 @@ type place struct{ pid, piece int }
 // early is a piece that is fetched ahead.
 type early struct {
 	done chan struct{} // closed when kept is there; nil: nobody has begun. Guarded by the mu of ahead
+	left bool          // nobody takes it any more; guarded by the mu of ahead
 	kept image.Kept    // without data: it could not be had, and who wants it may try again. Valid when done is closed
 }
 
@@ -88,11 +90,11 @@ func (a *ahead) fetch(wishes <-chan wish, from parts, arrived func()) {
 		case cache:
 			_ = from.Cache(w.part) // who wants it hears what is wrong
 		case hold:
-			if kept, err := from.Keep(w.part); err == nil { // likewise
-				e.kept = kept
+			kept, err := from.Keep(w.part)
+			if err != nil {
+				kept = image.Kept{} // likewise
 			}
-			a.account(e.kept.Size() - direct.Piece)
-			close(e.done)
+			a.have(e, kept)
 			arrived()
 		}
 	}
@@ -132,11 +134,17 @@ func (a *ahead) claim(at place, there bool) (e *early, what outcome) {
 	return nil, enough
 }
 
-// account notes that more is held, or less.
-func (a *ahead) account(n int64) {
+// have notes what has come of a piece.
+func (a *ahead) have(e *early, kept image.Kept) {
 	a.mu.Lock()
-	a.held += n
-	a.mu.Unlock()
+	defer a.mu.Unlock()
+	if e.left {
+		kept.Release()
+		kept = image.Kept{}
+	}
+	a.held += kept.Size() - direct.Piece
+	e.kept = kept
+	close(e.done)
 }
 
 // stop begins with nothing more: who runs says itself what it wants.
@@ -157,18 +165,20 @@ func (a *ahead) there(at place) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	e := a.pieces[at]
-	if e == nil || e.done == nil {
-		return false
-	}
+	return e != nil && e.done != nil && e.there() && e.kept.Data != nil
+}
+
+// there tells whether a piece that was begun with has come, or cannot be had.
+func (e *early) there() bool {
 	select {
 	case <-e.done:
-		return e.kept.Data != nil
+		return true
 	default:
 		return false
 	}
 }
 
-// take gives a piece once, and waits for one that is on its way. Without data it must be read, otherwise it is the caller's to release.
+// take gives a piece once, and waits for one that is on its way unless that may be read again. Without data it must be read, otherwise it is the caller's to release.
 func (a *ahead) take(ctx context.Context, at place) (image.Kept, error) {
 	if a == nil {
 		return image.Kept{}, nil
@@ -176,8 +186,12 @@ func (a *ahead) take(ctx context.Context, at place) (image.Kept, error) {
 	a.mu.Lock()
 	e := a.pieces[at]
 	delete(a.pieces, at)
+	left := e != nil && e.done != nil && a.again && !e.there()
+	if left {
+		e.left = true
+	}
 	a.mu.Unlock()
-	if e == nil || e.done == nil {
+	if e == nil || e.done == nil || left {
 		return image.Kept{}, nil
 	}
 	select {

@@ -15,5 +15,6 @@ func (s *source) fetchAhead(arrived func()) (ended func(), err error) {
 		return nil, err
 	}
 	s.ahead = newAhead(wishes, heldMost, 0)
+	s.ahead.again = true
 	return s.ahead.begin(aheadWorkers, wishes, readers(s.pages, func(p *image.Pages, part image.Part) bool { return p.There(part) }), arrived), nil
 }

@@ -55,6 +55,7 @@ func readers(p *image.Pages, there func(*image.Pages, image.Part) bool) func() (
 		if err != nil {
 			return nil, nil, err
 		}
+		r.Ahead = true
 		return pieces{r, func(part image.Part) bool { return there(p, part) }}, r.Close, nil
 	}
 }

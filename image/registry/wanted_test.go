@@ -1,0 +1,290 @@
+package registry
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/store/storetest"
+)
+
+// slowly is a puller of a snapshot with these segments, at a registry that answers no request for a part before the test lets it.
+type slowly struct {
+	*Puller
+	wanted   *Wanted
+	store    *store.Store
+	segments []ocispec.Descriptor
+	data     [][]byte
+	asked    chan asked // in the order in which they come
+}
+
+// asked is a request for bytes of a segment, from one to another.
+type asked struct {
+	segment  int
+	from, to int64
+	let      chan<- struct{} // closed to have it answered
+}
+
+func (a asked) String() string { return fmt.Sprintf("%d of segment %d", a.to-a.from, a.segment) }
+
+const slowSize = 4<<20 + 12345
+
+func newSlowly(t *testing.T, seeds ...uint64) *slowly {
+	t.Helper()
+	f := newFake(t)
+	src, d := pushed(t, f, "s:1", storetest.Spec{Seed: 1, Segments: seeds, Size: slowSize})
+	s := &slowly{store: storetest.Open(t), asked: make(chan asked, 1000)}
+	s.segments = manifestOf(t, src, d).Layers[2:]
+	for _, seed := range seeds {
+		s.data = append(s.data, storetest.Bytes(seed, slowSize))
+	}
+	var err error
+	if s.Puller, err = NewPuller(t.Context(), s.store, f.ref("s:1"), fast()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	if err := s.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s.wanted, err = s.Wanted(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.wanted.Close)
+	s.repo.line.rate, s.repo.line.latency = 2<<20, time.Millisecond // as was measured
+	f.fault = func(_ http.ResponseWriter, r *http.Request) bool {
+		i := slices.IndexFunc(s.segments, func(d ocispec.Descriptor) bool { return strings.HasSuffix(r.URL.Path, d.Digest.String()) })
+		let := make(chan struct{})
+		a := asked{segment: i, let: let}
+		if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &a.from, &a.to); i < 0 || err != nil {
+			t.Errorf("a request for %s, %q", r.URL.Path, r.Header.Get("Range"))
+		}
+		a.to++
+		s.asked <- a
+		<-let
+		return false
+	}
+	return s
+}
+
+// read reads some of a segment.
+func (s *slowly) read(ctx context.Context, segment int, from, to int64, ahead bool) error {
+	p := make([]byte, to-from)
+	err := s.wanted.Read(ctx, s.segments[segment], from, p, ahead)
+	if err == nil && !bytes.Equal(p, s.data[segment][from:to]) {
+		err = errWrong
+	}
+	return err
+}
+
+// once sees that each byte of each segment was asked for once.
+func (s *slowly) once(t *testing.T, all []asked) {
+	t.Helper()
+	for i := range s.segments {
+		var end int64
+		of := slices.DeleteFunc(slices.Clone(all), func(a asked) bool { return a.segment != i })
+		slices.SortFunc(of, func(a, b asked) int { return int(a.from - b.from) })
+		for _, a := range of {
+			if a.from != end {
+				t.Errorf("segment %d was asked for up to %d, and from %d", i, end, a.from)
+			}
+			end = a.to
+		}
+		if end != slowSize {
+			t.Errorf("segment %d was asked for up to %d", i, end)
+		}
+	}
+}
+
+// rest answers all that comes until the pull is done.
+func (s *slowly) rest(t *testing.T, done <-chan error) (all []asked) {
+	t.Helper()
+	for {
+		select {
+		case a := <-s.asked:
+			all = append(all, a)
+			close(a.let)
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			if _, err := store.ReadAll(t.Context(), s.store, s.Descriptor(), 1<<20); err != nil {
+				t.Error(err)
+			}
+			return all
+		}
+	}
+}
+
+// quiet sees that nothing is asked for.
+func (s *slowly) quiet(t *testing.T, when string) {
+	t.Helper()
+	select {
+	case a := <-s.asked:
+		t.Errorf("%s it asks for %v", when, a)
+		close(a.let)
+	case <-time.After(100 * time.Millisecond):
+	}
+}
+
+// What somebody waits for is asked for at once, in a request of its own size, whatever the pull has under way, which is little; nothing else is asked for until it has come;
+// and the pull does not fetch it again.
+func TestWantedFirst(t *testing.T) {
+	s := newSlowly(t, 1, 2)
+	done := finish(t.Context(), s.Puller)
+	first, second := <-s.asked, <-s.asked
+	all := []asked{first, second}
+	for _, a := range all {
+		if a.from != 0 || a.to > 256<<10 {
+			t.Errorf("the pull begins with %v at %d", a, a.from)
+		}
+	}
+	s.quiet(t, "with two under way")
+	const from, to = 2<<20 + 77, 3<<20 + 77
+	read := make(chan error, 1)
+	go func() { read <- s.read(t.Context(), 1, from, to, false) }()
+	wanted := <-s.asked
+	all = append(all, wanted)
+	if wanted.segment != 1 || wanted.from != from || wanted.to != to {
+		t.Errorf("asked for %v at %d", wanted, wanted.from)
+	}
+	close(first.let)
+	close(second.let)
+	s.quiet(t, "while somebody waits")
+	close(wanted.let)
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	s.once(t, append(all, s.rest(t, done)...))
+}
+
+// Of what the pull has under way, somebody who wants it waits for that, and asks for the rest of it only. The pull does not get there first.
+func TestWantedUnderWay(t *testing.T) {
+	s := newSlowly(t, 1)
+	done := finish(t.Context(), s.Puller)
+	under := []asked{<-s.asked}
+	end := under[0].to
+	read := make(chan error, 2)
+	for range 2 { // who wants the same waits for it, too
+		go func() { read <- s.read(t.Context(), 0, end-10, end+1<<20, false) }()
+	}
+	wanted := <-s.asked
+	if wanted.from != end || wanted.to != end+1<<20 {
+		t.Errorf("asked for %v at %d, with %d under way", wanted, wanted.from, end)
+	}
+	close(under[0].let)
+	s.quiet(t, "while somebody waits")
+	close(wanted.let)
+	for range 2 {
+		if err := <-read; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.read(t.Context(), 0, 0, end+1<<20, false); err != nil { // it is here
+		t.Error(err)
+	}
+	s.once(t, append(append(under, wanted), s.rest(t, done)...))
+}
+
+// Where what the pull has under way does not come, who waits for it asks for it.
+func TestWantedStuck(t *testing.T) {
+	s := newSlowly(t, 1)
+	done := finish(t.Context(), s.Puller)
+	under := <-s.asked
+	read := make(chan error, 1)
+	go func() { read <- s.read(t.Context(), 0, 0, under.to, false) }()
+	wanted := <-s.asked
+	if wanted.from != 0 || wanted.to != under.to {
+		t.Errorf("asked for %v at %d", wanted, wanted.from)
+	}
+	close(wanted.let)
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	close(under.let)
+	s.once(t, append(s.rest(t, done), under))
+}
+
+// What is fetched ahead comes in small parts, between which somebody may wait for something else, or for the same.
+func TestWantedAhead(t *testing.T) {
+	s := newSlowly(t, 1)
+	ahead, read := make(chan error, 1), make(chan error, 1)
+	go func() { ahead <- s.read(t.Context(), 0, 1<<20, 2<<20, true) }()
+	first := <-s.asked
+	all := []asked{first}
+	if first.from != 1<<20 || first.to > first.from+256<<10 {
+		t.Errorf("ahead it asks for %v at %d", first, first.from)
+	}
+	go func() { read <- s.read(t.Context(), 0, 1<<20, 2<<20, false) }()
+	wanted := <-s.asked
+	all = append(all, wanted)
+	if wanted.from != first.to || wanted.to != 2<<20 {
+		t.Errorf("asked for %v at %d, with %v under way", wanted, wanted.from, first)
+	}
+	close(first.let)
+	close(wanted.let)
+	if err := errors.Join(<-read, <-ahead); err != nil {
+		t.Error(err)
+	}
+	s.once(t, append(all, s.rest(t, finish(t.Context(), s.Puller))...))
+}
+
+// Whatever is wanted by whom and when, all get the right bytes, and each comes once.
+func TestWantedAnyhow(t *testing.T) {
+	for seed := range uint64(4) {
+		s := newSlowly(t, 1, 2, 3)
+		done := finish(t.Context(), s.Puller)
+		var reading sync.WaitGroup
+		for reader := range uint64(4) {
+			reading.Go(func() {
+				r := rand.New(rand.NewPCG(seed, reader))
+				for range 30 {
+					from := r.Int64N(slowSize)
+					if err := s.read(t.Context(), r.IntN(3), from, from+1+r.Int64N(min(slowSize-from, 1<<20)), r.IntN(4) == 0); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all := s.rest(t, done)
+		read := make(chan error, 1)
+		go func() {
+			reading.Wait()
+			read <- nil
+		}()
+		s.once(t, append(all, s.rest(t, read)...))
+	}
+}
+
+// What turns out to be damaged comes again, and the pull does not take the damaged bytes.
+func TestWantedDamaged(t *testing.T) {
+	s := newSlowly(t, 1)
+	const from, to = 1 << 20, 2 << 20
+	p := make([]byte, to-from)
+	for n, read := range []func() error{
+		func() error { return s.wanted.Read(t.Context(), s.segments[0], from, p, false) },
+		func() error { return s.wanted.ReadAgain(t.Context(), s.segments[0], from, p) },
+	} {
+		done := make(chan error, 1)
+		go func() { done <- read() }()
+		a := <-s.asked
+		if a.from != from || a.to != to {
+			t.Errorf("attempt %d: asked for %v at %d", n, a, a.from)
+		}
+		close(a.let)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	s.once(t, s.rest(t, finish(t.Context(), s.Puller)))
+}
