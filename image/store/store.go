@@ -93,7 +93,8 @@ func (s *Store) create() error {
 	if err := replaceFile(filepath.Join(s.Layout(), ocispec.ImageLayoutFile), layout); err != nil {
 		return err
 	}
-	return syncDir(s.root)
+	// A new directory is there after a power failure when the one that it is in was synced.
+	return errors.Join(syncDir(filepath.Dir(s.blobs())), syncDir(s.root))
 }
 
 // checkLayout reads oci-layout.
