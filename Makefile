@@ -99,6 +99,7 @@ test: deps unit integration ## run the unit tests and the integration tests
 .PHONY: unit
 unit: fakecuda preload ## run the unit tests
 	@$(GO) test $(TESTFLAGS) $(UNIT)
+	@cd integration/forgetful; $(GO) test $(TESTFLAGS) .
 
 # Real daemons on a busy machine: one or two tests that failed are run once more, by themselves. Both runs are printed, and the last
 # lines say which were run again; a test that fails twice, a third one, a panic, or something left behind is a failure.
@@ -141,13 +142,18 @@ bench: deps build tools ## measure cryo beside stock containerd and CRIU; for ex
 bench-bundle: deps build tools ## pack what integration/bench/run needs on a machine without Go into bin/bench/bundle.tar.xz
 	@integration/bench/bundle
 
+# A module of its own: what it needs is not the product's.
+.PHONY: forgetful
+forgetful: ## build the disk whose power "make chaos" cuts into bin/tools/
+	@cd integration/forgetful; CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/tools/forgetful . $(QUIETLY)
+
 .PHONY: chaos
-chaos: deps build tools fakecuda ## break cryo at random and look whether anything was lost; for example: make chaos CHAOSFLAGS='--seed 7 --for 1h'
+chaos: deps build tools fakecuda forgetful ## break cryo at random and look whether anything was lost; for example: make chaos CHAOSFLAGS='--seed 7 --for 1h'
 	@$(GO) build -trimpath -o bin/chaos/chaos ./integration/chaos $(QUIETLY)
 	@bin/chaos/chaos $(CHAOSFLAGS)
 
 .PHONY: chaos-bundle
-chaos-bundle: deps build tools fakecuda ## pack what integration/chaos/run needs on a machine without Go into bin/chaos/bundle.tar.xz
+chaos-bundle: deps build tools fakecuda forgetful ## pack what integration/chaos/run needs on a machine without Go into bin/chaos/bundle.tar.xz
 	@integration/chaos/bundle
 
 .PHONY: gpu-bundle

@@ -13,6 +13,7 @@ import (
 type choice struct {
 	Seed      uint64
 	Round     int
+	Disk      bool // under the store is one that forgets, see integration/forgetful
 	Operation string
 	Fault     string
 	Target    string
@@ -47,6 +48,7 @@ type fault struct {
 	targets func(o *operation) []string
 	length  func(r *rand.Rand) time.Duration
 	early   bool // it often comes before the operation
+	disk    bool // it wants a disk that forgets
 	do      func(ctx context.Context, r *round, pid int) error
 }
 
@@ -59,6 +61,8 @@ var faults = []fault{
 	{name: "flip", weight: 2, targets: func(o *operation) []string { return o.flips }, early: true, do: flip},
 	{name: "full", weight: 3, targets: func(o *operation) []string { return o.fills }, early: true, do: fill},
 	{name: "reboot", weight: 1, targets: hostOf, do: reboot},
+	{name: "power", weight: 6, targets: disksOf, disk: true, do: power},
+	{name: "disk", weight: 4, targets: callsOf, early: true, disk: true, do: breakDisk},
 	{name: "twice", weight: 1, targets: twiceOf, do: twice},
 }
 
@@ -104,10 +108,14 @@ func between(least, most time.Duration) func(*rand.Rand) time.Duration {
 // choose draws what a round does, and draws again until it is among what only names.
 func choose(seed uint64, round int, only filter) choice {
 	r := rand.New(rand.NewPCG(seed, uint64(round)))
+	disk := only.disk(round)
 	for {
 		o := drawOperation(r)
-		c := choice{Seed: seed, Round: round, Operation: o.name}
-		f := drawFault(r, o)
+		f, ok := drawFault(r, o, disk)
+		if !ok {
+			continue
+		}
+		c := choice{Seed: seed, Round: round, Disk: disk, Operation: o.name}
 		targets := f.targets(o)
 		c.Fault, c.Target = f.name, targets[r.IntN(len(targets))]
 		c.At = drawInstant(r, o)
@@ -116,6 +124,9 @@ func choose(seed uint64, round int, only filter) choice {
 		}
 		if f.length != nil {
 			c.Away = f.length(r)
+		}
+		if c.Target == "after" { // what was acknowledged
+			c.At = instant{}
 		}
 		c.Pick, c.Amount = r.IntN(8), r.Float64()
 		if only.takes(c) {
@@ -145,24 +156,53 @@ func drawOperation(r *rand.Rand) *operation {
 	panic("no operation")
 }
 
-// drawFault draws one that has a target in the operation.
-func drawFault(r *rand.Rand, o *operation) fault {
+// drawFault draws one that has a target in the operation. What wants a disk that forgets comes where there is one, and nothing else there.
+func drawFault(r *rand.Rand, o *operation, disk bool) (fault, bool) {
 	total := 0
 	for _, f := range faults {
-		if len(f.targets(o)) > 0 {
+		if f.disk == disk && len(f.targets(o)) > 0 {
 			total += f.weight
 		}
 	}
+	if total == 0 {
+		return fault{}, false
+	}
 	n := r.IntN(total)
 	for _, f := range faults {
-		if len(f.targets(o)) == 0 {
+		if f.disk != disk || len(f.targets(o)) == 0 {
 			continue
 		}
 		if n -= f.weight; n < 0 {
-			return f
+			return f, true
 		}
 	}
 	panic("no fault")
+}
+
+// block is how many rounds a worker's disks are of one kind: others want other hosts. One block in forgetfulBlocks has disks that forget.
+const (
+	block           = 60
+	forgetfulBlocks = 5
+)
+
+// disk tells whether a round has disks that forget: all do or none does where the words are of one kind only.
+func (f filter) disk(round int) bool {
+	kinds := map[bool]bool{}
+	for _, kind := range faults {
+		if len(f.faults) == 0 || slices.Contains(f.faults, kind.name) {
+			for _, o := range operations {
+				for _, target := range kind.targets(o) {
+					if f.takes(choice{Operation: o.name, Fault: kind.name, Target: target}) {
+						kinds[kind.disk] = true
+					}
+				}
+			}
+		}
+	}
+	if len(kinds) == 1 {
+		return kinds[true]
+	}
+	return round/block%forgetfulBlocks == forgetfulBlocks-1
 }
 
 // drawInstant draws one that is uniform over the operation as often as one at a step of it.

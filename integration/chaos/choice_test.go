@@ -76,3 +76,24 @@ func TestSteps(t *testing.T) {
 		}
 	}
 }
+
+// TestBlocks has disks that forget under a block of rounds, and only there what wants them.
+func TestBlocks(t *testing.T) {
+	for round := range 2 * block * forgetfulBlocks {
+		c := choose(5, round, filter{})
+		if want := round/block%forgetfulBlocks == forgetfulBlocks-1; c.Disk != want || faultOf(c.Fault).disk != want {
+			t.Fatalf("round %d: %s, on a disk that forgets: %t", round, c, c.Disk)
+		}
+	}
+	for word, want := range map[string]bool{"power": true, "kill": false} {
+		only, err := parseFilter([]string{word})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, round := range []int{0, block * (forgetfulBlocks - 1)} {
+			if c := choose(5, round, only); c.Disk != want {
+				t.Errorf("only %s, round %d: on a disk that forgets: %t", word, round, c.Disk)
+			}
+		}
+	}
+}

@@ -116,7 +116,7 @@ const placeSize = 4 << 30
 
 // fill leaves up to 100 MiB on a file system, and often next to nothing, until the operation is over.
 func fill(_ context.Context, r *round, _ int) error {
-	place := filepath.Join(r.host.Dir, places[r.choice.Target])
+	place := filepath.Join(r.host.Dir, places[r.choice.Target]) // with a disk that forgets this fault is not drawn
 	var fs unix.Statfs_t
 	if err := unix.Statfs(place, &fs); err != nil {
 		return os.NewSyscallError("statfs "+place, err)
@@ -142,7 +142,7 @@ func resize(dir string, size int64) error {
 }
 
 // reboot resets the host.
-func reboot(ctx context.Context, r *round, _ int) error { return r.host.Reboot(ctx) }
+func reboot(ctx context.Context, r *round, _ int) error { return r.host.Reboot(ctx, nil) }
 
 // twice gives the same command beside the first.
 func twice(ctx context.Context, r *round, _ int) error {

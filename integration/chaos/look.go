@@ -108,7 +108,7 @@ func (r *round) glance(ctx context.Context, h *lab.Host, id, life string) (strin
 		switch there := slices.Contains(strings.Fields(list.Stdout), id); {
 		case !there:
 			return absent, nil
-		case r.hit && (r.choice.Fault == "kill" && r.choice.Target == "shim" || r.choice.Fault == "reboot" || r.choice.Target == "containerd"):
+		case r.hit && (r.choice.Fault == "kill" && r.choice.Target == "shim" || r.choice.Fault == "reboot" || r.choice.Fault == "power" || r.choice.Target == "containerd"):
 			return stopped, nil // containerd itself deletes the task of a shim that has died, and of one without processes when it starts
 		}
 		return taskless, nil

@@ -20,6 +20,7 @@ type operation struct {
 	processes []string // that take part, and that is to be harmed
 	events    []string // steps of it, see watch.go
 	flips     []string // where it reads the snapshot: store, registry-data
+	stores    bool     // it writes to cryo's store
 	fills     []string // file systems that it writes to, see places
 	words     func(r *round) []string
 	prepare   func(ctx context.Context, r *round) error
@@ -44,18 +45,18 @@ var operations = []*operation{
 	checkpoint("checkpoint-driver", "driver", false, false), checkpoint("end-driver", "driver", true, false),
 	checkpoint("checkpoint-keeper", "keeper", false, false), checkpoint("end-keeper", "keeper", true, true),
 	{
-		name: "push", about: "cryo push", flips: []string{"store"}, fills: []string{"store"}, processes: []string{"registry", "cryo"},
+		name: "push", about: "cryo push", flips: []string{"store"}, fills: []string{"store"}, stores: true, processes: []string{"registry", "cryo"},
 		words: func(r *round) []string { return []string{"cryo", "push", r.golden(), r.ref, "--plain-http"} },
 		judge: judgePush,
 	},
 	{
-		name: "pull", about: "cryo pull", flips: []string{"registry-data"}, fills: []string{"store"}, second: true, processes: []string{"registry", "cryo"}, events: []string{"work", "partial", "blob", "tag"},
+		name: "pull", about: "cryo pull", flips: []string{"registry-data"}, fills: []string{"store"}, stores: true, second: true, processes: []string{"registry", "cryo"}, events: []string{"work", "partial", "blob", "tag"},
 		words: func(r *round) []string { return []string{"cryo", "pull", r.golden(), "--plain-http"} },
 		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, false) },
 		clean: removeGolden,
 	},
 	{
-		name: "rm", about: "cryo rm", fills: []string{"store"}, second: true, processes: []string{"cryo"}, events: []string{"tag"},
+		name: "rm", about: "cryo rm", fills: []string{"store"}, stores: true, second: true, processes: []string{"cryo"}, events: []string{"tag"},
 		prepare: pullGolden, ready: pullGolden,
 		words: func(r *round) []string { return []string{"cryo", "rm", r.golden()} },
 		judge: func(ctx context.Context, r *round) (verdict, error) { return judgeLocal(ctx, r, true) },
@@ -141,7 +142,7 @@ func startSubject(ctx context.Context, r *round) error {
 
 // checkpoint takes a snapshot of the container that runs.
 func checkpoint(name, engine string, ending, push bool) *operation {
-	o := &operation{name: name, engine: engine, about: "cryo checkpoint", processes: dumpers, events: dumpSteps, fills: everywhere, prepare: startSubject}
+	o := &operation{name: name, engine: engine, about: "cryo checkpoint", processes: dumpers, events: dumpSteps, fills: everywhere, stores: true, prepare: startSubject}
 	if push {
 		o.processes, o.about = append([]string{"registry"}, dumpers...), o.about+" --push"
 	}
@@ -218,7 +219,7 @@ func checkpoint(name, engine string, ending, push bool) *operation {
 
 // restore makes a container of the snapshot.
 func restore(name, engine, about string, second bool, flags ...string) *operation {
-	o := &operation{name: name, engine: engine, about: about, second: second, fresh: true, processes: restorers, events: startSteps, flips: []string{"store"}, fills: everywhere}
+	o := &operation{name: name, engine: engine, about: about, second: second, fresh: true, processes: restorers, events: startSteps, flips: []string{"store"}, fills: everywhere, stores: true}
 	if second {
 		o.processes, o.events = append([]string{"registry"}, restorers...), append([]string{"partial", "blob", "tag"}, startSteps...)
 		o.flips = []string{"registry-data"}
@@ -242,8 +243,11 @@ func restore(name, engine, about string, second bool, flags ...string) *operatio
 			return verdict{}, err
 		}
 		v := judgeRestore(s)
-		if !second && !s.whole {
+		switch {
+		case !second && !s.whole:
 			v.violate("a restore has damaged the snapshot")
+		case s.code == exitOK && !s.whole && s.state == runs || s.code == exitOK && !s.whole && s.harmed == "host":
+			v.violate("done, and the snapshot is not in the store")
 		}
 		return v, nil
 	}
@@ -276,7 +280,7 @@ func deviceOf(engine string) []string {
 // prewarm keeps the snapshot ready.
 func prewarm(name, engine, about string, flags ...string) *operation {
 	o := &operation{name: name, engine: engine, about: about, second: true, processes: []string{"containerd", "registry", "cryo"},
-		events: []string{"work", "partial", "blob", "tag"}, flips: []string{"registry-data"}, fills: everywhere, judge: judgePrewarm}
+		events: []string{"work", "partial", "blob", "tag"}, flips: []string{"registry-data"}, fills: everywhere, stores: true, judge: judgePrewarm}
 	if engine != "" {
 		o.processes, o.events = append([]string{"keeper"}, o.processes...), append([]string{"keeper"}, o.events...)
 	}
@@ -342,7 +346,7 @@ func judgePrewarm(ctx context.Context, r *round) (verdict, error) {
 	}
 	ready := strings.Contains(list.Stdout, r.golden())
 	if !ready {
-		if r.result.Code == exitOK {
+		if r.result.Code == exitOK && r.seen("").harmed != "host" { // it is in memory
 			v.violate("done, and cryo prewarm ls does not list it")
 		}
 		return v, nil

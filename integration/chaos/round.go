@@ -37,6 +37,7 @@ type round struct {
 	mend   func(context.Context) error // takes the harm away once the operation is over; nil: nothing to do
 	second *lab.Result                 // of the same command given beside it
 	result lab.Result
+	over   bool // the container had ended before power was cut
 	tagged bool // the snapshot's name was in the store meanwhile
 
 	verdict    verdict
@@ -82,6 +83,10 @@ func (r *round) seen(state string) seen {
 	if r.hit && slices.Contains([]string{"kill", "reboot", "flip"}, r.choice.Fault) {
 		s.harmed = r.choice.Target
 	}
+	if r.hit && r.choice.Fault == "power" {
+		s.harmed = "host"
+		s.tagged = r.tagged && (r.choice.Target == "after" || r.over) // else it may not have been on the disk yet, and need not
+	}
 	s.twice = r.second != nil
 	return s
 }
@@ -125,7 +130,7 @@ func (r *round) act(ctx context.Context) error {
 	tagged := make(chan bool, 1)
 	go func() { tagged <- until(working, r.named()) }()
 	started, injected := make(chan int, 1), make(chan error, 1)
-	if r.choice.Fault == none {
+	if r.choice.Fault == none || r.choice.Fault == "power" && r.choice.Target == "after" {
 		injected <- nil
 	} else {
 		go func() { injected <- r.inject(working, event, started) }()
@@ -137,6 +142,13 @@ func (r *round) act(ctx context.Context) error {
 	r.note("%s", strings.Join(words, " "))
 	r.result = lab.Follow(c, func() { started <- c.Process.Pid })
 	r.note("exit %d: %s", r.result.Code, r.result.Stderr)
+	if r.choice.Fault == "power" && r.choice.Target == "after" {
+		defer done()
+		r.hit = true
+		r.note("power is cut")
+		r.tagged = r.result.Code == exitOK
+		return power(ctx, r, 0)
+	}
 	if r.choice.Target == "fill" && r.choice.Fault == "kill" { // it works on when the command has ended
 		time.Sleep(200 * time.Millisecond)
 	}
@@ -219,7 +231,7 @@ func (r *round) tidy(ctx context.Context) error {
 		}
 	}
 	want := r.world.bare[r.host]
-	if slices.ContainsFunc(r.before, r.ofSubject) {
+	if slices.ContainsFunc(r.before, r.ofSubject) && !r.ended() {
 		want = r.before
 	} else if r.world.life != "" && r.host == r.world.a { // it is another than before
 		if err := r.world.remove(ctx, r.host, subject); err != nil {
@@ -246,6 +258,9 @@ func (r *round) tidy(ctx context.Context) error {
 // excuse removes what others than cryo are known to leave: a ctr that is killed its FIFOs and leases, and containerd the checkpoint that it has unpacked
 // for a task that it then did not ask its shim for.
 func (r *round) excuse(ctx context.Context) error {
+	if r.hit && r.choice.Fault == "power" {
+		return r.settleDisk(ctx)
+	}
 	if !r.op.stock || !r.hit || r.choice.Target != "ctr" && r.choice.Target != "containerd" {
 		return nil
 	}
@@ -259,14 +274,25 @@ func (r *round) excuse(ctx context.Context) error {
 			}
 		}
 	}
+	return errors.Join(append(errs, r.excuseLeases(ctx))...)
+}
+
+func (r *round) excuseLeases(ctx context.Context) error {
 	now, err := trace(ctx, r.host)
 	for _, line := range without(now, r.before) {
 		if id, is := strings.CutPrefix(line, "lease "); is {
 			r.note("excused: %s", line)
-			errs = append(errs, r.host.Ctr(ctx, "leases", "delete", "--sync", id).Err())
+			err = errors.Join(err, r.host.Ctr(ctx, "leases", "delete", "--sync", id).Err())
 		}
 	}
-	return errors.Join(append(errs, err)...)
+	return err
+}
+
+// settleDisk has blobs collected whose removal did not reach the disk, which is done when the next snapshot is removed. It excuses leases: a command
+// knows those of another by the number of a directory, and the disk has other numbers when its power has come back.
+func (r *round) settleDisk(ctx context.Context) error {
+	return errors.Join(r.host.Cryo(ctx, "pull", r.world.reference(spare), "--plain-http").Err(),
+		r.host.Cryo(ctx, "rm", r.world.reference(spare)).Err(), r.excuseLeases(ctx))
 }
 
 // ofSubject tells whether a line of a trace is that of the container's task, as it is now.

@@ -29,7 +29,7 @@ func run(ctx context.Context, s settings) (int, error) {
 	r := &runner{settings: s, table: newTable()}
 	r.next.Store(int64(s.round))
 	fmt.Printf("seed %d, %d workers\n", s.seed, s.workers)
-	first, err := r.open(ctx)
+	first, err := r.open(ctx, r.only.disk(s.round))
 	if err != nil {
 		return 0, err
 	}
@@ -62,8 +62,8 @@ func run(ctx context.Context, s settings) (int, error) {
 }
 
 // open makes a world. The first one rehearses.
-func (r *runner) open(ctx context.Context) (*world, error) {
-	w, err := openWorld(ctx, r.store, r.only.gpus())
+func (r *runner) open(ctx context.Context, disk bool) (*world, error) {
+	w, err := openWorld(ctx, r.store, r.only.gpus(), disk)
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +91,18 @@ func (r *runner) work(ctx context.Context, n int, w *world) (err error) {
 		if time.Now().After(r.until) || r.rounds > 0 && number >= r.round+r.rounds {
 			break
 		}
+		c := choose(r.seed, number, r.only)
+		if w != nil && c.Disk != (w.disks != nil) {
+			if err := w.close(); err != nil {
+				fmt.Printf("worker %d: %v\n", n, err)
+			}
+			w = nil
+		}
 		if w == nil {
-			if w, err = r.open(ctx); err != nil {
+			if w, err = r.open(ctx, c.Disk); err != nil {
 				return err
 			}
 		}
-		c := choose(r.seed, number, r.only)
 		round := newRound(w, operationOf(c.Operation), c)
 		if r.verbose {
 			fmt.Printf("worker %d begins %d: %s\n", n, number, c)

@@ -13,8 +13,9 @@ import (
 
 const (
 	runtimeName = "io.containerd.cryo.v1"
-	mib         = 64  // memory of the containers
-	subject     = "c" // the container that checkpoints are taken of
+	mib         = 64      // memory of the containers
+	subject     = "c"     // the container that checkpoints are taken of
+	spare       = "spare" // a snapshot in the registry that nobody uses
 	stockImage  = "chaos.test/stock:1"
 )
 
@@ -27,6 +28,7 @@ type world struct {
 	golden   map[string]string      // references of snapshots by engine, in the registry and in a's store
 	gpus     bool                   // hosts have some
 	sum      string                 // of the containers' memory
+	disks    map[*lab.Host]*disk    // that forget; nil: others
 	bare     map[*lab.Host][]string // traces without the container
 
 	engine string                   // of the container
@@ -35,8 +37,11 @@ type world struct {
 	usual  map[string]time.Duration // how long operations take
 }
 
-func openWorld(ctx context.Context, dir string, gpus bool) (*world, error) {
+func openWorld(ctx context.Context, dir string, gpus, forgetful bool) (*world, error) {
 	w := &world{usual: map[string]time.Duration{}, bare: map[*lab.Host][]string{}, golden: map[string]string{}, gpus: gpus}
+	if forgetful {
+		w.disks = map[*lab.Host]*disk{}
+	}
 	var err error
 	if w.lab, err = lab.Open(ctx, lab.Options{Dir: dir}); err != nil {
 		return nil, err
@@ -51,7 +56,27 @@ func (w *world) close() error {
 	if w.line != nil {
 		w.line.close()
 	}
-	return w.lab.Close()
+	err := w.lab.Close()
+	for _, d := range w.disks {
+		_ = d.close() // the lab has unmounted it
+	}
+	return err
+}
+
+// mount makes a host's places file systems of their own.
+func (w *world) mount(dir string) (*disk, error) {
+	for name, place := range places {
+		if name == "store" && w.disks != nil {
+			place = "disk"
+		}
+		if err := mountPlace(filepath.Join(dir, place)); err != nil {
+			return nil, err
+		}
+	}
+	if w.disks == nil {
+		return nil, nil
+	}
+	return openDisk(w.lab, filepath.Join(dir, "disk"), filepath.Join(dir, places["store"]))
 }
 
 func (w *world) boot(ctx context.Context) (err error) {
@@ -63,12 +88,15 @@ func (w *world) boot(ctx context.Context) (err error) {
 	}
 	for name, h := range map[string]**lab.Host{"a": &w.a, "b": &w.b} {
 		// Before the hosts, which take the mounts there are. The lab unmounts what is left below its directory.
-		for _, place := range places {
-			if err := mountPlace(filepath.Join(w.lab.Dir, name, place)); err != nil {
-				return err
-			}
+		d, err := w.mount(filepath.Join(w.lab.Dir, name))
+		if err != nil {
+			return err
 		}
-		if *h, err = w.lab.Host(ctx, name, w.options()); err != nil {
+		*h, err = w.lab.Host(ctx, name, w.options())
+		if d != nil {
+			w.disks[*h] = d
+		}
+		if err != nil {
 			return err
 		}
 		if err := (*h).Import(ctx); err != nil {
@@ -119,6 +147,11 @@ func (w *world) furnish(ctx context.Context, engine string) error {
 	}
 	if engine == "" {
 		if err := w.a.Ctr(ctx, "containers", "checkpoint", "--task", "--rw", "--image", subject, stockImage).Err(); err != nil {
+			return err
+		}
+	}
+	if engine == "" {
+		if err := w.a.Cryo(ctx, "push", w.golden[engine], w.reference(spare), "--plain-http").Err(); err != nil {
 			return err
 		}
 	}

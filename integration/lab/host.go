@@ -202,10 +202,15 @@ func (h *Host) Close() error {
 }
 
 // Reboot ends all that runs on the host at once, as a reset does, and boots it again. Its directory stays, but for what is in
-// memory or is emptied at a boot: /run and temporary files.
-func (h *Host) Reboot(ctx context.Context) error {
+// memory or is emptied at a boot: /run and temporary files. off is called while nothing runs on it; nil: nothing is to be done then.
+func (h *Host) Reboot(ctx context.Context, off func() error) error {
 	if err := h.stop(); err != nil {
 		return err
+	}
+	if off != nil {
+		if err := off(); err != nil {
+			return fmt.Errorf("reboot host %s: %w", h.Name, err)
+		}
 	}
 	h.mu.Lock()
 	h.daemon = nil
