@@ -29,6 +29,8 @@ const (
 	lineTime   = 100 * time.Millisecond
 	lineWaited = 10 * time.Millisecond // the same for the rest while somebody waits, and for how long somebody is taken to wait for more afterwards
 	lineBegin  = 10 << 20              // bytes a second, before anything was measured
+	lineQuick  = 32 << 20              // likewise: from here on requests cost more than waiting for what is under way
+	quickTime  = time.Second           // lineTime on such a line
 	partLeast  = 64 << 10              // bytes; parts end at multiples of it
 )
 
@@ -90,6 +92,13 @@ func (l *line) join(n int64) *turn {
 	return &turn{line: l, kind: free, most: n, left: n, sent: time.Now()}
 }
 
+// soon says whether so many bytes come so quickly that nobody is in the way of others with them.
+func (l *line) soon(n int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rate == 0 || float64(n) <= l.rate*lineTime.Seconds()
+}
+
 // next lets those begin that may. l.mu is held.
 func (l *line) next() {
 	for _, k := range []kind{urgent, rest} {
@@ -110,7 +119,11 @@ func (l *line) may(t *turn) bool {
 		rate = lineBegin
 	}
 	bytes := func(d time.Duration) int64 { return int64(rate * d.Seconds()) }
-	room := bytes(max(lineTime, 2*l.latency))
+	most := lineTime
+	if rate >= lineQuick {
+		most = quickTime
+	}
+	room := bytes(max(most, 2*l.latency))
 	if t.kind == urgent {
 		return l.asked[urgent] == 0 || l.asked[urgent]+t.most <= room || t.most <= partLeast
 	}

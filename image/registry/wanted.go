@@ -87,6 +87,7 @@ func (w *Wanted) Close() {
 
 // Read brings len(p) bytes of a segment from off on. They are not verified. ahead: nobody waits for them yet.
 func (w *Wanted) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []byte, ahead bool) error {
+	ahead = ahead && !w.ranges.repo.line.soon(int64(len(p)))
 	for len(p) > 0 {
 		// First what nobody has asked for: the pull would be further every time that somebody looks.
 		own, err := w.missing(ctx, d, off, p, ahead)
@@ -365,7 +366,11 @@ func (w *Wanted) request(ctx context.Context, l *line, d ocispec.Descriptor, off
 		w.mu.Lock()
 		if s.at(off) == nil { // as before
 			end = s.next(off, off+t.most)
-			if aligned := end &^ (partLeast - 1); end == off+t.most && aligned > off && end < d.Size {
+			unit := int64(partLeast)
+			if t.most >= 2*maxPiece {
+				unit = maxPiece // which are written quickly
+			}
+			if aligned := end &^ (unit - 1); end == off+t.most && aligned > off && end < d.Size {
 				end = aligned
 			}
 			t.shorten(end - off)
