@@ -261,7 +261,8 @@ func (r *round) excuse(ctx context.Context) error {
 	if r.hit && r.choice.Fault == "power" {
 		return r.settleDisk(ctx)
 	}
-	if !r.op.stock || !r.hit || r.choice.Target != "ctr" && r.choice.Target != "containerd" {
+	begun := !strings.Contains(r.result.Stderr, "failed to start shim")
+	if !r.op.stock || !r.hit || begun && !slices.Contains([]string{"ctr", "containerd", "host"}, r.choice.Target) {
 		return nil
 	}
 	var errs []error
