@@ -23,6 +23,7 @@ type seen struct {
 	listed, whole, tagged bool
 	// The same of the registry, where that was asked for.
 	remote, remoteWhole bool
+	reported, logged    bool   // its end was an event of containerd's, and is in its log
 	harmed              string // what was killed, rebooted or damaged; "": nothing
 	twice               bool   // the command was given twice, and this is the one that did better
 }
@@ -105,7 +106,20 @@ func judgeCheckpoint(s seen, ending, push bool) verdict {
 	case lost && s.whole && s.failed() && !strings.Contains(s.text, "snapshot"):
 		v.violate("the container is %s, and nothing is said of the snapshot, which is whole (exit code %d)", s.state, s.code)
 	}
+	if lost {
+		v.judgeReason(s, s.code != exitOK && !s.whole)
+	}
 	return v
+}
+
+// judgeReason wants the end of a container to be known to who did not wait for the command: by an event, and by the log where it was lost.
+func (v *verdict) judgeReason(s seen, lost bool) {
+	if !s.reported {
+		v.violate("the container is %s, and there was no exit event", s.state)
+	}
+	if lost && !s.logged {
+		v.violate("the container is lost, and the log does not say so")
+	}
 }
 
 // judgeRestore judges restores of a container that was not there.
@@ -125,6 +139,7 @@ func judgeRestore(s seen) verdict {
 		switch {
 		case s.code == exitOK && s.harmedOne("shim", "fill", "load", "keeper", "host", "store"):
 			v.be(gone)
+			v.judgeReason(s, true)
 		case s.code == exitOK:
 			v.violate("done, and the container is %s", s.state)
 		case s.failed() && s.state == stopped:

@@ -34,6 +34,7 @@ func TestJudgeCheckpoint(t *testing.T) {
 		{"ended, and a word of it", with(ended, func(s *seen) { s.code, s.text = 6, "the snapshot is complete" }), true, false, gone},
 		{"ended, and no word of it", with(ended, func(s *seen) { s.code, s.text = 6, "no" }), true, false, violation},
 	} {
+		test.seen.reported, test.seen.logged = true, true
 		if got := judgeCheckpoint(test.seen, test.ending, test.push); got.outcome != test.want {
 			t.Errorf("%s: %s %v", test.name, got.outcome, got.wrong)
 		}
@@ -60,6 +61,7 @@ func TestJudgeRestore(t *testing.T) {
 		{"wrong", seen{state: wrong}, violation},
 		{"half pulled", seen{code: 6, text: "no", state: absent, listed: true}, violation},
 	} {
+		test.seen.reported, test.seen.logged = true, true
 		if got := judgeRestore(test.seen); got.outcome != test.want {
 			t.Errorf("%s: %s %v", test.name, got.outcome, got.wrong)
 		}
@@ -117,9 +119,13 @@ func TestJudgeOthers(t *testing.T) {
 		got  verdict
 		want string
 	}{
-		"reset, no snapshot":       {judgeCheckpoint(seen{code: exitKilled, state: stopped, harmed: "host"}, false, false), gone},
+		"reset, no snapshot":       {judgeCheckpoint(seen{code: exitKilled, state: stopped, harmed: "host", reported: true, logged: true}, false, false), gone},
 		"reset, snapshot lost":     {judgeCheckpoint(seen{code: exitKilled, state: stopped, harmed: "host", tagged: true}, false, false), violation},
-		"damaged while filled in":  {judgeRestore(seen{state: stopped, listed: true, whole: true, harmed: "store"}), gone},
+		"damaged while filled in":  {judgeRestore(seen{state: stopped, listed: true, whole: true, harmed: "store", reported: true, logged: true}), gone},
+		"gone without an event":    {judgeRestore(seen{state: stopped, listed: true, whole: true, harmed: "fill", logged: true}), violation},
+		"gone without a log":       {judgeRestore(seen{state: stopped, listed: true, whole: true, harmed: "fill", reported: true}), violation},
+		"ended without an event":   {judgeCheckpoint(seen{state: stopped, listed: true, whole: true}, true, false), violation},
+		"ended, with an event":     {judgeCheckpoint(seen{state: stopped, listed: true, whole: true, reported: true}, true, false), gone},
 		"twice, both refused":      {judgeRestore(seen{code: 5, text: "no", state: absent, twice: true}), violation},
 		"twice, both pushed":       {judgeCopy(seen{remote: true, remoteWhole: true, twice: true}, false, true), ranOn},
 		"twice, neither pulled":    {judgeCopy(seen{code: 6, text: "no", twice: true}, false, false), violation},

@@ -33,6 +33,7 @@ type round struct {
 	before []string     // trace
 	logs   map[string]int64
 	began  time.Time
+	exits  *exits
 	hit    bool
 	mend   func(context.Context) error // takes the harm away once the operation is over; nil: nothing to do
 	second *lab.Result                 // of the same command given beside it
@@ -79,6 +80,10 @@ func (r *round) violate(format string, args ...any) {
 
 // seen begins what the oracle is told.
 func (r *round) seen(state string) seen {
+	id := r.id
+	if !r.op.fresh {
+		id = subject
+	}
 	s := seen{code: r.result.Code, text: r.result.Stderr, state: state, tagged: r.tagged}
 	if r.hit && slices.Contains([]string{"kill", "reboot", "flip"}, r.choice.Fault) {
 		s.harmed = r.choice.Target
@@ -88,12 +93,15 @@ func (r *round) seen(state string) seen {
 		s.tagged = r.tagged && (r.choice.Target == "after" || r.over) // else it may not have been on the disk yet, and need not
 	}
 	s.twice = r.second != nil
+	// A containerd that has ended meanwhile tells nobody who listened before.
+	s.reported = r.exits == nil || r.exits.has(id) || r.hit && (r.choice.Target == "containerd" || s.harmed == "host")
+	s.logged = logged(r.host.Log(), r.logs[r.host.Log()], id) || s.harmed == "host"
 	return s
 }
 
 // run does all of it. An error is the harness's own.
 func (r *round) run(ctx context.Context) error {
-	for _, step := range []func(context.Context) error{r.prepare, r.act, r.ask, r.again, r.tidy} {
+	for _, step := range []func(context.Context) error{r.prepare, r.watched, r.again, r.tidy} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -113,6 +121,14 @@ func (r *round) prepare(ctx context.Context) (err error) {
 	}
 	r.before, err = trace(ctx, r.host)
 	return err
+}
+
+// watched is act, with an ear on what containerd reports.
+func (r *round) watched(ctx context.Context) (err error) {
+	if r.exits, err = watchExits(ctx, r.host); err != nil {
+		return err
+	}
+	return errors.Join(r.act(ctx), r.ask(ctx), r.exits.close())
 }
 
 // act runs the command and harms what is to be harmed.
@@ -199,6 +215,7 @@ func (r *round) again(ctx context.Context) error {
 			return nil
 		}
 	}
+	r.exits = nil // what ends now ends by what was asked for
 	first, hit := r.result, r.hit
 	defer func() { r.result, r.hit = first, hit }()
 	limited, cancel := context.WithTimeout(ctx, commandTime)
