@@ -94,8 +94,12 @@ func (r *round) seen(state string) seen {
 	}
 	s.twice = r.second != nil
 	// A containerd that has ended meanwhile tells nobody who listened before.
-	s.reported = r.exits == nil || r.exits.has(id) || r.hit && (r.choice.Target == "containerd" || s.harmed == "host")
-	s.logged = logged(r.host.Log(), r.logs[r.host.Log()], id) || s.harmed == "host"
+	s.reported = r.exits == nil || r.hit && (r.choice.Target == "containerd" || s.harmed == "host")
+	s.logged = s.harmed == "host" || s.code == exitOK && s.harmed == "" // then nobody asks
+	for deadline := time.Now().Add(3 * time.Second); state == stopped && !(s.reported && s.logged) && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		s.reported = s.reported || r.exits.has(id)
+		s.logged = s.logged || logged(r.host.Log(), r.logs[r.host.Log()], id)
+	}
 	return s
 }
 
@@ -278,7 +282,7 @@ func (r *round) excuse(ctx context.Context) error {
 	if r.hit && r.choice.Fault == "power" {
 		return r.settleDisk(ctx)
 	}
-	begun := !strings.Contains(r.result.Stderr, "failed to start shim")
+	begun := !strings.Contains(r.result.Stderr, "failed to start shim") && !strings.Contains(r.result.Stderr, "failed to write bundle spec")
 	if !r.op.stock || !r.hit || begun && !slices.Contains([]string{"ctr", "containerd", "host"}, r.choice.Target) {
 		return nil
 	}
