@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/sweep"
 )
 
 // Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
@@ -32,6 +33,13 @@ func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*ta
 	if err != nil {
 		s.forget(ctx, r.ID)
 		return nil, reply(err)
+	}
+	if c.restore != "" {
+		go func() {
+			if err := sweep.After(context.Background(), filepath.Dir(c.work)); err != nil {
+				log.L.WithError(err).WithField("id", r.ID).Warn("what a killed command has left may be there still")
+			}
+		}()
 	}
 	return answer, nil
 }

@@ -161,5 +161,5 @@ func removeAbandoned(ctx context.Context, client *containerd.Client, work string
 			failed = append(failed, fmt.Errorf("remove an abandoned lease: %w", err))
 		}
 	}
-	return errors.Join(failed...)
+	return errors.Join(append(failed, forgetArrivals(ctx, client, filepath.Dir(work)))...)
 }

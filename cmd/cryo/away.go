@@ -117,7 +117,9 @@ func (w away) made(method string, req, reply any, cc *grpc.ClientConn) func(cont
 			return true, nil
 		}
 	case *tasksapi.StartRequest:
-		return func(ctx context.Context) (bool, error) { return w.started(ctx, req, reply.(*tasksapi.StartResponse), cc) }
+		return func(ctx context.Context) (bool, error) {
+			return w.started(ctx, req, reply.(*tasksapi.StartResponse), cc)
+		}
 	}
 	return nil
 }

@@ -213,6 +213,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := os.Mkdir(criuWork, 0o700); err != nil {
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
+	if err := a.leaveOrder(work, s.Root()); err != nil {
+		return nil, nil, ran, full(s.Root(), err)
+	}
 	if lazy {
 		o := order.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: coming != nil && coming.whole}
 		if o.Awaited, err = coming.expect(fill.Command); err == nil {
