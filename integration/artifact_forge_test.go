@@ -150,3 +150,11 @@ func pullBase(t *testing.T, h *lab.Host) {
 	t.Helper()
 	must(t, h.Ctr(t.Context(), "images", "pull", "--plain-http", shared.image))
 }
+
+// pullBases does it on both hosts, for what is restored by way of another registry, or another address of one.
+func pullBases(t *testing.T) {
+	t.Helper()
+	a, b := pair(t)
+	pullBase(t, a)
+	pullBase(t, b)
+}

@@ -14,7 +14,6 @@ import (
 // TestBadAwayRestore restarts containerd at random moments of a restore: it comes about all the same.
 func TestBadAwayRestore(t *testing.T) {
 	h := newHost(t, "away", lab.HostOptions{})
-	pullBase(t, h)
 	ref := snapshotOf(t, h, "count", "--memory", "64")
 	id := name(t)
 	before := trace(t, h)
@@ -45,7 +44,6 @@ func TestBadAwayRestore(t *testing.T) {
 // TestBadAwayForGood has containerd go away in a restore and not come back: the command says so.
 func TestBadAwayForGood(t *testing.T) {
 	h := newHost(t, "gone", lab.HostOptions{CryoConfig: "[containerd]\npatience = 1\n"})
-	pullBase(t, h)
 	ref := snapshotOf(t, h, "count", "--memory", "64")
 	id := name(t)
 	ended := make(chan lab.Result, 1)

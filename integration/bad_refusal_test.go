@@ -67,6 +67,7 @@ func snapshotOf(t *testing.T, h *lab.Host, workload ...string) (ref string) {
 	t.Helper()
 	id := name(t)
 	ref = shared.registry.Reference("bad/" + id + ":1")
+	pullBase(t, h)
 	startImage(t, h, shared.image, id, nil, append([]string{"workload"}, workload...)...)
 	await(t, h, id)
 	must(t, h.Cryo(t.Context(), "checkpoint", id, ref))

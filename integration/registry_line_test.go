@@ -9,6 +9,7 @@ import (
 // newLine is a line to a registry.
 func newLine(t *testing.T, r *lab.Registry) *lab.Line {
 	t.Helper()
+	pullBases(t)
 	l, err := shared.lab.Line(t.Context(), r)
 	if err != nil {
 		t.Fatal(err)

@@ -45,6 +45,7 @@ func TestLabRegistries(t *testing.T) {
 // newRegistry is a registry of the test's own.
 func newRegistry(t *testing.T, name string, o lab.RegistryOptions) *lab.Registry {
 	t.Helper()
+	pullBases(t)
 	r, err := shared.lab.Registry(t.Context(), name, o)
 	if err != nil {
 		t.Fatal(err)
