@@ -63,6 +63,11 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 			}
 		}
 	}
+	if restoring != "" {
+		if err := unmountBelow(restoring); err != nil {
+			log.G(ctx).WithError(err).Warn("unmount what CRIU has left of the restore of a dead shim")
+		}
+	}
 	if err := removeSockets(ctx, bundle, id); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
 	}

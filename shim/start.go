@@ -8,9 +8,11 @@ import (
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
@@ -150,6 +152,8 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	}
 	over := make(chan struct{})
 	defer close(over)
+	streams := holdOpen(c.request.Stdout, c.request.Stderr)
+	defer streams()
 	go c.runtime.Restoring(c.work).EndOrphans(over, func() bool { return criu.Restored(filepath.Join(c.work, restoreLog)) })
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
 	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
@@ -190,7 +194,7 @@ func (c *container) endRestore(ctx context.Context) error {
 	}
 	err := runc.EndDump(c.work)
 	for {
-		left := errors.Join(removeCgroup(c.bundle.dir), c.runtime.SweepRestore())
+		left := errors.Join(removeCgroup(c.bundle.dir), c.runtime.SweepRestore(), unmountBelow(c.work))
 		if left == nil {
 			return err
 		}
@@ -200,6 +204,18 @@ func (c *container) endRestore(ctx context.Context) error {
 			return errors.Join(err, fmt.Errorf("clean up after the restore: %w", left))
 		}
 	}
+}
+
+// unmountBelow unmounts what CRIU, where it was killed, has left mounted in its work directory: the cgroups of version 1. Source: CRIU 4.2, criu/cgroup.c,
+// prepare_cgroup_sfd.
+func unmountBelow(work string) error {
+	if work == "" {
+		return nil
+	}
+	if err := mount.UnmountRecursive(work, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
+		return fmt.Errorf("unmount what is below %s: %w", work, err)
+	}
+	return nil
 }
 
 // writeRestoreOptions repeats the choices of the dump.

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -31,4 +32,24 @@ func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
 		r.Stdout, r.Stderr = nowhere, nowhere
 	}
 	return nil
+}
+
+// holdOpen opens FIFOs at both ends until the caller closes them: the stock service opens each for writing, and waits until its client, which may have
+// died, opens it for reading. What is no FIFO is left alone.
+func holdOpen(paths ...string) (closeAll func()) {
+	var open []*os.File
+	for _, path := range paths {
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode()&os.ModeNamedPipe == 0 {
+			continue
+		}
+		if f, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK, 0); err == nil {
+			open = append(open, f)
+		}
+	}
+	return func() {
+		for _, f := range open {
+			_ = f.Close()
+		}
+	}
 }

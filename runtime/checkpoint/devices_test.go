@@ -59,6 +59,8 @@ func (m *model) Thaw(context.Context) error {
 	return nil
 }
 
+func (m *model) Paused(context.Context) (bool, error) { return m.frozen, nil }
+
 func (m *model) Kill(context.Context) error {
 	if err := m.do("kill"); err != nil {
 		return err

@@ -13,6 +13,7 @@ import (
 // Container is what a checkpoint drives.
 type Container interface {
 	Pause(ctx context.Context) error
+	Paused(ctx context.Context) (bool, error)
 	Thaw(ctx context.Context) error
 	Kill(ctx context.Context) error
 	// Silence makes connections end without a word to their peers when the frozen container is killed.
@@ -266,10 +267,18 @@ func (s *sequence) undo(ctx context.Context) error {
 			return err
 		}
 	}
-	if s.thawed && s.Alive() {
-		return within(ctx, s.Pause)
+	if s.Frozen && s.Alive() {
+		return within(ctx, s.pauseAgain)
 	}
 	return nil
+}
+
+// pauseAgain has a container stand still that its client has paused, and that was thawed since: by this checkpoint, or where CRIU was ended.
+func (s *sequence) pauseAgain(ctx context.Context) error {
+	if paused, err := s.Paused(ctx); err == nil && paused {
+		return nil
+	}
+	return s.Pause(ctx)
 }
 
 // thawTime is how long to wait before a container that could not be thawed is tried again.

@@ -30,9 +30,13 @@ func (f *fake) do(step string) error {
 	return nil
 }
 
-func (f *fake) Pause(context.Context) error   { return f.do("pause") }
-func (f *fake) Thaw(context.Context) error    { return f.do("thaw") }
-func (f *fake) Kill(context.Context) error    { return f.do("kill") }
+func (f *fake) Pause(context.Context) error { return f.do("pause") }
+func (f *fake) Thaw(context.Context) error  { return f.do("thaw") }
+func (f *fake) Kill(context.Context) error  { return f.do("kill") }
+
+// Paused is asked of what was paused in the beginning.
+func (f *fake) Paused(context.Context) (bool, error) { return !slices.Contains(f.did, "thaw"), nil }
+
 func (f *fake) Silence(context.Context) error { return f.do("silence") }
 func (f *fake) Checkpoint(_ context.Context, d runc.Dump) error {
 	step := "dump"

@@ -1,0 +1,68 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// TestBadStockDump kills CRIU in a dump by a stock client, which pauses the container for it: what is said to be paused is, and can be resumed.
+func TestBadStockDump(t *testing.T) {
+	a, _ := pair(t)
+	for range breaks {
+		id := name(t)
+		start(t, a, id, nil, "workload", "count", "--memory", "128")
+		ended := make(chan lab.Result, 1)
+		go func() { ended <- a.Ctr(t.Context(), "containers", "checkpoint", "--task", id, "bad/stock:1") }()
+		find(t, a, called("criu"))
+		time.Sleep(time.Duration(rand.Int64N(int64(150 * time.Millisecond)))) // the first ones are asked for their version
+		if criu := find(t, a, called("criu")); criu != 0 {
+			kill(t, criu)
+		}
+		r := <-ended
+		t.Logf("ctr: %d, %s", r.Code, r.Stderr)
+		if _, status, err := a.Task(t.Context(), id); err == nil && status == "PAUSED" {
+			must(t, a.Ctr(t.Context(), "tasks", "resume", id))
+		}
+		counts(t, a, id)
+		a.Ctr(t.Context(), "images", "rm", "bad/stock:1")
+		remove(t.Context(), a, id)
+	}
+}
+
+// TestBadStockRestore kills ctr while it restores, so that nobody opens the container's output: the task does not hang, and can be removed.
+func TestBadStockRestore(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	start(t, a, id, nil, "workload", "count", "--memory", "64")
+	must(t, a.Ctr(t.Context(), "containers", "checkpoint", "--task", "--rw", "--image", id, "bad/stock:2"))
+	t.Cleanup(func() { a.Ctr(cleanupContext(t), "images", "rm", "bad/stock:2") })
+	remove(t.Context(), a, id)
+	for range breaks {
+		c := a.Command(t.Context(), "ctr", "containers", "restore", "--live", id, "bad/stock:2")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		criu := find(t, a, called("criu"))
+		time.Sleep(time.Duration(rand.Int64N(int64(150 * time.Millisecond))))
+		kill(t, c.Process.Pid)
+		_ = c.Wait()
+		if criu == 0 {
+			t.Fatal("no restore")
+		}
+		time.Sleep(time.Second)
+		forced := make(chan lab.Result, 1)
+		go func() { forced <- a.Ctr(t.Context(), "tasks", "delete", "--force", id) }()
+		select {
+		case r := <-forced:
+			if r.Code != 0 {
+				t.Logf("tasks delete --force: %v", r)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("tasks delete --force hangs")
+		}
+		remove(t.Context(), a, id)
+	}
+}
