@@ -147,6 +147,11 @@ func judgeRestore(s seen) verdict {
 		case s.failed() && strings.TrimSpace(s.text) == "":
 			v.violate("failed (exit code %d) without a word", s.code)
 		}
+	case taskless:
+		// Killed before there was a shim, so that nobody is left to remove containerd's record: the next command does, which must succeed.
+		if v.be(refused); s.code != exitKilled {
+			v.violate("the container is %s (exit code %d)", s.state, s.code)
+		}
 	default:
 		v.violate("the container is %s (exit code %d)", s.state, s.code)
 	}

@@ -54,6 +54,7 @@ func TestJudgeRestore(t *testing.T) {
 		{"left", seen{code: 6, text: "no", state: stopped}, violation},
 		{"left without a task", seen{code: 6, text: "no", state: taskless}, violation},
 		{"left half", seen{code: exitKilled, state: "created"}, violation},
+		{"killed before its shim", seen{code: exitKilled, state: taskless}, refused},
 		{"killed, done", seen{code: exitKilled, state: runs}, ranOn},
 		{"killed, undone", seen{code: exitKilled, state: absent}, refused},
 		{"gone with its memory", seen{state: stopped, harmed: "fill"}, gone},
