@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
@@ -17,26 +18,48 @@ var errKilled = errors.New("the container is being killed")
 // errDeleted is why a checkpoint ends whose container has been deleted.
 var errDeleted = errors.New("the container is being deleted")
 
-// Kill sends a signal. SIGKILL to a container that is being dumped breaks the dump off: the container is to end now.
+// Kill sends a signal. SIGKILL to a container that is being dumped or restored breaks that off: the container is to end now.
 func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
 	if c == nil || r.ExecID != "" || r.Signal != uint32(unix.SIGKILL) {
 		return s.TTRPCTaskService.Kill(ctx, r)
 	}
 	aborted := c.gate.cancel(errKilled)
+	broken := c.breakOff(ctx)
 	answer, err := inOrder(ctx, c, r, s.TTRPCTaskService.Kill)
+	if broken && errdefs.IsNotFound(errgrpc.ToNative(err)) {
+		return &ptypes.Empty{}, nil
+	}
 	if aborted && c.gpus.nvidia && errdefs.IsNotFound(errgrpc.ToNative(err)) {
 		return &ptypes.Empty{}, nil // it was killed already, see endsWhenKilled
 	}
 	return answer, err
 }
 
-// Delete waits for a dump to end, and drops what is held for the container.
+// breakOff ends CRIU's restore of a container, if it is under way, and waits until the restore is over. The stock service would wait for it.
+func (c *container) breakOff(ctx context.Context) (broken bool) {
+	if !c.restoring.Load() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	restoring := c.runtime.Restoring(c.work)
+	for c.restoring.Load() && ctx.Err() == nil {
+		restoring.End()
+		broken = true
+		time.Sleep(10 * time.Millisecond)
+	}
+	return broken
+}
+
+// Delete waits for a dump to end, breaks a restore off, and drops what is held for the container. Clients take a task that is being restored for one that has
+// no process yet, which they may delete.
 func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAPI.DeleteResponse, error) {
 	if r.ExecID != "" {
 		return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
 	}
 	if c := s.container(r.ID); c != nil {
+		c.breakOff(ctx)
 		if err := c.gate.settle(ctx, errDeleted); err != nil {
 			return nil, reply(err)
 		}

@@ -19,10 +19,11 @@ import (
 // newSweep removes what commands that were killed have left. Shims run it; every other command does the same when it begins.
 func newSweep(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:    "sweep",
-		Short:  "Remove what killed commands have left",
-		Hidden: true,
-		Args:   exactly(),
+		Use:     "sweep",
+		Short:   "Remove what killed commands have left",
+		Example: "  cryo sweep",
+		Hidden:  true,
+		Args:    exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.store()
 			if err != nil {

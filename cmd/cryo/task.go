@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/cio"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 // runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.
@@ -23,7 +25,7 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, criuWork string, u *undo) (containerd.Task, error) {
 	id := container.ID()
 	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
-	// A restore cannot be broken off halfway: it is let end, and undone if nobody wants it any more.
+	// Cancelling a call does not end what it is about: the shim is told to.
 	calling := context.WithoutCancel(ctx)
 	task, err := container.NewTask(calling, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
 		o := runtimeOptions(p.spec)
@@ -37,7 +39,20 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	if err := task.Start(calling); err != nil {
+	started := make(chan error, 1)
+	go func() { started <- task.Start(calling) }()
+	select {
+	case err = <-started:
+	case <-ctx.Done():
+		killing, cancel := context.WithTimeout(calling, undoTime)
+		defer cancel()
+		err = errors.Join(ignoreNotFound(task.Kill(killing, unix.SIGKILL)), <-started)
+		if err == nil { // it was restored by then, and is undone
+			return task, nil
+		}
+		return nil, context.Cause(ctx)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("restore the processes: %w", &remoteError{err: err})
 	}
 	return task, nil

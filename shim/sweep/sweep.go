@@ -76,14 +76,11 @@ func After(ctx context.Context, work string) error {
 			return nil //nolint:nilerr // it has ended by itself, or somebody has swept
 		}
 		out, err := exec.CommandContext(ctx, o.Args[0], o.Args[1:]...).CombinedOutput()
-		if err != nil && !errors.Is(err, unix.ECHILD) { // a reaper may have waited for it
-			return fmt.Errorf("sweep after a command that was killed: %w: %s", err, out)
-		}
-		// A process that is just being started may have held the lock for a moment.
+		// containerd may be away, and a process that is just being started may have held the lock for a moment.
 		select {
 		case <-time.After(againTime):
 		case <-ctx.Done():
-			return fmt.Errorf("sweep after a command that was killed: %w", ctx.Err())
+			return fmt.Errorf("sweep after a command that was killed: %w: %w: %s", ctx.Err(), err, out)
 		}
 	}
 }
