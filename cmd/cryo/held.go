@@ -164,6 +164,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 	r, err := decide(ctx)
 	if err != nil {
 		h.silent = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
+		h.released = h.silent // nobody is there
 		if cause := h.result(5 * time.Second); cause != nil {
 			h.released = true // the shim is done with it
 			if !containerdGone(cause) {

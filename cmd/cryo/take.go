@@ -250,12 +250,22 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	var released checkpoint.Released
 	if f.leaveRunning {
 		if released, err = h.resume(ctx); err != nil {
-			// What has been dumped is all that there is of a container that is lost.
-			if result.lost = sub.lost(err); !isLost(result.lost) {
+			// What has been dumped is all that there is of a container whose shim has died. A shim that lives has removed it.
+			if err = sub.lost(err); !isLost(err) || !h.silent {
 				return desc, result, err
 			}
+			lost := err
+			result.lost = lost
+			defer func() {
+				if err != nil {
+					err = lost
+				}
+			}()
 		}
 		t.Freeze = released.FreezeSeconds
+		if result.lost != nil {
+			t.Freeze = time.Since(dumped.Frozen).Seconds()
+		}
 	} else {
 		t.Freeze = time.Since(dumped.Frozen).Seconds()
 	}
