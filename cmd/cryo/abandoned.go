@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/arrival"
 )
@@ -121,9 +122,37 @@ func status(ctx context.Context, container containerd.Container) containerd.Proc
 	return status.Status
 }
 
+// sweepAlone waits until no other command removes what was abandoned, a shim's order above all: who came between would find a container gone and its task
+// not yet. The caller closes what it returns, which is locked.
+func sweepAlone(ctx context.Context, works string) (*os.File, error) {
+	dir, err := os.Open(works)
+	if err != nil {
+		return nil, fmt.Errorf("open the working directories: %w", err)
+	}
+	for {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return dir, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("lock the working directories: %w", err), dir.Close())
+		}
+		select {
+		case <-time.After(pollTime):
+		case <-ctx.Done():
+			return nil, errors.Join(context.Cause(ctx), dir.Close())
+		}
+	}
+}
+
 // removeAbandoned removes what commands of the same root have left that were killed. Their working directories are swept
 // already, work is this command's own.
 func removeAbandoned(ctx context.Context, client *containerd.Client, work string) error {
+	alone, err := sweepAlone(ctx, filepath.Dir(work))
+	if err != nil {
+		return err
+	}
+	defer alone.Close()
 	own := fileID(filepath.Dir(work))
 	abandoned := func(labels map[string]string) (left string, _ bool) {
 		dir, ok := strings.CutSuffix(labels[workLabel], own)
