@@ -34,8 +34,8 @@ func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
 	return nil
 }
 
-// holdOpen opens FIFOs at both ends until the caller closes them: the stock service opens each for writing, and waits until its client, which may have
-// died, opens it for reading. What is no FIFO is left alone.
+// holdOpen opens FIFOs for reading and writing, and returns a function that closes them. The stock service opens each for writing, which blocks until
+// somebody reads; its client, who should, may have died. Paths that are not FIFOs are skipped.
 func holdOpen(paths ...string) (closeAll func()) {
 	var open []*os.File
 	for _, path := range paths {

@@ -74,8 +74,8 @@ func (w away) back(ctx context.Context, deadline time.Time) bool {
 	}
 }
 
-// made gives, for a call that makes something, a function that looks whether it has been made, and answers the call then: done. Nil for
-// other calls.
+// made returns nil for calls that create nothing. For a call that creates something it returns a function that asks containerd whether the thing exists. If
+// it does, the function fills in the call's reply and returns done.
 func (w away) made(method string, req, reply any, cc *grpc.ClientConn) func(context.Context) (done bool, _ error) {
 	switch req := req.(type) {
 	case *leasesapi.CreateRequest:

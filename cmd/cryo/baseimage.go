@@ -114,8 +114,8 @@ func unpacked(ctx context.Context, img containerd.Image, snapshotter string) err
 	return nil
 }
 
-// sources lists where a base image may be had, with its digest: the snapshot's repository, which is near, then the image's own. It keeps that name in
-// containerd: a snapshot shall not decide what a tag means on this host.
+// sources lists where a base image may be had, with its digest: the snapshot's repository, which is near, then the image's own. In containerd
+// the image is called by this name: a tag that the snapshot names could stand for another image on this host.
 func sources(ref string, c image.Container) (all []string) {
 	add := func(name string) {
 		n, err := reference.ParseNormalizedNamed(name)

@@ -16,10 +16,10 @@ import (
 type fate int
 
 const (
-	runs     fate = iota // its process lives, is thawed, and has its shim
-	ended                // its process is gone
-	frozen               // its process stands still, though its shim lives
-	orphaned             // its process lives, and its shim has died: containerd ends it when it notices
+	runs     fate = iota // its first process is alive and not frozen, and so is its shim
+	ended                // its first process is gone
+	frozen               // its first process is frozen, and its shim is alive
+	orphaned             // its first process is alive, and its shim has died: containerd will kill the process
 )
 
 func (f fate) String() string {
