@@ -25,6 +25,7 @@ settle)
 		mount -t tmpfs -o mode=755 dev "$2/dev"
 		mount --make-private "$2/dev"
 		for entry in /dev/*; do
+			case $entry in /dev/nvidia*) continue ;; esac # the machine's GPUs are not the host's
 			if [ -d "$entry" ] && [ ! -L "$entry" ]; then
 				mkdir "$2$entry"
 				mount --rbind "$entry" "$2$entry"
@@ -32,7 +33,6 @@ settle)
 				cp -a "$entry" "$2$entry"
 			fi
 		done
-		rm -f "$2"/dev/nvidia*
 		mount --move "$2/dev" /dev
 		rmdir "$2/dev"
 	fi
