@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -265,6 +266,32 @@ func TestGPUArrivingWays(t *testing.T) {
 			remove(t.Context(), b, id)
 		})
 	}
+}
+
+// TestGPUArrivingOther restores where the kernel's list has a GPU with the number of the one that is meant, which is another: what loads its memory is
+// started a second time, when the driver has said which it is.
+func TestGPUArrivingOther(t *testing.T) {
+	a, b := gpuPair(t)
+	path, before := pushedGPU(t, a, handing, "--blocks", "3,40")
+	listed := t.TempDir()
+	for i := range 8 {
+		dir := filepath.Join(listed, "nvidia/gpus", fmt.Sprintf("0000:0%d:00.0", i))
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		text := fmt.Sprintf("GPU UUID: GPU-00000000-0000-0000-0000-00000000000%d\nDevice Minor: %d\n", i, i)
+		if err := os.WriteFile(filepath.Join(dir, "information"), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	must(t, b.Run(t.Context(), "mount", "--bind", listed, "/proc/driver"))
+	t.Cleanup(func() { must(t, b.Run(context.Background(), "umount", "/proc/driver")) })
+	ref, id, root := shared.registry.Reference(path), name(t), ownRoot(t, b)
+	cleanup(t, b, id)
+	must(t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+	goneOn(t, before, unharmed(t, b, id, before))
+	alone(t, b)
+	remove(t.Context(), b, id)
 }
 
 // TestGPUArrivingIncrement has a snapshot of which some is here with another, listed as its parent's, and what is here by a pull that was broken off.

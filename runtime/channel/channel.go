@@ -157,3 +157,15 @@ func Close(fds []int) {
 
 // Close closes this end.
 func (c *Channel) Close() error { return c.file.Close() }
+
+// HangUp tells the other end that nothing more is sent: it receives [io.EOF]. What the other end sends is received as before.
+func (c *Channel) HangUp() error {
+	var err error
+	if failed := c.raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) }); failed != nil {
+		return failed
+	}
+	if err != nil {
+		return fmt.Errorf("hang up a channel: %w", err)
+	}
+	return nil
+}

@@ -149,10 +149,19 @@ func (l *Loading) Wait() error {
 	return l.err
 }
 
+// endTime is how long the daemon may take to end when it is told to. It then tells the command that pulls the segments that it needs none; a daemon that is
+// killed cannot, and the command takes its death for a failure.
+const endTime = 2 * time.Second
+
 // Close ends the daemon, and waits for it.
 func (l *Loading) Close() error {
-	_ = l.process.Process.Kill() // it may have ended
-	<-l.ended
+	_ = l.channel.HangUp() // it may have ended
+	select {
+	case <-l.ended:
+	case <-time.After(endTime):
+		_ = l.process.Process.Kill()
+		<-l.ended
+	}
 	return errors.Join(l.channel.Close(), ignoreClosed(l.peer.Close()))
 }
 
