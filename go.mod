@@ -5,7 +5,7 @@ go 1.26.6
 require (
 	github.com/NVIDIA/go-nvml v0.13.2-0
 	github.com/cespare/xxhash/v2 v2.3.0
-	github.com/checkpoint-restore/go-criu/v7 v7.2.0
+	github.com/checkpoint-restore/go-criu/v8 v8.4.0
 	github.com/containerd/cgroups/v3 v3.1.3
 	github.com/containerd/containerd/api v1.12.0
 	github.com/containerd/containerd/v2 v2.4.2

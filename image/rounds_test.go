@@ -15,8 +15,8 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/vma"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"

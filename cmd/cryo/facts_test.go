@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"google.golang.org/protobuf/proto"

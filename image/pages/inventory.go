@@ -9,7 +9,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
 	"google.golang.org/protobuf/proto"
 )
 

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 )

@@ -5,7 +5,7 @@ import (
 	"io"
 	"slices"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 	"golang.org/x/sys/unix"
 )
 

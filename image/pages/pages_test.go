@@ -11,9 +11,9 @@ import (
 	"testing"
 	"testing/iotest"
 
-	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/pagemap"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/pstree"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -38,8 +38,9 @@ func image(t testing.TB, magic uint32, records ...any) []byte {
 
 func head(id uint32) *pagemap.PagemapHead { return &pagemap.PagemapHead{PagesId: proto.Uint32(id)} }
 
+// rangeOf is an entry as CRIU before 4.2 writes it, that counts pages in 32 bits.
 func rangeOf(addr uint64, n, flags uint32) *pagemap.PagemapEntry {
-	return &pagemap.PagemapEntry{Vaddr: &addr, NrPages: &n, Flags: &flags}
+	return &pagemap.PagemapEntry{Vaddr: &addr, CompatNrPages: &n, Flags: &flags}
 }
 
 // wide is an entry as CRIU writes it that counts pages in 64 bits.
@@ -68,8 +69,8 @@ func TestReadPagemap(t *testing.T) {
 		{"joined", []any{head(7), rangeOf(0, 256, 4), rangeOf(0x100000, 256, 6), rangeOf(0x200000, 1, 6)}, []Run{{0, 0, 513}}, 513, []Run{{0x100000, 256, 257}}},
 		{"lazy around", []any{head(7), rangeOf(0, 1, 6), rangeOf(0x1000, 1, 4), rangeOf(0x2000, 1, 6)}, []Run{{0, 0, 3}}, 3, []Run{{0, 0, 1}, {0x2000, 2, 1}}},
 		{"absent", []any{head(7), rangeOf(0, 1, 4), rangeOf(0x1000, 5, 2), rangeOf(0x6000, 1, 4)}, []Run{{0, 0, 1}, {0x6000, 1, 1}}, 2, nil},
-		{"without flags", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, NrPages: &n}}, []Run{{0x1000, 0, 3}}, 3, nil},
-		{"not in parent", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, NrPages: &n, InParent: proto.Bool(false)}}, []Run{{0x1000, 0, 3}}, 3, nil},
+		{"without flags", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, CompatNrPages: &n}}, []Run{{0x1000, 0, 3}}, 3, nil},
+		{"not in parent", []any{head(7), &pagemap.PagemapEntry{Vaddr: &addr, CompatNrPages: &n, InParent: proto.Bool(false)}}, []Run{{0x1000, 0, 3}}, 3, nil},
 		{"64 bits", []any{head(7), wide(0x2000, 1<<33)}, []Run{{0x2000, 0, 1 << 33}}, 1 << 33, nil},
 	}
 	for _, test := range tests {
@@ -86,7 +87,7 @@ func TestReadPagemap(t *testing.T) {
 }
 
 func TestReadPagemapRefuses(t *testing.T) {
-	parent := &pagemap.PagemapEntry{Vaddr: proto.Uint64(0), NrPages: proto.Uint32(1), InParent: proto.Bool(true)}
+	parent := &pagemap.PagemapEntry{Vaddr: proto.Uint64(0), CompatNrPages: proto.Uint32(1), InParent: proto.Bool(true)}
 	sound := image(t, magicPagemap, head(1), rangeOf(0, 1, 4))
 	tests := []struct {
 		name   string

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 
-	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/pstree"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
 	"google.golang.org/protobuf/proto"
 )
 

@@ -3,7 +3,7 @@ package pages
 import (
 	"io"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 )
 
 // Region is one mapping of a process of which the kernel was told something: madvise(2).

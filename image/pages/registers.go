@@ -3,7 +3,7 @@ package pages
 import (
 	"io"
 
-	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 )
 
 // Registers gives the addresses that a thread uses as soon as it goes on: its stack, its own data, and where it says that it has

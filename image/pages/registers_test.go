@@ -7,9 +7,9 @@ import (
 	"slices"
 	"testing"
 
-	coreaarch64 "github.com/checkpoint-restore/go-criu/v7/crit/images/core-aarch64"
-	corex86 "github.com/checkpoint-restore/go-criu/v7/crit/images/core-x86"
-	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
+	coreaarch64 "github.com/checkpoint-restore/go-criu/v8/crit/images/core-aarch64"
+	corex86 "github.com/checkpoint-restore/go-criu/v8/crit/images/core-x86"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 )

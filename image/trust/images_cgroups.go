@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/cgroup"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
 

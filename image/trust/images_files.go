@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/fdinfo"
-	ghostfile "github.com/checkpoint-restore/go-criu/v7/crit/images/ghost-file"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	ghostfile "github.com/checkpoint-restore/go-criu/v8/crit/images/ghost-file"
 	"github.com/containerd/containerd/v2/pkg/cap"
 	"golang.org/x/sys/unix"
 )

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/mnt"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	"golang.org/x/sys/unix"
 )
 

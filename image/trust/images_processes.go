@@ -6,10 +6,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/creds"
-	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/inventory"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/pstree"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
 	"github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/opencontainers/runtime-spec/specs-go"
 )

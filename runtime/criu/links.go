@@ -8,8 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/fdinfo"
-	remap "github.com/checkpoint-restore/go-criu/v7/crit/images/remap-file-path"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	remap "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
 )

@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	criucore "github.com/checkpoint-restore/go-criu/v7/crit/images/criu-core"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/pagemap"
-	"github.com/checkpoint-restore/go-criu/v7/crit/images/pstree"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cryo-project/cryo/image"
@@ -40,7 +40,7 @@ func lazySnapshot(t *testing.T, pid uint32, memory []byte) (s *store.Store, p *i
 	write("inventory.img", 0x58313116)
 	write("pstree.img", 0x50273030, &pstree.PstreeEntry{Pid: &pid, Ppid: proto.Uint32(0), Pgid: &pid, Sid: &pid, Threads: []uint32{pid}})
 	write("core-7.img", 0x55053847, &criucore.CoreEntry{})
-	write("pagemap-7.img", 0x56084025, &pagemap.PagemapHead{PagesId: proto.Uint32(1)}, &pagemap.PagemapEntry{Vaddr: proto.Uint64(1 << 30), NrPages: &pages, Flags: &lazy})
+	write("pagemap-7.img", 0x56084025, &pagemap.PagemapHead{PagesId: proto.Uint32(1)}, &pagemap.PagemapEntry{Vaddr: proto.Uint64(1 << 30), CompatNrPages: &pages, Flags: &lazy})
 	if err := os.WriteFile(filepath.Join(dumped, "pages-1.img"), memory, 0o600); err != nil {
 		t.Fatal(err)
 	}
