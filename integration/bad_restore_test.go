@@ -2,8 +2,13 @@ package integration
 
 import (
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/oci"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -12,40 +17,81 @@ import (
 // the stock runtime as well.
 func TestBadKilledRestore(t *testing.T) {
 	a, _ := pair(t)
-	ref := snapshotOf(t, a, "count", "--memory", "128")
-	for victim, is := range map[string]func(process) bool{"runc": called("runc"), "criu": dumping(a)} {
+	t.Run("as the machine", func(t *testing.T) {
+		killRestores(t, a, snapshotOf(t, a, "count", "--memory", "128"), func(id string) {
+			must(t, a.Ctr(t.Context(), "run", "--detach", shared.image, id, "workload", "count"))
+		})
+	})
+	t.Run("cgroup v2", func(t *testing.T) { // without limits, see TestCgroup2
+		h, id := newHost(t, "killed", lab.HostOptions{Unified: true}), name(t)
+		start := func(id string) {
+			task := created(t, h, id, cryoRuntime, nil, cio.NullIO, []oci.SpecOpts{oci.WithoutRunMount}, "workload", "count", "--memory", "128")
+			if err := task.Start(inDefault(t)); err != nil {
+				t.Fatal(err)
+			}
+			counts(t, h, id)
+		}
+		start(id)
+		ref := "killed/" + id + ":1"
+		must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
+		remove(t.Context(), h, id)
+		killRestores(t, h, ref, start)
+	})
+}
+
+// killRestores kills restores of a snapshot on a host. start starts a container of its own.
+func killRestores(t *testing.T, h *lab.Host, ref string, start func(id string)) {
+	for victim, test := range map[string]struct {
+		is    func(process) bool
+		known bool // when runc has written down the container
+	}{"runc": {called("runc"), false}, "runc that knows the container": {called("runc"), true}, "criu": {dumping(h), false}} {
 		t.Run(victim, func(t *testing.T) {
 			id := name(t)
-			before := trace(t, a)
+			state := filepath.Join(h.Dir, "run/containerd/runc/default", id, "state.json")
+			before := trace(t, h)
 			restore := []string{"restore", ref, "--name", id, "--eager"}
 			hits := 0
 			for range breaks {
 				ended := make(chan lab.Result, 1)
-				go func() { ended <- a.Cryo(t.Context(), restore...) }()
-				if find(t, a, dumping(a)) == 0 {
+				go func() { ended <- h.Cryo(t.Context(), restore...) }()
+				if find(t, h, dumping(h)) == 0 {
 					t.Fatalf("no restore: %v", <-ended)
 				}
-				time.Sleep(time.Duration(rand.Int64N(int64(120 * time.Millisecond))))
-				for _, p := range processes(t, a) {
-					if is(p) {
+				if test.known {
+					for deadline := time.Now().Add(5 * time.Second); !there(state) && time.Now().Before(deadline); {
+						time.Sleep(100 * time.Microsecond)
+					}
+				} else {
+					time.Sleep(time.Duration(rand.Int64N(int64(120 * time.Millisecond))))
+				}
+				for _, p := range processes(t, h) {
+					if test.is(p) {
 						kill(t, p.pid)
 					}
 				}
 				if r := <-ended; r.Code == 0 {
-					counts(t, a, id)
-					remove(t.Context(), a, id)
+					counts(t, h, id)
+					remove(t.Context(), h, id)
 				} else {
 					hits++
 				}
-				wantTrace(t, a, before)
+				wantTrace(t, h, before)
+			}
+			if hits == 0 {
+				t.Errorf("none of %d restores was killed", breaks)
 			}
 			t.Logf("%d of %d restores were killed", hits, breaks)
-			must(t, a.Cryo(t.Context(), restore...))
-			counts(t, a, id)
-			remove(t.Context(), a, id)
-			must(t, a.Ctr(t.Context(), "run", "--detach", shared.image, id, "workload", "count"))
-			remove(t.Context(), a, id)
-			wantTrace(t, a, before)
+			must(t, h.Cryo(t.Context(), restore...))
+			counts(t, h, id)
+			remove(t.Context(), h, id)
+			start(id)
+			remove(t.Context(), h, id)
+			wantTrace(t, h, before)
 		})
 	}
+}
+
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }

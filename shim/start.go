@@ -184,13 +184,12 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 }
 
 // endRestore leaves nothing of a restore that has failed. runc does so itself, unless it was killed: then it has left CRIU, what CRIU has made, its own
-// directory for the container, in which there is no state by which it would know it, and the cgroup.
+// directory for the container, and the cgroup. Where that directory has a state, runc's own delete goes by it.
 func (c *container) endRestore(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	if c.runtime.Known(ctx) {
 		_ = c.runtime.Kill(ctx) // it may have ended
-		return nil
 	}
 	err := runc.EndDump(c.work)
 	for {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -117,16 +118,20 @@ const placeSize = 4 << 30
 // fill leaves up to 100 MiB on a file system, and often next to nothing, until the operation is over.
 func fill(_ context.Context, r *round, _ int) error {
 	place := filepath.Join(r.host.Dir, places[r.choice.Target]) // with a disk that forgets this fault is not drawn
-	var fs unix.Statfs_t
-	if err := unix.Statfs(place, &fs); err != nil {
-		return os.NewSyscallError("statfs "+place, err)
-	}
-	used := int64(fs.Blocks-fs.Bfree) * fs.Bsize
 	free := int64(100 * (1 << 20) * math.Pow(r.choice.Amount, 3))
 	free -= free % 4096
 	r.note("%d KiB are left on %s", free>>10, place)
 	r.mend = func(context.Context) error { return resize(place, placeSize) }
-	return resize(place, max(used+free, 4096))
+	for {
+		var fs unix.Statfs_t
+		if err := unix.Statfs(place, &fs); err != nil {
+			return os.NewSyscallError("statfs "+place, err)
+		}
+		used := int64(fs.Blocks-fs.Bfree) * fs.Bsize
+		if err := resize(place, max(used+free, 4096)); !errors.Is(err, unix.EINVAL) { // else more is used meanwhile
+			return err
+		}
+	}
 }
 
 // mountPlace makes a directory a file system of its own.

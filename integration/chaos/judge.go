@@ -10,6 +10,7 @@ import (
 const (
 	exitOK       = 0
 	exitNotFound = 3
+	exitState    = 4
 	exitLost     = 12
 	exitKilled   = 137
 )
@@ -32,6 +33,11 @@ func (s seen) failed() bool { return s.code != exitOK && s.code != exitKilled }
 
 // harmedOne tells whether one of these was killed.
 func (s seen) harmedOne(of ...string) bool { return s.harmed != "" && slices.Contains(of, s.harmed) }
+
+// late tells whether the container was gone before the command looked at it: that has nothing to lose.
+func (s seen) late() bool {
+	return s.code == exitState && strings.Contains(s.text, "the container is stopped, not running")
+}
 
 // Outcomes of a round.
 const (
@@ -101,13 +107,13 @@ func judgeCheckpoint(s seen, ending, push bool) verdict {
 		v.violate("container and snapshot both lost: there was a snapshot")
 	case lost && !s.whole && !s.harmedOne("shim", "criu", "runc", "host"):
 		v.violate("container and snapshot both lost")
-	case lost && !s.whole && s.failed() && s.code != exitLost:
+	case lost && !s.whole && s.failed() && s.code != exitLost && !s.late():
 		v.violate("the container is %s, and the exit code is %d", s.state, s.code)
 	case lost && s.whole && s.failed() && !strings.Contains(s.text, "snapshot"):
 		v.violate("the container is %s, and nothing is said of the snapshot, which is whole (exit code %d)", s.state, s.code)
 	}
 	if lost {
-		v.judgeReason(s, s.code != exitOK && !s.whole)
+		v.judgeReason(s, s.code != exitOK && !s.whole && !s.late())
 	}
 	return v
 }

@@ -277,13 +277,13 @@ func (r *round) tidy(ctx context.Context) error {
 }
 
 // excuse removes what others than cryo are known to leave: a ctr that is killed its FIFOs and leases, and containerd the checkpoint that it has unpacked
-// for a task that it then did not ask its shim for.
+// for a task that it then did not ask its shim for, or that it was taking when its shim was killed.
 func (r *round) excuse(ctx context.Context) error {
 	if r.hit && r.choice.Fault == "power" {
 		return r.settleDisk(ctx)
 	}
 	begun := !strings.Contains(r.result.Stderr, "failed to start shim") && !strings.Contains(r.result.Stderr, "failed to write bundle spec")
-	if !r.op.stock || !r.hit || begun && !slices.Contains([]string{"ctr", "containerd", "host"}, r.choice.Target) {
+	if !r.op.stock || !r.hit || begun && !slices.Contains([]string{"ctr", "containerd", "shim", "host"}, r.choice.Target) {
 		return nil
 	}
 	var errs []error

@@ -3,14 +3,13 @@ package host
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
-
-	"github.com/containerd/continuity"
 )
 
 // Known are features that this host was found to have, by CRIU's names, remembered in a file: where CRIU cannot remember what it finds out of the kernel
@@ -78,11 +77,15 @@ func (k Known) read() (r remembered, err error) {
 	return r, err
 }
 
-// write replaces the file.
+// write replaces the file. It need not survive the host: what cannot be read is asked again.
 func (k Known) write(r remembered) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	return continuity.AtomicWriteFile(string(k), data, 0o600)
+	next := string(k) + ".new"
+	if err := os.WriteFile(next, data, 0o600); err != nil {
+		return errors.Join(err, os.Remove(next))
+	}
+	return os.Rename(next, string(k))
 }

@@ -442,12 +442,20 @@ func TestCgroupRoots(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "proc/self/cgroup"), []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	want := []string{"memory", "systemd", "unified"}
-	got := cgroupRoots(root)
-	for i := range got {
-		got[i] = strings.TrimPrefix(got[i], filepath.Join(root, "sys/fs/cgroup")+"/")
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %v", got)
+	for _, namespaced := range []bool{false, true} {
+		want := []string{"memory", "systemd", "unified"}
+		if namespaced {
+			want = want[:2]
+			if err := os.WriteFile(filepath.Join(root, "sys/fs/cgroup/unified/cgroup.type"), []byte("domain\n"), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got := cgroupRoots(root)
+		for i := range got {
+			got[i] = strings.TrimPrefix(got[i], filepath.Join(root, "sys/fs/cgroup")+"/")
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got %v", got)
+		}
 	}
 }
