@@ -9,7 +9,10 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 )
 
@@ -19,6 +22,15 @@ func rewrite[T any, P interface {
 	proto.Message
 }](t *testing.T, dir, pattern string, change func([]P) []P) {
 	t.Helper()
+	rewriteHead[T, P](t, 8, dir, pattern, change)
+}
+
+// rewriteHead is rewrite of an image that begins with so many bytes of magic numbers.
+func rewriteHead[T any, P interface {
+	*T
+	proto.Message
+}](t *testing.T, head int, dir, pattern string, change func([]P) []P) {
+	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil || len(found) == 0 {
 		t.Fatalf("no image %s: %v", pattern, err)
@@ -27,7 +39,7 @@ func rewrite[T any, P interface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head, word = 8, 4
+	const word = 4
 	var all []P
 	for rest := data[head:]; len(rest) > 0; {
 		n := binary.LittleEndian.Uint32(rest)
@@ -114,6 +126,28 @@ func TestForged(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "descriptors.json"), []byte(`["/dev/null","/dev/null","/dev/null","pipe:[1]"]`), 0o600); err != nil {
 				t.Fatal(err)
 			}
+		}},
+		{"bind by a flag", "flags 0x1000", func(dir string) {
+			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
+				for _, e := range all {
+					if e.GetMountpoint() == "/run" {
+						e.SbFlags, e.Source = proto.Uint32(unix.MS_BIND), proto.String(canaries)
+					}
+				}
+				return all
+			})
+		}},
+		{"unknown field", "field 900 of mnt_entry", func(dir string) {
+			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
+				all[0].ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1))
+				return all
+			})
+		}},
+		{"name of a dump", "a dump of the name", func(dir string) {
+			rewriteHead(t, 4, dir, "inventory.img", func(all []*inventory.InventoryEntry) []*inventory.InventoryEntry {
+				all[0].DumpCriuRunId = proto.String("x\ninclude \"" + canary + "\"")
+				return all
+			})
 		}},
 		{"unknown image", "autofs-1.img", func(dir string) {
 			if err := os.WriteFile(filepath.Join(dir, "autofs-1.img"), nil, 0o600); err != nil {

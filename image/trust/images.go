@@ -22,7 +22,9 @@ type host struct {
 // names by which CRIU would leave the directory that it works in.
 func Images(dir string, spec *specs.Spec, p Policy, exists func(path string) bool) error {
 	r := imageReviewer{dir: dir, spec: spec, host: host{exists: exists}}
-	for _, review := range []func() error{r.names, r.descriptors, r.paths, r.credentials, r.kernelObjects, r.mounts, r.cgroups} {
+	for _, review := range []func() error{
+		r.names, r.inventory, r.paths, r.terminals, r.regions, r.credentials, r.filters, r.kernelObjects, r.externalNamespaces, r.users, r.mounts, r.cgroups,
+	} {
 		if err := review(); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
@@ -56,7 +57,18 @@ func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
 			}
 		}
 	}
-	for _, set := range e.GetSets() {
+	var members []string // of the first set: CRIU takes all for alike
+	for i, set := range e.GetSets() {
+		var names []string
+		for _, member := range set.GetCtls() {
+			names = append(names, member.GetName())
+		}
+		if i == 0 {
+			members = names
+		}
+		if !slices.Equal(names, members) {
+			return fmt.Errorf("processes in hierarchies %q, and others in %q", members, names)
+		}
 		for _, member := range set.GetCtls() {
 			root, managed := top[member.GetName()]
 			at := member.GetPath()

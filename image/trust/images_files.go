@@ -3,12 +3,15 @@ package trust
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	ghostfile "github.com/checkpoint-restore/go-criu/v8/crit/images/ghost-file"
+	skopts "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-opts"
 	"github.com/containerd/containerd/v2/pkg/cap"
 	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 const (
@@ -69,10 +72,16 @@ func (r *imageReviewer) paths() error {
 
 // openFile reviews one open file. Source: CRIU 4.2, images/fdinfo.proto.
 func openFile(e *fdinfo.FileEntry) error {
+	if err := oneKind(e); err != nil {
+		return err
+	}
 	var paths []string
 	if f := e.GetReg(); f != nil {
 		if !strings.HasPrefix(f.GetName(), "/") {
 			return fmt.Errorf("the open file %q has no absolute path", f.GetName())
+		}
+		if f.GetFlags()&(unix.O_CREAT|unix.O_EXCL|unix.O_TRUNC) != 0 {
+			return fmt.Errorf("the open file %q is to be made or emptied", f.GetName())
 		}
 		paths = append(paths, f.GetName())
 	}
@@ -93,30 +102,73 @@ func openFile(e *fdinfo.FileEntry) error {
 			return err
 		}
 	}
-	switch e.GetType() {
-	case fdinfo.FdTypes_BPFMAP, fdinfo.FdTypes_EXT, fdinfo.FdTypes_UND:
+	return nil
+}
+
+// fieldOf is the field of an open file that its type says it has.
+var fieldOf = map[fdinfo.FdTypes]protoName{
+	fdinfo.FdTypes_REG: "reg", fdinfo.FdTypes_PIPE: "pipe", fdinfo.FdTypes_FIFO: "fifo", fdinfo.FdTypes_INETSK: "isk", fdinfo.FdTypes_UNIXSK: "usk",
+	fdinfo.FdTypes_EVENTFD: "efd", fdinfo.FdTypes_EVENTPOLL: "epfd", fdinfo.FdTypes_INOTIFY: "ify", fdinfo.FdTypes_SIGNALFD: "sgfd",
+	fdinfo.FdTypes_PACKETSK: "psk", fdinfo.FdTypes_TTY: "tty", fdinfo.FdTypes_FANOTIFY: "ffy", fdinfo.FdTypes_NETLINKSK: "nlsk", fdinfo.FdTypes_NS: "nsf",
+	fdinfo.FdTypes_TUNF: "tunf", fdinfo.FdTypes_TIMERFD: "tfd", fdinfo.FdTypes_MEMFD: "memfd", fdinfo.FdTypes_PIDFD: "pidfd",
+}
+
+// oneKind wants an open file to be what its type says, and nothing beside it.
+func oneKind(e *fdinfo.FileEntry) error {
+	want, known := fieldOf[e.GetType()]
+	if !known {
 		return errors.New("an open file of kind " + e.GetType().String())
 	}
-	return nil
+	has := false
+	var err error
+	e.ProtoReflect().Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if f.Kind() != protoreflect.MessageKind {
+			return true
+		}
+		if f.Name() != want {
+			err = fmt.Errorf("an open file of kind %s that is also %s", e.GetType(), f.Name())
+			return false
+		}
+		has = true
+		return true
+	})
+	if err == nil && !has {
+		err = fmt.Errorf("an open file of kind %s that says no more of it", e.GetType())
+	}
+	return err
 }
 
 // privileged asks for the capability that opening such a file needs: CRIU opens it as root.
 func (r *imageReviewer) privileged(e *fdinfo.FileEntry) {
-	const netAdmin, netRaw, sysAdmin = 12, 13, 21 // linux/capability.h
-	need, what := uint(0), ""
-	switch {
-	case e.GetTunf() != nil:
-		need, what = netAdmin, "a tun device"
-	case e.GetPsk() != nil:
-		need, what = netRaw, "a packet socket"
-	case e.GetIsk().GetType() == unix.SOCK_RAW:
-		need, what = netRaw, "a raw socket"
-	case e.GetFfy() != nil:
-		need, what = sysAdmin, "a fanotify group"
-	default:
-		return
+	const searchDAC, netAdmin, netRaw, sysAdmin = 2, 12, 13, 21 // linux/capability.h
+	need := func(c uint, what string) {
+		if !r.granted()[c] {
+			r.ask(Capabilities, "%s, open in a process, for which the container was not to have %s", what, cap.Known()[c])
+		}
 	}
-	if !r.granted()[need] {
-		r.ask(Capabilities, "%s, open in a process, for which the container was not to have %s", what, cap.Known()[need])
+	if e.GetTunf() != nil {
+		need(netAdmin, "a tun device")
+	}
+	if e.GetPsk() != nil {
+		need(netRaw, "a packet socket")
+	}
+	if e.GetIsk().GetType() == unix.SOCK_RAW {
+		need(netRaw, "a raw socket")
+	}
+	if e.GetFfy() != nil {
+		need(sysAdmin, "a fanotify group")
+	}
+	for _, wd := range e.GetIfy().GetWd() {
+		if wd.GetFHandle().GetPath() == "" {
+			need(searchDAC, "a watch of a file without a name")
+		}
+	}
+	for _, o := range []*skopts.SkOptsEntry{e.GetIsk().GetOpts(), e.GetUsk().GetOpts(), e.GetNlsk().GetOpts(), e.GetPsk().GetOpts()} {
+		if o.GetSoMark() != 0 {
+			need(netAdmin, "a socket with a mark")
+		}
+	}
+	if s := e.GetNlsk(); len(s.GetGroups()) > 0 && !slices.Contains([]uint32{unix.NETLINK_ROUTE, unix.NETLINK_KOBJECT_UEVENT, unix.NETLINK_GENERIC}, s.GetProtocol()) {
+		need(netAdmin, fmt.Sprintf("a netlink socket of protocol %d that hears groups", s.GetProtocol()))
 	}
 }

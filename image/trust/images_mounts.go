@@ -1,11 +1,13 @@
 package trust
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"path"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
@@ -46,6 +48,9 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 		if !strings.HasPrefix(at, "/") || path.Clean(at) != at {
 			return fmt.Errorf("a mount at %q", at)
 		}
+		if f, sb := e.GetFlags()&^mountFlags, e.GetSbFlags()&^superFlags; f != 0 || sb != 0 {
+			return fmt.Errorf("a mount at %q with the flags %#x", at, f|sb)
+		}
 	}
 	var root *mnt.MntEntry // its source is runc's to say
 	for _, e := range entries {
@@ -60,49 +65,140 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 	if root == nil {
 		return errors.New("there is no root mount")
 	}
+	var given []*mnt.MntEntry // runc gives their source
 	for _, e := range entries {
-		if e != root && !r.external(e) && !made(e) {
+		key, err := r.external(e)
+		if err != nil {
+			return err
+		}
+		if key || e == root {
+			given = append(given, e)
+		}
+	}
+	for _, e := range entries {
+		external := slices.Contains(given, e)
+		switch {
+		case external:
+		case !r.made(e) || slices.ContainsFunc(given, func(g *mnt.MntEntry) bool { return g.GetRootDev() == e.GetRootDev() && clean(g.GetRoot()) == "/" }):
 			kind := strings.ToLower(mnt.Fstype(e.GetFstype()).String())
 			r.ask(Mounts, "a mount of %s (%s) at %s, which is in CRIU's images", e.GetSource(), kind, e.GetMountpoint())
+		default:
+			if err := r.options(e); err != nil {
+				return err
+			}
 		}
+		r.propagation(e, e == root)
 	}
 	r.masks(root, entries)
 	return nil
 }
 
-// external tells whether runc gives the mount its source, by the specification. CRIU refuses keys that runc does not give.
-func (r *imageReviewer) external(e *mnt.MntEntry) bool {
+// mountFlags and superFlags are those of mounts and of file systems. CRIU gives them to mount(2), for which others are other deeds, as MS_BIND is, which
+// mounts any directory of the host.
+const (
+	mountFlags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC | unix.MS_NOSYMFOLLOW | unix.MS_NOATIME | unix.MS_NODIRATIME |
+		unix.MS_RELATIME | unix.MS_STRICTATIME | unix.MS_UNBINDABLE | unix.MS_PRIVATE | unix.MS_SLAVE | unix.MS_SHARED
+	superFlags = unix.MS_RDONLY | unix.MS_SYNCHRONOUS | unix.MS_MANDLOCK | unix.MS_DIRSYNC | unix.MS_SILENT | unix.MS_POSIXACL | unix.MS_I_VERSION | unix.MS_LAZYTIME
+)
+
+func clean(p string) string { return path.Clean("/" + p) }
+
+// propagation asks for mounts that others of the host's see, or that see others'. The root has its source's.
+func (r *imageReviewer) propagation(e *mnt.MntEntry, root bool) {
+	cgroup := e.GetFstype() == uint32(mnt.Fstype_CGROUP) || e.GetFstype() == uint32(mnt.Fstype_CGROUP2)
+	if e.GetSharedId() != 0 || e.GetMasterId() != 0 && !root && !cgroup {
+		r.ask(Privileges, "propagation of the mount at %s", e.GetMountpoint())
+	}
+}
+
+// optionOf is an option of those file systems that the kernel makes anew: it says whose the files are, how large they may become, or how they
+// are stored.
+var optionOf = regexp.MustCompile(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
+
+// options reviews those of one that the kernel makes anew. One that the specification has may not be larger than there.
+func (r *imageReviewer) options(e *mnt.MntEntry) error {
+	size := int64(-1)
+	for o := range strings.SplitSeq(e.GetOptions(), ",") {
+		if e.GetFstype() == uint32(mnt.Fstype_TMPFS) && !optionOf.MatchString(o) {
+			return fmt.Errorf("a mount at %q with the option %q", e.GetMountpoint(), o)
+		}
+		if s, ok := strings.CutPrefix(o, "size="); ok {
+			size = bytesOf(s)
+		}
+	}
+	for _, m := range r.spec.Mounts {
+		if m.Type != "tmpfs" || path.Clean(m.Destination) != e.GetMountpoint() {
+			continue
+		}
+		for _, o := range m.Options {
+			if s, ok := strings.CutPrefix(o, "size="); ok && bytesOf(s) > 0 && (size < 0 || size > bytesOf(s)) {
+				r.ask(Privileges, "%s of more than the %s that the specification gives it", e.GetMountpoint(), s)
+			}
+		}
+	}
+	return nil
+}
+
+// bytesOf reads a size as tmpfs does; -1 if it is none, or a part of memory.
+func bytesOf(s string) int64 {
+	digits := strings.TrimRight(s, "kKmMgG")
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n < 0 || len(s)-len(digits) > 1 {
+		return -1
+	}
+	shift := map[string]uint{"": 0, "k": 10, "m": 20, "g": 30}[strings.ToLower(s[len(digits):])]
+	if n > math.MaxInt64>>shift {
+		return -1
+	}
+	return n << shift
+}
+
+// external tells whether runc gives the mount its source, by the specification. CRIU refuses keys that runc does not give, and takes the flags from the image: what
+// the specification takes away is to be taken away there.
+func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	key := e.GetExtKey()
 	if key == "" {
-		return false
+		return false, nil
 	}
 	if _, ok := ordinaryDevices[key]; ok {
-		return true
+		return true, nil
 	}
 	for _, m := range r.spec.Mounts {
 		if path.Clean(m.Destination) == path.Clean(key) && (bind(m) || m.Type == "cgroup") {
-			return true
+			if readonly(m.Options) && e.GetFlags()&unix.MS_RDONLY == 0 {
+				r.ask(Mounts, "%s writable, which the specification has read-only", key)
+			}
+			if e.GetMountpoint() != path.Clean(key) {
+				return false, fmt.Errorf("the mount of %q is at %q", key, e.GetMountpoint())
+			}
+			return true, nil
 		}
 	}
 	// Mounts of cgroup version 1 are one bind mount a hierarchy.
 	for _, m := range r.spec.Mounts {
 		if m.Type == "cgroup" && strings.HasPrefix(path.Clean(key), path.Clean(m.Destination)+"/") {
-			return true
+			if readonly(m.Options) && e.GetFlags()&unix.MS_RDONLY == 0 {
+				r.ask(Mounts, "%s writable, which the specification has read-only", key)
+			}
+			return true, nil
 		}
 	}
-	return r.spec.Linux != nil && slices.ContainsFunc(r.spec.Linux.Devices, deviceAt(key))
+	return r.spec.Linux != nil && slices.ContainsFunc(r.spec.Linux.Devices, deviceAt(key)), nil
 }
 
 // made tells whether the kernel makes the file system anew, for the container's own namespaces, and it lies where
-// its masks apply.
-func made(e *mnt.MntEntry) bool {
-	at, within := path.Clean(e.GetMountpoint()), path.Clean("/"+e.GetRoot())
+// its masks apply. CRIU takes a part of one from within it, and follows links there as the host has them, so that a part of one in which a container can make links
+// is none of these.
+func (r *imageReviewer) made(e *mnt.MntEntry) bool {
+	at, within := path.Clean(e.GetMountpoint()), clean(e.GetRoot())
 	readonly := e.GetFlags()&unix.MS_RDONLY != 0 || e.GetSbFlags()&unix.MS_RDONLY != 0
 	switch e.GetFstype() {
-	case uint32(mnt.Fstype_TMPFS), uint32(mnt.Fstype_DEVPTS), uint32(mnt.Fstype_MQUEUE):
-		return true
+	case uint32(mnt.Fstype_TMPFS), uint32(mnt.Fstype_MQUEUE):
+		return within == "/"
+	case uint32(mnt.Fstype_DEVPTS):
+		return strings.Count(within, "/") == 1
 	case uint32(mnt.Fstype_PROC):
-		return at == "/proc" && within == "/" || readonly && at == path.Join("/proc", within)
+		return at == "/proc" && within == "/" || readonly && at == path.Join("/proc", within) && !perProcess.MatchString(within)
 	case uint32(mnt.Fstype_SYSFS):
 		return readonly && at == path.Join("/sys", within)
 	case uint32(mnt.Fstype_CGROUP), uint32(mnt.Fstype_CGROUP2):
@@ -110,6 +206,9 @@ func made(e *mnt.MntEntry) bool {
 	}
 	return false
 }
+
+// perProcess are directories of /proc whose links lead anywhere.
+var perProcess = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/|$)`)
 
 // dangerous are the files of /proc that let a container's root reach the host, of those that are masked or read-only.
 var dangerous = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/kcore", "/proc/keys", "/proc/timer_list"}
@@ -140,45 +239,4 @@ func (r *imageReviewer) masks(root *mnt.MntEntry, entries []*mnt.MntEntry) {
 			r.ask(Privileges, "%s as the kernel has it, which the container's mounts do not cover", file)
 		}
 	}
-}
-
-// mountTree is which mount is on which.
-type mountTree struct {
-	root *mnt.MntEntry
-	on   map[mountPlace]*mnt.MntEntry
-}
-
-// mountPlace is where something is mounted: on which mount, and at which of its paths.
-type mountPlace struct {
-	parent uint32
-	path   string
-}
-
-// newMountTree takes the last of several mounts at one place, as CRIU mounts them one after the other.
-func newMountTree(root *mnt.MntEntry, entries []*mnt.MntEntry) mountTree {
-	t := mountTree{root: root, on: make(map[mountPlace]*mnt.MntEntry, len(entries))}
-	for _, e := range entries {
-		if e != root {
-			t.on[mountPlace{e.GetParentMntId(), path.Clean(e.GetMountpoint())}] = e
-		}
-	}
-	return t
-}
-
-// at gives the mount that a walk to an absolute, clean path ends on.
-func (t mountTree) at(p string) *mnt.MntEntry {
-	now := t.root
-	for i := 0; i <= len(p); i++ {
-		if i < len(p) && p[i] != '/' {
-			continue
-		}
-		for seen := 0; seen <= len(t.on); seen++ { // a mount may be covered at its own root, though not by itself
-			next, ok := t.on[mountPlace{now.GetMntId(), cmp.Or(p[:i], "/")}]
-			if !ok {
-				break
-			}
-			now = next
-		}
-	}
-	return now
 }

@@ -28,19 +28,9 @@ func (r *imageReviewer) credentials() error {
 		}
 		for _, e := range entries {
 			r.compare(e.GetThreadCore().GetCreds(), granted)
-		}
-	}
-	old, err := r.files("creds-*.img") // of CRIU before 2.0
-	if err != nil {
-		return err
-	}
-	for _, name := range old {
-		entries, err := read[creds.CredsEntry](r.dir, name)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			r.compare(e, granted)
+			if err := r.thread(e); err != nil {
+				return &DamagedError{File: name, Err: err}
+			}
 		}
 	}
 	return nil
@@ -67,7 +57,7 @@ func (r *imageReviewer) granted() map[uint]bool {
 func (r *imageReviewer) compare(c *creds.CredsEntry, granted map[uint]bool) {
 	const wordBits = 32
 	known := cap.Known()
-	for _, set := range [][]uint32{c.GetCapInh(), c.GetCapPrm(), c.GetCapEff(), c.GetCapBnd()} {
+	for _, set := range [][]uint32{c.GetCapInh(), c.GetCapPrm(), c.GetCapEff(), c.GetCapBnd(), c.GetCapAmb()} {
 		var more []string
 		for i, word := range set {
 			for bit := range uint(wordBits) {
@@ -107,6 +97,9 @@ func (r *imageReviewer) kernelObjects() error {
 	root := trees[0].GetPid()
 	rootSeen := false
 	look := func(ids *criucore.TaskKobjIdsEntry) {
+		if id := ids.GetUserNsId(); id != 0 && id != outside.GetUserNsId() && !slices.Contains(r.private(), specs.UserNamespace) {
+			r.ask(Namespaces, "a user namespace, which the specification does not have")
+		}
 		for _, ns := range r.private() {
 			if id := namespaceID(ids, ns); id == 0 || id == namespaceID(outside, ns) {
 				r.ask(Namespaces, "the host's %s namespace, in which processes are", ns)
@@ -155,9 +148,13 @@ func (r *imageReviewer) identities(name string) ([]*criucore.TaskKobjIdsEntry, e
 
 // private lists the namespaces that the container, by its specification, shares with nobody or with a path granted.
 func (r *imageReviewer) private() []specs.LinuxNamespaceType {
-	return slices.DeleteFunc(slices.Clone(ownNamespaces), func(kind specs.LinuxNamespaceType) bool {
-		return r.spec.Linux == nil || !slices.ContainsFunc(r.spec.Linux.Namespaces, func(ns specs.LinuxNamespace) bool { return ns.Type == kind })
-	})
+	var kinds []specs.LinuxNamespaceType
+	if r.spec.Linux != nil {
+		for _, ns := range r.spec.Linux.Namespaces {
+			kinds = append(kinds, ns.Type)
+		}
+	}
+	return kinds
 }
 
 func namespaceID(ids *criucore.TaskKobjIdsEntry, kind specs.LinuxNamespaceType) uint32 {
@@ -172,6 +169,12 @@ func namespaceID(ids *criucore.TaskKobjIdsEntry, kind specs.LinuxNamespaceType) 
 		return ids.GetMntNsId()
 	case specs.NetworkNamespace:
 		return ids.GetNetNsId()
+	case specs.UserNamespace:
+		return ids.GetUserNsId()
+	case specs.CgroupNamespace:
+		return ids.GetCgroupNsId()
+	case specs.TimeNamespace:
+		return ids.GetTimeNsId()
 	}
 	return 0
 }

@@ -47,6 +47,8 @@ func mount(id, parent uint32, kind mnt.Fstype, flags uint32, root, at, source, k
 
 // ordinaryDump is that of a container of ctr run with a bind mount at /data.
 func ordinaryDump(t *testing.T) *dump {
+	devices := mount(7, 1, mnt.Fstype_TMPFS, 0, "/", "/dev", "tmpfs", "")
+	devices.Options = proto.String("size=65536k,mode=755")
 	id := func(pid, net uint32) *criucore.TaskKobjIdsEntry {
 		n := proto.Uint32
 		return &criucore.TaskKobjIdsEntry{VmId: n(1), FilesId: n(1), FsId: n(1), SighandId: n(1), PidNsId: n(pid), NetNsId: n(net), IpcNsId: n(pid + 1), UtsNsId: n(pid + 2), MntNsId: n(pid + 3), UserNsId: n(7)}
@@ -57,7 +59,7 @@ func ordinaryDump(t *testing.T) *dump {
 		inventory: &inventory.InventoryEntry{ImgVersion: proto.Uint32(2), RootIds: id(100, 200)},
 		ids:       id(300, 400),
 		creds: &creds.CredsEntry{Uid: z, Gid: z, Euid: z, Egid: z, Suid: z, Sgid: z, Fsuid: z, Fsgid: z, Secbits: z,
-			CapInh: []uint32{0, 0}, CapPrm: []uint32{caps, 0}, CapEff: []uint32{caps, 0}, CapBnd: []uint32{caps, 0}},
+			CapInh: []uint32{0, 0}, CapPrm: []uint32{caps, 0}, CapEff: []uint32{caps, 0}, CapBnd: []uint32{caps, 0}, NoNewPrivs: proto.Uint32(1)},
 		mounts: []*mnt.MntEntry{
 			mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""),
 			mount(2, 1, mnt.Fstype_PROC, 0, "/", "/proc", "proc", ""),
@@ -65,7 +67,7 @@ func ordinaryDump(t *testing.T) *dump {
 			mount(4, 2, mnt.Fstype_TMPFS, 0, "/null", "/proc/keys", "tmpfs", "/dev/null"),
 			mount(5, 1, mnt.Fstype_SYSFS, 1, "/", "/sys", "sysfs", ""),
 			mount(6, 5, mnt.Fstype_TMPFS, 1, "/", "/sys/firmware", "tmpfs", ""),
-			mount(7, 1, mnt.Fstype_TMPFS, 0, "/", "/dev", "tmpfs", ""),
+			devices,
 			mount(8, 7, mnt.Fstype_DEVPTS, 0, "/", "/dev/pts", "devpts", ""),
 			mount(9, 1, mnt.Fstype_UNSUPPORTED, 0, "/srv", "/data", "/dev/vda", "/data"),
 		},
@@ -139,7 +141,7 @@ func (d *dump) write(t *testing.T) string {
 		image(t, dir, "ids-1.img", d.ids)
 		image(t, dir, "ids-7.img", d.ids)
 	}
-	image(t, dir, "core-1.img", core(&creds.CredsEntry{Uid: n(0), Gid: n(0), Euid: n(0), Egid: n(0), Suid: n(0), Sgid: n(0), Fsuid: n(0), Fsgid: n(0), Secbits: n(0)}))
+	image(t, dir, "core-1.img", core(&creds.CredsEntry{Uid: n(0), Gid: n(0), Euid: n(0), Egid: n(0), Suid: n(0), Sgid: n(0), Fsuid: n(0), Fsgid: n(0), Secbits: n(0), NoNewPrivs: n(1)}))
 	image(t, dir, "core-7.img", core(d.creds))
 	var mounts []proto.Message
 	for _, m := range d.mounts {

@@ -65,6 +65,8 @@ func without(want, have []string) []string {
 func namespaced(spec *specs.Spec, name string) bool {
 	name = strings.ReplaceAll(name, "/", ".")
 	switch {
+	case strings.Contains(name, ".."): // it leads elsewhere
+		return false
 	case strings.HasPrefix(name, "net."):
 		return own(spec, specs.NetworkNamespace)
 	case strings.HasPrefix(name, "fs.mqueue."), slices.Contains(ipcSysctls, name):

@@ -35,28 +35,37 @@ func (e *DamagedError) Unwrap() error { return e.Err }
 // Is makes the error one of kind DataLoss.
 func (e *DamagedError) Is(target error) bool { return target == errdefs.ErrDataLoss }
 
+// readImage gives an image, or as much of it as a first record may have.
+func readImage(dir, name string, first bool) ([]byte, error) {
+	f, err := os.Open(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if first {
+		return io.ReadAll(io.LimitReader(f, maxFirst))
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxImage+1))
+	if err == nil && len(data) > maxImage {
+		err = fmt.Errorf("more than %d bytes", maxImage)
+	}
+	return data, err
+}
+
 // read gives the records of an image: after one or two magic numbers, each is a length and a protobuf message. Source:
 // CRIU, criu/image.c and criu/protobuf.c. A file that is not there has none.
 func read[T any, P interface {
 	*T
 	proto.Message
 }](dir, name string) ([]P, error) {
-	path := filepath.Join(dir, name)
-	info, err := os.Stat(path)
+	data, err := readImage(dir, name, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
+	var records []P
+	if err == nil {
+		records, err = parse[T, P](data)
 	}
-	if info.Size() > maxImage {
-		return nil, &DamagedError{File: name, Err: fmt.Errorf("%d bytes are too many", info.Size())}
-	}
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
-	}
-	records, err := parse[T, P](data)
 	if err != nil {
 		return nil, &DamagedError{File: name, Err: err}
 	}
@@ -71,26 +80,21 @@ func readFirst[T any, P interface {
 	*T
 	proto.Message
 }](dir, name string) (P, error) {
-	f, err := os.Open(filepath.Join(dir, name))
-	if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
-	}
-	defer f.Close()
-	head, err := io.ReadAll(io.LimitReader(f, maxFirst))
-	if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
-	}
-	data, err := records(head)
+	data, err := readImage(dir, name, true)
 	if err == nil {
-		var first []byte
-		if first, _, err = next(data); err == nil {
-			record := P(new(T))
-			if err = proto.Unmarshal(first, record); err == nil {
-				return record, nil
-			}
-		}
+		data, err = records(data)
 	}
-	return nil, &DamagedError{File: name, Err: err}
+	if err == nil {
+		data, _, err = next(data)
+	}
+	record := P(new(T))
+	if err == nil {
+		err = proto.Unmarshal(data, record)
+	}
+	if err != nil {
+		return nil, &DamagedError{File: name, Err: err}
+	}
+	return record, nil
 }
 
 // records gives what follows an image's magic numbers.

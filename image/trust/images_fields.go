@@ -1,0 +1,118 @@
+package trust
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/binary"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+//go:embed FIELDS.md
+var fieldsTable string
+
+// reviewed are the fields of each message that FIELDS.md has.
+var reviewed = readFields(fieldsTable)
+
+type protoName = protoreflect.Name
+
+// readFields reads the rows of the document's tables: a message, and its fields.
+func readFields(document string) map[protoName]map[protoName]bool {
+	all := map[protoName]map[protoName]bool{}
+	for line := range strings.Lines(document) {
+		columns := strings.Split(line, "|")
+		const message, fields, least = 1, 2, 4
+		if len(columns) < least || strings.TrimSpace(columns[message]) == "message" || strings.HasPrefix(columns[message], " --") {
+			continue
+		}
+		set := map[protoName]bool{}
+		for _, f := range strings.Fields(columns[fields]) {
+			set[protoName(f)] = true
+		}
+		all[protoName(strings.TrimSpace(columns[message]))] = set
+	}
+	return all
+}
+
+// maxNested bounds messages within messages: cgroups within cgroups are the deepest.
+const maxNested = 2 * maxCgroupDepth
+
+// allowed refuses a message, as it is written, with fields that are not in the table, and one that another decoder could read in another way: CRIU's is not this
+// one.
+func allowed(d protoreflect.MessageDescriptor, data []byte, depth int) error {
+	fields, ok := reviewed[d.Name()]
+	if !ok || depth > maxNested {
+		return fmt.Errorf("a message %s, which no checkpoint writes", d.Name())
+	}
+	var few [64]bool
+	for len(data) > 0 {
+		number, wire, n := protowire.ConsumeTag(data)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		data = data[n:]
+		f := d.Fields().ByNumber(number)
+		if f == nil {
+			return fmt.Errorf("field %d of %s, which is not known", number, d.Name())
+		}
+		if !fields[f.Name()] {
+			return fmt.Errorf("field %s of %s, which no checkpoint of cryo's writes", f.Name(), d.Name())
+		}
+		if !f.IsList() && int(number) < len(few) {
+			if few[number] {
+				return fmt.Errorf("field %s of %s twice", f.Name(), d.Name())
+			}
+			few[number] = true
+		}
+		value, n, err := consume(f, wire, data)
+		if err != nil {
+			return fmt.Errorf("field %s of %s: %w", f.Name(), d.Name(), err)
+		}
+		data = data[n:]
+		switch f.Kind() {
+		case protoreflect.MessageKind:
+			if err := allowed(f.Message(), value, depth+1); err != nil {
+				return err
+			}
+		case protoreflect.StringKind: // CRIU's end at a zero byte
+			if bytes.IndexByte(value, 0) >= 0 {
+				return fmt.Errorf("field %s of %s has a zero byte", f.Name(), d.Name())
+			}
+		case protoreflect.EnumKind:
+			if v, _ := protowire.ConsumeVarint(value); f.Enum().Values().ByNumber(protoreflect.EnumNumber(int32(v))) == nil {
+				return fmt.Errorf("field %s of %s is %d, which is not known", f.Name(), d.Name(), int32(v))
+			}
+		}
+	}
+	return nil
+}
+
+// consume gives a field's bytes, and how many there are with their length. They are of the type that the field has; a list may be packed.
+func consume(f protoreflect.FieldDescriptor, wire protowire.Type, data []byte) (value []byte, n int, err error) {
+	want := protowire.VarintType
+	switch f.Kind() {
+	case protoreflect.StringKind, protoreflect.BytesKind, protoreflect.MessageKind:
+		want = protowire.BytesType
+	case protoreflect.Fixed64Kind:
+		want = protowire.Fixed64Type
+	}
+	packed := f.IsList() && want != protowire.BytesType && wire == protowire.BytesType
+	if wire != want && !packed {
+		return nil, 0, fmt.Errorf("a value of type %d", wire)
+	}
+	n = protowire.ConsumeFieldValue(f.Number(), wire, data)
+	if n < 0 {
+		return nil, 0, protowire.ParseError(n)
+	}
+	value = data[:n]
+	if want == protowire.BytesType {
+		value, _ = protowire.ConsumeBytes(data)
+	}
+	return value, n, nil
+}
+
+func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
+func le16(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }

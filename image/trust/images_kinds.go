@@ -1,0 +1,231 @@
+package trust
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	filelock "github.com/checkpoint-restore/go-criu/v8/crit/images/file-lock"
+	imagefs "github.com/checkpoint-restore/go-criu/v8/crit/images/fs"
+	ghostfile "github.com/checkpoint-restore/go-criu/v8/crit/images/ghost-file"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
+	ipcmsg "github.com/checkpoint-restore/go-criu/v8/crit/images/ipc-msg"
+	ipcsem "github.com/checkpoint-restore/go-criu/v8/crit/images/ipc-sem"
+	ipcshm "github.com/checkpoint-restore/go-criu/v8/crit/images/ipc-shm"
+	ipcvar "github.com/checkpoint-restore/go-criu/v8/crit/images/ipc-var"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/memfd"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/netdev"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pidns"
+	pipedata "github.com/checkpoint-restore/go-criu/v8/crit/images/pipe-data"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
+	remapfile "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/seccomp"
+	skpacket "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-packet"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/stats"
+	tcpstream "github.com/checkpoint-restore/go-criu/v8/crit/images/tcp-stream"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/timens"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/tty"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/userns"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
+	"google.golang.org/protobuf/proto"
+)
+
+// kind is one kind of image.
+type kind struct {
+	name   *regexp.Regexp
+	record proto.Message // nil: not of messages
+	first  proto.Message // the first record, where it is another
+	most   int           // records that CRIU reads
+	length string        // field that says how much follows a record that is no record
+	raw    bool          // what follows the first record is none
+	review func(data []byte) error
+}
+
+func named(pattern string) *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) }
+
+// kinds are the images that a checkpoint of cryo's CRIU writes, with what runc and cryo put beside them. CRIU looks for others as well: for those of
+// its old formats, for policies of AppArmor, for devices and rules of networks, which runc has it leave alone, and for kinds of objects that
+// nobody has reviewed. Source: CRIU 4.2, criu/image-desc.c, and criu/protobuf-desc.c.
+var kinds = []kind{
+	{name: named(`inventory\.img`), record: &inventory.InventoryEntry{}, most: 1},
+	{name: named(`pstree\.img`), record: &pstree.PstreeEntry{}},
+	{name: named(`core-[0-9]+\.img`), record: &criucore.CoreEntry{}, most: 1},
+	{name: named(`ids-[0-9]+\.img`), record: &criucore.TaskKobjIdsEntry{}, most: 1},
+	{name: named(`mm-[0-9]+\.img`), record: &mm.MmEntry{}, most: 1},
+	{name: named(`fs-[0-9]+\.img`), record: &imagefs.FsEntry{}, most: 1},
+	{name: named(`fdinfo-[0-9]+\.img`), record: &fdinfo.FdinfoEntry{}},
+	{name: named(`pagemap-(shmem-)?[0-9]+\.img`), first: &pagemap.PagemapHead{}, record: &pagemap.PagemapEntry{}},
+	{name: named(`pages-(shmem-)?[0-9]+\.img`)},
+	{name: named(`seccomp\.img`), record: &seccomp.SeccompEntry{}, most: 1},
+	{name: named(`files\.img`), record: &fdinfo.FileEntry{}},
+	{name: named(`remap-fpath\.img`), record: &remapfile.RemapFilePathEntry{}},
+	{name: named(`ghost-file-[0-9a-f]+\.img`), record: &ghostfile.GhostFileEntry{}, raw: true},
+	{name: named(`filelocks\.img`), record: &filelock.FileLockEntry{}},
+	{name: named(`memfd\.img`), record: &memfd.MemfdInodeEntry{}},
+	{name: named(`(pipes|fifo)-data\.img`), record: &pipedata.PipeDataEntry{}, length: "bytes"},
+	{name: named(`sk-queues\.img`), record: &skpacket.SkPacketEntry{}, length: "length"},
+	{name: named(`tcp-stream-[0-9a-f]+\.img`), record: &tcpstream.TcpStreamEntry{}, raw: true},
+	{name: named(`tty-info\.img`), record: &tty.TtyInfoEntry{}},
+	{name: named(`tty-data\.img`), record: &tty.TtyDataEntry{}},
+	{name: named(`mountpoints-[0-9]+\.img`), record: &mnt.MntEntry{}},
+	{name: named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)},
+	{name: named(`utsns-[0-9]+\.img`), record: &utsns.UtsnsEntry{}, most: 1},
+	{name: named(`ipcns-var-[0-9]+\.img`), record: &ipcvar.IpcVarEntry{}, most: 1},
+	{name: named(`ipcns-shm-[0-9]+\.img`), record: &ipcshm.IpcShmEntry{}, raw: true},
+	{name: named(`ipcns-msg-[0-9]+\.img`), record: &ipcmsg.IpcMsgEntry{}, raw: true},
+	{name: named(`ipcns-sem-[0-9]+\.img`), record: &ipcsem.IpcSemEntry{}, raw: true},
+	{name: named(`userns-[0-9]+\.img`), record: &userns.UsernsEntry{}, most: 1},
+	{name: named(`pidns-[0-9]+\.img`), record: &pidns.PidnsEntry{}, most: 1},
+	{name: named(`timens-[0-9]+\.img`), record: &timens.TimensEntry{}, most: 1},
+	{name: named(`netns-[0-9]+\.img`), record: &netdev.NetnsEntry{}, most: 1},
+	{name: named(`netns-(ct|exp)-[0-9]+\.img`), review: tracked},
+	{name: named(`cgroup\.img`), record: &cgroup.CgroupEntry{}, most: 1},
+	{name: named(`stats-dump(\.img)?`), record: &stats.StatsEntry{}, most: 1},
+	{name: named(`descriptors\.json`), review: descriptors},
+	{name: named(`cryo(-[a-z]+)?\.json`)},
+}
+
+// parent is where CRIU looks for memory that is not here. Source: CRIU 4.2, criu/pagemap.c.
+const parent = "parent"
+
+// names refuses images that no checkpoint writes, and messages and fields in them that nobody has reviewed.
+func (r *imageReviewer) names() error {
+	entries, err := os.ReadDir(r.dir)
+	if err != nil {
+		return fmt.Errorf("list CRIU images: %w", err)
+	}
+	for _, e := range entries {
+		if e.Name() == parent {
+			if info, err := os.Stat(filepath.Join(r.dir, parent)); err == nil && info.IsDir() {
+				continue
+			}
+		}
+		k := kindOf(e.Name())
+		if k == nil || !e.Type().IsRegular() {
+			return &DamagedError{File: fmt.Sprintf("%q", e.Name()), Err: errors.New("a checkpoint writes no such image")}
+		}
+		if k.record == nil && k.review == nil {
+			continue
+		}
+		data, err := readImage(r.dir, e.Name(), k.raw)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err == nil {
+			err = k.check(data)
+		}
+		if err != nil {
+			return &DamagedError{File: e.Name(), Err: err}
+		}
+	}
+	return nil
+}
+
+func kindOf(name string) *kind {
+	for i := range kinds {
+		if kinds[i].name.MatchString(name) {
+			return &kinds[i]
+		}
+	}
+	return nil
+}
+
+// check reviews what an image is made of; what that says, others review.
+func (k *kind) check(data []byte) error {
+	if k.review != nil {
+		return k.review(data)
+	}
+	data, err := records(data)
+	if err != nil {
+		return err
+	}
+	most := k.most
+	if most == 0 {
+		most = math.MaxInt
+	}
+	for n := 0; len(data) > 0; n++ {
+		if n == most {
+			return fmt.Errorf("more than %d records", most)
+		}
+		var record []byte
+		if record, data, err = next(data); err != nil {
+			return err
+		}
+		message := k.record
+		if n == 0 && k.first != nil {
+			message = k.first
+		}
+		d := message.ProtoReflect().Descriptor()
+		if err := allowed(d, record, 0); err != nil {
+			return err
+		}
+		if k.raw {
+			return nil
+		}
+		if k.length != "" {
+			m := message.ProtoReflect().New()
+			if err := proto.Unmarshal(record, m.Interface()); err != nil {
+				return err
+			}
+			length := m.Get(d.Fields().ByName(protoName(k.length))).Uint()
+			if length > uint64(len(data)) {
+				return errors.New("ends within what a record says that follows")
+			}
+			data = data[length:]
+		}
+	}
+	return nil
+}
+
+// descriptors reviews what runc takes for the container's standard streams: for each entry that is a pipe it gives its own descriptor of that number
+// to CRIU, and there are only three that are streams. Source: runc, libcontainer/criu_linux.go.
+func descriptors(data []byte) error {
+	const streams = 3
+	var all []string
+	if err := json.Unmarshal(data, &all); err != nil {
+		return err
+	}
+	if len(all) > streams {
+		return fmt.Errorf("%d standard streams", len(all))
+	}
+	return nil
+}
+
+// tracked reviews messages of netlink, which CRIU gives to the kernel as root: connections that are tracked, and expected ones, in the form that the
+// kernel told them. Source: CRIU 4.2, criu/net.c, restore_nf_ct; linux/netfilter/nfnetlink.h.
+func tracked(data []byte) error {
+	const (
+		header = 20 // of netlink and of netfilter
+		newCT  = 1 << 8
+		newExp = 2 << 8
+	)
+	data, err := records(data)
+	if err != nil {
+		return err
+	}
+	for len(data) > 0 {
+		if len(data) < header {
+			return errors.New("ends within a message of netlink")
+		}
+		n, message := le32(data), le16(data[4:])
+		if n < header || uint64(n) > uint64(len(data)) {
+			return fmt.Errorf("a message of netlink of %d bytes", n)
+		}
+		if message != newCT && message != newExp {
+			return fmt.Errorf("a message of netlink of type %#x, which tells of no connection", message)
+		}
+		data = data[n:]
+	}
+	return nil
+}

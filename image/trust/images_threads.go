@@ -1,0 +1,258 @@
+package trust
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/netdev"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pidns"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/seccomp"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/tty"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/userns"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+// thread reviews what only a process can give itself, and what it needs a capability for.
+func (r *imageReviewer) thread(e *criucore.CoreEntry) error {
+	const dead, zombie = 2, 6 // CRIU 4.2, criu/include/pid.h, TASK_DEAD
+	t := e.GetThreadCore()
+	if t.GetCreds() == nil {
+		if state := e.GetTc().GetTaskState(); e.GetTc() != nil && (state == dead || state == zombie) {
+			return nil
+		}
+		return errors.New("a process without credentials")
+	}
+	p := r.spec.Process
+	if p == nil {
+		return nil
+	}
+	if p.NoNewPrivileges && t.GetCreds().GetNoNewPrivs() != 1 {
+		r.ask(Privileges, "processes without no_new_privs, which the specification has")
+	}
+	wanted := slices.DeleteFunc([]string{p.ApparmorProfile, p.SelinuxLabel}, func(label string) bool { return label == "" || label == "unconfined" })
+	has, sockets := t.GetCreds().GetLsmProfile(), t.GetCreds().GetLsmSockcreate()
+	for _, label := range []string{has, cmp.Or(sockets, has)} {
+		if len(wanted) > 0 && !slices.Contains(wanted, label) {
+			r.ask(Privileges, "processes with the label %q, and not with the specification's", label)
+		}
+	}
+	r.schedule(t)
+	return nil
+}
+
+// filtered tells whether runc gives the container's processes a filter. Source: runc, libcontainer/specconv.SetupSeccomp.
+func (r *imageReviewer) filtered() bool {
+	l := r.spec.Linux
+	return l != nil && l.Seccomp != nil && (l.Seccomp.DefaultAction != "" || len(l.Seccomp.Syscalls) > 0)
+}
+
+// filters wants each thread to have a filter of system calls where the specification has one: its own, or the one that its process's first thread gives to all.
+// What the filter lets through is not reviewed. Source: CRIU 4.2, criu/seccomp.c, try_use_tsync.
+func (r *imageReviewer) filters() error {
+	const tsync = 1 // SECCOMP_FILTER_FLAG_TSYNC
+	if !r.filtered() {
+		return nil
+	}
+	all, err := read[seccomp.SeccompEntry](r.dir, "seccomp.img")
+	if err != nil {
+		return err
+	}
+	trees, err := read[pstree.PstreeEntry](r.dir, "pstree.img")
+	if err != nil {
+		return err
+	}
+	filter := func(pid uint32) (*seccomp.SeccompFilter, error) {
+		cores, err := read[criucore.CoreEntry](r.dir, fmt.Sprintf("core-%d.img", pid))
+		if err != nil || len(cores) != 1 || len(all) != 1 {
+			return nil, err
+		}
+		t := cores[0].GetThreadCore()
+		i, filters := t.GetSeccompFilter(), all[0].GetSeccompFilters()
+		switch {
+		case t == nil: // a process that has ended
+			return &seccomp.SeccompFilter{Flags: proto.Uint32(tsync)}, nil
+		case t.GetSeccompMode() != criucore.SeccompMode_filter || t.SeccompFilter == nil || uint64(i) >= uint64(len(filters)):
+			return nil, nil
+		}
+		return filters[i], nil
+	}
+	for _, tree := range trees {
+		first, err := filter(tree.GetPid())
+		if err != nil {
+			return err
+		}
+		missing := first == nil
+		for _, tid := range tree.GetThreads() {
+			if missing || first.GetFlags()&tsync != 0 {
+				break
+			}
+			own, err := filter(tid)
+			if err != nil {
+				return err
+			}
+			missing = own == nil
+		}
+		if missing {
+			r.ask(Privileges, "processes without a filter of system calls (seccomp), which the specification has")
+		}
+	}
+	return nil
+}
+
+// schedule asks for scheduling that needs CAP_SYS_NICE, unless the specification has it.
+func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
+	const sysNice = 23
+	if r.granted()[sysNice] {
+		return
+	}
+	var wanted specs.Scheduler
+	if s := r.spec.Process.Scheduler; s != nil {
+		wanted = *s
+	}
+	policies := map[uint32]specs.LinuxSchedulerPolicy{unix.SCHED_FIFO: specs.SchedFIFO, unix.SCHED_RR: specs.SchedRR, unix.SCHED_DEADLINE: specs.SchedDeadline}
+	if name, realtime := policies[t.GetSchedPolicy()]; realtime && wanted.Policy != name {
+		r.ask(Privileges, "real-time scheduling of processes (%s)", name)
+	}
+	if nice := t.GetSchedNice(); nice < min(wanted.Nice, 0) {
+		r.ask(Privileges, "processes with the nice value %d", nice)
+	}
+}
+
+// runID is how CRIU names a dump; it is a part of the name of a table of nftables, in a command. Source: CRIU 4.2, criu/netfilter.c.
+var runID = regexp.MustCompile(`^([0-9a-f-]{36})?$`)
+
+func (r *imageReviewer) inventory() error {
+	const name = "inventory.img"
+	entries, err := read[inventory.InventoryEntry](r.dir, name)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if id := e.GetDumpCriuRunId(); !runID.MatchString(id) {
+			return &DamagedError{File: name, Err: fmt.Errorf("a dump of the name %q", id)}
+		}
+	}
+	return nil
+}
+
+// regions reviews where memory is: CRIU restores it beside its own code, for which it looks for a hole.
+func (r *imageReviewer) regions() error {
+	const (
+		page = 4096
+		top  = 1 << 56 // of five levels of page tables
+	)
+	names, err := r.files("mm-*.img")
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		entries, err := read[mm.MmEntry](r.dir, name)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			end := uint64(0)
+			for _, v := range e.GetVmas() {
+				vsyscall := v.GetStart() == 0xffffffffff600000
+				if v.GetStart()%page != 0 || v.GetEnd()%page != 0 || v.GetStart() < end || v.GetEnd() <= v.GetStart() || v.GetEnd() > top && !vsyscall {
+					return &DamagedError{File: name, Err: fmt.Errorf("memory from %#x to %#x", v.GetStart(), v.GetEnd())}
+				}
+				end = v.GetEnd()
+			}
+		}
+	}
+	return nil
+}
+
+// terminals asks for those that are the host's.
+func (r *imageReviewer) terminals() error {
+	entries, err := read[tty.TtyInfoEntry](r.dir, "tty-info.img")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		switch e.GetType() {
+		case tty.TtyType_PTY, tty.TtyType_CTTY, tty.TtyType_CONSOLE:
+		default:
+			r.ask(Devices, "a terminal of kind %s, which is open in a process", e.GetType())
+		}
+	}
+	return nil
+}
+
+// externalNamespaces reviews by which name namespaces that have a path are asked for. Source: runc, libcontainer/criu_linux.go, criuNsToKey.
+func (r *imageReviewer) externalNamespaces() error {
+	check := func(name, key, wanted string) error {
+		if key == "" || key == wanted {
+			return nil
+		}
+		return &DamagedError{File: name, Err: fmt.Errorf("a namespace of the name %q", key)}
+	}
+	nets, err := r.files("netns-[0-9]*.img")
+	if err != nil {
+		return err
+	}
+	for _, name := range nets {
+		entries, err := read[netdev.NetnsEntry](r.dir, name)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := check(name, e.GetExtKey(), "extRootNetNS"); err != nil {
+				return err
+			}
+		}
+	}
+	pids, err := r.files("pidns-*.img")
+	if err != nil {
+		return err
+	}
+	for _, name := range pids {
+		entries, err := read[pidns.PidnsEntry](r.dir, name)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if err := check(name, e.GetExtKey(), "extRootPidNS"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// users reviews which users of the host those of the container are.
+func (r *imageReviewer) users() error {
+	names, err := r.files("userns-*.img")
+	if err != nil {
+		return err
+	}
+	var l specs.Linux
+	if r.spec.Linux != nil {
+		l = *r.spec.Linux
+	}
+	same := func(a *userns.UidGidExtent, b specs.LinuxIDMapping) bool {
+		return a.GetFirst() == b.ContainerID && a.GetLowerFirst() == b.HostID && a.GetCount() == b.Size
+	}
+	for _, name := range names {
+		entries, err := read[userns.UsernsEntry](r.dir, name)
+		if err != nil {
+			return err
+		}
+		for _, e := range entries {
+			if !slices.EqualFunc(e.GetUidMap(), l.UIDMappings, same) || !slices.EqualFunc(e.GetGidMap(), l.GIDMappings, same) {
+				r.ask(Namespaces, "users and groups of the host's that the specification does not map")
+			}
+		}
+	}
+	return nil
+}
