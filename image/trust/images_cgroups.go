@@ -28,8 +28,8 @@ func (r *imageReviewer) cgroups() error {
 	return nil
 }
 
-// controllerName is that of a controller, of a hierarchy that has none, or of the one of version 2.
-var controllerName = regexp.MustCompile(`^([a-z_]+|name=[A-Za-z0-9_.-]+|)$`)
+// controllerName is that of a controller for which runc tells CRIU a place, or of the hierarchy of version 2, which has none.
+var controllerName = regexp.MustCompile(`^(cpuset|cpu|cpuacct|blkio|memory|devices|freezer|net_cls|net_prio|perf_event|hugetlb|pids|rdma|misc|name=systemd|)$`)
 
 func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
 	top := map[string]string{} // of a hierarchy, by the name that a member has
@@ -52,12 +52,16 @@ func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
 				r.ask(Privileges, "the root cgroup of %s", all)
 			}
 			top[all] = path.Clean("/" + d.GetDirName())
+			if top[all] != "/" && top[all] != "/"+d.GetDirName() {
+				return fmt.Errorf("a cgroup of the name %q", d.GetDirName())
+			}
 			if err := directory(d, 0); err != nil {
 				return err
 			}
 		}
 	}
-	var members []string // of the first set: CRIU takes all for alike
+	placed := map[string]bool{} // hierarchies in which a process is: CRIU puts the container's cgroup only in the place of one that it finds there
+	var members []string        // of the first set: CRIU takes all for alike
 	for i, set := range e.GetSets() {
 		var names []string
 		for _, member := range set.GetCtls() {
@@ -72,15 +76,24 @@ func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
 		for _, member := range set.GetCtls() {
 			root, managed := top[member.GetName()]
 			at := member.GetPath()
+			placed[member.GetName()] = true
 			if err := inside(at); err != nil {
 				return err
 			}
 			if !managed {
 				return fmt.Errorf("a process in the hierarchy of %q, of which there is no cgroup", member.GetName())
 			}
-			if root != "" && !below(path.Clean("/"+at), root) {
+			if root != "" && !below(at, root) {
 				r.ask(Privileges, "the cgroup %s of %s, outside of the container's", at, member.GetName())
 			}
+			if cut := member.GetCgnsPrefix(); cut != 0 && (root == "" || int64(cut) != int64(len(root))) {
+				return fmt.Errorf("%d bytes of the cgroup %s of %s, which are not its top", cut, at, member.GetName())
+			}
+		}
+	}
+	for name, root := range top {
+		if root != "" && !placed[name] {
+			return fmt.Errorf("a cgroup %s of %q, in which no process is", root, name)
 		}
 	}
 	return nil

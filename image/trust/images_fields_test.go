@@ -129,6 +129,9 @@ func TestForgedFields(t *testing.T) {
 		"mount of a plugin":      {dumpOf(func(d *dump) { d.mounts[6].WithPlugin = proto.Bool(true) }), "field with_plugin of mnt_entry"},
 		"unknown option":         {dumpOf(func(d *dump) { d.mounts[6].Options = str("size=65536k,context=x") }), "context=x"},
 		"no credentials":         {write("core-7.img", &criucore.CoreEntry{Mtype: criucore.CoreEntry_X86_64.Enum(), ThreadCore: &criucore.ThreadCoreEntry{}}), "without credentials"},
+		"cgroup of nobody":       {dumpOf(func(d *dump) { d.cgroups.Sets[0].Ctls = d.cgroups.Sets[0].Ctls[:1] }), "in which no process is"},
+		"cgroup's name cut":      {dumpOf(func(d *dump) { d.cgroups.Sets[0].Ctls[1].CgnsPrefix = n(3) }), "not its top"},
+		"another hierarchy":      {dumpOf(func(d *dump) { d.cgroups.Controllers[0].Cnames[0] = "name=other" }), "name=other"},
 		"sets that differ": {dumpOf(func(d *dump) {
 			d.cgroups.Sets = append(d.cgroups.Sets, proto.CloneOf(d.cgroups.Sets[0]))
 			d.cgroups.Sets[1].Ctls = d.cgroups.Sets[1].Ctls[:1]
