@@ -15,6 +15,8 @@ TESTFLAGS ?=
 BENCHFLAGS ?=
 # Flags of the chaos, see integration/chaos/README.md.
 CHAOSFLAGS ?=
+# Flags of the fuzzer of restores: -fuzz-for, -fuzz-seed, -fuzz-corpus.
+FUZZFLAGS ?=
 
 GO       := go
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
@@ -151,6 +153,10 @@ forgetful: ## build the disk whose power "make chaos" cuts into bin/tools/
 chaos: deps build tools fakecuda forgetful ## break cryo at random and look whether anything was lost; for example: make chaos CHAOSFLAGS='--seed 7 --for 1h'
 	@$(GO) build -trimpath -o bin/chaos/chaos ./integration/chaos $(QUIETLY)
 	@bin/chaos/chaos $(CHAOSFLAGS)
+
+.PHONY: fuzz-restore
+fuzz-restore: deps build tools ## restore changed CRIU images and ask the kernel what became of it; for example: make fuzz-restore FUZZFLAGS='-fuzz-for 1h -fuzz-seed 7'
+	@$(GO) test ./integration -run '^TestFuzzRestore$$' -count=1 -timeout 0 -v -fuzz-corpus $(CURDIR)/bin/fuzz-restore $(FUZZFLAGS) | grep -v '^=== '
 
 .PHONY: chaos-bundle
 chaos-bundle: deps build tools fakecuda forgetful ## pack what integration/chaos/run needs on a machine without Go into bin/chaos/bundle.tar.xz
