@@ -127,6 +127,19 @@ func reviewImages(c *container) error {
 	return trust.Images(c.restore, spec, trust.Policy{Allow: []trust.Grant{trust.All}}, exists)
 }
 
+// reviewDeleted reviews what depends on the container's root file system, which is mounted when it is created.
+func reviewDeleted(c *container) error {
+	spec, err := c.bundle.spec()
+	if err != nil || spec.Root == nil {
+		return err
+	}
+	rootfs := spec.Root.Path
+	if !filepath.IsAbs(rootfs) {
+		rootfs = filepath.Join(c.bundle.dir, rootfs)
+	}
+	return trust.Deleted(c.restore, rootfs)
+}
+
 // findGPUs notes what the container has of GPUs after its specification was changed.
 func (c *container) findGPUs() error {
 	spec, err := c.bundle.spec()
