@@ -124,6 +124,7 @@ func TestForgedFields(t *testing.T) {
 		"memory within memory":   {write("mm-7.img", &mm.MmEntry{Vmas: []*vma.VmaEntry{{Start: proto.Uint64(0), End: proto.Uint64(8192)}, {Start: proto.Uint64(4096), End: proto.Uint64(12288)}}}), "0x1000"},
 		"memory of the kernel":   {write("mm-7.img", &mm.MmEntry{Vmas: []*vma.VmaEntry{{Start: proto.Uint64(1 << 63), End: proto.Uint64(1<<63 + 4096)}}}), "memory from"},
 		"bind by a flag":         {dumpOf(func(d *dump) { d.mounts[6].SbFlags, d.mounts[6].Source = n(0x1000), str("/") }), "0x1000"},
+		"no flags":               {dumpOf(func(d *dump) { d.mounts[2].SbFlags = nil }), "without the flags"},
 		"move by a flag":         {dumpOf(func(d *dump) { d.mounts[6].Flags = n(0x2000) }), "0x2000"},
 		"deleted mount":          {dumpOf(func(d *dump) { d.mounts[6].Deleted = proto.Bool(true) }), "field deleted of mnt_entry"},
 		"mount of a plugin":      {dumpOf(func(d *dump) { d.mounts[6].WithPlugin = proto.Bool(true) }), "field with_plugin of mnt_entry"},

@@ -48,6 +48,9 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 		if !strings.HasPrefix(at, "/") || path.Clean(at) != at {
 			return fmt.Errorf("a mount at %q", at)
 		}
+		if e.SbFlags == nil { // CRIU takes it for one of an old image, and a mount is not read-only then
+			return fmt.Errorf("a mount at %q without the flags of its file system", at)
+		}
 		if f, sb := e.GetFlags()&^mountFlags, e.GetSbFlags()&^superFlags; f != 0 || sb != 0 {
 			return fmt.Errorf("a mount at %q with the flags %#x", at, f|sb)
 		}

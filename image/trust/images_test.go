@@ -38,7 +38,7 @@ type dump struct {
 }
 
 func mount(id, parent uint32, kind mnt.Fstype, flags uint32, root, at, source, key string) *mnt.MntEntry {
-	e := &mnt.MntEntry{Fstype: proto.Uint32(uint32(kind)), MntId: &id, RootDev: &id, ParentMntId: &parent, Flags: &flags, Root: &root, Mountpoint: &at, Source: &source, Options: proto.String("")}
+	e := &mnt.MntEntry{Fstype: proto.Uint32(uint32(kind)), MntId: &id, RootDev: &id, ParentMntId: &parent, Flags: &flags, Root: &root, Mountpoint: &at, Source: &source, Options: proto.String(""), SbFlags: proto.Uint32(0)}
 	if key != "" {
 		e.ExtKey = &key
 	}
