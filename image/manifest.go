@@ -135,6 +135,9 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	if version.Version != ConfigVersion {
 		return Config{}, &VersionError{What: "config", Got: fmt.Sprint(version.Version)}
 	}
+	if err := checkNumbers(b); err != nil {
+		return Config{}, damaged("%w", err)
+	}
 	var c Config
 	if err := json.Unmarshal(b, &c); err != nil {
 		return Config{}, damaged("it is not JSON of the right shape: %w", err)

@@ -212,6 +212,11 @@ func writeJSON(ctx context.Context, dst BlobStore, mediaType string, v any, limi
 	if len(b) > limit {
 		return ocispec.Descriptor{}, fmt.Errorf("%d bytes are more than %d: %w", len(b), limit, errdefs.ErrInvalidArgument)
 	}
+	if mediaType == MediaTypeConfig {
+		if err := checkNumbers(b); err != nil { // no reader would take it
+			return ocispec.Descriptor{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
+	}
 	w, err := dst.Create(ctx)
 	if err != nil {
 		return ocispec.Descriptor{}, err
