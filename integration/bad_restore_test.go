@@ -1,9 +1,11 @@
 package integration
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -88,6 +90,44 @@ func killRestores(t *testing.T, h *lab.Host, ref string, start func(id string)) 
 			remove(t.Context(), h, id)
 			wantTrace(t, h, before)
 		})
+	}
+}
+
+// TestBadKilledFill kills what fills in memory before it has filled in any, when runc has written down the container: the restore fails, says so, and
+// leaves nothing.
+func TestBadKilledFill(t *testing.T) {
+	a, _ := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "64")
+	before := trace(t, a)
+	for range breaks {
+		id := name(t)
+		ended := make(chan lab.Result, 1)
+		go func() { ended <- a.Cryo(t.Context(), "restore", ref, "--name", id) }()
+		fill := find(t, a, func(p process) bool {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+			return string(line) == "/proc/self/exe\x00fill\x00"
+		})
+		if fill == 0 {
+			t.Fatalf("nothing fills in memory: %v", <-ended)
+		}
+		if err := syscall.Kill(fill, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		state := filepath.Join(a.Dir, "run/containerd/runc/default", id, "state.json")
+		for deadline := time.Now().Add(3 * time.Second); !there(state) && time.Now().Before(deadline); {
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(time.Duration(rand.Int64N(int64(300 * time.Millisecond))))
+		kill(t, fill)
+		select {
+		case r := <-ended:
+			if r.Code == 0 {
+				t.Error("it is restored without its memory")
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("the restore hangs")
+		}
+		wantTrace(t, a, before)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // TestBadStockDump kills CRIU in a dump by a stock client, which pauses the container for it: what is said to be paused is, and can be resumed.
@@ -30,6 +31,62 @@ func TestBadStockDump(t *testing.T) {
 		a.Ctr(t.Context(), "images", "rm", "bad/stock:1")
 		remove(t.Context(), a, id)
 	}
+}
+
+// TestBadStockPause kills runc, and the client, while a task is paused and resumed: what is said to run is not frozen, and what is said to be resumed runs.
+func TestBadStockPause(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	start(t, a, id, nil, "workload", "count", "--memory", "16")
+	hits := 0
+	for try := range 4 * breaks {
+		for _, verb := range []string{"pause", "resume"} {
+			c := a.Command(t.Context(), "ctr", "tasks", verb, id)
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			ended := make(chan struct{})
+			go func() { _ = c.Wait(); close(ended) }()
+			for hit := false; !hit; {
+				select {
+				case <-ended:
+					hit = true // too late
+				default:
+				}
+				for _, p := range processes(t, a) {
+					if p.command == "runc" && !hit {
+						hit = true
+						hits++
+						if try%2 == 0 {
+							kill(t, p.pid)
+						} else {
+							kill(t, c.Process.Pid)
+						}
+					}
+				}
+			}
+			<-ended
+			time.Sleep(50 * time.Millisecond) // what a killed client has asked for is done
+			pid, status, err := a.Task(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			frozen, err := runc.Frozen(int(pid))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if frozen != (status == "PAUSED") || verb == "resume" && frozen {
+				t.Fatalf("%s, try %d: it is said to be %s, and frozen: %v", verb, try, status, frozen)
+			}
+			if !frozen {
+				counts(t, a, id)
+			}
+		}
+	}
+	if hits == 0 {
+		t.Error("nothing was killed")
+	}
+	t.Logf("%d of %d were killed", hits, 8*breaks)
 }
 
 // TestBadStockRestore kills ctr while it restores, so that nobody opens the container's output: the task does not hang, and can be removed.

@@ -131,7 +131,8 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 		if c.restoring.Load() && time.Now().After(patience) {
 			restoring.End()
 		}
-		if err := c.runtime.Kill(ctx); err == nil || !c.runtime.Known(ctx) && !c.restoring.Load() {
+		// Killing what runc knows of a container that is being restored does not end the CRIU that waits.
+		if err := c.runtime.Kill(ctx); !c.restoring.Load() && (err == nil || !c.runtime.Known(ctx)) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)

@@ -6,16 +6,17 @@ import (
 	"fmt"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types/task"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
 
-// Resume waits for a dump to end. A container that was paused for a checkpoint gets back what it had on GPUs.
+// Resume waits for a dump to end. A container that was paused for a checkpoint gets back what it had on GPUs. It is not broken off with its client.
 func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
 	if c == nil || !c.gpus.nvidia {
-		return inOrder(ctx, c, r, s.TTRPCTaskService.Resume)
+		return inOrder(ctx, c, r, s.resume)
 	}
 	if answer, done, err := s.resumePlain(ctx, c, r); done {
 		return answer, err
@@ -26,8 +27,7 @@ func (s *service) Resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes
 	}
 	defer open()
 	defer c.endsWhenKilled(ctx)()
-	// Not broken off with its client: it would stand with its GPUs saved, and not be paused for anybody who asks.
-	answer, err := s.TTRPCTaskService.Resume(context.WithoutCancel(ctx), r)
+	answer, err := s.resume(ctx, r)
 	if err != nil || c.parked == nil {
 		return answer, err
 	}
@@ -46,8 +46,18 @@ func (s *service) resumePlain(ctx context.Context, c *container, r *taskAPI.Resu
 	if c.parked != nil {
 		return nil, false, nil
 	}
-	answer, err = s.TTRPCTaskService.Resume(ctx, r)
+	answer, err = s.resume(ctx, r)
 	return answer, true, err
+}
+
+// resume asks runc twice where it has not done it, since it may have been killed: who checkpoints with stock clients does not look whether it was done.
+func (s *service) resume(ctx context.Context, r *taskAPI.ResumeRequest) (*ptypes.Empty, error) {
+	ctx = context.WithoutCancel(ctx)
+	answer, err := s.TTRPCTaskService.Resume(ctx, r)
+	if err != nil && s.is(ctx, r.ID, task.Status_PAUSED) {
+		answer, err = s.TTRPCTaskService.Resume(ctx, r)
+	}
+	return answer, err
 }
 
 // unpark loads the GPUs of a container that was thawed. What can be tried again, for instance when there is memory, leaves it paused.

@@ -2,10 +2,12 @@ package shim
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types/task"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/ttrpc"
@@ -61,7 +63,8 @@ func inOrder[Q any, A any](ctx context.Context, c *container, request Q, stock f
 	return stock(ctx, request)
 }
 
-// Pause waits for a dump to end, and until all memory of a restored container is there.
+// Pause waits for a dump to end, and until all memory of a restored container is there. It is not broken off with its client, and thaws what it has
+// frozen where it fails: the container would stand still, and be said to run.
 func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
 	if c != nil {
@@ -69,7 +72,20 @@ func (s *service) Pause(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.E
 			return nil, reply(err)
 		}
 	}
-	return inOrder(ctx, c, r, s.TTRPCTaskService.Pause)
+	return inOrder(ctx, c, r, func(ctx context.Context, r *taskAPI.PauseRequest) (*ptypes.Empty, error) {
+		ctx = context.WithoutCancel(ctx)
+		answer, err := s.TTRPCTaskService.Pause(ctx, r)
+		if err != nil && c != nil && s.is(ctx, r.ID, task.Status_RUNNING) {
+			err = errors.Join(err, c.runtime.Thaw(ctx))
+		}
+		return answer, err
+	})
+}
+
+// is tells whether the stock service says so of a container.
+func (s *service) is(ctx context.Context, id string, status task.Status) bool {
+	state, err := s.TTRPCTaskService.State(ctx, &taskAPI.StateRequest{ID: id})
+	return err == nil && state.Status == status
 }
 
 // Update waits for a dump to end.

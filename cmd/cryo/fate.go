@@ -70,7 +70,7 @@ func (p firstProcess) look() fate {
 		return ended
 	}
 	parent, err := runc.Parent(p.pid)
-	if err != nil || parent != p.shim {
+	if err != nil || parent != p.shim || runc.Ending(p.shim) {
 		return orphaned
 	}
 	if stands, err := runc.Frozen(p.pid); err == nil && stands && !p.paused {

@@ -26,9 +26,20 @@ func Ended(pid int) bool {
 	return err != nil || s.state == "Z" || s.state == "X"
 }
 
+// Ending tells whether a process has ended, or has begun to and runs no code of its own any more: its sockets are closed before its children have
+// another parent.
+func Ending(pid int) bool {
+	s, err := stat(pid)
+	return err != nil || s.state == "Z" || s.state == "X" || s.flags&exiting != 0
+}
+
+// exiting is the kernel's PF_EXITING. Source: Linux, include/linux/sched.h.
+const exiting = 4
+
 type procStat struct {
 	state   string
 	parent  int
+	flags   uint64
 	started uint64
 }
 
@@ -44,7 +55,7 @@ func stat(pid int) (s procStat, err error) {
 		return s, fmt.Errorf("read /proc/%d/stat: %d fields", pid, len(fields))
 	}
 	s.state = fields[0]
-	_, err = fmt.Sscan(fields[1]+" "+fields[19], &s.parent, &s.started)
+	_, err = fmt.Sscan(fields[1]+" "+fields[6]+" "+fields[19], &s.parent, &s.flags, &s.started)
 	return s, err
 }
 
