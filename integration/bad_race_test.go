@@ -71,3 +71,34 @@ func TestBadKillEarly(t *testing.T) {
 		remove(t.Context(), a, id)
 	}
 }
+
+// TestBadTwoRestores gives the same restore several times at once: one does it, the others find the name taken and leave the one alone.
+func TestBadTwoRestores(t *testing.T) {
+	a, _ := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "16")
+	before := trace(t, a)
+	for range 2 * breaks {
+		id := name(t)
+		const commands = 3
+		ended := make(chan lab.Result, commands)
+		for range commands {
+			go func() { ended <- a.Cryo(t.Context(), "restore", ref, "--name", id) }()
+		}
+		done := 0
+		for range commands {
+			switch r := <-ended; r.Code {
+			case 0:
+				done++
+			case codeExists:
+			default:
+				t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+			}
+		}
+		if done != 1 {
+			t.Fatalf("%d have done it", done)
+		}
+		counts(t, a, id)
+		remove(t.Context(), a, id)
+		wantTrace(t, a, before)
+	}
+}

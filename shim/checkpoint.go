@@ -149,6 +149,9 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		s.keepLog(ctx, c, work)
 		undo()
 	}
+	if errors.As(err, new(*checkpoint.LostError)) { // who has asked may be gone
+		log.G(ctx).WithField("id", id).WithError(err).Error("a container was lost in a checkpoint")
+	}
 	return err
 }
 

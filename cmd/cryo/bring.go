@@ -287,11 +287,17 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 	if _, err := sn.Stat(ctx, key); err == nil {
 		return nil, fmt.Errorf("make the rootfs of %s: %w", p.name, &nameTakenError{name: p.name, namespace: a.namespace})
 	}
-	rootFS := containerd.WithNewSnapshot(key, img)
+	prepare := containerd.WithNewSnapshot(key, img)
 	if l := p.spec.Linux; l != nil && len(l.UIDMappings) > 0 && len(l.GIDMappings) > 0 {
-		rootFS = containerd.WithUserNSRemappedSnapshot(key, img, l.UIDMappings, l.GIDMappings)
+		prepare = containerd.WithUserNSRemappedSnapshot(key, img, l.UIDMappings, l.GIDMappings)
 	}
-	u.add("remove rootfs "+key, func(ctx context.Context) error { return ignoreNotFound(sn.Remove(ctx, key)) })
+	rootFS := func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
+		err := prepare(ctx, client, c)
+		if !errdefs.IsAlreadyExists(err) { // else it is that of another command, which restores under the same name
+			u.add("remove rootfs "+key, func(ctx context.Context) error { return ignoreNotFound(sn.Remove(ctx, key)) })
+		}
+		return err
+	}
 	c := p.snapshot.Config
 	// Cancelling a call to containerd does not take back what it does, so short ones are let end and are undone then.
 	container, err := client.NewContainer(context.WithoutCancel(ctx), p.name,

@@ -219,6 +219,11 @@ func (r *round) again(ctx context.Context) error {
 			return nil
 		}
 	}
+	if r.hit && r.choice.Fault == "power" { // see settleDisk
+		if err := r.excuseLeases(ctx); err != nil {
+			return err
+		}
+	}
 	r.exits = nil // what ends now ends by what was asked for
 	first, hit := r.result, r.hit
 	defer func() { r.result, r.hit = first, hit }()
