@@ -48,23 +48,29 @@ func (r *Restoring) End() {
 	}
 }
 
+// throughTime is how long runc may take when CRIU has said that it is through and has ended.
+const throughTime = 15 * time.Second
+
 // EndOrphans ends the restore as soon as its CRIU has died before its time, until done: what it has made holds the socket whose end runc waits
-// for. finished tells whether CRIU has said that it is through.
+// for. finished tells whether CRIU has said that it is through: runc, which it may not have told before it died, has some time more then.
 func (r *Restoring) EndOrphans(done <-chan struct{}, finished func() bool) {
 	ticker := time.NewTicker(orphanTime)
 	defer ticker.Stop()
-	for before := 0; ; {
+	for before, since := 0, time.Now(); ; {
 		select {
 		case <-done:
 			return
 		case <-ticker.C:
 		}
 		runc := r.alone()
-		if runc != 0 && runc == before && !finished() {
+		if runc != before {
+			before, since = runc, time.Now()
+			continue
+		}
+		if runc != 0 && (!finished() || time.Since(since) > throughTime) {
 			r.runcs[runc] = true
 			r.End()
 		}
-		before = runc
 	}
 }
 
