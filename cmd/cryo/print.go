@@ -5,11 +5,14 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 	"unicode"
+
+	"github.com/cryo-project/cryo/image/trust"
 )
 
 // report prints an error and what to do about it, as every subcommand does.
@@ -25,28 +28,39 @@ func report(w io.Writer, err error) {
 }
 
 // warn prints a warning on standard error.
-func (a *app) warn(format string, args ...any) {
+func (a *app) warn(text string, args ...any) {
 	a.progress.clear()
-	fmt.Fprintf(a.stderr, "warning: %s\n", plain(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.stderr, "warning: %s\n", format(text, args))
 }
 
 // say tells what is going on where there is progress to be seen, on a terminal.
-func (a *app) say(format string, args ...any) {
+func (a *app) say(text string, args ...any) {
 	if a.report() == nil {
 		return
 	}
 	a.progress.clear()
-	fmt.Fprintf(a.stderr, "%s\n", plain(fmt.Sprintf(format, args...)))
+	fmt.Fprintf(a.stderr, "%s\n", format(text, args))
 }
 
-// plain makes text of a snapshot harmless to a terminal: control characters other than newlines and tabs become '?'.
+// plain makes text of a snapshot harmless to a terminal: what [trust.Hidden] says, other than newlines and tabs, becomes '?'.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && unicode.IsControl(r) {
+		if r != '\n' && r != '\t' && trust.Hidden(r) {
 			return '?'
 		}
 		return r
 	}, s)
+}
+
+// format fills in a format, in which newlines and tabs are ours. In text that is filled in they become '?', too: a name would forge a line.
+func format(format string, args []any) string {
+	args = slices.Clone(args)
+	for i, a := range args {
+		if text, is := a.(string); is {
+			args[i] = trust.OneLine(text)
+		}
+	}
+	return plain(fmt.Sprintf(format, args...))
 }
 
 // printJSON prints v, indented, as the one JSON document of the output.
@@ -64,7 +78,11 @@ func (a *app) printJSON(v any) error {
 func (a *app) table(rows ...[]string) error {
 	w := tabwriter.NewWriter(a.stdout, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, plain(strings.Join(row, "\t")))
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = trust.OneLine(cell)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
 	if err := w.Flush(); err != nil {
 		return fmt.Errorf("print the result: %w", err)
@@ -73,8 +91,8 @@ func (a *app) table(rows ...[]string) error {
 }
 
 // line prints one line of a result for people.
-func (a *app) line(format string, args ...any) {
-	fmt.Fprintln(a.stdout, plain(fmt.Sprintf(format, args...)))
+func (a *app) line(text string, args ...any) {
+	fmt.Fprintln(a.stdout, format(text, args))
 }
 
 // size gives bytes as people read them, in units of 1024.

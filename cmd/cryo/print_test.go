@@ -153,3 +153,22 @@ func TestCompletionOfGPUs(t *testing.T) {
 		}
 	}
 }
+
+// TestForgedText prints text of a snapshot that would look like more than one line, or other than it is.
+func TestForgedText(t *testing.T) {
+	const forged = "web\n\tok\u202Etxt.exe\u2028more\x1b[2J"
+	const want = "web??ok?txt.exe?more?[2J"
+	var out, errs bytes.Buffer
+	a := &app{stdout: &out, stderr: &errs}
+	if err := a.table([]string{"NAME", "STATE"}, []string{forged, "x"}); err != nil {
+		t.Fatal(err)
+	}
+	a.line("restored %s", forged)
+	a.warn("%s", forged)
+	report(&errs, &trust.RefusedError{Requests: []trust.Request{{Grant: trust.Mounts, What: forged}}})
+	for text, lines := range map[string]int{out.String(): 3, errs.String(): 4} {
+		if strings.Contains(text, "\u202e") || strings.Count(text, want) == 0 || strings.Count(text, "\n") > lines {
+			t.Errorf("it prints %q", text)
+		}
+	}
+}

@@ -1,0 +1,22 @@
+package trust
+
+import (
+	"strings"
+	"unicode"
+)
+
+// Hidden tells whether a character makes a reader see something else than there is: control characters, those that change the direction of text,
+// and those that end a line. Source: Unicode 15, Bidi_Control, Zl and Zp; https://trojansource.codes.
+func Hidden(r rune) bool {
+	return unicode.IsControl(r) || unicode.In(r, unicode.Bidi_Control, unicode.Zl, unicode.Zp)
+}
+
+// OneLine makes text of a snapshot fit to be shown beside ours: what is hidden becomes '?'.
+func OneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if Hidden(r) {
+			return '?'
+		}
+		return r
+	}, s)
+}
