@@ -211,7 +211,7 @@ func fill(rng *rand.Rand, m protoreflect.Message, hostile []string, depth int) {
 	}
 }
 
-// scalar is a value near the old one, at a border, or a hostile one.
+// scalar returns another value for a field: near the old one, a small one, one at a border of its type, or text that attacks use.
 func scalar(rng *rand.Rand, f protoreflect.FieldDescriptor, old protoreflect.Value, hostile []string) protoreflect.Value {
 	borders := []uint64{0, 1, 2, 3, 4, 7, 16, 0o100, 0o1000, 0x1000, 0x2000, 0x4000, 1 << 20, math.MaxInt32, math.MaxUint32, math.MaxInt64, math.MaxUint64, 1 << 31, 1 << 63}
 	number := func(was uint64) uint64 {

@@ -268,8 +268,8 @@ func TestGPUArrivingWays(t *testing.T) {
 	}
 }
 
-// TestGPUArrivingOther restores where the kernel's list has a GPU with the number of the one that is meant, which is another: what loads its memory is
-// started a second time, when the driver has said which it is.
+// TestGPUArrivingOther restores on a host where /proc/driver/nvidia names another GPU for the minor number than the driver does. The shim opens the
+// wrong GPU first, ends the process that loads device memory, and starts it again. The restore must succeed.
 func TestGPUArrivingOther(t *testing.T) {
 	a, b := gpuPair(t)
 	path, before := pushedGPU(t, a, handing, "--blocks", "3,40")

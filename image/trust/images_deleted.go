@@ -74,23 +74,13 @@ func Deleted(dir, rootfs string) error {
 
 // tmpfs gives where those are mounted, by the mount's id.
 func (r *imageReviewer) tmpfs() (map[uint32]string, error) {
-	names, err := r.files("mountpoints-*.img")
-	if err != nil {
-		return nil, err
-	}
 	at := map[uint32]string{}
-	for _, name := range names {
-		entries, err := read[mnt.MntEntry](r.dir, name)
-		if err != nil {
-			return nil, err
+	return at, each(r, "mountpoints-*.img", func(e *mnt.MntEntry) error {
+		if e.GetFstype() == uint32(mnt.Fstype_TMPFS) {
+			at[e.GetMntId()] = path.Clean(e.GetMountpoint())
 		}
-		for _, e := range entries {
-			if e.GetFstype() == uint32(mnt.Fstype_TMPFS) {
-				at[e.GetMntId()] = path.Clean(e.GetMountpoint())
-			}
-		}
-	}
-	return at, nil
+		return nil
+	})
 }
 
 // links are the links in all file systems that were in memory: hard links too, which may be of others.

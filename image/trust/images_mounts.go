@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -168,9 +169,7 @@ func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	}
 	for _, m := range r.spec.Mounts {
 		if path.Clean(m.Destination) == path.Clean(key) && (bind(m) || m.Type == "cgroup") {
-			if readonly(m.Options) && e.GetFlags()&unix.MS_RDONLY == 0 {
-				r.ask(Mounts, "%s writable, which the specification has read-only", key)
-			}
+			r.writable(e, m)
 			if e.GetMountpoint() != path.Clean(key) {
 				return false, fmt.Errorf("the mount of %q is at %q", key, e.GetMountpoint())
 			}
@@ -180,13 +179,18 @@ func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	// Mounts of cgroup version 1 are one bind mount a hierarchy.
 	for _, m := range r.spec.Mounts {
 		if m.Type == "cgroup" && strings.HasPrefix(path.Clean(key), path.Clean(m.Destination)+"/") {
-			if readonly(m.Options) && e.GetFlags()&unix.MS_RDONLY == 0 {
-				r.ask(Mounts, "%s writable, which the specification has read-only", key)
-			}
+			r.writable(e, m)
 			return true, nil
 		}
 	}
 	return r.spec.Linux != nil && slices.ContainsFunc(r.spec.Linux.Devices, deviceAt(key)), nil
+}
+
+// writable asks for a mount that the specification has read-only and the image does not.
+func (r *imageReviewer) writable(e *mnt.MntEntry, m specs.Mount) {
+	if readonly(m.Options) && e.GetFlags()&unix.MS_RDONLY == 0 {
+		r.ask(Mounts, "%s writable, which the specification has read-only", e.GetExtKey())
+	}
 }
 
 // made tells whether the kernel makes the file system anew, for the container's own namespaces, and it lies where

@@ -17,23 +17,10 @@ import (
 // credentials: no thread may have a capability that the specification, as it was granted, does not have.
 func (r *imageReviewer) credentials() error {
 	granted := r.granted()
-	cores, err := r.files("core-*.img")
-	if err != nil {
-		return err
-	}
-	for _, name := range cores {
-		entries, err := read[criucore.CoreEntry](r.dir, name)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			r.compare(e.GetThreadCore().GetCreds(), granted)
-			if err := r.thread(e); err != nil {
-				return &DamagedError{File: name, Err: err}
-			}
-		}
-	}
-	return nil
+	return each(r, "core-*.img", func(e *criucore.CoreEntry) error {
+		r.compare(e.GetThreadCore().GetCreds(), granted)
+		return r.thread(e)
+	})
 }
 
 // granted is the set of capabilities, by number.

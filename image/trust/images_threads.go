@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// thread reviews what only a process can give itself, and what it needs a capability for.
+// thread reviews what CRIU gives a thread besides capabilities: no_new_privs, seccomp filters, the LSM label and scheduling.
 func (r *imageReviewer) thread(e *criucore.CoreEntry) error {
 	const dead, zombie = 2, 6 // CRIU 4.2, criu/include/pid.h, TASK_DEAD
 	t := e.GetThreadCore()
@@ -150,27 +150,17 @@ func (r *imageReviewer) regions() error {
 		page = 4096
 		top  = 1 << 56 // of five levels of page tables
 	)
-	names, err := r.files("mm-*.img")
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		entries, err := read[mm.MmEntry](r.dir, name)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			end := uint64(0)
-			for _, v := range e.GetVmas() {
-				vsyscall := v.GetStart() == 0xffffffffff600000
-				if v.GetStart()%page != 0 || v.GetEnd()%page != 0 || v.GetStart() < end || v.GetEnd() <= v.GetStart() || v.GetEnd() > top && !vsyscall {
-					return &DamagedError{File: name, Err: fmt.Errorf("memory from %#x to %#x", v.GetStart(), v.GetEnd())}
-				}
-				end = v.GetEnd()
+	return each(r, "mm-*.img", func(e *mm.MmEntry) error {
+		end := uint64(0)
+		for _, v := range e.GetVmas() {
+			vsyscall := v.GetStart() == 0xffffffffff600000
+			if v.GetStart()%page != 0 || v.GetEnd()%page != 0 || v.GetStart() < end || v.GetEnd() <= v.GetStart() || v.GetEnd() > top && !vsyscall {
+				return fmt.Errorf("memory from %#x to %#x", v.GetStart(), v.GetEnd())
 			}
+			end = v.GetEnd()
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // terminals asks for those that are the host's.
@@ -191,51 +181,20 @@ func (r *imageReviewer) terminals() error {
 
 // externalNamespaces reviews by which name namespaces that have a path are asked for. Source: runc, libcontainer/criu_linux.go, criuNsToKey.
 func (r *imageReviewer) externalNamespaces() error {
-	check := func(name, key, wanted string) error {
+	check := func(key, wanted string) error {
 		if key == "" || key == wanted {
 			return nil
 		}
-		return &DamagedError{File: name, Err: fmt.Errorf("a namespace of the name %q", key)}
+		return fmt.Errorf("a namespace of the name %q", key)
 	}
-	nets, err := r.files("netns-[0-9]*.img")
-	if err != nil {
+	if err := each(r, "netns-[0-9]*.img", func(e *netdev.NetnsEntry) error { return check(e.GetExtKey(), "extRootNetNS") }); err != nil {
 		return err
 	}
-	for _, name := range nets {
-		entries, err := read[netdev.NetnsEntry](r.dir, name)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if err := check(name, e.GetExtKey(), "extRootNetNS"); err != nil {
-				return err
-			}
-		}
-	}
-	pids, err := r.files("pidns-*.img")
-	if err != nil {
-		return err
-	}
-	for _, name := range pids {
-		entries, err := read[pidns.PidnsEntry](r.dir, name)
-		if err != nil {
-			return err
-		}
-		for _, e := range entries {
-			if err := check(name, e.GetExtKey(), "extRootPidNS"); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return each(r, "pidns-*.img", func(e *pidns.PidnsEntry) error { return check(e.GetExtKey(), "extRootPidNS") })
 }
 
 // users reviews which users of the host those of the container are.
 func (r *imageReviewer) users() error {
-	names, err := r.files("userns-*.img")
-	if err != nil {
-		return err
-	}
 	var l specs.Linux
 	if r.spec.Linux != nil {
 		l = *r.spec.Linux
@@ -243,16 +202,10 @@ func (r *imageReviewer) users() error {
 	same := func(a *userns.UidGidExtent, b specs.LinuxIDMapping) bool {
 		return a.GetFirst() == b.ContainerID && a.GetLowerFirst() == b.HostID && a.GetCount() == b.Size
 	}
-	for _, name := range names {
-		entries, err := read[userns.UsernsEntry](r.dir, name)
-		if err != nil {
-			return err
+	return each(r, "userns-*.img", func(e *userns.UsernsEntry) error {
+		if !slices.EqualFunc(e.GetUidMap(), l.UIDMappings, same) || !slices.EqualFunc(e.GetGidMap(), l.GIDMappings, same) {
+			r.ask(Namespaces, "users and groups of the host's that the specification does not map")
 		}
-		for _, e := range entries {
-			if !slices.EqualFunc(e.GetUidMap(), l.UIDMappings, same) || !slices.EqualFunc(e.GetGidMap(), l.GIDMappings, same) {
-				r.ask(Namespaces, "users and groups of the host's that the specification does not map")
-			}
-		}
-	}
-	return nil
+		return nil
+	})
 }

@@ -72,6 +72,29 @@ func read[T any, P interface {
 	return records, nil
 }
 
+// each reviews the records of all images whose names match a pattern. What review returns becomes a [*DamagedError] of that image.
+func each[T any, P interface {
+	*T
+	proto.Message
+}](r *imageReviewer, pattern string, review func(P) error) error {
+	names, err := r.files(pattern)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		records, err := read[T, P](r.dir, name)
+		if err != nil {
+			return err
+		}
+		for _, e := range records {
+			if err := review(e); err != nil {
+				return &DamagedError{File: name, Err: err}
+			}
+		}
+	}
+	return nil
+}
+
 // maxFirst bounds the first record of an image of which no more is looked at, bytes.
 const maxFirst = 64 << 10
 

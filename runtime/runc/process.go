@@ -23,14 +23,14 @@ func Started(pid int) (ticks uint64, err error) {
 // Ended tells whether a process does not run any more, be it that nobody has waited for it yet.
 func Ended(pid int) bool {
 	s, err := stat(pid)
-	return err != nil || s.state == "Z" || s.state == "X"
+	return err != nil || s.ended()
 }
 
 // Ending tells whether a process has ended, or has begun to and runs no code of its own any more: its sockets are closed before its children have
 // another parent.
 func Ending(pid int) bool {
 	s, err := stat(pid)
-	return err != nil || s.state == "Z" || s.state == "X" || s.flags&exiting != 0
+	return err != nil || s.ended() || s.flags&exiting != 0
 }
 
 // exiting is the kernel's PF_EXITING. Source: Linux, include/linux/sched.h.
@@ -42,6 +42,8 @@ type procStat struct {
 	flags   uint64
 	started uint64
 }
+
+func (s procStat) ended() bool { return s.state == "Z" || s.state == "X" }
 
 // stat reads what /proc says of a process. Source: proc_pid_stat(5).
 func stat(pid int) (s procStat, err error) {
