@@ -128,6 +128,13 @@ func totals(x *index.Index) Memory {
 	return m
 }
 
+// ReadImages hands each of CRIU's images but those of memory to take, by name. It fails, after that, if the layer did not verify.
+func (s *Snapshot) ReadImages(ctx context.Context, src Fetcher, take func(name string, r io.Reader) error) error {
+	d := s.CRIU()
+	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
+	return readLayer(ctx, src, d, math.MaxInt64-1, func(r io.Reader) error { return readCRIU(r, damaged, take) })
+}
+
 // ReadRootFS hands the rootfs difference, an uncompressed tar, to read. It fails, after read returned, if the layer did not
 // verify: what read did must then be thrown away. A snapshot without a rootfs difference gives an error of kind NotFound.
 func (s *Snapshot) ReadRootFS(ctx context.Context, src Fetcher, read func(io.Reader) error) error {

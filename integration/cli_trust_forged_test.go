@@ -2,8 +2,10 @@ package integration
 
 import (
 	"encoding/binary"
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,6 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // rewrite changes the records of one of CRIU's images, which begins with two magic numbers.
@@ -98,18 +102,18 @@ func TestForged(t *testing.T) {
 		}
 	}
 	for _, test := range []struct {
-		name, words string
-		change      func(dir string)
+		name, rule, words string
+		change            func(dir string)
 	}{
-		{"cgroup property", "property", property(func(e *cgroup.CgroupEntry) {
+		{"cgroup property", "cgroups", "property", property(func(e *cgroup.CgroupEntry) {
 			e.Controllers[0].Dirs[0].Properties = append(e.Controllers[0].Dirs[0].Properties, &cgroup.CgroupPropEntry{Name: proto.String(up + canary), Value: proto.String("forged"),
 				Perms: &cgroup.CgroupPerms{Mode: proto.Uint32(0o4777), Uid: proto.Uint32(0), Gid: proto.Uint32(0)}})
 		})},
-		{"cgroup controller", "controller", property(func(e *cgroup.CgroupEntry) { e.Controllers[0].Cnames = []string{"name=" + up + canary + ".d"} })},
-		{"cgroup member", "hierarchy", property(func(e *cgroup.CgroupEntry) { e.Sets[0].Ctls[0].Name = proto.String("x,devices") })},
-		{"open file", "leads out", openFile("/" + up + canary)},
-		{"long open file", "too long", openFile("/" + strings.Repeat("../", 1340) + canary)},
-		{"proc on proc", "2 mounts of proc", func(dir string) {
+		{"cgroup controller", "cgroups", "controller", property(func(e *cgroup.CgroupEntry) { e.Controllers[0].Cnames = []string{"name=" + up + canary + ".d"} })},
+		{"cgroup member", "cgroups", "hierarchy", property(func(e *cgroup.CgroupEntry) { e.Sets[0].Ctls[0].Name = proto.String("x,devices") })},
+		{"open file", "open-files", "leads out", openFile("/" + up + canary)},
+		{"long open file", "open-files", "too long", openFile("/" + strings.Repeat("../", 1340) + canary)},
+		{"proc on proc", "mounts", "2 mounts of proc", func(dir string) {
 			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
 				for _, e := range all {
 					if e.GetMountpoint() == "/proc" {
@@ -122,12 +126,12 @@ func TestForged(t *testing.T) {
 				return nil
 			})
 		}},
-		{"standard streams", "standard streams", func(dir string) {
+		{"standard streams", "images", "standard streams", func(dir string) {
 			if err := os.WriteFile(filepath.Join(dir, "descriptors.json"), []byte(`["/dev/null","/dev/null","/dev/null","pipe:[1]"]`), 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		{"bind by a flag", "flags 0x1000", func(dir string) {
+		{"bind by a flag", "mounts", "flags 0x1000", func(dir string) {
 			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
 				for _, e := range all {
 					if e.GetMountpoint() == "/run" {
@@ -137,19 +141,19 @@ func TestForged(t *testing.T) {
 				return all
 			})
 		}},
-		{"unknown field", "field 900 of mnt_entry", func(dir string) {
+		{"unknown field", "images", "field 900 of mnt_entry", func(dir string) {
 			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
 				all[0].ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1))
 				return all
 			})
 		}},
-		{"name of a dump", "a dump of the name", func(dir string) {
+		{"name of a dump", "inventory", "a dump of the name", func(dir string) {
 			rewriteHead(t, 4, dir, "inventory.img", func(all []*inventory.InventoryEntry) []*inventory.InventoryEntry {
 				all[0].DumpCriuRunId = proto.String("x\ninclude \"" + canary + "\"")
 				return all
 			})
 		}},
-		{"unknown image", "autofs-1.img", func(dir string) {
+		{"unknown image", "images", "autofs-1.img", func(dir string) {
 			if err := os.WriteFile(filepath.Join(dir, "autofs-1.img"), nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -162,6 +166,7 @@ func TestForged(t *testing.T) {
 			if test.name == "proc on proc" { // which may be allowed
 				code, args = codeDenied, nil
 			}
+			told(t, b, ref, code, test.rule, test.words)
 			refused(t, b, code, test.words, append([]string{"restore", ref, "--name", "forged"}, args...)...)
 			if data, err := os.ReadFile(canary); err != nil || string(data) != "untouched" {
 				t.Errorf("the canary is %q, %v", data, err)
@@ -170,5 +175,37 @@ func TestForged(t *testing.T) {
 				t.Errorf("beside the canary: %v, %v", found, err)
 			}
 		})
+	}
+}
+
+// told fails unless inspect and verify say what a restore of the snapshot would refuse, and by which rule.
+func told(t *testing.T, h *lab.Host, ref string, code int, rule, words string) {
+	t.Helper()
+	type ask struct{ Rule, What, Flag string }
+	type reviewed struct {
+		Asks    []ask
+		Refused *ask
+	}
+	for _, command := range []string{"inspect", "verify"} {
+		r := h.Cryo(t.Context(), command, "--json", ref)
+		if want := map[string]int{"inspect": 0, "verify": code}[command]; r.Code != want {
+			t.Errorf("%s: exit code %d, not %d: %s", command, r.Code, want, r.Stderr)
+		}
+		var said reviewed
+		if err := json.Unmarshal([]byte(r.Stdout), &said); err != nil {
+			t.Fatalf("%s: %v: %s", command, err, r.Stdout)
+		}
+		if said.Refused != nil {
+			said.Asks = append(said.Asks, *said.Refused)
+		}
+		if !slices.ContainsFunc(said.Asks, func(a ask) bool {
+			return a.Rule == rule && strings.Contains(a.What, words) && (a.Flag == "") == (code == codeDamaged)
+		}) {
+			t.Errorf("%s says %+v, and not %q by rule %s", command, said.Asks, words, rule)
+		}
+		plain := h.Cryo(t.Context(), command, ref)
+		if all := plain.Stdout + plain.Stderr; !strings.Contains(all, words) || command == "inspect" && !strings.Contains(all, rule) {
+			t.Errorf("%s says nothing of %q by rule %s: %s", command, words, rule, all)
+		}
 	}
 }

@@ -158,7 +158,7 @@ func nothingIn(t *testing.T, h *lab.Host, root, id, ref string) {
 	if out := must(t, h.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout; strings.Contains(out, id) {
 		t.Errorf("there is a container:\n%s", out)
 	}
-	if r := h.Cryo(t.Context(), "--root", root, "verify", ref); r.Code != codeNotFound {
+	if r := h.Cryo(t.Context(), "--root", root, "verify", "--allow", "all", ref); r.Code != codeNotFound {
 		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
 	}
 	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
@@ -207,7 +207,7 @@ func TestGPUArriving(t *testing.T) {
 				}
 			}
 			c.silent(t, b, id)
-			if r := b.Cryo(t.Context(), "--root", root, "verify", ref); r.Code != codeNotFound {
+			if r := b.Cryo(t.Context(), "--root", root, "verify", "--allow", "all", ref); r.Code != codeNotFound {
 				t.Errorf("what has not come has a name: %d", r.Code)
 			}
 			g.open()
@@ -216,7 +216,7 @@ func TestGPUArriving(t *testing.T) {
 			}
 			goneOn(t, before, unharmed(t, b, id, before))
 			alone(t, b)
-			must(t, b.Cryo(t.Context(), "--root", root, "verify", ref))
+			must(t, b.Cryo(t.Context(), "--root", root, "verify", "--allow", "all", ref))
 			must(t, b.Cryo(t.Context(), "--root", root, "rm", ref))
 			unharmed(t, b, id, before)
 			remove(t.Context(), b, id)
@@ -261,7 +261,7 @@ func TestGPUArrivingWays(t *testing.T) {
 				t.Errorf("what was damaged came %d times", g.damages.Load())
 			}
 			goneOn(t, test.before, unharmed(t, b, id, test.before))
-			must(t, b.Cryo(t.Context(), "--root", root, "verify", ref))
+			must(t, b.Cryo(t.Context(), "--root", root, "verify", "--allow", "all", ref))
 			alone(t, b)
 			remove(t.Context(), b, id)
 		})
@@ -315,7 +315,7 @@ func TestGPUArrivingIncrement(t *testing.T) {
 		t.Errorf("it says %+v", r)
 	}
 	goneOn(t, before, unharmed(t, b, id, before))
-	must(t, b.Cryo(t.Context(), "--root", root, "verify", ref))
+	must(t, b.Cryo(t.Context(), "--root", root, "verify", "--allow", "all", ref))
 	remove(t.Context(), b, id)
 
 	g := newGate(t, shared.registry, second)
@@ -427,7 +427,7 @@ func TestGPUArrivingFails(t *testing.T) {
 	forget(t, b, ref)
 	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
 	goneOn(t, before, unharmed(t, b, id, before))
-	must(t, b.Cryo(t.Context(), "verify", ref))
+	must(t, b.Cryo(t.Context(), "verify", "--allow", "all", ref))
 	alone(t, b)
 }
 

@@ -72,7 +72,7 @@ func TestGPUKeeperEngineJourney(t *testing.T) {
 	alone(t, a)
 	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
 	must(t, b.Cryo(t.Context(), "pull", ref, "--plain-http"))
-	must(t, b.Cryo(t.Context(), "verify", ref))
+	must(t, b.Cryo(t.Context(), "verify", "--allow", "all", ref))
 	remove(t.Context(), a, id)
 	cleanup(t, b, id)
 	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "devices", "--device", "nvidia.com/gpu=1"))

@@ -83,7 +83,7 @@ func TestGPUKilledShim(t *testing.T) {
 			if r.Code != codeLost || !strings.Contains(r.Stderr, "the container is lost") {
 				t.Errorf("exit code %d", r.Code)
 			}
-			must(t, a.Cryo(t.Context(), "verify", ref))
+			must(t, a.Cryo(t.Context(), "verify", "--allow", "all", ref))
 		} else {
 			refusal(t, r, codeLost, "lost")
 		}

@@ -18,15 +18,15 @@ import (
 )
 
 type inspected struct {
-	Reference string          `json:"reference"`
-	Digest    string          `json:"digest"`
-	Size      int64           `json:"size"`             // bytes of all blobs
-	Shared    int64           `json:"shared,omitempty"` // bytes of segments that are its parent's too
-	Layers    []layer         `json:"layers"`
-	Asks      []trust.Request `json:"asks"` // of a host, beyond what every container has
-	Config    image.Config    `json:"config"`
-	Fits      *bool           `json:"fits,omitempty"`    // with --check
-	Findings  []fit.Finding   `json:"findings,omitzero"` // likewise; empty if there are none
+	Reference string  `json:"reference"`
+	Digest    string  `json:"digest"`
+	Size      int64   `json:"size"`             // bytes of all blobs
+	Shared    int64   `json:"shared,omitempty"` // bytes of segments that are its parent's too
+	Layers    []layer `json:"layers"`
+	reviewed
+	Config   image.Config  `json:"config"`
+	Fits     *bool         `json:"fits,omitempty"`    // with --check
+	Findings []fit.Finding `json:"findings,omitzero"` // likewise; empty if there are none
 }
 
 type layer struct {
@@ -52,7 +52,7 @@ func newInspect(a *app) *cobra.Command {
 		Use:   "inspect REF",
 		Short: "Show what a snapshot holds and needs",
 		Long: `inspect shows a snapshot of the local store: the container it is of, its processes and their memory, that of GPUs too, what a
-host must have for it, what it asks of a host (see --allow of cryo restore), and its layers.
+host must have for it, what it asks of a host (see --allow of cryo restore), what a restore would refuse whatever is allowed, and its layers.
 
 With --check it compares the snapshot with this host, by the rules that cryo restore goes by, and prints what it
 finds. The exit code is 9 if the snapshot does not fit.`,
@@ -61,7 +61,7 @@ finds. The exit code is 9 if the snapshot does not fit.`,
   cryo inspect app:warm --json | jq .config.spec`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
-		RunE:              func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check) },
+		RunE:              abandonable(func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check) }),
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "compare the snapshot with this host")
 	return cmd
@@ -82,8 +82,11 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	}
 	// What restore would make for the container is neither asked for nor missing.
 	etc := etcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID)
-	config, provided := withEtcFiles(snapshot.Config, etc)
-	i := describe(ref, snapshot, trust.Policy{Mounts: provided})
+	config, _ := withEtcFiles(snapshot.Config, etc)
+	i := describe(ref, snapshot)
+	if i.reviewed, err = a.review(ctx, s, snapshot, trust.Policy{}); err != nil {
+		return err
+	}
 	var misfit error
 	if check {
 		here := a.look(ctx)
@@ -152,14 +155,10 @@ func withEtcFiles(c image.Config, dir string) (image.Config, []string) {
 	return c, provided
 }
 
-func describe(ref string, s *image.Snapshot, p trust.Policy) inspected {
-	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Shared: shared(s), Config: s.Config, Layers: []layer{}, Asks: []trust.Request{}}
+func describe(ref string, s *image.Snapshot) inspected {
+	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Shared: shared(s), Config: s.Config, Layers: []layer{}}
 	for _, l := range s.Manifest.Layers {
 		i.Layers = append(i.Layers, layer{Title: l.Annotations["org.opencontainers.image.title"], MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size})
-	}
-	var spec specs.Spec
-	if json.Unmarshal(s.Config.Spec, &spec) == nil {
-		i.Asks = append(i.Asks, trust.Review(&spec, devicesOf(s.Config), p)...)
 	}
 	return i
 }
@@ -217,15 +216,8 @@ func (a *app) printInspected(i inspected, check bool) error {
 			return err
 		}
 	}
-	if len(i.Asks) > 0 {
-		a.line("\nAsks of a host, and gets with these flags of cryo restore:")
-		rows = nil
-		for _, r := range i.Asks {
-			rows = append(rows, []string{"  " + r.Flag, r.What})
-		}
-		if err := a.table(rows...); err != nil {
-			return err
-		}
+	if err := a.printReviewed(i.reviewed); err != nil {
+		return err
 	}
 	a.line("\nLayers:")
 	rows = [][]string{{"  TITLE", "SIZE", "DIGEST"}}

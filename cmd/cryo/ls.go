@@ -31,7 +31,7 @@ func newList(a *app) *cobra.Command {
 		Example: `  cryo ls
   cryo ls --json | jq -r '.[].reference'`,
 		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: abandonable(func(cmd *cobra.Command, _ []string) error {
 			s, err := a.store()
 			if err != nil {
 				return err
@@ -58,7 +58,7 @@ func newList(a *app) *cobra.Command {
 				rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), l.Container, age(l.Created), size(l.Memory), size(l.Size)})
 			}
 			return a.table(rows...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "references only")
 	return cmd

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
@@ -10,18 +12,25 @@ type verified struct {
 	Reference string `json:"reference"`
 	Digest    string `json:"digest"`
 	Size      int64  `json:"size"`
+	reviewed
 }
 
 func newVerify(a *app) *cobra.Command {
-	return &cobra.Command{
+	var allow []string
+	cmd := &cobra.Command{
 		Use:   "verify REF",
 		Short: "Read all of a snapshot and check it",
 		Long: `verify reads every blob of a snapshot in the local store and checks every digest, every frame of memory and
-every reference between the parts.`,
+every reference between the parts. Then it reviews what the snapshot asks of a host, and CRIU's images, as cryo restore does: the exit code is 7 if
+a restore would need --allow, which is also a flag of verify, and 8 if it would refuse the snapshot whatever is allowed.`,
 		Example:           "  cryo verify app:warm",
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: abandonable(func(cmd *cobra.Command, args []string) error {
+			f := restoreFlags{pull: "never", allow: allow}
+			if err := f.check(); err != nil {
+				return err
+			}
 			ctx := cmd.Context()
 			s, err := a.store()
 			if err != nil {
@@ -43,13 +52,18 @@ every reference between the parts.`,
 			if err != nil {
 				return err
 			}
-			a.progress.stop()
 			v := verified{Reference: args[0], Digest: desc.Digest.String(), Size: total(snapshot)}
+			if v.reviewed, err = a.review(ctx, s, snapshot, f.policy); err != nil {
+				return err
+			}
+			a.progress.stop()
 			if a.json {
-				return a.printJSON(v)
+				return errors.Join(v.Err(), a.printJSON(v))
 			}
 			a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size(v.Size))
-			return nil
-		},
+			return v.Err()
+		}),
 	}
+	cmd.Flags().StringArrayVar(&allow, "allow", nil, "take what cryo restore would with this flag for allowed")
+	return cmd
 }

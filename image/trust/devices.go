@@ -46,7 +46,7 @@ func (r *reviewer) devices(spec *specs.Spec) {
 func (r *reviewer) cdi(names []string, p Policy) {
 	for _, name := range names {
 		if !slices.Contains(p.Devices, name) {
-			r.requests = append(r.requests, Request{Grant: Devices, What: "the CDI device " + name, Flag: "--device " + name})
+			r.requests = append(r.requests, Request{Rule: r.rule, Grant: Devices, What: "the CDI device " + name, Flag: "--device " + name})
 		}
 	}
 }

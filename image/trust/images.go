@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -21,22 +22,53 @@ type host struct {
 // An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
 // names by which CRIU would leave the directory that it works in.
 func Images(dir string, spec *specs.Spec, p Policy, exists func(path string) bool) error {
-	r := imageReviewer{dir: dir, spec: spec, host: host{exists: exists}}
-	for _, review := range []func() error{
-		r.names, r.inventory, r.paths, r.terminals, r.regions, r.credentials, r.filters, r.kernelObjects, r.externalNamespaces, r.users, r.mounts, r.cgroups,
-	} {
-		if err := review(); err != nil {
-			return err
+	requests, err := ReviewImages(dir, spec, p, exists)
+	if err != nil {
+		return err
+	}
+	refused := slices.DeleteFunc(requests, func(r Request) bool { return r.Allowed })
+	if len(refused) > 0 {
+		return &RefusedError{Requests: refused}
+	}
+	return nil
+}
+
+// rules are what CRIU's images are reviewed by.
+var rules = []struct {
+	name   string
+	review func(*imageReviewer) error
+}{
+	{"images", (*imageReviewer).names},
+	{"inventory", (*imageReviewer).inventory},
+	{"open-files", (*imageReviewer).paths},
+	{"terminals", (*imageReviewer).terminals},
+	{"memory-regions", (*imageReviewer).regions},
+	{"credentials", (*imageReviewer).credentials},
+	{"seccomp", (*imageReviewer).filters},
+	{"namespaces", (*imageReviewer).kernelObjects},
+	{"external-namespaces", (*imageReviewer).externalNamespaces},
+	{"users", (*imageReviewer).users},
+	{"mounts", (*imageReviewer).mounts},
+	{"cgroups", (*imageReviewer).cgroups},
+}
+
+// ReviewImages lists what CRIU's images ask for beyond spec, as [Review] does for that, up to where they are damaged.
+func ReviewImages(dir string, spec *specs.Spec, p Policy, exists func(path string) bool) ([]Request, error) {
+	r := imageReviewer{reviewer: newReviewer(""), dir: dir, spec: spec, host: host{exists: exists}}
+	var err error
+	for _, rule := range rules {
+		r.rule = rule.name
+		if err = rule.review(&r); err != nil {
+			if damaged := (*DamagedError)(nil); errors.As(err, &damaged) {
+				damaged.Rule = rule.name
+			}
+			break
 		}
 	}
 	for i := range r.requests {
 		r.requests[i].Allowed = p.Allows(r.requests[i].Grant)
 	}
-	refused := slices.DeleteFunc(r.requests, func(r Request) bool { return r.Allowed })
-	if len(refused) > 0 {
-		return &RefusedError{Requests: refused}
-	}
-	return nil
+	return r.requests, err
 }
 
 type imageReviewer struct {
@@ -44,14 +76,6 @@ type imageReviewer struct {
 	dir  string
 	spec *specs.Spec
 	host host
-}
-
-// ask asks once for each thing: many processes may hold the same.
-func (r *imageReviewer) ask(g Grant, format string, a ...any) {
-	what := fmt.Sprintf(format, a...)
-	if !slices.ContainsFunc(r.requests, func(old Request) bool { return old.Grant == g && old.What == what }) {
-		r.reviewer.ask(g, "%s", what)
-	}
 }
 
 // files lists images by a pattern of their names.

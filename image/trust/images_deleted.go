@@ -18,6 +18,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// deletedRule is the name of the rule of [Deleted].
+const deletedRule = "deleted-files"
+
 // Deleted returns an error, a [*DamagedError], if a file that was deleted while it was open has a name below a symbolic link of the root file system, which is mounted
 // at rootfs, or of its tmpfs. CRIU makes such files before it enters the container, and would follow the link as the host has it. The kernel told CRIU names without
 // links. Source: CRIU 4.2, criu/files-reg.c, create_ghost.
@@ -58,7 +61,7 @@ func Deleted(dir, rootfs string) error {
 			unix.Close(fd)
 		}
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
-			return &DamagedError{File: name, Err: fmt.Errorf("the deleted file %q is below a link", f.GetReg().GetName())}
+			return &DamagedError{Rule: deletedRule, File: name, Err: fmt.Errorf("the deleted file %q is below a link", f.GetReg().GetName())}
 		}
 		mount, ok := mounts[uint32(f.GetReg().GetMntId())]
 		if within := path.Dir(strings.TrimPrefix(f.GetReg().GetName(), mount)); !ok || within == "/" {
@@ -66,7 +69,7 @@ func Deleted(dir, rootfs string) error {
 		} else if links, err := r.links(); err != nil {
 			return err
 		} else if slices.ContainsFunc(links, func(link string) bool { return below(within, link) }) {
-			return &DamagedError{File: name, Err: fmt.Errorf("the deleted file %q is below a link of its tmpfs", f.GetReg().GetName())}
+			return &DamagedError{Rule: deletedRule, File: name, Err: fmt.Errorf("the deleted file %q is below a link of its tmpfs", f.GetReg().GetName())}
 		}
 	}
 	return nil
@@ -92,7 +95,7 @@ func (r *imageReviewer) links() (links []string, err error) {
 	for _, name := range names {
 		found, err := linksIn(filepath.Join(r.dir, name))
 		if err != nil {
-			return nil, &DamagedError{File: name, Err: err}
+			return nil, &DamagedError{Rule: deletedRule, File: name, Err: err}
 		}
 		links = append(links, found...)
 	}

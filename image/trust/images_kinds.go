@@ -132,6 +132,17 @@ func (r *imageReviewer) names() error {
 	return nil
 }
 
+// Reviewed tells how many bytes of an image the review reads at most; 0: it goes by the name alone.
+func Reviewed(name string) int64 {
+	switch k := kindOf(name); {
+	case k == nil || k.record == nil && k.review == nil:
+		return 0
+	case k.raw:
+		return maxFirst
+	}
+	return maxImage + 1
+}
+
 func kindOf(name string) *kind {
 	for i := range kinds {
 		if kinds[i].name.MatchString(name) {

@@ -34,8 +34,14 @@ func (r *imageReviewer) mounts() error {
 	return nil
 }
 
+// maxMounts are as many as a specification may list.
+const maxMounts = 4096
+
 // tree reviews the mounts of one mount namespace.
 func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
+	if len(entries) > maxMounts {
+		return fmt.Errorf("%d mounts; %d are allowed", len(entries), maxMounts)
+	}
 	ids := map[uint32]bool{}
 	for _, e := range entries {
 		if ids[e.GetMntId()] {

@@ -18,11 +18,14 @@ const maxImage = 64 << 20
 
 // DamagedError says that an image of CRIU's is not what it should be. Its kind is DataLoss.
 type DamagedError struct {
+	Rule string // by which it was found
 	File string
 	Err  error
 }
 
-func (e *DamagedError) Error() string { return fmt.Sprintf("read CRIU image %s: %v", e.File, e.Err) }
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("read CRIU image %s: %v (rule %s)", e.File, e.Err, e.Rule)
+}
 
 // Hint says how to mend it.
 func (e *DamagedError) Hint() string {

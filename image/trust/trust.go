@@ -60,6 +60,7 @@ func (p Policy) Allows(g Grant) bool {
 
 // Request is one thing that a snapshot asks for beyond what every container has.
 type Request struct {
+	Rule    string `json:"rule"` // by which it was found
 	Grant   Grant  `json:"grant"`
 	What    string `json:"what"`
 	Flag    string `json:"flag"` // of cryo restore, that grants it
@@ -68,7 +69,7 @@ type Request struct {
 
 // Review lists what a specification asks for, in the order of its kinds; cdi are the CDI devices that it is to get.
 func Review(spec *specs.Spec, cdi []string, p Policy) []Request {
-	var r reviewer
+	r := newReviewer("specification")
 	if spec.Linux == nil {
 		bare := *spec
 		bare.Linux = &specs.Linux{} // which has no namespaces and masks nothing
@@ -97,10 +98,30 @@ func Confine(spec *specs.Spec, cdi []string, p Policy) (dropped []string, err er
 	return drop(spec), nil
 }
 
-type reviewer struct{ requests []Request }
+type reviewer struct {
+	rule     string
+	requests []Request
+	asked    map[string]bool
+	number   map[Grant]int
+}
 
+func newReviewer(rule string) reviewer {
+	return reviewer{rule: rule, asked: map[string]bool{}, number: map[Grant]int{}}
+}
+
+// maxRequests bounds how many things of one grant are listed.
+const maxRequests = 4096
+
+// ask asks once for each thing: many processes may hold the same.
 func (r *reviewer) ask(g Grant, format string, a ...any) {
-	r.requests = append(r.requests, Request{Grant: g, What: fmt.Sprintf(format, a...), Flag: "--allow " + string(g)})
+	what := fmt.Sprintf(format, a...)
+	if key := string(g) + what; r.asked[key] || r.number[g] == maxRequests {
+		return
+	} else {
+		r.asked[key] = true
+		r.number[g]++
+	}
+	r.requests = append(r.requests, Request{Rule: r.rule, Grant: g, What: what, Flag: "--allow " + string(g)})
 }
 
 // RefusedError says what a snapshot asks for and nobody allowed. Its kind is PermissionDenied.

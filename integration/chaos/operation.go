@@ -187,7 +187,7 @@ func checkpoint(name, engine string, ending, push bool) *operation {
 			return err
 		}
 		life := r.world.life
-		if r.host.Cryo(ctx, "verify", r.ref).Code != exitOK {
+		if r.host.Cryo(ctx, "verify", "--allow", "all", r.ref).Code != exitOK {
 			return startSubject(ctx, r)
 		}
 		if err := r.world.remove(ctx, r.host, subject); err != nil {

@@ -1,0 +1,154 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
+)
+
+// reviewed is what a restore would refuse of a snapshot, as far as that is told without its root file system.
+type reviewed struct {
+	Asks    []trust.Request `json:"asks"`              // of a host, beyond what every container has; flags of cryo restore grant it
+	Refused *refusal        `json:"refused,omitempty"` // what no flag grants
+}
+
+// refusal is the first of CRIU's images that is refused whatever is granted.
+type refusal struct {
+	Rule string `json:"rule"`
+	What string `json:"what"`
+	err  error
+}
+
+// Err is what cryo restore would say.
+func (r reviewed) Err() error {
+	if r.Refused != nil {
+		return r.Refused.err
+	}
+	requests := slices.DeleteFunc(slices.Clone(r.Asks), func(r trust.Request) bool { return r.Allowed })
+	if len(requests) > 0 {
+		return &trust.RefusedError{Requests: requests}
+	}
+	return nil
+}
+
+// review compares a snapshot's specification, and CRIU's images with that. Of these, only what the review reads is unpacked.
+func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapshot, p trust.Policy) (r reviewed, err error) {
+	config, provided := withEtcFiles(snapshot.Config, etcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID))
+	p.Mounts = append(p.Mounts, provided...) // restore makes them
+	refuse := func(rule, what string, err error) { r.Refused = &refusal{Rule: rule, What: what, err: err} }
+	r.Asks = []trust.Request{}
+	var spec specs.Spec
+	if err := json.Unmarshal(config.Spec, &spec); err != nil {
+		err = fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
+		refuse("specification", err.Error(), err)
+		return r, nil
+	}
+	r.Asks = append(r.Asks, trust.Review(&spec, devicesOf(config), p)...)
+	work, err := s.Work(ctx)
+	if err != nil {
+		return r, err
+	}
+	defer closing(ctx, "work", work)
+	dir := filepath.Join(work.Dir, "images")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return r, fmt.Errorf("make a working directory: %w", err)
+	}
+	err = snapshot.ReadImages(ctx, s, func(name string, from io.Reader) error { return writeReviewed(filepath.Join(dir, name), from) })
+	switch {
+	case errdefs.IsDataLoss(err), errdefs.IsNotFound(err):
+		refuse("digests", err.Error(), err)
+		return r, nil
+	case err != nil:
+		return r, full(s.Root(), err)
+	}
+	if g := config.GPU; g != nil { // what a restore puts in
+		for _, at := range g.Mounts {
+			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: at, Type: "bind"})
+		}
+		if g.Library != nil {
+			spec.Mounts = append(spec.Mounts, specs.Mount{Destination: library.Inner, Type: "bind"})
+		}
+	}
+	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); err != nil {
+		return r, err
+	}
+	asks, err := trust.ReviewImages(dir, &spec, p, exists)
+	r.Asks = append(r.Asks, asks...)
+	var damaged *trust.DamagedError
+	if errors.As(err, &damaged) {
+		refuse(damaged.Rule, fmt.Sprintf("%s: %v", damaged.File, damaged.Err), err)
+		return r, nil
+	}
+	return r, err
+}
+
+// writeReviewed writes as much of an image as is reviewed.
+func writeReviewed(path string, from io.Reader) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("unpack: %w", err)
+	}
+	_, err = io.Copy(f, io.LimitReader(from, trust.Reviewed(filepath.Base(path))))
+	return errors.Join(err, f.Close())
+}
+
+// printReviewed prints what a restore would refuse.
+func (a *app) printReviewed(r reviewed) error {
+	if len(r.Asks) > 0 {
+		a.line("\nAsks of a host, and gets with these flags of cryo restore:")
+		var rows [][]string
+		for _, ask := range r.Asks {
+			rows = append(rows, []string{"  " + ask.Flag, ask.What, "(rule " + ask.Rule + ")"})
+		}
+		if err := a.table(rows...); err != nil {
+			return err
+		}
+	}
+	if r.Refused == nil {
+		return nil
+	}
+	a.line("\nRefused by cryo restore, whatever is allowed:")
+	return a.table([]string{"  " + r.Refused.What, "(rule " + r.Refused.Rule + ")"})
+}
+
+// abandonable is for commands that have nothing to undo: an interrupted one that does not hear it ends all the same.
+func abandonable(work func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		done := make(chan error, 1)
+		go func() { done <- work(cmd, args) }()
+		return awaitOr(cmd.Context(), done)
+	}
+}
+
+// awaitOr gives what comes from done, or why ctx ended before, with a little time for it to come.
+func awaitOr(ctx context.Context, done <-chan error) error {
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-time.After(hearTime):
+		return context.Cause(ctx)
+	}
+}
+
+// hearTime is how long work that was interrupted is waited for, if nothing is lost when it goes on.
+const hearTime = 300 * time.Millisecond
