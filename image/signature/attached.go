@@ -1,0 +1,126 @@
+package signature
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+)
+
+// MediaType is that of a bundle, and the artifact type of the manifest that it hangs on.
+const MediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
+
+// Bounds of what is looked at: anybody who may write to a repository may attach signatures to what is there.
+const (
+	MaxAttached = 32      // signatures of a snapshot
+	MaxSize     = 1 << 20 // bytes of a manifest of one, and of a bundle
+)
+
+// annotationPredicate says what the statement in a bundle is about.
+const annotationPredicate = "dev.sigstore.bundle.predicateType"
+
+// Attached is a signature as registries and stores keep it.
+type Attached struct {
+	Manifest Blob
+	Bundle   Blob
+	Err      error // it is damaged: there may be no Bundle
+}
+
+// Blob is a part of a signature.
+type Blob struct {
+	Descriptor ocispec.Descriptor
+	Data       []byte
+}
+
+// Blobs are the parts that a registry or a store needs before the manifest.
+func (a Attached) Blobs() []Blob {
+	return []Blob{{ocispec.DescriptorEmptyJSON, ocispec.DescriptorEmptyJSON.Data}, a.Bundle}
+}
+
+// Attach makes what hangs a bundle on a subject.
+func Attach(subject ocispec.Descriptor, bundle []byte, created time.Time) (Attached, error) {
+	a := Attached{Bundle: blobOf(MediaType, bundle)}
+	config := ocispec.DescriptorEmptyJSON
+	config.Data = nil
+	data, err := json.Marshal(ocispec.Manifest{
+		Versioned:    specs.Versioned{SchemaVersion: 2},
+		MediaType:    ocispec.MediaTypeImageManifest,
+		ArtifactType: MediaType,
+		Config:       config,
+		Layers:       []ocispec.Descriptor{a.Bundle.Descriptor},
+		Subject:      &ocispec.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size},
+		Annotations: map[string]string{
+			"dev.sigstore.bundle.content": "dsse-envelope",
+			annotationPredicate:           predicateType,
+			ocispec.AnnotationCreated:     created.UTC().Format(time.RFC3339),
+		},
+	})
+	if err != nil {
+		return a, fmt.Errorf("write the manifest of a signature: %w", err)
+	}
+	a.Manifest = blobOf(ocispec.MediaTypeImageManifest, data)
+	a.Manifest.Descriptor.ArtifactType = MediaType
+	return a, nil
+}
+
+func blobOf(mediaType string, data []byte) Blob {
+	return Blob{ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}, data}
+}
+
+// Candidate says whether a descriptor in a list of referrers, or in an index, may be that of a signature.
+func Candidate(d ocispec.Descriptor) bool {
+	predicate, named := d.Annotations[annotationPredicate]
+	return d.ArtifactType == MediaType && d.MediaType == ocispec.MediaTypeImageManifest && (!named || predicate == predicateType)
+}
+
+// Fetch reads a blob of at most limit bytes and verifies it. What is damaged or missing is an errdefs.ErrDataLoss or errdefs.ErrNotFound.
+type Fetch func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error)
+
+// Read fetches the signature of subject whose manifest is d. One that is damaged says so itself: it does not spoil others.
+func Read(ctx context.Context, fetch Fetch, d ocispec.Descriptor, subject digest.Digest) (Attached, error) {
+	a := Attached{Manifest: Blob{Descriptor: ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: MediaType, Digest: d.Digest, Size: d.Size}}}
+	err := a.read(ctx, fetch, subject)
+	if damaged := (*damagedError)(nil); errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) || errors.As(err, &damaged) {
+		a.Err, err = err, nil
+	}
+	return a, err
+}
+
+func (a *Attached) read(ctx context.Context, fetch Fetch, subject digest.Digest) (err error) {
+	if a.Manifest.Data, err = fetch(ctx, a.Manifest.Descriptor, MaxSize); err != nil {
+		return err
+	}
+	layer, err := parseManifest(a.Manifest.Data, subject)
+	if err != nil {
+		return err
+	}
+	a.Bundle.Descriptor = layer
+	a.Bundle.Data, err = fetch(ctx, layer, MaxSize)
+	return err
+}
+
+// parseManifest gives the bundle of a signature's manifest.
+func parseManifest(data []byte, subject digest.Digest) (bundle ocispec.Descriptor, err error) {
+	var m ocispec.Manifest
+	if err := json.Unmarshal(data, &m); err != nil {
+		return bundle, damagedf("read its manifest: %v", err)
+	}
+	switch {
+	case m.ArtifactType != MediaType:
+		return bundle, damagedf("its manifest is of another kind")
+	case m.Subject == nil || m.Subject.Digest != subject:
+		return bundle, damagedf("its manifest has another subject")
+	case m.Config.Digest != ocispec.DescriptorEmptyJSON.Digest:
+		return bundle, damagedf("its manifest has a config that is not empty")
+	case len(m.Layers) != 1 || m.Layers[0].MediaType != MediaType:
+		return bundle, damagedf("its manifest lists something else than one bundle")
+	}
+	d := m.Layers[0]
+	return ocispec.Descriptor{MediaType: MediaType, Digest: d.Digest, Size: d.Size}, nil
+}

@@ -1,0 +1,113 @@
+package signature
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// Rule is the name of the rule by which a snapshot is refused.
+const Rule = "signature"
+
+// Reason says why a signature does not count.
+type Reason string
+
+// The reasons there are, the more telling ones later.
+const (
+	Unsigned     Reason = "unsigned"      // there is none
+	Damaged      Reason = "damaged"       // it cannot be read, or is not what its key has signed
+	UntrustedKey Reason = "untrusted-key" // no key that counts has made it
+	OtherDigest  Reason = "other-digest"  // it is one of another snapshot
+)
+
+func (r Reason) rank() int {
+	switch r {
+	case Damaged:
+		return 1
+	case UntrustedKey:
+		return 2
+	case OtherDigest:
+		return 3
+	}
+	return 0
+}
+
+// Error says that a snapshot has no signature that counts. Its kind is PermissionDenied.
+type Error struct {
+	Ref    string
+	Reason Reason
+	Signer string // fingerprint of the key that it is of, or says that it is; empty: unknown
+	NoKeys bool   // no key counts for this repository
+	Many   bool   // there are more signatures than are looked at
+	Err    error  // what is damaged
+}
+
+func (e *Error) Error() string {
+	text := Rule + ": "
+	signer := e.Signer
+	if signer == "" {
+		signer = "a key that it does not name"
+	}
+	switch e.Reason {
+	case OtherDigest:
+		text += fmt.Sprintf("%s has a signature of another snapshot, by %s", e.Ref, signer)
+	case UntrustedKey:
+		text += fmt.Sprintf("%s is signed by %s, as far as it says itself, and that is no key that is trusted here", e.Ref, signer)
+	case Damaged:
+		text += fmt.Sprintf("the signature of %s is damaged: %v", e.Ref, e.Err)
+	default:
+		text += e.Ref + " is not signed"
+	}
+	if e.Many {
+		text += fmt.Sprintf(" (only %d signatures of it are looked at)", MaxAttached)
+	}
+	return text
+}
+
+// Hint says what to do next.
+func (e *Error) Hint() string {
+	const unsigned = `or, if whoever may write there is trusted without, allow its repository under [trust] in the configuration: "HOST/PATH" = "unsigned"`
+	switch {
+	case e.Reason == OtherDigest:
+		return "somebody has moved it there: find out who may write to the repository, and take the snapshot from where it was signed"
+	case e.NoKeys:
+		return "no key counts for it yet: name files with public keys under [trust] in the configuration, " + unsigned
+	case e.Reason == UntrustedKey:
+		return "if that key is to be trusted, name the file with its public key under [trust] in the configuration; else sign with one that is: cryo sign REF --key FILE"
+	case e.Reason == Damaged:
+		return "sign it again, cryo sign REF --key FILE, and fetch it with cryo pull"
+	}
+	return "have it signed, cryo sign REF --key FILE or cosign sign --key FILE, and fetch the signature with cryo pull; " + unsigned
+}
+
+// Unwrap gives the kind. That of what is damaged is no matter: the snapshot itself may be whole.
+func (e *Error) Unwrap() error { return errdefs.ErrPermissionDenied }
+
+// KeyError says that a file holds no key that can be used. Its kind is InvalidArgument.
+type KeyError struct {
+	Path    string
+	Private bool
+	Err     error
+}
+
+func (e *KeyError) Error() string { return fmt.Sprintf("read key %s: %v", e.Path, e.Err) }
+
+// Hint says what the file should be.
+func (e *KeyError) Hint() string {
+	if e.Private {
+		return "a private key is one of cosign generate-key-pair, with its password in COSIGN_PASSWORD, or an ECDSA or ed25519 key of openssl genpkey"
+	}
+	return "a public key is an ECDSA or ed25519 key in PEM form, such as cosign.pub"
+}
+
+// Unwrap gives the kind and the cause.
+func (e *KeyError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
+
+// damagedError says what is wrong with a signature.
+type damagedError struct{ text string }
+
+func (e *damagedError) Error() string { return e.text }
+
+func damagedf(format string, args ...any) error {
+	return &damagedError{fmt.Sprintf(format, args...)}
+}
