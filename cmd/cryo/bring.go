@@ -35,6 +35,10 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if err != nil {
 		return err
 	}
+	j, err := a.judging(f.requireSignature)
+	if err != nil {
+		return err
+	}
 	s, err := a.store()
 	if err != nil {
 		return err
@@ -66,7 +70,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	options.Counts = &pulled
 	a.progress.waitsFor("pull", func() string { return "the registry" })
 	begin := time.Now()
-	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options)
+	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options, j)
 	if err != nil {
 		return err
 	}
@@ -92,6 +96,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	defer p.gpus.close()
+	p.warnings = append(j.warning(), p.warnings...)
 	eager, err := a.eager(p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -32,6 +33,7 @@ type checkpointFlags struct {
 	force                      []string      // rules of package gpu
 	gpuEngine                  string        // of package gpu; empty: as the container was made
 	registry                   registryFlags
+	signKey                    string // a file; empty: it is not signed
 	container, ref, normalized string
 	sender                     *sender // where the snapshot goes while it is taken
 }
@@ -51,6 +53,7 @@ type checkpointResult struct {
 	GPU       *gpuSeconds   `json:"gpu,omitempty"`    // if it has GPUs
 	Rounds    []roundResult `json:"rounds,omitempty"` // of a pre-dump, before the freeze
 	Running   bool          `json:"running"`
+	Signed    string        `json:"signed,omitempty"` // fingerprint of the key
 	Pushed    bool          `json:"pushed"`
 	Push      *transfer     `json:"push,omitempty"`
 
@@ -91,7 +94,7 @@ written to when it grows: programs that write everywhere in such memory, or whos
 safe, with rounds as without, so that rounds are for --leave-running above all.
 
 With --push, what is complete on disk is sent while the rest is still being packed. If that fails, the snapshot is complete here, and
-cryo push sends what is missing.
+cryo push sends what is missing. With --sign-key the snapshot is signed as cryo sign does, and the signature sent before the snapshot has its name in the registry.
 
 What the container has on NVIDIA GPUs goes along: the driver moves it into the memory of the processes, once they have ended the
 work that they had given to the GPUs. A container that was made with the engine keeper hands most of it over before that, which
@@ -100,6 +103,7 @@ handed over what it had. Where the driver is known to save what it cannot load a
 checkpoint is refused and the container runs on; --force RULE overrides that, and may cost it its processes.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
+  cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push --sign-key cosign.key
   cryo checkpoint web web:before-upgrade --tcp-established
   cryo checkpoint db registry.example.com/snapshots/db:nightly --leave-running --pre-dump=2
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
@@ -116,6 +120,7 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 	flags := cmd.Flags()
 	flags.BoolVar(&f.leaveRunning, "leave-running", false, "let the container run on after the snapshot")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
+	flags.StringVar(&f.signKey, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
 	flags.BoolVar(&f.tcp, "tcp-established", false, "keep established TCP connections")
 	flags.BoolVar(&f.locks, "file-locks", false, "keep locks on files")
 	flags.BoolVar(&f.externalUnix, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
@@ -210,6 +215,12 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if err != nil {
 		return err
 	}
+	var key *signature.PrivateKey
+	if f.signKey != "" { // before the container is touched
+		if key, err = a.readKey(f.signKey); err != nil {
+			return err
+		}
+	}
 	s, err := a.store()
 	if err != nil {
 		return err
@@ -232,6 +243,12 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	desc, result, err := a.take(ctx, client, s, f)
 	if err != nil {
 		return err
+	}
+	if key != nil {
+		if _, err := signLocal(ctx, s, desc, key); err != nil {
+			return errors.Join(result.lost, fmt.Errorf("sign %s: %w", f.ref, err))
+		}
+		result.Signed = key.Public.Fingerprint()
 	}
 	if f.push {
 		if result.Push, err = f.sender.finish(ctx, desc); err != nil {

@@ -44,7 +44,7 @@ var exitTable = []struct {
 	{exitPrecondition, "the container is not running or busy, or this host lacks something (cryo doctor tells what)"},
 	{exitExists, "the name is taken"},
 	{exitUnavailable, "the registry or containerd cannot be reached (a container whose memory was being pulled is gone again)"},
-	{exitDenied, "wrong or missing credentials, or the snapshot asks for what --allow has not granted"},
+	{exitDenied, "wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
 	{exitDamaged, "the snapshot is damaged, or is no snapshot"},
 	{exitMisfit, "the snapshot does not fit this host (cryo inspect --check tells why)"},
 	{exitFull, "no space left"},

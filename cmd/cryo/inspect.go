@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/host"
 )
@@ -23,6 +25,8 @@ type inspected struct {
 	Size      int64   `json:"size"`             // bytes of all blobs
 	Shared    int64   `json:"shared,omitempty"` // bytes of segments that are its parent's too
 	Layers    []layer `json:"layers"`
+	// Signatures are those that the local store has.
+	Signatures []signature.Signer `json:"signatures"`
 	reviewed
 	Config   image.Config  `json:"config"`
 	Fits     *bool         `json:"fits,omitempty"`    // with --check
@@ -52,7 +56,8 @@ func newInspect(a *app) *cobra.Command {
 		Use:   "inspect REF",
 		Short: "Show what a snapshot holds and needs",
 		Long: `inspect shows a snapshot of the local store: the container it is of, its processes and their memory, that of GPUs too, what a
-host must have for it, what it asks of a host (see --allow of cryo restore), what a restore would refuse whatever is allowed, and its layers.
+host must have for it, what it asks of a host (see --allow of cryo restore), what a restore would refuse whatever is allowed, its layers,
+and who has signed it. A signature by a key that [trust] of the configuration does not name is shown as what it says of itself.
 
 With --check it compares the snapshot with this host, by the rules that cryo restore goes by, and prints what it
 finds. The exit code is 9 if the snapshot does not fit.`,
@@ -80,10 +85,15 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	if err != nil {
 		return err
 	}
+	signers, err := a.signers(ctx, s, ref, desc.Digest)
+	if err != nil {
+		return err
+	}
 	// What restore would make for the container is neither asked for nor missing.
 	etc := etcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID)
 	config, _ := withEtcFiles(snapshot.Config, etc)
 	i := describe(ref, snapshot)
+	i.Signatures = signers
 	if i.reviewed, err = a.review(ctx, s, snapshot, trust.Policy{}); err != nil {
 		return err
 	}
@@ -177,6 +187,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 		{"", c.Container.ImageDigest.String()},
 		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", size(c.Memory.Total), ofDevices(c.Memory), size(c.Memory.Zero), size(c.Memory.Stored))},
 	}
+	rows = slices.Insert(rows, 2, signerRows(i.Signatures)...)
 	if c.Parent != nil {
 		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", sharedRow(c, i.Shared, i.segments())})
 	}

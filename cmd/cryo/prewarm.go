@@ -21,6 +21,7 @@ type prewarmFlags struct {
 	memory, disk string
 	pull         string
 	snapshotter  string
+	require      bool // a signature
 	registry     registryFlags
 	gpu          gpuFlags
 	gpuMemory    string
@@ -88,6 +89,7 @@ snapshot by then, in the registry or here, restores do not use what was prewarme
 	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for them, as 100GiB; 0: none (default: disk under [prewarm] in the configuration, else none)")
 	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	requireSignature(cmd, &f.require)
 	f.gpu.register(cmd, a)
 	gpu := flags.Lookup("gpu")
 	gpu.Usage = "load device memory onto GPUs as well, and keep it there; `OLD=NEW` puts a GPU of this host in the place of one of the snapshot, by UUID or number (default: in order)"
@@ -166,6 +168,10 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	if err != nil {
 		return err
 	}
+	j, err := a.judging(f.require)
+	if err != nil {
+		return err
+	}
 	s, err := a.store()
 	if err != nil {
 		return err
@@ -176,7 +182,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	start := time.Now()
 	_, err = s.Resolve(ctx, ref)
 	known := err == nil
-	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options)
+	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options, j)
 	if err != nil {
 		return err
 	}

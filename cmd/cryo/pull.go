@@ -14,12 +14,17 @@ import (
 
 func newPull(a *app) *cobra.Command {
 	var flags registryFlags
+	var require bool
 	cmd := &cobra.Command{
 		Use:   "pull REF",
 		Short: "Fetch a snapshot from a registry or a file",
 		Long: `pull fetches a snapshot into the local store and verifies it. What is there already is not fetched again, and
-a pull that was interrupted goes on where it stopped. The base image is left to restore.`,
+a pull that was interrupted goes on where it stopped. The base image is left to restore.
+
+Its signatures come along. Where [trust] in the configuration, or --require-signature, asks for one, a snapshot without one that counts is refused
+before anything else of it is looked at.`,
 		Example: `  cryo pull registry.example.com/snapshots/app:warm
+  cryo pull registry.example.com/snapshots/app:warm --require-signature
   cryo pull oci-archive:/mnt/usb/app.tar`,
 		Args: exactly("REF"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -28,6 +33,11 @@ a pull that was interrupted goes on where it stopped. The base image is left to 
 			if err != nil {
 				return err
 			}
+			j, err := a.judging(require)
+			if err != nil {
+				return err
+			}
+			options.Judge = j.judge
 			s, err := a.store()
 			if err != nil {
 				return err
@@ -43,6 +53,7 @@ a pull that was interrupted goes on where it stopped. The base image is left to 
 			return a.moved("pulled", ref, desc.Digest.String(), transferred(args[0], &counts, start))
 		},
 	}
+	requireSignature(cmd, &require)
 	flags.register(cmd)
 	return cmd
 }
@@ -50,7 +61,7 @@ a pull that was interrupted goes on where it stopped. The base image is left to 
 // fetch brings a snapshot into the store, from wherever ref says it is. It returns the name it has there.
 func fetch(ctx context.Context, s *store.Store, ref string, o registry.Options) (string, ocispec.Descriptor, error) {
 	if archive.IsLocation(ref) {
-		return archive.Import(ctx, s, ref)
+		return archive.Import(ctx, s, ref, o.Judge)
 	}
 	desc, err := registry.Pull(ctx, s, ref, o)
 	return ref, desc, err

@@ -23,6 +23,7 @@ type restoreFlags struct {
 	mounts, allow, force []string
 	networkNS            string
 	eager, pullFirst     bool
+	requireSignature     bool
 	logURI               string
 	runtime, snapshotter string
 	gpu                  gpuFlags
@@ -78,6 +79,9 @@ log of its shim says why. What cryo prewarm keeps ready is taken from memory. Al
 --eager, where the kernel cannot do it, where the container has a user namespace, and where processes share much memory since they were
 forked. GPUs are loaded, and the container answers, when all its memory is filled in.
 
+A snapshot that no key of [trust] in the configuration has signed is restored with a warning, unless the configuration or --require-signature
+asks for a signature: then it is refused before anything else of it is looked at (exit code 7).
+
 From a registry it runs before its memory is here, and its memory is pulled meanwhile, what it waits for first. The command ends when all
 is in the local store. Should it be ended before, or the registry fail for longer than is tried again, the container cannot be completed: it
 is ended and removed, what has come is kept for the next attempt, and the snapshot is as it was. With --pull-first all is pulled and
@@ -91,6 +95,7 @@ architecture and have room for what it held. What cryo prewarm --gpu has loaded 
 first restore has it, and "gpuPrewarmed" in --json says so.`,
 		Example: `  cryo restore registry.example.com/snapshots/cache:warm
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
+  cryo restore registry.example.com/snapshots/cache:warm --require-signature
   cryo restore app:warm --mount type=bind,src=/srv/data,dst=/data
   cryo restore app:warm --allow capabilities --allow devices
   cryo restore llm:ready --device nvidia.com/gpu=1
@@ -113,6 +118,7 @@ first restore has it, and "gpuPrewarmed" in --json says so.`,
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it does not depend on the registry then, but starts later")
+	requireSignature(cmd, &f.requireSignature)
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
 	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
@@ -162,20 +168,24 @@ func (f *restoreFlags) check() error {
 }
 
 // locate finds the snapshot in the store, or fetches it: from a registry all but the segments, for which there is a puller then. The
-// name is that in the store.
-func (a *app) locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options) (string, ocispec.Descriptor, *registry.Puller, error) {
+// name is that in the store. Wherever it is, its signatures are judged before anything of it is parsed.
+func (a *app) locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options, j *judging) (string, ocispec.Descriptor, *registry.Puller, error) {
 	if pull != "always" && !archive.IsLocation(ref) {
 		desc, err := s.Resolve(ctx, ref)
 		var unknown *store.UnknownRefError
-		if err == nil || pull == "never" || !errors.As(err, &unknown) {
+		if err == nil {
+			return ref, desc, nil, j.local(ctx, s, ref, desc.Digest)
+		}
+		if pull == "never" || !errors.As(err, &unknown) {
 			return ref, desc, nil, err
 		}
 	}
 	if pull == "never" {
 		return ref, ocispec.Descriptor{}, nil, &usageError{command: "cryo restore", problem: "--pull never and a file as the snapshot contradict each other"}
 	}
+	o.Judge = j.judge
 	if archive.IsLocation(ref) {
-		name, desc, err := archive.Import(ctx, s, ref)
+		name, desc, err := archive.Import(ctx, s, ref, o.Judge)
 		return name, desc, nil, err
 	}
 	p, err := registry.NewPuller(ctx, s, ref, o)

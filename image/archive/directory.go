@@ -45,6 +45,11 @@ func (e *export) toDir(ctx context.Context) error {
 		return d.Annotations[ocispec.AnnotationRefName] == e.entry.Annotations[ocispec.AnnotationRefName]
 	})
 	index.Manifests = append(index.Manifests, e.entry)
+	for _, s := range e.signed {
+		if !slices.ContainsFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == s.Digest }) {
+			index.Manifests = append(index.Manifests, s)
+		}
+	}
 	data, err := json.Marshal(index)
 	if err != nil {
 		return err

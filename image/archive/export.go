@@ -53,10 +53,11 @@ func Export(ctx context.Context, src *store.Store, desc ocispec.Descriptor, ref,
 
 // export is a snapshot on its way out.
 type export struct {
-	src   *store.Store
-	l     location
-	entry ocispec.Descriptor   // for index.json
-	blobs []ocispec.Descriptor // each once, in the order of their digests
+	src    *store.Store
+	l      location
+	entry  ocispec.Descriptor   // for index.json
+	signed []ocispec.Descriptor // signatures of it, likewise
+	blobs  []ocispec.Descriptor // each once, in the order of their digests
 }
 
 func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, ref string, l location) (*export, error) {
@@ -87,9 +88,23 @@ func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, r
 		entry.Annotations[annotationName] = full
 	}
 	blobs := append([]ocispec.Descriptor{desc, m.Config}, m.Layers...)
+	all, err := src.Signatures(ctx, desc.Digest)
+	if err != nil {
+		return nil, err
+	}
+	var signed []ocispec.Descriptor
+	for _, a := range all {
+		if a.Err != nil {
+			continue
+		}
+		signed = append(signed, a.Manifest.Descriptor)
+		for _, b := range append(a.Blobs(), a.Manifest) {
+			blobs = append(blobs, b.Descriptor)
+		}
+	}
 	slices.SortFunc(blobs, func(a, b ocispec.Descriptor) int { return strings.Compare(string(a.Digest), string(b.Digest)) })
 	blobs = slices.CompactFunc(blobs, func(a, b ocispec.Descriptor) bool { return a.Digest == b.Digest })
-	return &export{src: src, l: l, entry: entry, blobs: blobs}, nil
+	return &export{src: src, l: l, entry: entry, signed: signed, blobs: blobs}, nil
 }
 
 func layoutJSON() []byte {
@@ -148,7 +163,7 @@ func (e *export) toTar(ctx context.Context) (err error) {
 }
 
 func (e *export) writeTar(ctx context.Context, w io.Writer) error {
-	index, err := json.Marshal(indexOf(e.entry))
+	index, err := json.Marshal(indexOf(append([]ocispec.Descriptor{e.entry}, e.signed...)...))
 	if err != nil {
 		return err
 	}

@@ -17,6 +17,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -24,12 +25,15 @@ import (
 // is verified; where something is wrong nothing of it stays in the store. A location without a tag must hold one manifest only.
 // A snapshot whose name there is just a tag is named after the file or directory. A name that another snapshot has in the store is a [*TakenError],
 // unless the location says it in full.
-func Import(ctx context.Context, dst *store.Store, location string) (ref string, desc ocispec.Descriptor, err error) {
+//
+// judge, unless it is nil, decides by its signatures, which come along, whether the snapshot may be imported. Where the location does not say the name in full,
+// whoever made the archive has chosen it, so what holds for a snapshot without a repository must hold as well.
+func Import(ctx context.Context, dst *store.Store, location string, judge signature.Judge) (ref string, desc ocispec.Descriptor, err error) {
 	l, err := parseLocation(location)
 	if err != nil {
 		return "", desc, err
 	}
-	ref, desc, err = importFrom(ctx, dst, l)
+	ref, desc, err = importFrom(ctx, dst, l, judge)
 	if err != nil {
 		return "", ocispec.Descriptor{}, fmt.Errorf("import from %s: %w", l, l.classify(ctx, err))
 	}
@@ -55,7 +59,7 @@ func (l location) classify(ctx context.Context, err error) error {
 	return mapError(l, err)
 }
 
-func importFrom(ctx context.Context, dst *store.Store, l location) (string, ocispec.Descriptor, error) {
+func importFrom(ctx context.Context, dst *store.Store, l location, judge signature.Judge) (string, ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
 	lay, err := openLayout(ctx, l)
 	if err != nil {
@@ -78,18 +82,32 @@ func importFrom(ctx context.Context, dst *store.Store, l location) (string, ocis
 	if old, err := dst.Resolve(ctx, ref); err == nil && old.Digest != entry.Digest && !sameName(ref, l.tag) {
 		return "", none, &TakenError{Location: l.text, Ref: ref}
 	}
+	src := fetcher{lay}
+	var signed []signature.Attached
+	if judge != nil {
+		refs := []string{ref}
+		if !sameName(ref, l.tag) {
+			refs = append(refs, "")
+		}
+		if signed, err = src.signatures(ctx, index, entry.Digest); err != nil {
+			return "", none, err
+		}
+		if err := judge(refs, entry.Digest, signed, nil); err != nil {
+			return "", none, err
+		}
+	}
 	op, err := dst.Begin(ctx)
 	if err != nil {
 		return "", none, err
 	}
-	desc, err := copyIn(ctx, dst, fetcher{lay}, entry, ref)
+	desc, err := copyIn(ctx, dst, src, entry, signed, ref)
 	if err != nil {
 		return "", none, errors.Join(err, op.Abandon())
 	}
 	return ref, desc, op.Close()
 }
 
-func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.Descriptor, ref string) (ocispec.Descriptor, error) {
+func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.Descriptor, signed []signature.Attached, ref string) (ocispec.Descriptor, error) {
 	desc := ocispec.Descriptor{MediaType: entry.MediaType, Digest: entry.Digest, Size: entry.Size}
 	data, err := store.ReadAll(ctx, src, desc, store.MaxManifest)
 	if err != nil {
@@ -120,6 +138,9 @@ func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.De
 		return desc, err
 	}
 	if err := dst.Push(ctx, desc, bytes.NewReader(data)); err != nil {
+		return desc, err
+	}
+	if err := dst.Attach(ctx, signed); err != nil {
 		return desc, err
 	}
 	desc.ArtifactType = m.ArtifactType
@@ -169,6 +190,9 @@ func readSmall(lay layout, name string, limit int64) ([]byte, error) {
 func choose(l location, index ocispec.Index) (ocispec.Descriptor, error) {
 	var tags []string
 	for _, d := range index.Manifests {
+		if d.ArtifactType == signature.MediaType {
+			continue // they come with what they are of
+		}
 		name := d.Annotations[ocispec.AnnotationRefName]
 		if l.tag != "" && (name == l.tag || sameName(name, l.tag)) {
 			return d, nil
@@ -189,7 +213,7 @@ func choose(l location, index ocispec.Index) (ocispec.Descriptor, error) {
 	case len(tags) > 1:
 		return ocispec.Descriptor{}, &AmbiguousError{Location: l.text, Tags: tags}
 	}
-	return index.Manifests[0], nil
+	return index.Manifests[slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.ArtifactType != signature.MediaType })], nil
 }
 
 // fullName normalises what is more than a tag.

@@ -13,6 +13,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/store"
 )
 
 const (
@@ -197,4 +200,15 @@ func (f fetcher) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, 
 		return nil, &damagedTar{fmt.Errorf("blob %s has %d bytes, not %d", d.Digest, size, d.Size)}
 	}
 	return rc, nil
+}
+
+// signatures are those of a manifest that the layout's index lists.
+func (f fetcher) signatures(ctx context.Context, index ocispec.Index, subject digest.Digest) ([]signature.Attached, error) {
+	return store.SignaturesIn(ctx, index, subject, func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+		data, err := store.ReadAll(ctx, f, d, limit)
+		if broken := (*damagedTar)(nil); errors.As(err, &broken) {
+			err = &store.CorruptError{What: "blob " + d.Digest.String(), Err: broken.err}
+		}
+		return data, err
+	})
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -31,6 +32,7 @@ type Puller struct {
 	desc     ocispec.Descriptor
 	small    []ocispec.Descriptor
 	segments []ocispec.Descriptor
+	signed   []signature.Attached
 	sum      *meter
 	early    *early
 	behind   *direct.Behind                     // see Behind
@@ -66,6 +68,9 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 	ctx = p.repo.scoped(ctx, auth.ActionPull)
 	desc, data, err := p.repo.manifest(ctx)
 	if err != nil {
+		return err
+	}
+	if err := p.judge(ctx, desc); err != nil {
 		return err
 	}
 	m, err := store.ParseSnapshot(p.repo.name, desc, data)
@@ -149,7 +154,7 @@ func (p *Puller) tell(d ocispec.Descriptor, part *store.Partial) error {
 	return nil
 }
 
-// Finish fetches the segments and gives the snapshot its name in the store.
+// Finish fetches the segments and gives the snapshot its name in the store, which keeps its signatures with it.
 func (p *Puller) Finish(ctx context.Context) error {
 	err := p.early.settled()
 	if err == nil {
@@ -157,6 +162,9 @@ func (p *Puller) Finish(ctx context.Context) error {
 	}
 	if err == nil {
 		err = p.pace.opened(ctx)
+	}
+	if err == nil {
+		err = p.dst.Attach(ctx, p.signed)
 	}
 	if err == nil {
 		err = p.dst.Tag(ctx, p.desc, p.repo.name)

@@ -26,6 +26,13 @@ func Push(ctx context.Context, src *store.Store, ref string, desc ocispec.Descri
 // listAttempts is how often we enter ourselves in a list that others overwrite.
 const listAttempts = 5
 
+// untagged is the repository without the tag that the reference has.
+func (r *repo) untagged() *repo {
+	u := *r
+	u.ref.Reference = ""
+	return &u
+}
+
 // putManifest sends the manifest by digest, has it listed as a referrer of its subject, and names it last.
 func (r *repo) putManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, subject *ocispec.Descriptor) error {
 	for n := 0; ; n++ {
@@ -48,6 +55,11 @@ func (r *repo) putManifest(ctx context.Context, desc ocispec.Descriptor, data []
 			return err
 		}
 	}
+	return r.tag(ctx, desc)
+}
+
+// tag gives a manifest the tag of the reference, if it has one.
+func (r *repo) tag(ctx context.Context, desc ocispec.Descriptor) error {
 	if r.ref.Reference == "" || r.ref.ValidateReferenceAsDigest() == nil {
 		return nil
 	}

@@ -173,7 +173,7 @@ func (p *Pusher) Idle() bool {
 	return len(p.queue) == 0 && p.busy == 0
 }
 
-// Finish sends what is missing of the snapshot desc, its manifest, and its name.
+// Finish sends what is missing of the snapshot desc, its manifest, its signatures, and its name.
 func (p *Pusher) Finish(ctx context.Context, desc ocispec.Descriptor) error {
 	err := p.finish(ctx, desc)
 	if err == nil {
@@ -203,8 +203,16 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 	if d, err := p.at.Digest(); err == nil && d != desc.Digest {
 		return p.end(&InvalidRefError{Ref: p.name, Err: fmt.Errorf("the snapshot has digest %s", desc.Digest)})
 	}
+	signed, err := p.src.Signatures(ctx, desc.Digest)
+	if err != nil {
+		return p.end(err)
+	}
 	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
-	p.sum.expect(total(blobs) + desc.Size)
+	all := total(blobs) + desc.Size
+	for _, a := range signed {
+		all += a.Bundle.Descriptor.Size
+	}
+	p.sum.expect(all)
 	p.Add(blobs...)
 	p.Release()
 	p.hurry()
@@ -212,11 +220,16 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 		return err
 	}
 	ctx = p.repo.scoped(ctx, auth.ActionPull, auth.ActionPush)
-	if err := p.repo.putManifest(ctx, desc, data, m.Subject); err != nil {
+	untagged := p.repo.untagged()
+	if err := untagged.putManifest(ctx, desc, data, m.Subject); err != nil {
 		return err
 	}
 	p.sum.add(desc.Size)
-	return nil
+	// Before the name: whoever pulls by that and asks for signatures finds them.
+	if err := untagged.putSignatures(ctx, signed, desc, p.sum); err != nil {
+		return err
+	}
+	return p.repo.tag(ctx, desc)
 }
 
 // end waits until all that was added is sent, or, for a reason, until nothing is under way any more, which it gives back.

@@ -78,9 +78,9 @@ func (p *imagePusher) push(ctx context.Context, desc ocispec.Descriptor) error {
 		return err
 	}
 	for i, m := range manifests {
-		r := *p.r
+		r := p.r
 		if i < len(manifests)-1 {
-			r.ref.Reference = "" // only the outermost gets the name
+			r = r.untagged() // only the outermost gets the name
 		}
 		if err := r.putManifest(ctx, m.d, m.data, nil); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	"runtime"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/signature"
 )
 
 // Options say how to reach a registry. The zero value uses TLS with the system's and Docker's certificates and Docker's
@@ -34,6 +35,8 @@ type Options struct {
 	Progress image.Progress
 	// Counts, unless nil, are added to.
 	Counts *Counts
+	// Judge decides by its signatures whether a snapshot is pulled; nil: all are, and without signatures.
+	Judge signature.Judge
 	// Patient asks a registry that has never answered as often as one that has: nobody waits who may have mistyped its name.
 	Patient bool
 

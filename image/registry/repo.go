@@ -99,7 +99,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 		r.scheme = "http"
 	}
 	// Registries often cannot delete, and what another writer put there meanwhile must stay: SkipReferrersGC.
-	r.manager = &remote.Repository{Client: r.client, Reference: ref, PlainHTTP: plain, SkipReferrersGC: true, MaxMetadataBytes: store.MaxManifest}
+	r.manager = &remote.Repository{Client: r.client, Reference: ref, PlainHTTP: plain, SkipReferrersGC: true, MaxMetadataBytes: store.MaxManifest, ReferrerListMaxPages: referrerPages}
 	return r, nil
 }
 

@@ -105,6 +105,17 @@ func (a *Attached) read(ctx context.Context, fetch Fetch, subject digest.Digest)
 	return err
 }
 
+// Subject is the digest of what a manifest refers to; empty if it refers to nothing.
+func Subject(manifest []byte) digest.Digest {
+	var m struct {
+		Subject ocispec.Descriptor `json:"subject"`
+	}
+	if json.Unmarshal(manifest, &m) != nil {
+		return ""
+	}
+	return m.Subject.Digest
+}
+
 // parseManifest gives the bundle of a signature's manifest.
 func parseManifest(data []byte, subject digest.Digest) (bundle ocispec.Descriptor, err error) {
 	var m ocispec.Manifest

@@ -3,6 +3,7 @@ package signature
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -175,13 +176,12 @@ type Signer struct {
 	Accepted bool   `json:"accepted"` // the key counts for this snapshot's repository
 }
 
-// Signers lists the signatures of a snapshot for people, checked by all keys that the policy knows.
-func (p *Policy) Signers(ref string, d digest.Digest, all []Attached) []Signer {
+// Signers lists the signatures of a snapshot for people, checked by all keys that the policy knows. Each of refs has to take one.
+func (p *Policy) Signers(refs []string, d digest.Digest, all []Attached) []Signer {
 	known := rule{keys: p.fallback.keys}
 	for _, r := range p.rules {
 		known.keys = append(known.keys, r.keys...)
 	}
-	counts := p.rule(ref).keys
 	signers := []Signer{}
 	for _, a := range all {
 		var s Signer
@@ -194,9 +194,9 @@ func (p *Policy) Signers(ref string, d digest.Digest, all []Attached) []Signer {
 				s.File = k.Path
 			}
 		}
-		for _, k := range counts {
-			s.Accepted = s.Accepted || s.Problem == "" && k.Fingerprint() == s.Key
-		}
+		s.Accepted = s.Problem == "" && !slices.ContainsFunc(refs, func(ref string) bool {
+			return !slices.ContainsFunc(p.rule(ref).keys, func(k *PublicKey) bool { return k.Fingerprint() == s.Key })
+		})
 		signers = append(signers, s)
 	}
 	return signers

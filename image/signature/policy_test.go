@@ -96,7 +96,7 @@ func TestPolicy(t *testing.T) {
 	if doubt, err := p.Judge([]string{"registry.example/scratch:1", ""}, d, nil, nil); reason(doubt) != Unsigned || err != nil {
 		t.Errorf("a name that nobody gave: %v, %v", doubt, err)
 	}
-	signers := p.Signers("registry.example/app:1", d, []Attached{sign(t, team, d), sign(t, ours, other), sign(t, foreign, d), damaged})
+	signers := p.Signers([]string{"registry.example/app:1"}, d, []Attached{sign(t, team, d), sign(t, ours, other), sign(t, foreign, d), damaged})
 	if len(signers) != 4 || !signers[0].Accepted || signers[0].File != teamPub || signers[1].Problem != OtherDigest || signers[1].Accepted ||
 		signers[2].Problem != UntrustedKey || signers[2].File != "" || signers[3].Problem != Damaged {
 		t.Errorf("signers: %+v", signers)

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/signature"
 )
 
 // Remove removes a reference and then every blob that no reference needs any more; freed is their size in bytes. While any
@@ -53,9 +57,20 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 		return 0, mapError(s.root, err)
 	}
 	defer unlock()
-	live, err := s.mark(ctx)
+	i, err := s.readIndex()
 	if err != nil {
 		return 0, err
+	}
+	live, err := s.mark(ctx, i)
+	if err != nil {
+		return 0, err
+	}
+	kept := slices.DeleteFunc(slices.Clone(i.Manifests), func(d ocispec.Descriptor) bool { return attached(d) && !live[d.Digest] })
+	if len(kept) < len(i.Manifests) {
+		i.Manifests = kept
+		if err := s.writeIndex(i); err != nil { // before the blobs: it never names what is gone
+			return 0, err
+		}
 	}
 	freed, err = s.sweepBlobs(ctx, live)
 	if err != nil {
@@ -67,18 +82,41 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 	return freed, nil
 }
 
-// mark finds all blobs that a reference needs. A manifest that cannot be read stops the collection: what it needs is not
-// known. One that is gone needs nothing.
-func (s *Store) mark(ctx context.Context) (map[digest.Digest]bool, error) {
-	i, err := s.readIndex()
-	if err != nil {
+// mark finds all blobs that a reference needs, and the signatures of what it finds. A manifest that cannot be read stops the collection: what
+// it needs is not known. One that is gone needs nothing.
+func (s *Store) mark(ctx context.Context, i ocispec.Index) (map[digest.Digest]bool, error) {
+	live := make(map[digest.Digest]bool)
+	named, signatures := []ocispec.Descriptor{}, []ocispec.Descriptor{}
+	for _, d := range i.Manifests {
+		if attached(d) {
+			signatures = append(signatures, d)
+		} else {
+			named = append(named, d)
+		}
+	}
+	if err := s.reach(ctx, named, live); err != nil {
 		return nil, err
 	}
-	live := make(map[digest.Digest]bool)
-	todo := i.Manifests
+	for _, d := range signatures {
+		data, err := ReadAll(ctx, s, d, signature.MaxSize)
+		if errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) {
+			continue // it is good for nothing
+		}
+		if err == nil && live[signature.Subject(data)] {
+			err = s.reach(ctx, []ocispec.Descriptor{d}, live)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return live, nil
+}
+
+// reach adds what descriptors are of, and all that it needs.
+func (s *Store) reach(ctx context.Context, todo []ocispec.Descriptor, live map[digest.Digest]bool) error {
 	for len(todo) > 0 {
 		if err := ctx.Err(); err != nil {
-			return nil, context.Cause(ctx)
+			return context.Cause(ctx)
 		}
 		d := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
@@ -91,11 +129,11 @@ func (s *Store) mark(ctx context.Context) (map[digest.Digest]bool, error) {
 		}
 		next, err := s.successors(ctx, d)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		todo = append(todo, next...)
 	}
-	return live, nil
+	return nil
 }
 
 func (s *Store) successors(ctx context.Context, d ocispec.Descriptor) ([]ocispec.Descriptor, error) {

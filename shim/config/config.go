@@ -38,6 +38,8 @@ type Config struct {
 	Prewarm Prewarm `toml:"prewarm"`
 	// GPU is for containers with GPUs.
 	GPU GPU `toml:"gpu"`
+	// Trust says whose signature snapshots must have. The cryo command goes by it; the shim has nothing that could be signed.
+	Trust Trust `toml:"trust"`
 }
 
 // Containerd is about how the cryo command asks it.
@@ -94,6 +96,7 @@ func Default() Config {
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
 		Restore:    Restore{Lazy: true},
 		GPU:        GPU{Timeout: 10, Engine: gpu.DriverEngine},
+		Trust:      Trust{Default: unsigned},
 	}
 }
 
@@ -155,6 +158,9 @@ func (c Config) validate() error {
 	}
 	if c.GPU.Engine != gpu.DriverEngine && c.GPU.Engine != gpu.KeeperEngine {
 		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, gpu.DriverEngine, gpu.KeeperEngine)
+	}
+	if err := c.Trust.validate(); err != nil {
+		return err
 	}
 	for _, dir := range c.GPU.CDI {
 		if !filepath.IsAbs(dir) {

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+type signResult struct {
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+	Key       string `json:"key"`     // fingerprint
+	Where     string `json:"where"`   // store or registry
+	Already   bool   `json:"already"` // the key had signed it before
+}
+
+func newSign(a *app) *cobra.Command {
+	var keyFile string
+	var flags registryFlags
+	cmd := &cobra.Command{
+		Use:   "sign REF --key FILE",
+		Short: "Sign a snapshot",
+		Long: `sign says with a private key that the snapshot REF is as it should be. What is signed is its digest, which covers all of it. Who restores
+it can ask for that: see [trust] of the configuration, and --require-signature of restore, pull and prewarm.
+
+A snapshot of the local store keeps its signature there: cryo push sends it along. Another is signed in its registry.
+
+The signature is what cosign makes and checks (a Sigstore bundle as a referrer, no transparency log):
+
+  cosign verify --key cosign.pub --insecure-ignore-tlog REF
+
+The key is one of cosign generate-key-pair, whose password is in COSIGN_PASSWORD or asked for on a terminal, or an ECDSA or ed25519 key
+in PEM form, made by
+
+  openssl genpkey -algorithm ed25519 -out sign.pem
+  openssl pkey -in sign.pem -pubout -out sign.pub
+
+A key that has signed the snapshot already does not sign it again.`,
+		Example: `  cryo sign registry.example.com/snapshots/app:warm --key cosign.key
+  cryo sign app:warm --key sign.pem`,
+		Args:              exactly("REF"),
+		ValidArgsFunction: a.completeRefs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			wrong := func(problem string) error { return &usageError{command: cmd.CommandPath(), problem: problem} }
+			if keyFile == "" {
+				return wrong("missing --key FILE")
+			}
+			if archive.IsLocation(args[0]) {
+				return wrong("a file is not signed: sign the snapshot in the local store, and write the file with cryo push")
+			}
+			return a.sign(cmd.Context(), args[0], keyFile, &flags)
+		},
+	}
+	cmd.Flags().StringVar(&keyFile, "key", "", "file with the private key")
+	flags.register(cmd)
+	return cmd
+}
+
+func (a *app) sign(ctx context.Context, ref, keyFile string, flags *registryFlags) error {
+	options, err := flags.resolve(a)
+	if err != nil {
+		return err
+	}
+	key, err := a.readKey(keyFile)
+	if err != nil {
+		return err
+	}
+	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	r := signResult{Reference: ref, Key: key.Public.Fingerprint(), Where: "store"}
+	desc, err := s.Resolve(ctx, ref)
+	var unknown *store.UnknownRefError
+	switch {
+	case err == nil:
+		r.Digest = desc.Digest.String()
+		r.Already, err = signLocal(ctx, s, desc, key)
+	case errors.As(err, &unknown):
+		r.Where = "registry"
+		d, signErr := registry.Sign(ctx, ref, options, signWith(key, &r.Already))
+		r.Digest, err = d.String(), signErr
+	}
+	if err != nil {
+		return err
+	}
+	a.progress.stop()
+	if a.json {
+		return a.printJSON(r)
+	}
+	verb := "signed"
+	if r.Already {
+		verb = "has signed already"
+	}
+	a.line("%s %s %s %s", r.Key, verb, ref, r.Digest)
+	if r.Where == "store" {
+		a.line("the signature is in the local store: cryo push sends it")
+	}
+	return nil
+}

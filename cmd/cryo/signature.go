@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// judging decides by its signatures whether a snapshot is used.
+type judging struct {
+	policy *signature.Policy
+	doubt  error // what is wrong with the signature of one that is used all the same
+}
+
+// requireSignature adds the flag that asks for signatures where the configuration does not.
+func requireSignature(cmd *cobra.Command, require *bool) {
+	cmd.Flags().BoolVar(require, "require-signature", false, "refuse the snapshot unless a key of [trust] in the configuration has signed it")
+}
+
+// judging reads the policy in the configuration.
+func (a *app) judging(require bool) (*judging, error) {
+	c, err := a.config()
+	if err != nil {
+		return nil, err
+	}
+	p, err := signature.NewPolicy(c.Trust.Signed(), c.Trust.Keys, c.Trust.Prefixes())
+	if err != nil {
+		return nil, fmt.Errorf("[trust] in the configuration: %w", err)
+	}
+	p.Require = require
+	return &judging{policy: p}, nil
+}
+
+var _ signature.Judge = (*judging)(nil).judge
+
+// judge is a [signature.Judge].
+func (j *judging) judge(refs []string, d digest.Digest, all []signature.Attached, unread error) (err error) {
+	j.doubt, err = j.policy.Judge(refs, d, all, unread)
+	return err
+}
+
+// local judges a snapshot of the local store. A digest is judged by all names that the snapshot has.
+func (j *judging) local(ctx context.Context, s *store.Store, ref string, d digest.Digest) error {
+	refs, err := names(ctx, s, ref, d)
+	if err != nil {
+		return err
+	}
+	all, err := s.Signatures(ctx, d)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return j.judge(refs, d, all, err)
+}
+
+// names are what a snapshot is judged by that the local store has as ref.
+func names(ctx context.Context, s *store.Store, ref string, d digest.Digest) ([]string, error) {
+	full, err := store.Normalize(ref)
+	if err != nil {
+		return nil, err
+	}
+	if full != d.String() {
+		return []string{full}, nil
+	}
+	tags, err := s.Tags(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var refs []string
+	for _, t := range tags {
+		if t.Descriptor.Digest == d && !slices.Contains(refs, t.Ref) {
+			refs = append(refs, t.Ref)
+		}
+	}
+	return refs, nil
+}
+
+// warning is one line about the doubt; none if there is none.
+func (j *judging) warning() []string {
+	if j.doubt == nil {
+		return nil
+	}
+	return []string{fmt.Sprintf("%v; it is taken all the same (--require-signature refuses it)", j.doubt)}
+}
+
+// noPasswordError says that nobody gives the password of a key. Its kind is InvalidArgument.
+type noPasswordError struct{ path string }
+
+func (e *noPasswordError) Error() string {
+	return fmt.Sprintf("read key %s: it is encrypted, and there is no terminal to ask for its password", e.path)
+}
+
+func (e *noPasswordError) Hint() string { return "put the password into COSIGN_PASSWORD" }
+
+func (e *noPasswordError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
+
+// readKey reads a private key. Its password is in COSIGN_PASSWORD, as cosign has it, or asked for.
+func (a *app) readKey(path string) (*signature.PrivateKey, error) {
+	return signature.ReadPrivateKey(path, func() ([]byte, error) {
+		if password, set := os.LookupEnv("COSIGN_PASSWORD"); set {
+			return []byte(password), nil
+		}
+		in := int(os.Stdin.Fd())
+		if !term.IsTerminal(in) {
+			return nil, &noPasswordError{path}
+		}
+		fmt.Fprintf(a.stderr, "password of %s: ", plain(path))
+		password, err := term.ReadPassword(in)
+		fmt.Fprintln(a.stderr)
+		if err != nil {
+			return nil, fmt.Errorf("read the password of %s: %w", path, err)
+		}
+		return password, nil
+	})
+}
+
+// signWith gives what signs with a key, unless that has signed the subject before.
+func signWith(key *signature.PrivateKey, already *bool) func(ocispec.Descriptor, []signature.Attached) ([]signature.Attached, error) {
+	return func(subject ocispec.Descriptor, have []signature.Attached) ([]signature.Attached, error) {
+		if *already = key.Public.SignedBy(subject.Digest, have); *already {
+			return nil, nil
+		}
+		bundle, err := signature.Sign(key, subject.Digest)
+		if err != nil {
+			return nil, err
+		}
+		made, err := signature.Attach(subject, bundle, time.Now())
+		return []signature.Attached{made}, err
+	}
+}
+
+// signLocal signs a snapshot of the local store.
+func signLocal(ctx context.Context, s *store.Store, subject ocispec.Descriptor, key *signature.PrivateKey) (already bool, err error) {
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer closing(ctx, "operation", op)
+	have, err := s.Signatures(ctx, subject.Digest)
+	if err != nil {
+		return false, err
+	}
+	made, err := signWith(key, &already)(subject, have)
+	if err != nil {
+		return already, err
+	}
+	return already, s.Attach(ctx, made)
+}
+
+// signers says who has signed a snapshot of the local store.
+func (a *app) signers(ctx context.Context, s *store.Store, ref string, d digest.Digest) ([]signature.Signer, error) {
+	j, err := a.judging(false)
+	if err != nil {
+		return nil, err
+	}
+	refs, err := names(ctx, s, ref, d)
+	if err != nil {
+		return nil, err
+	}
+	all, err := s.Signatures(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return j.policy.Signers(refs, d, all), nil
+}
+
+// signerRows are the lines of cryo inspect about signatures.
+func signerRows(signers []signature.Signer) [][]string {
+	rows := [][]string{}
+	for _, s := range signers {
+		key, label := s.Key, ""
+		if key == "" {
+			key = "a key that is not named"
+		}
+		if len(rows) == 0 {
+			label = "Signed by:"
+		}
+		switch {
+		case s.Problem == signature.Damaged:
+			key = "a damaged signature"
+		case s.Problem == signature.UntrustedKey:
+			key += ", as it says itself: no file of [trust] has this key"
+		case s.Problem == signature.OtherDigest:
+			key += " (" + s.File + "), but that is a signature of another snapshot"
+		case s.Accepted:
+			key += " (" + s.File + ")"
+		default:
+			key += " (" + s.File + "), which does not count for this repository"
+		}
+		rows = append(rows, []string{label, key})
+	}
+	if len(rows) == 0 {
+		rows = append(rows, []string{"Signed by:", "nobody"})
+	}
+	return rows
+}

@@ -1,0 +1,85 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/signature"
+)
+
+// Attach keeps signatures for as long as what they have signed is in the store. Whoever calls it has an [Operation] open. Damaged ones are left out.
+func (s *Store) Attach(ctx context.Context, all []signature.Attached) error {
+	var entries []ocispec.Descriptor
+	for _, a := range all {
+		if a.Err != nil {
+			continue
+		}
+		for _, b := range append(a.Blobs(), a.Manifest) {
+			if err := s.Push(ctx, b.Descriptor, bytes.NewReader(b.Data)); err != nil {
+				return fmt.Errorf("keep a signature: %w", err)
+			}
+		}
+		entries = append(entries, plain(a.Manifest.Descriptor))
+	}
+	if len(entries) == 0 {
+		return nil
+	}
+	return s.update(ctx, func(i *ocispec.Index) (changed bool, err error) {
+		for _, e := range entries {
+			if !slices.ContainsFunc(i.Manifests, func(d ocispec.Descriptor) bool { return d.Digest == e.Digest }) {
+				i.Manifests = append(i.Manifests, e)
+				changed = true
+			}
+		}
+		if changed {
+			err = mapError(s.root, syncDir(s.blobs()))
+		}
+		return changed, err
+	})
+}
+
+// attached says whether an entry of index.json is that of a signature: it has no name, and is kept for its subject's sake.
+func attached(d ocispec.Descriptor) bool {
+	return d.Annotations[ocispec.AnnotationRefName] == "" && signature.Candidate(d)
+}
+
+// Signatures are those that the store keeps of a manifest, at most [signature.MaxAttached].
+func (s *Store) Signatures(ctx context.Context, subject digest.Digest) ([]signature.Attached, error) {
+	i, err := s.readIndex()
+	if err != nil {
+		return nil, err
+	}
+	return SignaturesIn(ctx, i, subject, func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+		return ReadAll(ctx, s, d, limit)
+	})
+}
+
+// SignaturesIn finds the signatures of a manifest that the index of a layout lists.
+func SignaturesIn(ctx context.Context, i ocispec.Index, subject digest.Digest, fetch signature.Fetch) (found []signature.Attached, err error) {
+	seen := make(map[digest.Digest]bool) // a hostile index has one many times
+	for _, d := range i.Manifests {
+		if !attached(d) || seen[d.Digest] || len(found) == signature.MaxAttached {
+			continue
+		}
+		seen[d.Digest] = true
+		data, err := fetch(ctx, d, signature.MaxSize)
+		if errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) || err == nil && signature.Subject(data) != subject {
+			continue // nobody knows of what a damaged one is
+		}
+		var a signature.Attached
+		if err == nil {
+			a, err = signature.Read(ctx, fetch, d, subject)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read a signature of %s: %w", subject, err)
+		}
+		found = append(found, a)
+	}
+	return found, nil
+}

@@ -1,0 +1,82 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// The values of [Trust.Default]; the first is one of [Signers], too.
+const (
+	unsigned = "unsigned"
+	signed   = "signed"
+)
+
+// Trust says whose signature snapshots must have.
+type Trust struct {
+	// Default is for repositories that no prefix names: unsigned, by which cryo restore warns of a snapshot that none of Keys has signed, or signed,
+	// by which that is refused. Default unsigned.
+	Default string `toml:"default"`
+	// Keys are files with public keys, whose signatures count for these repositories.
+	Keys []string `toml:"keys"`
+	// Repositories are prefixes, of which the longest that fits counts: a registry, or one with the beginning of a path, which ends where a component does.
+	Repositories map[string]Signers `toml:"repositories"`
+}
+
+// Signers are the files with the keys of which one must have signed; or the word unsigned, by which there are none.
+type Signers []string
+
+// UnmarshalText implements [encoding.TextUnmarshaler].
+func (s *Signers) UnmarshalText(text []byte) error {
+	if string(text) != unsigned {
+		return fmt.Errorf("%q is neither a list of files with public keys nor %s", text, unsigned)
+	}
+	*s = nil
+	return nil
+}
+
+// Signed says whether Default asks for a signature.
+func (t Trust) Signed() bool { return t.Default == signed }
+
+// Prefixes are the files of each prefix; none where unsigned snapshots are taken.
+func (t Trust) Prefixes() map[string][]string {
+	all := make(map[string][]string, len(t.Repositories))
+	for prefix, files := range t.Repositories {
+		all[prefix] = files
+	}
+	return all
+}
+
+func (t Trust) validate() error {
+	if t.Default != signed && t.Default != unsigned {
+		return fmt.Errorf("trust.default = %q is neither %s nor %s", t.Default, signed, unsigned)
+	}
+	files := func(key string, paths []string) error {
+		for _, path := range paths {
+			if !filepath.IsAbs(path) {
+				return fmt.Errorf("%s: %q is not an absolute path", key, path)
+			}
+		}
+		return nil
+	}
+	if err := files("trust.keys", t.Keys); err != nil {
+		return err
+	}
+	for prefix, paths := range t.Repositories {
+		key := fmt.Sprintf("trust.repositories: %q", prefix)
+		// A repository below it has this prefix, and is its own full name.
+		below := prefix + "/x/x:latest"
+		if full, err := store.Normalize(below); err != nil || full != below || strings.ToLower(prefix) != prefix {
+			return fmt.Errorf("%s is no prefix: write HOST[:PORT][/PATH] in lower case, with docker.io for Docker's registry, and no tag", key)
+		}
+		if paths != nil && len(paths) == 0 {
+			return fmt.Errorf("%s has no keys: name files, or write %q", key, unsigned)
+		}
+		if err := files(key, paths); err != nil {
+			return err
+		}
+	}
+	return nil
+}
