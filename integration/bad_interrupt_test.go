@@ -3,6 +3,7 @@ package integration
 import (
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strconv"
 	"syscall"
 	"testing"
@@ -194,9 +195,14 @@ func TestBadInterruptRestore(t *testing.T) {
 			counts(t, a, otherID)
 			remove(t.Context(), a, otherID)
 		}
-		if _, status, err := a.Task(t.Context(), id); err != nil {
-			t.Error(err)
-		} else if status != "" && r.Code != codeInterrupted {
+		var status string
+		eventually(t, "restoring or sweeping", 30*time.Second, func() bool { // the shim may be at it
+			_, now, err := a.Task(t.Context(), id)
+			left, err2 := os.ReadDir(filepath.Join(a.CryoRoot(), "work"))
+			status = now
+			return err == nil && err2 == nil && len(left) == 0 && (now == "" || now == "RUNNING")
+		})
+		if status != "" && r.Code != codeInterrupted {
 			counts(t, a, id)
 			remove(t.Context(), a, id)
 		}

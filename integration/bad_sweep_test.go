@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
@@ -43,5 +45,64 @@ func TestBadSweep(t *testing.T) {
 			remove(t.Context(), a, id)
 		}
 		wantTrace(t, a, before)
+	}
+}
+
+// TestBadSweepPart has a file in a killed command's directory that cannot be removed for two seconds, as where CRIU writes another: the shim goes on until all
+// that the command has left is gone.
+func TestBadSweepPart(t *testing.T) {
+	a, _ := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "64")
+	id := name(t)
+	before := trace(t, a)
+	work := filepath.Join(a.CryoRoot(), "work")
+	c := a.Command(t.Context(), "cryo", "restore", ref, "--name", id, "--eager")
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	criu := find(t, a, dumping(a))
+	if criu == 0 {
+		t.Fatal("no restore")
+	}
+	if err := unix.Kill(criu, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	found, err := filepath.Glob(filepath.Join(work, "*", "images", "inventory.img"))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%q, %v", found, err)
+	}
+	immutable(t, found[0], true)
+	kill(t, c.Process.Pid)
+	_ = c.Wait() // it was killed
+	time.Sleep(2 * time.Second)
+	immutable(t, found[0], false)
+	kill(t, criu)
+	eventually(t, "sweeping", 30*time.Second, func() bool {
+		_, status, err := a.Task(t.Context(), id)
+		left, err2 := os.ReadDir(work)
+		return err == nil && status == "" && err2 == nil && len(left) == 0
+	})
+	wantTrace(t, a, before)
+}
+
+// immutable sets or clears the flag with which nobody removes a file (ioctl_iflags(2)).
+func immutable(t *testing.T, path string, on bool) {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const isImmutable = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
+	flags &^= isImmutable
+	if on {
+		flags |= isImmutable
+	}
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags); err != nil {
+		t.Fatal(err)
 	}
 }

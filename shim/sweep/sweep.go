@@ -43,8 +43,8 @@ const sweepTime = 5 * time.Minute
 // againTime is between two looks whether all is swept.
 const againTime = time.Second
 
-// After waits until the command with this working directory has ended, and runs its order if it was killed: a command that ends by itself removes the
-// directory. There may be neither directory nor order, for other clients: that is no error, and nothing is waited for.
+// After waits until the command with this working directory has ended, and runs its order if it was killed, until it has succeeded: a command that ends by
+// itself says so in its lock. There may be neither directory nor order, for other clients: that is no error, and nothing is waited for.
 func After(ctx context.Context, work string) error {
 	lock, err := os.Open(filepath.Join(work, lockFile))
 	if err != nil {
@@ -68,14 +68,21 @@ func After(ctx context.Context, work string) error {
 			return fmt.Errorf("wait for the end of a command: %w", err)
 		}
 	}
+	if info, err := lock.Stat(); err != nil || info.Size() > 0 {
+		return err // it has ended by itself
+	}
 	lock.Close() // who sweeps takes it
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
 	for {
-		if _, err := os.Lstat(filepath.Join(work, lockFile)); err != nil {
-			return nil //nolint:nilerr // it has ended by itself, or somebody has swept
-		}
+		// While the directory is there the program takes the command for alive, and CRIU, which still writes into it, may keep it from being removed. Any
+		// process that opens the store may remove it first; what the command has made in containerd is there still.
+		_, err := os.Lstat(work)
+		gone := errors.Is(err, os.ErrNotExist)
 		out, err := exec.CommandContext(ctx, o.Args[0], o.Args[1:]...).CombinedOutput()
+		if gone && err == nil {
+			return nil
+		}
 		// containerd may be away, and a process that is just being started may have held the lock for a moment.
 		select {
 		case <-time.After(againTime):
