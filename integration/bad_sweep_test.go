@@ -85,6 +85,45 @@ func TestBadSweepPart(t *testing.T) {
 	wantTrace(t, a, before)
 }
 
+// TestBadSweepDelay kills commands while the CRIU of their restores stands still. A restore that begins then is not delayed by more than a second.
+func TestBadSweepDelay(t *testing.T) {
+	a, _ := pair(t)
+	ref, id := snapshotOf(t, a, "count", "--memory", "64"), name(t)
+	next := id + "-next"
+	cleanup(t, a, next)
+	before := trace(t, a)
+	restore := func() time.Duration {
+		begin := time.Now()
+		must(t, a.Cryo(t.Context(), "restore", ref, "--name", next, "--eager"))
+		took := time.Since(begin)
+		counts(t, a, next)
+		remove(t.Context(), a, next)
+		return took
+	}
+	usual := max(restore(), restore())
+	for range 3 {
+		c := a.Command(t.Context(), "cryo", "restore", ref, "--name", id, "--eager")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		criu := find(t, a, dumping(a))
+		if criu == 0 {
+			t.Fatal("no restore")
+		}
+		if err := unix.Kill(criu, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		kill(t, c.Process.Pid)
+		_ = c.Wait() // it was killed
+		took := restore()
+		t.Logf("usually it takes %s, after a killed command %s", usual, took)
+		if took > usual+time.Second {
+			t.Errorf("a restore after a killed command takes %s, usually %s", took, usual)
+		}
+		wantTrace(t, a, before)
+	}
+}
+
 // immutable sets or clears the flag with which nobody removes a file (ioctl_iflags(2)).
 func immutable(t *testing.T, path string, on bool) {
 	t.Helper()

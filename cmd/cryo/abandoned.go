@@ -72,16 +72,12 @@ func finished(ctx context.Context, container containerd.Container) error {
 	return nil
 }
 
-// abandon removes a container that was not finished. One that runs, and that has all of its memory here, has become whole after its command was killed, and
-// stays.
+// abandon removes a container that was not finished; a start that is under way is broken off. One that runs, and that has all of its memory here, has become
+// whole before that, and stays.
 func abandon(ctx context.Context, container containerd.Container, work string) (err error) {
 	awaited, err := arrival.GiveUp(work)
 	if err != nil {
 		return err
-	}
-	// The start that the command had asked for may be under way: it is let end.
-	for deadline := time.Now().Add(startTime); time.Now().Before(deadline) && status(ctx, container) == containerd.Created; {
-		time.Sleep(50 * time.Millisecond)
 	}
 	for deadline := time.Now().Add(undoTime); ; time.Sleep(50 * time.Millisecond) {
 		if err = tryAbandon(ctx, container, !awaited); err == nil {
@@ -92,9 +88,6 @@ func abandon(ctx context.Context, container containerd.Container, work string) (
 		}
 	}
 }
-
-// startTime bounds how long the start of an abandoned container is waited for.
-const startTime = 5 * time.Second
 
 func tryAbandon(ctx context.Context, container containerd.Container, whole bool) error {
 	switch status(ctx, container) {
