@@ -110,6 +110,8 @@ func TestSignature(t *testing.T) {
 		{"prefix with key", fmt.Sprintf("[trust.repositories]\n%q = [%q]\n", base, public), nil, "", saysUnsigned, saysForeign, saysUnsigned, saysMoved},
 		{"longer prefix with another key", fmt.Sprintf("[trust.repositories]\n%q = [%q]\n%q = [%q]\n%q = [%q]\n", base, public, base+"/foreign", strangePub, base+"/sig", strangePub), nil,
 			"", saysUnsigned, "", saysUnsigned, saysMoved},
+		{"key of another repository", fmt.Sprintf("[trust]\nkeys = [%q]\n[trust.repositories]\n%q = [%q]\n", public, base+"/signed", strangePub), nil,
+			saysForeign, "?" + saysUnsigned, "?" + saysForeign, "?" + saysUnsigned, "?" + saysMoved},
 		{"unsigned prefix", fmt.Sprintf("[trust]\ndefault = 'signed'\nkeys = [%q]\n[trust.repositories]\n%q = 'unsigned'\n", public, base), nil, "", "", "", "", ""},
 		{"flag", fmt.Sprintf("[trust]\nkeys = [%q]\n[trust.repositories]\n%q = 'unsigned'\n", public, base), []string{"--require-signature"}, "", saysUnsigned, saysForeign, saysUnsigned, saysMoved},
 		{"flag without keys", "", []string{"--require-signature"}, saysForeign, saysUnsigned, saysForeign, saysUnsigned, saysForeign},
@@ -163,6 +165,11 @@ func TestSignatureKept(t *testing.T) {
 	for _, r := range []string{ref, plain} {
 		must(t, b.Cryo(t.Context(), "pull", r, "--plain-http"))
 	}
+	// A signature is of a digest: under another name it still counts, as long as the same keys do.
+	renamed := shared.registry.Reference("kept/" + id + ":renamed")
+	away(t, renamed)
+	must(t, a.Run(t.Context(), "oras", "tag", "--plain-http", ref, "renamed"))
+	must(t, trusting(t, b, strict, "pull", renamed, "--plain-http"))
 	digests := map[string]string{ref: inspect(t, b, ref).Digest.String(), plain: inspect(t, b, plain).Digest.String()}
 	cleanup(t, b, id)
 	restored := func(ref string) {
@@ -177,6 +184,9 @@ func TestSignatureKept(t *testing.T) {
 		refusal(t, trusting(t, b, strict, "restore", r, "--plain-http", "--name", id), codeDenied, saysUnsigned)
 	}
 	refusal(t, trusting(t, b, strict, "prewarm", plain, "--plain-http"), codeDenied, saysUnsigned)
+	must(t, b.Cryo(t.Context(), "prewarm", plain, "--plain-http"))
+	refusal(t, trusting(t, b, strict, "restore", plain, "--plain-http", "--name", id), codeDenied, saysUnsigned)
+	must(t, b.Cryo(t.Context(), "prewarm", "rm", plain))
 	key, err := signature.ReadPublicKey(public)
 	if err != nil {
 		t.Fatal(err)
@@ -212,5 +222,62 @@ func TestSignatureKept(t *testing.T) {
 			must(t, trusting(t, b, strict, "pull", at))
 			restored(r)
 		}
+	}
+}
+
+// TestSignatureShim: the shim judges by the configuration of the host, whatever the command was told, and has stock clients restore nothing where all must be signed.
+func TestSignatureShim(t *testing.T) {
+	a, _ := pair(t)
+	private, public := signaturetest.Key(t)
+	id := name(t)
+	ref, plain := shared.registry.Reference("shim/"+id+":1"), shared.registry.Reference("shim/"+id+":2")
+	start(t, a, id, nil, "workload", "count")
+	before := await(t, a, id)
+	away(t, ref)
+	away(t, plain)
+	must(t, a.Cryo(t.Context(), "checkpoint", id, plain, "--leave-running", "--push", "--plain-http"))
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--sign-key", private))
+	stock := "signature/shim:" + id
+	must(t, a.Ctr(t.Context(), "containers", "checkpoint", "--task", "--rw", "--image", id, stock))
+	t.Cleanup(func() { a.Ctr(cleanupContext(t), "images", "rm", stock) })
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), "rm", ref))
+	cleanup(t, a, id)
+
+	loose := filepath.Join(t.TempDir(), "loose.toml")
+	if err := os.WriteFile(loose, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Configure("") })
+	for _, trust := range []string{
+		fmt.Sprintf("[trust]\ndefault = 'signed'\nkeys = [%q]\n", public),
+		fmt.Sprintf("[trust.repositories]\n%q = [%q]\n", shared.registry.Address, public),
+	} {
+		if err := a.Configure(trust); err != nil {
+			t.Fatal(err)
+		}
+		unchanged(t, a, func() {
+			r := a.Cryo(t.Context(), "restore", plain, "--config", loose)
+			refusal(t, r, codeDenied, saysUnsigned)
+			if !strings.Contains(r.Stderr, "create the task: ") {
+				t.Errorf("the shim has not refused it:\n%s", r.Stderr)
+			}
+		})
+		for _, flags := range [][]string{nil, {"--eager"}, {"--require-signature"}} { // from the registry, and then the store
+			must(t, a.Cryo(t.Context(), append([]string{"restore", ref, "--plain-http"}, flags...)...))
+			goneOn(t, before, await(t, a, id))
+			remove(t.Context(), a, id)
+		}
+		must(t, a.Cryo(t.Context(), "rm", ref))
+		r := a.Ctr(t.Context(), "containers", "restore", "--live", id, stock)
+		if strings.Contains(trust, "default") {
+			if r.Code == 0 || !strings.Contains(r.Stderr, "signature: the client that restores "+id+" names no snapshot") || !strings.Contains(r.Stderr, "hint: ") {
+				t.Errorf("ctr by a policy that asks for signatures everywhere: %v", r)
+			}
+		} else {
+			must(t, r) // nothing says of which repository it is
+			goneOn(t, before, await(t, a, id))
+		}
+		remove(t.Context(), a, id)
 	}
 }

@@ -81,6 +81,9 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 		c.gpus = b.gpus
 		return c, s.giveLibrary(ctx, c, r)
 	}
+	if err := s.judge(c); err != nil {
+		return c, err
+	}
 	if err := s.giveCRIU(ctx); err != nil {
 		return c, err
 	}

@@ -97,6 +97,8 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	defer p.gpus.close()
 	p.warnings = append(j.warning(), p.warnings...)
+	p.origin = j.origin
+	p.origin.Images = p.images
 	eager, err := a.eager(p, f)
 	if err != nil {
 		return &failedError{op: "restore", name: p.name, err: err}
@@ -218,7 +220,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := os.Mkdir(criuWork, 0o700); err != nil {
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
-	if err := a.leaveOrder(work, s.Root()); err != nil {
+	if err := errors.Join(a.leaveOrder(work, s.Root()), p.origin.Write(criuWork)); err != nil {
 		return nil, nil, ran, full(s.Root(), err)
 	}
 	if lazy {

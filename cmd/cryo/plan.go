@@ -17,6 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // plan is a restore that was found possible and allowed; nothing is changed yet.
@@ -24,6 +25,7 @@ type plan struct {
 	snapshot    *image.Snapshot
 	from        image.Fetcher // has its blobs
 	images      string        // directory of CRIU's images, which lack memory at first
+	origin      order.Origin  // of the images
 	unpacked    *image.Unpacked
 	ref         string // in the store
 	name        string

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-
 	"fmt"
 	"os"
 	"slices"
@@ -16,12 +15,14 @@ import (
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // judging decides by its signatures whether a snapshot is used.
 type judging struct {
 	policy *signature.Policy
-	doubt  error // what is wrong with the signature of one that is used all the same
+	origin order.Origin // what was judged, for the shim
+	doubt  error        // what is wrong with the signature of one that is used all the same
 }
 
 // requireSignature adds the flag that asks for signatures where the configuration does not.
@@ -35,9 +36,9 @@ func (a *app) judging(require bool) (*judging, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := signature.NewPolicy(c.Trust.Signed(), c.Trust.Keys, c.Trust.Prefixes())
+	p, err := c.Trust.Policy()
 	if err != nil {
-		return nil, fmt.Errorf("[trust] in the configuration: %w", err)
+		return nil, err
 	}
 	p.Require = require
 	return &judging{policy: p}, nil
@@ -47,6 +48,8 @@ var _ signature.Judge = (*judging)(nil).judge
 
 // judge is a [signature.Judge].
 func (j *judging) judge(refs []string, d digest.Digest, all []signature.Attached, unread error) (err error) {
+	whole := slices.DeleteFunc(slices.Clone(all), func(a signature.Attached) bool { return a.Err != nil })
+	j.origin = order.Origin{Refs: refs, Digest: d, Signatures: whole}
 	j.doubt, err = j.policy.Judge(refs, d, all, unread)
 	return err
 }

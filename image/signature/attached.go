@@ -18,8 +18,8 @@ const MediaType = "application/vnd.dev.sigstore.bundle.v0.3+json"
 
 // Bounds of what is looked at: anybody who may write to a repository may attach signatures to what is there.
 const (
-	MaxAttached = 32      // signatures of a snapshot
-	MaxSize     = 1 << 20 // bytes of a manifest of one, and of a bundle
+	MaxAttached = 32       // signatures of a snapshot
+	MaxSize     = 64 << 10 // bytes of a manifest of one, and of a bundle
 )
 
 // annotationPredicate says what the statement in a bundle is about.

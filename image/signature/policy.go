@@ -88,17 +88,23 @@ func repository(ref string) string {
 }
 
 // Judge decides whether a snapshot may be used, before anything of it is parsed. It goes by these normalised references at once, where an
-// empty one is one of no repository; d is its digest and all its signatures, or else unread says why they could not be had. The error is an [*Error], or unread.
+// empty one, or none, is one of no repository; d is its digest and all its signatures, or else unread says why they could not be had. The error is an
+// [*Error], or unread.
 type Judge func(refs []string, d digest.Digest, all []Attached, unread error) error
 
 // Judge is a [Judge]. Where nothing asks for the signature that is missing, doubt says what is wrong with it instead.
 func (p *Policy) Judge(refs []string, d digest.Digest, all []Attached, unread error) (doubt, err error) {
+	refs = orNone(refs)
+	called := refs[0]
+	if called == "" {
+		called = d.String()
+	}
 	for _, ref := range refs {
 		r := p.rule(ref)
 		if !r.signed && r.silent {
 			continue
 		}
-		found := r.examine(refs[0], d, all, unread)
+		found := r.examine(called, d, all, unread)
 		if found != nil && r.signed {
 			return nil, found
 		}
@@ -107,6 +113,14 @@ func (p *Policy) Judge(refs []string, d digest.Digest, all []Attached, unread er
 		}
 	}
 	return doubt, nil
+}
+
+// orNone is what stands for no repository where there are no references: a snapshot may lose its name at any time.
+func orNone(refs []string) []string {
+	if len(refs) == 0 {
+		return []string{""}
+	}
+	return refs
 }
 
 // examine is nil where one of the rule's keys has signed d.
@@ -194,7 +208,7 @@ func (p *Policy) Signers(refs []string, d digest.Digest, all []Attached) []Signe
 				s.File = k.Path
 			}
 		}
-		s.Accepted = s.Problem == "" && !slices.ContainsFunc(refs, func(ref string) bool {
+		s.Accepted = s.Problem == "" && !slices.ContainsFunc(orNone(refs), func(ref string) bool {
 			return !slices.ContainsFunc(p.rule(ref).keys, func(k *PublicKey) bool { return k.Fingerprint() == s.Key })
 		})
 		signers = append(signers, s)

@@ -96,6 +96,17 @@ func TestPolicy(t *testing.T) {
 	if doubt, err := p.Judge([]string{"registry.example/scratch:1", ""}, d, nil, nil); reason(doubt) != Unsigned || err != nil {
 		t.Errorf("a name that nobody gave: %v, %v", doubt, err)
 	}
+	// One that has no name any more is of no repository.
+	strict, err := NewPolicy(true, []string{ourPub}, prefixes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := strict.Judge(nil, d, nil, nil); reason(err) != Unsigned || !strings.Contains(err.Error(), d.String()) {
+		t.Errorf("no name: %v", err)
+	}
+	if s := strict.Signers(nil, d, []Attached{sign(t, ours, d), sign(t, team, d)}); !s[0].Accepted || s[1].Accepted {
+		t.Errorf("no name, signers: %+v", s)
+	}
 	signers := p.Signers([]string{"registry.example/app:1"}, d, []Attached{sign(t, team, d), sign(t, ours, other), sign(t, foreign, d), damaged})
 	if len(signers) != 4 || !signers[0].Accepted || signers[0].File != teamPub || signers[1].Problem != OtherDigest || signers[1].Accepted ||
 		signers[2].Problem != UntrustedKey || signers[2].File != "" || signers[3].Problem != Damaged {

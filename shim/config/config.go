@@ -38,7 +38,7 @@ type Config struct {
 	Prewarm Prewarm `toml:"prewarm"`
 	// GPU is for containers with GPUs.
 	GPU GPU `toml:"gpu"`
-	// Trust says whose signature snapshots must have. The cryo command goes by it; the shim has nothing that could be signed.
+	// Trust says whose signature snapshots must have, for the cryo command and for the shim.
 	Trust Trust `toml:"trust"`
 }
 

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -40,13 +41,17 @@ func (s *Signers) UnmarshalText(text []byte) error {
 // Signed says whether Default asks for a signature.
 func (t Trust) Signed() bool { return t.Default == signed }
 
-// Prefixes are the files of each prefix; none where unsigned snapshots are taken.
-func (t Trust) Prefixes() map[string][]string {
-	all := make(map[string][]string, len(t.Repositories))
+// Policy reads the files with keys.
+func (t Trust) Policy() (*signature.Policy, error) {
+	prefixes := make(map[string][]string, len(t.Repositories))
 	for prefix, files := range t.Repositories {
-		all[prefix] = files
+		prefixes[prefix] = files
 	}
-	return all
+	p, err := signature.NewPolicy(t.Signed(), t.Keys, prefixes)
+	if err != nil {
+		return nil, fmt.Errorf("[trust] in the configuration: %w", err)
+	}
+	return p, nil
 }
 
 func (t Trust) validate() error {

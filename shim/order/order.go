@@ -1,5 +1,6 @@
 // Package order is what the cryo command tells the processes of the shim that bring memory, of processes (package fill) and of devices (package load): where
-// that is which CRIU's images lack. It is a file for each in CRIU's work directory, where nothing that comes out of a snapshot ever lies.
+// that is which CRIU's images lack, and what it tells the shim of who has signed them. It is a file for each in CRIU's work directory, where nothing that comes
+// out of a snapshot ever lies.
 package order
 
 import (

@@ -7,7 +7,11 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/signature/signaturetest"
 )
 
 func TestOrder(t *testing.T) {
@@ -26,6 +30,31 @@ func TestOrder(t *testing.T) {
 		if _, err := Read(dir, of, "/other"); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("for other images it gives %v", err)
 		}
+	}
+}
+
+func TestOrigin(t *testing.T) {
+	dir := t.TempDir()
+	if o, err := ReadOrigin(dir, "/images"); o != nil || err != nil {
+		t.Errorf("without an origin: %v, %v", o, err)
+	}
+	private, _ := signaturetest.Key(t)
+	d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("a snapshot"), Size: 10}
+	want := Origin{Images: "/images", Refs: []string{"a.b/c:1", ""}, Digest: d.Digest, Signatures: []signature.Attached{signaturetest.Sign(t, private, d, d)}}
+	if err := want.Write(dir); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := ReadOrigin(dir, "/images/"); err != nil || !reflect.DeepEqual(*o, want) {
+		t.Errorf("it comes back as %v, %v", o, err)
+	}
+	if _, err := ReadOrigin(dir, "/other"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("for other images it gives %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, originFile), []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ReadOrigin(dir, "/images"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("cut short it gives %v", err)
 	}
 }
 
