@@ -11,6 +11,8 @@ DESTDIR  ?=
 FUZZTIME ?= 1m
 # Further flags of go test, for example: make integration TESTFLAGS='-run TestShim -v'
 TESTFLAGS ?=
+# Go's database of vulnerabilities, or a mirror of it.
+VULNDB ?= https://vuln.go.dev
 # Flags of the bench, see integration/bench/README.md.
 BENCHFLAGS ?=
 # Flags of the chaos, see integration/chaos/README.md.
@@ -117,6 +119,23 @@ lint: tools ## check formatting, go vet, staticcheck and the syntax of scripts
 	bin/tools/staticcheck ./...
 	@for script in $$(git grep -lE '^#!.*\bbash$$'); do bash -n "$$script"; done
 	@for script in $$(git ls-files '*.sh'); do sh -n "$$script"; done
+
+# By the source, which tells what is called: by a program without symbols, whatever its modules have counts.
+.PHONY: vulncheck
+vulncheck: tools ## look for known vulnerabilities in what cryo calls, the standard library included; asks VULNDB (https://vuln.go.dev)
+	bin/tools/govulncheck -db $(VULNDB) ./cmd/...
+
+# What a program was built of, it says itself: the list must have every module of that. libcryo-gpu.so has no code of others.
+.PHONY: sbom
+sbom: build tools ## write a bill of materials of each program, CycloneDX, into bin/sbom/
+	@mkdir -p bin/sbom
+	@for name in $(BINARIES) $(KEEPER); do \
+		list=bin/sbom/$$name.cdx.json; \
+		bin/tools/cyclonedx-gomod bin -json -std -noserial -notimestamp -version $(VERSION) -output $$list bin/$$name 2>/dev/null; \
+		diff <($(GO) version -m bin/$$name | awk 'NR == 1 { print "std@" $$2 } $$1 == "dep" || $$1 == "=>" { print $$2 "@" $$3 }' | sort) \
+			<(jq -r 'select(.bomFormat == "CycloneDX") | .components[] | .name + "@" + .version' $$list | sort) || \
+			{ echo "$$list does not list what bin/$$name was built of"; exit 1; }; \
+	done
 
 .PHONY: fuzz
 fuzz: ## run every fuzz target for FUZZTIME (1m)
