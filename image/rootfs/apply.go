@@ -6,18 +6,25 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
+	"path"
 
 	"github.com/containerd/containerd/v2/pkg/archive"
+	"golang.org/x/sys/unix"
 )
 
 // Apply applies a layer that [Diff] wrote to the rootfs mounted at root. Names in the layer cannot lead out of root: that is
-// the business of containerd's archive package, which does the work.
+// the business of containerd's archive package, which does the work, but for the contents of files with holes, which stay holes.
 //
-// A layer that is not a tar gives a [*LayerError], a full file system a [*FullError]; errors of layer are passed on. What was
-// applied before an error stays: root must then be thrown away.
+// A layer that is not a tar, or one that Diff does not write, gives a [*LayerError], a full file system a [*FullError]; errors of layer are passed
+// on. What was applied before an error stays: root must then be thrown away.
 func Apply(ctx context.Context, root string, layer io.Reader) error {
-	if _, err := archive.Apply(ctx, root, layer, archive.WithFilter(filter)); err != nil {
+	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("apply rootfs difference: open %s: %w", root, err)
+	}
+	defer unix.Close(fd)
+	listed := directories{".": true}
+	if _, err := archive.Apply(ctx, root, &sparseReader{layer: layer, root: fd}, archive.WithFilter(listed.filter)); err != nil {
 		switch {
 		case errors.As(err, new(*LayerError)):
 			return err
@@ -29,15 +36,17 @@ func Apply(ctx context.Context, root string, layer io.Reader) error {
 	return nil
 }
 
-// filter refuses sparse files: Diff writes none, and a few bytes of tar could claim to be a file of any length.
-func filter(h *tar.Header) (bool, error) {
-	if h.Typeflag == tar.TypeGNUSparse {
-		return false, &LayerError{Path: h.Name, Reason: "is a sparse file"}
+// directories are those that a layer has listed.
+type directories map[string]bool
+
+// filter refuses what is in a directory that the layer has not listed: a name of a few bytes could have thousands of directories made.
+func (d directories) filter(h *tar.Header) (bool, error) {
+	name := path.Join("/", h.Name)[1:]
+	if !d[path.Dir(name)] {
+		return false, &LayerError{Path: h.Name, Reason: "is in a directory that the layer does not list before"}
 	}
-	for key := range h.PAXRecords {
-		if strings.HasPrefix(key, "GNU.sparse.") {
-			return false, &LayerError{Path: h.Name, Reason: "is a sparse file"}
-		}
+	if h.Typeflag == tar.TypeDir {
+		d[name] = true
 	}
 	return true, nil
 }

@@ -22,13 +22,14 @@ const paxXattr = "SCHILY.xattr."
 // attributes other than capabilities, fractions of a second, and entries below a symbolic link's name.
 type layerWriter struct {
 	ctx   context.Context
-	tw    *tar.Writer
+	w     io.Writer
+	tw    *tar.Writer      // to w
 	links map[inode]string // names of inodes that have several
 	buf   []byte
 }
 
 func newLayerWriter(ctx context.Context, w io.Writer) *layerWriter {
-	return &layerWriter{ctx: ctx, tw: tar.NewWriter(w), links: make(map[inode]string), buf: make([]byte, 1<<20)}
+	return &layerWriter{ctx: ctx, w: w, tw: tar.NewWriter(w), links: make(map[inode]string), buf: make([]byte, 1<<20)}
 }
 
 func (l *layerWriter) close() error {
@@ -65,13 +66,10 @@ func (l *layerWriter) add(name, path, data string, fi os.FileInfo) error {
 			l.links[key] = name
 		}
 	}
-	if err := l.header(h); err != nil {
-		return err
-	}
 	if h.Typeflag != tar.TypeReg || h.Size == 0 {
-		return nil
+		return l.header(h)
 	}
-	return l.contents(name, data, h.Size)
+	return l.file(h, data)
 }
 
 // finishDir follows a directory's entries. Whatever is made in a directory with a default access control list inherits it,
@@ -157,24 +155,57 @@ func (l *layerWriter) header(h *tar.Header) error {
 	return nil
 }
 
-func (l *layerWriter) contents(name, path string, size int64) error {
+// file writes a regular file with the contents of the one at path.
+func (l *layerWriter) file(h *tar.Header, path string) error {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return fmt.Errorf("read rootfs: %w", err)
 	}
 	defer f.Close()
-	for size > 0 {
+	extents, err := extentsOf(f, h.Size)
+	if err != nil {
+		return fmt.Errorf("read rootfs: %q: %w", h.Name, err)
+	}
+	if len(extents) == 1 && extents[0].length == h.Size {
+		if err := l.header(h); err != nil {
+			return err
+		}
+		return l.contents(l.tw, f, h.Name, extents[0])
+	}
+	if err := l.sparse(h, extents); err != nil {
+		return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
+	}
+	stored := int64(0)
+	for _, x := range extents {
+		if err := l.contents(l.w, f, h.Name, x); err != nil {
+			return err
+		}
+		stored += x.length
+	}
+	if _, err := l.w.Write(make([]byte, padding(stored))); err != nil {
+		return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
+	}
+	return nil
+}
+
+// contents writes a part of a file.
+func (l *layerWriter) contents(w io.Writer, f *os.File, name string, part extent) error {
+	for part.length > 0 {
 		if err := l.ctx.Err(); err != nil {
 			return err
 		}
-		n, err := io.ReadFull(f, l.buf[:min(size, int64(len(l.buf)))])
-		if err != nil {
+		b := l.buf[:min(part.length, int64(len(l.buf)))]
+		if n, err := f.ReadAt(b, part.offset); n < len(b) {
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
 			return fmt.Errorf("read rootfs: %q: %w", name, err)
 		}
-		if _, err := l.tw.Write(l.buf[:n]); err != nil {
+		if _, err := w.Write(b); err != nil {
 			return fmt.Errorf("write rootfs difference: %q: %w", name, err)
 		}
-		size -= int64(n)
+		part.offset += int64(len(b))
+		part.length -= int64(len(b))
 	}
 	return nil
 }

@@ -69,13 +69,14 @@ func kept(name string) bool {
 		return false
 	}
 	switch name {
-	case "security.capability", xattrACL, xattrDefaultACL:
+	case xattrCapability, xattrACL, xattrDefaultACL:
 		return true
 	}
 	return strings.HasPrefix(name, "user.")
 }
 
 const (
+	xattrCapability = "security.capability"
 	xattrACL        = "system.posix_acl_access"
 	xattrDefaultACL = "system.posix_acl_default"
 )

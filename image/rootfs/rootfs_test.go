@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -97,6 +98,26 @@ func TestTransfer(t *testing.T) {
 			write(t, root+"/inherit/before", "")
 			must(t, unix.Setxattr(root+"/inherit", "system.posix_acl_default", acl, 0))
 			write(t, root+"/inherit/after/x", "")
+		}},
+		{"holes", nil, func(t *testing.T, root string) {
+			sparse := func(name string, size int64, data ...int64) {
+				f, err := os.Create(root + "/" + name)
+				must(t, err, f.Truncate(size))
+				for _, at := range data {
+					_, err := f.WriteAt([]byte("data at "+fmt.Sprint(at)), at)
+					must(t, err)
+				}
+				must(t, f.Close(), os.Chmod(root+"/"+name, 0o4755), os.Chtimes(root+"/"+name, time.Unix(1, 2), time.Unix(1234567890, 123456789)))
+			}
+			must(t, os.Mkdir(root+"/"+strings.Repeat("d", 120), 0o755))
+			sparse("all", 64<<20)
+			sparse("short", 64<<10)
+			sparse("short at the end", 8<<20, 0, 4<<20, 8<<20-1<<16)
+			sparse(strings.Repeat("d", 120)+"/first", 32<<20, 0)
+			sparse("last", 32<<20+17, 32<<20)
+			sparse("many", 64<<20, 0, 1<<20, 3<<20, 3<<20+8192, 17<<20, 40<<20, 64<<20-20)
+			must(t, os.Link(root+"/many", root+"/many again"), unix.Setxattr(root+"/many", "security.capability", capability, 0), unix.Setxattr(root+"/many", "user.x", []byte(" GNU.sparse.major=1\n"), 0))
+			must(t, os.Chtimes(root+"/kept", time.Unix(1, 2), time.Unix(3, 4)), os.Truncate(root+"/kept", 9<<20))
 		}},
 		{"moved directories", []string{"redirect_dir=on"}, func(t *testing.T, root string) {
 			must(t, os.Rename(root+"/usr/lib", root+"/usr/lib64"), os.Rename(root+"/var", root+"/moved"))
@@ -290,6 +311,67 @@ func TestApplyHostile(t *testing.T) {
 	}
 }
 
+// TestSparse has a file of 30 GiB that is almost a hole go through a layer: that is small, and GNU tar and the file system see the holes.
+func TestSparse(t *testing.T) {
+	upper := t.TempDir()
+	f, err := os.Create(upper + "/sparse")
+	must(t, err)
+	for _, at := range []int64{1 << 20, 7 << 30, 30<<30 - 3} {
+		_, err := f.WriteAt([]byte("end"), at)
+		must(t, err)
+	}
+	must(t, f.Close())
+	write(t, upper+"/after", "what follows")
+	var layer bytes.Buffer
+	must(t, Diff(context.Background(), &layer, "", upper))
+	if layer.Len() > 64<<10 {
+		t.Errorf("the layer has %d bytes", layer.Len())
+	}
+	look := func(root string) {
+		t.Helper()
+		f, err := os.Open(root + "/sparse")
+		must(t, err)
+		defer f.Close()
+		var st unix.Stat_t
+		must(t, unix.Fstat(int(f.Fd()), &st))
+		if st.Size != 30<<30 || st.Blocks > 64 {
+			t.Errorf("it has %d bytes in %d blocks", st.Size, st.Blocks)
+		}
+		b := make([]byte, 3)
+		for at, want := range map[int64]string{0: "\x00\x00\x00", 1 << 20: "end", 1<<20 + 3: "\x00\x00\x00", 7 << 30: "end", 30<<30 - 4: "\x00en", 30<<30 - 3: "end"} {
+			if _, err := f.ReadAt(b, at); err != nil || string(b) != want {
+				t.Errorf("at %d is %q, %v", at, b, err)
+			}
+		}
+		after, err := os.ReadFile(root + "/after")
+		if err != nil || string(after) != "what follows" {
+			t.Errorf("after it is %q, %v", after, err)
+		}
+	}
+	to := t.TempDir()
+	must(t, Apply(context.Background(), to, bytes.NewReader(layer.Bytes())))
+	look(to)
+	to = t.TempDir()
+	cmd := exec.Command("tar", "-xC", to)
+	cmd.Stdin = &layer
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("tar: %v: %s", err, out)
+	}
+	look(to)
+}
+
+// TestApplyDeep has an entry whose name would have a thousand directories made.
+func TestApplyDeep(t *testing.T) {
+	var b bytes.Buffer
+	tw := tar.NewWriter(&b)
+	must(t, tw.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: strings.Repeat("d/", 1000) + "x"}), tw.Close())
+	root := t.TempDir()
+	err := Apply(context.Background(), root, &b)
+	if found, _ := os.ReadDir(root); !errors.As(err, new(*LayerError)) || len(found) != 0 {
+		t.Errorf("Apply gives %v and makes %v", err, found)
+	}
+}
+
 // TestApplySparse tries files that claim a length which their tar does not hold; Go's writer would not write them.
 func TestApplySparse(t *testing.T) {
 	old := rawHeader('S', "s", 0, func(b []byte) {
@@ -301,7 +383,26 @@ func TestApplySparse(t *testing.T) {
 	pax = append(pax, append([]byte(records), make([]byte, 512-len(records))...)...)
 	pax = append(pax, rawHeader('0', "s", 512, nil)...)
 	pax = append(pax, append([]byte("1\n1099511627776\n0\n"), make([]byte, 512-18)...)...)
-	for name, layer := range map[string][]byte{"old": old, "pax": pax} {
+	forged := func(records, contents string) []byte {
+		b := append(rawHeader('x', "h", len(records), nil), append([]byte(records), make([]byte, 512-len(records))...)...)
+		b = append(b, rawHeader('0', "s", len(contents), nil)...)
+		return append(b, append([]byte(contents), make([]byte, -len(contents)&511)...)...)
+	}
+	const version, length = "22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n", "28 GNU.sparse.realsize=1000\n"
+	full := func(s string) string { return s + strings.Repeat("\x00", 512-len(s)) }
+	for name, layer := range map[string][]byte{"old": old, "pax": pax,
+		"no version":  forged(length, full("0\n")),
+		"no length":   forged(version, full("0\n")),
+		"0.1":         forged("27 GNU.sparse.numblocks=0\n", full("0\n")),
+		"negative":    forged(version+"26 GNU.sparse.realsize=-9\n", full("0\n")),
+		"no map":      forged(version+length, ""),
+		"half a map":  forged(version+length, full("9\n")),
+		"many parts":  forged(version+length, full("4194305\n")),
+		"beyond":      forged(version+length, full("1\n999\n2\n")+"ab"),
+		"overlapping": forged(version+length, full("2\n0\n2\n1\n2\n")+"abcd"),
+		"overflowing": forged(version+length, full("2\n0\n2\n500\n9223372036854775807\n")+"ab"),
+		"another's":   forged(version+length, full("1\n0\n2\n")+"abc"),
+	} {
 		root := t.TempDir()
 		err := Apply(context.Background(), root, bytes.NewReader(append(layer, make([]byte, 1024)...)))
 		var e *LayerError
