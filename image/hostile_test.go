@@ -128,6 +128,8 @@ func TestForged(t *testing.T) {
 		{"index is a bomb", "index.zst", func([]byte) ([]byte, int64) { return zeros, 64 << 20 }},
 		{"index is a bomb and says so", "index.zst", func([]byte) ([]byte, int64) { return zeros, 1 << 40 }},
 		{"rootfs is a bomb", "rootfs.tar.zst", func([]byte) ([]byte, int64) { return zeros, 5000 }},
+		{"criu is a bomb and says so", "criu.tar.zst", func([]byte) ([]byte, int64) { return zeros, 8 << 30 }},
+		{"rootfs is a bomb and says so", "rootfs.tar.zst", func([]byte) ([]byte, int64) { return zeros, 8 << 30 }},
 		{"rootfs is no tar", "rootfs.tar.zst", rewrite(func([]byte) []byte { return bytes.Repeat([]byte("no tar "), 300) })},
 		{"rootfs is short", "rootfs.tar.zst", func(b []byte) ([]byte, int64) { return compress(b), int64(len(b)) + 1 }},
 		{"size is negative", "rootfs.tar.zst", func(b []byte) ([]byte, int64) { return compress(b), -1 }},
@@ -162,5 +164,33 @@ func TestBombMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if used := after.TotalAlloc - before.TotalAlloc; used > 64<<20 || time.Since(start) > 5*time.Second {
 		t.Errorf("refusing a bomb took %d MiB and %v", used>>20, time.Since(start))
+	}
+}
+
+// TestCompressible has contents that compress too well for what readers allow: a writer makes the layer as long as they need it to be.
+func TestCompressible(t *testing.T) {
+	const size = 1 << 30
+	store := newMemoryStore()
+	d, err := writeLayer(context.Background(), store, MediaTypeRootFS, titleRootFS, 2, func(w io.Writer) error {
+		_, err := io.Copy(w, io.LimitReader(zeros{}, size))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if least := int64(size-contentsFree) / contentsFactor; d.Size < least || d.Size > least+1<<20 {
+		t.Errorf("the layer has %d bytes", d.Size)
+	}
+	var n int64
+	err = readLayer(context.Background(), store, d, maxContents(d.Size), func(r io.Reader) (err error) {
+		n, err = io.Copy(io.Discard, r)
+		return err
+	})
+	if err != nil || n != size {
+		t.Errorf("%d bytes are read (%v)", n, err)
+	}
+	d.Size--
+	if err := readLayer(context.Background(), store, d, maxContents(d.Size), nil); !errdefs.IsDataLoss(err) || !strings.Contains(err.Error(), "unpacked-size") {
+		t.Errorf("a layer that is shorter gives %v", err)
 	}
 }

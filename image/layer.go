@@ -1,10 +1,13 @@
 package image
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 
 	"github.com/klauspost/compress/zstd"
@@ -23,6 +26,42 @@ const (
 	maxLayerWorkers = 8
 )
 
+// Bounds of what a layer decompresses to: contentsFree bytes, and contentsFactor times the length of the layer.
+const (
+	contentsFree   = 64 << 20
+	contentsFactor = 100
+)
+
+// maxContents is how many bytes a layer of a size may decompress to.
+func maxContents(size int64) int64 {
+	return contentsFree + contentsFactor*min(size, math.MaxInt64/contentsFactor-contentsFree)
+}
+
+// contentsOf reads how many bytes a layer decompresses to, and refuses more than limit.
+func contentsOf(d ocispec.Descriptor, limit int64) (int64, error) {
+	said := d.Annotations[AnnotationRawSize]
+	n, err := strconv.ParseInt(said, 10, 64)
+	if err == nil && n >= 0 && n <= limit {
+		return n, nil
+	}
+	return 0, &DamagedError{Part: d.Annotations[ocispec.AnnotationTitle], Digest: d.Digest,
+		Err: fmt.Errorf("it unpacks to %.100q bytes; of its %d bytes, 0 to %d are allowed (rule unpacked-size)", said, d.Size, limit)}
+}
+
+// pad appends skippable frames (RFC 8878, section 3.1.2) to a layer of size bytes, until it is long enough for its contents.
+func pad(w io.Writer, size, contents int64) error {
+	const head, most = 8, 1 << 30
+	for maxContents(size) < contents {
+		n := min(max((contents-maxContents(size)+contentsFactor-1)/contentsFactor-head, 0), most)
+		frame := binary.LittleEndian.AppendUint32([]byte{0x50, 0x2a, 0x4d, 0x18}, uint32(n))
+		if _, err := io.Copy(w, io.MultiReader(bytes.NewReader(frame), io.LimitReader(zeros{}, n))); err != nil {
+			return err
+		}
+		size += head + n
+	}
+	return nil
+}
+
 // writeLayer stores what write writes as a zstd-compressed layer.
 func writeLayer(ctx context.Context, dst BlobStore, mediaType, title string, workers int, write func(io.Writer) error) (ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
@@ -32,7 +71,8 @@ func writeLayer(ctx context.Context, dst BlobStore, mediaType, title string, wor
 	}
 	defer blob.Close()
 	// With two or more goroutines the output does not depend on their number.
-	z, err := zstd.NewWriter(blob, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(zstdWindow),
+	stored := &contextWriter{ctx: ctx, w: blob}
+	z, err := zstd.NewWriter(stored, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(zstdWindow),
 		zstd.WithConcurrentBlocks(true), zstd.WithEncoderConcurrency(min(max(workers, 2), maxLayerWorkers)))
 	if err != nil {
 		return none, fmt.Errorf("write %s: %w", title, err)
@@ -43,6 +83,9 @@ func writeLayer(ctx context.Context, dst BlobStore, mediaType, title string, wor
 		return none, fmt.Errorf("write %s: %w", title, err)
 	}
 	if err := z.Close(); err != nil {
+		return none, fmt.Errorf("write %s: %w", title, err)
+	}
+	if err := pad(stored, stored.n, counted.n); err != nil {
 		return none, fmt.Errorf("write %s: %w", title, err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -79,9 +122,9 @@ func (c *contextWriter) Write(p []byte) (int, error) {
 // the blob, length of its contents. limit bounds the contents.
 func readLayer(ctx context.Context, src Fetcher, d ocispec.Descriptor, limit int64, read func(io.Reader) error) error {
 	title := d.Annotations[ocispec.AnnotationTitle]
-	size, err := strconv.ParseInt(d.Annotations[AnnotationRawSize], 10, 64)
-	if err != nil || size < 0 || size > limit {
-		return &DamagedError{Part: title, Digest: d.Digest, Err: fmt.Errorf("its contents have %q bytes; from 0 to %d are allowed", d.Annotations[AnnotationRawSize], limit)}
+	size, err := contentsOf(d, limit)
+	if err != nil {
+		return err
 	}
 	blob, err := openBlob(ctx, src, title, d)
 	if err != nil {

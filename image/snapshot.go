@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -40,6 +39,9 @@ func Open(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, er
 	if s.Manifest, s.layout, err = parseManifest(b, d.Digest); err != nil {
 		return nil, err
 	}
+	if err := CheckContents(s.Manifest.Layers); err != nil {
+		return nil, err
+	}
 	if b, err = readBlob(ctx, src, "config", s.Manifest.Config, maxConfig); err != nil {
 		return nil, err
 	}
@@ -69,13 +71,32 @@ func (s *Snapshot) RootFS() (ocispec.Descriptor, bool) {
 // Segments are the layers that hold memory, in order.
 func (s *Snapshot) Segments() []ocispec.Descriptor { return s.Manifest.Layers[s.layout.segments:] }
 
+// CheckContents refuses, with a [*DamagedError], layers of a snapshot that unpack to more than they may.
+func CheckContents(layers []ocispec.Descriptor) (err error) {
+	for _, d := range layers {
+		switch d.MediaType {
+		case MediaTypeIndex:
+			_, err = contentsOf(d, indexLimit(d))
+		case MediaTypeCRIU, MediaTypeRootFS:
+			_, err = contentsOf(d, maxContents(d.Size))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// indexLimit bounds the text of an index: digests and numbers never compress a hundredfold.
+func indexLimit(d ocispec.Descriptor) int64 {
+	return min(int64(index.MaxText), 1<<20+100*min(d.Size, index.MaxText))
+}
+
 // ReadIndex reads and verifies the index and compares it with manifest and config.
 func (s *Snapshot) ReadIndex(ctx context.Context, src Fetcher) (*index.Index, error) {
 	d := s.Index()
-	// A text of digests and numbers never compresses a hundredfold: a bomb ends here.
-	limit := min(int64(index.MaxText), 1<<20+100*min(d.Size, index.MaxText))
 	var x *index.Index
-	err := readLayer(ctx, src, d, limit, func(r io.Reader) (err error) {
+	err := readLayer(ctx, src, d, indexLimit(d), func(r io.Reader) (err error) {
 		x, err = index.Decode(r)
 		return err
 	})
@@ -132,7 +153,7 @@ func totals(x *index.Index) Memory {
 func (s *Snapshot) ReadImages(ctx context.Context, src Fetcher, take func(name string, r io.Reader) error) error {
 	d := s.CRIU()
 	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
-	return readLayer(ctx, src, d, math.MaxInt64-1, func(r io.Reader) error { return readCRIU(r, damaged, take) })
+	return readLayer(ctx, src, d, maxContents(d.Size), func(r io.Reader) error { return readCRIU(r, damaged, take) })
 }
 
 // ReadRootFS hands the rootfs difference, an uncompressed tar, to read. It fails, after read returned, if the layer did not
@@ -142,5 +163,5 @@ func (s *Snapshot) ReadRootFS(ctx context.Context, src Fetcher, read func(io.Rea
 	if !ok {
 		return fmt.Errorf("read %s: the snapshot has no rootfs difference: %w", titleRootFS, errdefs.ErrNotFound)
 	}
-	return readLayer(ctx, src, d, math.MaxInt64-1, read)
+	return readLayer(ctx, src, d, maxContents(d.Size), read)
 }

@@ -1,12 +1,12 @@
 package image
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -194,13 +194,16 @@ func (u *unpacker) images(ctx context.Context) error {
 	check := newPagemapCheck(u.x)
 	d := u.s.CRIU()
 	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
-	err := readLayer(ctx, u.src, d, math.MaxInt64-1, func(r io.Reader) error {
+	err := readLayer(ctx, u.src, d, maxContents(d.Size), func(r io.Reader) error {
 		return readCRIU(r, damaged, func(name string, r io.Reader) error {
 			f, err := os.OpenFile(filepath.Join(u.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 			if err != nil {
 				return fmt.Errorf("unpack: %w", err)
 			}
-			err = check.file(name, io.TeeReader(r, f))
+			h := holes{f: f}
+			if err = check.file(name, io.TeeReader(r, &h)); err == nil {
+				err = f.Truncate(h.at)
+			}
 			if closeErr := f.Close(); err == nil {
 				err = closeErr
 			}
@@ -215,6 +218,23 @@ func (u *unpacker) images(ctx context.Context) error {
 	}
 	u.maps = check.seen
 	return nil
+}
+
+// holes writes a file from its beginning, and leaves out zeros: it must be given its length at the end.
+type holes struct {
+	f  *os.File
+	at int64
+}
+
+// Write implements [io.Writer].
+func (h *holes) Write(p []byte) (int, error) {
+	if len(bytes.Trim(p, "\x00")) > 0 {
+		if n, err := h.f.WriteAt(p, h.at); err != nil {
+			return n, err
+		}
+	}
+	h.at += int64(len(p))
+	return len(p), nil
 }
 
 // makePages makes a pages file of the right length that holds zeros.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"sync/atomic"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -65,7 +64,7 @@ func verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress, 
 func (s *Snapshot) verifyCRIU(ctx context.Context, src Fetcher, x *index.Index) error {
 	check := newPagemapCheck(x)
 	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: s.CRIU().Digest, Err: err} }
-	err := readLayer(ctx, src, s.CRIU(), math.MaxInt64-1, func(r io.Reader) error {
+	err := readLayer(ctx, src, s.CRIU(), maxContents(s.CRIU().Size), func(r io.Reader) error {
 		return readCRIU(r, damaged, func(name string, r io.Reader) error { return check.file(name, r) })
 	})
 	if err != nil {

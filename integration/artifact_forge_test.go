@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -104,32 +105,38 @@ func (g *forger) forgeImages(t *testing.T, h *lab.Host, ref string, change func(
 			t.Fatalf("%s: %v: %s", args, err, out)
 		}
 	}
-	m := g.manifest
-	m.Layers = slices.Clone(m.Layers)
-	i := slices.IndexFunc(m.Layers, func(d ocispec.Descriptor) bool { return d.MediaType == image.MediaTypeCRIU })
-	tar("zstd -dc " + g.path(m.Layers[i].Digest) + " | tar -x")
+	i := slices.IndexFunc(g.manifest.Layers, func(d ocispec.Descriptor) bool { return d.MediaType == image.MediaTypeCRIU })
+	tar("zstd -dc " + g.path(g.manifest.Layers[i].Digest) + " | tar -x")
 	change(dir)
 	forged := filepath.Join(g.dir, "forged")
 	tar("tar -c --format=ustar --sort=name * > " + forged + ".tar; zstd -q --rm " + forged + ".tar -o " + forged + "; zstd -dc " + forged + " | wc -c > " + forged + ".size")
-	size, err := os.ReadFile(forged + ".size")
+	text, err := os.ReadFile(forged + ".size")
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Layers[i].Annotations = maps.Clone(m.Layers[i].Annotations)
-	m.Layers[i].Annotations[image.AnnotationRawSize] = strings.TrimSpace(string(size))
+	size, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
 	content, err := os.ReadFile(forged)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Layers[i].Digest, m.Layers[i].Size = digest.FromBytes(content), int64(len(content))
-	if err := os.Rename(forged, g.path(m.Layers[i].Digest)); err != nil {
+	if err := os.Remove(forged); err != nil {
 		t.Fatal(err)
 	}
-	g.bring(t, h, ref, m)
+	g.bring(t, h, ref, g.layer(t, image.MediaTypeCRIU, content, size))
 }
 
 // bring stores a manifest, and pulls it into a host's store as ref.
 func (g *forger) bring(t *testing.T, h *lab.Host, ref string, m ocispec.Manifest) {
+	t.Helper()
+	away(t, ref)
+	must(t, h.Cryo(t.Context(), "pull", g.lay(t, ref, m))) // by its name, as it may be there
+}
+
+// lay stores a manifest as ref, and gives what pull knows it by.
+func (g *forger) lay(t *testing.T, ref string, m ocispec.Manifest) string {
 	t.Helper()
 	d := g.add(t, m.MediaType, m)
 	d.Annotations = map[string]string{ocispec.AnnotationRefName: ref}
@@ -140,8 +147,25 @@ func (g *forger) bring(t *testing.T, h *lab.Host, ref string, m ocispec.Manifest
 	if err := os.WriteFile(filepath.Join(g.dir, "index.json"), index, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	away(t, ref)
-	must(t, h.Cryo(t.Context(), "pull", "oci:"+g.dir+":"+ref)) // by its name, as it may be there
+	return "oci:" + g.dir + ":" + ref
+}
+
+// layer gives the manifest with another layer of a media type, which says that it unpacks to size bytes.
+func (g *forger) layer(t *testing.T, mediaType string, content []byte, size int64) ocispec.Manifest {
+	t.Helper()
+	m := g.manifest
+	m.Layers = slices.Clone(m.Layers)
+	i := slices.IndexFunc(m.Layers, func(d ocispec.Descriptor) bool { return d.MediaType == mediaType })
+	if i < 0 {
+		t.Fatalf("the snapshot has no layer %s", mediaType)
+	}
+	m.Layers[i].Annotations = maps.Clone(m.Layers[i].Annotations)
+	m.Layers[i].Annotations[image.AnnotationRawSize] = strconv.FormatInt(size, 10)
+	m.Layers[i].Digest, m.Layers[i].Size = digest.FromBytes(content), int64(len(content))
+	if err := os.WriteFile(g.path(m.Layers[i].Digest), content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 // pullBase brings the image that containers are of to a host, as its user would who restores what is not from its registry: flags of cryo

@@ -1,6 +1,8 @@
 package shim
 
 import (
+	"errors"
+
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/status"
@@ -12,8 +14,8 @@ func reply(err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := status.FromError(err); ok {
-		return err // the stock service's
+	if _, ok := status.FromError(err); ok && errors.Is(errdefs.Resolve(err), errdefs.ErrUnknown) {
+		return err // the stock service's, and nobody has given it another kind
 	}
 	text := err.Error()
 	if h := hint(err); h != "" {

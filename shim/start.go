@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -17,9 +18,10 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/runtime/tmpfs"
 )
 
-// RestoreError says why a snapshot could not be made to run. Its kind is Aborted.
+// RestoreError says why a snapshot could not be made to run. Its kind is Aborted, or DataLoss where a rule of ours refused it while CRIU was at it.
 type RestoreError struct {
 	ID     string
 	Reason string // CRIU's own words
@@ -34,7 +36,12 @@ func (e *RestoreError) Error() string {
 }
 
 // Unwrap gives the kind and what runc, or the driver, said.
-func (e *RestoreError) Unwrap() []error { return []error{errdefs.ErrAborted, e.Err} }
+func (e *RestoreError) Unwrap() []error {
+	if strings.Contains(e.Reason, tmpfs.Rule) {
+		return []error{errdefs.ErrDataLoss, e.Err}
+	}
+	return []error{errdefs.ErrAborted, e.Err}
+}
 
 // restoreLog is CRIU's log of a restore, in its work directory.
 const restoreLog = "restore.log"

@@ -14,6 +14,7 @@ var remedies = []struct{ words, hint string }{
 	{"its name is gone, and the file has another one", "have the program close the file, or open it by its new name"},
 	{"Can't get rlimit", "CRIU reads the limits of other users' processes only with CAP_SYS_RESOURCE: give it to containerd"},
 	{"has bad size", "a mounted file is not as it was: copy the mount's files as they were when the snapshot was taken"},
+	{"(rule unpacked-size)", "the snapshot cannot be trusted: get it again from where it was taken"},
 	{"has bad mode", "a mounted file is not as it was: copy the mount's files with their permissions"},
 }
 

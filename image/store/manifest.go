@@ -98,7 +98,7 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 	if err := checkManifest(m); err != nil {
 		return m, &CorruptError{What: "manifest of " + ref, Err: err}
 	}
-	return m, nil
+	return m, image.CheckContents(m.Layers)
 }
 
 func checkManifest(m ocispec.Manifest) error {

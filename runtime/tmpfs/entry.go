@@ -60,6 +60,15 @@ func (e *entry) stored() (n int64) {
 	return n
 }
 
+// attributes is how many bytes an entry has beside its contents.
+func (e *entry) attributes() int64 {
+	n := len(e.name) + len(e.link)
+	for _, x := range e.xattrs {
+		n += len(x.name) + len(x.value)
+	}
+	return int64(n)
+}
+
 // checkExtents says whether extents ascend and lie in the file.
 func checkExtents(extents []extent, size int64) error {
 	var at int64

@@ -1,6 +1,7 @@
 package tmpfs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -29,6 +30,25 @@ func extract(dir string, r io.Reader) error {
 type extractor struct {
 	in   *stream
 	open []directory // from the root to where it is
+	made int64       // bytes of memory, see make
+}
+
+// Bounds of the memory that an image makes: memoryFree bytes, and memoryFactor times the length of the image. Images of this package are not compressed.
+const (
+	memoryFree   = 1 << 20
+	memoryFactor = 100
+	memoryEntry  = 1 << 10 // about what the kernel takes for a file without contents
+)
+
+// Rule is the name of the rule by which an image is refused that unpacks to more.
+const Rule = "unpacked-size"
+
+// take counts memory before it is made. The contents of a container's memory may be zeros for the most part, but these make none.
+func (x *extractor) take(n int64) error {
+	if x.made += n; x.made > memoryFree+memoryFactor*x.in.compressed.Load() {
+		return fmt.Errorf("the image unpacks to more than %d bytes and %d times its length (rule %s)", memoryFree, memoryFactor, Rule)
+	}
+	return nil
 }
 
 func (x *extractor) all() error {
@@ -40,7 +60,11 @@ func (x *extractor) all() error {
 		if err != nil {
 			return err
 		}
-		if err := x.entry(e); err != nil {
+		err = x.take(memoryEntry + e.attributes())
+		if err == nil {
+			err = x.entry(e)
+		}
+		if err != nil {
 			return fmt.Errorf("make %.300q: %w", e.name, err)
 		}
 	}
@@ -122,7 +146,8 @@ func (x *extractor) regular(dir int, base string, e *entry) (err error) {
 	extents := e.extents
 	if !e.sparse {
 		extents = []extent{{length: e.size}}
-	} else if err := unix.Ftruncate(fd, e.size); err != nil {
+	}
+	if err := unix.Ftruncate(fd, e.size); err != nil {
 		return err
 	}
 	for _, part := range extents {
@@ -139,25 +164,61 @@ func (x *extractor) regular(dir int, base string, e *entry) (err error) {
 	return setTimes(dir, base, e)
 }
 
-// contents writes one part of a file.
+// contents writes one part of a file, but for its pages of zeros.
 func (x *extractor) contents(fd int, part extent) error {
 	for part.length > 0 {
 		b, err := x.in.take(part.length)
 		if err != nil {
 			return cut(err)
 		}
+		part.length -= int64(len(b))
 		for len(b) > 0 {
-			n, err := unix.Pwrite(fd, b, part.offset)
-			if err == unix.EINTR {
-				continue
-			}
-			if err != nil {
-				return err
+			n, zero := pages(b, part.offset)
+			if !zero {
+				if err := x.take(int64(n)); err != nil {
+					return err
+				}
+				if err := write(fd, b[:n], part.offset); err != nil {
+					return err
+				}
 			}
 			b = b[n:]
 			part.offset += int64(n)
-			part.length -= int64(n)
 		}
+	}
+	return nil
+}
+
+// pages tells how much of b, which belongs at an offset, are pages of zeros, or pages of anything else.
+func pages(b []byte, offset int64) (n int, zero bool) {
+	for n < len(b) {
+		next := min(n+pageSize-int((offset+int64(n))%pageSize), len(b))
+		if z := bytes.Equal(b[n:next], zeroPage[:next-n]); n == 0 {
+			zero = z
+		} else if z != zero {
+			break
+		}
+		n = next
+	}
+	return n, zero
+}
+
+// pageSize is the smallest that the kernel has.
+const pageSize = 4096
+
+var zeroPage [pageSize]byte
+
+func write(fd int, b []byte, offset int64) error {
+	for len(b) > 0 {
+		n, err := unix.Pwrite(fd, b, offset)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		b = b[n:]
+		offset += int64(n)
 	}
 	return nil
 }

@@ -2,13 +2,17 @@ package tmpfs
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // wrap makes an image of a tar.
@@ -105,6 +109,47 @@ func TestHugeHole(t *testing.T) {
 	}
 	if info, err := os.Stat(filepath.Join(dir, "a")); err != nil || info.Size() != size {
 		t.Errorf("it is %v (%v)", info, err)
+	}
+}
+
+// TestBomb has images that unpack to far more than they are: of zeros no memory is made, and of all else an image makes no more than it may.
+func TestBomb(t *testing.T) {
+	const size = 256 << 20
+	var attributes []entry
+	for i := range 1000 {
+		attributes = append(attributes, entry{name: fmt.Sprintf("./%d", i), kind: typeFIFO, xattrs: []xattr{{"user.a", strings.Repeat("a", 60000)}}})
+	}
+	for name, test := range map[string]struct {
+		all    []entry
+		fill   string
+		refuse bool
+	}{
+		"zeros":      {all: []entry{{name: "./a", kind: typeFile, size: size}}, fill: "\x00"},
+		"text":       {all: []entry{{name: "./a", kind: typeFile, size: size}}, fill: "a", refuse: true},
+		"attributes": {all: attributes, refuse: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var image bytes.Buffer
+			z, err := gzip.NewWriterLevel(&image, gzip.BestCompression)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tar := entries(t, test.all...)
+			_, _ = z.Write(tar[:len(tar)-2*blockSize]) // into memory
+			if test.fill != "" {
+				_, _ = z.Write(bytes.Repeat([]byte(test.fill), size))
+			}
+			_, _ = z.Write(make([]byte, 2*blockSize))
+			_ = z.Close()
+			dir := t.TempDir()
+			if err := extract(dir, bytes.NewReader(image.Bytes())); (err != nil) != test.refuse || test.refuse && !strings.Contains(err.Error(), "unpacked-size") {
+				t.Errorf("extract of %d bytes gives %v", image.Len(), err)
+			}
+			var st unix.Stat_t
+			if err := unix.Stat(filepath.Join(dir, "a"), &st); err == nil && (st.Size != size || st.Blocks*512 > memoryFree+memoryFactor*int64(image.Len()) || !test.refuse && st.Blocks > 8) {
+				t.Errorf("%d bytes in %d blocks", st.Size, st.Blocks)
+			}
+		})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"fmt"
 	"io"
+	"sync/atomic"
 )
 
 const (
@@ -14,11 +15,12 @@ const (
 
 // stream is the contents of a gzip file, which another goroutine reads ahead and decompresses.
 type stream struct {
-	full chan piece
-	free chan []byte
-	stop chan struct{}
-	now  piece
-	rest []byte // of now
+	compressed atomic.Int64 // bytes read so far
+	full       chan piece
+	free       chan []byte
+	stop       chan struct{}
+	now        piece
+	rest       []byte // of now
 }
 
 type piece struct {
@@ -37,7 +39,7 @@ func newStream(r io.Reader) *stream {
 
 // read ends after a piece with an error.
 func (s *stream) read(r io.Reader) {
-	z, err := gzip.NewReader(bufio.NewReaderSize(r, inPiece))
+	z, err := gzip.NewReader(bufio.NewReaderSize(&counted{r, &s.compressed}, inPiece))
 	if err != nil {
 		s.full <- piece{err: fmt.Errorf("decompress the image: %w", cut(err))}
 		return
@@ -96,3 +98,15 @@ func (s *stream) Read(p []byte) (int, error) {
 
 // close ends reading ahead.
 func (s *stream) close() { close(s.stop) }
+
+// counted counts what is read.
+type counted struct {
+	r io.Reader
+	n *atomic.Int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n.Add(int64(n))
+	return n, err
+}

@@ -75,6 +75,9 @@ func Put(ctx context.Context, s *store.Store, ref string, spec Spec) (ocispec.De
 			return err
 		}
 		d.Annotations = map[string]string{ocispec.AnnotationTitle: title}
+		if mediaType != image.MediaTypeSegment {
+			d.Annotations[image.AnnotationRawSize] = "0"
+		}
 		m.Layers = append(m.Layers, d)
 		return nil
 	}
