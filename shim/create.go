@@ -130,8 +130,8 @@ func reviewImages(c *container) error {
 	return trust.Images(c.restore, spec, trust.Policy{Allow: []trust.Grant{trust.All}}, exists)
 }
 
-// reviewDeleted reviews what depends on the container's root file system, which is mounted when it is created.
-func reviewDeleted(c *container) error {
+// reviewFiles reviews what depends on the container's root file system, which is mounted when it is created.
+func reviewFiles(c *container) error {
 	spec, err := c.bundle.spec()
 	if err != nil || spec.Root == nil {
 		return err
@@ -140,7 +140,10 @@ func reviewDeleted(c *container) error {
 	if !filepath.IsAbs(rootfs) {
 		rootfs = filepath.Join(c.bundle.dir, rootfs)
 	}
-	return trust.Deleted(c.restore, rootfs)
+	if err := trust.Deleted(c.restore, rootfs); err != nil {
+		return err
+	}
+	return trust.Opened(c.restore, rootfs, spec)
 }
 
 // findGPUs notes what the container has of GPUs after its specification was changed.

@@ -29,6 +29,8 @@ func inside(p string) error {
 		switch {
 		case part == "..":
 			return fmt.Errorf("the path %q leads out of its directory", p)
+		case ghost.MatchString(part):
+			return fmt.Errorf("the path %q has a name that CRIU gives deleted files", p)
 		case len(part) > maxName:
 			return fmt.Errorf("the path %q has a part of %d bytes", p, len(part))
 		case strings.ContainsRune(part, 0):
@@ -67,7 +69,11 @@ func (r *imageReviewer) paths() error {
 			return &DamagedError{File: name, Err: fmt.Errorf("a deleted file of type %o", kind)}
 		}
 	}
-	return nil
+	o, err := r.opened()
+	if err != nil {
+		return err
+	}
+	return r.fifos(o)
 }
 
 // openFile reviews one open file. Source: CRIU 4.2, images/fdinfo.proto.

@@ -22,6 +22,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
@@ -85,7 +86,7 @@ func ordinaryDump(t *testing.T) *dump {
 }
 
 func reg(name string) *fdinfo.FileEntry {
-	return &fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Reg: &regfile.RegFileEntry{Name: &name}}
+	return &fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Reg: &regfile.RegFileEntry{Name: &name, Mode: proto.Uint32(unix.S_IFREG | 0o644)}}
 }
 
 // complete gives the required fields of a message that have no value their zero value.
@@ -150,7 +151,8 @@ func (d *dump) write(t *testing.T) string {
 	image(t, dir, "mountpoints-12.img", mounts...)
 	image(t, dir, "cgroup.img", d.cgroups)
 	var files []proto.Message
-	for _, f := range d.files {
+	for i, f := range d.files {
+		f.Id = n(uint32(i + 1))
 		files = append(files, f)
 	}
 	image(t, dir, "files.img", files...)

@@ -32,11 +32,8 @@ func (e *DamagedError) Hint() string {
 	return "the snapshot cannot be trusted: get it again from where it was taken"
 }
 
-// Unwrap gives the cause.
-func (e *DamagedError) Unwrap() error { return e.Err }
-
-// Is makes the error one of kind DataLoss.
-func (e *DamagedError) Is(target error) bool { return target == errdefs.ErrDataLoss }
+// Unwrap gives the kind and the cause.
+func (e *DamagedError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.Err} }
 
 // readImage gives an image, or as much of it as a first record may have.
 func readImage(dir, name string, first bool) ([]byte, error) {

@@ -1,0 +1,311 @@
+package trust
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// openedRule is the name of the rule of [Opened].
+const openedRule = "opened-files"
+
+// Opened returns an error, a [*DamagedError], if a file that CRIU is to open is of another kind than the images say, is not there, or is reached by a link out of the
+// container, in the root file system as it will be: that of the image is mounted at rootfs, and the images and spec say what is mounted there. Opening a FIFO
+// waits until somebody opens its other end.
+func Opened(dir, rootfs string, spec *specs.Spec) error {
+	r := imageReviewer{dir: dir, spec: spec}
+	o, err := r.opened()
+	if err != nil {
+		return err
+	}
+	trees, err := r.trees()
+	if err != nil {
+		return err
+	}
+	w := walk{dir: dir, spec: spec, tmpfs: map[string]map[string]entry{}}
+	if w.root, err = unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("open the root file system: %w", err)
+	}
+	defer unix.Close(w.root)
+	refuse := func(format string, args ...any) error {
+		return &DamagedError{Rule: openedRule, File: "files.img", Err: fmt.Errorf(format, args...)}
+	}
+	for _, f := range o.files {
+		want := o.kind[f.GetId()]
+		if o.deleted[f.GetId()] {
+			want = unknown
+		}
+		for _, name := range namesOf(f) {
+			for _, t := range trees {
+				got, err := w.to(t, name)
+				switch {
+				case err != nil:
+					return refuse("%q: %w", name, err)
+				case f.GetReg() == nil, want == unknown, got == unknown:
+				case got == missing:
+					return refuse("%q is open, and is not in the root file system", name)
+				case got != want:
+					return refuse("%q is %s, and open as %s", name, kindName(got), kindName(want))
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// namesOf are the paths of an open file: its own, that of a socket, which CRIU makes, and those that are watched.
+func namesOf(f *fdinfo.FileEntry) (names []string) {
+	if reg := f.GetReg(); reg != nil {
+		names = append(names, reg.GetName())
+	}
+	if s := f.GetUsk(); len(s.GetName()) > 0 && s.GetName()[0] != 0 { // else it is abstract
+		name := strings.TrimSuffix(string(s.GetName()), "\x00")
+		if !path.IsAbs(name) {
+			name = path.Join("/", s.GetNameDir(), name)
+		}
+		names = append(names, name)
+	}
+	for _, wd := range f.GetIfy().GetWd() {
+		names = append(names, clean(wd.GetFHandle().GetPath()))
+	}
+	for _, mark := range f.GetFfy().GetMark() {
+		names = append(names, clean(mark.GetIe().GetFHandle().GetPath()), clean(mark.GetMe().GetPath()))
+	}
+	return names
+}
+
+// magic are the paths below /proc whose links lead out of any root: to what CRIU itself has open, among others. No file that is open has such a name: the
+// kernel gives names without links.
+var magic = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
+
+// Kinds of files beside those of stat(2).
+const (
+	missing uint32 = 0
+	unknown uint32 = 1 // the kernel makes it, or CRIU
+	hard    uint32 = 2 // another name
+)
+
+func kindName(kind uint32) string {
+	switch kind {
+	case unix.S_IFREG:
+		return "a regular file"
+	case unix.S_IFDIR:
+		return "a directory"
+	case unix.S_IFLNK:
+		return "a link"
+	case unix.S_IFIFO:
+		return "a FIFO"
+	case unix.S_IFSOCK:
+		return "a socket"
+	case unix.S_IFCHR, unix.S_IFBLK:
+		return "a device"
+	}
+	return fmt.Sprintf("of kind %o", kind)
+}
+
+// trees are the mounts of each mount namespace.
+func (r *imageReviewer) trees() (trees []mountTree, err error) {
+	names, err := r.files("mountpoints-*.img")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		entries, err := read[mnt.MntEntry](r.dir, name)
+		if err != nil {
+			return nil, err
+		}
+		ids := map[uint32]bool{}
+		for _, e := range entries {
+			ids[e.GetMntId()] = true
+		}
+		for _, e := range entries {
+			if !ids[e.GetParentMntId()] || e.GetParentMntId() == e.GetMntId() {
+				trees = append(trees, newMountTree(e, entries))
+				break
+			}
+		}
+	}
+	return trees, nil
+}
+
+// walk follows paths through the container's mounts as they will be, links included.
+type walk struct {
+	dir   string
+	spec  *specs.Spec
+	root  int                         // the root file system
+	tmpfs map[string]map[string]entry // what is in each image of one, by its path there
+}
+
+// entry is what is in an image of a tmpfs.
+type entry struct {
+	kind   uint32
+	target string
+}
+
+// maxLinks are as many as the kernel follows.
+const maxLinks = 40
+
+// to gives the kind of file that an absolute path leads to. The last part is not followed.
+func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
+	at, rest := "/", strings.Split(strings.Trim(path.Clean(name), "/"), "/")
+	kind = unix.S_IFDIR
+	for links := 0; len(rest) > 0 && rest[0] != ""; {
+		next := path.Join(at, rest[0])
+		rest = rest[1:]
+		m := t.at(next)
+		within := path.Join("/", strings.TrimPrefix(next, path.Clean(m.GetMountpoint())))
+		if m == t.root {
+			within = next
+		}
+		if m.GetFstype() == uint32(mnt.Fstype_PROC) && magic.MatchString(path.Join(clean(m.GetRoot()), within)+"/") {
+			return missing, errors.New("a link of /proc leads out of the container")
+		}
+		var target string
+		if kind, target, err = w.look(t, m, within); err != nil {
+			return missing, err
+		}
+		switch {
+		case kind == missing:
+			return missing, nil
+		case kind == unix.S_IFLNK && len(rest) > 0:
+			if links++; links > maxLinks {
+				return missing, errors.New("too many links")
+			}
+			if path.IsAbs(target) {
+				at = "/"
+			}
+			// CRIU and the kernel walk, and do not clean: what is before .. may be a link.
+			rest = append(strings.FieldsFunc(target, func(r rune) bool { return r == '/' }), rest...)
+		default:
+			at = next
+		}
+	}
+	return kind, nil
+}
+
+// look gives what is at a clean path within a mount; and the target of a link.
+func (w *walk) look(t mountTree, m *mnt.MntEntry, within string) (kind uint32, target string, err error) {
+	switch {
+	case m == t.root:
+		return in(w.root, within)
+	case m.GetExtKey() != "":
+		for _, s := range w.spec.Mounts {
+			if !bind(s) || path.Clean(s.Destination) != path.Clean(m.GetExtKey()) || !path.IsAbs(s.Source) {
+				continue
+			}
+			source, err := unix.Open(s.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
+			if err != nil {
+				return unknown, "", nil //nolint:nilerr // runc says what is wrong with it
+			}
+			defer unix.Close(source)
+			if kind, target, err = in(source, within); kind == missing {
+				kind = unknown // the host's, and not the snapshot's
+			}
+			return kind, target, err
+		}
+	case m.GetFstype() == uint32(mnt.Fstype_TMPFS):
+		return w.inImage(m, path.Join(clean(m.GetRoot()), within))
+	case m.GetRootDev() == t.root.GetRootDev():
+		return in(w.root, path.Join(clean(m.GetRoot()), within))
+	}
+	return unknown, "", nil
+}
+
+// inImage looks into the image of a tmpfs. Source of its name: CRIU 4.2, criu/filesystems.c, tmpfs_restore.
+func (w *walk) inImage(m *mnt.MntEntry, within string) (kind uint32, target string, err error) {
+	if within == "/" {
+		return unix.S_IFDIR, "", nil
+	}
+	for _, name := range []string{fmt.Sprintf("tmpfs-dev-%d.tar.gz.img", m.GetRootDev()), fmt.Sprintf("tmpfs-%d.tar.gz.img", m.GetMntId())} {
+		entries, known := w.tmpfs[name]
+		if !known {
+			entries, err = entriesOf(filepath.Join(w.dir, name))
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return missing, "", fmt.Errorf("read %s: %w", name, err)
+			}
+			w.tmpfs[name] = entries
+		}
+		e := entries[within]
+		for links := 0; e.kind == hard && links < maxLinks; links++ {
+			e = entries[e.target]
+		}
+		return e.kind, e.target, nil
+	}
+	return unknown, "", nil
+}
+
+// entriesOf reads what is in an image of a tmpfs.
+func entriesOf(name string) (map[string]entry, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		return nil, err
+	}
+	entries := map[string]entry{}
+	for archive := tar.NewReader(z); ; {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			return entries, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		e := entry{kind: kindOfEntry[h.Typeflag], target: h.Linkname}
+		if e.kind == hard {
+			e.target = clean(h.Linkname)
+		}
+		if old, twice := entries[clean(h.Name)]; twice && old != e {
+			return nil, fmt.Errorf("%q is there twice", h.Name)
+		}
+		entries[clean(h.Name)] = e
+	}
+}
+
+var kindOfEntry = map[byte]uint32{tar.TypeReg: unix.S_IFREG, tar.TypeGNUSparse: unix.S_IFREG, tar.TypeDir: unix.S_IFDIR, tar.TypeSymlink: unix.S_IFLNK,
+	tar.TypeLink: hard, tar.TypeFifo: unix.S_IFIFO, tar.TypeChar: unix.S_IFCHR, tar.TypeBlock: unix.S_IFBLK}
+
+// in looks below a directory, or at what else it is.
+func in(root int, within string) (kind uint32, target string, err error) {
+	fd, err := unix.Dup(root)
+	if within = strings.TrimLeft(within, "/"); within != "" {
+		_ = unix.Close(fd)
+		fd, err = unix.Openat2(root, within, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH})
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+		return missing, "", nil
+	}
+	if err != nil {
+		return missing, "", err
+	}
+	defer unix.Close(fd)
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil {
+		return missing, "", err
+	}
+	if kind = stat.Mode & unix.S_IFMT; kind == unix.S_IFLNK {
+		buffer := make([]byte, unix.PathMax)
+		n, err := unix.Readlinkat(fd, "", buffer)
+		return kind, string(buffer[:max(n, 0)]), err
+	}
+	return kind, "", nil
+}
