@@ -22,6 +22,7 @@ const (
 	codeFull         = 10
 	codeAborted      = 11
 	codeLost         = 12
+	codeDeadline     = 124
 	codeInterrupted  = 130
 	codeKilled       = 128 + int(syscall.SIGKILL)
 )

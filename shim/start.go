@@ -161,20 +161,31 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, &RestoreError{ID: r.ID, Err: err}
 	}
 	over := make(chan struct{})
-	defer close(over)
 	streams := holdOpen(c.request.Stdout, c.request.Stderr)
 	defer streams()
 	go c.runtime.Restoring(c.work).EndOrphans(over, func() bool { return criu.Restored(filepath.Join(c.work, restoreLog)) })
+	stalled := s.endStalled(c, filling, over)
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
 	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
+	close(over)
+	hung := stalled()
 	if err != nil {
 		left := c.endRestore(ctx)
 		clean = left == nil
+		if hung != nil {
+			_ = endFilling(filling) // what it says comes of it
+			return nil, errors.Join(hung, left)
+		}
 		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, restoreLog)), Err: err}
 		if cause := endFilling(filling); cause != nil {
 			failed.Reason, failed.Err = "", cause
 		}
 		return nil, errors.Join(failed, left)
+	}
+	if hung != nil { // it was through when it was ended
+		hung = errors.Join(hung, s.endRestored(ctx, c))
+		_ = endFilling(filling)
+		return nil, hung
 	}
 	if err := followFilling(ctx, filling); err != nil {
 		err = errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))

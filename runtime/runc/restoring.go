@@ -2,6 +2,7 @@ package runc
 
 import (
 	"cmp"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,6 +21,7 @@ type Restoring struct {
 	id    string       // of the container
 	name  string       // of runc's process
 	runcs map[int]bool // parents of CRIU and of all that it makes
+	since time.Time    // the first End
 }
 
 // Restoring gives the restore with this work directory of CRIU's.
@@ -34,12 +36,28 @@ func (c Container) Restoring(work string) *Restoring {
 // maxCommand is how much of a name the kernel keeps. Source: proc_pid_comm(5).
 const maxCommand = 15
 
+// reportTime is how long runc may take to report and to exit when nothing else is left of the restore.
+const reportTime = 3 * time.Second
+
 // End kills what there is of the restore but runc, which reports and exits then. It has to be called again until runc has: CRIU may
-// not have been started yet.
+// not have been started yet. A runc that does not exit is killed, too.
 func (r *Restoring) End() {
 	for _, pid := range r.group.processes() {
 		if parent, err := Parent(pid); err == nil && command(parent) == r.name { // not one that has taken an orphan in
 			r.runcs[parent] = true
+		}
+	}
+	if pid := r.runc(); pid != 0 {
+		r.runcs[pid] = true
+	}
+	if r.since.IsZero() {
+		r.since = time.Now()
+	}
+	if time.Since(r.since) > reportTime {
+		for pid := range r.runcs {
+			if command(pid) == r.name {
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have ended
+			}
 		}
 	}
 	r.group.kill()
@@ -74,16 +92,78 @@ func (r *Restoring) EndOrphans(done <-chan struct{}, finished func() bool) {
 	}
 }
 
+// EndStalled ends the restore when it has made no progress for patience, and tells that it did; false when it is done before. Progress is what CRIU and all that it has
+// made have read and written, as the kernel counts it, and what also gives, which changes with it.
+func (r *Restoring) EndStalled(done <-chan struct{}, patience time.Duration, also func() string) bool {
+	ticker := time.NewTicker(min(orphanTime, patience/2))
+	defer ticker.Stop()
+	for before, since := "", time.Now(); ; {
+		select {
+		case <-done:
+			return false
+		case <-ticker.C:
+		}
+		if now := r.progress() + also(); now != before {
+			before, since = now, time.Now()
+		} else if time.Since(since) >= patience {
+			for {
+				r.End()
+				select {
+				case <-done:
+					return true
+				case <-time.After(10 * time.Millisecond):
+				}
+			}
+		}
+	}
+}
+
+// progress is other than before when the restore has gone on: a process has come or gone, or has read or written something. runc's own is not looked at. Source:
+// proc_pid_io(5).
+func (r *Restoring) progress() string {
+	var all strings.Builder
+	children := childrenOf()
+	todo := slices.Clone(children[r.runc()])
+	for len(todo) > 0 {
+		pid := todo[0]
+		todo = append(todo[1:], children[pid]...)
+		fmt.Fprintf(&all, "%d %s", pid, counted(pid))
+	}
+	return all.String()
+}
+
+// counted is what a process has read and written, as the kernel says it; empty if there is none.
+func counted(pid int) string {
+	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	return string(data)
+}
+
+// Read gives how many bytes a process has read; 0 if there is none.
+func Read(pid int) (bytes int64) {
+	_, _ = fmt.Sscanf(counted(pid), "rchar: %d", &bytes)
+	return bytes
+}
+
 // alone gives the runc of this restore, a child of this process, if CRIU has begun and there is none any more; else 0.
 func (r *Restoring) alone() int {
 	if entries, err := os.ReadDir(r.group.work); err != nil || len(entries) == 0 {
 		return 0
 	}
+	runc := r.runc()
+	for _, pid := range r.group.processes() {
+		if parent, err := Parent(pid); err == nil && parent == runc {
+			return 0
+		}
+	}
+	return runc
+}
+
+// runc gives the runc of this restore, a child of this process; 0 if there is none.
+func (r *Restoring) runc() (runc int) {
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
 		return 0
 	}
-	runc := 0
 	for _, path := range stats {
 		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
 		if err != nil || command(pid) != r.name || Ended(pid) {
@@ -97,21 +177,16 @@ func (r *Restoring) alone() int {
 			runc = pid
 		}
 	}
-	for _, pid := range r.group.processes() {
-		if parent, err := Parent(pid); err == nil && parent == runc {
-			return 0
-		}
-	}
 	return runc
 }
 
-// killChildren kills all that come from a runc, and tells how many there were that lived.
-func (r *Restoring) killChildren() (killed int) {
+// childrenOf gives the children of all processes.
+func childrenOf() map[int][]int {
+	children := make(map[int][]int)
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	if err != nil {
-		return 0
+		return nil
 	}
-	children := make(map[int][]int)
 	for _, path := range stats {
 		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
 			if parent, err := Parent(pid); err == nil {
@@ -119,6 +194,12 @@ func (r *Restoring) killChildren() (killed int) {
 			}
 		}
 	}
+	return children
+}
+
+// killChildren kills all that come from a runc, and tells how many there were that lived.
+func (r *Restoring) killChildren() (killed int) {
+	children := childrenOf()
 	var todo []int
 	for runc := range r.runcs {
 		if command(runc) != r.name {

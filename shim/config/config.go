@@ -64,6 +64,8 @@ type Restore struct {
 	Lazy bool `toml:"lazy"`
 	// FillRate bounds, in MiB a second, how fast memory is filled in that nobody waits for. 0, the default: nothing does.
 	FillRate int64 `toml:"fill-rate"`
+	// Timeout, in seconds, is how long CRIU may restore a container without progress before it is ended. Default 120.
+	Timeout int64 `toml:"timeout"`
 }
 
 // Prewarm bounds what cryo prewarm keeps ready.
@@ -94,7 +96,7 @@ func Default() Config {
 		Root:       "/var/lib/cryo",
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
-		Restore:    Restore{Lazy: true},
+		Restore:    Restore{Lazy: true, Timeout: 120},
 		GPU:        GPU{Timeout: 10, Engine: gpu.DriverEngine},
 		Trust:      Trust{Default: unsigned},
 	}
@@ -149,6 +151,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("containerd.patience = %d is not between 0 and 3600 seconds", c.Containerd.Patience)
 	case c.Restore.FillRate < 0 || c.Restore.FillRate > 1<<30:
 		return fmt.Errorf("restore.fill-rate = %d is not between 0 and %d MiB a second", c.Restore.FillRate, 1<<30)
+	}
+	if t := c.Restore.Timeout; t < 1 || t > int64(time.Hour/time.Second) {
+		return fmt.Errorf("restore.timeout = %d is not between 1 and 3600 seconds", t)
 	}
 	if p := c.Prewarm; min(p.Memory, p.Disk, p.GPU) < 0 || max(p.Memory, p.Disk, p.GPU) > 1<<40 {
 		return fmt.Errorf("prewarm.memory = %d, prewarm.disk = %d, prewarm.gpu = %d: not between 0 and %d MiB", p.Memory, p.Disk, p.GPU, int64(1)<<40)

@@ -15,7 +15,7 @@ func TestLoad(t *testing.T) {
 		ok         bool
 	}{
 		{"empty", "", true},
-		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\n[prewarm]\nmemory = 8192\ndisk = 1\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\nengine = 'keeper'\n", true},
+		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\ntimeout = 600\n[prewarm]\nmemory = 8192\ndisk = 1\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\nengine = 'keeper'\n", true},
 		{"unknown key", "rot = '/r'\n", false},
 		{"unknown key in a table", "[dump]\nghostlimit = 1\n", false},
 		{"not TOML", "{", false},
@@ -24,6 +24,7 @@ func TestLoad(t *testing.T) {
 		{"negative limit", "[dump]\nghost-limit = -1\n", false},
 		{"endless timeout", "[dump]\ntimeout = 100000\n", false},
 		{"negative rate", "[restore]\nfill-rate = -1\n", false},
+		{"no time for a restore", "[restore]\ntimeout = 0\n", false},
 		{"negative budget", "[prewarm]\nmemory = -1\n", false},
 		{"endless budget", "[prewarm]\ndisk = 9000000000000000\n", false},
 		{"budget of GPUs", "[prewarm]\ngpu = 40960\n", true},

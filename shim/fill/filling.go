@@ -210,6 +210,9 @@ func (f *Filling) fail(err error) { f.settle(Result{}, err) }
 // Done is closed when nothing is missing any more, or it has failed: Result says which.
 func (f *Filling) Done() <-chan struct{} { return f.done }
 
+// PID is that of the daemon.
+func (f *Filling) PID() int { return f.process.Process.Pid }
+
 // Opened tells whether the daemon has opened the snapshot.
 func (f *Filling) Opened() bool { return f.opened.Load() }
 

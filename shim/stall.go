@@ -1,0 +1,70 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/shim/fill"
+)
+
+// StalledError says that CRIU has hung in a restore, and was ended. Its kind is DeadlineExceeded.
+type StalledError struct {
+	ID    string
+	After time.Duration
+	Last  string // line of CRIU's log; may be empty
+}
+
+func (e *StalledError) Error() string {
+	return fmt.Sprintf("restore %s: CRIU has made no progress for %s, and was ended; the last line of its log is %q", e.ID, e.After, e.Last)
+}
+
+// Hint says what to do.
+func (e *StalledError) Hint() string {
+	return "see whether a disk or a network file system of the container hangs; where the host is only slow, raise timeout under [restore] in /etc/cryo/config.toml"
+}
+
+// Unwrap gives the kind.
+func (e *StalledError) Unwrap() error { return context.DeadlineExceeded }
+
+// endStalled ends the restore if it makes no progress, until over is closed. filling is nil where nothing is filled in. The function that it returns waits for its
+// end, and gives a [*StalledError] if that was why.
+func (s *service) endStalled(c *container, filling *fill.Filling, over <-chan struct{}) func() error {
+	log := filepath.Join(c.work, restoreLog)
+	patience := time.Duration(s.config.Restore.Timeout) * time.Second
+	stalled, ended := atomic.Bool{}, make(chan struct{})
+	go func() {
+		defer close(ended)
+		stalled.Store(c.runtime.Restoring(c.work).EndStalled(over, patience, func() string {
+			var logged, brought int64
+			if info, err := os.Stat(log); err == nil {
+				logged = info.Size()
+			}
+			if filling != nil { // processes may wait for memory; it reads some bytes even if there is none
+				brought = runc.Read(filling.PID()) / int64(os.Getpagesize())
+			}
+			return fmt.Sprint(logged, brought)
+		}))
+	}()
+	return func() error {
+		<-ended
+		if !stalled.Load() {
+			return nil
+		}
+		return &StalledError{ID: c.request.ID, After: patience, Last: lastLine(log)}
+	}
+}
+
+// lastLine gives the last line of a file, or the end of it; empty if there is none.
+func lastLine(path string) string {
+	const most = 200
+	data, _ := os.ReadFile(path)
+	data = bytes.TrimSpace(data)
+	data = data[bytes.LastIndexByte(data, '\n')+1:]
+	return string(data[max(0, len(data)-most):])
+}
