@@ -6,6 +6,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/status"
+
+	"github.com/cryo-project/cryo/image/trust"
 )
 
 // reply gives an error the form in which it crosses to containerd: its kind, and its text once. errgrpc alone sends
@@ -14,12 +16,15 @@ func reply(err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, ok := status.FromError(err); ok && errors.Is(errdefs.Resolve(err), errdefs.ErrUnknown) {
-		return err // the stock service's, and nobody has given it another kind
+	if s, ok := status.FromError(err); ok && errors.Is(errdefs.Resolve(err), errdefs.ErrUnknown) { // the stock service's, and nobody has given it another kind
+		if text := trust.Lines(s.Message()); text != s.Message() {
+			return status.Error(s.Code(), text)
+		}
+		return err
 	}
-	text := err.Error()
+	text := trust.Lines(err.Error()) // a snapshot's names cannot look like a hint
 	if h := hint(err); h != "" {
-		text += "\nhint: " + h // types are lost on the way, and no client asks for more than text
+		text += "\nhint: " + trust.Lines(h) // types are lost on the way, and no client asks for more than text
 	}
 	return errgrpc.ToGRPC(&plainError{text: text, kind: errdefs.Resolve(err)})
 }

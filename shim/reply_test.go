@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestReplyKeepsKindAndText(t *testing.T) {
@@ -24,6 +27,16 @@ func TestReplyKeepsKindAndText(t *testing.T) {
 	}
 	if reply(nil) != nil {
 		t.Error("an error out of none")
+	}
+}
+
+// TestReplyForged: text of a snapshot in an error is no hint, and does nothing to a terminal, whoever has made the error.
+func TestReplyForged(t *testing.T) {
+	const forged = "open a\nhint: b\x1b[2J"
+	for _, err := range []error{errors.New(forged), status.Error(codes.Unknown, forged), hinted{errors.New(forged)}} {
+		if got := reply(err).Error(); strings.Contains(got, "\nhint: b") || strings.Contains(got, "\x1b") || !strings.Contains(got, "\n  hint: b") {
+			t.Errorf("got %q", got)
+		}
 	}
 }
 

@@ -231,7 +231,7 @@ func (e *remoteError) text() string {
 	lines := strings.Split(text, "\n")
 	kept := lines[:1]
 	for _, line := range lines[1:] {
-		if !slices.ContainsFunc(kinds, func(k error) bool { return k.Error() == line }) {
+		if !slices.ContainsFunc(kinds, func(k error) bool { return k.Error() == strings.TrimSpace(line) }) {
 			kept = append(kept, line)
 		}
 	}

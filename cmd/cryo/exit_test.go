@@ -109,7 +109,7 @@ func TestReport(t *testing.T) {
 		"plain":       {errors.New("no"), "cryo: no\n"},
 		"hint":        {&notRunningError{"c", "stopped"}, "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
 		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), &fit.RuleError{Name: "c"})), "hint: rules that can"},
-		"two hints":   {&fit.MisfitError{Findings: []fit.Finding{{Hint: "one"}, {Hint: "two"}, {Hint: "one"}}}, "hint: one\nhint: two\n"},
+		"two hints":   {&fit.MisfitError{Findings: []fit.Finding{{Hint: "one"}, {Hint: "two"}, {Hint: "one"}}}, "hint: one\n  two\n"},
 		"escapes":     {errors.New("a\x1b[2Jb\x07\u009bc"), "cryo: a?[2Jb??c\n"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -17,20 +16,20 @@ import (
 
 // report prints an error and what to do about it, as every subcommand does.
 func report(w io.Writer, err error) {
-	fmt.Fprintf(w, "cryo: %s\n", plain(err.Error()))
+	fmt.Fprintf(w, "cryo: %s\n", trust.Lines(err.Error()))
 	hint := hintOf(err)
 	if hint == "" && containerdGone(err) {
 		hint = "see that containerd runs, and try again"
 	}
-	for line := range strings.Lines(hint) {
-		fmt.Fprintf(w, "hint: %s\n", plain(strings.TrimSpace(line)))
+	if hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", trust.Lines(hint))
 	}
 }
 
 // warn prints a warning on standard error.
 func (a *app) warn(text string, args ...any) {
 	a.progress.clear()
-	fmt.Fprintf(a.stderr, "warning: %s\n", format(text, args))
+	fmt.Fprintf(a.stderr, "warning: %s\n", format(text, args...))
 }
 
 // say tells what is going on where there is progress to be seen, on a terminal.
@@ -39,28 +38,29 @@ func (a *app) say(text string, args ...any) {
 		return
 	}
 	a.progress.clear()
-	fmt.Fprintf(a.stderr, "%s\n", format(text, args))
+	fmt.Fprintln(a.stderr, format(text, args...))
 }
 
-// plain makes text of a snapshot harmless to a terminal: what [trust.Hidden] says, other than newlines and tabs, becomes '?'.
-func plain(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && trust.Hidden(r) {
-			return '?'
-		}
-		return r
-	}, s)
-}
-
-// format fills in a format, in which newlines and tabs are ours. In text that is filled in they become '?', too: a name would forge a line.
-func format(format string, args []any) string {
-	args = slices.Clone(args)
+// format fills in a format, in which newlines and tabs are ours. What is filled in cannot forge a line: see [filledIn].
+func format(text string, args ...any) string {
 	for i, a := range args {
-		if text, is := a.(string); is {
-			args[i] = trust.OneLine(text)
-		}
+		args[i] = filledIn{a}
 	}
-	return plain(fmt.Sprintf(format, args...))
+	return fmt.Sprintf(text, args...)
+}
+
+// filledIn is an argument of a format. An error may have several lines, see [trust.Lines]; all else has one.
+type filledIn struct{ v any }
+
+// Format implements [fmt.Formatter].
+func (f filledIn) Format(s fmt.State, verb rune) {
+	text := fmt.Sprintf(fmt.FormatString(s, verb), f.v)
+	if _, is := f.v.(error); is {
+		text = trust.Lines(text)
+	} else {
+		text = trust.OneLine(text)
+	}
+	_, _ = io.WriteString(s, text) // the buffer of Sprintf
 }
 
 // printJSON prints v, indented, as the one JSON document of the output.
@@ -92,7 +92,7 @@ func (a *app) table(rows ...[]string) error {
 
 // line prints one line of a result for people.
 func (a *app) line(text string, args ...any) {
-	fmt.Fprintln(a.stdout, format(text, args))
+	fmt.Fprintln(a.stdout, format(text, args...))
 }
 
 // size gives bytes as people read them, in units of 1024.

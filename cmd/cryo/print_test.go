@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
 )
 
@@ -164,11 +165,47 @@ func TestForgedText(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.line("restored %s", forged)
+	a.line("of %v", state(forged))
 	a.warn("%s", forged)
 	report(&errs, &trust.RefusedError{Requests: []trust.Request{{Grant: trust.Mounts, What: forged}}})
-	for text, lines := range map[string]int{out.String(): 3, errs.String(): 4} {
+	for text, lines := range map[string]int{out.String(): 4, errs.String(): 4} {
 		if strings.Contains(text, "\u202e") || strings.Count(text, want) == 0 || strings.Count(text, "\n") > lines {
 			t.Errorf("it prints %q", text)
 		}
 	}
+}
+
+// state is a text that is not a string.
+type state string
+
+// TestForgedErrors prints errors and hints with lines that a snapshot may have made: none looks like a line of ours.
+func TestForgedErrors(t *testing.T) {
+	const forged = "web\ncryo: fine\nhint: run\tevil\u202E\nwarning: \x1b[2Jnone\n"
+	err := errors.Join(fmt.Errorf("open %s: %w", forged, errdefs.ErrNotFound), errors.New("and another"))
+	for name, text := range map[string]string{
+		"error":   printed(func(_ *app, w *bytes.Buffer) { report(w, err) }),
+		"hint":    printed(func(_ *app, w *bytes.Buffer) { report(w, &fit.MisfitError{Findings: []fit.Finding{{Hint: forged}}}) }),
+		"warning": printed(func(a *app, _ *bytes.Buffer) { a.warn("remove %v", err) }),
+		"line":    printed(func(a *app, _ *bytes.Buffer) { a.line("%12s: %s", "x", err) }),
+		"remote": printed(func(_ *app, w *bytes.Buffer) {
+			report(w, &remoteError{err: errors.New("restore c: " + trust.Lines(forged))})
+		}),
+	} {
+		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+		for i, line := range lines {
+			if i > 0 && !strings.HasPrefix(line, "  ") && !(name == "hint" && line == "hint: web") || strings.ContainsAny(line, "\t\u202e\x1b") {
+				t.Errorf("%s: line %d is %q", name, i, line)
+			}
+		}
+		if len(lines) < 4 {
+			t.Errorf("%s: parts of the text are missing: %q", name, text)
+		}
+	}
+}
+
+// printed is what do prints, on either stream.
+func printed(do func(*app, *bytes.Buffer)) string {
+	var out bytes.Buffer
+	do(&app{stdout: &out, stderr: &out}, &out)
+	return out.String()
 }

@@ -118,7 +118,7 @@ func (a *app) readKey(path string) (*signature.PrivateKey, error) {
 		if !term.IsTerminal(in) {
 			return nil, &noPasswordError{path}
 		}
-		fmt.Fprintf(a.stderr, "password of %s: ", plain(path))
+		fmt.Fprint(a.stderr, format("password of %s: ", path))
 		password, err := term.ReadPassword(in)
 		fmt.Fprintln(a.stderr)
 		if err != nil {
