@@ -40,8 +40,10 @@ in PEM form, made by
   openssl genpkey -algorithm ed25519 -out sign.pem
   openssl pkey -in sign.pem -pubout -out sign.pub
 
-With a key on the curve P-384 or P-521, cosign verify also wants --signature-digest-algorithm sha384 or sha512, as for what cosign signs
-with such a key. A key that has signed the snapshot already does not sign it again.`,
+cosign 2.6 also wants --new-bundle-format and, without a network, --trusted-root with any root. With a key on the curve P-384 or P-521,
+cosign verify wants --signature-digest-algorithm sha384 or sha512, as for what cosign signs with such a key.
+
+A key that has signed the snapshot already does not sign it again.`,
 		Example: `  cryo sign registry.example.com/snapshots/app:warm --key cosign.key
   cryo sign app:warm --key sign.pem`,
 		Args:              exactly("REF"),
