@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/url"
@@ -138,9 +139,11 @@ func isPlain(err error) bool {
 // want them (https://github.com/oras-project/oras-go/security/advisories/GHSA-xf85-363p-868w). The error has no type.
 func isRealm(err error) bool { return strings.Contains(err.Error(), "bearer realm") }
 
+// isNetwork is about the network, and not about a file: an error number of the kernel's is a net.Error, too.
 func isNetwork(err error) bool {
 	var n net.Error
-	return errors.As(err, &n)
+	var file *fs.PathError
+	return errors.As(err, &n) && !errors.As(err, &file)
 }
 
 // refused says whether nobody listens at the address.

@@ -6,17 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
@@ -278,6 +281,32 @@ func manifestOf(t *testing.T, s *store.Store, d ocispec.Descriptor) ocispec.Mani
 		t.Fatal(err)
 	}
 	return m
+}
+
+// TestPullDisk has a disk that fails, and one that the kernel has made read-only since: that is not the registry's fault.
+func TestPullDisk(t *testing.T) {
+	r := repo{}
+	if err := r.classify(t.Context(), fmt.Errorf("write blob: %w", &fs.PathError{Op: "write", Path: "/partial", Err: syscall.EIO})); errdefs.IsUnavailable(err) {
+		t.Error(err)
+	}
+	root := t.TempDir()
+	if err := unix.Mount("tmpfs", root, "tmpfs", 0, ""); err != nil {
+		t.Skipf("mount a file system: %v", err)
+	}
+	defer unix.Unmount(root, unix.MNT_DETACH)
+	f := newFake(t)
+	pushed(t, f, "d:1", spec(1, 1))
+	s, err := store.Open(root)
+	if err == nil {
+		err = unix.Mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Pull(t.Context(), s, f.ref("d:1"), fast())
+	if disk := (*store.DiskError)(nil); !errors.As(err, &disk) || errdefs.IsUnavailable(err) {
+		t.Errorf("%T: %v", err, err)
+	}
 }
 
 func TestPullHostileManifest(t *testing.T) {

@@ -108,6 +108,20 @@ func (e *DiskFullError) Hint() string {
 	return "remove snapshots with `cryo rm`, make room on the file system, or use another with --root"
 }
 
+// DiskError says that the disk under the root does not do what it shall. It is an errdefs.ErrInternal.
+type DiskError struct {
+	Root string
+	Err  error
+}
+
+func (e *DiskError) Error() string   { return fmt.Sprintf("the disk under %s fails: %v", e.Root, e.Err) }
+func (e *DiskError) Unwrap() []error { return []error{errdefs.ErrInternal, e.Err} }
+
+// Hint says where to look.
+func (e *DiskError) Hint() string {
+	return "look at the kernel's log (dmesg), mend or replace the disk, or use another with --root"
+}
+
 // mapError gives errors of the operating system the kind that they have for users.
 func mapError(root string, err error) error {
 	switch {
@@ -118,6 +132,11 @@ func mapError(root string, err error) error {
 			return err
 		}
 		return &DiskFullError{Root: root, Err: err}
+	case errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):
+		if d := (*DiskError)(nil); errors.As(err, &d) {
+			return err
+		}
+		return &DiskError{Root: root, Err: err}
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: %w", errdefs.ErrPermissionDenied, err)
 	}
