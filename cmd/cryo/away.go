@@ -6,6 +6,7 @@ import (
 	"net"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	containersapi "github.com/containerd/containerd/api/services/containers/v1"
@@ -13,6 +14,7 @@ import (
 	snapshotsapi "github.com/containerd/containerd/api/services/snapshots/v1"
 	tasksapi "github.com/containerd/containerd/api/services/tasks/v1"
 	tasktypes "github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/errdefs"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
@@ -33,13 +35,13 @@ var harmless = []string{"Get", "List", "Stat", "Status", "Info", "Usage", "Mount
 func (w away) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, o...)
 	made := w.made(method, req, reply, cc)
-	if !gone(err) || made == nil && !slices.Contains(harmless, path.Base(method)) {
+	if !containerdGone(err) || made == nil && !slices.Contains(harmless, path.Base(method)) {
 		return err
 	}
 	w.say("containerd is away; waiting for it, for up to %s", w.patience)
-	for deadline := time.Now().Add(w.patience); gone(err) && w.back(ctx, deadline); {
+	for deadline := time.Now().Add(w.patience); containerdGone(err) && w.back(ctx, deadline); {
 		if made != nil {
-			if done, asked := made(ctx); done || gone(asked) {
+			if done, asked := made(ctx); done || containerdGone(asked) {
 				err = asked
 				continue
 			}
@@ -53,8 +55,11 @@ func (w away) unary(ctx context.Context, method string, req, reply any, cc *grpc
 // pollTime is between two looks at what will change soon.
 const pollTime = 50 * time.Millisecond
 
-// gone tells whether an error says that nobody has answered.
-func gone(err error) bool { return grpcstatus.Code(err) == codes.Unavailable }
+// containerdGone tells whether an error, of gRPC or of errdefs, says that containerd has gone away during a call: what it has passed on to a shim goes on. A shim
+// that has gone away is another matter.
+func containerdGone(err error) bool {
+	return (grpcstatus.Code(err) == codes.Unavailable || errdefs.IsUnavailable(err)) && !strings.Contains(err.Error(), "ttrpc: closed")
+}
 
 // back waits until containerd takes connections again.
 func (w away) back(ctx context.Context, deadline time.Time) bool {

@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -119,9 +118,4 @@ func (s *subject) lost(err error) error {
 		return err
 	}
 	return &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
-}
-
-// containerdGone tells whether an error says that containerd has gone away during a call: what it has passed on to a shim goes on.
-func containerdGone(err error) bool {
-	return errdefs.IsUnavailable(err) && !strings.Contains(err.Error(), "ttrpc: closed")
 }
