@@ -102,3 +102,36 @@ func TestBadTwoRestores(t *testing.T) {
 		wantTrace(t, a, before)
 	}
 }
+
+// TestBadTwoEnding has two checkpoints end one container at once: one does, and the other says that it did, and not that the container is lost.
+func TestBadTwoEnding(t *testing.T) {
+	a, _ := pair(t)
+	forget(t, a, "bad/ending:1")
+	forget(t, a, "bad/ending:2")
+	for range breaks {
+		id := name(t)
+		start(t, a, id, nil, "workload", "count", "--memory", "16")
+		refs := []string{"bad/ending:1", "bad/ending:2"}
+		ended := make(chan lab.Result, len(refs))
+		for _, ref := range refs {
+			go func() { ended <- a.Cryo(t.Context(), "checkpoint", id, ref) }()
+			time.Sleep(time.Duration(rand.Int64N(int64(400 * time.Millisecond))))
+		}
+		done := 0
+		for range refs {
+			switch r := <-ended; r.Code {
+			case 0:
+				done++
+			default:
+				refusal(t, r, codePrecondition, "")
+			}
+		}
+		if done != 1 {
+			t.Errorf("%d snapshots", done)
+		}
+		remove(t.Context(), a, id)
+		for _, ref := range refs {
+			a.Cryo(t.Context(), "rm", ref)
+		}
+	}
+}

@@ -102,14 +102,15 @@ func isLost(err error) bool {
 	return errors.As(err, &lost)
 }
 
-// lost gives err, of a checkpoint that has failed, as a [lostError] if the container does not run on. It waits for what the shim undoes.
+// lost gives err, of a checkpoint that has failed, as a [lostError] if the container does not run on. It waits for what the shim undoes. Where another checkpoint
+// was under way, what becomes of the container is that one's doing.
 func (s *subject) lost(err error) error {
 	var busy *checkpoint.BusyError
-	if isLost(err) {
+	if isLost(err) || errors.As(err, &busy) {
 		return err
 	}
 	became := s.process.look()
-	if s.asked && !errors.As(err, &busy) {
+	if s.asked {
 		became = s.process.fate(s.patience())
 	} else if became != ended {
 		return err // it is as it was, which may be as another checkpoint has it
