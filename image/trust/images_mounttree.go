@@ -34,16 +34,21 @@ func newMountTree(root *mnt.MntEntry, entries []*mnt.MntEntry) mountTree {
 func (t mountTree) at(p string) *mnt.MntEntry {
 	now := t.root
 	for i := 0; i <= len(p); i++ {
-		if i < len(p) && p[i] != '/' {
-			continue
-		}
-		for seen := 0; seen <= len(t.on); seen++ { // a mount may be covered at its own root, though not by itself
-			next, ok := t.on[mountPlace{now.GetMntId(), cmp.Or(p[:i], "/")}]
-			if !ok {
-				break
-			}
-			now = next
+		if i == len(p) || p[i] == '/' {
+			now = t.over(now, cmp.Or(p[:i], "/"))
 		}
 	}
 	return now
+}
+
+// over gives the mount that covers a path of a mount, or that mount itself.
+func (t mountTree) over(m *mnt.MntEntry, p string) *mnt.MntEntry {
+	for seen := 0; seen <= len(t.on); seen++ { // a mount may be covered at its own root, though not by itself
+		next, ok := t.on[mountPlace{m.GetMntId(), p}]
+		if !ok {
+			break
+		}
+		m = next
+	}
+	return m
 }

@@ -40,27 +40,33 @@ func Opened(dir, rootfs string, spec *specs.Spec) error {
 		return fmt.Errorf("open the root file system: %w", err)
 	}
 	defer unix.Close(w.root)
-	refuse := func(format string, args ...any) error {
-		return &DamagedError{Rule: openedRule, File: "files.img", Err: fmt.Errorf(format, args...)}
-	}
-	for _, f := range o.files {
-		want := o.kind[f.GetId()]
-		if o.deleted[f.GetId()] {
-			want = unknown
-		}
-		for _, name := range namesOf(f) {
-			for _, t := range trees {
-				got, err := w.to(t, name)
-				switch {
-				case err != nil:
-					return refuse("%q: %w", name, err)
-				case f.GetReg() == nil, want == unknown, got == unknown:
-				case got == missing:
-					return refuse("%q is open, and is not in the root file system", name)
-				case got != want:
-					return refuse("%q is %s, and open as %s", name, kindName(got), kindName(want))
-				}
+	for _, t := range trees {
+		w.seen = map[mountPlace]entry{}
+		for _, f := range o.files {
+			if err := w.review(t, f, o); err != nil {
+				return &DamagedError{Rule: openedRule, File: "files.img", Err: err}
 			}
+		}
+	}
+	return nil
+}
+
+// review walks the paths of an open file.
+func (w *walk) review(t mountTree, f *fdinfo.FileEntry, o opened) error {
+	want := o.kind[f.GetId()]
+	if o.deleted[f.GetId()] {
+		want = unknown
+	}
+	for _, name := range namesOf(f) {
+		got, err := w.to(t, name)
+		switch {
+		case err != nil:
+			return fmt.Errorf("%q: %w", name, err)
+		case f.GetReg() == nil, want == unknown, got == unknown:
+		case got == missing:
+			return fmt.Errorf("%q is open, and is not in the root file system", name)
+		case got != want:
+			return fmt.Errorf("%q is %s, and open as %s", name, kindName(got), kindName(want))
 		}
 	}
 	return nil
@@ -147,7 +153,16 @@ type walk struct {
 	spec  *specs.Spec
 	root  int                         // the root file system
 	tmpfs map[string]map[string]entry // what is in each image of one, by its path there
+	seen  map[mountPlace]entry        // what was on the way, by its mount and path; of one tree
+	spent int                         // what walking has cost, see maxSpent
 }
+
+// What an open file may cost is bounded in sum: names may be as long as 4 KiB, of thousands of directories.
+const (
+	maxSpent   = 1 << 30 // bytes of paths
+	lookCosts  = 512     // as many bytes
+	maxEntries = 2 << 20 // of a tmpfs
+)
 
 // entry is what is in an image of a tmpfs.
 type entry struct {
@@ -160,40 +175,70 @@ const maxLinks = 40
 
 // to gives the kind of file that an absolute path leads to. The last part is not followed.
 func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
-	at, rest := "/", strings.Split(strings.Trim(path.Clean(name), "/"), "/")
+	at, rest := "/", parts(name)
+	on := t.at(at)
 	kind = unix.S_IFDIR
-	for links := 0; len(rest) > 0 && rest[0] != ""; {
-		next := path.Join(at, rest[0])
-		rest = rest[1:]
-		m := t.at(next)
-		within := path.Join("/", strings.TrimPrefix(next, path.Clean(m.GetMountpoint())))
-		if m == t.root {
-			within = next
+	for links := 0; len(rest) > 0; {
+		part, m := rest[0], on
+		if rest = rest[1:]; part == "." {
+			continue
+		}
+		next := strings.TrimSuffix(at, "/") + "/" + part
+		if part == ".." {
+			next = path.Dir(at)
+			m = t.at(next)
+		}
+		m = t.over(m, next)
+		within := next
+		if m != t.root {
+			within = path.Join("/", strings.TrimPrefix(next, path.Clean(m.GetMountpoint())))
 		}
 		if m.GetFstype() == uint32(mnt.Fstype_PROC) && magic.MatchString(path.Join(clean(m.GetRoot()), within)+"/") {
 			return missing, errors.New("a link of /proc leads out of the container")
 		}
-		var target string
-		if kind, target, err = w.look(t, m, within); err != nil {
+		e, err := w.see(t, m, within, len(rest) > 0)
+		if err != nil {
 			return missing, err
 		}
-		switch {
+		switch kind = e.kind; {
 		case kind == missing:
 			return missing, nil
 		case kind == unix.S_IFLNK && len(rest) > 0:
 			if links++; links > maxLinks {
 				return missing, errors.New("too many links")
 			}
-			if path.IsAbs(target) {
-				at = "/"
+			if path.IsAbs(e.target) {
+				at, on = "/", t.at("/")
 			}
 			// CRIU and the kernel walk, and do not clean: what is before .. may be a link.
-			rest = append(strings.FieldsFunc(target, func(r rune) bool { return r == '/' }), rest...)
+			rest = append(parts(e.target), rest...)
 		default:
-			at = next
+			at, on = next, m
 		}
 	}
 	return kind, nil
+}
+
+func parts(name string) []string {
+	return strings.FieldsFunc(name, func(r rune) bool { return r == '/' })
+}
+
+// see is look, which it asks once for what is on the way of several.
+func (w *walk) see(t mountTree, m *mnt.MntEntry, within string, way bool) (entry, error) {
+	if w.spent += len(within); w.spent > maxSpent {
+		return entry{}, errors.New("the paths of all open files are too long")
+	}
+	place := mountPlace{m.GetMntId(), within}
+	if e, ok := w.seen[place]; ok {
+		return e, nil
+	}
+	w.spent += lookCosts
+	kind, target, err := w.look(t, m, within)
+	e := entry{kind, target}
+	if way && err == nil {
+		w.seen[place] = e
+	}
+	return e, err
 }
 
 // look gives what is at a clean path within a mount; and the target of a link.
@@ -277,7 +322,9 @@ func entriesOf(name string) (map[string]entry, error) {
 		if old, twice := entries[clean(h.Name)]; twice && old != e {
 			return nil, fmt.Errorf("%q is there twice", h.Name)
 		}
-		entries[clean(h.Name)] = e
+		if entries[clean(h.Name)] = e; len(entries) > maxEntries {
+			return nil, fmt.Errorf("more than %d files", maxEntries)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fifo"
@@ -125,5 +126,30 @@ func TestFIFOs(t *testing.T) {
 		if err := r.paths(); test.words == "" && err != nil || test.words != "" && (err == nil || !strings.Contains(err.Error(), test.words)) {
 			t.Errorf("%s: %v, not %q", name, err, test.words)
 		}
+	}
+}
+
+// TestOpenedCosts has names whose walking would take minutes: it is given up.
+func TestOpenedCosts(t *testing.T) {
+	const depth, files = 900, 20000
+	rootfs, dir := t.TempDir(), t.TempDir()
+	name := strings.Repeat("/a", depth)
+	if err := os.MkdirAll(rootfs+name, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	image(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""))
+	var all []proto.Message
+	for i := range files {
+		f := reg(name)
+		f.Id, f.Reg.Mode = proto.Uint32(uint32(i+1)), proto.Uint32(unix.S_IFDIR|0o700)
+		all = append(all, f)
+	}
+	image(t, dir, "files.img", all...)
+	begin := time.Now()
+	if err := Opened(dir, rootfs, &specs.Spec{}); err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Error(err)
+	}
+	if took := time.Since(begin); took > 10*time.Second {
+		t.Errorf("after %s", took)
 	}
 }
