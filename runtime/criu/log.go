@@ -72,12 +72,17 @@ func RunID(log string) string {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(io.LimitReader(f, 1<<20)) // it is among the first
+	run := ""
 	for lines.Scan() {
-		if _, id, ok := strings.Cut(lines.Text(), "CRIU run id = "); ok {
-			return strings.TrimSpace(id)
+		_, id, ok := strings.Cut(lines.Text(), "CRIU run id = ")
+		if !ok && run != "" {
+			break
+		}
+		if ok {
+			run = strings.TrimSpace(id) // for runc, CRIU makes one when it starts and another for the request, which counts
 		}
 	}
-	return ""
+	return run
 }
 
 // Restored tells whether CRIU has said in the log of a restore that it is through.

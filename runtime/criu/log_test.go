@@ -67,3 +67,20 @@ func TestRestored(t *testing.T) {
 		t.Error("of no log")
 	}
 }
+
+// TestRunID has the head of a log of CRIU 4.2 for runc: it makes a second id for the request, by which its network lock is called.
+func TestRunID(t *testing.T) {
+	for text, want := range map[string]string{
+		"": "",
+		"(00.000000) CRIU run id = 0fc0bbd9-760d-4b62-a62d-46d9ed3085f9\n(00.000000) CRIU run id = bb359337-8341-438a-a8d1-4122ddc64e29\n(00.000000) Version: 4.2.1 (gitid 0)\n(00.1) Dumping path /CRIU run id = 1\n": "bb359337-8341-438a-a8d1-4122ddc64e29",
+		"(00.000000) Version: 4.2.1 (gitid 0)\n(00.000000) CRIU run id = 0fc0bbd9\n(00.000000) x\n":                                                                                                                    "0fc0bbd9",
+	} {
+		path := filepath.Join(t.TempDir(), "dump.log")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := RunID(path); got != want {
+			t.Errorf("%q, not %q", got, want)
+		}
+	}
+}

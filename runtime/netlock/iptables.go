@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -79,13 +80,22 @@ func (n *Network) inside(ctx context.Context, input []byte, path string, args ..
 	}
 	done := make(chan started, 1)
 	go func() {
-		// The thread keeps the namespace, so it must not be used again: it ends with this goroutine.
+		// Go does not end a process's first thread, which /proc/self shows: it must not stay in the container's network.
 		runtime.LockOSThread()
+		own, err := os.Open("/proc/thread-self/ns/net")
+		if err != nil {
+			done <- started{err: fmt.Errorf("find this process's network: %w", err)}
+			return
+		}
+		defer own.Close()
 		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
 			done <- started{err: fmt.Errorf("enter the container's network: %w", err)}
 			return
 		}
 		exits, err := gorunc.Monitor.Start(cmd)
+		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil { // else the thread is not used again, and ends with this goroutine
+			runtime.UnlockOSThread()
+		}
 		done <- started{exits, err}
 	}()
 	s := <-done

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 )
@@ -107,6 +108,34 @@ func TestUnlockScript(t *testing.T) {
 	} {
 		if got := unlock(rules); got != want {
 			t.Errorf("%q: %q, not %q", rules, got, want)
+		}
+	}
+}
+
+// TestOwnNetwork has this process in its own network still when it has run programs in another: also its first thread, which Go never ends.
+func TestOwnNetwork(t *testing.T) {
+	pid := network(t)
+	before, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	for range 100 {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				if _, err := n.inside(t.Context(), nil, "/bin/true"); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if now, err := os.Readlink("/proc/self/ns/net"); err != nil || now != before {
+			t.Fatalf("the first thread is in %s, not in %s: %v", now, before, err)
 		}
 	}
 }
