@@ -18,15 +18,19 @@ import (
 )
 
 // group is the CRIU processes of one dump. They are told by their working directory, so that they are found also when
-// runc has died and left them to the shim: CRIU overwrites its environment and its command line.
+// runc has died and left them to the shim: CRIU overwrites its environment and its command line. While CRIU is in the container's mount namespace it has another
+// working directory, and is told by its log, which is open there.
 type group struct {
 	work string // CRIU's work directory, of this dump alone
+	// named, unless empty, is the directory as runc was told of it. A runc that is still there, or a child of it that is not CRIU yet, is of the group, too.
+	named string
 	// network, unless nil, is the container's own. What runs there in that directory is what CRIU has started to lock the network.
 	network *netlock.Network
 }
 
-// EndDump ends what is left of a dump whose shim has died: the CRIU processes in its work directory. runc ends with them.
+// EndDump ends what is left of a dump or a restore whose shim or runc has died: runc, and the CRIU processes in its work directory.
 func EndDump(work string) error {
+	named := work
 	// The directory itself may be gone: its owner, the cryo command, may have died as well.
 	parent, err := filepath.EvalSymlinks(filepath.Dir(work))
 	switch {
@@ -35,7 +39,7 @@ func EndDump(work string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("find CRIU's work directory: %w", err)
 	}
-	group{work: work}.end()
+	group{work: work, named: named}.end()
 	return nil
 }
 
@@ -118,19 +122,36 @@ func (g group) processes() (pids []int) {
 		return nil
 	}
 	for _, path := range commands {
-		process := filepath.Dir(path)
-		command, err := os.ReadFile(path)
-		criu := strings.TrimSpace(string(command)) == "criu"
-		if err != nil || !criu && g.network == nil {
-			continue
-		}
-		// A zombie has no working directory any more. A directory that was removed under a process is marked so by the kernel.
-		if dir, err := os.Readlink(filepath.Join(process, "cwd")); err != nil || strings.TrimSuffix(dir, " (deleted)") != g.work {
-			continue
-		}
-		if pid, err := strconv.Atoi(filepath.Base(process)); err == nil && (criu || g.network.Has(pid)) {
+		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && g.has(pid) {
 			pids = append(pids, pid)
 		}
 	}
 	return pids
+}
+
+func (g group) has(pid int) bool {
+	process := fmt.Sprintf("/proc/%d/", pid)
+	criu := command(pid) == "criu"
+	if criu || g.network != nil {
+		// A zombie has no working directory any more. A directory that was removed under a process is marked so by the kernel.
+		dir, err := os.Readlink(process + "cwd")
+		if err == nil && strings.TrimSuffix(dir, " (deleted)") == g.work {
+			return criu || g.network.Has(pid)
+		}
+	}
+	if criu {
+		open, _ := os.ReadDir(process + "fd") // it may have ended
+		return slices.ContainsFunc(open, func(e os.DirEntry) bool {
+			file, err := os.Readlink(process + "fd/" + e.Name())
+			file = strings.TrimSuffix(file, " (deleted)")
+			return err == nil && filepath.Dir(file) == g.work && filepath.Ext(file) == ".log"
+		})
+	}
+	if g.named == "" {
+		return false
+	}
+	line, _ := os.ReadFile(process + "cmdline")
+	words := strings.Split(string(line), "\x00")
+	i := slices.Index(words, "--work-path")
+	return i >= 0 && i+1 < len(words) && words[i+1] == g.named && !Ended(pid)
 }

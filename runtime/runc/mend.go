@@ -39,7 +39,7 @@ func (c Container) mend(ctx context.Context, d Dump, network *netlock.Network) e
 	if err != nil {
 		work = d.Work // its owner, the cryo command, has ended
 	}
-	g := group{work: work}
+	g := group{work: work, named: d.Work}
 	if !network.Shared() {
 		g.network = network
 	}
