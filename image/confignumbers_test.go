@@ -14,7 +14,12 @@ func TestConfigNumbersAreBounded(t *testing.T) {
 		"mounts twice": {`"spec":{"mounts":` + list("{}", maxMounts) + `,"Mounts":` + list("{}", 1) + `}`, "mounts"},
 		"devices":      {`"spec":{"linux":{"devices":` + list("{}", maxDevices+1) + `}}`, "devices"},
 		"device rules": {`"spec":{"linux":{"resources":{"devices":` + list("{}", maxDevices+1) + `}}}`, "devices"},
+		"namespaces":   {`"spec":{"linux":{"namespaces":` + list("{}", maxNamespaces+1) + `}}`, "namespaces"},
+		"CDI devices":  {`"gpu":{"engine":"driver","cdi":` + list(`"a"`, maxDevices+1) + `}`, "devices"},
 		"processes":    {`"processes":` + list("{}", 5<<20), "values"},
+		"paths":        {`"spec":{"mounts":` + list(`{"destination":"`+strings.Repeat("/a", 10)+`"}`, maxMounts) + `}`, "parts"},
+		"GPU's paths":  {`"gpu":{"engine":"driver","mounts":` + list(`"`+strings.Repeat("/a", 10)+`"`, maxMounts) + `}`, "parts"},
+		"a long name":  {`"container":{"id":"` + strings.Repeat("a", maxText+1) + `"}`, "name"},
 		"after a text": {`"host":{"os":"\"\\"},"processes":` + list("{}", 5<<20), "values"},
 		"at the limit": {`"spec":{"mounts":` + list("{}", maxMounts) + `,"linux":{"devices":` + list("{}", maxDevices) + `}}`, ""},
 	} {

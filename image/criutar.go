@@ -11,11 +11,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/pages"
 )
 
-// maxCRIUFiles bounds the images of a snapshot: a pid namespace can hold 4 million processes, with some images each.
-const maxCRIUFiles = 1 << 25
+// maxCRIUFiles bounds the images of a snapshot. A process has five and a thread one: these are those of 12,000 processes.
+const maxCRIUFiles = 1 << 16
 
 // writeCRIU writes CRIU's images as a tar: regular files only, by name, without owner and time, no pages.
 func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
@@ -24,9 +26,13 @@ func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
 		return fmt.Errorf("list CRIU images: %w", err)
 	}
 	tw := tar.NewWriter(w)
+	n := 0
 	for _, e := range entries {
 		if name := e.Name(); !e.Type().IsRegular() || pages.IsFileName(name) || strings.HasSuffix(name, ".log") {
 			continue
+		}
+		if n++; n > maxCRIUFiles {
+			return fmt.Errorf("pack CRIU images: there are more than %d, of too many processes: %w", maxCRIUFiles, errdefs.ErrOutOfRange)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -98,7 +104,7 @@ func readCRIU(r io.Reader, damaged func(error) error, file func(name string, r i
 			return damaged(err)
 		}
 		if n == maxCRIUFiles {
-			return damaged(errors.New("it has too many entries"))
+			return damaged(fmt.Errorf("it has more than %d entries", maxCRIUFiles))
 		}
 		before = h.Name
 		if err := file(h.Name, tr); errors.Is(err, io.ErrUnexpectedEOF) {

@@ -142,6 +142,11 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	if err := json.Unmarshal(b, &c); err != nil {
 		return Config{}, damaged("it is not JSON of the right shape: %w", err)
 	}
+	for _, text := range []string{c.Container.ID, c.Container.Namespace, c.Container.Runtime, c.Container.Snapshotter, c.Container.Image} {
+		if len(text) > maxText {
+			return Config{}, damaged("the name %.40q has %d bytes, more than %d", text, len(text), maxText)
+		}
+	}
 	if c.Memory.Total < 0 || c.Memory.Zero < 0 || c.Memory.Stored < 0 || c.Memory.Zero > c.Memory.Total || c.Memory.Device < 0 || c.Memory.Device > c.Memory.Total {
 		return Config{}, damaged("its memory totals are not possible")
 	}

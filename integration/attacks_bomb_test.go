@@ -4,13 +4,14 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -39,24 +40,44 @@ func measured(t *testing.T, h *lab.Host, args ...string) (lab.Result, cost) {
 	t.Helper()
 	before := cost{disk: diskUsed(h.Dir), tmpfs: tmpfsUsed()}
 	var most cost
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			most.disk, most.tmpfs = max(most.disk, diskUsed(h.Dir)-before.disk), max(most.tmpfs, tmpfsUsed()-before.tmpfs)
-			select {
-			case <-stop:
-				return
-			case <-time.After(50 * time.Millisecond):
+	stop := make(chan struct{})
+	var watching sync.WaitGroup
+	watch := func(pause time.Duration, look func()) {
+		watching.Go(func() {
+			for {
+				began := time.Now()
+				look()
+				select {
+				case <-stop:
+					return
+				case <-time.After(max(pause, 10*time.Since(began))): // it takes time from what it looks at
+				}
 			}
-		}
-	}()
-	c := h.Command(t.Context(), "cryo", args...)
-	r := lab.Finish(c)
+		})
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*mostTime)
+	defer cancel()
+	c := h.Command(ctx, "cryo", args...)
+	r := lab.Follow(c, func() {
+		watch(50*time.Millisecond, func() {
+			most.disk, most.tmpfs = max(most.disk, diskUsed(h.Dir)-before.disk), max(most.tmpfs, tmpfsUsed()-before.tmpfs)
+		})
+		watch(5*time.Millisecond, func() { most.memory = max(most.memory, peak(c.Process.Pid)) })
+	})
 	close(stop)
-	<-stopped
-	most.memory = c.ProcessState.SysUsage().(*syscall.Rusage).Maxrss << 10
+	watching.Wait()
 	return r, most
+}
+
+// peak is the most memory that a process has had at once, if it is cryo: what it was before it became that is the test's.
+func peak(pid int) (n int64) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil || !strings.HasPrefix(string(text), "Name:\tcryo\n") {
+		return 0 // it has ended, or not begun
+	}
+	_, rest, _ := strings.Cut(string(text), "\nVmHWM:")
+	_, _ = fmt.Sscan(rest, &n) // KiB; a process that ends has none
+	return n << 10
 }
 
 // tmpfsUsed is how much memory the files of memory file systems take.
@@ -98,7 +119,7 @@ func refusedCheaply(t *testing.T, h *lab.Host, words string, args ...string) {
 	r, c := measured(t, h, args...)
 	refusal(t, r, codeDamaged, words)
 	affordable(t, r, c, 128<<20)
-	wantTrace(t, h, before)
+	wantTrace(t, h, before, "blob ") // what was fetched is kept, for the next
 }
 
 // repeated is zstd of n bytes that are all the same. Source: RFC 8878, sections 3.1.1.1 and 3.1.1.2.

@@ -52,7 +52,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 	}
 	p.from, p.images, p.unpacked = from, images, unpacked
 	if err == nil {
-		err = p.checkImages(images)
+		err = unawaited(ctx, func() error { return p.checkImages(images) })
 	}
 	if err != nil {
 		p.gpus.close()

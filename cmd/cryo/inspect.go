@@ -211,7 +211,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 	if c.GPU != nil {
 		rows[0] = append(rows[0], "OF GPUS")
 	}
-	for _, p := range c.Processes {
+	for _, p := range c.Processes[:min(len(c.Processes), maxShown)] {
 		row := []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), size(p.Memory)}
 		if c.GPU != nil {
 			row = append(row, heldBy(c.GPU, p.PID))
@@ -220,6 +220,9 @@ func (a *app) printInspected(i inspected, check bool) error {
 	}
 	if err := a.table(rows...); err != nil {
 		return err
+	}
+	if more := len(c.Processes) - maxShown; more > 0 {
+		a.line("  and %d more, which --json lists", more)
 	}
 	if c.GPU != nil {
 		a.printFallbacks(c.GPU)
@@ -237,6 +240,9 @@ func (a *app) printInspected(i inspected, check bool) error {
 	}
 	return a.table(rows...)
 }
+
+// maxShown is how many processes are shown to people.
+const maxShown = 1000
 
 // segments counts the layers that hold memory.
 func (i inspected) segments() (n int) {

@@ -80,7 +80,7 @@ func (a *app) table(rows ...[]string) error {
 	for _, row := range rows {
 		cells := make([]string, len(row))
 		for i, cell := range row {
-			cells[i] = trust.OneLine(cell)
+			cells[i] = trust.OneLine(clip(cell))
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
@@ -88,6 +88,15 @@ func (a *app) table(rows ...[]string) error {
 		return fmt.Errorf("print the result: %w", err)
 	}
 	return nil
+}
+
+// clip shortens a cell: all of its column are as wide as the widest.
+func clip(cell string) string {
+	const most = 4 << 10
+	if len(cell) <= most {
+		return cell
+	}
+	return cell[:most] + "..."
 }
 
 // line prints one line of a result for people.

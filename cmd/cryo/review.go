@@ -129,10 +129,15 @@ func (a *app) printReviewed(r reviewed) error {
 // abandonable is for commands that have nothing to undo: an interrupted one that does not hear it ends all the same.
 func abandonable(work func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		done := make(chan error, 1)
-		go func() { done <- work(cmd, args) }()
-		return awaitOr(cmd.Context(), done)
+		return unawaited(cmd.Context(), func() error { return work(cmd, args) })
 	}
+}
+
+// unawaited does work that leaves nothing, and does not wait for it when ctx has ended.
+func unawaited(ctx context.Context, work func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- work() }()
+	return awaitOr(ctx, done)
 }
 
 // awaitOr gives what comes from done, or why ctx ended before, with a little time for it to come.

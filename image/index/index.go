@@ -35,11 +35,11 @@ const (
 	MaxSize       = 1 << 60 // bytes of a segment, raw or stored
 	MaxAddress    = 1 << 57 // above every user address
 	MaxPID        = 1<<31 - 1
-	MaxText       = 1 << 30  // bytes of the text
-	maxLine       = 256      // bytes of a line, its end included
-	maxNumber     = 1 << 62  // no number of the text is larger
-	minPageSize   = 4 << 10  // bytes
-	maxPageSize   = 64 << 10 // bytes
+	MaxText       = 176 << 20 // bytes of the text: whoever reads it has at most three times as much in memory
+	maxLine       = 256       // bytes of a line, its end included
+	maxNumber     = 1 << 62   // no number of the text is larger
+	minPageSize   = 4 << 10   // bytes
+	maxPageSize   = 64 << 10  // bytes
 )
 
 // Codec is how a frame is stored.

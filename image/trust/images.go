@@ -76,6 +76,10 @@ type imageReviewer struct {
 	dir  string
 	spec *specs.Spec
 	host host
+	// What the specification has, made when it is first asked for: images may ask a million times. See granted, specMounts, and specDevices.
+	capabilities map[uint]bool
+	mounted      map[string]specMount
+	nodes        map[string]bool
 }
 
 // files lists images by a pattern of their names.

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
-	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // cgroups: runc tells CRIU to put the container's cgroup in the place of the one directory at the top of each hierarchy;
@@ -135,9 +134,4 @@ func directory(d *cgroup.CgroupDirEntry, depth int) error {
 // below tells whether the clean path p is root or in it.
 func below(p, root string) bool {
 	return p == root || strings.HasPrefix(p, root+"/")
-}
-
-// deviceAt matches the device at a path of the container.
-func deviceAt(at string) func(specs.LinuxDevice) bool {
-	return func(d specs.LinuxDevice) bool { return path.Clean(d.Path) == path.Clean(at) }
 }

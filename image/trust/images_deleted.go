@@ -5,15 +5,16 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	regfile "github.com/checkpoint-restore/go-criu/v8/crit/images/regfile"
 	remapfile "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
 	"golang.org/x/sys/unix"
 )
@@ -30,15 +31,20 @@ func Deleted(dir, rootfs string) error {
 	if err != nil || len(remaps) == 0 {
 		return err
 	}
-	files, err := read[fdinfo.FileEntry](dir, name)
-	if err != nil {
-		return err
-	}
 	deleted := map[uint32]bool{}
 	for _, r := range remaps {
 		deleted[r.GetOrigId()] = true
 	}
 	r := imageReviewer{dir: dir}
+	var files []*regfile.RegFileEntry
+	if err := each(&r, name, func(f *fdinfo.FileEntry) error {
+		if f.GetReg() != nil && deleted[f.GetId()] {
+			files = append(files, f.GetReg())
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	mounts, err := r.tmpfs()
 	if err != nil {
 		return err
@@ -48,11 +54,9 @@ func Deleted(dir, rootfs string) error {
 		return fmt.Errorf("open the root file system: %w", err)
 	}
 	defer unix.Close(root)
+	var links *pathSet
 	for _, f := range files {
-		if f.GetReg() == nil || !deleted[f.GetId()] {
-			continue
-		}
-		at := strings.TrimLeft(path.Dir(f.GetReg().GetName()), "/")
+		at := strings.TrimLeft(path.Dir(f.GetName()), "/")
 		if at == "" {
 			continue
 		}
@@ -61,15 +65,20 @@ func Deleted(dir, rootfs string) error {
 			unix.Close(fd)
 		}
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
-			return &DamagedError{Rule: deletedRule, File: name, Err: fmt.Errorf("the deleted file %q is below a link", f.GetReg().GetName())}
+			return &DamagedError{Rule: deletedRule, File: name, Err: fmt.Errorf("the deleted file %q is below a link", f.GetName())}
 		}
-		mount, ok := mounts[uint32(f.GetReg().GetMntId())]
-		if within := path.Dir(strings.TrimPrefix(f.GetReg().GetName(), mount)); !ok || within == "/" {
+		mount, ok := mounts[uint32(f.GetMntId())]
+		within := path.Dir(strings.TrimPrefix(f.GetName(), mount))
+		if !ok || within == "/" {
 			continue
-		} else if links, err := r.links(); err != nil {
-			return err
-		} else if slices.ContainsFunc(links, func(link string) bool { return below(within, link) }) {
-			return &DamagedError{Rule: deletedRule, File: name, Err: fmt.Errorf("the deleted file %q is below a link of its tmpfs", f.GetReg().GetName())}
+		}
+		if links == nil {
+			if links, err = r.links(); err != nil {
+				return err
+			}
+		}
+		if links.above(within) {
+			return &DamagedError{Rule: deletedRule, File: name, Err: fmt.Errorf("the deleted file %q is below a link of its tmpfs", f.GetName())}
 		}
 	}
 	return nil
@@ -87,41 +96,73 @@ func (r *imageReviewer) tmpfs() (map[uint32]string, error) {
 }
 
 // links are the links in all file systems that were in memory: hard links too, which may be of others.
-func (r *imageReviewer) links() (links []string, err error) {
+func (r *imageReviewer) links() (*pathSet, error) {
 	names, err := r.files("tmpfs-*.img")
 	if err != nil {
 		return nil, err
 	}
+	links := &pathSet{paths: map[uint64]bool{}}
+	links.hash.SetSeed(maphash.MakeSeed())
 	for _, name := range names {
-		found, err := linksIn(filepath.Join(r.dir, name))
-		if err != nil {
+		if err := linksIn(filepath.Join(r.dir, name), links); err != nil {
 			return nil, &DamagedError{Rule: deletedRule, File: name, Err: err}
 		}
-		links = append(links, found...)
 	}
 	return links, nil
 }
 
-func linksIn(name string) (links []string, err error) {
+// pathSet is a set of clean paths, by their hash: there may be a million.
+type pathSet struct {
+	hash  maphash.Hash
+	paths map[uint64]bool
+}
+
+func (s *pathSet) add(p string) {
+	s.hash.Reset()
+	for part := range strings.SplitSeq(p, "/") {
+		_, _ = s.hash.WriteString(part + "/") // it does not fail
+	}
+	s.paths[s.hash.Sum64()] = true
+}
+
+// above tells whether a clean path, or a directory above it, is in the set.
+func (s *pathSet) above(p string) bool {
+	s.hash.Reset()
+	for part := range strings.SplitSeq(p, "/") {
+		if _, _ = s.hash.WriteString(part + "/"); s.paths[s.hash.Sum64()] {
+			return true
+		}
+	}
+	return false
+}
+
+// maxTmpfs is how many bytes an image of a tmpfs of some length may unpack to, to be looked through.
+func maxTmpfs(length int64) int64 { return 1<<30 + 100*length }
+
+func linksIn(name string, links *pathSet) error {
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
 	z, err := gzip.NewReader(f)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	for archive := tar.NewReader(z); ; {
+	for archive := tar.NewReader(io.LimitReader(z, maxTmpfs(info.Size()))); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
-			return links, nil
+			return nil
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if h.Typeflag == tar.TypeSymlink || h.Typeflag == tar.TypeLink {
-			links = append(links, clean(h.Name))
+			links.add(clean(h.Name))
 		}
 	}
 }

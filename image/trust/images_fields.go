@@ -40,15 +40,28 @@ func readFields(document string) map[protoName]map[protoName]bool {
 // maxNested bounds messages within messages: cgroups within cgroups are the deepest.
 const maxNested = 2 * maxCgroupDepth
 
-// allowed refuses a message, as it is written, with fields that are not in the table, and one that another decoder could read in another way: CRIU's is not this
+// maxFields bounds the fields of a record, with those of the messages in it: two bytes may be a message, which takes a hundred to hold. Memory regions have
+// ten fields each, and a process has 65,530 of them unless the host's administrator allows more.
+const maxFields = 1 << 20
+
+// allowed refuses a record that is not as FIELDS.md says, or has too many fields.
+func allowed(d protoreflect.MessageDescriptor, data []byte) error {
+	left := maxFields
+	return allowedIn(d, data, 0, &left)
+}
+
+// allowedIn refuses a message, as it is written, with fields that are not in the table, and one that another decoder could read in another way: CRIU's is not this
 // one.
-func allowed(d protoreflect.MessageDescriptor, data []byte, depth int) error {
+func allowedIn(d protoreflect.MessageDescriptor, data []byte, depth int, left *int) error {
 	fields, ok := reviewed[d.Name()]
 	if !ok || depth > maxNested {
 		return fmt.Errorf("a message %s, which no checkpoint writes", d.Name())
 	}
 	var few [64]bool
 	for len(data) > 0 {
+		if *left--; *left < 0 {
+			return fmt.Errorf("a record of more than %d fields", maxFields)
+		}
 		number, wire, n := protowire.ConsumeTag(data)
 		if n < 0 {
 			return protowire.ParseError(n)
@@ -74,7 +87,7 @@ func allowed(d protoreflect.MessageDescriptor, data []byte, depth int) error {
 		data = data[n:]
 		switch f.Kind() {
 		case protoreflect.MessageKind:
-			if err := allowed(f.Message(), value, depth+1); err != nil {
+			if err := allowedIn(f.Message(), value, depth+1, left); err != nil {
 				return err
 			}
 		case protoreflect.StringKind: // CRIU's end at a zero byte

@@ -43,16 +43,11 @@ func inside(p string) error {
 // paths reviews the files that processes have open, and those that are made for them: CRIU opens and makes them as root, and takes
 // their names for paths below the container's root.
 func (r *imageReviewer) paths() error {
-	const name = "files.img"
-	entries, err := read[fdinfo.FileEntry](r.dir, name)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if err := openFile(e); err != nil {
-			return &DamagedError{File: name, Err: err}
-		}
+	if err := each(r, "files.img", func(e *fdinfo.FileEntry) error {
 		r.privileged(e)
+		return openFile(e)
+	}); err != nil {
+		return err
 	}
 	ghosts, err := r.files("ghost-file-*.img")
 	if err != nil {

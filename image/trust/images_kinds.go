@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -78,7 +77,7 @@ var kinds = []kind{
 	{name: named(`tcp-stream-[0-9a-f]+\.img`), record: &tcpstream.TcpStreamEntry{}, raw: true},
 	{name: named(`tty-info\.img`), record: &tty.TtyInfoEntry{}},
 	{name: named(`tty-data\.img`), record: &tty.TtyDataEntry{}},
-	{name: named(`mountpoints-[0-9]+\.img`), record: &mnt.MntEntry{}},
+	{name: named(`mountpoints-[0-9]+\.img`), record: &mnt.MntEntry{}, most: maxMounts},
 	{name: named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)},
 	{name: named(`utsns-[0-9]+\.img`), record: &utsns.UtsnsEntry{}, most: 1},
 	{name: named(`ipcns-var-[0-9]+\.img`), record: &ipcvar.IpcVarEntry{}, most: 1},
@@ -105,6 +104,7 @@ func (r *imageReviewer) names() error {
 	if err != nil {
 		return fmt.Errorf("list CRIU images: %w", err)
 	}
+	all := 0
 	for _, e := range entries {
 		if e.Name() == parent {
 			if info, err := os.Stat(filepath.Join(r.dir, parent)); err == nil && info.IsDir() {
@@ -121,6 +121,9 @@ func (r *imageReviewer) names() error {
 		data, err := readImage(r.dir, e.Name(), k.raw)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
+		}
+		if all += len(data); err == nil && all > maxImages {
+			err = fmt.Errorf("with the images before it more than %d bytes", maxImages)
 		}
 		if err == nil {
 			err = k.check(data)
@@ -163,7 +166,7 @@ func (k *kind) check(data []byte) error {
 	}
 	most := k.most
 	if most == 0 {
-		most = math.MaxInt
+		most = maxRecords
 	}
 	for n := 0; len(data) > 0; n++ {
 		if n == most {
@@ -178,7 +181,7 @@ func (k *kind) check(data []byte) error {
 			message = k.first
 		}
 		d := message.ProtoReflect().Descriptor()
-		if err := allowed(d, record, 0); err != nil {
+		if err := allowed(d, record); err != nil {
 			return err
 		}
 		if k.raw {

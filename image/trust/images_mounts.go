@@ -6,12 +6,10 @@ import (
 	"math"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
@@ -85,11 +83,17 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 			given = append(given, e)
 		}
 	}
+	external, whole := map[*mnt.MntEntry]bool{}, map[uint32]bool{} // whole are the file systems that are given from their root
+	for _, g := range given {
+		external[g] = true
+		if clean(g.GetRoot()) == "/" {
+			whole[g.GetRootDev()] = true
+		}
+	}
 	for _, e := range entries {
-		external := slices.Contains(given, e)
 		switch {
-		case external:
-		case !r.made(e) || slices.ContainsFunc(given, func(g *mnt.MntEntry) bool { return g.GetRootDev() == e.GetRootDev() && clean(g.GetRoot()) == "/" }):
+		case external[e]:
+		case !r.made(e) || whole[e.GetRootDev()]:
 			kind := strings.ToLower(mnt.Fstype(e.GetFstype()).String())
 			r.ask(Mounts, "a mount of %s (%s) at %s, which is in CRIU's images", e.GetSource(), kind, e.GetMountpoint())
 		default:
@@ -136,15 +140,8 @@ func (r *imageReviewer) options(e *mnt.MntEntry) error {
 			size = bytesOf(s)
 		}
 	}
-	for _, m := range r.spec.Mounts {
-		if m.Type != "tmpfs" || path.Clean(m.Destination) != e.GetMountpoint() {
-			continue
-		}
-		for _, o := range m.Options {
-			if s, ok := strings.CutPrefix(o, "size="); ok && bytesOf(s) > 0 && (size < 0 || size > bytesOf(s)) {
-				r.ask(Privileges, "%s of more than the %s that the specification gives it", e.GetMountpoint(), s)
-			}
-		}
+	if m := r.specMounts()[e.GetMountpoint()]; m.bytes > 0 && (size < 0 || size > m.bytes) {
+		r.ask(Privileges, "%s of more than the %s that the specification gives it", e.GetMountpoint(), m.size)
 	}
 	return nil
 }
@@ -173,28 +170,75 @@ func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	if _, ok := ordinaryDevices[key]; ok {
 		return true, nil
 	}
-	for _, m := range r.spec.Mounts {
-		if path.Clean(m.Destination) == path.Clean(key) && (bind(m) || m.Type == "cgroup") {
-			r.writable(e, m)
-			if e.GetMountpoint() != path.Clean(key) {
-				return false, fmt.Errorf("the mount of %q is at %q", key, e.GetMountpoint())
-			}
-			return true, nil
+	if m := r.specMounts()[path.Clean(key)]; m.external {
+		r.writable(e, m)
+		if e.GetMountpoint() != path.Clean(key) {
+			return false, fmt.Errorf("the mount of %q is at %q", key, e.GetMountpoint())
 		}
+		return true, nil
 	}
 	// Mounts of cgroup version 1 are one bind mount a hierarchy.
-	for _, m := range r.spec.Mounts {
-		if m.Type == "cgroup" && strings.HasPrefix(path.Clean(key), path.Clean(m.Destination)+"/") {
+	for at, depth := path.Dir(path.Clean(key)), 0; at != "/" && at != "." && depth < maxCgroupDepth; at, depth = path.Dir(at), depth+1 {
+		if m := r.specMounts()[at]; m.cgroup {
 			r.writable(e, m)
 			return true, nil
 		}
 	}
-	return r.spec.Linux != nil && slices.ContainsFunc(r.spec.Linux.Devices, deviceAt(key)), nil
+	return r.specDevices()[path.Clean(key)], nil
+}
+
+// specMount is what the specification has at one destination.
+type specMount struct {
+	external bool   // something that runc gives a source
+	cgroup   bool   // of cgroups
+	readonly bool   // one of these
+	bytes    int64  // of the smallest tmpfs; 0: as many as it likes
+	size     string // the same as it is there
+}
+
+// specMounts are the mounts of the specification, by their destination.
+func (r *imageReviewer) specMounts() map[string]specMount {
+	if r.mounted != nil {
+		return r.mounted
+	}
+	r.mounted = map[string]specMount{}
+	for _, m := range r.spec.Mounts {
+		at := path.Clean(m.Destination)
+		s := r.mounted[at]
+		if cgroup := m.Type == "cgroup"; cgroup || bind(m) {
+			s.readonly = s.readonly || readonly(m.Options)
+			s.external, s.cgroup = true, s.cgroup || cgroup
+		}
+		if m.Type == "tmpfs" {
+			for _, o := range m.Options {
+				if text, ok := strings.CutPrefix(o, "size="); ok {
+					if n := bytesOf(text); n > 0 && (s.bytes == 0 || n < s.bytes) {
+						s.bytes, s.size = n, text
+					}
+				}
+			}
+		}
+		r.mounted[at] = s
+	}
+	return r.mounted
+}
+
+// specDevices are the paths of the specification's devices.
+func (r *imageReviewer) specDevices() map[string]bool {
+	if r.nodes == nil {
+		r.nodes = map[string]bool{}
+		if r.spec.Linux != nil {
+			for _, d := range r.spec.Linux.Devices {
+				r.nodes[path.Clean(d.Path)] = true
+			}
+		}
+	}
+	return r.nodes
 }
 
 // writable asks for a mount that the specification has read-only and the image does not.
-func (r *imageReviewer) writable(e *mnt.MntEntry, m specs.Mount) {
-	if readonly(m.Options) && e.GetFlags()&unix.MS_RDONLY == 0 {
+func (r *imageReviewer) writable(e *mnt.MntEntry, m specMount) {
+	if m.readonly && e.GetFlags()&unix.MS_RDONLY == 0 {
 		r.ask(Mounts, "%s writable, which the specification has read-only", e.GetExtKey())
 	}
 }

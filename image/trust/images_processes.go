@@ -16,16 +16,21 @@ import (
 
 // credentials: no thread may have a capability that the specification, as it was granted, does not have.
 func (r *imageReviewer) credentials() error {
-	granted := r.granted()
 	return each(r, "core-*.img", func(e *criucore.CoreEntry) error {
-		r.compare(e.GetThreadCore().GetCreds(), granted)
+		if err := r.compare(e.GetThreadCore().GetCreds()); err != nil {
+			return err
+		}
 		return r.thread(e)
 	})
 }
 
 // granted is the set of capabilities, by number.
 func (r *imageReviewer) granted() map[uint]bool {
+	if r.capabilities != nil {
+		return r.capabilities
+	}
 	set := map[uint]bool{}
+	r.capabilities = set
 	if r.spec.Process == nil || r.spec.Process.Capabilities == nil {
 		return set
 	}
@@ -41,10 +46,13 @@ func (r *imageReviewer) granted() map[uint]bool {
 	return set
 }
 
-func (r *imageReviewer) compare(c *creds.CredsEntry, granted map[uint]bool) {
-	const wordBits = 32
-	known := cap.Known()
+func (r *imageReviewer) compare(c *creds.CredsEntry) error {
+	const wordBits, words = 32, 4 // twice what linux/capability.h has
+	known, granted := cap.Known(), r.granted()
 	for _, set := range [][]uint32{c.GetCapInh(), c.GetCapPrm(), c.GetCapEff(), c.GetCapBnd(), c.GetCapAmb()} {
+		if len(set) > words {
+			return fmt.Errorf("a set of %d capabilities", len(set)*wordBits)
+		}
 		var more []string
 		for i, word := range set {
 			for bit := range uint(wordBits) {
@@ -64,6 +72,7 @@ func (r *imageReviewer) compare(c *creds.CredsEntry, granted map[uint]bool) {
 			r.ask(Capabilities, "%s, which processes hold and the container was not to have", strings.Join(more, ", "))
 		}
 	}
+	return nil
 }
 
 // kernelObjects: processes must be in other namespaces than CRIU itself was. The inventory says which those were; a
@@ -79,6 +88,9 @@ func (r *imageReviewer) kernelObjects() error {
 	}
 	if len(inventories) != 1 || inventories[0].GetRootIds() == nil || len(trees) == 0 {
 		return &DamagedError{File: "inventory.img", Err: errors.New("it does not say in which namespaces the dump was made")}
+	}
+	if err := r.processes(trees); err != nil {
+		return &DamagedError{File: "pstree.img", Err: err}
 	}
 	outside := inventories[0].GetRootIds()
 	root := trees[0].GetPid()
@@ -111,6 +123,26 @@ func (r *imageReviewer) kernelObjects() error {
 	}
 	if !rootSeen {
 		return &DamagedError{File: fmt.Sprintf("ids-%d.img", root), Err: errors.New("the first process has no namespaces")}
+	}
+	return nil
+}
+
+// processes wants each to be one, and to have an image: CRIU begins all of the tree before it looks. The threads of one that has ended are any numbers.
+func (r *imageReviewer) processes(trees []*pstree.PstreeEntry) error {
+	names, err := r.files("core-*.img")
+	if err != nil {
+		return err
+	}
+	left := map[string]bool{}
+	for _, name := range names {
+		left[name] = true
+	}
+	for _, tree := range trees {
+		name := fmt.Sprintf("core-%d.img", tree.GetPid())
+		if !left[name] {
+			return fmt.Errorf("process %d has no image of its own", tree.GetPid())
+		}
+		delete(left, name)
 	}
 	return nil
 }

@@ -371,19 +371,21 @@ func FuzzImages(f *testing.F) {
 	f.Add([]byte{0x19, 0x43, 0x56, 0x54, 0, 0, 0, 0, 2, 0, 0, 0, 8, 1})
 	f.Add([]byte{0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		_, _ = parse[inventory.InventoryEntry](data)
-		_, _ = parse[criucore.CoreEntry](data)
-		if sets, err := parse[cgroup.CgroupEntry](data); err == nil {
-			for _, s := range sets {
-				for _, c := range s.GetControllers() {
-					for _, d := range c.GetDirs() {
-						_ = directory(d, 0)
-					}
+		_ = parse(data, func(*inventory.InventoryEntry) error { return nil })
+		_ = parse(data, func(*criucore.CoreEntry) error { return nil })
+		_ = parse(data, func(s *cgroup.CgroupEntry) error {
+			for _, c := range s.GetControllers() {
+				for _, d := range c.GetDirs() {
+					_ = directory(d, 0)
 				}
 			}
-		}
-		entries, err := parse[mnt.MntEntry](data)
-		if err != nil {
+			return nil
+		})
+		var entries []*mnt.MntEntry
+		if err := parse(data, func(e *mnt.MntEntry) error {
+			entries = append(entries, e)
+			return nil
+		}); err != nil {
 			return
 		}
 		r := imageReviewer{spec: &specs.Spec{}, host: host{exists: here}}

@@ -70,7 +70,12 @@ func (r *imageReviewer) filters() error {
 	if err != nil {
 		return err
 	}
-	filter := func(pid uint32) (*seccomp.SeccompFilter, error) {
+	known := map[uint32]*seccomp.SeccompFilter{} // a thread may be named a million times
+	filter := func(pid uint32) (f *seccomp.SeccompFilter, err error) {
+		if f, ok := known[pid]; ok {
+			return f, nil
+		}
+		defer func() { known[pid] = f }()
 		cores, err := read[criucore.CoreEntry](r.dir, fmt.Sprintf("core-%d.img", pid))
 		if err != nil || len(cores) != 1 || len(all) != 1 {
 			return nil, err

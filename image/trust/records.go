@@ -13,8 +13,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// maxImage bounds an image that is looked at, bytes. CRIU's images of credentials, mounts and cgroups are far smaller.
-const maxImage = 64 << 20
+// Bounds of what is looked at. CRIU's images of a container with a thousand processes have some MB.
+const (
+	maxImage   = 64 << 20  // bytes of an image
+	maxImages  = 256 << 20 // bytes of all
+	maxRecord  = 16 << 20  // bytes of a record
+	maxRecords = 1 << 20   // of an image
+)
 
 // DamagedError says that an image of CRIU's is not what it should be. Its kind is DataLoss.
 type DamagedError struct {
@@ -45,10 +50,15 @@ func readImage(dir, name string, first bool) ([]byte, error) {
 	if first {
 		return io.ReadAll(io.LimitReader(f, maxFirst))
 	}
-	data, err := io.ReadAll(io.LimitReader(f, maxImage+1))
-	if err == nil && len(data) > maxImage {
-		err = fmt.Errorf("more than %d bytes", maxImage)
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
 	}
+	if info.Size() > maxImage {
+		return nil, fmt.Errorf("more than %d bytes", maxImage)
+	}
+	data := make([]byte, info.Size())
+	_, err = io.ReadFull(f, data)
 	return data, err
 }
 
@@ -64,7 +74,10 @@ func read[T any, P interface {
 	}
 	var records []P
 	if err == nil {
-		records, err = parse[T, P](data)
+		err = parse(data, func(m P) error {
+			records = append(records, m)
+			return nil
+		})
 	}
 	if err != nil {
 		return nil, &DamagedError{File: name, Err: err}
@@ -82,14 +95,12 @@ func each[T any, P interface {
 		return err
 	}
 	for _, name := range names {
-		records, err := read[T, P](r.dir, name)
-		if err != nil {
-			return err
+		data, err := readImage(r.dir, name, false)
+		if err == nil {
+			err = parse(data, review)
 		}
-		for _, e := range records {
-			if err := review(e); err != nil {
-				return &DamagedError{File: name, Err: err}
-			}
+		if err != nil {
+			return &DamagedError{File: name, Err: err}
 		}
 	}
 	return nil
@@ -147,31 +158,39 @@ func next(data []byte) (record, rest []byte, err error) {
 	}
 	n := int64(binary.LittleEndian.Uint32(data))
 	data = data[word:]
+	if n > maxRecord {
+		return nil, nil, fmt.Errorf("a record of %d bytes", n)
+	}
 	if n > int64(len(data)) {
 		return nil, nil, errors.New("ends within a record")
 	}
 	return data[:n], data[n:], nil
 }
 
+// parse takes one record at a time, of maxRecords at most.
 func parse[T any, P interface {
 	*T
 	proto.Message
-}](data []byte) ([]P, error) {
+}](data []byte, take func(P) error) error {
 	data, err := records(data)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	var all []P
-	for len(data) > 0 {
+	for n := 0; len(data) > 0; n++ {
+		if n == maxRecords {
+			return fmt.Errorf("more than %d records", maxRecords)
+		}
 		var record []byte
 		if record, data, err = next(data); err != nil {
-			return nil, err
+			return err
 		}
 		m := P(new(T))
 		if err := proto.Unmarshal(record, m); err != nil {
-			return nil, err
+			return err
 		}
-		all = append(all, m)
+		if err := take(m); err != nil {
+			return err
+		}
 	}
-	return all, nil
+	return nil
 }

@@ -114,8 +114,11 @@ const maxRequests = 4096
 
 // ask asks once for each thing: many processes may hold the same.
 func (r *reviewer) ask(g Grant, format string, a ...any) {
+	if r.number[g] == maxRequests {
+		return
+	}
 	what := fmt.Sprintf(format, a...)
-	if key := string(g) + what; r.asked[key] || r.number[g] == maxRequests {
+	if key := string(g) + what; r.asked[key] {
 		return
 	} else {
 		r.asked[key] = true
