@@ -153,7 +153,7 @@ func refused(err error) bool {
 
 // temporary says whether repeating a request may mend the error: a cut, reset or stalled connection.
 func temporary(err error) bool {
-	if errors.Is(err, context.Canceled) || isCertificate(err) || isPlain(err) {
+	if errors.Is(err, context.Canceled) || isCertificate(err) || isPlain(err) || beyondReach(err) {
 		return false
 	}
 	var dns *net.DNSError

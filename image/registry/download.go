@@ -86,7 +86,7 @@ func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 		if !errors.As(err, &s) || !s.again || ctx.Err() != nil {
 			return fmt.Errorf("fetch blob %s: %w", d.Digest, err)
 		}
-		if p.Offset() > high { // further than ever: starting over is no progress
+		if p.Offset() > high && moved(err, p.Offset()-high) { // further than ever: starting over is no progress
 			n, high = 0, p.Offset()
 		}
 		if n >= r.timing.attempts {
@@ -171,7 +171,7 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 		return answerError(resp)
 	}
 	dog.kick()
-	body := &watched{x.body(resp.Body), dog, t}
+	body := &watched{ReadCloser: x.body(resp.Body), w: dog, t: t}
 	defer body.Close()
 	part.turn.answered()
 	return copyBody(ctx, p, part.turn.on(body), func() { w.brought(d, p.Offset(), part.end) }, dog.stop)

@@ -391,3 +391,32 @@ func TestPushDamaged(t *testing.T) {
 		t.Error("the manifest was sent")
 	}
 }
+
+// TestDripped has a manifest, and then a layer, of which a byte comes now and then: that is next to nothing, and the pull ends.
+func TestDripped(t *testing.T) {
+	for _, part := range []string{"/manifests/", "/blobs/"} {
+		t.Run(part, func(t *testing.T) {
+			f := newFake(t)
+			pushed(t, f, "g:1", storetest.Spec{Seed: 1, Segments: []uint64{1}, Size: 2 << 20})
+			f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method != "GET" || !strings.Contains(r.URL.Path, part) {
+					return false
+				}
+				w.Header().Set("Content-Type", ocispec.MediaTypeImageManifest)
+				for r.Context().Err() == nil {
+					_, _ = w.Write([]byte(" "))
+					w.(http.Flusher).Flush()
+					time.Sleep(20 * time.Millisecond)
+				}
+				return true
+			}
+			slow := quick
+			slow.idle, slow.attempts = 200*time.Millisecond, 2
+			began := time.Now()
+			_, err := Pull(t.Context(), storetest.Open(t), f.ref("g:1"), Options{timing: slow})
+			if err == nil || !strings.Contains(err.Error(), "next to none") || time.Since(began) > 10*time.Second {
+				t.Errorf("after %s: %v", time.Since(began), err)
+			}
+		})
+	}
+}

@@ -80,7 +80,7 @@ func (g *Ranges) fill(ctx context.Context, d ocispec.Descriptor, off int64, p []
 		if err == nil || !errors.As(err, &s) || !s.again || ctx.Err() != nil {
 			return err
 		}
-		if got > 0 {
+		if got > 0 && moved(err, int64(got)) {
 			n = 0
 		}
 		if n >= g.repo.timing.attempts {
@@ -117,7 +117,7 @@ func (g *Ranges) fetch(ctx context.Context, d ocispec.Descriptor, off int64, p [
 	}
 	dog.kick()
 	turn.answered()
-	n, err := io.ReadFull(turn.on(&watched{resp.Body, dog, &tracker{m: &meter{counts: g.o.Counts}}}), p)
+	n, err := io.ReadFull(turn.on(&watched{ReadCloser: resp.Body, w: dog, t: &tracker{m: &meter{counts: g.o.Counts}}}), p)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause

@@ -80,7 +80,15 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	base := newTransport(conf, o.segments())
+	plain := o.PlainHTTP
+	if !plain && isLoopback(ref.Host()) {
+		plain = !speaksTLS(ctx, ref.Host())
+	}
+	r.scheme = "https"
+	if plain {
+		r.scheme = "http"
+	}
+	base := newTransport(conf, o.segments(), newReach(ref.Host(), r.scheme))
 	repeating := &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts}
 	repeating.spoken.Store(o.Patient)
 	r.client = &auth.Client{
@@ -90,14 +98,6 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 		ClientID:   "cryo",
 	}
 	r.client.SetUserAgent("cryo")
-	plain := o.PlainHTTP
-	if !plain && isLoopback(ref.Host()) {
-		plain = !speaksTLS(ctx, ref.Host())
-	}
-	r.scheme = "https"
-	if plain {
-		r.scheme = "http"
-	}
 	// Registries often cannot delete, and what another writer put there meanwhile must stay: SkipReferrersGC.
 	r.manager = &remote.Repository{Client: r.client, Reference: ref, PlainHTTP: plain, SkipReferrersGC: true, MaxMetadataBytes: store.MaxManifest, ReferrerListMaxPages: referrerPages}
 	return r, nil
@@ -127,12 +127,12 @@ func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 
 // newTransport returns transports that differ in how long they wait for an answer. HTTP/1.1 only: many connections move many
 // large blobs faster than one.
-func newTransport(conf *tls.Config, connections int) func(answer time.Duration) http.RoundTripper {
-	dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second}
+func newTransport(conf *tls.Config, connections int, near *reach) func(answer time.Duration) http.RoundTripper {
 	return func(answer time.Duration) http.RoundTripper {
 		return &http.Transport{
 			Proxy: http.ProxyFromEnvironment,
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+				dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second, Control: near.control(address)}
 				c, err := dialer.DialContext(ctx, network, address)
 				return sendingFiles(c), err
 			},

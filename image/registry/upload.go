@@ -81,7 +81,7 @@ func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
 			return nil, err
 		}
 		t.seek(0)
-		return &watched{rc, dog, t}, nil
+		return &watched{ReadCloser: rc, w: dog, t: t}, nil
 	}
 	first, err := body()
 	if err != nil {

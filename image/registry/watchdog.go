@@ -2,16 +2,17 @@ package registry
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
 	"github.com/cryo-project/cryo/image/direct"
 )
 
-// stalledError ends a transfer on which nothing moves any more. It is a net.Error, so it counts as a timeout.
+// stalledError ends a transfer on which nothing, or next to nothing, moves any more. It is a net.Error, so it counts as a timeout.
 type stalledError struct{ idle time.Duration }
 
-func (e *stalledError) Error() string   { return "no data for " + e.idle.String() }
+func (e *stalledError) Error() string   { return "no data, or next to none, for " + e.idle.String() }
 func (e *stalledError) Timeout() bool   { return true }
 func (e *stalledError) Temporary() bool { return true }
 
@@ -31,6 +32,9 @@ func watch(ctx context.Context, idle time.Duration) (context.Context, *watchdog)
 
 func (w *watchdog) kick() { w.timer.Reset(w.idle) }
 
+// leastMoved is how many bytes must move for the watchdog to be kicked. Who sends one at a time has stalled.
+const leastMoved = 4 << 10
+
 // pause lets it sleep: from here on somebody else bounds the time.
 func (w *watchdog) pause() { w.timer.Stop() }
 
@@ -39,14 +43,18 @@ func (w *watchdog) stop() {
 	w.cancel(nil)
 }
 
+// moved tells whether an attempt that ended with err has made progress by n bytes: next to nothing before a stall is none.
+func moved(err error, n int64) bool { return n >= leastMoved || !errors.As(err, new(*stalledError)) }
+
 // maxPiece is how many bytes move between two kicks at most: so many must not take as long as a stall.
 const maxPiece = direct.Piece
 
 // watched kicks the watchdog and tells a tracker with every read, and lets the watchdog sleep at the end.
 type watched struct {
 	io.ReadCloser
-	w *watchdog
-	t *tracker
+	w     *watchdog
+	t     *tracker
+	since int64 // bytes since the last kick
 }
 
 func (r *watched) Read(p []byte) (int, error) {
@@ -59,6 +67,9 @@ func (r *watched) Read(p []byte) (int, error) {
 }
 
 func (r *watched) moved(n int64) {
-	r.w.kick()
+	if r.since += n; r.since >= leastMoved {
+		r.since = 0
+		r.w.kick()
+	}
 	r.t.moved(n)
 }

@@ -1,0 +1,93 @@
+package registry
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/containerd/errdefs"
+)
+
+// reach keeps a registry from sending us to addresses that it cannot reach itself: of this host, of its link (where clouds have their
+// metadata), or of its private network. It does so by redirects, and by naming a token service.
+type reach struct {
+	address string       // of the registry, host:port
+	own     atomic.Int32 // how near the registry is; 0: not known
+}
+
+// How near an address is. A registry may send us to what is as near as itself, or farther.
+const (
+	public int32 = iota + 1
+	private
+	link
+	loopback
+)
+
+// shared is what providers give to their customers' hosts, of RFC 6598.
+var shared = netip.MustParsePrefix("100.64.0.0/10")
+
+func nearness(ip netip.Addr) int32 {
+	switch ip = ip.Unmap(); {
+	case ip.IsLoopback(), ip.IsUnspecified():
+		return loopback
+	case ip.IsLinkLocalUnicast(), ip.IsMulticast():
+		return link
+	case ip.IsPrivate(), shared.Contains(ip):
+		return private
+	}
+	return public
+}
+
+// control is called before a connection to an address is made; to is what was asked for, host:port.
+func (r *reach) control(to string) func(network, address string, _ syscall.RawConn) error {
+	return func(_, address string, _ syscall.RawConn) error {
+		at, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return nil // of no IP network
+		}
+		near := nearness(at.Addr())
+		if to == r.address {
+			r.own.Store(near)
+			return nil
+		}
+		if own := r.own.Load(); own != 0 && near > own {
+			return &ReachError{Registry: r.address, To: to, Address: at.Addr().String()}
+		}
+		return nil
+	}
+}
+
+// newReach begins with the registry at a host, with the port of the scheme if it names none.
+func newReach(host, scheme string) *reach {
+	if _, _, err := net.SplitHostPort(host); err != nil {
+		port := "443"
+		if scheme == "http" {
+			port = "80"
+		}
+		host = net.JoinHostPort(host, port)
+	}
+	return &reach{address: host}
+}
+
+// ReachError says that a registry has sent us to an address that is nearer to this host than itself. Its kind is PermissionDenied.
+type ReachError struct {
+	Registry, To, Address string
+}
+
+func (e *ReachError) Error() string {
+	return fmt.Sprintf("registry %s sends us on to %s (%s), which it need not be able to reach itself (rule internal-address)", e.Registry, e.To, e.Address)
+}
+
+// Unwrap gives the kind of the error.
+func (e *ReachError) Unwrap() error { return errdefs.ErrPermissionDenied }
+
+// Hint says what to do next.
+func (e *ReachError) Hint() string {
+	return "if you run both, name the registry by an address of the same network, or use a proxy (HTTPS_PROXY)"
+}
+
+// beyondReach finds such an error.
+func beyondReach(err error) bool { return errors.As(err, new(*ReachError)) }
