@@ -135,10 +135,12 @@ func newFuzzed(t *testing.T, h *lab.Host, workload, canaries string) *fuzzed {
 		if err := f.review(f.images); err != nil {
 			t.Fatal(err)
 		}
-		f.run(t, func(pid int) { f.base = profileOf(t, pid) })
+		if o := f.run(t, func(pid int) { f.base = profileOf(t, pid) }); !o.restored {
+			t.Fatalf("the snapshot could not be restored as it is: %s", o.said)
+		}
 	})
 	if len(f.base.mounts) == 0 {
-		t.Fatal("the snapshot could not be restored as it is")
+		t.FailNow()
 	}
 	return f
 }
@@ -151,25 +153,27 @@ func (f *fuzzed) review(dir string) error {
 }
 
 // run restores what the forger made last, and has a look at the container where there is one.
-func (f *fuzzed) run(t *testing.T, look func(pid int)) (restored, hung bool) {
+func (f *fuzzed) run(t *testing.T, look func(pid int)) (o outcome) {
 	t.Helper()
 	id := "fuzz-" + name(t)[len(name(t))-6:]
 	ctx, cancel := context.WithTimeout(t.Context(), fuzzPatience)
 	defer cancel()
 	r := f.host.Cryo(ctx, "restore", "cryo.test/fuzz:1", "--name", id)
-	hung = ctx.Err() != nil
+	o.hung, o.code, o.said = ctx.Err() != nil, r.Code, r.Stderr
 	if r.Code == 0 {
 		if pid, _, err := f.host.Task(t.Context(), id); err == nil && pid > 0 {
-			restored = true
+			o.restored = true
 			look(pid)
 		}
 	}
 	remove(cleanupContext(t), f.host, id)
-	return restored, hung
+	return o
 }
 
 type outcome struct {
 	restored, hung bool
+	code           int    // the command's exit code
+	said           string // and what it said on standard error
 	findings       []string
 }
 
@@ -190,7 +194,9 @@ func (f *fuzzed) restore(t *testing.T, dir string, c *canaries) (o outcome) {
 		}
 	})
 	before := c.look()
-	o.restored, o.hung = f.run(t, func(pid int) { o.findings = append(o.findings, f.base.compare(t, pid, &f.spec)...) })
+	var findings []string
+	o = f.run(t, func(pid int) { findings = f.base.compare(t, pid, &f.spec) })
+	o.findings = findings
 	after := c.look()
 	for _, path := range slices.Sorted(maps.Keys(before)) {
 		if before[path] != after[path] {

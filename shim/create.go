@@ -84,7 +84,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.judge(c); err != nil {
 		return c, err
 	}
-	if err := s.giveCRIU(ctx); err != nil {
+	if err := s.giveCRIU(); err != nil {
 		return c, err
 	}
 	if err := reviewImages(c); err != nil {
@@ -136,10 +136,7 @@ func reviewFiles(c *container) error {
 	if err != nil || spec.Root == nil {
 		return err
 	}
-	rootfs := spec.Root.Path
-	if !filepath.IsAbs(rootfs) {
-		rootfs = filepath.Join(c.bundle.dir, rootfs)
-	}
+	rootfs := c.bundle.rootfs(spec)
 	if err := trust.Deleted(c.restore, rootfs); err != nil {
 		return err
 	}

@@ -1,27 +1,42 @@
 package shim
 
 import (
-	"context"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 
+	"github.com/cryo-project/cryo/runtime/standin"
 	"github.com/cryo-project/cryo/shim/config"
 )
 
 // pathMu guards this process's PATH: the containers of a pod may change it side by side.
 var pathMu sync.Mutex
 
-// giveCRIU has runc find the CRIU to use, and CRIU its tar, in PATH, which they inherit. It is done before each dump and restore,
-// and not when the shim starts: a container that is neither dumped nor restored must not wait for a program that it does not need.
-func (s *service) giveCRIU(ctx context.Context) error {
-	program, err := s.config.CheckCRIU()
+// giveCRIU has runc find the shim's program where it looks for criu, which becomes the CRIU to use (see package confinement), and CRIU where it looks for tar: in
+// PATH, which they inherit. It is done before each dump and restore, and not when the shim starts: a container that is neither dumped nor restored must not
+// wait for a program that it does not need.
+func (s *service) giveCRIU() error {
+	criu, err := s.config.CheckCRIU()
 	if err != nil {
 		return err
 	}
 	pathMu.Lock()
 	defer pathMu.Unlock()
-	if err := config.ExportPath(program); err != nil {
+	if err := config.ExportPath(criu); err != nil {
 		return err
 	}
-	giveTar(ctx)
-	return nil
+	own, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	dir, err := standin.Link(own)
+	if err != nil {
+		return err
+	}
+	path := os.Getenv("PATH")
+	if path == dir || strings.HasPrefix(path, dir+string(filepath.ListSeparator)) {
+		return nil
+	}
+	return os.Setenv("PATH", dir+string(filepath.ListSeparator)+path)
 }

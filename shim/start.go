@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/runtime/tmpfs"
@@ -156,6 +157,11 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 			done()
 		}
 	}()
+	relay, err := confinement.Listen(c.bundle.dir, c.compare)
+	if err != nil {
+		return nil, &RestoreError{ID: r.ID, Err: err}
+	}
+	defer relay.Close()
 	filling, err := s.beginFilling(ctx, c, order)
 	if err != nil {
 		return nil, &RestoreError{ID: r.ID, Err: err}
@@ -178,6 +184,12 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		}
 		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, restoreLog)), Err: err}
 		if cause := endFilling(filling); cause != nil {
+			failed.Reason, failed.Err = "", cause
+		}
+		switch cause := relay.Close(); {
+		case errors.Is(cause, errdefs.ErrPermissionDenied):
+			return nil, errors.Join(fmt.Errorf("restore %s: %w", r.ID, cause), left)
+		case cause != nil:
 			failed.Reason, failed.Err = "", cause
 		}
 		return nil, errors.Join(failed, left)

@@ -223,6 +223,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := errors.Join(a.leaveOrder(work, s.Root()), p.origin.Write(criuWork)); err != nil {
 		return nil, nil, ran, full(s.Root(), err)
 	}
+	if err := order.Allow(criuWork, p.allowed()); err != nil {
+		return nil, nil, ran, full(s.Root(), err)
+	}
 	if lazy {
 		o := order.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: coming != nil && coming.whole}
 		if o.Awaited, err = coming.expect(fill.Command); err == nil {

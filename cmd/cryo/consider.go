@@ -74,6 +74,15 @@ func (p *plan) checkImages(dir string) error {
 	return trust.Images(dir, &spec, p.policy, exists)
 }
 
+// allowed lists what the container may have beyond its specification.
+func (p *plan) allowed() []string {
+	grants := []string{}
+	for _, g := range p.policy.Allow {
+		grants = append(grants, string(g))
+	}
+	return grants
+}
+
 // unpackMemory adds the memory that CRIU reads to its images.
 func (p *plan) unpackMemory(ctx context.Context, s *store.Store, o image.UnpackOptions) error {
 	if err := p.unpacked.Memory(ctx, p.from, o); err != nil {

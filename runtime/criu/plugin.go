@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/standin"
 )
 
 // AMDPlugin saves and restores AMD GPUs. Source: CRIU, plugins/amdgpu.
@@ -54,7 +55,7 @@ func LinkPlugin(name, dir string) error {
 }
 
 func pluginPath() []string {
-	if program, err := exec.LookPath("criu"); err == nil {
+	if program, err := standin.Find(standin.CRIU); err == nil {
 		return append([]string{filepath.Join(filepath.Dir(filepath.Dir(program)), "lib/criu")}, pluginDirs...)
 	}
 	return pluginDirs

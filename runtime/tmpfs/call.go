@@ -1,20 +1,15 @@
 package tmpfs
 
 import (
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
-)
 
-// Name is the name by which CRIU calls tar.
-const Name = "tar"
+	"github.com/cryo-project/cryo/runtime/standin"
+)
 
 // How CRIU calls tar, up to the directory. Source: CRIU, criu/filesystems.c.
 var (
@@ -28,8 +23,8 @@ var (
 func Main(args []string) int {
 	dir, run := recognize(args[1:])
 	if run == nil {
-		err := become(args)
-		fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
+		err := standin.Become(args)
+		fmt.Fprintf(os.Stderr, "%s: %v\n", standin.Tar, err)
 		return 127 // as a shell has it
 	}
 	// CRIU waits for us and has nobody else to do it; where it was killed, so shall we be.
@@ -37,7 +32,7 @@ func Main(args []string) int {
 	// A container that is restored may allow few processes, and threads count.
 	runtime.GOMAXPROCS(min(2, runtime.GOMAXPROCS(0)))
 	if err := run(dir); err != nil {
-		fmt.Fprintf(os.Stderr, "Error (%s): %s: %v\n", Name, dir, err)
+		fmt.Fprintf(os.Stderr, "Error (%s): %s: %v\n", standin.Tar, dir, err)
 		return 2 // as GNU tar has it
 	}
 	return 0
@@ -52,17 +47,4 @@ func recognize(args []string) (dir string, run func(dir string) error) {
 		return args[n], func(dir string) error { return extract(dir, os.Stdin) }
 	}
 	return "", nil
-}
-
-// become executes the tar that comes after ours in PATH. It returns only if there is none.
-func become(args []string) error {
-	for _, dir := range filepath.SplitList(os.Getenv("PATH")) {
-		if strings.HasPrefix(filepath.Clean(dir)+"/", linkBase+"/") || !filepath.IsAbs(dir) {
-			continue
-		}
-		if err := unix.Exec(filepath.Join(dir, Name), args, os.Environ()); !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) {
-			return fmt.Errorf("execute %s: %w", filepath.Join(dir, Name), err)
-		}
-	}
-	return exec.ErrNotFound
 }

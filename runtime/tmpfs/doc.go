@@ -3,7 +3,7 @@
 //
 // CRIU (criu/filesystems.c) executes "tar --create --gzip …" for each tmpfs of a container, standard output being the image
 // tmpfs-dev-N.tar.gz.img, and "tar --extract --gzip …" for its restore. gzip is what takes the time: 37 MB/s on random data.
-// So CRIU is given a PATH that begins with a directory in which tar is the shim's program, see [Link], and that program, called
+// So CRIU is given a PATH that begins with a directory in which tar is the shim's program, see package standin, and that program, called
 // by that name, is [Main].
 //
 // The images are what their name says: tar (POSIX pax; sparse files as GNU tar 1.0 has them) in gzip whose blocks are stored, not

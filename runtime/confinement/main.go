@@ -1,0 +1,162 @@
+package confinement
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+
+	"github.com/checkpoint-restore/go-criu/v8/rpc"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/standin"
+)
+
+// transport is the descriptor of the socket that runc gives CRIU. Source: runc, libcontainer/criu_linux.go, criuSwrk.
+const transport = 3
+
+// Main is criu as runc calls it. It becomes CRIU, and so gives an exit status only where it cannot.
+func Main(args []string) int {
+	// The mount namespace is the thread's, and so is what it becomes.
+	runtime.LockOSThread()
+	err := confine(args)
+	if err == nil {
+		err = standin.Become(args)
+	}
+	fmt.Fprintf(os.Stderr, "Error (%s): %v\n", standin.CRIU, err)
+	answer(err)
+	return 1
+}
+
+// answer says to runc that nothing was restored. CRIU's log has nothing of it.
+func answer(err error) {
+	if data, err := (&rpc.CriuResp{Type: new(rpc.CriuReqType_RESTORE), Success: new(false), CrErrmsg: new(err.Error())}).MarshalVT(); err == nil {
+		_ = unix.Send(transport, data, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+	}
+}
+
+// confine confines this process where it is to become CRIU for a restore, and does nothing else.
+func confine(args []string) error {
+	if !slices.Equal(args[1:], []string{"swrk", fmt.Sprint(transport)}) {
+		return nil
+	}
+	request, err := receive(unix.MSG_PEEK)
+	if err != nil || request.GetType() != rpc.CriuReqType_RESTORE {
+		return err
+	}
+	if _, err := receive(0); err != nil {
+		return err
+	}
+	return restore(request)
+}
+
+// receive reads runc's request.
+func receive(flags int) (*rpc.CriuReq, error) {
+	// The length of what is there, as CRIU asks for it.
+	n, _, err := unix.Recvfrom(transport, nil, unix.MSG_PEEK|unix.MSG_TRUNC)
+	data := make([]byte, n)
+	if err == nil {
+		n, _, err = unix.Recvfrom(transport, data, flags)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("receive runc's request: %w", err)
+	}
+	var request rpc.CriuReq
+	if err := request.UnmarshalVT(data[:n]); err != nil {
+		return nil, fmt.Errorf("read runc's request: %w", err)
+	}
+	return &request, nil
+}
+
+// restore makes ready for the restore that runc has asked for: this process's mount namespace, the request in the socket that takes the place of runc's, and
+// whoever passes on what is said.
+func restore(request *rpc.CriuReq) error {
+	o := request.GetOpts()
+	config := o.GetConfigFile()
+	if config == "" || o.GetRoot() == "" {
+		return fmt.Errorf("restore: runc's request names no configuration or no root: config %q, root %q", config, o.GetRoot())
+	}
+	shim, err := dial(filepath.Dir(config))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(shim)
+	runc, err := unix.GetsockoptUcred(transport, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return fmt.Errorf("find runc: %w", err)
+	}
+	images, err := directoryOf(int(runc.Pid), o.GetImagesDirFd())
+	if err != nil {
+		return err
+	}
+	work := images
+	if o.WorkDirFd != nil {
+		if work, err = directoryOf(int(runc.Pid), o.GetWorkDirFd()); err != nil {
+			return err
+		}
+	}
+	has, err := namespaces(filepath.Dir(config))
+	if err != nil {
+		return err
+	}
+	var sources []*string
+	for _, m := range o.GetExtMnt() {
+		sources = append(sources, m.Val)
+	}
+	opened, err := enter(places{root: o.Root, sources: sources, work: work, images: images, config: config, has: has})
+	if err != nil {
+		return fmt.Errorf("confine CRIU: %w", err)
+	}
+	o.ImagesDirFd, o.WorkDirFd = new(int32(opened.images)), new(int32(opened.work))
+	o.ConfigFile = new(fmt.Sprintf("/proc/self/fd/%d", opened.config))
+	data, err := request.MarshalVT()
+	if err != nil {
+		return fmt.Errorf("write CRIU's request: %w", err)
+	}
+	// CRIU opens descriptors of the process that has made its socket: of itself.
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make CRIU's socket: %w", err)
+	}
+	if err := unix.Send(pair[0], data, 0); err != nil {
+		return fmt.Errorf("write CRIU's request: %w", err)
+	}
+	if err := unix.Sendmsg(shim, []byte{0}, unix.UnixRights(transport, pair[0]), nil, 0); err != nil {
+		return fmt.Errorf("give the shim CRIU's socket: %w", err)
+	}
+	if err := unix.Dup3(pair[1], transport, 0); err != nil {
+		return fmt.Errorf("take CRIU's socket: %w", err)
+	}
+	return nil
+}
+
+// directoryOf gives the path of a directory that another process has open.
+func directoryOf(pid int, fd int32) (string, error) {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/fd/%d", pid, fd))
+	if err != nil || !filepath.IsAbs(path) {
+		return "", fmt.Errorf("find the directory that runc gives CRIU: %q, %w", path, err)
+	}
+	return path, nil
+}
+
+// namespaces gives the kinds that the container with this bundle has, by its specification.
+func namespaces(bundle string) (map[specs.LinuxNamespaceType]bool, error) {
+	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err != nil {
+		return nil, fmt.Errorf("read the bundle: %w", err)
+	}
+	var spec struct {
+		Linux struct{ Namespaces []specs.LinuxNamespace }
+	}
+	if err := json.Unmarshal(data, &spec); err != nil {
+		return nil, fmt.Errorf("read the bundle: %w", err)
+	}
+	has := map[specs.LinuxNamespaceType]bool{}
+	for _, n := range spec.Linux.Namespaces {
+		has[n.Type] = true
+	}
+	return has, nil
+}

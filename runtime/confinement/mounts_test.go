@@ -1,0 +1,90 @@
+package confinement
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// TestEnter enters the namespace and tries to write: in the places that were named, and everywhere else.
+func TestEnter(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not root")
+	}
+	base, err := os.MkdirTemp("/var/tmp", "confinement") // not below scratch
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(base)
+	p := places{work: filepath.Join(base, "work"), images: filepath.Join(base, "images"), config: filepath.Join(base, "config"),
+		has: map[specs.LinuxNamespaceType]bool{specs.NetworkNamespace: true, specs.UTSNamespace: true, specs.UserNamespace: true}}
+	root, source, file, absent := filepath.Join(base, "root"), filepath.Join(base, "source"), filepath.Join(base, "file"), filepath.Join(base, "absent")
+	p.root, p.sources = &root, []*string{&source, &file, &absent}
+	for _, dir := range []string{p.work, p.images, root, source} {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{p.config, file} {
+		if err := os.WriteFile(name, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread ends with its namespaces
+		failed <- inside(p, base, absent)
+	}()
+	if err := <-failed; err != nil {
+		t.Error(err)
+	}
+	for _, name := range []string{"root/made", "source/made", "work/made"} {
+		if _, err := os.Stat(filepath.Join(base, name)); err != nil {
+			t.Errorf("what was written is not there: %v", err)
+		}
+	}
+	if mounted, err := os.ReadFile("/proc/self/mountinfo"); err != nil || len(mounted) == 0 {
+		t.Error(err)
+	}
+}
+
+func inside(p places, base, absent string) error {
+	o, err := enter(p)
+	if err != nil {
+		return err
+	}
+	write := func(path string) error {
+		fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC, 0o600)
+		if err == nil {
+			_ = unix.Close(fd)
+		}
+		return err
+	}
+	var all []error
+	for _, path := range []string{
+		filepath.Join(*p.root, "made"), filepath.Join(*p.sources[0], "made"), *p.sources[1], fmt.Sprintf("/proc/self/fd/%d/made", o.work), filepath.Join(p.work, "again"),
+		"/tmp/made", "/proc/sys/net/ipv4/ip_forward", "/proc/sys/kernel/hostname", fmt.Sprintf("/proc/self/task/%d/comm", unix.Gettid()),
+	} {
+		if err := write(path); err != nil {
+			all = append(all, fmt.Errorf("%s cannot be written to: %w", path, err))
+		}
+	}
+	for _, path := range []string{
+		filepath.Join(base, "root/other"), filepath.Join(base, "made"), fmt.Sprintf("/proc/self/fd/%d/made", o.images), "/etc/made", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/panic", "/sys/made",
+	} {
+		if err := write(path); !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EACCES) {
+			all = append(all, fmt.Errorf("%s can be written to, or is missed: %w", path, err))
+		}
+	}
+	if *p.sources[2] != absent {
+		all = append(all, fmt.Errorf("what is not there is at %s", *p.sources[2]))
+	}
+	fd, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", o.config), unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	return errors.Join(append(all, err, unix.Close(fd))...)
+}

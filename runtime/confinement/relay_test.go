@@ -1,0 +1,158 @@
+package confinement
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/checkpoint-restore/go-criu/v8/rpc"
+	"golang.org/x/sys/unix"
+)
+
+// ends are what a relay is given, and the other ends of them.
+type ends struct{ runc, criu int }
+
+func connect(t *testing.T, bundle string) ends {
+	t.Helper()
+	shim, err := dial(bundle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(shim)
+	var own, given [2]int
+	for i := range own {
+		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own[i], given[i] = pair[0], pair[1]
+		timeout := unix.Timeval{Sec: 10}
+		if err := unix.SetsockoptTimeval(own[i], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Sendmsg(shim, []byte{0}, unix.UnixRights(given[:]...), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range given {
+		unix.Close(fd)
+	}
+	t.Cleanup(func() {
+		for _, fd := range own {
+			unix.Close(fd)
+		}
+	})
+	return ends{own[0], own[1]}
+}
+
+func notification(t *testing.T, script string, pid int32) []byte {
+	t.Helper()
+	data, err := (&rpc.CriuResp{Type: new(rpc.CriuReqType_NOTIFY), Success: new(true), Notify: &rpc.CriuNotify{Script: &script, Pid: &pid}}).MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+func exchange(t *testing.T, from, to int, data []byte) {
+	t.Helper()
+	if err := unix.Send(from, data, 0); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, maxMessage)
+	n, _, err := unix.Recvfrom(to, got, 0)
+	if err != nil || string(got[:n]) != string(data) {
+		t.Fatalf("%q arrives as %q (%v)", data, got[:max(n, 0)], err)
+	}
+}
+
+func TestRelayPasses(t *testing.T) {
+	bundle := t.TempDir()
+	var asked int
+	r, err := Listen(bundle, func(init, _ int) error {
+		asked = init
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := connect(t, bundle)
+	exchange(t, e.runc, e.criu, []byte("request"))
+	exchange(t, e.criu, e.runc, notification(t, "setup-namespaces", 7))
+	exchange(t, e.runc, e.criu, []byte("yes"))
+
+	// A terminal goes to runc as a descriptor.
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if err := unix.Sendmsg(e.criu, notification(t, "orphan-pts-master", 0), unix.UnixRights(int(file.Fd())), nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	oob := make([]byte, 64)
+	_, n, _, _, err := unix.Recvmsg(e.runc, make([]byte, maxMessage), oob, 0)
+	if err != nil || n == 0 {
+		t.Fatalf("%d bytes of descriptors arrive (%v)", n, err)
+	}
+	closeRights(oob[:n])
+
+	exchange(t, e.criu, e.runc, notification(t, "pre-resume", 0))
+	unix.Shutdown(e.runc, unix.SHUT_WR)
+	if n, _, err := unix.Recvfrom(e.criu, make([]byte, 8), 0); n != 0 || err != nil {
+		t.Errorf("runc has ended, and CRIU gets %d bytes (%v)", n, err)
+	}
+	unix.Shutdown(e.criu, unix.SHUT_WR)
+	if n, _, err := unix.Recvfrom(e.runc, make([]byte, 8), 0); n != 0 || err != nil {
+		t.Errorf("CRIU has ended, and runc gets %d bytes (%v)", n, err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+	if asked != 7 {
+		t.Errorf("it asks whether process %d may run", asked)
+	}
+	if _, err := os.Lstat(filepath.Join(bundle, socketName)); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// TestRelayUnasked has a CRIU that says that it is through, and has not said that it was about to let the container run.
+func TestRelayUnasked(t *testing.T) {
+	bundle := t.TempDir()
+	r, err := Listen(bundle, func(int, int) error { return errors.New("asked") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := connect(t, bundle)
+	data, err := (&rpc.CriuResp{Type: new(rpc.CriuReqType_RESTORE), Success: new(true)}).MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Send(e.criu, data, 0); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, maxMessage)
+	n, _, err := unix.Recvfrom(e.runc, got, 0)
+	var response rpc.CriuResp
+	if err == nil {
+		err = response.UnmarshalVT(got[:n])
+	}
+	if err != nil || response.GetSuccess() {
+		t.Errorf("runc gets %v (%v)", got[:max(n, 0)], err)
+	}
+	if err := r.Close(); err == nil || err.Error() == "asked" {
+		t.Errorf("it ends with %v", err)
+	}
+}
+
+func TestRelayUnused(t *testing.T) {
+	r, err := Listen(t.TempDir(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}

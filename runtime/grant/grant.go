@@ -1,0 +1,171 @@
+// Package grant compares what CRIU has restored with what the container's specification grants, by what the kernel says of it, before the container runs.
+//
+// The review of CRIU's images (image/trust) asks the same of what the images say. This asks the kernel, and so does not depend on how CRIU reads images.
+package grant
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/cap"
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// What a difference is about. The words are those of cryo restore --allow.
+const (
+	Mounts       = "mounts"
+	Capabilities = "capabilities"
+	Namespaces   = "namespaces"
+	Privileges   = "privileges"
+)
+
+// All stands for all of these.
+const All = "all"
+
+// Container is what was granted.
+type Container struct {
+	Spec   *specs.Spec
+	Rootfs string   // on the host
+	Allow  []string // what may differ from the specification, because who restores allows it
+}
+
+// Error says what a container has that it was not granted. Its kind is PermissionDenied.
+type Error struct{ Differences []string }
+
+func (e *Error) Error() string {
+	const most = 8
+	shown := e.Differences[:min(most, len(e.Differences))]
+	text := "the container was ended before it ran, since it had what its specification does not grant: " + strings.Join(shown, "; ")
+	if more := len(e.Differences) - len(shown); more > 0 {
+		text += fmt.Sprintf("; and %d more", more)
+	}
+	return text
+}
+
+// Hint says what to do.
+func (e *Error) Hint() string {
+	return "do not trust this snapshot; cryo inspect tells more of it"
+}
+
+// Is makes the error one of kind PermissionDenied.
+func (e *Error) Is(target error) bool { return target == errdefs.ErrPermissionDenied }
+
+// Check compares the container whose first process is init, as CRIU, which is in the container's cgroup, has restored it, with what it was granted. It lowers limits
+// and scores where only these are higher. The error is an [*Error] if there is a difference.
+func Check(init, criu int, c Container) error {
+	k := &check{Container: c, capabilities: granted(c.Spec), found: map[string]bool{}}
+	if k.Spec.Process == nil {
+		k.Spec.Process = &specs.Process{}
+	}
+	if k.Spec.Linux == nil {
+		k.Spec.Linux = &specs.Linux{}
+	}
+	pids, err := Tree(init)
+	if err != nil {
+		return err
+	}
+	if k.cgroups, err = cgroupsOf(fmt.Sprintf("/proc/%d/cgroup", criu)); err != nil {
+		return err
+	}
+	views := map[string]int{} // a process that sees a mount namespace whole
+	for _, pid := range pids {
+		living, err := k.process(pid)
+		if err != nil {
+			return err
+		}
+		if !living {
+			continue
+		}
+		namespace, err := k.namespaces(pid)
+		if err != nil {
+			return err
+		}
+		root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
+		if err != nil {
+			return fmt.Errorf("look at a restored process: %w", err)
+		}
+		if _, seen := views[namespace]; !seen || root == "/" {
+			views[namespace] = pid
+		}
+	}
+	for _, pid := range views {
+		if err := k.mounts(pid); err != nil {
+			return err
+		}
+	}
+	if len(k.differences) > 0 {
+		return &Error{Differences: k.differences}
+	}
+	return nil
+}
+
+type check struct {
+	Container
+	capabilities uint64
+	cgroups      map[string]string // the container's, by hierarchy
+	differences  []string
+	found        map[string]bool
+}
+
+// differ notes what nobody has allowed.
+func (k *check) differ(grant, format string, a ...any) {
+	if slices.Contains(k.Allow, grant) || slices.Contains(k.Allow, All) {
+		return
+	}
+	if what := fmt.Sprintf(format, a...); !k.found[what] {
+		k.found[what] = true
+		k.differences = append(k.differences, what)
+	}
+}
+
+// granted is the set of capabilities that a process of the container may have.
+func granted(spec *specs.Spec) (set uint64) {
+	if spec.Process == nil || spec.Process.Capabilities == nil {
+		return 0
+	}
+	c := spec.Process.Capabilities
+	known := cap.Known()
+	for _, names := range [][]string{c.Bounding, c.Effective, c.Inheritable, c.Permitted, c.Ambient} {
+		for _, name := range names {
+			if i := slices.Index(known, name); i >= 0 {
+				set |= 1 << i
+			}
+		}
+	}
+	return set
+}
+
+// Tree lists a process and all that come from it.
+func Tree(init int) (pids []int, err error) {
+	for todo := []int{init}; len(todo) > 0; todo = todo[1:] {
+		pids = append(pids, todo[0])
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/[0-9]*/children", todo[0]))
+		if err != nil || len(tasks) == 0 {
+			return nil, fmt.Errorf("list the children of process %d: there are none of its threads: %w", todo[0], err)
+		}
+		for _, task := range tasks {
+			data, err := os.ReadFile(task)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("list restored processes: %w", err)
+			}
+			for word := range strings.FieldsSeq(string(data)) {
+				pid, err := strconv.Atoi(word)
+				if err != nil {
+					return nil, fmt.Errorf("list restored processes: %q: %w", data, err)
+				}
+				todo = append(todo, pid)
+			}
+		}
+	}
+	return pids, nil
+}

@@ -1,0 +1,124 @@
+package grant
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// child is a process that waits, with a child of its own.
+func child(t *testing.T) int {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "sleep 60 & echo; wait")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	t.Cleanup(func() {
+		pids, _ := Tree(pid)
+		for _, p := range pids {
+			_ = unix.Kill(p, unix.SIGKILL)
+		}
+		_ = cmd.Wait()
+	})
+	return pid
+}
+
+func TestTree(t *testing.T) {
+	pid := child(t)
+	pids, err := Tree(pid)
+	if err != nil || len(pids) != 2 || pids[0] != pid {
+		t.Errorf("the tree of %d is %v (%v)", pid, pids, err)
+	}
+	if _, err := Tree(1 << 30); err == nil {
+		t.Error("a process that is not there has a tree")
+	}
+}
+
+// TestCheckHost has a process of the host taken for a container's: it has all that a container must not have.
+func TestCheckHost(t *testing.T) {
+	pid := child(t)
+	spec := &specs.Spec{
+		Process: &specs.Process{NoNewPrivileges: true},
+		Linux: &specs.Linux{
+			Namespaces:    []specs.LinuxNamespace{{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}},
+			Seccomp:       &specs.LinuxSeccomp{DefaultAction: specs.ActErrno},
+			ReadonlyPaths: []string{"/proc/sys"},
+		},
+	}
+	c := Container{Spec: spec, Rootfs: t.TempDir()}
+	err := Check(pid, os.Getpid(), c)
+	var refused *Error
+	if !errors.As(err, &refused) || !errors.Is(err, errdefs.ErrPermissionDenied) {
+		t.Fatalf("it is granted: %v", err)
+	}
+	wanted := []string{"no_new_privs", "(seccomp)", "the host's pid namespace", "the host's mount namespace", "a mount of"}
+	if os.Geteuid() == 0 {
+		wanted = append(wanted, "a process with CAP_")
+	}
+	for _, words := range wanted {
+		if !slices.ContainsFunc(refused.Differences, func(d string) bool { return strings.Contains(d, words) }) {
+			t.Errorf("it says nothing of %q: %v", words, refused.Differences)
+		}
+	}
+	c.Allow = []string{All}
+	if err := Check(pid, os.Getpid(), c); err != nil {
+		t.Errorf("all is allowed: %v", err)
+	}
+}
+
+// TestCheckLowers has limits and scores that are better than granted: they are set right.
+func TestCheckLowers(t *testing.T) {
+	pid := child(t)
+	k := &check{found: map[string]bool{}}
+	k.Spec = &specs.Spec{Process: &specs.Process{OOMScoreAdj: new(500), Rlimits: []specs.POSIXRlimit{{Type: "RLIMIT_NOFILE", Hard: 64, Soft: 64}}}}
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	if err := errors.Join(k.limits(pid), k.score(dir)); err != nil || len(k.differences) > 0 {
+		t.Fatalf("%v, %v", err, k.differences)
+	}
+	var has unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &has); err != nil || has.Max != 64 || has.Cur != 64 {
+		t.Errorf("the limit is %+v (%v)", has, err)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "oom_score_adj")); err != nil || strings.TrimSpace(string(data)) != "500" {
+		t.Errorf("the score is %s (%v)", data, err)
+	}
+}
+
+func TestCgroup(t *testing.T) {
+	dir := t.TempDir()
+	write := func(text string) {
+		if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for text, outside := range map[string]bool{
+		"5:devices:/c\n0::/c\n": false, "5:devices:/c/below\n0::/c\n": false, "5:devices:/\n0::/c\n": true, "5:devices:/cd\n0::/c\n": true, "6:pids:/c\n": true,
+	} {
+		write(text)
+		k := &check{cgroups: map[string]string{"5:devices": "/c", "0:": "/c"}, found: map[string]bool{}}
+		if err := k.cgroup(dir); err != nil || len(k.differences) > 0 != outside {
+			t.Errorf("%q: %v (%v)", text, k.differences, err)
+		}
+	}
+	write("nonsense\n")
+	if err := (&check{}).cgroup(dir); err == nil {
+		t.Error("what is no cgroup is taken for one")
+	}
+}

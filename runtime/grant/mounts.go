@@ -1,0 +1,225 @@
+package grant
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// place is a directory or file of a file system: the device that that has, and the path in it.
+type place struct {
+	device [2]int
+	path   string
+}
+
+// holds tells whether the file or directory is this one or in it.
+func (p place) holds(o place) bool {
+	return p.device == o.device && (o.path == p.path || strings.HasPrefix(o.path, strings.TrimSuffix(p.path, "/")+"/"))
+}
+
+func of(m *mountinfo.Info) place { return place{[2]int{m.Major, m.Minor}, m.Root} }
+
+// dangerous are the files of /proc that let a container's root reach the host.
+var dangerous = []string{"proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs", "proc/kcore", "proc/keys", "proc/timer_list"}
+
+// mounts compares what a process sees mounted.
+func (k *check) mounts(pid int) error {
+	root := fmt.Sprintf("/proc/%d/root", pid)
+	has, err := mountsOf(fmt.Sprintf("/proc/%d/mountinfo", pid))
+	if err != nil {
+		return err
+	}
+	host, err := mountsOf("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	sources, err := k.sources(host)
+	if err != nil {
+		return err
+	}
+	procs := 0
+	for _, m := range has {
+		if m.FSType == "proc" && m.Root == "/" && !k.wants(m) {
+			procs++
+		}
+		if k.wants(m) || k.anew(m, host) || slices.ContainsFunc(sources, func(s place) bool { return s.holds(of(m)) }) || k.device(root, m) {
+			continue
+		}
+		k.differ(Mounts, "a mount of %s (%s, %s) at %s", m.Source, m.FSType, m.Root, m.Mountpoint)
+	}
+	for _, m := range k.Spec.Mounts {
+		top := slices.IndexFunc(has, func(h *mountinfo.Info) bool { return h.Mountpoint == path.Clean(m.Destination) })
+		if top >= 0 && readonly(m.Options) && !isReadonly(has[top]) {
+			k.differ(Mounts, "%s writable, which the specification has read-only", m.Destination)
+		}
+	}
+	if procs > 1 || procs == 1 && slices.ContainsFunc(k.Spec.Mounts, func(m specs.Mount) bool { return m.Type == "proc" }) {
+		k.differ(Privileges, "a further mount of proc")
+	}
+	return k.masks(root)
+}
+
+// mountsOf reads what is mounted, the last first: it covers what was mounted before.
+func mountsOf(file string) ([]*mountinfo.Info, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, fmt.Errorf("look at mounts: %w", err)
+	}
+	defer f.Close()
+	mounts, err := mountinfo.GetMountsFromReader(f, nil)
+	if err != nil {
+		return nil, fmt.Errorf("look at mounts: %s: %w", file, err)
+	}
+	slices.Reverse(mounts)
+	return mounts, nil
+}
+
+// sources are the places of the host that the container is granted: its root file system, and what its bind mounts are of.
+func (k *check) sources(host []*mountinfo.Info) (sources []place, err error) {
+	paths := []string{k.Rootfs}
+	for _, m := range k.Spec.Mounts {
+		if isBind(m) {
+			paths = append(paths, m.Source)
+		}
+	}
+	for _, at := range paths {
+		found, err := filepath.EvalSymlinks(at)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // removed since
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look at the source of a mount: %w", err)
+		}
+		// The last mount that the path is in; and all that are below, which come with it.
+		whole := true
+		for _, m := range host {
+			switch {
+			case strings.HasPrefix(m.Mountpoint, found+"/"):
+				sources = append(sources, of(m))
+			case whole && (place{path: m.Mountpoint}).holds(place{path: found}) && !slices.ContainsFunc(host, func(o *mountinfo.Info) bool {
+				return len(o.Mountpoint) > len(m.Mountpoint) && (place{path: o.Mountpoint}).holds(place{path: found})
+			}):
+				whole = false
+				sources = append(sources, place{of(m).device, path.Join(m.Root, strings.TrimPrefix(found, strings.TrimSuffix(m.Mountpoint, "/")))})
+			}
+		}
+	}
+	return sources, nil
+}
+
+// wants tells whether the specification has a mount that is no bind mount.
+func (k *check) wants(m *mountinfo.Info) bool {
+	return slices.ContainsFunc(k.Spec.Mounts, func(s specs.Mount) bool {
+		return !isBind(s) && path.Clean(s.Destination) == m.Mountpoint && (s.Type == m.FSType || s.Type == "cgroup")
+	})
+}
+
+// anew tells whether the kernel makes such a file system anew for a container, and this one was: the host does not have it, or it cannot be written to.
+func (k *check) anew(m *mountinfo.Info, host []*mountinfo.Info) bool {
+	switch m.FSType {
+	case "proc":
+		return m.Root == "/" && m.Mountpoint == "/proc" || m.Root != "/" && isReadonly(m)
+	case "sysfs", "cgroup", "cgroup2":
+		return isReadonly(m)
+	case "tmpfs", "devpts", "mqueue":
+		return !slices.ContainsFunc(host, func(h *mountinfo.Info) bool { return of(h).device == of(m).device })
+	}
+	return false
+}
+
+// device tells whether a mount is of a device that the container may have: runc mounts the host's, and hides files by /dev/null.
+func (k *check) device(root string, m *mountinfo.Info) bool {
+	fd, err := within(root, m.Mountpoint)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR && st.Mode&unix.S_IFMT != unix.S_IFBLK {
+		return false
+	}
+	major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
+	if st.Mode&unix.S_IFMT == unix.S_IFCHR && (major == 1 || major == 5 || major == 136) {
+		ordinary := []int64{3, 5, 7, 8, 9}
+		if major == 5 {
+			ordinary = []int64{0, 1, 2}
+		}
+		return major == 136 || slices.Contains(ordinary, minor)
+	}
+	return slices.ContainsFunc(k.Spec.Linux.Devices, func(d specs.LinuxDevice) bool { return d.Major == major && d.Minor == minor })
+}
+
+// masks asks whether files of /proc can be reached that the specification hides or makes read-only.
+func (k *check) masks(root string) error {
+	for _, file := range dangerous {
+		hidden := slices.ContainsFunc(k.Spec.Linux.MaskedPaths, sameAs(file))
+		if !hidden && !slices.ContainsFunc(k.Spec.Linux.ReadonlyPaths, sameAs(file)) {
+			continue
+		}
+		st, err := fileSystem(root, file)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look at /%s of a restored process: %w", file, err)
+		}
+		if st.Type == unix.PROC_SUPER_MAGIC && (hidden || st.Flags&unix.ST_RDONLY == 0) {
+			k.differ(Privileges, "/%s as the kernel has it, which the specification covers", file)
+		}
+	}
+	return nil
+}
+
+func fileSystem(root, file string) (st unix.Statfs_t, err error) {
+	fd, err := within(root, file)
+	if err != nil {
+		return st, err
+	}
+	defer unix.Close(fd)
+	err = unix.Fstatfs(fd, &st)
+	return st, err
+}
+
+func sameAs(file string) func(string) bool {
+	return func(p string) bool { return path.Clean(p) == "/"+file }
+}
+
+// within opens a path as the process with this root sees it.
+func within(root, file string) (int, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(dir)
+	return unix.Openat2(dir, strings.TrimPrefix(file, "/"), &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+}
+
+func isReadonly(m *mountinfo.Info) bool {
+	return slices.Contains(strings.Split(m.Options, ","), "ro") || slices.Contains(strings.Split(m.VFSOptions, ","), "ro")
+}
+
+// readonly tells whether runc mounts read-only with such options. Source: runc, libcontainer/specconv, parseMountOptions.
+func readonly(options []string) (yes bool) {
+	for _, o := range options {
+		switch o {
+		case "ro", "rro":
+			yes = true
+		case "rw", "rrw":
+			yes = false
+		}
+	}
+	return yes
+}
+
+func isBind(m specs.Mount) bool {
+	return m.Type == "bind" || slices.Contains(m.Options, "bind") || slices.Contains(m.Options, "rbind")
+}

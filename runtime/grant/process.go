@@ -1,0 +1,259 @@
+package grant
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containerd/containerd/v2/pkg/cap"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// Capabilities by which processes may give themselves what is compared. Source: capabilities(7).
+const (
+	sysNice     = 1 << 23
+	sysResource = 1 << 24
+)
+
+// process compares a process and its threads. One that has ended has nothing.
+func (k *check) process(pid int) (living bool, err error) {
+	dir := fmt.Sprintf("/proc/%d", pid)
+	threads, err := filepath.Glob(dir + "/task/[0-9]*")
+	if err != nil {
+		return false, err
+	}
+	for _, thread := range threads {
+		s, err := status(thread)
+		if err != nil {
+			return false, err
+		}
+		if strings.HasPrefix(s["State"], "Z") || strings.HasPrefix(s["State"], "X") {
+			continue
+		}
+		living = true
+		if err := k.thread(thread, s); err != nil {
+			return false, err
+		}
+	}
+	if !living {
+		return false, nil
+	}
+	return true, errors.Join(k.score(dir), k.limits(pid), k.label(dir))
+}
+
+// status reads what the kernel says of a thread. Source: proc_pid_status(5).
+func status(thread string) (map[string]string, error) {
+	data, err := os.ReadFile(filepath.Join(thread, "status"))
+	if err != nil {
+		return nil, fmt.Errorf("look at a restored process: %w", err)
+	}
+	s := map[string]string{}
+	for line := range strings.SplitSeq(string(data), "\n") {
+		if key, value, ok := strings.Cut(line, ":"); ok {
+			s[key] = strings.TrimSpace(value)
+		}
+	}
+	return s, nil
+}
+
+func (k *check) thread(thread string, s map[string]string) error {
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		has, err := strconv.ParseUint(s[set], 16, 64)
+		if err != nil {
+			return fmt.Errorf("look at a restored process: %s: %w", set, err)
+		}
+		if more := has &^ k.capabilities; more != 0 {
+			k.differ(Capabilities, "a process with %s", names(more))
+		}
+	}
+	p := k.Spec.Process
+	if p.NoNewPrivileges && s["NoNewPrivs"] != "1" {
+		k.differ(Privileges, "a process without no_new_privs")
+	}
+	// Source: runc, libcontainer/specconv.SetupSeccomp.
+	if f := k.Spec.Linux.Seccomp; f != nil && (f.DefaultAction != "" || len(f.Syscalls) > 0) && s["Seccomp"] != "2" {
+		k.differ(Privileges, "a process without a filter of system calls (seccomp)")
+	}
+	if err := k.cgroup(thread); err != nil {
+		return err
+	}
+	if k.capabilities&sysNice != 0 {
+		return nil
+	}
+	return k.schedule(thread)
+}
+
+// names lists capabilities.
+func names(set uint64) string {
+	known := cap.Known()
+	var list []string
+	for ; set != 0; set &= set - 1 {
+		if n := bits.TrailingZeros64(set); n < len(known) {
+			list = append(list, known[n])
+		} else {
+			list = append(list, fmt.Sprintf("capability %d", n))
+		}
+	}
+	return strings.Join(list, ", ")
+}
+
+// schedule compares how a thread gets time.
+func (k *check) schedule(thread string) error {
+	data, err := os.ReadFile(filepath.Join(thread, "stat"))
+	if err != nil {
+		return fmt.Errorf("look at a restored process: %w", err)
+	}
+	const nice, policy = 19 - 3, 41 - 3 // fields are counted from 1, and the second ends with a bracket. Source: proc_pid_stat(5)
+	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
+	if len(fields) <= policy {
+		return fmt.Errorf("look at a restored process: %q", data)
+	}
+	var wanted specs.Scheduler
+	if s := k.Spec.Process.Scheduler; s != nil {
+		wanted = *s
+	}
+	n, err := strconv.Atoi(fields[nice])
+	if err != nil {
+		return fmt.Errorf("look at a restored process: %w", err)
+	}
+	if n < min(int(wanted.Nice), 0) {
+		k.differ(Privileges, "a process with the nice value %d", n)
+	}
+	policies := map[string]specs.LinuxSchedulerPolicy{
+		strconv.Itoa(unix.SCHED_FIFO): specs.SchedFIFO, strconv.Itoa(unix.SCHED_RR): specs.SchedRR, strconv.Itoa(unix.SCHED_DEADLINE): specs.SchedDeadline,
+	}
+	if name, realtime := policies[fields[policy]]; realtime && wanted.Policy != name {
+		k.differ(Privileges, "a process with real-time scheduling (%s)", name)
+	}
+	return nil
+}
+
+// cgroup compares where a thread counts: nowhere but in the container's cgroup or below it.
+func (k *check) cgroup(thread string) error {
+	has, err := cgroupsOf(filepath.Join(thread, "cgroup"))
+	if err != nil {
+		return err
+	}
+	for hierarchy, path := range has {
+		top, known := k.cgroups[hierarchy]
+		if !known || path != top && !strings.HasPrefix(path, strings.TrimSuffix(top, "/")+"/") {
+			k.differ(Privileges, "a process in the cgroup %s of the hierarchy %q, outside of the container's", path, hierarchy)
+		}
+	}
+	return nil
+}
+
+// cgroupsOf reads in which cgroups a thread is, by hierarchy. Source: proc_pid_cgroup(5).
+func cgroupsOf(file string) (map[string]string, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("look at the cgroup of a restored process: %w", err)
+	}
+	at := map[string]string{}
+	for line := range strings.Lines(string(data)) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) != 3 {
+			return nil, fmt.Errorf("look at the cgroup of a restored process: %q", line)
+		}
+		at[fields[0]+":"+fields[1]] = fields[2]
+	}
+	return at, nil
+}
+
+// score raises the score by which the kernel chooses whom to end without memory to what runc would have given.
+func (k *check) score(dir string) error {
+	if k.capabilities&sysResource != 0 {
+		return nil
+	}
+	read := func(file string) (int, error) {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return 0, fmt.Errorf("look at the score of a restored process: %w", err)
+		}
+		return strconv.Atoi(strings.TrimSpace(string(data)))
+	}
+	file := filepath.Join(dir, "oom_score_adj")
+	has, err := read(file)
+	if err != nil {
+		return err
+	}
+	lowest, err := read("/proc/self/oom_score_adj")
+	if err != nil {
+		return err
+	}
+	if s := k.Spec.Process.OOMScoreAdj; s != nil {
+		lowest = *s
+	}
+	if has >= lowest {
+		return nil
+	}
+	if err := os.WriteFile(file, []byte(strconv.Itoa(lowest)), 0); err != nil {
+		k.differ(Privileges, "a process with the OOM score %d (%v)", has, err)
+	}
+	return nil
+}
+
+// resources are the limits that there are, by the specification's names. Source: setrlimit(2), OCI runtime specification, config, POSIX process.
+var resources = []string{
+	"RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_DATA", "RLIMIT_STACK", "RLIMIT_CORE", "RLIMIT_RSS", "RLIMIT_NPROC", "RLIMIT_NOFILE", "RLIMIT_MEMLOCK", "RLIMIT_AS",
+	"RLIMIT_LOCKS", "RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE", "RLIMIT_NICE", "RLIMIT_RTPRIO", "RLIMIT_RTTIME",
+}
+
+// limits lowers those that are higher than the specification's, or than this process's where it has none.
+func (k *check) limits(pid int) error {
+	if k.capabilities&sysResource != 0 {
+		return nil
+	}
+	for resource, name := range resources {
+		var has, most unix.Rlimit
+		if err := unix.Prlimit(0, resource, nil, &most); err != nil {
+			return fmt.Errorf("look at own limits: %w", err)
+		}
+		if i := slices.IndexFunc(k.Spec.Process.Rlimits, func(l specs.POSIXRlimit) bool { return l.Type == name }); i >= 0 {
+			most.Max = k.Spec.Process.Rlimits[i].Hard
+		}
+		if most.Max == math.MaxUint64 {
+			continue
+		}
+		if err := unix.Prlimit(pid, resource, nil, &has); err != nil {
+			return fmt.Errorf("look at the limits of a restored process: %w", err)
+		}
+		if has.Max <= most.Max {
+			continue
+		}
+		lower := unix.Rlimit{Cur: min(has.Cur, most.Max), Max: most.Max}
+		if err := unix.Prlimit(pid, resource, &lower, nil); err != nil {
+			k.differ(Privileges, "a process with %s of %d (%v)", name, has.Max, err)
+		}
+	}
+	return nil
+}
+
+// label compares by what name a security module knows a process, where there is one.
+func (k *check) label(dir string) error {
+	p := k.Spec.Process
+	for _, module := range []struct{ file, wanted string }{{"attr/apparmor/current", p.ApparmorProfile}, {"attr/selinux/current", p.SelinuxLabel}} {
+		if module.wanted == "" || module.wanted == "unconfined" {
+			continue
+		}
+		data, err := os.ReadFile(filepath.Join(dir, module.file))
+		if err != nil {
+			if data, err = os.ReadFile(filepath.Join(dir, "attr/current")); err != nil {
+				continue // the host has none, and runc would have given none
+			}
+		}
+		has := strings.TrimRight(string(data), "\n\x00")
+		has, _, _ = strings.Cut(has, " (")
+		if has != "" && has != module.wanted && !strings.HasPrefix(has, module.wanted+"//") {
+			k.differ(Privileges, "a process with the label %q, and not %q", has, module.wanted)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package shim
+
+import (
+	"path/filepath"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/runtime/grant"
+	"github.com/cryo-project/cryo/shim/order"
+)
+
+// compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by who restores it.
+func (c *container) compare(init, criu int) error {
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return err
+	}
+	allowed, err := order.Allowed(c.work)
+	if err != nil {
+		return err
+	}
+	return grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: allowed})
+}
+
+// rootfs is where the container's root file system is.
+func (b bundle) rootfs(spec *specs.Spec) string {
+	switch {
+	case spec.Root == nil:
+		return filepath.Join(b.dir, "rootfs")
+	case filepath.IsAbs(spec.Root.Path):
+		return spec.Root.Path
+	}
+	return filepath.Join(b.dir, spec.Root.Path)
+}
