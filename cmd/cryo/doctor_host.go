@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/host"
 )
 
@@ -32,6 +33,9 @@ func checkKernel(ctx context.Context, p *patient) []examined {
 	facts, _, err := host.Collect(ctx, host.Options{Root: p.root, CRIU: p.criu})
 	if err != nil {
 		return found("kernel", trouble, "mount /proc", "%v", err)
+	}
+	if err := confinement.Supported(); err != nil {
+		return found("kernel", trouble, "install Linux 5.12 or newer; this one can dump containers, and restores none", "%s: %v", facts.Kernel, err)
 	}
 	return found("kernel", good, "", "%s %s, %s", facts.Kernel, facts.Architecture, facts.CPUModel)
 }

@@ -73,7 +73,7 @@ func receive(flags int) (*rpc.CriuReq, error) {
 
 // restore makes ready for the restore that runc has asked for: this process's mount namespace, the request in the socket that takes the place of runc's, and
 // whoever passes on what is said.
-func restore(request *rpc.CriuReq) error {
+func restore(request *rpc.CriuReq) (err error) {
 	o := request.GetOpts()
 	config := o.GetConfigFile()
 	if config == "" || o.GetRoot() == "" {
@@ -98,6 +98,16 @@ func restore(request *rpc.CriuReq) error {
 			return err
 		}
 	}
+	log, err := unix.Open(work, unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // where it can be written to, whatever comes
+	if err != nil {
+		return fmt.Errorf("open CRIU's work directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			complain(log, err)
+		}
+		_ = unix.Close(log)
+	}()
 	has, err := namespaces(filepath.Dir(config))
 	if err != nil {
 		return err
@@ -131,6 +141,16 @@ func restore(request *rpc.CriuReq) error {
 		return fmt.Errorf("take CRIU's socket: %w", err)
 	}
 	return nil
+}
+
+// complain writes an error where CRIU would have, in its form: nobody hears more of runc than that CRIU failed.
+func complain(dir int, err error) {
+	fd, openErr := unix.Openat(dir, "restore.log", unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_CLOEXEC, 0o600)
+	if openErr != nil {
+		return
+	}
+	_, _ = unix.Write(fd, fmt.Appendf(nil, "Error (%s): %v\n", "confinement", err))
+	_ = unix.Close(fd)
 }
 
 // directoryOf gives the path of a directory that another process has open.

@@ -36,9 +36,21 @@ var namespaced = []string{
 	"kernel/auto_msgmni", "kernel/shmall", "kernel/shmmax", "kernel/shmmni", "kernel/shm_next_id", "kernel/shm_rmid_forced", "kernel/ns_last_pid",
 }
 
+// Supported returns an error where the kernel cannot make mounts read-only as confinement needs it: before Linux 5.12.
+func Supported() error {
+	err := unix.MountSetattr(-1, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
+	if errors.Is(err, unix.ENOSYS) {
+		return fmt.Errorf("make mounts read-only: mount_setattr: %w", err)
+	}
+	return nil
+}
+
 // enter gives this thread a mount namespace of its own, in which only what is in p can be written to. Where CRIU does not restore into the host's network, names and
 // queues, it does not have them itself either: what it is misled to set is of namespaces that end with it.
 func enter(p places) (_ opened, err error) {
+	if err := Supported(); err != nil {
+		return opened{}, err
+	}
 	flags := unix.CLONE_NEWNS
 	for kind, flag := range map[specs.LinuxNamespaceType]int{specs.NetworkNamespace: unix.CLONE_NEWNET, specs.UTSNamespace: unix.CLONE_NEWUTS, specs.IPCNamespace: unix.CLONE_NEWIPC} {
 		if p.has[kind] {

@@ -146,7 +146,7 @@ func Read(pid int) (bytes int64) {
 
 // alone gives the runc of this restore, a child of this process, if CRIU has begun and there is none any more; else 0.
 func (r *Restoring) alone() int {
-	if entries, err := os.ReadDir(r.group.work); err != nil || len(entries) == 0 {
+	if _, err := os.Stat(filepath.Join(r.group.work, "restore.log")); err != nil { // runc, libcontainer/criu_linux.go, Restore
 		return 0
 	}
 	runc := r.runc()
