@@ -189,7 +189,7 @@ func TestAttackLimits(t *testing.T) {
 		{"open files", images(func(t *testing.T, all map[string][]byte) {
 			one := record(t, &fdinfo.FileEntry{Type: fdinfo.FdTypes_REG.Enum(), Id: proto.Uint32(1), Reg: &regfile.RegFileEntry{Id: proto.Uint32(1), Flags: proto.Uint32(0),
 				Pos: proto.Uint64(0), Name: proto.String("/a"), Fown: &fown.FownEntry{Uid: proto.Uint32(0), Euid: proto.Uint32(0), Signum: proto.Uint32(0), PidType: proto.Uint32(0), Pid: proto.Uint32(0)}}})
-			all["files.img"] = many(all["files.img"], million-100, image64, func(int) []byte { return one })
+			all["files.img"] = many(all["files.img"], million/2-100, image64, func(int) []byte { return one })
 		})},
 		{"empty records", images(func(t *testing.T, all map[string][]byte) {
 			all["files.img"] = many(all["files.img"], 16*million, image64, func(int) []byte { return make([]byte, 4) })
@@ -201,8 +201,8 @@ func TestAttackLimits(t *testing.T) {
 			}
 			all[named(t, all, "mm-")] = append(all[named(t, all, "mm-")][:8:8], record(t, e)...)
 		})},
-		{"a million in the tree of processes", images(func(t *testing.T, all map[string][]byte) {
-			all["pstree.img"] = many(all["pstree.img"], million-100, image64, func(i int) []byte {
+		{"the tree of half a million processes", images(func(t *testing.T, all map[string][]byte) {
+			all["pstree.img"] = many(all["pstree.img"], million/2-100, image64, func(i int) []byte {
 				n := proto.Uint32(uint32(i + 1000))
 				return record(t, &pstree.PstreeEntry{Pid: n, Ppid: proto.Uint32(1), Pgid: n, Sid: n, Threads: []uint32{*n}})
 			})

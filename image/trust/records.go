@@ -18,7 +18,7 @@ const (
 	maxImage   = 64 << 20  // bytes of an image
 	maxImages  = 256 << 20 // bytes of all
 	maxRecord  = 16 << 20  // bytes of a record
-	maxRecords = 1 << 20   // of an image
+	maxRecords = 1 << 19   // of an image
 )
 
 // DamagedError says that an image of CRIU's is not what it should be. Its kind is DataLoss.
