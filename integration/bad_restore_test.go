@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -90,6 +91,47 @@ func killRestores(t *testing.T, h *lab.Host, ref string, start func(id string)) 
 			remove(t.Context(), h, id)
 			wantTrace(t, h, before)
 		})
+	}
+}
+
+// TestBadKilledAgain kills the shim of a restore, and gives the same command again at once, while containerd clears away what the shim has left.
+func TestBadKilledAgain(t *testing.T) {
+	a, _ := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "128")
+	hits := 0
+	for range breaks {
+		id := name(t)
+		restore := []string{"restore", ref, "--name", id, "--eager"}
+		ended := make(chan lab.Result, 1)
+		go func() { ended <- a.Cryo(t.Context(), restore...) }()
+		if find(t, a, dumping(a)) == 0 {
+			t.Fatalf("no restore: %v", <-ended)
+		}
+		time.Sleep(time.Duration(rand.Int64N(int64(60 * time.Millisecond))))
+		for _, p := range processes(t, a) {
+			if line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid)); bytes.Contains(line, []byte("\x00-id\x00"+id+"\x00")) {
+				kill(t, p.pid)
+			}
+		}
+		clears := func(p process) bool {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+			return bytes.Contains(line, []byte("\x00"+id+"\x00")) && bytes.HasSuffix(line, []byte("\x00delete\x00"))
+		}
+		if clearing := find(t, a, clears); clearing != 0 && syscall.Kill(clearing, syscall.SIGSTOP) == nil {
+			time.AfterFunc(time.Second, func() { _ = syscall.Kill(clearing, syscall.SIGCONT) })
+		}
+		if r := <-ended; r.Code == 0 {
+			remove(t.Context(), a, id)
+			continue
+		}
+		hits++
+		must(t, a.Cryo(t.Context(), restore...))
+		counts(t, a, id)
+		remove(t.Context(), a, id)
+	}
+	t.Logf("%d of %d restores were killed", hits, breaks)
+	if hits == 0 {
+		t.Errorf("none of %d restores was killed", breaks)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/containerd/containerd/api/types/runc/options"
 	containerd "github.com/containerd/containerd/v2/client"
@@ -21,18 +22,29 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 	return &options.Options{SystemdCgroup: systemd}
 }
 
+// clearTime bounds how long containerd is waited for that clears away what a dead shim has left.
+const clearTime = 10 * time.Second
+
 // start makes the task out of CRIU's images and lets it run.
 func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, criuWork string, u *undo) (containerd.Task, error) {
 	id := container.ID()
 	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
 	// Cancelling a call does not end what it is about: the shim is told to.
 	calling := context.WithoutCancel(ctx)
-	task, err := container.NewTask(calling, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
-		o := runtimeOptions(p.spec)
-		o.CriuImagePath, o.CriuWorkPath = p.images, criuWork
-		info.Options = o
-		return nil
-	})
+	var task containerd.Task
+	var err error
+	for deadline := time.Now().Add(clearTime); ; time.Sleep(pollTime) {
+		task, err = container.NewTask(calling, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
+			o := runtimeOptions(p.spec)
+			o.CriuImagePath, o.CriuWorkPath = p.images, criuWork
+			info.Options = o
+			return nil
+		})
+		// The container is new: the task is of one of this name whose shim has died, and containerd is clearing it away.
+		if !errdefs.IsAlreadyExists(err) || ctx.Err() != nil || time.Now().After(deadline) {
+			break
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("create the task: %w", &remoteError{err: err})
 	}
