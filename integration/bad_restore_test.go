@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/containerd/v2/pkg/oci"
 
 	"github.com/cryo-project/cryo/integration/lab"
+	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // TestBadKilledRestore kills runc and CRIU at random moments of a restore, while the shim lives: nothing is left, and the name can be used again, by
@@ -47,7 +48,8 @@ func killRestores(t *testing.T, h *lab.Host, ref string, start func(id string)) 
 	for victim, test := range map[string]struct {
 		is    func(process) bool
 		known bool // when runc has written down the container
-	}{"runc": {called("runc"), false}, "runc that knows the container": {called("runc"), true}, "criu": {dumping(h), false}} {
+		begun bool // when CRIU has made the container's first process, and it alone
+	}{"runc": {is: called("runc")}, "runc that knows the container": {is: called("runc"), known: true}, "criu": {is: dumping(h)}, "criu alone": {begun: true}} {
 		t.Run(victim, func(t *testing.T) {
 			id := name(t)
 			state := filepath.Join(h.Dir, "run/containerd/runc/default", id, "state.json")
@@ -57,10 +59,13 @@ func killRestores(t *testing.T, h *lab.Host, ref string, start func(id string)) 
 			for range breaks {
 				ended := make(chan lab.Result, 1)
 				go func() { ended <- h.Cryo(t.Context(), restore...) }()
-				if find(t, h, dumping(h)) == 0 {
+				criu := find(t, h, dumping(h))
+				if criu == 0 {
 					t.Fatalf("no restore: %v", <-ended)
 				}
-				if test.known {
+				if test.begun {
+					killAlone(t, h, criu)
+				} else if test.known {
 					for deadline := time.Now().Add(5 * time.Second); !there(state) && time.Now().Before(deadline); {
 						time.Sleep(100 * time.Microsecond)
 					}
@@ -68,15 +73,19 @@ func killRestores(t *testing.T, h *lab.Host, ref string, start func(id string)) 
 					time.Sleep(time.Duration(rand.Int64N(int64(120 * time.Millisecond))))
 				}
 				for _, p := range processes(t, h) {
-					if test.is(p) {
+					if test.is != nil && test.is(p) {
 						kill(t, p.pid)
 					}
 				}
-				if r := <-ended; r.Code == 0 {
+				r := <-ended
+				if r.Code == 0 {
 					counts(t, h, id)
 					remove(t.Context(), h, id)
 				} else {
 					hits++
+				}
+				if r.Elapsed > 30*time.Second {
+					t.Errorf("it took %s: %s", r.Elapsed, r.Stderr)
 				}
 				wantTrace(t, h, before)
 			}
@@ -91,6 +100,23 @@ func killRestores(t *testing.T, h *lab.Host, ref string, start func(id string)) 
 			remove(t.Context(), h, id)
 			wantTrace(t, h, before)
 		})
+	}
+}
+
+// killAlone kills CRIU when its container's first process is there, which has its name and its log, and is a child of runc as well.
+func killAlone(t *testing.T, h *lab.Host, criu int) {
+	t.Helper()
+	parent, err := runc.Parent(criu)
+	if err != nil {
+		return // it has ended
+	}
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); time.Sleep(100 * time.Microsecond) {
+		for _, p := range processes(t, h) {
+			if up, err := runc.Parent(p.pid); p.pid != criu && err == nil && up == parent && p.command == "criu" {
+				kill(t, criu)
+				return
+			}
+		}
 	}
 }
 

@@ -149,11 +149,17 @@ func (r *Restoring) alone() int {
 	if _, err := os.Stat(filepath.Join(r.group.work, "restore.log")); err != nil { // runc, libcontainer/criu_linux.go, Restore
 		return 0
 	}
+	// The container's first process is runc's child, too, and is called criu for a while: CRIU is the elder. runc waits for it when it hears no more of it.
 	runc := r.runc()
-	for _, pid := range r.group.processes() {
-		if parent, err := Parent(pid); err == nil && parent == runc {
-			return 0
+	var first int
+	var began uint64
+	for _, pid := range childrenOf()[runc] {
+		if started, err := Started(pid); err == nil && command(pid) == "criu" && (first == 0 || started < began || started == began && pid < first) {
+			first, began = pid, started
 		}
+	}
+	if first != 0 && !Ended(first) {
+		return 0
 	}
 	return runc
 }
