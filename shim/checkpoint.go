@@ -72,7 +72,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
 		return &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
 	}
-	if err := s.giveCRIU(); err != nil {
+	if _, err := s.giveCRIU(); err != nil {
 		return err
 	}
 	criuOptions, err := s.criuOptions(c)

@@ -84,9 +84,11 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.judge(c); err != nil {
 		return c, err
 	}
-	if err := s.giveCRIU(); err != nil {
+	program, err := s.giveCRIU()
+	if err != nil {
 		return c, err
 	}
+	criu.Cache(program)
 	if err := reviewImages(c); err != nil {
 		return c, err
 	}

@@ -15,28 +15,27 @@ var pathMu sync.Mutex
 
 // giveCRIU has runc find the shim's program where it looks for criu, which becomes the CRIU to use (see package confinement), and CRIU where it looks for tar: in
 // PATH, which they inherit. It is done before each dump and restore, and not when the shim starts: a container that is neither dumped nor restored must not
-// wait for a program that it does not need.
-func (s *service) giveCRIU() error {
-	criu, err := s.config.CheckCRIU()
-	if err != nil {
-		return err
+// wait for a program that it does not need. It gives the CRIU to use.
+func (s *service) giveCRIU() (criu string, err error) {
+	if criu, err = s.config.CheckCRIU(); err != nil {
+		return "", err
 	}
 	pathMu.Lock()
 	defer pathMu.Unlock()
 	if err := config.ExportPath(criu); err != nil {
-		return err
+		return "", err
 	}
 	own, err := os.Executable()
 	if err != nil {
-		return err
+		return "", err
 	}
 	dir, err := standin.Link(own)
 	if err != nil {
-		return err
+		return "", err
 	}
 	path := os.Getenv("PATH")
 	if path == dir || strings.HasPrefix(path, dir+string(filepath.ListSeparator)) {
-		return nil
+		return criu, nil
 	}
-	return os.Setenv("PATH", dir+string(filepath.ListSeparator)+path)
+	return criu, os.Setenv("PATH", dir+string(filepath.ListSeparator)+path)
 }
