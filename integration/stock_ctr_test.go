@@ -132,3 +132,17 @@ func read(t *testing.T, path string) string {
 	}
 	return string(data)
 }
+
+// TestStockPrivileged restores a privileged container by stock ctr, which allows nothing beyond the specification: that has the kernel's files and cgroups writable.
+func TestStockPrivileged(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	must(t, a.Ctr(t.Context(), "run", "--detach", "--privileged", "--mount", "type=cgroup,src=cgroup,dst=/sys/fs/cgroup,options=rw", "--runtime", cryoRuntime, shared.image, id, "workload", "count"))
+	t.Cleanup(func() { remove(cleanupContext(t), a, id) })
+	counts(t, a, id)
+	image := "stock/" + id + ":1"
+	t.Cleanup(func() { a.Ctr(cleanupContext(t), "images", "rm", "--sync", image) })
+	must(t, a.Ctr(t.Context(), "containers", "checkpoint", "--rw", "--task", "--image", id, image))
+	remove(t.Context(), a, id)
+	must(t, a.Ctr(t.Context(), "containers", "restore", "--rw", "--live", id, image))
+}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
@@ -120,5 +121,30 @@ func TestCgroup(t *testing.T) {
 	write("nonsense\n")
 	if err := (&check{}).cgroup(dir); err == nil {
 		t.Error("what is no cgroup is taken for one")
+	}
+}
+
+func TestWants(t *testing.T) {
+	for _, test := range []struct {
+		mount specs.Mount
+		at    string
+		kind  string
+		flags string
+		want  bool
+	}{
+		{specs.Mount{Type: "proc", Destination: "/proc"}, "/proc", "proc", "rw", true},
+		{specs.Mount{Type: "proc", Destination: "/proc"}, "/mnt", "proc", "rw", false},
+		{specs.Mount{Type: "ext4", Destination: "/data", Source: "/dev/vdb"}, "/data", "ext4", "rw", true},
+		{specs.Mount{Type: "bind", Destination: "/data", Source: "/data"}, "/data", "ext4", "rw", false},
+		{specs.Mount{Type: "cgroup", Destination: "/sys/fs/cgroup", Options: []string{"ro"}}, "/sys/fs/cgroup", "cgroup2", "ro", true},
+		{specs.Mount{Type: "cgroup", Destination: "/sys/fs/cgroup", Options: []string{"rw"}}, "/sys/fs/cgroup", "tmpfs", "rw", true},
+		{specs.Mount{Type: "cgroup", Destination: "/sys/fs/cgroup", Options: []string{"rw"}}, "/sys/fs/cgroup/devices", "cgroup", "rw", true},
+		{specs.Mount{Type: "cgroup", Destination: "/sys/fs/cgroup", Options: []string{"ro"}}, "/sys/fs/cgroup/devices", "cgroup", "rw", false},
+		{specs.Mount{Type: "cgroup", Destination: "/sys/fs/cgroup"}, "/sys/fs/cgroups", "cgroup", "ro", false},
+	} {
+		k := &check{Container: Container{Spec: &specs.Spec{Mounts: []specs.Mount{test.mount}}}}
+		if got := k.wants(&mountinfo.Info{Mountpoint: test.at, FSType: test.kind, Options: test.flags}); got != test.want {
+			t.Errorf("%+v wants a %s (%s) at %s: %t", test.mount, test.kind, test.flags, test.at, got)
+		}
 	}
 }

@@ -62,6 +62,9 @@ func (k *check) mounts(pid int) error {
 			k.differ(Mounts, "%s writable, which the specification has read-only", m.Destination)
 		}
 	}
+	if k.capabilities&sysAdmin != 0 {
+		return nil // it may mount and unmount these itself
+	}
 	if procs > 1 || procs == 1 && slices.ContainsFunc(k.Spec.Mounts, func(m specs.Mount) bool { return m.Type == "proc" }) {
 		k.differ(Privileges, "a further mount of proc")
 	}
@@ -116,15 +119,28 @@ func (k *check) sources(host []*mountinfo.Info) (sources []place, err error) {
 	return sources, nil
 }
 
-// wants tells whether the specification has a mount that is no bind mount.
+// wants tells whether the specification has a mount that is no bind mount. One of cgroups is several mounts, on cgroup v1: a tmpfs, and one for each hierarchy.
 func (k *check) wants(m *mountinfo.Info) bool {
 	return slices.ContainsFunc(k.Spec.Mounts, func(s specs.Mount) bool {
-		return !isBind(s) && path.Clean(s.Destination) == m.Mountpoint && (s.Type == m.FSType || s.Type == "cgroup")
+		at := path.Clean(s.Destination)
+		switch {
+		case isBind(s):
+			return false
+		case s.Type == "cgroup" && strings.HasPrefix(m.FSType, "cgroup"):
+			return m.Mountpoint == at || strings.HasPrefix(m.Mountpoint, at+"/") && (isReadonly(m) || !readonly(s.Options))
+		case s.Type == "cgroup" && m.FSType == "tmpfs":
+			return m.Mountpoint == at
+		}
+		return m.Mountpoint == at && s.Type == m.FSType
 	})
 }
 
 // anew tells whether the kernel makes such a file system anew for a container, and this one was: the host does not have it, or it cannot be written to.
 func (k *check) anew(m *mountinfo.Info, host []*mountinfo.Info) bool {
+	kernel := m.FSType == "proc" || m.FSType == "sysfs" || strings.HasPrefix(m.FSType, "cgroup")
+	if kernel && k.capabilities&sysAdmin != 0 { // it may mount these itself
+		return true
+	}
 	switch m.FSType {
 	case "proc":
 		return m.Root == "/" && m.Mountpoint == "/proc" || m.Root != "/" && isReadonly(m)

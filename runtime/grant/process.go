@@ -18,6 +18,7 @@ import (
 
 // Capabilities by which processes may give themselves what is compared. Source: capabilities(7).
 const (
+	sysAdmin    = 1 << 21
 	sysNice     = 1 << 23
 	sysResource = 1 << 24
 )
