@@ -1,17 +1,14 @@
 package integration
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
-	"github.com/cryo-project/cryo/runtime/runc"
 )
 
 // duringDump starts a checkpoint that leaves a container running, calls do once CRIU is at work, and gives the result.
@@ -91,55 +88,6 @@ func killDumps(t *testing.T, a *lab.Host, flags ...string) {
 		})
 	}
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running"))
-}
-
-// TestBadKilledHidden kills runc while CRIU stands still in the container's mount namespace, where its working directory is another: CRIU is found all the same, and
-// ended before the container is said to run on.
-func TestBadKilledHidden(t *testing.T) {
-	a, _ := pair(t)
-	id, ref := name(t), "bad/hidden:1"
-	start(t, a, id, nil, "workload", "count", "--memory", "64")
-	forget(t, a, ref)
-	before := trace(t, a)
-	for range 30 {
-		hidden := 0
-		r := duringDump(t, a, id, ref, func(criu int) {
-			for hidden == 0 {
-				dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", criu))
-				if err != nil {
-					return // it has ended
-				}
-				if strings.HasPrefix(dir, a.CryoRoot()) || syscall.Kill(criu, syscall.SIGSTOP) != nil {
-					continue
-				}
-				eventually(t, "stopping", 5*time.Second, func() bool { return status(criu)["State"] == "T (stopped)" })
-				if dir, _ := os.Readlink(fmt.Sprintf("/proc/%d/cwd", criu)); !strings.HasPrefix(dir, a.CryoRoot()) {
-					hidden = criu
-					parent, err := runc.Parent(criu)
-					if err != nil {
-						t.Fatal(err)
-					}
-					kill(t, parent)
-				} else if err := syscall.Kill(criu, syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
-			}
-		})
-		if hidden == 0 {
-			a.Cryo(t.Context(), "rm", ref)
-			continue
-		}
-		left := status(hidden)["State"]
-		kill(t, hidden)
-		refusal(t, r, codeAborted, "the container runs on")
-		if left != "" {
-			t.Errorf("CRIU is there still: %s", left)
-		}
-		counts(t, a, id)
-		wantTrace(t, a, before)
-		return
-	}
-	t.Fatal("CRIU was never seen in the container's mount namespace")
 }
 
 // TestBadKilledShim kills the shim during a dump: the container is lost, is reported so, and nothing of it is left.
