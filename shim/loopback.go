@@ -11,6 +11,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/confinement"
 )
 
 // loopbackCommand is the argument that makes the shim's program a hook of a container that is restored: it sets the
@@ -91,21 +93,5 @@ func setLoopback(state io.Reader) error {
 	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("enter the container's network: %w", err)
 	}
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open a socket in the container's network: %w", err)
-	}
-	defer unix.Close(socket)
-	lo, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	if err := unix.IoctlIfreq(socket, unix.SIOCGIFFLAGS, lo); err != nil {
-		return fmt.Errorf("look at the container's loopback device: %w", err)
-	}
-	lo.SetUint16(lo.Uint16() | unix.IFF_UP)
-	if err := unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, lo); err != nil {
-		return fmt.Errorf("set the container's loopback device up: %w", err)
-	}
-	return nil
+	return confinement.Loopback()
 }

@@ -61,7 +61,7 @@ func enter(p places) (_ opened, err error) {
 		return opened{}, fmt.Errorf("make namespaces: %w", err)
 	}
 	if p.has[specs.NetworkNamespace] {
-		if err := loopback(); err != nil {
+		if err := Loopback(); err != nil { // CRIU tries the kernel out by it
 			return opened{}, err
 		}
 	}
@@ -127,24 +127,6 @@ func enter(p places) (_ opened, err error) {
 		*t.to = path
 	}
 	return o, nil
-}
-
-// loopback sets the loopback device of CRIU's own network up: CRIU tries the kernel out by it.
-func loopback() error {
-	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open a socket in CRIU's network: %w", err)
-	}
-	defer unix.Close(socket)
-	lo, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	lo.SetUint16(unix.IFF_UP)
-	if err := unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, lo); err != nil {
-		return fmt.Errorf("set the loopback device of CRIU's network up: %w", err)
-	}
-	return nil
 }
 
 // reveal mounts what the kernel mounts anew in a user namespace only where it is there in full already, and can be written to. Nobody can know the path, and there

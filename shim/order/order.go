@@ -5,11 +5,7 @@ package order
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
@@ -46,34 +42,19 @@ type Order struct {
 }
 
 // Write writes the order into CRIU's work directory.
-func (o Order) Write(work string, of Of) error {
-	data, err := json.Marshal(o)
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(work, string(of)), data, 0o600); err != nil {
-		return fmt.Errorf("order memory: %w", err)
-	}
-	return nil
-}
+func (o Order) Write(work string, of Of) error { return write(work, string(of), "order memory", o) }
 
 // Read reads the order of the restore with this work directory of CRIU's, whose images are in images; nil: there is none.
 func Read(work string, of Of, images string) (*Order, error) {
-	path := filepath.Join(work, string(of))
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read what memory is wanted: %w", err)
-	}
+	const doing = "read what memory is wanted"
 	var o Order
-	if err := json.Unmarshal(data, &o); err != nil {
-		return nil, fmt.Errorf("read what memory is wanted: %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
+	path, found, err := read(work, string(of), doing, &o)
+	if err != nil || !found {
+		return nil, err
 	}
 	// One of another restore would bring other memory.
 	if filepath.Clean(o.Images) != filepath.Clean(images) || !filepath.IsAbs(o.Root) {
-		return nil, fmt.Errorf("read what memory is wanted: %s is not for %s: %w", path, images, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s: %s is not for %s: %w", doing, path, images, errdefs.ErrInvalidArgument)
 	}
 	return &o, nil
 }

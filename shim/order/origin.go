@@ -1,11 +1,7 @@
 package order
 
 import (
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
@@ -27,32 +23,19 @@ type Origin struct {
 
 // Write writes the origin into CRIU's work directory.
 func (o Origin) Write(work string) error {
-	data, err := json.Marshal(o)
-	if err == nil {
-		err = os.WriteFile(filepath.Join(work, originFile), data, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("tell the shim who has signed the snapshot: %w", err)
-	}
-	return nil
+	return write(work, originFile, "tell the shim who has signed the snapshot", o)
 }
 
 // ReadOrigin reads the origin of the images of a restore with this work directory of CRIU's; nil: nobody has said it.
 func ReadOrigin(work, images string) (*Origin, error) {
-	path := filepath.Join(work, originFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read of which snapshot the images are: %w", err)
-	}
+	const doing = "read of which snapshot the images are"
 	var o Origin
-	if err := json.Unmarshal(data, &o); err != nil {
-		return nil, fmt.Errorf("read of which snapshot the images are: %s: %w: %w", path, err, errdefs.ErrInvalidArgument)
+	path, found, err := read(work, originFile, doing, &o)
+	if err != nil || !found {
+		return nil, err
 	}
 	if filepath.Clean(o.Images) != filepath.Clean(images) {
-		return nil, fmt.Errorf("read of which snapshot the images are: %s is not about %s: %w", path, images, errdefs.ErrInvalidArgument)
+		return nil, fmt.Errorf("%s: %s is not about %s: %w", doing, path, images, errdefs.ErrInvalidArgument)
 	}
 	return &o, nil
 }
