@@ -49,7 +49,7 @@ func format(text string, args ...any) string {
 	return fmt.Sprintf(text, args...)
 }
 
-// filledIn is an argument of a format. An error may have several lines, see [trust.Lines]; all else has one.
+// filledIn wraps an argument of a format. It prints an error with [trust.Lines], which indents further lines, and anything else on one line.
 type filledIn struct{ v any }
 
 // Format implements [fmt.Formatter].

@@ -11,8 +11,8 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// reach keeps a registry from sending us to addresses that it cannot reach itself: of this host, of its link (where clouds have their
-// metadata), or of its private network. It does so by redirects, and by naming a token service.
+// reach refuses connections to which a registry sends us, by a redirect or by naming a token service, where the address is nearer to this host than the
+// registry: on this host, on its link (where clouds have their metadata), or in its private network.
 type reach struct {
 	address string       // of the registry, host:port
 	own     atomic.Int32 // how near the registry is; 0: not known

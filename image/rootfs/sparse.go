@@ -15,8 +15,8 @@ import (
 )
 
 // A file with holes is in a layer as GNU tar has it in version 1.0 ("Storing Sparse Files" in its manual): records of a pax header say
-// that it is one, and its contents begin with a map of what is not a hole. Go's archive/tar reads such files with their holes as zeros, and does
-// not write them. So here is what it lacks: it is told of other records, whose keys begin with sparseHidden.
+// that it is one, and its contents begin with a map of what is not a hole. Go's archive/tar cannot write such files, and reads their holes as
+// zeros. So this file writes and reads them itself. It gives archive/tar the same records under the prefix sparseHidden, which archive/tar ignores.
 const (
 	sparsePrefix = "GNU.sparse."
 	sparseHidden = "GNU_sparse."
@@ -267,7 +267,7 @@ func (r *sparseReader) hide(head []byte) error {
 	return err
 }
 
-// fill writes the contents of a file that has been made, and leaves all else of it as it is.
+// fill writes the contents of a file that exists already. The file keeps its owner, mode, times and attributes.
 func (r *sparseReader) fill(f *sparseFile) (err error) {
 	refuse := func(reason string) error { return &LayerError{Path: f.name, Reason: "is a sparse file " + reason} }
 	in := io.LimitReader(r.layer, f.stored)
