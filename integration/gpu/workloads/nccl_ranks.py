@@ -1,6 +1,13 @@
-"""Two processes, one a GPU, that reduce over NCCL; each answers for itself."""
+"""Two processes, one a GPU, that reduce over NCCL; each answers for itself.
+
+    nccl_ranks.py [graph | symmetric]
+
+With graph they also replay a CUDA graph that holds an all-reduce, with symmetric they also reduce PyTorch's symmetric memory. Multicast
+is left to the environment: NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 turn it off.
+"""
 
 import os
+import sys
 
 children = []
 for rank in range(2):
@@ -26,6 +33,35 @@ dist.all_reduce(kept)
 torch.cuda.synchronize()
 rounds = 0
 right = True
+way = sys.argv[1] if len(sys.argv) > 1 else ""
+
+if way == "graph":
+    inside = torch.ones(1 << 20, device="cuda")
+    for _ in range(3):  # NCCL connects before anything is captured
+        dist.all_reduce(inside)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(inside)
+elif way == "symmetric":
+    import torch.distributed._symmetric_memory as symmetric
+
+    inside = symmetric.empty(1 << 20, dtype=torch.float32, device=f"cuda:{rank}")
+    symmetric.rendezvous(inside, dist.group.WORLD)
+
+
+def more(value, total):
+    """Reduces by the other way as well."""
+    if not way:
+        return True
+    inside.fill_(value)
+    if way == "graph":
+        graph.replay()
+        return bool((inside == total).all())
+    dist.barrier()
+    reduced = torch.ops.symm_mem.one_shot_all_reduce(inside, "sum", dist.group.WORLD.group_name)
+    dist.barrier()
+    return bool((reduced == total).all())
 
 
 def tick():
@@ -34,7 +70,8 @@ def tick():
     rounds += 1
     x = torch.full((1 << 20,), float(rank + rounds % 7), device="cuda")
     dist.all_reduce(x)
-    right = right and bool((x == 1.0 + 2 * (rounds % 7)).all())
+    total = 1.0 + 2 * (rounds % 7)
+    right = bool((x == total).all()) and more(float(rank + rounds % 7), total) and right
 
 
 def check():
