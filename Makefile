@@ -53,26 +53,35 @@ deps: ## install what building and testing needs: Debian packages where they are
 	@contrib/criu/install >/dev/null
 
 .PHONY: build
-build: preload ## build cryo's programs into bin/
-	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name $(QUIETLY); done
+build: programs preload workload ## build cryo's programs into bin/
 	@$(BUILDCGO) -o bin/$(KEEPER) ./cmd/$(KEEPER) $(QUIETLY)
-	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload
+
+.PHONY: programs
+programs: ## build cryo and its shim alone, into bin/
+	@for name in $(BINARIES); do $(BUILD) -o bin/$$name ./cmd/$$name $(QUIETLY); done
+
+.PHONY: workload
+workload: ## build the program that runs in test containers into bin/tools/
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload $(QUIETLY)
 
 .PHONY: unreviewed
 unreviewed: ## build programs that do not review CRIU's images, to test what is behind the review, into bin/unreviewed/
 	@for name in $(BINARIES); do $(BUILD) -tags unreviewed -o bin/unreviewed/$$name ./cmd/$$name $(QUIETLY); done
 
+# Each tool is a file of its own, so that a target builds only those that it runs. tools.go names their packages.
+TOOLS      = $(addprefix bin/tools/,$(notdir $(shell sed -n 's/^\t_ "\(.*\)"$$/\1/p' integration/tools/tools.go)))
+DEMO_TOOLS = $(addprefix bin/tools/,containerd ctr runc registry)
+
 .PHONY: tools
-tools: bin/tools/.built ## build the pinned containerd, runc, registry and others into bin/tools/
+tools: $(TOOLS) ## build the pinned containerd, runc, registry and others into bin/tools/
 
 # runc needs cgo for libseccomp; the rest is static.
-bin/tools/.built: integration/tools/go.mod integration/tools/go.sum integration/tools/tools.go
-	@echo "building the pinned tools; the first time takes some minutes"
+bin/tools/%: integration/tools/go.mod integration/tools/go.sum integration/tools/tools.go
+	@echo "building the pinned $*"
 	@mkdir -p bin/tools
 	@cd integration/tools; \
-	packages=$$(sed -n 's/^\t_ "\(.*\)"$$/\1/p' tools.go | grep -v opencontainers/runc); \
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../bin/tools/ $$packages $(QUIETLY); \
-	CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w" -tags seccomp -o ../../bin/tools/ github.com/opencontainers/runc $(QUIETLY)
+	package=$$(sed -n 's|^\t_ "\(.*/$*\)"$$|\1|p' tools.go); \
+	CGO_ENABLED=$(if $(filter runc,$*),1,0) $(GO) build -trimpath -ldflags "-s -w" $(if $(filter runc,$*),-tags seccomp) -o ../../$@ $$package $(QUIETLY)
 	@touch $@
 
 .PHONY: preload
@@ -116,7 +125,7 @@ integration: deps build unreviewed tools fakecuda ## run the integration tests: 
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 60m $(TESTFLAGS)
 
 .PHONY: lint
-lint: tools ## check formatting, go vet, staticcheck and the syntax of scripts
+lint: bin/tools/staticcheck ## check formatting, go vet, staticcheck and the syntax of scripts
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "gofmt: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
@@ -126,12 +135,12 @@ lint: tools ## check formatting, go vet, staticcheck and the syntax of scripts
 
 # By the source, which tells what is called: by a program without symbols, whatever its modules have counts.
 .PHONY: vulncheck
-vulncheck: tools ## look for known vulnerabilities in what cryo calls, the standard library included; asks VULNDB (https://vuln.go.dev)
+vulncheck: bin/tools/govulncheck ## look for known vulnerabilities in what cryo calls, the standard library included; asks VULNDB (https://vuln.go.dev)
 	bin/tools/govulncheck -db $(VULNDB) ./cmd/...
 
 # What a program was built of, it says itself: the list must have every module of that. libcryo-gpu.so has no code of others.
 .PHONY: sbom
-sbom: build tools ## write a bill of materials of each program, CycloneDX, into bin/sbom/
+sbom: build bin/tools/cyclonedx-gomod ## write a bill of materials of each program, CycloneDX, into bin/sbom/
 	@mkdir -p bin/sbom
 	@for name in $(BINARIES) $(KEEPER); do \
 		list=bin/sbom/$$name.cdx.json; \
@@ -151,7 +160,7 @@ fuzz: ## run every fuzz target for FUZZTIME (1m)
 	done
 
 .PHONY: demo
-demo: deps build tools ## snapshot a container on one host and restore it on another, with private containerds
+demo: deps programs workload $(DEMO_TOOLS) ## snapshot a container on one host and restore it on another, with private containerds
 	@$(GO) run ./integration/demo
 
 .PHONY: predump-vm

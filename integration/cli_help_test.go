@@ -37,10 +37,10 @@ func TestCLIHelp(t *testing.T) {
 	}
 }
 
-// TestCLIExitCodes compares the help topic with README.
+// TestCLIExitCodes compares the help topic with cmd/cryo/README.md.
 func TestCLIExitCodes(t *testing.T) {
 	a, _ := pair(t)
-	readme, err := os.ReadFile("../README.md")
+	readme, err := os.ReadFile("../cmd/cryo/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestCLIExitCodes(t *testing.T) {
 	}
 	help := must(t, a.Cryo(t.Context(), "help", "exit-codes")).Stdout
 	if table := strings.Join(documented, ""); len(documented) < 10 || !strings.Contains(help, "\n\n"+table+"\n") {
-		t.Errorf("README has\n%s\nand cryo help exit-codes\n%s", table, help)
+		t.Errorf("cmd/cryo/README.md has\n%s\nand cryo help exit-codes\n%s", table, help)
 	}
 }
 

@@ -78,29 +78,31 @@ func newCheckpoint(a *app) *cobra.Command {
 		Short: "Take a snapshot of a running container",
 		Long: `checkpoint takes a snapshot of the container NAME (its id, or the name nerdctl gave it) and keeps it as REF.
 
-The container stands still while its memory is dumped and its files are copied. With --leave-running it goes on as
-soon as that is done, and everything else follows while it runs. Without, it ends once the snapshot is safe on
-disk; if anything fails before, it goes on.
+The container stands still while its memory is dumped and its files are copied. With --leave-running it then
+goes on, and the snapshot is finished while it runs. Without, the container ends when the snapshot is safe on
+disk. If anything fails before, it goes on.
 
-Memory that has not changed since the last snapshot of the container, or since the one that it was restored from, is neither stored
-nor sent again, as long as that is in the local store: the new snapshot shares it. It is complete all the same, and the
-other one may be removed. --parent names another one to share with, or none.
+Memory that has not changed since the container's last snapshot, or the one it was restored from, is neither
+stored nor sent again, as long as that snapshot is in the local store. The new snapshot is complete by itself:
+the other one may be removed. --parent names another snapshot to share memory with, or none.
 
-With --pre-dump, most of the memory is taken in before the container stands still, in as many rounds as are asked for: each
-takes what was written to since the one before, and the freeze takes what was written to since the last. CRIU stops the processes for a
-moment in each round. It needs a kernel that tracks what is written to (cryo doctor: soft-dirty), room on the disk for the memory once more, and a
-container without GPUs; a container that is paused has no rounds. Kernels track a huge page as a whole, and take a mapping for
-written to when it grows: programs that write everywhere in such memory, or whose heap grows, gain little. What is hashed and compressed is so after the freeze: a container that ends stands still until its snapshot is
-safe, with rounds as without, so that rounds are for --leave-running above all.
+With --pre-dump, CRIU reads memory in rounds while the container still runs. Each round reads what was written
+since the one before, and the freeze only what was written since the last. It needs a kernel that tracks
+writes (cryo doctor: soft-dirty), disk space for the memory once more, and a container without GPUs that is
+not paused. CRIU stops the processes for a moment in each round. Programs that write everywhere in huge pages,
+or whose heap grows, gain little. Use it with --leave-running: without, the container stands still until its
+snapshot is safe all the same.
 
-With --push, what is complete on disk is sent while the rest is still being packed. If that fails, the snapshot is complete here, and
-cryo push sends what is missing. With --sign-key the snapshot is signed as cryo sign does, and the signature sent before the snapshot has its name in the registry.
+With --push, each part is sent as soon as it is on disk. If that fails, the snapshot is complete here, and
+cryo push sends what is missing. With --sign-key the snapshot is signed as cryo sign does, before it has its
+name in the registry.
 
-What the container has on NVIDIA GPUs goes along: the driver moves it into the memory of the processes, once they have ended the
-work that they had given to the GPUs. A container that was made with the engine keeper hands most of it over before that, which
-is faster; --gpu-engine driver has the driver move all of it, and --gpu-engine keeper takes no snapshot unless every process has
-handed over what it had. Where the driver is known to save what it cannot load again, or nobody can tell, the
-checkpoint is refused and the container runs on; --force RULE overrides that, and may cost it its processes.`,
+Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs; then the
+driver moves device memory into the processes' own memory. A container that was created with the engine keeper
+hands most of it over instead, which is faster. --gpu-engine driver has the driver move all of it.
+--gpu-engine keeper fails unless every process can hand its memory over. Where the driver may save what it
+cannot load again, the checkpoint is refused and the container runs on. --force RULE overrides that, and may
+cost it its processes.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push --sign-key cosign.key
@@ -118,21 +120,21 @@ checkpoint is refused and the container runs on; --force RULE overrides that, an
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.leaveRunning, "leave-running", false, "let the container run on after the snapshot")
+	flags.BoolVar(&f.leaveRunning, "leave-running", false, "let the container go on after it was dumped")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
 	flags.StringVar(&f.signKey, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
-	flags.BoolVar(&f.tcp, "tcp-established", false, "keep established TCP connections")
-	flags.BoolVar(&f.locks, "file-locks", false, "keep locks on files")
+	flags.BoolVar(&f.tcp, "tcp-established", false, "save established TCP connections")
+	flags.BoolVar(&f.locks, "file-locks", false, "save locks on files")
 	flags.BoolVar(&f.externalUnix, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
-	flags.StringVar(&f.parent, "parent", "", "snapshot whose memory is not stored again where it has not changed, or none (default: the container's last)")
-	flags.StringVar(&f.compression, "compression", "zstd", "of memory: zstd (its fastest level; what does not become smaller is stored as it is), or none, for links faster than 250 MB/s a core")
+	flags.StringVar(&f.parent, "parent", "", "snapshot to share unchanged memory with, or none (default: the container's last)")
+	flags.StringVar(&f.compression, "compression", "zstd", "compression of memory: zstd (its fastest level), or none, for links faster than 250 MB/s a core")
 	flags.StringVar(&f.segmentSize, "segment-size", "", "memory that one layer of the snapshot covers, a power of two (default 64MiB; 256MiB with GPUs, or more than 16 GiB of memory)")
-	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "how long processes may take to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
-	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses the checkpoint of a container with GPUs, by its name, or all")
-	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was made)")
-	flags.IntVar(&f.preDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is taken in before the freeze, up to %d; one where there is no number", checkpoint.MaxRounds))
+	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "time for processes to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
+	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses containers with GPUs, by its name, or all")
+	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was created)")
+	flags.IntVar(&f.preDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is read before the freeze, up to %d; 1 without a number", checkpoint.MaxRounds))
 	flags.Lookup("pre-dump").NoOptDefVal = "1"
-	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one a core)")
+	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one for each core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{gpu.DriverEngine, gpu.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))

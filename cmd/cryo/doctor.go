@@ -56,8 +56,8 @@ func (e *sickError) Is(target error) bool { return target == errdefs.ErrFailedPr
 func newDoctor(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "doctor",
-		Short: "Look over this host, and say what to mend and how",
-		Long: `doctor looks at everything that checkpoint and restore need of this host: kernel, CRIU, runc, containerd, the shim,
+		Short: "Examine this host, and say what to repair and how",
+		Long: `doctor examines what checkpoint and restore need of this host: kernel, CRIU, runc, containerd, the shim,
 cgroups, disk and GPU. The exit code is 4 if something keeps cryo from working.`,
 		Example: `  cryo doctor
   cryo doctor --json | jq '.[] | select(.status == "fail")'`,

@@ -26,7 +26,7 @@ type gpuFlags struct {
 func (f *gpuFlags) register(cmd *cobra.Command, a *app) {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&f.devices, "device", nil, "CDI device that gives the container a GPU, such as nvidia.com/gpu=0 (default: those it had; naming it grants it)")
-	flags.StringArrayVar(&f.gpus, "gpu", nil, "put a GPU of this host in the place of one it had: OLD=NEW, by UUID or number (default: in order)")
+	flags.StringArrayVar(&f.gpus, "gpu", nil, "replace GPU OLD of the snapshot by NEW of this host: OLD=NEW, by UUID or number (default: in order)")
 	_ = cmd.RegisterFlagCompletionFunc("device", a.completeDevices) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu", cobra.NoFileCompletions)
 }

@@ -55,12 +55,13 @@ func newInspect(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect REF",
 		Short: "Show what a snapshot holds and needs",
-		Long: `inspect shows a snapshot of the local store: the container it is of, its processes and their memory, that of GPUs too, what a
-host must have for it, what it asks of a host (see --allow of cryo restore), what a restore would refuse whatever is allowed, its layers,
-and who has signed it. A signature by a key that [trust] of the configuration does not name is shown as what it says of itself.
+		Long: `inspect shows a snapshot of the local store: its container, its processes and their memory, on GPUs too, what
+a host must have for it, what it asks of a host (see --allow of cryo restore), what a restore would refuse
+whatever is allowed, its layers, and who has signed it. Signatures by keys that [trust] of the configuration
+does not name are shown unverified.
 
-With --check it compares the snapshot with this host, by the rules that cryo restore goes by, and prints what it
-finds. The exit code is 9 if the snapshot does not fit.`,
+With --check it compares the snapshot with this host as cryo restore does, and prints each mismatch. The exit
+code is 9 if there is one that prevents a restore.`,
 		Example: `  cryo inspect app:warm
   cryo inspect app:warm --check
   cryo inspect app:warm --json | jq .config.spec`,

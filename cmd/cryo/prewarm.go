@@ -44,23 +44,25 @@ func newPrewarm(a *app) *cobra.Command {
 	var f prewarmFlags
 	cmd := &cobra.Command{
 		Use:   "prewarm REF",
-		Short: "Keep a snapshot ready in memory, for restores that wait for nothing",
-		Long: `prewarm fetches the snapshot REF if it is not in the local store, and its base image, verifies all of it, and keeps it
-decoded in memory. cryo restore takes it from there by itself, as often as it is asked to, also several times at once: it reads
+		Short: "Keep a snapshot in memory, for fast restores",
+		Long: `prewarm fetches the snapshot REF if it is not in the local store, and its base image, verifies all of it, and
+keeps its memory decoded in a tmpfs. cryo restore uses it by itself, any number of times: it then reads
 neither from the network nor from the store's files, and neither decompresses nor hashes memory again.
 
-All prewarmed snapshots together take no more memory than --memory says. To make room, those that were not restored for the longest
-time are removed, unless a container is being restored from them. What was fetched for a prewarmed snapshot stays in the store as
-after cryo pull, and is removed with it; --disk bounds that in the same way. Snapshots that were in the store before stay there.
+All prewarmed snapshots together take no more memory than --memory says. Those that were not restored for the
+longest time make room, unless a container is being restored from them. What was fetched for a prewarmed
+snapshot stays in the store as after cryo pull, and is removed with it; --disk bounds that in the same way.
+Snapshots that were in the store before stay there.
 
-With --gpu, the device memory that the snapshot's processes have handed over (engine keeper) is loaded onto GPUs as well, and stays
-there. The next restore that gets just these GPUs attaches it instead of loading it, and says so ("gpuPrewarmed" in --json). That
-uses it up: restores after that one, or beside it, load for themselves until it is prewarmed again. The GPUs are those that cryo
-restore would take, or those named with --device and --gpu=OLD=NEW. On each GPU, all that is kept loaded takes no more than is free,
-or than --gpu-budget says; what was not asked for for the longest time makes room. Nobody else can use that memory meanwhile.
+With --gpu, device memory that the snapshot's processes have handed over (engine keeper) is loaded onto GPUs
+as well. The next restore that gets these GPUs attaches it instead of loading it ("gpuPrewarmed" in --json).
+That uses it up: later restores load for themselves until it is prewarmed again. The GPUs are those that cryo
+restore would take, or those of --device and --gpu=OLD=NEW. On each GPU, all that is kept takes no more than
+is free, or than --gpu-budget says; what was not requested for the longest time makes room. Nobody else can
+use that memory meanwhile.
 
-The memory is a tmpfs (root's alone, not swapped out on Linux 6.4 and later), which is empty after a reboot. If REF names another
-snapshot by then, in the registry or here, restores do not use what was prewarmed as REF before.`,
+The tmpfs belongs to root, is not swapped out on Linux 6.4 and later, and is empty after a reboot. If REF
+names another snapshot later, in the registry or here, restores do not use the one that was prewarmed.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
   cryo prewarm registry.example.com/snapshots/cache:warm --memory 32GiB
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready
@@ -86,16 +88,16 @@ snapshot by then, in the registry or here, restores do not use what was prewarme
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.memory, "memory", "", "budget of memory for all prewarmed snapshots, as 8GiB (default: memory under [prewarm] in the configuration, else a quarter of the machine's)")
-	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for them, as 100GiB; 0: none (default: disk under [prewarm] in the configuration, else none)")
+	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for prewarmed snapshots, as 100GiB; 0: no limit (default: disk under [prewarm] in the configuration, else none)")
 	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	requireSignature(cmd, &f.require)
 	f.gpu.register(cmd, a)
 	gpu := flags.Lookup("gpu")
-	gpu.Usage = "load device memory onto GPUs as well, and keep it there; `OLD=NEW` puts a GPU of this host in the place of one of the snapshot, by UUID or number (default: in order)"
+	gpu.Usage = "load device memory onto GPUs as well; `OLD=NEW` replaces GPU OLD of the snapshot by NEW of this host, by UUID or number (default: in order)"
 	gpu.NoOptDefVal = inOrder
 	flags.Lookup("device").Usage = "with --gpu: CDI device that restores will be given, such as nvidia.com/gpu=0 (default: those it had)"
-	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of device memory on each GPU for all snapshots that are kept loaded, as 40GiB (default: gpu under [prewarm] in the configuration, else what is free)")
+	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of prewarmed device memory on each GPU, as 40GiB (default: gpu under [prewarm] in the configuration, else what is free)")
 	f.registry.register(cmd)
 	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
 	return cmd

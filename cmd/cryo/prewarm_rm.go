@@ -17,9 +17,9 @@ func newPrewarmRemove(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm REF...",
 		Aliases: []string{"remove"},
-		Short:   "Keep snapshots ready no longer",
-		Long: `rm gives back the memory of prewarmed snapshots, on GPUs too, and removes what was fetched for them from the local store. A
-container whose memory is being filled in from one gets all of it; the memory is free when it has.`,
+		Short:   "Remove prewarmed snapshots",
+		Long: `rm frees the memory of prewarmed snapshots, on GPUs too, and removes what was fetched for them from the local store. A container
+that is being restored from one still gets all of its memory, which is freed after that.`,
 		Example: `  cryo prewarm rm registry.example.com/snapshots/cache:warm
   cryo prewarm rm --all`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -74,7 +74,7 @@ container whose memory is being filled in from one gets all of it; the memory is
 			return errors.Join(failed...)
 		},
 	}
-	cmd.Flags().BoolVar(&everything, "all", false, "all of them")
+	cmd.Flags().BoolVar(&everything, "all", false, "all prewarmed snapshots")
 	return cmd
 }
 

@@ -21,8 +21,8 @@ func newPull(a *app) *cobra.Command {
 		Long: `pull fetches a snapshot into the local store and verifies it. What is there already is not fetched again, and
 a pull that was interrupted goes on where it stopped. The base image is left to restore.
 
-Its signatures come along. Where [trust] in the configuration, or --require-signature, asks for one, a snapshot without one that counts is refused
-before anything else of it is looked at.`,
+Its signatures are fetched too. Where [trust] in the configuration, or --require-signature, asks for one, a
+snapshot without a trusted one is refused before anything else of it is read.`,
 		Example: `  cryo pull registry.example.com/snapshots/app:warm
   cryo pull registry.example.com/snapshots/app:warm --require-signature
   cryo pull oci-archive:/mnt/usb/app.tar`,

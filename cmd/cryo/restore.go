@@ -65,34 +65,34 @@ func newRestore(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore REF",
 		Short: "Make a running container out of a snapshot",
-		Long: `restore makes a container of the snapshot REF and lets it go on where it was. What is missing is fetched, the
+		Long: `restore makes a container of the snapshot REF, and lets it go on where it was. It fetches what is missing, the
 base image included. ctr and nerdctl treat the container as one of their own.
 
-Before it runs, the snapshot is compared with this host (cryo inspect --check), and before anything is changed what it asks of the
-host is compared with what --allow grants: bind mounts, devices, capabilities and namespaces beyond those of
-a plain container are refused unless they are granted, since whoever wrote the snapshot wrote the wish. A mount whose
-source is given with --mount is granted by that.
+First the snapshot is compared with this host (cryo inspect --check). Bind mounts, devices, capabilities and
+namespaces beyond those of a plain container are refused unless --allow grants them: whoever made the snapshot
+chose them. A mount whose source is given with --mount is granted by that.
 
-The container runs at once, and its memory is filled in meanwhile, what it waits for first: a checkpoint of it and a pause wait
-until all is there. The snapshot may be removed, but if its memory turns out to be damaged the container is ended, and the
-log of its shim says why. What cryo prewarm keeps ready is taken from memory. All memory is read and verified before it runs with
---eager, where the kernel cannot do it, where the container has a user namespace, and where processes share much memory since they were
-forked. GPUs are loaded, and the container answers, when all its memory is filled in.
+The container runs at once, and its memory is filled in meanwhile, what it waits for first. A checkpoint or a
+pause of it waits until all is there. If its memory turns out to be damaged, the container is ended, and the
+log of its shim says why. All memory is read and verified before it runs with --eager, where the kernel cannot
+fill it in later, where the container has a user namespace, and where processes share much memory since they
+were forked.
 
-A snapshot that no key of [trust] in the configuration has signed is restored with a warning, unless the configuration or --require-signature
-asks for a signature: then it is refused before anything else of it is looked at (exit code 7).
+From a registry, the container runs while its memory is pulled, and the command ends when all is in the local
+store. If the command is ended before, or the registry fails for longer than requests are repeated, the
+container is ended and removed. What has come is kept for the next attempt. With --pull-first all memory is
+here before the container is made. That is also done with --eager, and where the registry does not serve parts
+of blobs.
 
-From a registry it runs before its memory is here, and its memory is pulled meanwhile, what it waits for first. The command ends when all
-is in the local store. Should it be ended before, or the registry fail for longer than is tried again, the container cannot be completed: it
-is ended and removed, what has come is kept for the next attempt, and the snapshot is as it was. With --pull-first all is pulled and
-verified before the container is made, so that nothing it did can be lost that way. That is also done where the container
-does not run before all memory is read, and where the registry does not serve parts of blobs. GPUs are loaded as their memory comes, that of processes
-first; nothing that uses a GPU goes on before all of it is loaded.
+A container with GPUs answers when all its memory is filled in and its GPUs are loaded. It gets GPUs by CDI:
+those of this host that have the names its own had, or those of --device, which grants them. Each of its GPUs
+becomes one of these, in order or as --gpu says. Another GPU must be of the same architecture and have room
+for what was held. Device memory that cryo prewarm --gpu has loaded on these GPUs is attached instead of
+loaded, for the first restore only ("gpuPrewarmed" in --json).
 
-A container with GPUs gets them by CDI: those of this host that are called as its own were, or those named with --device, which
-grants them. Each of its GPUs becomes one of these, in order or as --gpu says. A GPU that it did not have must be of the same
-architecture and have room for what it held. What cryo prewarm --gpu has loaded on just these GPUs is attached instead of loaded, once: the
-first restore has it, and "gpuPrewarmed" in --json says so.`,
+A snapshot that no key of [trust] in the configuration has signed is restored with a warning. It is refused
+(exit code 7), before anything else of it is read, if the configuration or --require-signature asks for a
+signature.`,
 		Example: `  cryo restore registry.example.com/snapshots/cache:warm
   cryo restore registry.example.com/snapshots/cache:warm --name cache2 --log-uri file:///var/log/cache2.log
   cryo restore registry.example.com/snapshots/cache:warm --require-signature
@@ -110,17 +110,17 @@ first restore has it, and "gpuPrewarmed" in --json says so.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.name, "name", "", "of the container (default: the name it had)")
+	flags.StringVar(&f.name, "name", "", "name of the container (default: the name it had)")
 	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), always, or never")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH")
 	flags.StringArrayVar(&f.allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule of cryo inspect --check by its name")
-	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace to use, where the container had one with a path")
+	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
-	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it does not depend on the registry then, but starts later")
+	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
 	requireSignature(cmd, &f.requireSignature)
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
-	flags.StringVar(&f.runtime, "runtime", "", "containerd's name of the runtime (default: as in the snapshot, if that is cryo's)")
+	flags.StringVar(&f.runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fitRules())) // fails only for flags that there are not
 	f.gpu.register(cmd, a)

@@ -25,10 +25,10 @@ func newSign(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sign REF --key FILE",
 		Short: "Sign a snapshot",
-		Long: `sign says with a private key that the snapshot REF is as it should be. What is signed is its digest, which covers all of it. Who restores
-it can ask for that: see [trust] of the configuration, and --require-signature of restore, pull and prewarm.
+		Long: `sign signs the digest of the snapshot REF, which covers all of it, with a private key. Hosts can require that signature: see [trust] of
+the configuration, and --require-signature of restore, pull and prewarm.
 
-A snapshot of the local store keeps its signature there: cryo push sends it along. Another is signed in its registry.
+If the snapshot is in the local store, its signature is kept there, and cryo push sends it. Otherwise it is signed in its registry.
 
 The signature is what cosign makes and checks (a Sigstore bundle as a referrer, no transparency log):
 

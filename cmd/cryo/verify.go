@@ -19,10 +19,11 @@ func newVerify(a *app) *cobra.Command {
 	var allow []string
 	cmd := &cobra.Command{
 		Use:   "verify REF",
-		Short: "Read all of a snapshot and check it",
+		Short: "Read all of a snapshot and check every digest",
 		Long: `verify reads every blob of a snapshot in the local store and checks every digest, every frame of memory and
-every reference between the parts. Then it reviews what the snapshot asks of a host, and CRIU's images, as cryo restore does: the exit code is 7 if
-a restore would need --allow, which is also a flag of verify, and 8 if it would refuse the snapshot whatever is allowed.`,
+every reference between the parts. Then it reviews CRIU's images and what the snapshot asks of a host, as cryo
+restore does. The exit code is 7 if a restore would need --allow, and 8 if it would refuse the snapshot
+whatever is allowed.`,
 		Example:           "  cryo verify app:warm",
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
@@ -64,6 +65,6 @@ a restore would need --allow, which is also a flag of verify, and 8 if it would 
 			return v.Err()
 		}),
 	}
-	cmd.Flags().StringArrayVar(&allow, "allow", nil, "take what cryo restore would with this flag for allowed")
+	cmd.Flags().StringArrayVar(&allow, "allow", nil, "grant what this flag grants in cryo restore")
 	return cmd
 }

@@ -44,6 +44,9 @@ func mergeReports(dir string, paths []string) error {
 			all.Began, all.Machine = one.Began, one.Machine
 		}
 		for _, r := range one.Results {
+			if r.Run == "" {
+				r.Run = one.String()
+			}
 			i := slices.IndexFunc(all.Results, func(other *result) bool { return other.Case == r.Case })
 			switch {
 			case i < 0:
@@ -59,17 +62,27 @@ func mergeReports(dir string, paths []string) error {
 	return all.write(dir)
 }
 
+// String says when and where a run was.
+func (p *report) String() string {
+	m := p.Machine
+	where := m.System
+	if len(m.GPUs) > 0 {
+		where = fmt.Sprintf("%d %s, driver %s", len(m.GPUs), m.GPUs[0].Name, m.Driver)
+	}
+	return fmt.Sprintf("%s, %s, %d cores, %s", p.Began.Format("2006-01-02"), where, m.Cores, m.Store)
+}
+
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
 	p.head(&b)
-	row(&b, "case", "what", "result", "time")
-	row(&b, "---", "---", "---", "---")
+	row(&b, "case", "what", "result", "time", "run")
+	row(&b, "---", "---", "---", "---", "---")
 	for _, r := range p.Results {
 		verdict := r.Verdict
 		if r.Why != "" {
 			verdict += ": " + first(r.Why)
 		}
-		row(&b, r.Case, r.About, verdict, fmt.Sprintf("%.0f s", r.Seconds))
+		row(&b, r.Case, r.About, verdict, fmt.Sprintf("%.0f s", r.Seconds), r.Run)
 	}
 	p.times(&b)
 	p.moves(&b)
@@ -78,13 +91,12 @@ func (p *report) markdown() []byte {
 	p.seconds(&b)
 	p.cycles(&b)
 	p.costs(&b)
-	p.details(&b)
 	return b.Bytes()
 }
 
 func (p *report) head(b *bytes.Buffer) {
 	m := p.Machine
-	fmt.Fprintf(b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`; `results.json` has everything, all rounds included.\n\n", p.Began.Format("2006-01-02"))
+	fmt.Fprintf(b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`; `results.json` has all rounds, what was checked, and what programs said.\n\n", p.Began.Format("2006-01-02"))
 	row(b, "what", "which")
 	row(b, "---", "---")
 	for i, g := range m.GPUs {
@@ -120,24 +132,4 @@ func row(b *bytes.Buffer, cells ...string) {
 		cells[i] = strings.ReplaceAll(strings.ReplaceAll(cell, "|", `\|`), "\n", " ")
 	}
 	fmt.Fprintf(b, "| %s |\n", strings.Join(cells, " | "))
-}
-
-// details are what was checked, and what programs said.
-func (p *report) details(b *bytes.Buffer) {
-	fmt.Fprintf(b, "\n## Case by case\n")
-	for _, r := range p.Results {
-		if r.Verdict == skipped {
-			continue
-		}
-		fmt.Fprintf(b, "\n### %s: %s\n\n%s.\n\n", r.Case, r.Verdict, strings.ToUpper(r.About[:1])+r.About[1:])
-		for _, c := range r.Checks {
-			fmt.Fprintf(b, "- %s\n", c)
-		}
-		if r.Why != "" {
-			fmt.Fprintf(b, "- **%s**: %s\n", r.Verdict, strings.ReplaceAll(r.Why, "\n", "\n  "))
-		}
-		for _, m := range r.Messages {
-			fmt.Fprintf(b, "\n%s:\n\n```\n%s\n```\n", m.From, strings.TrimSpace(m.Text))
-		}
-	}
 }

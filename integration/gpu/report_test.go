@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestMedian(t *testing.T) {
@@ -36,7 +37,7 @@ func TestOverhead(t *testing.T) {
 	}
 }
 
-// TestMerge keeps what was run over what was skipped, and the later of two runs.
+// TestMerge keeps what was run over what was skipped, and the later of two runs, and says which run each case is of.
 func TestMerge(t *testing.T) {
 	dir := t.TempDir()
 	var paths []string
@@ -48,7 +49,8 @@ func TestMerge(t *testing.T) {
 		if err := os.Mkdir(one, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := (&report{Results: results}).write(one); err != nil {
+		run := &report{Began: time.Date(2026, 11, 21+i, 0, 0, 0, 0, time.UTC), Machine: machine{System: "a system", Cores: 2, Store: "tmpfs"}, Results: results}
+		if err := run.write(one); err != nil {
 			t.Fatal(err)
 		}
 		paths = append(paths, filepath.Join(one, "results.json"))
@@ -60,7 +62,11 @@ func TestMerge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| a | a | passed | 0 s |", "| b | b | passed | 0 s |", "| c | c | skipped | 0 s |"} {
+	for _, want := range []string{
+		"| a | a | passed | 0 s | 2026-11-22, a system, 2 cores, tmpfs |",
+		"| b | b | passed | 0 s | 2026-11-21, a system, 2 cores, tmpfs |",
+		"| c | c | skipped | 0 s | 2026-11-22, a system, 2 cores, tmpfs |",
+	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

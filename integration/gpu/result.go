@@ -18,6 +18,7 @@ const (
 type result struct {
 	Case    string   `json:"case"`
 	About   string   `json:"about"`
+	Run     string   `json:"run,omitempty"` // when and where, in a report of several runs
 	Verdict string   `json:"verdict"`
 	Why     string   `json:"why,omitempty"` // it failed or was skipped
 	Seconds float64  `json:"seconds"`       // that the case took

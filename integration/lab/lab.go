@@ -139,7 +139,7 @@ func (o Options) complete() (Options, error) {
 	if os.Geteuid() != 0 {
 		return o, &MissingError{"not root", "a lab makes namespaces and cgroups; run as root"}
 	}
-	for _, name := range []string{"containerd", "containerd-shim-runc-v2", "ctr", "runc", "registry", "workload"} {
+	for _, name := range []string{"containerd", "ctr", "runc", "registry", "workload"} {
 		if _, err := os.Stat(o.tool(name)); err != nil {
 			return o, &MissingError{"no " + name + " in " + o.Bin, "run: make build tools"}
 		}

@@ -10,5 +10,5 @@
 // A container in which nothing has opened a GPU costs a look at /proc; without device nodes of GPUs not even that.
 //
 // The driver accepts on the way down what it cannot bring back up. [Rules] lists what is refused for that, each with the
-// evidence; DESIGN.md has the measurements.
+// evidence; DECISIONS.md has more.
 package gpu

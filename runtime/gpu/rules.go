@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Rules is the table. Evidence for each is in DESIGN.md.
+// Rules is the table. DECISIONS.md has the evidence.
 func Rules() []Rule {
 	return []Rule{
 		{"gpu-several", "a process that has imported another's device memory is lost: the driver saves it and cannot restore it", several},

@@ -1,4 +1,4 @@
-"""Asks a driver what becomes of what two GPUs share around its checkpoint. runtime/gpu has the answers so far.
+"""Asks a driver what becomes of what two GPUs share around its checkpoint. runtime/gpu/DECISIONS.md has the answers so far.
 
     python3 peers.py [QUESTION...]
 
