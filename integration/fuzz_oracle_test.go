@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -66,6 +67,21 @@ func (c *canaries) look() map[string]string {
 		seen["/proc/sys/kernel/"+name] = string(data)
 	}
 	return seen
+}
+
+// changes says what is otherwise than before.
+func changes(before, after map[string]string) (found []string) {
+	for _, path := range slices.Sorted(maps.Keys(before)) {
+		if before[path] != after[path] {
+			found = append(found, fmt.Sprintf("outside of the container: %s was %q and is %q", path, before[path], after[path]))
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(after)) {
+		if _, was := before[path]; !was {
+			found = append(found, "outside of the container, new: "+path)
+		}
+	}
+	return found
 }
 
 // profile is what a restored container has that does not follow from its specification here, and is the same each time.
