@@ -97,6 +97,7 @@ func (test forgedImages) try(t *testing.T, h *lab.Host, f *fuzzed, c *canaries) 
 	}
 	test.change(t, c, dir)
 	f.bring(t, dir)
+	cleanup(t, h, "forged")
 	const ref = "cryo.test/fuzz:1"
 	told(t, h, ref, test.code, test.rule, test.words)
 	args := []string{"restore", ref, "--name", "forged"}
@@ -173,7 +174,7 @@ var forgedPaths = []forgedImages{
 	{"11 cgroup controller", "cgroups", "controller", codeDamaged, changedCgroups(func(c *canaries, e *cgroup.CgroupEntry) {
 		e.Controllers[0].Cnames = []string{"name=" + up + canaryOf(c) + ".d"}
 	})},
-	{"11 cgroup", "cgroups", "leads out", codeDamaged, changedCgroups(func(c *canaries, e *cgroup.CgroupEntry) {
+	{"11 cgroup", "cgroups", "a cgroup of the name", codeDamaged, changedCgroups(func(c *canaries, e *cgroup.CgroupEntry) {
 		e.Controllers[0].Dirs[0].DirName = proto.String(up + canaryOf(c) + ".d")
 	})},
 	{"12 release_agent", "cgroups", "release_agent", codeDamaged, addProperty(func(*canaries) string { return "release_agent" })},
@@ -183,7 +184,7 @@ var forgedPaths = []forgedImages{
 	})},
 }
 
-// forgedMounts are attacks 8, 9, and 15 to 17.
+// forgedMounts are attacks 8, 9, 15 and 16.
 var forgedMounts = []forgedImages{
 	{"8 proc on proc", "mounts", "2 mounts of proc", codeDenied, changedMounts(func(t *testing.T, all []*mnt.MntEntry) []*mnt.MntEntry {
 		first := mountAt(t, all, "/proc")
@@ -220,7 +221,6 @@ var forgedMounts = []forgedImages{
 	})},
 	{"15 unknown external key", "mounts", "", codeDenied, remounted("/run", func(_ *testing.T, e *mnt.MntEntry) { e.ExtKey = proto.String("/etc") })},
 	{"16 mount point that leads out", "mounts", "", codeDamaged, remounted("/run", func(_ *testing.T, e *mnt.MntEntry) { e.Mountpoint = proto.String("/run/" + up + "etc") })},
-	{"17 sysfs, flags without read-only", "mounts", "/sys", codeDenied, remounted("/sys", func(_ *testing.T, e *mnt.MntEntry) { e.Flags = proto.Uint32(e.GetFlags() &^ 1) })},
 	{"bind by a flag", "mounts", "flags 0x1000", codeDamaged, func(t *testing.T, c *canaries, dir string) {
 		remounted("/run", func(_ *testing.T, e *mnt.MntEntry) { e.SbFlags, e.Source = proto.Uint32(unix.MS_BIND), &c.dir })(t, c, dir)
 	}},
@@ -283,6 +283,21 @@ func changedGhost(t *testing.T, dir string, change func(*ghostfile.GhostFileEntr
 	out := append(data[:head:head], record(t, &e)...)
 	if err := os.WriteFile(found[0], append(out, data[head+word+n:]...), 0o600); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestForgedSysfs has attack 17: the mount of sysfs is writable, and its file system is not. That is restored, and nothing below can be written to.
+func TestForgedSysfs(t *testing.T) {
+	_, b := pair(t)
+	c := newCanaries(t, b)
+	f := newFuzzed(t, b, "files", c.dir)
+	dir := filepath.Join(t.TempDir(), "images")
+	if err := os.CopyFS(dir, os.DirFS(f.images)); err != nil {
+		t.Fatal(err)
+	}
+	remounted("/sys", func(_ *testing.T, e *mnt.MntEntry) { e.Flags = proto.Uint32(e.GetFlags() &^ unix.MS_RDONLY) })(t, c, dir)
+	if o := f.restore(t, dir, c); !o.restored || len(o.findings) > 0 {
+		t.Errorf("restored: %t, %q: %s", o.restored, o.findings, o.said)
 	}
 }
 
