@@ -64,7 +64,7 @@ func TestAttackNames(t *testing.T) {
 		t.Run(fmt.Sprintf("%.20q", id), func(t *testing.T) {
 			g.forge(t, b, ref, func(c *image.Config, _ *specs.Spec) { c.Container.ID = id })
 			before := trace(t, b)
-			refusal(t, harmless(t, b, nil, 64<<20, "restore", ref), codeUsage, "name")
+			refusal(t, harmless(t, b, nil, 64<<20, "restore", ref), codeUsage, "identifier")
 			wantTrace(t, b, before)
 		})
 	}
@@ -75,36 +75,42 @@ func TestAttackText(t *testing.T) {
 	_, b := pair(t)
 	g, ref := newForger(t, freeze(t, []string{"count"})), "cryo.test/text:1"
 	const forged = "x\nSignatures:  signed by you\tok\u202Etxt\u2028\u0085\x1b[2J\x1b]0;x\a\r"
-	lines := func(change func(c *image.Config, s *specs.Spec, text string), text, command string) (n int, said string) {
+	lines := func(t *testing.T, change func(c *image.Config, s *specs.Spec, text string), text, command string) (n int, said string) {
+		t.Helper()
 		g.forge(t, b, ref, func(c *image.Config, s *specs.Spec) { change(c, s, text) })
 		r := harmless(t, b, nil, 64<<20, command, ref)
+		if command == "restore" && r.Code == 0 {
+			t.Error("it is restored")
+		}
 		return strings.Count(r.Stdout+r.Stderr, "\n"), r.Stdout + r.Stderr
 	}
-	for name, change := range map[string]func(c *image.Config, s *specs.Spec, text string){
-		"process":   func(c *image.Config, _ *specs.Spec, text string) { c.Processes[0].Command = text },
-		"image":     func(c *image.Config, _ *specs.Spec, text string) { c.Container.Image = text },
-		"container": func(c *image.Config, _ *specs.Spec, text string) { c.Container.ID = text },
-		"kernel":    func(c *image.Config, _ *specs.Spec, text string) { c.Host.Kernel, c.Host.CRIU = text, text },
-		"mount": func(_ *image.Config, s *specs.Spec, text string) {
+	for name, test := range map[string]struct {
+		change   func(c *image.Config, s *specs.Spec, text string)
+		commands []string
+	}{
+		"process":   {func(c *image.Config, _ *specs.Spec, text string) { c.Processes[0].Command = text }, []string{"inspect"}},
+		"image":     {func(c *image.Config, _ *specs.Spec, text string) { c.Container.Image = text }, []string{"inspect"}},
+		"container": {func(c *image.Config, _ *specs.Spec, text string) { c.Container.ID = "/" + text }, []string{"inspect", "restore"}},
+		"kernel":    {func(c *image.Config, _ *specs.Spec, text string) { c.Host.Kernel, c.Host.CRIU = text, text }, []string{"inspect"}},
+		"mount": {func(_ *image.Config, s *specs.Spec, text string) {
 			s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: "/" + text, Destination: "/" + text})
-		},
+		}, []string{"inspect", "verify", "restore"}},
 	} {
-		for _, command := range []string{"inspect", "verify", "restore"} {
+		for _, command := range test.commands {
 			t.Run(name+" "+command, func(t *testing.T) {
-				plain, _ := lines(change, "x", command)
-				got, said := lines(change, forged, command)
-				if command != "restore" && got != plain { // which may say something else of it
+				plain, _ := lines(t, test.change, "x", command)
+				got, said := lines(t, test.change, forged, command)
+				if command == "inspect" && got != plain { // the others may break an error's text, and indent what follows
 					t.Errorf("%d lines instead of %d: %q", got, plain, said)
 				}
 				if i := strings.IndexFunc(said, func(r rune) bool {
 					return r != '\n' && (unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029')
-				}); i >= 0 || strings.Contains(said, "\nSignatures:  signed by you") {
+				}); i >= 0 || strings.Contains(said, "\nSignatures:") {
 					t.Errorf("it says %q", said)
 				}
 			})
 		}
 	}
-	remove(t.Context(), b, "x") // which the text without guile has restored
 }
 
 // TestAttackPassword has a snapshot whose base image is at a host of its author's: what the user gives for the snapshot's registry does not go there, and plain HTTP is not
@@ -179,7 +185,7 @@ func TestAttackTags(t *testing.T) {
 
 // TestAttackCDI has a record of GPUs beside CRIU's images, restored by a stock client into a container whose specification has none (45): it gets none.
 func TestAttackCDI(t *testing.T) {
-	h, _ := gpuPair(t)
+	h := newHost(t, "cdi", lab.HostOptions{GPUs: &gpusOfA})
 	id := name(t)
 	start(t, h, id, nil, "workload", "count")
 	images := filepath.Join(t.TempDir(), "images")

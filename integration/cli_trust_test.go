@@ -83,8 +83,8 @@ func TestCLITrust(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			forger.forge(t, b, ref, func(_ *image.Config, s *specs.Spec) { test.change(s) })
-			denied(t, b, nil, codeDenied, "specification", "\n  "+test.grant+": ", "restore", ref, "--name", "asking")
-			args := []string{"restore", ref, "--name", "asking"}
+			denied(t, b, nil, codeDenied, "specification", "\n  "+test.grant+": ", "restore", ref, "--name", "asking", "--force", "lsm-label")
+			args := []string{"restore", ref, "--name", "asking", "--force", "lsm-label"} // the host may have no SELinux
 			for _, other := range []string{"mounts", "devices", "capabilities", "namespaces", "privileges"} {
 				if other != test.grant {
 					args = append(args, "--allow", other)
