@@ -194,6 +194,7 @@ func TestAttackBombs(t *testing.T) {
 // TestAttackTmpfsBomb has the image of a tmpfs that unpacks to 768 MiB. What is not zeros is refused, and of zeros no memory is made.
 func TestAttackTmpfsBomb(t *testing.T) {
 	a, b := pair(t)
+	guarded(t, b)
 	pullBase(t, b)
 	f := frozen{id: name(t)}
 	f.ref = "cryo.test/" + f.id + ":1"

@@ -131,6 +131,7 @@ func values(one string, n int) json.RawMessage {
 func TestAttackLimits(t *testing.T) {
 	const image64, million, half, spec = 64 << 20, 1 << 20, 1<<19 - 2000, 1<<17 - 2000
 	_, b := pair(t)
+	guarded(t, b)
 	pullBase(t, b)
 	g := newForger(t, freeze(t, []string{"files"}))
 	images := func(change func(t *testing.T, all map[string][]byte)) func(t *testing.T) ocispec.Manifest {

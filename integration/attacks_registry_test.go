@@ -196,6 +196,7 @@ func TestAttackSizes(t *testing.T) {
 // TestDripped of package registry shows at a faster clock.
 func TestAttackDrip(t *testing.T) {
 	_, b := pair(t)
+	guarded(t, b)
 	g := newForger(t, freeze(t, []string{"count"}))
 	h := newHostile(t, g, g.manifest, func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.Contains(r.URL.Path, "/manifests/") {

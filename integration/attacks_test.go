@@ -34,3 +34,15 @@ func denied(t *testing.T, h *lab.Host, c *canaries, code int, rule, words string
 	}
 	wantTrace(t, h, before, "blob ") // what was fetched is kept, for the next
 }
+
+// guarded wants nothing outside of containers to have changed on a host when the test has ended, and its containers are removed.
+func guarded(t *testing.T, h *lab.Host) {
+	t.Helper()
+	c := newCanaries(t, h)
+	before := c.look()
+	t.Cleanup(func() {
+		for _, change := range changes(before, c.look()) {
+			t.Error(change)
+		}
+	})
+}

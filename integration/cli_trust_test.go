@@ -102,6 +102,7 @@ func TestCLITrust(t *testing.T) {
 // another. The container runs without.
 func TestCLITrustDropped(t *testing.T) {
 	_, b := pair(t)
+	guarded(t, b)
 	f := freeze(t, []string{"count"})
 	forger, ref, id := newForger(t, f), "cryo.test/trust:1", name(t)
 	mark := filepath.Join(b.Dir, "home", id)

@@ -125,7 +125,7 @@ func mountsOf(pid int) (all []mounted) {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	for line := range strings.Lines(string(data)) {
 		before, after, _ := strings.Cut(line, " - ")
-		a, b := strings.Fields(before), strings.Fields(after)
+		a, b := strings.Split(before, " "), strings.Split(strings.TrimSpace(after), " ") // a source may be empty
 		const options, least = 5, 3
 		if len(a) <= options || len(b) < least {
 			continue
