@@ -64,9 +64,14 @@ programs: ## build cryo and its shim alone, into bin/
 workload: ## build the program that runs in test containers into bin/tools/
 	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/tools/workload ./integration/workload $(QUIETLY)
 
-.PHONY: unreviewed
-unreviewed: ## build programs that do not review CRIU's images, to test what is behind the review, into bin/unreviewed/
-	@for name in $(BINARIES); do $(BUILD) -tags unreviewed -o bin/unreviewed/$$name ./cmd/$$name $(QUIETLY); done
+# Never for use: each lacks one of the two ways by which a hostile snapshot is stopped, or both, so that tests see what the other one stops.
+.PHONY: weakened
+weakened: ## build programs without the review of CRIU's images, without confinement, and without both, for tests, into bin/unreviewed/, bin/unconfined/, bin/unprotected/
+	@for name in $(BINARIES); do \
+		$(BUILD) -tags unreviewed -o bin/unreviewed/$$name ./cmd/$$name $(QUIETLY); \
+		$(BUILD) -tags unconfined -o bin/unconfined/$$name ./cmd/$$name $(QUIETLY); \
+		$(BUILD) -tags unreviewed,unconfined -o bin/unprotected/$$name ./cmd/$$name $(QUIETLY); \
+	done
 
 # Each tool is a file of its own, so that a target builds only those that it runs. tools.go names their packages.
 TOOLS      = $(addprefix bin/tools/,$(notdir $(shell sed -n 's/^\t_ "\(.*\)"$$/\1/p' integration/tools/tools.go)))
@@ -121,7 +126,7 @@ unit: fakecuda preload ## run the unit tests
 # Real daemons on a busy machine: one or two tests that failed are run once more, by themselves. Both runs are printed, and the last
 # lines say which were run again; a test that fails twice, a third one, a panic, or something left behind is a failure.
 .PHONY: integration
-integration: deps build unreviewed tools fakecuda ## run the integration tests: real containerds, runc, CRIU and registries (as root)
+integration: deps build weakened tools fakecuda ## run the integration tests: real containerds, runc, CRIU and registries (as root)
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 60m $(TESTFLAGS)
 
 .PHONY: lint

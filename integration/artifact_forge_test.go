@@ -31,6 +31,12 @@ type forger struct {
 func newForger(t *testing.T, f frozen) *forger {
 	t.Helper()
 	a, _ := pair(t)
+	return newForgerOn(t, a, f)
+}
+
+// newForgerOn starts from a snapshot of another host's.
+func newForgerOn(t *testing.T, a *lab.Host, f frozen) *forger {
+	t.Helper()
 	g := &forger{dir: filepath.Join(a.Dir, "home", f.id)}
 	t.Cleanup(func() {
 		if err := os.RemoveAll(g.dir); err != nil {

@@ -127,10 +127,11 @@ func values(one string, n int) json.RawMessage {
 }
 
 // TestAttackLimits has snapshots that are at the limit of each bound, or a little beyond: no command takes more time and memory for them than it may, and each ends when it is
-// told to. Of CRIU's images there may be eight times as many as here: how long it takes to make and remove them is up to the disk.
+// told to.
 func TestAttackLimits(t *testing.T) {
 	const image64, million, half, spec = 64 << 20, 1 << 20, 1<<19 - 2000, 1<<17 - 2000
 	_, b := pair(t)
+	guarded(t, b)
 	pullBase(t, b)
 	g := newForger(t, freeze(t, []string{"files"}))
 	images := func(change func(t *testing.T, all map[string][]byte)) func(t *testing.T) ocispec.Manifest {
@@ -216,10 +217,15 @@ func TestAttackLimits(t *testing.T) {
 					ExtKey: proto.String(fmt.Sprintf("/%d%s", i, long))})
 			})
 		})},
-		{"images of 8,192 threads", images(func(t *testing.T, all map[string][]byte) {
+		{"images of 16,384 threads", images(func(t *testing.T, all map[string][]byte) {
 			core := all[named(t, all, "core-")]
-			for i := range 8192 {
-				all[fmt.Sprintf("core-%d.img", 100000+i)] = core[:min(len(core), 700)]
+			for i := 0; len(all) < 16384; i++ {
+				all[fmt.Sprintf("core-%d.img", 100000+i)] = core
+			}
+		})},
+		{"one image more", images(func(t *testing.T, all map[string][]byte) {
+			for i := 0; len(all) < 16385; i++ {
+				all[fmt.Sprintf("core-%d.img", 100000+i)] = nil
 			}
 		})},
 		{"an index of 176 MiB", func(t *testing.T) ocispec.Manifest {

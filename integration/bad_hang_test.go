@@ -15,6 +15,7 @@ import (
 // can be removed, nothing is left, and another restore is not delayed.
 func TestBadHang(t *testing.T) {
 	a, _ := pair(t)
+	guarded(t, a)
 	ref, id := snapshotOf(t, a, "count", "--memory", "128"), name(t)
 	before := trace(t, a)
 	restore := []string{"restore", ref, "--name", id, "--eager"}

@@ -10,9 +10,13 @@ import (
 	"testing"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
+	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
+	ghostfile "github.com/checkpoint-restore/go-criu/v8/crit/images/ghost-file"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	"github.com/containerd/containerd/v2/pkg/cio"
+	"github.com/containerd/containerd/v2/pkg/oci"
 	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -66,116 +70,258 @@ func rewriteHead[T any, P interface {
 	}
 }
 
-// TestForged has snapshots whose CRIU images would have CRIU, which is root, leave the container: each is refused before CRIU begins, whatever is allowed,
-// by the command and by the shim, and nothing outside is touched.
+// forgedImages is a change of CRIU's images, and how it is refused.
+type forgedImages struct {
+	name, rule, words string // names begin with the number of the attack
+	code              int
+	change            func(t *testing.T, c *canaries, dir string)
+}
+
+// TestForged has snapshots whose CRIU images would have CRIU, which is root, leave the container, or give it more than was granted: each is refused before CRIU begins, by the
+// command and by the shim, nothing outside is touched, and inspect and verify say so. What no flag grants is refused whatever is allowed.
 func TestForged(t *testing.T) {
 	_, b := pair(t)
-	f := freeze(t, []string{"count"})
-	g := newForger(t, f)
-	pullBase(t, b)
-	canaries := t.TempDir()
-	canary := filepath.Join(canaries, "canary")
-	if err := os.WriteFile(canary, []byte("untouched"), 0o640); err != nil {
+	c := newCanaries(t, b)
+	f := newFuzzed(t, b, "files", c.dir)
+	for _, test := range slices.Concat(forgedPaths, forgedMounts, forgedProcesses, forgedFiles) {
+		t.Run(test.name, func(t *testing.T) { test.try(t, b, f, c) })
+	}
+}
+
+// try restores it, and asks what inspect and verify say.
+func (test forgedImages) try(t *testing.T, h *lab.Host, f *fuzzed, c *canaries) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "images")
+	if err := os.CopyFS(dir, os.DirFS(f.images)); err != nil {
 		t.Fatal(err)
 	}
-	up := strings.Repeat("../", 40)
-	property := func(change func(*cgroup.CgroupEntry)) func(string) {
-		return func(dir string) {
-			rewrite(t, dir, "cgroup.img", func(all []*cgroup.CgroupEntry) []*cgroup.CgroupEntry {
-				change(all[0])
-				return all
-			})
-		}
+	test.change(t, c, dir)
+	f.bring(t, dir)
+	cleanup(t, h, "forged")
+	const ref = "cryo.test/fuzz:1"
+	told(t, h, ref, test.code, test.rule, test.words)
+	args := []string{"restore", ref, "--name", "forged"}
+	if test.code == codeDamaged {
+		args = append(args, "--allow", "all")
 	}
-	openFile := func(name string) func(string) {
-		return func(dir string) {
-			rewrite(t, dir, "files.img", func(all []*fdinfo.FileEntry) []*fdinfo.FileEntry {
-				for _, e := range all {
-					if e.GetReg() != nil && e.GetReg().GetName() != "/" {
-						e.Reg.Name = &name
-						return all
-					}
-				}
-				t.Fatal("no process has a file open")
-				return nil
-			})
-		}
-	}
-	for _, test := range []struct {
-		name, rule, words string
-		change            func(dir string)
-	}{
-		{"cgroup property", "cgroups", "property", property(func(e *cgroup.CgroupEntry) {
-			e.Controllers[0].Dirs[0].Properties = append(e.Controllers[0].Dirs[0].Properties, &cgroup.CgroupPropEntry{Name: proto.String(up + canary), Value: proto.String("forged"),
-				Perms: &cgroup.CgroupPerms{Mode: proto.Uint32(0o4777), Uid: proto.Uint32(0), Gid: proto.Uint32(0)}})
-		})},
-		{"cgroup controller", "cgroups", "controller", property(func(e *cgroup.CgroupEntry) { e.Controllers[0].Cnames = []string{"name=" + up + canary + ".d"} })},
-		{"cgroup member", "cgroups", "hierarchy", property(func(e *cgroup.CgroupEntry) { e.Sets[0].Ctls[0].Name = proto.String("x,devices") })},
-		{"open file", "open-files", "leads out", openFile("/" + up + canary)},
-		{"long open file", "open-files", "too long", openFile("/" + strings.Repeat("../", 1340) + canary)},
-		{"proc on proc", "mounts", "2 mounts of proc", func(dir string) {
-			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
-				for _, e := range all {
-					if e.GetMountpoint() == "/proc" {
-						second := proto.Clone(e).(*mnt.MntEntry)
-						second.MntId, second.ParentMntId = proto.Uint32(e.GetMntId()+100000), e.MntId
-						return append([]*mnt.MntEntry{second}, all...)
-					}
-				}
-				t.Fatal("no proc")
-				return nil
-			})
-		}},
-		{"standard streams", "images", "standard streams", func(dir string) {
-			if err := os.WriteFile(filepath.Join(dir, "descriptors.json"), []byte(`["/dev/null","/dev/null","/dev/null","pipe:[1]"]`), 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}},
-		{"bind by a flag", "mounts", "flags 0x1000", func(dir string) {
-			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
-				for _, e := range all {
-					if e.GetMountpoint() == "/run" {
-						e.SbFlags, e.Source = proto.Uint32(unix.MS_BIND), proto.String(canaries)
-					}
-				}
-				return all
-			})
-		}},
-		{"unknown field", "images", "field 900 of mnt_entry", func(dir string) {
-			rewrite(t, dir, "mountpoints-*.img", func(all []*mnt.MntEntry) []*mnt.MntEntry {
-				all[0].ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1))
-				return all
-			})
-		}},
-		{"name of a dump", "inventory", "a dump of the name", func(dir string) {
-			rewriteHead(t, 4, dir, "inventory.img", func(all []*inventory.InventoryEntry) []*inventory.InventoryEntry {
-				all[0].DumpCriuRunId = proto.String("x\ninclude \"" + canary + "\"")
-				return all
-			})
-		}},
-		{"unknown image", "images", "autofs-1.img", func(dir string) {
-			if err := os.WriteFile(filepath.Join(dir, "autofs-1.img"), nil, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			ref := "cryo.test/forged:1"
-			g.forgeImages(t, b, ref, test.change)
-			code, args := codeDamaged, []string{"--allow", "all"}
-			if test.name == "proc on proc" { // which may be allowed
-				code, args = codeDenied, nil
-			}
-			told(t, b, ref, code, test.rule, test.words)
-			refused(t, b, code, test.words, append([]string{"restore", ref, "--name", "forged"}, args...)...)
-			if data, err := os.ReadFile(canary); err != nil || string(data) != "untouched" {
-				t.Errorf("the canary is %q, %v", data, err)
-			}
-			if found, err := os.ReadDir(canaries); err != nil || len(found) != 1 {
-				t.Errorf("beside the canary: %v, %v", found, err)
-			}
+	denied(t, h, c, test.code, test.rule, test.words, args...)
+}
+
+func changedCgroups(change func(c *canaries, e *cgroup.CgroupEntry)) func(*testing.T, *canaries, string) {
+	return func(t *testing.T, c *canaries, dir string) {
+		rewrite(t, dir, "cgroup.img", func(all []*cgroup.CgroupEntry) []*cgroup.CgroupEntry {
+			change(c, all[0])
+			return all
 		})
 	}
+}
+
+// openedFile gives the first file that a process has open another name.
+func openedFile(name func(c *canaries) string) func(*testing.T, *canaries, string) {
+	return func(t *testing.T, c *canaries, dir string) {
+		rewrite(t, dir, "files.img", func(all []*fdinfo.FileEntry) []*fdinfo.FileEntry {
+			for _, e := range all {
+				if e.GetReg() != nil && e.GetReg().GetName() != "/" {
+					e.Reg.Name = proto.String(name(c))
+					return all
+				}
+			}
+			t.Fatal("no process has a file open")
+			return nil
+		})
+	}
+}
+
+// written puts a file beside CRIU's images.
+func written(name, text string) func(*testing.T, *canaries, string) {
+	return func(t *testing.T, _ *canaries, dir string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func canaryOf(c *canaries) string { return filepath.Join(c.dir, "canary") }
+
+// addProperty gives the container's cgroup a file of another name.
+func addProperty(name func(c *canaries) string) func(*testing.T, *canaries, string) {
+	return changedCgroups(func(c *canaries, e *cgroup.CgroupEntry) {
+		top := e.Controllers[0].Dirs[0]
+		top.Properties = append(top.Properties, &cgroup.CgroupPropEntry{Name: proto.String(name(c)), Value: proto.String("forged"),
+			Perms: &cgroup.CgroupPerms{Mode: proto.Uint32(0o4777), Uid: proto.Uint32(0), Gid: proto.Uint32(0)}})
+	})
+}
+
+// forgedPaths are attacks 1 to 4 and 10 to 12: names by which CRIU leaves the container's directory or cgroup.
+var forgedPaths = []forgedImages{
+	{"1 cgroup property", "cgroups", "property", codeDamaged, addProperty(func(c *canaries) string { return up + canaryOf(c) })},
+	{"3 open file", "open-files", "leads out", codeDamaged, openedFile(func(c *canaries) string { return "/" + up + canaryOf(c) })},
+	{"3 deleted file", "open-files", "leads out", codeDamaged, func(t *testing.T, c *canaries, dir string) { deletedAt(t, dir, "/"+up+c.dir+"/made") }},
+	{"3 deleted file, cut off", "open-files", "too long", codeDamaged, func(t *testing.T, c *canaries, dir string) {
+		deletedAt(t, dir, ("/" + strings.Repeat("../", 1400))[:4095-len(c.dir)-5]+c.dir+"/made")
+	}},
+	{"4 long open file", "open-files", "too long", codeDamaged, openedFile(func(c *canaries) string { return "/" + strings.Repeat("../", 1340) + canaryOf(c) })},
+	{"4 deleted file, setuid", "open-files", "leads out", codeDamaged, func(t *testing.T, c *canaries, dir string) {
+		deletedAt(t, dir, "/"+up+c.dir+"/made")
+		changedGhost(t, dir, func(e *ghostfile.GhostFileEntry) { e.Mode = proto.Uint32(unix.S_IFREG | 0o4755) })
+	}},
+	{"4 deleted device", "open-files", "", codeDamaged, func(t *testing.T, _ *canaries, dir string) {
+		changedGhost(t, dir, func(e *ghostfile.GhostFileEntry) {
+			e.Mode, e.Rdev = proto.Uint32(unix.S_IFBLK|0o666), proto.Uint32(8<<8)
+		})
+	}},
+	{"10 cgroup member", "cgroups", "hierarchy", codeDamaged, changedCgroups(func(_ *canaries, e *cgroup.CgroupEntry) { e.Sets[0].Ctls[0].Name = proto.String("x,devices") })},
+	{"11 cgroup controller", "cgroups", "controller", codeDamaged, changedCgroups(func(c *canaries, e *cgroup.CgroupEntry) {
+		e.Controllers[0].Cnames = []string{"name=" + up + canaryOf(c) + ".d"}
+	})},
+	{"11 cgroup", "cgroups", "a cgroup of the name", codeDamaged, changedCgroups(func(c *canaries, e *cgroup.CgroupEntry) {
+		e.Controllers[0].Dirs[0].DirName = proto.String(up + canaryOf(c) + ".d")
+	})},
+	{"12 release_agent", "cgroups", "release_agent", codeDamaged, addProperty(func(*canaries) string { return "release_agent" })},
+	{"12 overlong property", "cgroups", "property", codeDamaged, addProperty(func(*canaries) string { return strings.Repeat("a/", 3000) })},
+	{"12 overlong cgroup", "cgroups", "too long", codeDamaged, changedCgroups(func(_ *canaries, e *cgroup.CgroupEntry) {
+		e.Controllers[0].Dirs[0].DirName = proto.String(strings.Repeat("a", 5000))
+	})},
+}
+
+// forgedMounts are attacks 8, 9, 15 and 16.
+var forgedMounts = []forgedImages{
+	{"8 proc on proc", "mounts", "2 mounts of proc", codeDenied, changedMounts(func(t *testing.T, all []*mnt.MntEntry) []*mnt.MntEntry {
+		first := mountAt(t, all, "/proc")
+		second := proto.Clone(first).(*mnt.MntEntry)
+		second.MntId, second.ParentMntId = proto.Uint32(first.GetMntId()+100000), first.MntId
+		return append([]*mnt.MntEntry{second}, all...)
+	})},
+	{"9 masks below what covers proc", "mounts", "", codeDenied, changedMounts(func(t *testing.T, all []*mnt.MntEntry) []*mnt.MntEntry {
+		first, run := mountAt(t, all, "/proc"), mountAt(t, all, "/run")
+		cover := proto.Clone(run).(*mnt.MntEntry)
+		cover.MntId, cover.ParentMntId, cover.Mountpoint = proto.Uint32(first.GetMntId()+100000), first.MntId, proto.String("/proc")
+		second := proto.Clone(first).(*mnt.MntEntry)
+		second.MntId, second.ParentMntId = proto.Uint32(first.GetMntId()+100001), cover.MntId
+		for _, e := range all {
+			if e.GetParentMntId() == first.GetMntId() {
+				e.ParentMntId = cover.MntId
+			}
+		}
+		return append(all, cover, second)
+	})},
+	{"15 block device", "mounts", "", codeDenied, remounted("/run", func(t *testing.T, e *mnt.MntEntry) {
+		device, _ := hostDisk(t)
+		e.Fstype, e.Source, e.Options = proto.Uint32(uint32(mnt.Fstype_AUTO)), &device, proto.String("")
+	})},
+	{"15 block device, by its file system's name", "images", "fsname", codeDamaged, remounted("/run", func(t *testing.T, e *mnt.MntEntry) {
+		device, kind := hostDisk(t)
+		e.Fstype, e.Fsname, e.Source, e.Options = proto.Uint32(uint32(mnt.Fstype_AUTO)), &kind, &device, proto.String("")
+	})},
+	{"15 debugfs", "mounts", "", codeDenied, remounted("/run", func(_ *testing.T, e *mnt.MntEntry) {
+		e.Fstype, e.Options = proto.Uint32(uint32(mnt.Fstype_DEBUGFS)), proto.String("")
+	})},
+	{"15 devtmpfs", "mounts", "", codeDenied, remounted("/run", func(_ *testing.T, e *mnt.MntEntry) {
+		e.Fstype, e.Options = proto.Uint32(uint32(mnt.Fstype_DEVTMPFS)), proto.String("")
+	})},
+	{"15 unknown external key", "mounts", "", codeDenied, remounted("/run", func(_ *testing.T, e *mnt.MntEntry) { e.ExtKey = proto.String("/etc") })},
+	{"16 mount point that leads out", "mounts", "", codeDamaged, remounted("/run", func(_ *testing.T, e *mnt.MntEntry) { e.Mountpoint = proto.String("/run/" + up + "etc") })},
+	{"bind by a flag", "mounts", "flags 0x1000", codeDamaged, func(t *testing.T, c *canaries, dir string) {
+		remounted("/run", func(_ *testing.T, e *mnt.MntEntry) { e.SbFlags, e.Source = proto.Uint32(unix.MS_BIND), &c.dir })(t, c, dir)
+	}},
+}
+
+// forgedProcesses are attacks 13 and 14: what a process gets that it was not granted.
+var forgedProcesses = []forgedImages{
+	{"13 real-time", "credentials", "real-time", codeDenied, changedCore(func(e *criucore.CoreEntry) {
+		e.ThreadCore.SchedPolicy, e.ThreadCore.SchedPrio = proto.Uint32(unix.SCHED_FIFO), proto.Uint32(50)
+	})},
+	{"13 nice", "credentials", "nice value -20", codeDenied, changedCore(func(e *criucore.CoreEntry) { e.ThreadCore.SchedNice = proto.Int32(-20) })},
+	{"14 no_new_privs", "credentials", "no_new_privs", codeDenied, changedCore(func(e *criucore.CoreEntry) { e.ThreadCore.Creds.NoNewPrivs = proto.Uint32(0) })},
+	{"capabilities", "credentials", "CAP_SYS_ADMIN", codeDenied, changedCore(func(e *criucore.CoreEntry) { e.ThreadCore.Creds.CapBnd[0] |= 1 << 21 })},
+}
+
+// forgedFiles are attacks 6, 7, and images that no checkpoint writes.
+var forgedFiles = []forgedImages{
+	{"6 standard streams", "images", "standard streams", codeDamaged, written("descriptors.json", `["/dev/null","/dev/null","/dev/null","pipe:[1]"]`)},
+	{"7 more standard streams", "images", "standard streams", codeDamaged,
+		written("descriptors.json", `["/dev/null","/dev/null","/dev/null","/dev/null","pipe:[1]","pipe:[2]","pipe:[3]","pipe:[4]","pipe:[5]","pipe:[6]"]`)},
+	{"unknown field", "images", "field 900 of mnt_entry", codeDamaged, changedMounts(func(_ *testing.T, all []*mnt.MntEntry) []*mnt.MntEntry {
+		all[0].ProtoReflect().SetUnknown(protowire.AppendVarint(protowire.AppendTag(nil, 900, protowire.VarintType), 1))
+		return all
+	})},
+	{"name of a dump", "inventory", "a dump of the name", codeDamaged, func(t *testing.T, c *canaries, dir string) {
+		rewriteHead(t, 4, dir, "inventory.img", func(all []*inventory.InventoryEntry) []*inventory.InventoryEntry {
+			all[0].DumpCriuRunId = proto.String("x\ninclude \"" + canaryOf(c) + "\"")
+			return all
+		})
+	}},
+	{"unknown image", "images", "autofs-1.img", codeDamaged, written("autofs-1.img", "")},
+}
+
+// remounted changes the mount at a path.
+func remounted(path string, change func(*testing.T, *mnt.MntEntry)) func(*testing.T, *canaries, string) {
+	return changedMounts(func(t *testing.T, all []*mnt.MntEntry) []*mnt.MntEntry {
+		change(t, mountAt(t, all, path))
+		return all
+	})
+}
+
+// changedGhost changes the first deleted file that is open. Its contents follow the record.
+func changedGhost(t *testing.T, dir string, change func(*ghostfile.GhostFileEntry)) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "ghost-file-*.img"))
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no deleted file: %v", err)
+	}
+	data, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head, word = 8, 4
+	n := binary.LittleEndian.Uint32(data[head:])
+	var e ghostfile.GhostFileEntry
+	if err := proto.Unmarshal(data[head+word:head+word+n], &e); err != nil {
+		t.Fatal(err)
+	}
+	change(&e)
+	out := append(data[:head:head], record(t, &e)...)
+	if err := os.WriteFile(found[0], append(out, data[head+word+n:]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestForgedSysfs has attack 17: the mount of sysfs is writable, and its file system is not. That is restored, and nothing below can be written to.
+func TestForgedSysfs(t *testing.T) {
+	_, b := pair(t)
+	c := newCanaries(t, b)
+	f := newFuzzed(t, b, "files", c.dir)
+	dir := filepath.Join(t.TempDir(), "images")
+	if err := os.CopyFS(dir, os.DirFS(f.images)); err != nil {
+		t.Fatal(err)
+	}
+	remounted("/sys", func(_ *testing.T, e *mnt.MntEntry) { e.Flags = proto.Uint32(e.GetFlags() &^ unix.MS_RDONLY) })(t, c, dir)
+	if o := f.restore(t, dir, c); !o.restored || len(o.findings) > 0 {
+		t.Errorf("restored: %t, %q: %s", o.restored, o.findings, o.said)
+	}
+}
+
+// TestForgedUnified has attack 2: a cgroup's property whose name is a path, on a host with cgroup v2.
+func TestForgedUnified(t *testing.T) {
+	h := newHost(t, "unified", lab.HostOptions{Unified: true})
+	c := newCanaries(t, h)
+	f := frozen{id: name(t)}
+	f.ref = "cryo.test/" + f.id + ":1"
+	task := created(t, h, f.id, cryoRuntime, nil, cio.NullIO, []oci.SpecOpts{oci.WithoutRunMount}, "workload", "count")
+	if err := task.Start(inDefault(t)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, h, f.id)
+	forget(t, h, f.ref)
+	must(t, h.Cryo(t.Context(), "checkpoint", f.id, f.ref))
+	remove(t.Context(), h, f.id)
+	f.digest = inspect(t, h, f.ref).Digest
+	g := newForgerOn(t, h, f)
+	const ref = "cryo.test/fuzz:1"
+	forget(t, h, ref)
+	g.forgeImages(t, h, ref, func(dir string) { addProperty(func(c *canaries) string { return up + canaryOf(c) })(t, c, dir) })
+	told(t, h, ref, codeDamaged, "cgroups", "property")
+	denied(t, h, c, codeDamaged, "cgroups", "property", "restore", ref, "--name", "forged", "--allow", "all")
 }
 
 // told fails unless inspect and verify say what a restore of the snapshot would refuse, and by which rule.

@@ -57,18 +57,41 @@ func TestCLITrust(t *testing.T) {
 		{"writable kernel files", "privileges", func(s *specs.Spec) { s.Linux.ReadonlyPaths = nil }},
 		{"sysctl", "privileges", func(s *specs.Spec) { s.Linux.Sysctl = map[string]string{"kernel.core_pattern": "|/bin/sh"} }},
 		{"mount propagation", "privileges", func(s *specs.Spec) { s.Linux.RootfsPropagation = "rshared" }},
+		{"18 bind of all", "mounts", func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Type: "bind", Source: "/", Destination: "/host", Options: []string{"rbind"}})
+		}},
+		{"19 all devices", "devices", func(s *specs.Spec) {
+			s.Linux.Resources.Devices = []specs.LinuxDeviceCgroup{{Allow: true, Access: "rwm"}}
+		}},
+		{"20 capability in odd spelling", "capabilities", func(s *specs.Spec) { s.Process.Capabilities.Effective = []string{"cap_sys_Module"} }},
+		{"21 user namespace of a path", "namespaces", func(s *specs.Spec) {
+			s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: specs.UserNamespace, Path: "/proc/1/ns/user"})
+		}},
+		{"24 sysctl that leads out", "privileges", func(s *specs.Spec) { s.Linux.Sysctl = map[string]string{"net/../kernel/core_pattern": "|/bin/sh"} }},
+		{"25 real-time scheduling", "privileges", func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{Policy: specs.SchedFIFO, Priority: 50} }},
+		{"25 OOM score", "privileges", func(s *specs.Spec) { score := -1000; s.Process.OOMScoreAdj = &score }},
+		{"25 network device", "devices", func(s *specs.Spec) { s.Linux.NetDevices = map[string]specs.LinuxNetDevice{"lo": {}} }},
+		{"26 sysfs with ro and rw", "mounts", func(s *specs.Spec) {
+			for i := range s.Mounts {
+				if s.Mounts[i].Type == "sysfs" {
+					s.Mounts[i].Options = []string{"ro", "rw"}
+				}
+			}
+		}},
+		{"27 no AppArmor", "privileges", func(s *specs.Spec) { s.Process.ApparmorProfile = "unconfined" }},
+		{"27 SELinux label", "privileges", func(s *specs.Spec) { s.Process.SelinuxLabel = "system_u:system_r:spc_t:s0" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			forger.forge(t, b, ref, func(_ *image.Config, s *specs.Spec) { test.change(s) })
-			refused(t, b, codeDenied, "\n  "+test.grant+": ", "restore", ref, "--name", "asking")
-			args := []string{"restore", ref, "--name", "asking"}
+			denied(t, b, nil, codeDenied, "specification", "\n  "+test.grant+": ", "restore", ref, "--name", "asking", "--force", "lsm-label")
+			args := []string{"restore", ref, "--name", "asking", "--force", "lsm-label"} // the host may have no SELinux
 			for _, other := range []string{"mounts", "devices", "capabilities", "namespaces", "privileges"} {
 				if other != test.grant {
 					args = append(args, "--allow", other)
 				}
 			}
 			refusal(t, b.Cryo(t.Context(), args...), codeDenied, test.grant)
-			if out := must(t, b.Cryo(t.Context(), "inspect", ref)).Stdout; !strings.Contains(out, "--allow "+test.grant) {
+			if out := must(t, b.Cryo(t.Context(), "inspect", ref)).Stdout; !strings.Contains(out, "--allow "+test.grant) || !strings.Contains(out, "(rule specification)") {
 				t.Errorf("inspect does not tell what the snapshot asks for:\n%s", out)
 			}
 		})
@@ -79,13 +102,15 @@ func TestCLITrust(t *testing.T) {
 // another. The container runs without.
 func TestCLITrustDropped(t *testing.T) {
 	_, b := pair(t)
+	guarded(t, b)
 	f := freeze(t, []string{"count"})
 	forger, ref, id := newForger(t, f), "cryo.test/trust:1", name(t)
 	mark := filepath.Join(b.Dir, "home", id)
 	forger.forge(t, b, ref, func(c *image.Config, s *specs.Spec) {
 		hook := specs.Hook{Path: "/usr/bin/touch", Args: []string{"touch", mark}}
 		s.Hooks = &specs.Hooks{CreateRuntime: []specs.Hook{hook}, Poststart: []specs.Hook{hook}, Poststop: []specs.Hook{hook}}
-		s.Annotations = map[string]string{"org.criu.config": "/etc/passwd"}
+		s.Annotations = map[string]string{"org.criu.config": "/etc/passwd", "org.systemd.property.ExecStart": "'/bin/sh'", "cdi.k8s.io/x": "nvidia.com/gpu=all"}
+		s.Linux.Seccomp = &specs.LinuxSeccomp{DefaultAction: specs.ActAllow, ListenerPath: "/run/evil.sock"}
 		s.Root.Path = "/"
 		s.Linux.CgroupsPath = "/../../evil"
 		c.Container.ID, c.Container.Runtime, c.Container.Snapshotter = "../evil", "io.containerd.evil.v1", "evil"
@@ -95,7 +120,7 @@ func TestCLITrustDropped(t *testing.T) {
 	cleanup(t, b, id)
 	pullBase(t, b)
 	r := must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--allow", "all"))
-	for _, dropped := range []string{"3 hooks", "org.criu.config"} {
+	for _, dropped := range []string{"3 hooks", "org.criu.config", "org.systemd.property.ExecStart", "cdi.k8s.io/x", "the seccomp listener"} {
 		if !strings.Contains(r.Stderr, dropped) {
 			t.Errorf("no word of %s:\n%s", dropped, r.Stderr)
 		}
@@ -111,17 +136,17 @@ func TestCLITrustDropped(t *testing.T) {
 func TestCLITrustImages(t *testing.T) {
 	_, b := pair(t)
 	for _, test := range []struct {
-		name, words string
-		run         []string // flags of ctr run
-		change      func(*specs.Spec)
+		name, rule, words string
+		run               []string // flags of ctr run
+		change            func(*specs.Spec)
 	}{
-		{"capability", "CAP_SYS_ADMIN", []string{"--cap-add", "CAP_SYS_ADMIN"}, func(s *specs.Spec) {
+		{"capability", "credentials", "CAP_SYS_ADMIN", []string{"--cap-add", "CAP_SYS_ADMIN"}, func(s *specs.Spec) {
 			c := s.Process.Capabilities
 			for _, set := range []*[]string{&c.Bounding, &c.Effective, &c.Permitted} {
 				*set = slices.DeleteFunc(*set, func(name string) bool { return name == "CAP_SYS_ADMIN" })
 			}
 		}},
-		{"bind mount", "/host", []string{"--mount", "type=bind,src=/etc,dst=/host,options=rbind:ro"}, func(s *specs.Spec) {
+		{"bind mount", "mounts", "/host", []string{"--mount", "type=bind,src=/etc,dst=/host,options=rbind:ro"}, func(s *specs.Spec) {
 			s.Mounts = slices.DeleteFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == "/host" })
 		}},
 	} {
@@ -130,7 +155,7 @@ func TestCLITrustImages(t *testing.T) {
 			ref := "cryo.test/images:1"
 			newForger(t, f).forge(t, b, ref, func(_ *image.Config, s *specs.Spec) { test.change(s) })
 			pullBase(t, b)
-			refused(t, b, codeDenied, test.words, "restore", ref, "--name", "asking")
+			denied(t, b, nil, codeDenied, test.rule, test.words, "restore", ref, "--name", "asking")
 		})
 	}
 }

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -68,6 +69,21 @@ func (c *canaries) look() map[string]string {
 	return seen
 }
 
+// changes says what is otherwise than before.
+func changes(before, after map[string]string) (found []string) {
+	for _, path := range slices.Sorted(maps.Keys(before)) {
+		if before[path] != after[path] {
+			found = append(found, fmt.Sprintf("outside of the container: %s was %q and is %q", path, before[path], after[path]))
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(after)) {
+		if _, was := before[path]; !was {
+			found = append(found, "outside of the container, new: "+path)
+		}
+	}
+	return found
+}
+
 // profile is what a restored container has that does not follow from its specification here, and is the same each time.
 type profile struct {
 	mounts  map[string]bool
@@ -109,7 +125,7 @@ func mountsOf(pid int) (all []mounted) {
 	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", pid))
 	for line := range strings.Lines(string(data)) {
 		before, after, _ := strings.Cut(line, " - ")
-		a, b := strings.Fields(before), strings.Fields(after)
+		a, b := strings.Split(before, " "), strings.Split(strings.TrimSpace(after), " ") // a source may be empty
 		const options, least = 5, 3
 		if len(a) <= options || len(b) < least {
 			continue

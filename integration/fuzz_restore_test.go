@@ -5,12 +5,10 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -177,8 +175,9 @@ type outcome struct {
 	findings       []string
 }
 
-// restore has CRIU restore changed images, and gives what is otherwise than granted.
-func (f *fuzzed) restore(t *testing.T, dir string, c *canaries) (o outcome) {
+// bring makes a snapshot with changed images, as cryo.test/fuzz:1 in the host's store.
+func (f *fuzzed) bring(t *testing.T, dir string) {
+	t.Helper()
 	f.forger.forgeImages(t, f.host, "cryo.test/fuzz:1", func(at string) {
 		old, err := filepath.Glob(filepath.Join(at, "*"))
 		if err != nil {
@@ -193,21 +192,16 @@ func (f *fuzzed) restore(t *testing.T, dir string, c *canaries) (o outcome) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// restore has CRIU restore changed images, and gives what is otherwise than granted.
+func (f *fuzzed) restore(t *testing.T, dir string, c *canaries) (o outcome) {
+	f.bring(t, dir)
 	before := c.look()
 	var findings []string
 	o = f.run(t, func(pid int) { findings = f.base.compare(t, pid, &f.spec) })
 	o.findings = findings
-	after := c.look()
-	for _, path := range slices.Sorted(maps.Keys(before)) {
-		if before[path] != after[path] {
-			o.findings = append(o.findings, fmt.Sprintf("outside of the container: %s was %q and is %q", path, before[path], after[path]))
-		}
-	}
-	for _, path := range slices.Sorted(maps.Keys(after)) {
-		if _, was := before[path]; !was {
-			o.findings = append(o.findings, "outside of the container, new: "+path)
-		}
-	}
+	o.findings = append(o.findings, changes(before, c.look())...)
 	return o
 }
 

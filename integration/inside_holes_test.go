@@ -15,6 +15,7 @@ func TestInsideHoles(t *testing.T) {
 	const size = 30 << 30
 	data := map[int64]string{0: "begin", 5<<20 + 4000: "across two pages", 20 << 30: "middle", size - 3: "end"}
 	a, b := pair(t)
+	guarded(t, a)
 	j := journey{id: name(t)}
 	startImage(t, a, shared.image, j.id, nil, "workload", "count")
 	before := await(t, a, j.id)

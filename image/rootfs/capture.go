@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync/atomic"
 	"syscall"
 
@@ -43,11 +44,19 @@ func Capture(ctx context.Context, dst, upper string) (Captured, error) {
 	for i := len(c.dirs) - 1; i >= 0 && err == nil; i-- {
 		err = copyMeta(c.dirs[i].dst, c.dirs[i].src, c.dirs[i].fi)
 	}
+	var long *fs.PathError
+	if errors.As(err, &long) && errors.Is(long, syscall.ENAMETOOLONG) {
+		at := strings.TrimPrefix(strings.TrimPrefix(long.Path, dst), upper)
+		err = &UnsupportedError{Path: at[:min(len(at), shownPath)] + "…", Reason: "is a path that is too long for the kernel"}
+	}
 	if err != nil {
 		return Captured{}, full(errors.Join(fmt.Errorf("capture rootfs: %w", err), empty(dst, made)))
 	}
 	return Captured{Files: c.count, Bytes: c.bytes.Load()}, nil
 }
+
+// shownPath is how much of a path that is too long is in an error.
+const shownPath = 100
 
 type inode struct{ dev, ino uint64 }
 

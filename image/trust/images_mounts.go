@@ -93,7 +93,7 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 	for _, e := range entries {
 		switch {
 		case external[e]:
-		case !r.made(e) || whole[e.GetRootDev()]:
+		case !r.made(e) || whole[e.GetRootDev()] || e.GetExtKey() != "": // a key that runc does not give
 			kind := strings.ToLower(mnt.Fstype(e.GetFstype()).String())
 			r.ask(Mounts, "a mount of %s (%s) at %s, which is in CRIU's images", e.GetSource(), kind, e.GetMountpoint())
 		default:

@@ -207,6 +207,18 @@ func TestImagesThatHoldMore(t *testing.T) {
 		"writable cgroup": {func(d *dump) {
 			d.mounts = append(d.mounts, mount(20, 5, mnt.Fstype_CGROUP2, 0, "/", "/sys/fs/cgroup", "cgroup2", ""))
 		}, Mounts, "cgroup2"},
+		"another user": {func(d *dump) {
+			d.spec.Process.NoNewPrivileges, d.spec.Process.Capabilities = true, &specs.LinuxCapabilities{}
+			d.creds.CapPrm, d.creds.CapEff, d.creds.CapBnd = nil, nil, nil
+			d.creds.Fsuid = proto.Uint32(7)
+		}, Privileges, "users [0 0 0 7]"},
+		"another group": {func(d *dump) {
+			d.spec.Process.NoNewPrivileges, d.spec.Process.Capabilities = true, &specs.LinuxCapabilities{}
+			d.spec.Process.User.AdditionalGids = []uint32{10}
+			d.creds.CapPrm, d.creds.CapEff, d.creds.CapBnd = nil, nil, nil
+			d.creds.Groups = []uint32{0, 10, 999}
+		}, Privileges, "[0 10 999]"},
+		"external key":          {func(d *dump) { d.mounts[5].ExtKey = proto.String("/etc") }, Mounts, "which is in CRIU's images"},
 		"no mask":               {func(d *dump) { d.mounts[3].Mountpoint = proto.String("/tmp") }, Privileges, "/proc/keys"},
 		"writable /proc/sys":    {func(d *dump) { d.mounts[2] = mount(3, 2, mnt.Fstype_TMPFS, 1, "/", "/proc/sis", "tmpfs", "") }, Privileges, "/proc/sys"},
 		"cgroup of the host":    {func(d *dump) { d.cgroups.Sets[0].Ctls[0].Path = proto.String("/") }, Privileges, "memory"},

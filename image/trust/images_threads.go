@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
@@ -45,8 +46,27 @@ func (r *imageReviewer) thread(e *criucore.CoreEntry) error {
 			r.ask(Privileges, "processes with the label %q, and not with the specification's", label)
 		}
 	}
+	r.ids(t.GetCreds())
 	r.schedule(t)
 	return nil
+}
+
+// ids asks for users and groups that no process can give itself: it has not the capability, and no_new_privs keeps programs from giving it.
+func (r *imageReviewer) ids(c *creds.CredsEntry) {
+	const setGID, setUID = 6, 7
+	p := r.spec.Process
+	if !p.NoNewPrivileges {
+		return
+	}
+	users, groups := []uint32{c.GetUid(), c.GetEuid(), c.GetSuid(), c.GetFsuid()}, []uint32{c.GetGid(), c.GetEgid(), c.GetSgid(), c.GetFsgid()}
+	if !r.granted()[setUID] && slices.ContainsFunc(users, func(id uint32) bool { return id != p.User.UID }) {
+		r.ask(Privileges, "processes of the users %d, and not of the specification's", users)
+	}
+	other := func(id uint32) bool { return id != p.User.GID }
+	if !r.granted()[setGID] && (slices.ContainsFunc(groups, other) ||
+		slices.ContainsFunc(c.GetGroups(), func(id uint32) bool { return other(id) && !slices.Contains(p.User.AdditionalGids, id) })) {
+		r.ask(Privileges, "processes of the groups %d %d, and not of the specification's", groups, c.GetGroups())
+	}
 }
 
 // filtered tells whether runc gives the container's processes a filter. Source: runc, libcontainer/specconv.SetupSeccomp.

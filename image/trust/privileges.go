@@ -3,6 +3,7 @@ package trust
 import (
 	"maps"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -49,8 +50,17 @@ func (r *reviewer) privileges(spec *specs.Spec) {
 		if p.Scheduler != nil && slices.Contains([]specs.LinuxSchedulerPolicy{specs.SchedFIFO, specs.SchedRR, specs.SchedDeadline}, p.Scheduler.Policy) {
 			r.ask(Privileges, "real-time scheduling (%s)", p.Scheduler.Policy)
 		}
+		if p.ApparmorProfile == "unconfined" {
+			r.ask(Privileges, "no AppArmor profile (unconfined)")
+		}
+		if !containerLabel.MatchString(p.SelinuxLabel) {
+			r.ask(Privileges, "the SELinux label %s", p.SelinuxLabel)
+		}
 	}
 }
+
+// containerLabel is an SELinux label of a type that is for containers, or none. Source: container-selinux, container_contexts.
+var containerLabel = regexp.MustCompile(`^$|^[a-z_]+:[a-z_]+:(container_t|container_init_t|container_kvm_t|svirt_lxc_net_t)(:|$)`)
 
 // without gives those of want that have does not hold.
 func without(want, have []string) []string {

@@ -137,7 +137,7 @@ func (e *RefusedError) Error() string {
 	shown := map[Grant]int{}
 	for _, r := range e.Requests {
 		if shown[r.Grant]++; shown[r.Grant] <= most {
-			fmt.Fprintf(&b, "\n  %s: %s", r.Grant, OneLine(r.What))
+			fmt.Fprintf(&b, "\n  %s: %s (rule %s)", r.Grant, OneLine(r.What), r.Rule)
 		}
 	}
 	for _, g := range Grants() {

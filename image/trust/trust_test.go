@@ -52,6 +52,8 @@ func TestOrdinaryContainersNeedNoGrant(t *testing.T) {
 		"tmpfs":             {oci.WithMounts([]specs.Mount{{Destination: "/scratch", Type: "tmpfs", Source: "tmpfs"}})},
 		"cgroup, read-only": {oci.WithMounts([]specs.Mount{{Destination: "/sys/fs/cgroup", Type: "cgroup", Source: "cgroup", Options: []string{"ro", "nosuid"}}})},
 		"nerdctl's sysctl":  {change(func(s *specs.Spec) { s.Linux.Sysctl = map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"} })},
+		"AppArmor":          {change(func(s *specs.Spec) { s.Process.ApparmorProfile = "nerdctl-default" })},
+		"SELinux":           {change(func(s *specs.Spec) { s.Process.SelinuxLabel = "system_u:system_r:container_t:s0:c12,c34" })},
 		"mknod of anything": {change(func(s *specs.Spec) {
 			s.Linux.Resources.Devices = append(s.Linux.Resources.Devices, specs.LinuxDeviceCgroup{Allow: true, Type: "c", Access: "m"})
 		})},
@@ -115,6 +117,8 @@ func TestReachIntoTheHostNeedsAGrant(t *testing.T) {
 		"propagation":            {change(func(s *specs.Spec) { s.Linux.RootfsPropagation = "rshared" }), Privileges, "rshared"},
 		"oom score":              {change(func(s *specs.Spec) { s.Process.OOMScoreAdj = &score }), Privileges, "-500"},
 		"real time":              {change(func(s *specs.Spec) { s.Process.Scheduler = &specs.Scheduler{Policy: specs.SchedFIFO} }), Privileges, "SCHED_FIFO"},
+		"no AppArmor":            {change(func(s *specs.Spec) { s.Process.ApparmorProfile = "unconfined" }), Privileges, "AppArmor"},
+		"SELinux label":          {change(func(s *specs.Spec) { s.Process.SelinuxLabel = "system_u:system_r:spc_t:s0" }), Privileges, "spc_t"},
 		"cache class":            {change(func(s *specs.Spec) { s.Linux.IntelRdt = &specs.LinuxIntelRdt{ClosID: "x"} }), Privileges, "resctrl"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -40,7 +40,7 @@ func answer(err error) {
 
 // confine confines this process where it is to become CRIU for a restore, and does nothing else.
 func confine(args []string) error {
-	if !slices.Equal(args[1:], []string{"swrk", fmt.Sprint(transport)}) {
+	if !confines || !slices.Equal(args[1:], []string{"swrk", fmt.Sprint(transport)}) {
 		return nil
 	}
 	request, err := receive(unix.MSG_PEEK)

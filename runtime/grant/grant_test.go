@@ -102,6 +102,33 @@ func TestCheckLowers(t *testing.T) {
 	}
 }
 
+// TestIDs has users and groups that no process can give itself, and some that it can.
+func TestIDs(t *testing.T) {
+	spec := func(noNew bool) *specs.Spec {
+		return &specs.Spec{Process: &specs.Process{NoNewPrivileges: noNew, User: specs.User{UID: 5, GID: 6, AdditionalGids: []uint32{6, 7}}},
+			Linux: &specs.Linux{UIDMappings: []specs.LinuxIDMapping{{Size: 10, HostID: 100}}, GIDMappings: []specs.LinuxIDMapping{{Size: 10, HostID: 200}}}}
+	}
+	for _, test := range []struct {
+		uid, gid, groups string
+		capabilities     uint64
+		noNew            bool
+		more             int
+	}{
+		{"105\t105\t105\t105", "206\t206\t206\t206", "206 207", 0, true, 0},
+		{"105\t100\t105\t105", "206\t206\t206\t206", "", 0, true, 1},
+		{"5\t5\t5\t5", "206\t206\t206\t207", "200", 0, true, 3},
+		{"0\t0\t0\t0", "0\t0\t0\t0", "0", setUID | setGID, true, 0},
+		{"0\t0\t0\t0", "206\t206\t206\t206", "0", setUID, true, 1},
+		{"0\t0\t0\t0", "0\t0\t0\t0", "0", 0, false, 0},
+	} {
+		k := &check{capabilities: test.capabilities, found: map[string]bool{}}
+		k.Spec = spec(test.noNew)
+		if k.ids(map[string]string{"Uid": test.uid, "Gid": test.gid, "Groups": test.groups}); len(k.differences) != test.more {
+			t.Errorf("%+v: %q", test, k.differences)
+		}
+	}
+}
+
 func TestCgroup(t *testing.T) {
 	dir := t.TempDir()
 	write := func(text string) {

@@ -18,6 +18,8 @@ import (
 
 // Capabilities by which processes may give themselves what is compared. Source: capabilities(7).
 const (
+	setGID      = 1 << 6
+	setUID      = 1 << 7
 	sysAdmin    = 1 << 21
 	sysNice     = 1 << 23
 	sysResource = 1 << 24
@@ -82,6 +84,7 @@ func (k *check) thread(thread string, s map[string]string) error {
 	if f := k.Spec.Linux.Seccomp; f != nil && (f.DefaultAction != "" || len(f.Syscalls) > 0) && s["Seccomp"] != "2" {
 		k.differ(Privileges, "a process without a filter of system calls (seccomp)")
 	}
+	k.ids(s)
 	if err := k.cgroup(thread); err != nil {
 		return err
 	}
@@ -89,6 +92,44 @@ func (k *check) thread(thread string, s map[string]string) error {
 		return nil
 	}
 	return k.schedule(thread)
+}
+
+// ids compares users and groups where no process can change them: it has not the capability, and no_new_privs keeps programs from giving it.
+func (k *check) ids(s map[string]string) {
+	p, l := k.Spec.Process, k.Spec.Linux
+	if !p.NoNewPrivileges {
+		return
+	}
+	compare := func(what, has string, granted ...string) {
+		for _, id := range strings.Fields(has) {
+			if !slices.Contains(granted, id) {
+				k.differ(Privileges, "a process of the host's %s %s, which is none of the specification's", what, id)
+			}
+		}
+	}
+	if k.capabilities&setUID == 0 {
+		compare("user", s["Uid"], onHost(p.User.UID, l.UIDMappings))
+	}
+	if k.capabilities&setGID == 0 {
+		first := onHost(p.User.GID, l.GIDMappings)
+		groups := []string{first}
+		for _, id := range p.User.AdditionalGids {
+			groups = append(groups, onHost(id, l.GIDMappings))
+		}
+		compare("group", s["Gid"], first)
+		compare("group", s["Groups"], groups...)
+	}
+}
+
+// onHost gives the host's id of a container's.
+func onHost(id uint32, mappings []specs.LinuxIDMapping) string {
+	for _, m := range mappings {
+		if id >= m.ContainerID && id-m.ContainerID < m.Size {
+			id += m.HostID - m.ContainerID
+			break
+		}
+	}
+	return strconv.FormatUint(uint64(id), 10)
 }
 
 // names lists capabilities.
