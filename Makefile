@@ -123,8 +123,8 @@ unit: fakecuda preload ## run the unit tests
 	@$(GO) test $(TESTFLAGS) $(UNIT)
 	@cd integration/forgetful; $(GO) test $(TESTFLAGS) .
 
-# Real daemons on a busy machine: one or two tests that failed are run once more, by themselves. Both runs are printed, and the last
-# lines say which were run again; a test that fails twice, a third one, a panic, or something left behind is a failure.
+# Real daemons on a busy machine: one test that failed is run once more, by itself. Both runs are printed, and the last lines name it; a test that fails
+# twice, a panic, or something left behind is a failure. The number is 2 since gotestsum counts a part of a test and the test as two.
 .PHONY: integration
 integration: deps build weakened tools fakecuda ## run the integration tests: real containerds, runc, CRIU and registries (as root)
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 60m $(TESTFLAGS)

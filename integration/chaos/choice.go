@@ -179,7 +179,8 @@ func drawFault(r *rand.Rand, o *operation, disk bool) (fault, bool) {
 	panic("no fault")
 }
 
-// block is how many rounds a worker's disks are of one kind: others want other hosts. One block in forgetfulBlocks has disks that forget.
+// block is how many rounds a worker's disks are of one kind: others want other hosts. The second of every forgetfulBlocks has disks that forget, so that
+// a run of ten minutes on two cores comes to it.
 const (
 	block           = 60
 	forgetfulBlocks = 5
@@ -202,7 +203,7 @@ func (f filter) disk(round int) bool {
 	if len(kinds) == 1 {
 		return kinds[true]
 	}
-	return round/block%forgetfulBlocks == forgetfulBlocks-1
+	return round/block%forgetfulBlocks == 1
 }
 
 // drawInstant draws one that is uniform over the operation as often as one at a step of it.

@@ -28,6 +28,9 @@ func (t *table) add(c choice, hit bool, outcome string, took time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	key := [2]string{c.Fault, c.Target}
+	if c.Target == "after" { // by what was acknowledged
+		key[1] += " " + c.Operation
+	}
 	if t.rows[key] == nil {
 		t.rows[key] = &row{outcomes: map[string]int{}}
 	}
