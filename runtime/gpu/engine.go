@@ -12,7 +12,6 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // Annotations of a container that choose for its checkpoints.
@@ -127,8 +126,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if s.Since.IsZero() {
 			s.Since = start
 		}
-		fresh, before, err := e.halt(ctx, fresh, asked)
-		if err != nil {
+		if fresh, err = e.halt(ctx, fresh, asked); err != nil {
 			return s, err
 		}
 		if len(fresh) == 0 {
@@ -138,7 +136,6 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if err := e.checkpoint(ctx, fresh); err != nil {
 			return s, err
 		}
-		e.dropZeros(ctx, fresh, before)
 		if err := e.endHold(); err != nil {
 			return s, err
 		}
@@ -150,20 +147,17 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 }
 
 // halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's door. It gives those
-// that have not ended meanwhile, and what private memory they had.
-func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []cudaProcess, memory map[int][]library.Range, err error) {
+// that have not ended meanwhile.
+func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []cudaProcess, err error) {
 	// Those that wait at a door launch nothing, and those that were late shall go on.
 	defer e.uninterrupt(ctx, asked)
 	if fresh, err = e.handOver(ctx, fresh); err != nil || len(fresh) == 0 {
-		return nil, nil, err
+		return nil, err
 	}
-	noted := e.noteMemory(fresh)
-	held, err = e.lock(ctx, fresh)
-	memory = noted()
-	if err != nil {
-		return nil, nil, err
+	if held, err = e.lock(ctx, fresh); err != nil {
+		return nil, err
 	}
-	return held, memory, e.gaveAndEnded(held)
+	return held, e.gaveAndEnded(held)
 }
 
 // library is what is recorded of it.

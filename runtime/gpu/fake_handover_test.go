@@ -193,7 +193,7 @@ func (o *fakeOwner) do(call string) error {
 	if o.w.states[o.pid] == keeper.None || o.cut {
 		return o.gone("it has ended")
 	}
-	if s := o.w.states[o.pid]; s != keeper.Running && (s != keeper.Checkpointed || call != "dial" && call != "zeros") {
+	if s := o.w.states[o.pid]; s != keeper.Running {
 		o.w.t.Errorf("%s of process %d in state %s", call, o.pid, s)
 	}
 	switch code, err := strconv.Atoi(how); {
@@ -299,19 +299,6 @@ func (o *fakeOwner) Own(context.Context) (int, error) {
 		o.library().foreign = o.library().stuck
 	}
 	return o.library().foreign, err
-}
-
-func (o *fakeOwner) DropZeros(_ context.Context, ranges []library.Range, faults *os.File, _ time.Duration) (int64, error) {
-	if err := o.do("zeros"); err != nil {
-		return 0, err
-	}
-	o.w.mu.Lock()
-	defer o.w.mu.Unlock()
-	if o.w.zeros == nil {
-		o.w.zeros = map[int][]library.Range{}
-	}
-	o.w.zeros[o.pid] = ranges
-	return 1, nil
 }
 
 func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece, n int) (*os.File, error) {

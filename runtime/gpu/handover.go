@@ -26,7 +26,6 @@ type Owner interface {
 	Filled() error
 	Open() error
 	HangUp() error
-	DropZeros(ctx context.Context, ranges []library.Range, faults *os.File, bound time.Duration) (int64, error)
 	Leave(ctx context.Context)
 }
 
