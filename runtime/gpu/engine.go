@@ -9,6 +9,7 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
@@ -29,13 +30,13 @@ type Engine struct {
 	// CDI, Edits and Nodes are recorded.
 	CDI   []string
 	Edits *cdi.Edits
-	Nodes []Node
+	Nodes []spec.GPUNode
 	// Handover is the engine keeper. nil: all goes by the driver.
 	Handover *Handover
 	// Dial wakes the library in a process where there is a Library and no Handover; [DialLibrary].
 	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
-	Library *Library
+	Library *spec.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
 	KeeperOnly bool
 	// GoesOn tells that the container is to run on after the checkpoint: what of its memory is copied need not come before.
@@ -82,9 +83,9 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	if err := CheckForce(e.Force); err != nil {
 		return s, err
 	}
-	e.record = Record{Engine: DriverEngine, Library: e.library(), Driver: e.host().driver(), Devices: []Device{}, Processes: []Saved{}, CDI: e.CDI, Edits: e.Edits, Nodes: e.Nodes}
+	e.record = Record{GPU: spec.GPU{Engine: spec.DriverEngine, Library: e.library(), Driver: e.host().driver(), Devices: []spec.GPUDevice{}, Processes: []spec.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
 	if e.Library != nil || e.Fallback != "" {
-		e.record.Engine = KeeperEngine
+		e.record.Engine = spec.KeeperEngine
 	}
 	for round := 0; ; round++ {
 		fresh, silent, err := e.discover(ctx)
@@ -142,7 +143,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		s.Lock += locked.Sub(start)
 		s.Save += time.Since(locked)
 		e.record.add(fresh)
-		e.record.Seconds = Seconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
+		e.record.Seconds = spec.GPUSeconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
 	}
 }
 
@@ -161,7 +162,7 @@ func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []c
 }
 
 // library is what is recorded of it.
-func (e *Engine) library() *Library {
+func (e *Engine) library() *spec.GPULibrary {
 	if e.Library == nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -41,7 +42,7 @@ func (w *world) give(pid, pieces int) {
 // keeperEngine is an engine that hands over.
 func (w *world) keeperEngine() *Engine {
 	e := w.engine()
-	e.Library = &Library{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
+	e.Library = &spec.GPULibrary{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 	e.Handover = w.handover()
 	e.Dial = e.Handover.Dial
 	return e

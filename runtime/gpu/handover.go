@@ -89,9 +89,6 @@ type Handover struct {
 	Peer func() (*os.File, error)
 }
 
-// maxFallback bounds what is recorded of why a process goes by the driver, bytes.
-const maxFallback = 1000
-
 // given is a process whose memory is, or may be, with the engine.
 type given struct {
 	cudaProcess
