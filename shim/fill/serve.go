@@ -90,8 +90,6 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 		if ended, err = from.fetchAhead(f.Arrived); err != nil {
 			return nil, Result{}, err
 		}
-	} else if m.Order.Rate == 0 { // else it is not to be read sooner than it is filled in
-		ended = headStart(from)
 	}
 	defer func() {
 		cancel(nil) // of what is still being read
@@ -171,7 +169,7 @@ func take(c line, f *lazypages.Filler, from *source, restored *atomic.Pointer[ti
 		case err == nil && m.Restored, errors.Is(err, io.EOF) && tasks > 0:
 			now := time.Now()
 			restored.Store(&now)
-			from.ahead.stop()
+			from.prefetch.stop()
 			f.Restored()
 			if err == nil {
 				_ = c.send(message{Taken: true}, -1) // a shim that has died does not wait for it
