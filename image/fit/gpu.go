@@ -1,13 +1,14 @@
 package fit
 
 import (
-	"errors"
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // GPUs are what a host has for the GPUs of a snapshot.
@@ -131,9 +132,5 @@ func gpuLibraries(s subject, t Target) []mismatch {
 
 // hintOf gives the hint of an error, or another.
 func hintOf(err error, otherwise string) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) && h.Hint() != "" {
-		return h.Hint()
-	}
-	return otherwise
+	return cmp.Or(failure.Hint(err), otherwise)
 }
