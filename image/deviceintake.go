@@ -63,7 +63,7 @@ type devicePiece struct {
 // to become one snapshot needs the same pageSize and the same choices about segments. Progress is told "devices". The caller must
 // call Close.
 func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pageSize int64, o PackOptions) (*DeviceIntake, error) {
-	d := &DeviceIntake{pieces: g.devicePieces(), windows: make(map[windowKey]*deviceWindow)}
+	d := &DeviceIntake{pieces: devicePieces(g), windows: make(map[windowKey]*deviceWindow)}
 	for _, p := range d.pieces {
 		for offset := int64(0); offset < p.Size; {
 			w := d.windows[p.window(offset)]
@@ -228,7 +228,7 @@ func (d *DeviceIntake) Close() {
 }
 
 // devicePieces gives the pieces of all processes, in the order of the config.
-func (g *GPU) devicePieces() (all []devicePiece) {
+func devicePieces(g *GPU) (all []devicePiece) {
 	if g == nil {
 		return nil
 	}
@@ -245,9 +245,9 @@ func (g *GPU) devicePieces() (all []devicePiece) {
 }
 
 // deviceMaps describes what processes have handed over, by process and GPU.
-func (g *GPU) deviceMaps(pageSize int64) (maps []*pages.Pagemap) {
+func deviceMaps(g *GPU, pageSize int64) (maps []*pages.Pagemap) {
 	runs := make(map[uint64][]pages.Run)
-	for _, p := range g.devicePieces() {
+	for _, p := range devicePieces(g) {
 		runs[p.file] = append(runs[p.file], pages.Run{Addr: p.Address, Count: p.Size / pageSize})
 	}
 	for file, r := range runs {

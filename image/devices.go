@@ -30,7 +30,7 @@ func OpenDevices(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Devic
 		return nil, err
 	}
 	g := s.Config.GPU
-	devices := &Devices{pieces: g.devicePieces(), pages: newPages(x, g.deviceMaps(x.PageSize))}
+	devices := &Devices{pieces: devicePieces(g), pages: newPages(x, deviceMaps(g, x.PageSize))}
 	if err := devices.pages.open(ctx, src, s); err != nil {
 		devices.Close()
 		return nil, err
@@ -173,7 +173,7 @@ func (m *Pages) between(file, addr, end uint64) []int32 {
 
 // checkDevices says whether the device memory of an index is that of the pieces of a config.
 func checkDevices(x *index.Index, g *GPU) error {
-	maps := g.deviceMaps(x.PageSize)
+	maps := deviceMaps(g, x.PageSize)
 	frames := x.ByFile()
 	for _, f := range x.Files {
 		if !f.IsDevice() {

@@ -18,7 +18,7 @@ func packedDevices(t testing.TB) (*memoryStore, ocispec.Descriptor) {
 	r := rand.New(rand.NewPCG(7, 7))
 	m := deviceMemory{gpu: twoGPUs(), contents: map[int][][]byte{}}
 	m.gpu.Engine, m.gpu.Library = KeeperEngine, &GPULibrary{Version: "1.0", Digest: testLibrary}
-	for i, p := range []GPUPiece{{1 << 30, 1 << 20, "GPU-a"}, {2 << 30, 2 << 20, "GPU-a"}, {3 << 30, 1 << 20, "GPU-b"}} {
+	for i, p := range []GPUPiece{{Address: 1 << 30, Size: 1 << 20, Device: "GPU-a"}, {Address: 2 << 30, Size: 2 << 20, Device: "GPU-a"}, {Address: 3 << 30, Size: 1 << 20, Device: "GPU-b"}} {
 		m.gpu.Processes[0].Pieces = append(m.gpu.Processes[0].Pieces, p)
 		m.contents[1] = append(m.contents[1], randomContent(r, p.Size))
 		m.contents[1][i][0] = 1 // no piece is all zeros
@@ -33,23 +33,25 @@ func TestForgedDevices(t *testing.T) {
 	sound, d := packedDevices(t)
 	pieces := func(c *Config) []GPUPiece { return c.GPU.Processes[0].Pieces }
 	for name, change := range map[string]func(*Config){
-		"sound":            func(*Config) {},
-		"a piece moved":    func(c *Config) { pieces(c)[1].Address += 64 << 20 },
-		"a piece nearer":   func(c *Config) { pieces(c)[1].Address -= pieceUnit },
-		"a piece longer":   func(c *Config) { pieces(c)[1].Size += pieceUnit },
-		"a piece shorter":  func(c *Config) { pieces(c)[1].Size -= pieceUnit },
-		"a border moved":   func(c *Config) { pieces(c)[0].Size += pieceUnit; pieces(c)[1].Size -= pieceUnit },
-		"another GPU":      func(c *Config) { pieces(c)[2].Device = "GPU-a" },
-		"GPUs exchanged":   func(c *Config) { c.GPU.Devices[0].UUID, c.GPU.Devices[1].UUID = "GPU-b", "GPU-a" },
-		"another process":  func(c *Config) { c.GPU.Processes[0].PID = 2 },
-		"a piece less":     func(c *Config) { c.GPU.Processes[0].Pieces = pieces(c)[:2] },
-		"no pieces":        func(c *Config) { c.GPU.Processes[0].Pieces = nil },
-		"no GPUs":          func(c *Config) { c.GPU = nil },
-		"by the driver":    func(c *Config) { c.GPU.Engine = DriverEngine },
-		"no library":       func(c *Config) { c.GPU.Library = nil },
-		"another sum":      func(c *Config) { c.Memory.Device += testPage },
-		"a negative sum":   func(c *Config) { c.Memory.Device = -1 },
-		"more of a second": func(c *Config) { c.GPU.Processes[1].Pieces = []GPUPiece{{1 << 30, 1 << 20, "GPU-a"}} },
+		"sound":           func(*Config) {},
+		"a piece moved":   func(c *Config) { pieces(c)[1].Address += 64 << 20 },
+		"a piece nearer":  func(c *Config) { pieces(c)[1].Address -= pieceUnit },
+		"a piece longer":  func(c *Config) { pieces(c)[1].Size += pieceUnit },
+		"a piece shorter": func(c *Config) { pieces(c)[1].Size -= pieceUnit },
+		"a border moved":  func(c *Config) { pieces(c)[0].Size += pieceUnit; pieces(c)[1].Size -= pieceUnit },
+		"another GPU":     func(c *Config) { pieces(c)[2].Device = "GPU-a" },
+		"GPUs exchanged":  func(c *Config) { c.GPU.Devices[0].UUID, c.GPU.Devices[1].UUID = "GPU-b", "GPU-a" },
+		"another process": func(c *Config) { c.GPU.Processes[0].PID = 2 },
+		"a piece less":    func(c *Config) { c.GPU.Processes[0].Pieces = pieces(c)[:2] },
+		"no pieces":       func(c *Config) { c.GPU.Processes[0].Pieces = nil },
+		"no GPUs":         func(c *Config) { c.GPU = nil },
+		"by the driver":   func(c *Config) { c.GPU.Engine = DriverEngine },
+		"no library":      func(c *Config) { c.GPU.Library = nil },
+		"another sum":     func(c *Config) { c.Memory.Device += testPage },
+		"a negative sum":  func(c *Config) { c.Memory.Device = -1 },
+		"more of a second": func(c *Config) {
+			c.GPU.Processes[1].Pieces = []GPUPiece{{Address: 1 << 30, Size: 1 << 20, Device: "GPU-a"}}
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			store := sound.clone()
@@ -98,7 +100,7 @@ func TestDevicesRefused(t *testing.T) {
 	ctx, dir := context.Background(), SampleImages(t)
 	gpu := twoGPUs()
 	gpu.Engine, gpu.Library = KeeperEngine, &GPULibrary{Digest: testLibrary}
-	gpu.Processes[0].Pieces = []GPUPiece{{1 << 30, 1 << 20, "GPU-a"}, {1<<30 + 2<<20, 1 << 20, "GPU-a"}}
+	gpu.Processes[0].Pieces = []GPUPiece{{Address: 1 << 30, Size: 1 << 20, Device: "GPU-a"}, {Address: 1<<30 + 2<<20, Size: 1 << 20, Device: "GPU-a"}}
 	data := make([]byte, 1<<20)
 	for name, test := range map[string]struct {
 		bytes   func(in *DeviceIntake) error // nil: nothing comes

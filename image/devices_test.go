@@ -99,7 +99,7 @@ func (m deviceMemory) send(in *DeviceIntake, r *rand.Rand, there *atomic.Int64) 
 	}
 	next := map[windowKey][]span{}
 	var keys []windowKey // in the order of addresses, so that the same source of chance gives the same
-	for i, p := range m.gpu.devicePieces() {
+	for i, p := range devicePieces(m.gpu) {
 		for from := int64(0); from < p.Size; {
 			key, to := p.window(from), from+p.within(from, p.Size-from)
 			if next[key] == nil {

@@ -56,7 +56,7 @@ func FuzzConfig(f *testing.F) {
 			}
 			return
 		}
-		for _, m := range c.GPU.deviceMaps(testPage) {
+		for _, m := range deviceMaps(c.GPU, testPage) {
 			var end uint64
 			for _, r := range m.Runs {
 				if r.Addr < end || r.Count < 1 || r.Addr+uint64(r.Count*testPage) > index.MaxAddress {

@@ -10,7 +10,12 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
+
+// pieceUnit divides addresses and sizes of pieces.
+const pieceUnit = 64 << 10
 
 func twoGPUs() *GPU {
 	return &GPU{
@@ -57,8 +62,8 @@ func TestGPUConfig(t *testing.T) {
 		"relative mount":     {func(g *GPU) { g.Mounts = []string{"usr"} }, false},
 		"node elsewhere":     {func(g *GPU) { g.Nodes[0].Path = "/etc/shadow" }, false},
 		"node with dots":     {func(g *GPU) { g.Nodes[0].Path = "/dev/../etc/shadow" }, false},
-		"more than can be":   {func(g *GPU) { g.Devices = make([]GPUDevice, maxGPUs+1) }, false},
-		"endless processes":  {func(g *GPU) { g.Processes = make([]GPUProcess, maxGPUItems+1) }, false},
+		"more than can be":   {func(g *GPU) { g.Devices = make([]GPUDevice, spec.MaxGPUs+1) }, false},
+		"endless processes":  {func(g *GPU) { g.Processes = make([]GPUProcess, 1<<16+1) }, false},
 		"pieces":             {func(g *GPU) { handOver(g) }, true},
 		"fallback":           {func(g *GPU) { handOver(g).Processes[1].Fallback = "no library" }, true},
 		"pieces by driver":   {func(g *GPU) { handOver(g).Engine = "driver" }, false},
@@ -80,8 +85,8 @@ func TestGPUConfig(t *testing.T) {
 		"beyond all memory":  {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Size = 1 << 57 }, false},
 		"address beyond":     {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Address = math.MaxUint64 &^ (pieceUnit - 1) }, false},
 		"piece elsewhere":    {func(g *GPU) { handOver(g).Processes[0].Pieces[1].Device = "GPU-c" }, false},
-		"endless pieces":     {func(g *GPU) { handOver(g).Processes[0].Pieces = make([]GPUPiece, maxPieces+1) }, false},
-		"endless CDI device": {func(g *GPU) { g.CDI = make([]string, maxGPUs+1) }, false},
+		"endless pieces":     {func(g *GPU) { handOver(g).Processes[0].Pieces = make([]GPUPiece, spec.MaxPieces+1) }, false},
+		"endless CDI device": {func(g *GPU) { g.CDI = make([]string, spec.MaxGPUs+1) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := twoGPUs()

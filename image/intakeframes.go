@@ -3,33 +3,27 @@ package image
 import (
 	"context"
 
+	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/segment"
 )
-
-// atOnce is how many of so many workers encode while pages come, before [Pack] is called: while processes stand still, taking their pages
-// goes before hashing them. CRIU and the goroutine that reads what it sends need a core, and both of two.
-func atOnce(workers int) int {
-	if workers <= 2 {
-		return 0
-	}
-	return workers - 1
-}
 
 // intakeKind is what tells intakes apart.
 type intakeKind struct {
 	what   string // that is taken in, for the progress
 	policy segment.Policy
-	atOnce func(workers int) int // see [atOnce]
+	// atOnce is how many of so many workers encode while pages come, before [Pack] is called: while processes stand still, taking their pages
+	// goes before hashing them.
+	atOnce func(workers int) int
 	// spills says that what comes faster than it is encoded goes into the spill, so that nobody waits for encoding. Else that is so only
 	// where nobody encodes at once.
 	spills bool
 }
 
 var (
-	ofProcesses = intakeKind{what: "dump", policy: segment.Twentieth, atOnce: atOnce, spills: true}
+	ofProcesses = intakeKind{what: "dump", policy: segment.Twentieth, atOnce: cores.Spare, spills: true}
 	// Device memory waits where it is, mostly while its process runs on. Some cores encode as fast as a disk takes what waits, and take
 	// nothing from CRIU, which everybody waits for, as copying into the page cache and back would.
-	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, atOnce: func(workers int) int { return (atOnce(workers) + 1) / 2 }}
+	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, atOnce: cores.Half}
 )
 
 // feed gives slots to the jobs that have none, in the order of each window: so the first of a window that is not encoded yet always has

@@ -1,7 +1,6 @@
 package image
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -230,16 +229,6 @@ func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chos
 	return chosen
 }
 
-// Cached tells whether a part can be read without waiting for the disk, as far as one may know.
-func (m *Pages) Cached(p Part) bool {
-	if m.decoded != nil {
-		return true // that is what it was decoded for
-	}
-	f := &m.x.Frames[p.frame]
-	s, ok := m.segments[f.Segment].(interface{ Cached(off, n int64) bool })
-	return ok && s.Cached(f.Offset, f.Stored)
-}
-
 // There tells whether a part can be read without waiting for its segment to arrive.
 func (m *Pages) There(p Part) bool {
 	if m.decoded != nil {
@@ -309,45 +298,6 @@ func (r *PagesReader) Read(p Part) ([]byte, error) {
 	return raw[:n], nil
 }
 
-// Kept are the bytes of a part that stay when others are read.
-type Kept struct {
-	Data []byte
-	lent []byte // what Data is in; nil: Go's heap
-}
-
-// Size is how much memory that takes, in bytes.
-func (k Kept) Size() int64 {
-	if k.lent != nil {
-		return direct.Piece
-	}
-	return int64(len(k.Data))
-}
-
-// Release gives back the memory, once.
-func (k Kept) Release() {
-	if k.lent != nil {
-		direct.Return(k.lent)
-	}
-}
-
-// Keep is Read of what is kept until it is released.
-func (r *PagesReader) Keep(p Part) (Kept, error) {
-	data, err := r.Read(p)
-	if err != nil {
-		return Kept{}, err
-	}
-	if len(data) < direct.Piece/2 { // a whole buffer would hold little
-		return Kept{Data: bytes.Clone(data)}, nil
-	}
-	buf := r.buf
-	r.buf = direct.Lend()
-	if &data[0] != &buf[0] { // it was decompressed
-		buf, r.buf = r.buf, buf
-		data = buf[:copy(buf, data)]
-	}
-	return Kept{data, buf}, nil
-}
-
 // frame gives the decoded bytes of a frame. It reads into buf, which must be as long as what is stored and as what is decoded; there
 // they are, too, if the codec is [index.Raw].
 func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
@@ -380,24 +330,6 @@ func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 		return r.dec.Decode(f, stored)
 	}
 	return raw, err
-}
-
-// Cache brings a part into the page cache, for whoever reads it. Nothing is verified.
-func (r *PagesReader) Cache(p Part) error {
-	if r.m.decoded != nil {
-		return nil
-	}
-	f := &r.m.x.Frames[p.frame]
-	s, ok := r.m.segments[f.Segment].(interface {
-		ReadCache(p []byte, off int64) (int, error)
-	})
-	if !ok {
-		return nil
-	}
-	if n, err := s.ReadCache(r.buf[:f.Stored], f.Offset); int64(n) < f.Stored {
-		return r.m.short(f, err)
-	}
-	return nil
 }
 
 // verified gives a segment whose frames need no digest.

@@ -15,7 +15,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
@@ -93,82 +92,6 @@ func TestLazy(t *testing.T) {
 			}
 		}
 		sameDir(t, want, got)
-	}
-}
-
-// TestKeep keeps parts while others are read: of each reader, whole, compressed and small ones.
-func TestKeep(t *testing.T) {
-	store, d, _, dir := unpackLazily(t, rand.New(rand.NewPCG(3, 7)))
-	live, err := OpenPages(t.Context(), store, d, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer live.Close()
-	one, err := live.Reader()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer one.Close()
-	other, err := live.Reader()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	parts := append(live.Lazy(1), live.Lazy(2)...)
-	kept := make([]Kept, len(parts))
-	for i, p := range parts {
-		if kept[i], err = one.Keep(p); err != nil {
-			t.Fatal(err)
-		}
-		if most := int64(direct.Piece); kept[i].Size() < int64(len(kept[i].Data)) || kept[i].Size() > most {
-			t.Errorf("%d bytes take %d", len(kept[i].Data), kept[i].Size())
-		}
-	}
-	lent := 0
-	for i, p := range parts {
-		want, err := other.Read(p)
-		if err != nil || !bytes.Equal(want, kept[i].Data) {
-			t.Errorf("part %d of %d bytes is kept as %d others (%v)", i, len(want), len(kept[i].Data), err)
-		}
-		if kept[i].lent != nil {
-			lent++
-		}
-		kept[i].Release()
-	}
-	if lent == 0 || lent == len(parts) {
-		t.Errorf("%d of %d parts are in buffers that were lent", lent, len(parts))
-	}
-}
-
-// TestCache brings parts into the page cache; what cannot be read is an error.
-func TestCache(t *testing.T) {
-	store, d, _, dir := unpackLazily(t, rand.New(rand.NewPCG(3, 7)))
-	live, reader := openReader(t, store, d, dir)
-	part := live.Lazy(1)[0]
-	if err := reader.Cache(part); err != nil || live.Cached(part) {
-		t.Errorf("of a file that does not know: %v, %v", err, live.Cached(part))
-	}
-	for i, s := range live.segments {
-		f, ok := s.(*os.File)
-		if !ok {
-			continue
-		}
-		live.segments[i] = segment.NewVerified(direct.NewReader(f))
-		if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	was := live.Cached(part)
-	if err := reader.Cache(part); err != nil || !live.Cached(part) {
-		t.Errorf("in the page cache before: %v, afterwards: %v, %v", was, live.Cached(part), err)
-	}
-	for _, s := range live.x.Segments {
-		if err := os.Truncate(store.path(fmt.Sprintf("%x", s.Digest)), 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := reader.Cache(part); !errdefs.IsDataLoss(err) {
-		t.Errorf("of a segment that is cut: %v", err)
 	}
 }
 

@@ -160,7 +160,7 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 		if e := c.GPU.Engine; e != DriverEngine && e != KeeperEngine {
 			return Config{}, &VersionError{What: "GPU engine", Got: fmt.Sprintf("%.100s", e)}
 		}
-		if err := c.GPU.check(); err != nil {
+		if err := c.GPU.Check(); err != nil {
 			return Config{}, damaged("%w", err)
 		}
 	}

@@ -44,7 +44,7 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 	host := &pages.Pagemap{Name: "pagemap-1.img", Pages: 1, Count: 1 << 18, Runs: []pages.Run{{Addr: 1 << 32, Count: 1 << 18}}}
 	host.Lazy = host.Runs
 	var packed []packedSegment
-	for _, m := range append([]*pages.Pagemap{host}, gpu.deviceMaps(page)...) {
+	for _, m := range append([]*pages.Pagemap{host}, deviceMaps(gpu, page)...) {
 		run, window := m.Runs[0], ^uint64(0)
 		for at := int64(0); at < run.Count*page; at += mib {
 			addr := run.Addr + uint64(at)
@@ -76,7 +76,7 @@ func modelServer(tb testing.TB, store *memoryStore) (ocispec.Descriptor, []*page
 			s.frames = append(s.frames, f)
 		}
 	}
-	x := newIndex(packed, []memoryPart{{maps: []*pages.Pagemap{host}}, {maps: gpu.deviceMaps(page)}}, page)
+	x := newIndex(packed, []memoryPart{{maps: []*pages.Pagemap{host}}, {maps: deviceMaps(gpu, page)}}, page)
 	ctx := context.Background()
 	layers := make([]ocispec.Descriptor, 2)
 	var err error

@@ -26,7 +26,7 @@ type memoryPart struct {
 func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]memoryPart, error) {
 	pageSize := int64(cfg.Host.PageSize)
 	parts := []memoryPart{{in: s.Memory, maps: maps}}
-	devices := cfg.GPU.deviceMaps(pageSize)
+	devices := deviceMaps(cfg.GPU, pageSize)
 	switch d := s.Device; {
 	case len(devices) > 0 && d == nil:
 		return nil, fmt.Errorf("pack snapshot: there is no device memory: %w", errdefs.ErrInvalidArgument)

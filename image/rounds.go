@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
@@ -50,7 +51,7 @@ func NewRounds(dir string, pageSize int64, o PackOptions) (*Rounds, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := newRoundStore(dir, pageSize, atOnce(o.Workers) > 0)
+	store, err := newRoundStore(dir, pageSize, cores.Spare(o.Workers) > 0)
 	if err != nil {
 		return nil, full(err)
 	}

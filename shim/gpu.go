@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
@@ -20,7 +21,7 @@ import (
 type gpus struct {
 	nvidia, amd bool
 	// library is what the container was given to hand device memory over; nil: nothing, and fallback says why if it asks for that.
-	library  *gpu.Library
+	library  *image.GPULibrary
 	fallback string
 	// record is that of the snapshot the container is restored from; nil: there is none.
 	record *gpu.Record
@@ -86,7 +87,7 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 		e.Edits = &edits
 	}
 	for _, n := range nvidiaNodes(spec) {
-		e.Nodes = append(e.Nodes, gpu.Node{Path: path.Clean(n.Path), Major: n.Major, Minor: n.Minor})
+		e.Nodes = append(e.Nodes, image.GPUNode{Path: path.Clean(n.Path), Major: n.Major, Minor: n.Minor})
 	}
 	return e, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
@@ -108,7 +109,7 @@ func TestBringGPUs(t *testing.T) {
 	c.GPU.CDI = []string{dir}
 	s := &service{config: c}
 	old := specs.Mount{Destination: "/lib/driver", Source: "/lib/old"}
-	record := &gpu.Record{Engine: "driver", CDI: []string{"nvidia.com/gpu=0"}, Edits: &cdi.Edits{Env: []string{"OLD=1"}, Mounts: []specs.Mount{old}}}
+	record := &gpu.Record{GPU: image.GPU{Engine: "driver", CDI: []string{"nvidia.com/gpu=0"}}, Edits: &cdi.Edits{Env: []string{"OLD=1"}, Mounts: []specs.Mount{old}}}
 	spec := specs.Spec{Process: &specs.Process{Env: []string{"A=B", "OLD=1"}}, Linux: &specs.Linux{}, Mounts: []specs.Mount{old, {Destination: "/data", Source: "/data"}}}
 	for _, told := range []bool{false, true} {
 		b := bundle{dir: t.TempDir()}
@@ -187,7 +188,7 @@ func TestUngranted(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = b.changeSpec(func(spec *specs.Spec) error {
-			return s.giveCDI(spec, &gpu.Record{Engine: "driver", CDI: []string{"nvidia.com/gpu=" + test.asks}})
+			return s.giveCDI(spec, &gpu.Record{GPU: image.GPU{Engine: "driver", CDI: []string{"nvidia.com/gpu=" + test.asks}}})
 		})
 		if errdefs.IsPermissionDenied(err) != test.refused || !test.refused && err != nil {
 			t.Errorf("with %q, asked for %q: %v", test.has, test.asks, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -23,8 +24,8 @@ func (s *service) gpuEngine(spec *specs.Spec) (string, error) {
 	if !ok {
 		return s.config.GPU.Engine, nil
 	}
-	if engine != gpu.DriverEngine && engine != gpu.KeeperEngine {
-		return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.EngineAnnotation, engine, gpu.DriverEngine, gpu.KeeperEngine, errdefs.ErrInvalidArgument)
+	if engine != image.DriverEngine && engine != image.KeeperEngine {
+		return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", gpu.EngineAnnotation, engine, image.DriverEngine, image.KeeperEngine, errdefs.ErrInvalidArgument)
 	}
 	return engine, nil
 }
@@ -36,7 +37,7 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 	}
 	var engine string
 	err := c.bundle.changeSpec(func(spec *specs.Spec) (err error) {
-		if engine, err = s.gpuEngine(spec); err != nil || engine != gpu.KeeperEngine {
+		if engine, err = s.gpuEngine(spec); err != nil || engine != image.KeeperEngine {
 			return err
 		}
 		found, err := library.Locate()
@@ -45,7 +46,7 @@ func (s *service) giveLibrary(ctx context.Context, c *container, r *taskAPI.Crea
 		}
 		c.gpus.fallback, err = injectWith(ctx, r, func(rootfs string) string { return found.Inject(spec, rootfs) })
 		if err == nil && c.gpus.fallback == "" {
-			c.gpus.library = &gpu.Library{Digest: found.Digest.String()}
+			c.gpus.library = &image.GPULibrary{Digest: found.Digest}
 		}
 		return err
 	})
@@ -76,7 +77,7 @@ func injectWith(ctx context.Context, r *taskAPI.CreateTaskRequest, look func(roo
 
 // giveLibraryAgain mounts the library that processes of a snapshot have loaded, where they have it.
 func (c *container) giveLibraryAgain(record *gpu.Record) error {
-	if record == nil || record.Engine != gpu.KeeperEngine {
+	if record == nil || record.Engine != image.KeeperEngine {
 		return nil
 	}
 	if record.Library == nil {
@@ -87,8 +88,8 @@ func (c *container) giveLibraryAgain(record *gpu.Record) error {
 	if err != nil {
 		return err
 	}
-	if found.Digest.String() != record.Library.Digest {
-		return &LibraryError{Path: found.Path, Have: found.Digest.String(), Want: record.Library.Digest, Version: record.Library.Version}
+	if found.Digest != record.Library.Digest {
+		return &LibraryError{Path: found.Path, Have: found.Digest.String(), Want: record.Library.Digest.String(), Version: record.Library.Version}
 	}
 	why := ""
 	err = c.bundle.changeSpec(func(spec *specs.Spec) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -70,21 +71,21 @@ func hostLibrary(t *testing.T) digest.Digest {
 
 func TestGiveLibrary(t *testing.T) {
 	hostLibrary(t)
-	keeper := map[string]string{gpu.EngineAnnotation: gpu.KeeperEngine}
+	keeper := map[string]string{gpu.EngineAnnotation: image.KeeperEngine}
 	for name, test := range map[string]struct {
 		configured, annotation string
 		plain                  bool // no GPU
 		files                  []string
 		given, fallback, wrong bool
 	}{
-		"configured driver":       {configured: gpu.DriverEngine},
-		"configured keeper":       {configured: gpu.KeeperEngine, given: true},
-		"annotation wins":         {configured: gpu.KeeperEngine, annotation: gpu.DriverEngine},
-		"annotation":              {configured: gpu.DriverEngine, annotation: gpu.KeeperEngine, given: true},
-		"without a GPU":           {configured: gpu.KeeperEngine, plain: true},
-		"an image with musl":      {configured: gpu.KeeperEngine, files: []string{"lib/ld-musl-x86_64.so.1"}, fallback: true},
-		"an engine that is not":   {configured: gpu.DriverEngine, annotation: "fast", wrong: true},
-		"an annotation of others": {configured: gpu.DriverEngine, annotation: "", wrong: true},
+		"configured driver":       {configured: image.DriverEngine},
+		"configured keeper":       {configured: image.KeeperEngine, given: true},
+		"annotation wins":         {configured: image.KeeperEngine, annotation: image.DriverEngine},
+		"annotation":              {configured: image.DriverEngine, annotation: image.KeeperEngine, given: true},
+		"without a GPU":           {configured: image.KeeperEngine, plain: true},
+		"an image with musl":      {configured: image.KeeperEngine, files: []string{"lib/ld-musl-x86_64.so.1"}, fallback: true},
+		"an engine that is not":   {configured: image.DriverEngine, annotation: "fast", wrong: true},
+		"an annotation of others": {configured: image.DriverEngine, annotation: "", wrong: true},
 	} {
 		annotations := map[string]string{}
 		if test.annotation != "" || test.wrong {
@@ -116,10 +117,10 @@ func TestGiveLibraryAgain(t *testing.T) {
 		wrong  bool
 	}{
 		"no record":       {nil, false, false},
-		"by the driver":   {&gpu.Record{Engine: gpu.DriverEngine}, false, false},
-		"without library": {&gpu.Record{Engine: gpu.KeeperEngine}, false, false},
-		"the same":        {&gpu.Record{Engine: gpu.KeeperEngine, Library: &gpu.Library{Version: "1", Digest: here.String()}}, true, false},
-		"another":         {&gpu.Record{Engine: gpu.KeeperEngine, Library: &gpu.Library{Version: "1", Digest: digest.FromString("other").String()}}, false, true},
+		"by the driver":   {&gpu.Record{GPU: image.GPU{Engine: image.DriverEngine}}, false, false},
+		"without library": {&gpu.Record{GPU: image.GPU{Engine: image.KeeperEngine}}, false, false},
+		"the same":        {&gpu.Record{GPU: image.GPU{Engine: image.KeeperEngine, Library: &image.GPULibrary{Version: "1", Digest: here}}}, true, false},
+		"another":         {&gpu.Record{GPU: image.GPU{Engine: image.KeeperEngine, Library: &image.GPULibrary{Version: "1", Digest: digest.FromString("other")}}}, false, true},
 	} {
 		c := engineBundle(t, nil, "lib/ld-musl-x86_64.so.1")
 		err := c.giveLibraryAgain(test.record)
@@ -134,14 +135,14 @@ func TestGiveLibraryAgain(t *testing.T) {
 func TestHandOverOnlyToThoseWhoTakeIt(t *testing.T) {
 	takes := &checkpoint.Conversation{Wishes: checkpoint.Wishes{Devices: true}}
 	for name, test := range map[string]struct {
-		library      *gpu.Library
+		library      *image.GPULibrary
 		conversation *checkpoint.Conversation
 		frozen, want bool
 	}{
-		"taken":             {&gpu.Library{}, takes, false, true},
-		"paused":            {&gpu.Library{}, takes, true, false},
-		"a stock client":    {&gpu.Library{}, nil, false, false},
-		"not wanted":        {&gpu.Library{}, &checkpoint.Conversation{}, false, false},
+		"taken":             {&image.GPULibrary{}, takes, false, true},
+		"paused":            {&image.GPULibrary{}, takes, true, false},
+		"a stock client":    {&image.GPULibrary{}, nil, false, false},
+		"not wanted":        {&image.GPULibrary{}, &checkpoint.Conversation{}, false, false},
 		"without a library": {nil, takes, false, false},
 	} {
 		e := &gpu.Engine{}

@@ -7,6 +7,7 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/status"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 )
 
@@ -23,28 +24,10 @@ func reply(err error) error {
 		return err
 	}
 	text := trust.Lines(err.Error()) // a snapshot's names cannot look like a hint
-	if h := hint(err); h != "" {
+	if h := failure.Hint(err); h != "" {
 		text += "\nhint: " + trust.Lines(h) // types are lost on the way, and no client asks for more than text
 	}
 	return errgrpc.ToGRPC(&plainError{text: text, kind: errdefs.Resolve(err)})
-}
-
-// hint gives the first hint in an error's tree; empty if there is none.
-func hint(err error) string {
-	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
-		return h.Hint()
-	}
-	switch u := err.(type) {
-	case interface{ Unwrap() error }:
-		return hint(u.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, e := range u.Unwrap() {
-			if h := hint(e); h != "" {
-				return h
-			}
-		}
-	}
-	return ""
 }
 
 // plainError is a text with a kind.

@@ -136,7 +136,7 @@ cost it its processes.`,
 	flags.Lookup("pre-dump").NoOptDefVal = "1"
 	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one for each core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
-	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{gpu.DriverEngine, gpu.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{image.DriverEngine, image.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
 	_ = cmd.RegisterFlagCompletionFunc("pre-dump", cobra.NoFileCompletions)
@@ -175,7 +175,7 @@ func (f *checkpointFlags) check() error {
 	if f.gpuTimeout < 0 || f.gpuTimeout > time.Hour {
 		return wrong("--gpu-timeout %s is not between 0 and 1h", f.gpuTimeout)
 	}
-	if !slices.Contains([]string{"", gpu.DriverEngine, gpu.KeeperEngine}, f.gpuEngine) {
+	if !slices.Contains([]string{"", image.DriverEngine, image.KeeperEngine}, f.gpuEngine) {
 		return wrong("--gpu-engine %q is neither driver nor keeper", f.gpuEngine)
 	}
 	if err := gpu.CheckForce(f.force); err != nil {

@@ -66,7 +66,7 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 	if record == nil {
 		return fmt.Errorf("take in device memory: the shim has not said whose: %w", errdefs.ErrInternal)
 	}
-	g := ofRecord(record)
+	g := &record.GPU
 	if d.intake, err = begin(g); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (d *devices) close() {
 
 // checkEngine refuses a snapshot for which the user wants all processes to have handed over what they had, where one has not.
 func (f *checkpointFlags) checkEngine(g *image.GPU) error {
-	if f.gpuEngine != gpu.KeeperEngine {
+	if f.gpuEngine != image.KeeperEngine {
 		return nil
 	}
 	switch {
@@ -184,7 +184,7 @@ func (e *notHandedOverError) Is(target error) bool { return target == errdefs.Er
 
 // pieceSizes are those of all pieces, in the order in which they are numbered.
 func pieceSizes(g *image.GPU) (sizes []int64) {
-	for _, p := range piecesOf(g) {
+	for _, p := range g.Pieces() {
 		sizes = append(sizes, p.Size)
 	}
 	return sizes

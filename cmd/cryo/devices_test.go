@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
@@ -23,14 +24,14 @@ import (
 
 // handedRecord is what a shim writes of a process that has handed over two pieces on each of two GPUs.
 func handedRecord() (gpu.Record, [][]byte) {
-	r := gpu.Record{
-		Engine: gpu.KeeperEngine, Driver: "580.159.04", Library: &gpu.Library{Version: "1.0", Digest: "sha256:" + strings.Repeat("a", 64)},
-		Devices:   []gpu.Device{{UUID: uuid("a", 1)}, {UUID: uuid("a", 2)}},
-		Processes: []gpu.Saved{{PID: 7, Command: "python", Devices: []string{uuid("a", 1), uuid("a", 2)}}, {PID: 9, Command: "sh", Fallback: "it was forked"}},
-	}
+	r := gpu.Record{GPU: image.GPU{
+		Engine: image.KeeperEngine, Driver: "580.159.04", Library: &image.GPULibrary{Version: "1.0", Digest: digest.Digest("sha256:" + strings.Repeat("a", 64))},
+		Devices:   []image.GPUDevice{{UUID: uuid("a", 1)}, {UUID: uuid("a", 2)}},
+		Processes: []image.GPUProcess{{PID: 7, Command: "python", Devices: []string{uuid("a", 1), uuid("a", 2)}}, {PID: 9, Command: "sh", Fallback: "it was forked"}},
+	}}
 	var contents [][]byte
 	for n := range 4 {
-		r.Processes[0].Pieces = append(r.Processes[0].Pieces, gpu.Piece{Address: uint64(n+1) << 30, Size: 2 << 20, Device: r.Devices[n%2].UUID})
+		r.Processes[0].Pieces = append(r.Processes[0].Pieces, image.GPUPiece{Address: uint64(n+1) << 30, Size: 2 << 20, Device: r.Devices[n%2].UUID})
 		contents = append(contents, bytes.Repeat([]byte{byte(n), 1, 2, 3}, 2<<18))
 	}
 	return r, contents
@@ -128,7 +129,7 @@ func TestDevicesArrive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer op.Close()
-	src := image.PackSource{Images: images, Device: in, Config: image.Config{Spec: []byte("{}"), GPU: ofRecord(&record)}}
+	src := image.PackSource{Images: images, Device: in, Config: image.Config{Spec: []byte("{}"), GPU: &record.GPU}}
 	desc, err := image.Pack(t.Context(), s, src, image.PackOptions{SegmentSize: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -211,11 +212,11 @@ func TestCheckEngine(t *testing.T) {
 	}{
 		{"", nil, ""},
 		{"", fallback, ""},
-		{gpu.DriverEngine, &image.GPU{Engine: image.DriverEngine}, ""},
-		{gpu.KeeperEngine, keeper, ""},
-		{gpu.KeeperEngine, nil, "no GPUs"},
-		{gpu.KeeperEngine, &image.GPU{Engine: image.DriverEngine}, "not made for it"},
-		{gpu.KeeperEngine, fallback, "it was forked"},
+		{image.DriverEngine, &image.GPU{Engine: image.DriverEngine}, ""},
+		{image.KeeperEngine, keeper, ""},
+		{image.KeeperEngine, nil, "no GPUs"},
+		{image.KeeperEngine, &image.GPU{Engine: image.DriverEngine}, "not made for it"},
+		{image.KeeperEngine, fallback, "it was forked"},
 	} {
 		f := checkpointFlags{container: "llm", gpuEngine: test.engine}
 		err := f.checkEngine(test.gpu)
@@ -234,12 +235,13 @@ func TestCheckRecordOfPieces(t *testing.T) {
 		"another GPU":       func(r *gpu.Record) { r.Processes[0].Pieces[0].Device = uuid("a", 2) },
 		"a piece less":      func(r *gpu.Record) { r.Processes[0].Pieces = r.Processes[0].Pieces[1:] },
 		"none":              func(r *gpu.Record) { r.Processes[0].Pieces = nil },
-		"by the driver":     func(r *gpu.Record) { *r = gpu.Record{Engine: gpu.DriverEngine, Devices: r.Devices} },
+		"by the driver":     func(r *gpu.Record) { *r = gpu.Record{GPU: image.GPU{Engine: image.DriverEngine, Devices: r.Devices}} },
 		"another library":   func(r *gpu.Record) { r.Library.Version = "2" },
 		"without a library": func(r *gpu.Record) { r.Library, r.Processes = nil, nil },
 	} {
 		record, _ := handedRecord()
-		c := image.Config{GPU: ofRecord(&record)}
+		same, _ := handedRecord()
+		c := image.Config{GPU: &same.GPU}
 		change(&record)
 		images := t.TempDir()
 		if err := record.WriteFile(images); err != nil {
@@ -249,15 +251,12 @@ func TestCheckRecordOfPieces(t *testing.T) {
 			t.Errorf("%s gives %v", name, err)
 		}
 	}
-	if text := clipped(strings.Repeat("ä", 600), image.MaxFallback); len(text) != image.MaxFallback {
-		t.Errorf("clipped to %d bytes", len(text))
-	}
 }
 
 func TestInspectShowsHandOver(t *testing.T) {
 	var out strings.Builder
 	record, _ := handedRecord()
-	c := image.Config{GPU: ofRecord(&record), Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
+	c := image.Config{GPU: &record.GPU, Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
 	c.GPU.Seconds.Devices = 2
 	if err := (&app{stdout: &out}).printInspected(inspected{Reference: "llm:ready", Config: c}, false); err != nil {
 		t.Fatal(err)

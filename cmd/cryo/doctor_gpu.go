@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -53,7 +53,7 @@ func checkGPU(ctx context.Context, p *patient) []examined {
 
 // checkEngine looks for what the engine keeper needs where the configuration chooses it for all containers.
 func checkEngine(p *patient) []examined {
-	if p.config.GPU.Engine != gpu.KeeperEngine {
+	if p.config.GPU.Engine != image.KeeperEngine {
 		return nil
 	}
 	file, err := library.Locate()

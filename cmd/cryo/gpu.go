@@ -13,9 +13,9 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	snapshotspec "github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
@@ -94,7 +94,7 @@ func (a *app) beginGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f g
 	// Nobody asks the driver then. The shim looks at what is free besides.
 	for _, l := range f.loaded {
 		with := p
-		if err := with.place(l.Facts); err != nil || p.facts.NoGPU != nil || !slices.Equal(placed(g, with.places), l.Pieces) {
+		if err := with.place(l.Facts); err != nil || p.facts.NoGPU != nil || !slices.Equal(gpu.Pieces(g, with.places), l.Pieces) {
 			continue // another error may come of what the driver says now
 		}
 		for i := range with.facts.Devices {
@@ -155,26 +155,12 @@ func (p *gpuPlan) place(known keeper.Facts) (err error) {
 		return err
 	}
 	for i, d := range p.places {
-		p.facts.Devices = append(p.facts.Devices, fit.FreeGPU{Free: d.Free, GPUDevice: image.GPUDevice{
-			UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory,
-		}})
+		p.facts.Devices = append(p.facts.Devices, d.Spec())
 		if i < len(p.was) {
 			p.pairs = append(p.pairs, keeper.Pair{Old: p.was[i].UUID, New: d.UUID})
 		}
 	}
 	return nil
-}
-
-// placed are the pieces of a snapshot's device memory, each on the device that takes the place of its own; nil where there are too few.
-func placed(g *image.GPU, places []keeper.Device) (pieces []holder.Piece) {
-	for _, p := range piecesOf(g) {
-		i := slices.IndexFunc(g.Devices, func(d image.GPUDevice) bool { return d.UUID == p.Device })
-		if i < 0 || i >= len(places) {
-			return nil
-		}
-		pieces = append(pieces, holder.Piece{Device: places[i].UUID, Size: p.Size})
-	}
-	return pieces
 }
 
 // injected gives the specification with the CDI devices in it, and leaves the one given as it is.
@@ -226,8 +212,8 @@ func visible(all []keeper.Device, minors []int) []keeper.Device {
 // assign puts in the place of each old GPU the new one that the user names, and the others of the container in order. Those
 // left over come last; where there are too few, the result is shorter than old.
 func assign(old []image.GPUDevice, container, host []keeper.Device, named []gpuPair) ([]keeper.Device, error) {
-	fixed := map[int]keeper.Device{}
-	left := slices.Clone(container)
+	wanted := map[string]string{}
+	taken := map[string]bool{}
 	for _, n := range named {
 		from, err := n.from(old)
 		if err != nil {
@@ -237,23 +223,10 @@ func assign(old []image.GPUDevice, container, host []keeper.Device, named []gpuP
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(left, func(d keeper.Device) bool { return d.UUID == to.UUID })
-		if _, twice := fixed[from]; twice || i < 0 {
+		if wanted[old[from].UUID] != "" || taken[to.UUID] {
 			return nil, &usageError{command: "cryo restore", problem: fmt.Sprintf("--gpu %s: that GPU is named twice", n)}
 		}
-		fixed[from] = to
-		left = slices.Delete(left, i, i+1)
+		wanted[old[from].UUID], taken[to.UUID] = to.UUID, true
 	}
-	var devices []keeper.Device
-	for i := range old {
-		if d, ok := fixed[i]; ok {
-			devices = append(devices, d)
-			continue
-		}
-		if len(left) == 0 {
-			return devices, nil
-		}
-		devices, left = append(devices, left[0]), left[1:]
-	}
-	return append(devices, left...), nil
+	return snapshotspec.Place(old, container, func(d keeper.Device) string { return d.UUID }, wanted)
 }

@@ -289,12 +289,12 @@ func TestRecordGPUs(t *testing.T) {
 	}
 	cdi.Annotate(spec, []string{"nvidia.com/gpu=all"})
 	images := t.TempDir()
-	record := gpu.Record{
+	record := gpu.Record{GPU: image.GPU{
 		Engine: "driver", Driver: "580.159.04", CUDA: 13000, CDI: []string{"nvidia.com/gpu=all"}, Forced: []string{"gpu-peer"},
-		Devices:   []gpu.Device{{UUID: uuid("a", 1), Minor: 1, Name: "NVIDIA H200", Architecture: "9.0", Memory: 5, Used: 3}},
-		Processes: []gpu.Saved{{PID: 1, Command: "python", Memory: 3, Devices: []string{uuid("a", 1)}}},
-		Nodes:     []gpu.Node{{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
-	}
+		Devices:   []image.GPUDevice{{UUID: uuid("a", 1), Minor: 1, Name: "NVIDIA H200", Architecture: "9.0", Memory: 5, Used: 3}},
+		Processes: []image.GPUProcess{{PID: 1, Command: "python", Memory: 3, Devices: []string{uuid("a", 1)}}},
+		Nodes:     []image.GPUNode{{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
+	}}
 	if err := record.WriteFile(images); err != nil {
 		t.Fatal(err)
 	}

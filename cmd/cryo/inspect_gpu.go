@@ -52,7 +52,7 @@ func gpuRows(g *image.GPU) [][]string {
 
 // keeperRow says what processes had handed over of their device memory.
 func keeperRow(g *image.GPU) string {
-	pieces, processes, fallbacks := len(piecesOf(g)), 0, 0
+	pieces, processes, fallbacks := len(g.Pieces()), 0, 0
 	for _, p := range g.Processes {
 		if len(p.Pieces) > 0 {
 			processes++

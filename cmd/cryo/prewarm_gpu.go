@@ -18,6 +18,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
@@ -64,7 +65,7 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 	if err := gpuMisfit(snapshot.Config, p.facts); err != nil {
 		return nil, err
 	}
-	l.info = standby.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: placed(g, p.places), Facts: p.known}
+	l.info = standby.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: gpu.Pieces(g, p.places), Facts: p.known}
 	if l.again, err = l.begin.Again(l.info); err != nil || l.again {
 		return l, err
 	}
@@ -92,7 +93,7 @@ func nothingToLoad(g *image.GPU) string {
 	switch {
 	case g == nil:
 		return "it has no GPUs"
-	case len(piecesOf(g)) > 0:
+	case len(g.Pieces()) > 0:
 		return ""
 	case g.Engine != image.KeeperEngine:
 		return "the driver has saved its device memory, into the memory of its processes"

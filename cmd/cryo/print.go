@@ -4,12 +4,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode"
+
+	"github.com/docker/go-units"
 
 	"github.com/cryo-project/cryo/image/trust"
 )
@@ -109,14 +108,7 @@ func size(n int64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", n)
 	}
-	v, unit := float64(n), ""
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		v, unit = v/1024, u
-		if v < 1024 {
-			break
-		}
-	}
-	return fmt.Sprintf("%.1f %s", v, unit)
+	return units.CustomSize("%.1f %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB"})
 }
 
 // seconds gives a duration as people read it.
@@ -132,30 +124,17 @@ func seconds(s float64) string {
 
 // age gives the time since t as people read it.
 func age(t time.Time) string {
-	d := time.Since(t)
-	switch {
-	case t.IsZero():
+	if t.IsZero() {
 		return "-"
-	case d < time.Minute:
-		return fmt.Sprintf("%d seconds ago", max(0, int(d.Seconds())))
-	case d < time.Hour:
-		return fmt.Sprintf("%d minutes ago", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%d hours ago", int(d.Hours()))
 	}
-	return fmt.Sprintf("%d days ago", int(d.Hours()/24))
+	return units.HumanDuration(time.Since(t)) + " ago"
 }
 
 // parseSize reads "256MiB", "256M", "1g" or plain bytes; units are of 1024.
 func parseSize(s string) (int64, error) {
-	digits := strings.TrimRightFunc(s, func(r rune) bool { return !unicode.IsDigit(r) })
-	shift, ok := map[string]uint{"": 0, "b": 0, "k": 10, "m": 20, "g": 30}[strings.TrimSuffix(strings.TrimSuffix(strings.ToLower(strings.TrimSpace(s[len(digits):])), "ib"), "b")]
-	if !ok {
-		return 0, fmt.Errorf("%q has no unit of KiB, MiB or GiB", s)
+	n, err := units.RAMInBytes(s)
+	if err != nil || n < 0 || n >= 1<<62 { // what does not fit becomes the least or the most of an int64
+		return 0, fmt.Errorf("%q is not a size such as 256MiB", s)
 	}
-	n, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil || n < 0 || n > math.MaxInt64>>shift {
-		return 0, fmt.Errorf("%q is not a size", s)
-	}
-	return n << shift, nil
+	return n, nil
 }

@@ -23,12 +23,12 @@ func TestSizes(t *testing.T) {
 			t.Errorf("size(%d) = %q, want %q", n, got, want)
 		}
 	}
-	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1 << 10, "256MiB": 256 << 20, "256 MiB": 256 << 20, "1GB": 1 << 30, "2gib": 2 << 30, "5B": 5} {
+	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1 << 10, "256MiB": 256 << 20, "256 MiB": 256 << 20, "1GB": 1 << 30, "2gib": 2 << 30, "5B": 5, "1.5G": 3 << 29} {
 		if got, err := parseSize(s); err != nil || got != want {
 			t.Errorf("parseSize(%q) = %d, %v", s, got, err)
 		}
 	}
-	for _, s := range []string{"", "MiB", "-1", "1.5G", "1 parsec", "99999999999999999999", "99999999999G"} {
+	for _, s := range []string{"", "MiB", "-1", "1 parsec", "1 MiX", "99999999999999999999", "99999999999G"} {
 		if got, err := parseSize(s); err == nil {
 			t.Errorf("parseSize(%q) = %d", s, got)
 		}
@@ -41,7 +41,7 @@ func TestTimes(t *testing.T) {
 			t.Errorf("seconds(%v) = %q, want %q", s, got, want)
 		}
 	}
-	for d, want := range map[time.Duration]string{5 * time.Second: "5 seconds ago", 90 * time.Second: "1 minutes ago", 5 * time.Hour: "5 hours ago", 72 * time.Hour: "3 days ago"} {
+	for d, want := range map[time.Duration]string{5 * time.Second: "5 seconds ago", 90 * time.Second: "About a minute ago", 5 * time.Hour: "5 hours ago", 72 * time.Hour: "3 days ago"} {
 		if got := age(time.Now().Add(-d)); got != want {
 			t.Errorf("age(%v) = %q, want %q", d, got, want)
 		}

@@ -2,32 +2,29 @@ package main
 
 import "testing"
 
-// TestBehindRoom: through the page cache goes what there are cores and memory for, beside what is restored.
+// TestBehindRoom: through the page cache goes what there is memory for, beside what is restored.
 func TestBehindRoom(t *testing.T) {
 	const gib = 1 << 30
 	for _, test := range []struct {
-		cores             int
 		available, pulled int64
 		want              int64
 	}{
-		{2, 100 * gib, gib, 0},
-		{7, 100 * gib, 2 * gib, 0},
-		{8, 60 * gib, 2 * gib, 28 * gib},
-		{8, 100 * gib, 2 * gib, 32 * gib},
-		{16, 10 * gib, 2 * gib, 3 * gib},
-		{16, 5 * gib, 2 * gib, 512 << 20},
-		{16, 5*gib - 2, 2 * gib, 0},
-		{16, 100 * gib, 64 * gib, 0},
+		{60 * gib, 2 * gib, 28 * gib},
+		{100 * gib, 2 * gib, 32 * gib},
+		{10 * gib, 2 * gib, 3 * gib},
+		{5 * gib, 2 * gib, 512 << 20},
+		{5*gib - 2, 2 * gib, 0},
+		{100 * gib, 64 * gib, 0},
 	} {
-		if got := behindRoom(test.cores, test.available, test.pulled); got != test.want {
-			t.Errorf("%d cores, %d GiB available, %d GiB pulled: room for %d bytes, want %d", test.cores, test.available/gib, test.pulled/gib, got, test.want)
+		if got := behindRoom(test.available, test.pulled); got != test.want {
+			t.Errorf("%d GiB available, %d GiB pulled: room for %d bytes, want %d", test.available/gib, test.pulled/gib, got, test.want)
 		}
 	}
 }
 
-// TestHeadSegments: a quarter of the cores is left where each segment takes two.
+// TestHeadSegments: with eight cores and more, and so that a quarter of the cores is left where each segment takes two.
 func TestHeadSegments(t *testing.T) {
-	for cores, want := range map[int][2]int{8: {1, 3}, 16: {2, 6}, 24: {3, 8}, 64: {4, 8}} {
+	for cores, want := range map[int][2]int{2: {0, 0}, 4: {0, 1}, 7: {0, 2}, 8: {1, 3}, 16: {2, 6}, 24: {3, 8}, 64: {4, 8}} {
 		if few, most := headSegments(cores); few != want[0] || most != want[1] {
 			t.Errorf("%d cores: %d and %d at once, want %d and %d", cores, few, most, want[0], want[1])
 		}

@@ -20,7 +20,6 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/pageserver"
 )
@@ -210,7 +209,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
-	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, PreDump: f.preDump, Devices: f.gpuEngine != gpu.DriverEngine, KeeperOnly: f.gpuEngine == gpu.KeeperEngine, LeaveRunning: f.leaveRunning}
+	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, PreDump: f.preDump, Devices: f.gpuEngine != image.DriverEngine, KeeperOnly: f.gpuEngine == image.KeeperEngine, LeaveRunning: f.leaveRunning}
 	m, err := a.takeIn(ctx, s, shim, images, work, f)
 	if err != nil {
 		return desc, result, errors.Join(err, shim.Close())

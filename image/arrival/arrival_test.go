@@ -18,6 +18,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	segments "github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -347,7 +348,7 @@ func TestReadEnds(t *testing.T) {
 // FuzzMessage reads messages of any kind: what is taken is within its limits and reads back as it is written.
 func FuzzMessage(f *testing.F) {
 	var b bytes.Buffer
-	for _, m := range []message{{Watch: "reads"}, {Bytes: 4096}, {Failed: &failure{Reason: "x"}}, {Read: &part{Segment: ocispec.Descriptor{Size: 8}, Length: 8}}} {
+	for _, m := range []message{{Watch: "reads"}, {Bytes: 4096}, {Failed: &failure.Error{Message: "x"}}, {Read: &part{Segment: ocispec.Descriptor{Size: 8}, Length: 8}}} {
 		b.Reset()
 		if err := writeMessage(&b, m); err != nil {
 			f.Fatal(err)

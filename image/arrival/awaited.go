@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // A container whose segments are still being pulled has a file beside its command's working directory for each process that needs them. The process removes its own when it has all
@@ -79,7 +81,7 @@ func settle(path string) error {
 			return nil
 		}
 		if err == nil {
-			return &Error{Reason: "another command has given the container up, whose own has ended", kind: errdefs.ErrUnavailable, hint: errGone.hint}
+			return failure.New(errdefs.ErrUnavailable, restoreAgain, "another command has given the container up, whose own has ended").Doing(doing)
 		}
 	}
 	return fmt.Errorf("write down that all segments are here: %w", err)

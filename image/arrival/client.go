@@ -81,7 +81,7 @@ func (c *Client) read(conn net.Conn, d ocispec.Descriptor, off int64, p []byte, 
 	case err != nil:
 		return false, errGone
 	case m.Failed != nil:
-		return true, m.Failed.error()
+		return true, m.Failed.Doing(doing)
 	case m.Bytes != int64(len(p)):
 		return false, fmt.Errorf("the command that pulls sends %d bytes instead of %d", m.Bytes, len(p))
 	}
@@ -128,7 +128,7 @@ func (c *Client) Wait() error {
 	case err != nil:
 		return errGone
 	case m.Failed != nil:
-		return m.Failed.error()
+		return m.Failed.Doing(doing)
 	case !m.Complete:
 		return errors.New("a message of the command that pulls is not understood")
 	}
@@ -139,7 +139,7 @@ func (c *Client) Wait() error {
 func (c *Client) End(err error) {
 	m := message{Held: true}
 	if err != nil {
-		m = message{Failed: newFailure(err)}
+		m = message{Failed: failed(err)}
 	}
 	_ = writeMessage(c.watch, m) // the server has ended, or will see that the connection has
 }

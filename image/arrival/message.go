@@ -8,6 +8,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // message is what clients and servers tell each other: a length of 4 bytes, big-endian, so many bytes of JSON, and the bytes of a
@@ -24,7 +26,7 @@ type message struct {
 	// Verified is a segment that is. With the message comes the file that it is; without, it is in the store.
 	Verified digest.Digest `json:"verified,omitempty"`
 	// Of either.
-	Failed *failure `json:"failed,omitempty"`
+	Failed *failure.Error `json:"failed,omitempty"`
 }
 
 // part is a part of a segment.

@@ -92,7 +92,7 @@ func (s *Server) serve(conn net.Conn) {
 		}
 		if err != nil {
 			s.Fail(err) // which it is no more once nobody needs anything
-			if writeMessage(conn, message{Failed: newFailure(cmp.Or(s.Err(), err))}) != nil {
+			if writeMessage(conn, message{Failed: failed(cmp.Or(s.Err(), err))}) != nil {
 				return
 			}
 			continue
@@ -119,7 +119,7 @@ func (s *Server) watch(conn net.Conn, does string) {
 	switch {
 	case err == nil && m.Held:
 	case err == nil && m.Failed != nil:
-		s.Fail(m.Failed.error())
+		s.Fail(m.Failed.Doing(doing))
 	default:
 		s.Fail(&LeftError{does})
 	}
@@ -133,7 +133,7 @@ func (s *Server) watch(conn net.Conn, does string) {
 func tell(conn net.Conn, err error) {
 	m := message{Complete: true}
 	if err != nil {
-		m = message{Failed: newFailure(err)}
+		m = message{Failed: failed(err)}
 	}
 	_ = writeMessage(conn, m) // it has ended, which who reads from it sees
 }

@@ -90,9 +90,6 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 	return n + rest, err
 }
 
-// ReadCache is ReadAt through the page cache: it is there afterwards.
-func (f *File) ReadCache(p []byte, off int64) (int, error) { return f.f.ReadAt(p, off) }
-
 // readPast fills p, through a buffer unless all of it is aligned.
 func readPast(past *os.File, p []byte, off int64) (n int, err error) {
 	if off%Align != 0 || len(p)%Align != 0 || !aligned(p) {

@@ -21,12 +21,6 @@ func NewReader(f *os.File) *Reader { return &Reader{file: New(f)} }
 // ReadAt implements [io.ReaderAt].
 func (r *Reader) ReadAt(p []byte, off int64) (int, error) { return r.file.ReadAt(p, off) }
 
-// Cached is [File.Cached].
-func (r *Reader) Cached(off, n int64) bool { return r.file.Cached(off, n) }
-
-// ReadCache is [File.ReadCache].
-func (r *Reader) ReadCache(p []byte, off int64) (int, error) { return r.file.ReadCache(p, off) }
-
 // Read implements [io.Reader].
 func (r *Reader) Read(p []byte) (n int, err error) {
 	if len(p) == 0 {

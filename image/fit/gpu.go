@@ -1,13 +1,14 @@
 package fit
 
 import (
-	"errors"
+	"cmp"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // GPUs are what a host has for the GPUs of a snapshot.
@@ -21,18 +22,12 @@ type GPUs struct {
 	// Driver is the version of NVIDIA's driver.
 	Driver string
 	// Devices are those that take the places of the snapshot's, in the same order.
-	Devices []FreeGPU
+	Devices []spec.HostGPU
 	// Mounts are where CDI devices of this host mount files in the container.
 	Mounts []string
 	// Library is the digest of the file that containers get to hand device memory over; NoLibrary says why there is none.
 	Library   digest.Digest
 	NoLibrary error
-}
-
-// FreeGPU is a GPU and what is left of its memory.
-type FreeGPU struct {
-	image.GPUDevice
-	Free int64 // bytes
 }
 
 // gpuLibrary: processes go on in the code of the file that they have mapped.
@@ -80,22 +75,23 @@ func used(s subject, t Target) bool {
 	return looked(s, t) && !t.GPUs.Unasked && len(s.GPU.Processes) > 0
 }
 
-// branch is the first number of a driver's version. NVIDIA does not say that one branch loads what another has saved.
-func branch(version string) string {
-	first, _, _ := strings.Cut(version, ".")
-	return first
-}
-
-func gpuDriver(s subject, t Target) []mismatch {
-	if !used(s, t) || branch(s.GPU.Driver) == branch(t.GPUs.Driver) {
-		return nil
+// compared has [spec.GPU.Compare] compare by one of its rules.
+func compared(rule string) func(subject, Target) []mismatch {
+	return func(s subject, t Target) (found []mismatch) {
+		if !used(s, t) {
+			return nil
+		}
+		for _, m := range s.GPU.Compare(t.GPUs.Driver, t.GPUs.Devices) {
+			if m.Rule == rule {
+				found = append(found, mismatch{m.Problem, m.Hint})
+			}
+		}
+		return found
 	}
-	return one(sprintf("the snapshot is by NVIDIA driver %s, this host has %s, which is of another branch", s.GPU.Driver, t.GPUs.Driver),
-		sprintf("use driver %s on this host, or restore on one that has it", s.GPU.Driver))
 }
 
 func gpuDriverVersion(s subject, t Target) []mismatch {
-	if !used(s, t) || s.GPU.Driver == t.GPUs.Driver || branch(s.GPU.Driver) != branch(t.GPUs.Driver) {
+	if !used(s, t) || s.GPU.Driver == t.GPUs.Driver || spec.DriverBranch(s.GPU.Driver) != spec.DriverBranch(t.GPUs.Driver) {
 		return nil
 	}
 	return one(sprintf("the snapshot is by NVIDIA driver %s, this host has %s", s.GPU.Driver, t.GPUs.Driver), "")
@@ -108,51 +104,6 @@ func gpuCount(s subject, t Target) []mismatch {
 	}
 	return one(sprintf("the snapshot has %d GPUs, and would get %d", len(s.GPU.Devices), len(t.GPUs.Devices)),
 		"give it exactly as many: --device nvidia.com/gpu=0 --device nvidia.com/gpu=1, and so on")
-}
-
-// gpuPairs gives each device of the snapshot with the one that takes its place.
-func gpuPairs(s subject, t Target, pair func(i int, old image.GPUDevice, now FreeGPU) []mismatch) []mismatch {
-	if !used(s, t) {
-		return nil
-	}
-	var found []mismatch
-	for i, old := range s.GPU.Devices[:min(len(s.GPU.Devices), len(t.GPUs.Devices))] {
-		found = append(found, pair(i, old, t.GPUs.Devices[i])...)
-	}
-	return found
-}
-
-func gpuArchitecture(s subject, t Target) []mismatch {
-	return gpuPairs(s, t, func(i int, old image.GPUDevice, now FreeGPU) []mismatch {
-		if old.Architecture == now.Architecture {
-			return nil
-		}
-		return one(sprintf("GPU %d was %s of architecture %s, and would become %s of architecture %s", i, old.Name, old.Architecture, now.Name, now.Architecture),
-			sprintf("restore on GPUs of architecture %s, or choose others of this host with --device or --gpu", old.Architecture))
-	})
-}
-
-// gpuMemory: what processes held on one GPU must fit there, and what they held in all must fit on all.
-func gpuMemory(s subject, t Target) []mismatch {
-	if !used(s, t) {
-		return nil
-	}
-	each, all := s.GPU.Need()
-	const hint = "end what uses the GPU's memory (see nvidia-smi and cryo prewarm ls), or choose another GPU with --device or --gpu"
-	found := gpuPairs(s, t, func(i int, _ image.GPUDevice, now FreeGPU) []mismatch {
-		if each[i] <= now.Free {
-			return nil
-		}
-		return one(sprintf("GPU %d held %d MiB, and %s has %d MiB free", i, each[i]>>20, now.UUID, now.Free>>20), hint)
-	})
-	var free int64
-	for _, d := range t.GPUs.Devices {
-		free += d.Free
-	}
-	if len(found) == 0 && len(t.GPUs.Devices) >= len(s.GPU.Devices) && all > free {
-		return one(sprintf("processes held %d MiB on GPUs, and those of this host have %d MiB free", all>>20, free>>20), hint)
-	}
-	return found
 }
 
 // gpuLibraries: each mount of CRIU's images needs a source, and the processes have mapped what was mounted there.
@@ -181,9 +132,5 @@ func gpuLibraries(s subject, t Target) []mismatch {
 
 // hintOf gives the hint of an error, or another.
 func hintOf(err error, otherwise string) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) && h.Hint() != "" {
-		return h.Hint()
-	}
-	return otherwise
+	return cmp.Or(failure.Hint(err), otherwise)
 }

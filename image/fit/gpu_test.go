@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 type hinted struct{ error }
@@ -19,7 +20,7 @@ func (hinted) Hint() string { return "a hint of its own" }
 
 // gpuPair is a snapshot with two GPUs and a host on which it fits.
 func gpuPair() (image.Config, *specs.Spec, Target) {
-	c, spec, t := pair()
+	c, runs, t := pair()
 	a := image.GPUDevice{UUID: "GPU-a", Name: "NVIDIA H200", Architecture: "9.0", Memory: 140 << 30}
 	b := a
 	b.UUID = "GPU-b"
@@ -27,9 +28,9 @@ func gpuPair() (image.Config, *specs.Spec, Target) {
 		Engine: "driver", Driver: "580.159.04", Devices: []image.GPUDevice{a, b}, Mounts: []string{"/usr/bin/nvidia-smi", "/usr/lib/libcuda.so.580.159.04"},
 		Processes: []image.GPUProcess{{PID: 1, Memory: 10 << 30, Devices: []string{"GPU-a"}}, {PID: 2, Memory: 20 << 30, Devices: []string{"GPU-a"}}},
 	}
-	t.GPUs = GPUs{Driver: "580.159.04", Devices: []FreeGPU{{a, 30 << 30}, {b, 0}}, Mounts: slices.Clone(c.GPU.Mounts)}
+	t.GPUs = GPUs{Driver: "580.159.04", Devices: []spec.HostGPU{{GPUDevice: a, Free: 30 << 30}, {GPUDevice: b}}, Mounts: slices.Clone(c.GPU.Mounts)}
 	t.GPUs.Devices[0].UUID, t.GPUs.Devices[1].UUID = "GPU-c", "GPU-d"
-	return c, spec, t
+	return c, runs, t
 }
 
 func libraryOf(digit string) *image.GPULibrary {
@@ -61,13 +62,15 @@ func TestGPURules(t *testing.T) {
 			c.GPU.Processes[1].Devices = []string{"GPU-a", "GPU-b"}
 			c.GPU.Processes[1].Pieces = []image.GPUPiece{{Size: 1 << 30, Device: "GPU-b"}}
 		}, []string{"gpu-memory"}, "GPU 1 held 1024 MiB"},
-		"no keeper":      {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{NoKeeper: hinted{errors.New("none")}} }, []string{"gpu-keeper"}, "none"},
-		"no CDI device":  {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.NoGPU = hinted{errors.New("no gpu=7")} }, []string{"gpu-missing"}, "no gpu=7"},
-		"branch":         {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "590.10" }, []string{"gpu-driver"}, "590.10"},
-		"older branch":   {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "58.0" }, []string{"gpu-driver"}, "58.0"},
-		"version":        {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "580.173.01" }, []string{"gpu-driver-version"}, "580.173.01"},
-		"fewer":          {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices = t.GPUs.Devices[:1] }, []string{"gpu-count"}, "2 GPUs, and would get 1"},
-		"more":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices = append(t.GPUs.Devices, FreeGPU{}) }, []string{"gpu-count"}, "2 GPUs, and would get 3"},
+		"no keeper":     {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{NoKeeper: hinted{errors.New("none")}} }, []string{"gpu-keeper"}, "none"},
+		"no CDI device": {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.NoGPU = hinted{errors.New("no gpu=7")} }, []string{"gpu-missing"}, "no gpu=7"},
+		"branch":        {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "590.10" }, []string{"gpu-driver"}, "590.10"},
+		"older branch":  {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "58.0" }, []string{"gpu-driver"}, "58.0"},
+		"version":       {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "580.173.01" }, []string{"gpu-driver-version"}, "580.173.01"},
+		"fewer":         {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices = t.GPUs.Devices[:1] }, []string{"gpu-count"}, "2 GPUs, and would get 1"},
+		"more": {func(_ *image.Config, _ *specs.Spec, t *Target) {
+			t.GPUs.Devices = append(t.GPUs.Devices, spec.HostGPU{})
+		}, []string{"gpu-count"}, "2 GPUs, and would get 3"},
 		"architecture":   {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices[1].Architecture = "8.0" }, []string{"gpu-architecture"}, "GPU 1 was"},
 		"full":           {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Devices[0].Free-- }, []string{"gpu-memory"}, "GPU 0 held 30720 MiB"},
 		"other is empty": {func(_ *image.Config, _ *specs.Spec, t *Target) { slices.Reverse(t.GPUs.Devices) }, []string{"gpu-memory"}, "GPU-d"},

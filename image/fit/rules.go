@@ -1,6 +1,9 @@
 package fit
 
-import "github.com/cryo-project/cryo/image"
+import (
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec"
+)
 
 // inexorable are the rules that cannot be overridden: nothing could come of it.
 var inexorable = map[string]bool{
@@ -33,11 +36,11 @@ func Rules() []Rule {
 		{"gpu-library", true, "processes go on in the code of a library that they have mapped", gpuLibrary},
 		{"gpu-keeper", true, "cryo-gpu-keeper speaks to the driver, which has the device memory", gpuKeeper},
 		{"gpu-missing", true, "processes go on only with GPUs", gpuMissing},
-		{"gpu-driver", true, "nobody says that one branch of the driver loads what another has saved", gpuDriver},
+		{spec.DriverRule, true, "nobody says that one branch of the driver loads what another has saved", compared(spec.DriverRule)},
 		{"gpu-driver-version", false, "processes have libraries of one version of the driver, which may not work with another", gpuDriverVersion},
 		{"gpu-count", true, "each GPU of the snapshot becomes another one", gpuCount},
-		{"gpu-architecture", true, "code on the GPU is of another architecture", gpuArchitecture},
-		{"gpu-memory", true, "the driver refuses to load what does not fit", gpuMemory},
+		{spec.ArchitectureRule, true, "code on the GPU is of another architecture", compared(spec.ArchitectureRule)},
+		{spec.MemoryRule, true, "the driver refuses to load what does not fit", compared(spec.MemoryRule)},
 		{"gpu-libraries", true, "CRIU refuses mounts that have no source", gpuLibraries},
 		{"tcp-established", false, "connections go on only where the container has the same address and the peer has not given up", tcpEstablished},
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // Decode reads the text of an index and checks it. A text that is not an index gives an [*Error], one of another version a
@@ -305,7 +306,7 @@ func (f *fields) fileID() uint64 {
 	word := f.word()
 	if len(word) > 0 && word[0] == 'd' {
 		pid, gpu, _ := bytes.Cut(word[1:], []byte("."))
-		return pages.DeviceFile(int(f.parse(pid, MaxPID)), int(f.parse(gpu, pages.MaxGPUs-1)))
+		return pages.DeviceFile(int(f.parse(pid, MaxPID)), int(f.parse(gpu, spec.MaxGPUs-1)))
 	}
 	return uint64(f.parse(word, 1<<32-1))
 }

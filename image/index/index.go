@@ -21,6 +21,7 @@ import (
 	"math"
 
 	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // Version is the newest version of the text that this package reads. What has no device memory is of version 1.
@@ -33,8 +34,8 @@ const (
 	MaxPagesFiles = 1 << 23 // twice what a pid namespace can hold
 	MaxPages      = 1 << 40 // pages of one pages file
 	MaxSize       = 1 << 60 // bytes of a segment, raw or stored
-	MaxAddress    = 1 << 57 // above every user address
-	MaxPID        = 1<<31 - 1
+	MaxAddress    = spec.MaxAddress
+	MaxPID        = spec.MaxPID
 	MaxText       = 176 << 20 // bytes of the text: whoever reads it has at most three times as much in memory
 	maxLine       = 256       // bytes of a line, its end included
 	maxNumber     = 1 << 62   // no number of the text is larger

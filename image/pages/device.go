@@ -1,6 +1,10 @@
 package pages
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/cryo-project/cryo/image/spec"
+)
 
 // Numbers of device memory: those of CRIU's pages files are below.
 const (
@@ -8,8 +12,8 @@ const (
 	gpuBits     = 10
 )
 
-// MaxGPUs is how many GPUs a container may have.
-const MaxGPUs = 1 << gpuBits
+// Each GPU of a container has a number of so many bits.
+var _ = [1]struct{}{}[spec.MaxGPUs-1<<gpuBits]
 
 // DeviceFile is the number of the pages that a process, by its pid, has on a GPU, by its number among those of the container. CRIU
 // knows nothing of them.
@@ -20,7 +24,7 @@ func DeviceOf(id uint64) (pid, gpu int, ok bool) {
 	if id < deviceFiles {
 		return 0, 0, false
 	}
-	return int((id - deviceFiles) >> gpuBits), int(id % MaxGPUs), true
+	return int((id - deviceFiles) >> gpuBits), int(id % spec.MaxGPUs), true
 }
 
 // DeviceMap describes what a process has on a GPU as a pagemap describes its memory. runs are without page numbers.

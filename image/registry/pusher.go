@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -14,14 +13,9 @@ import (
 	"oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote/auth"
 
+	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/store"
 )
-
-// dumpCores are left to CRIU, to whoever reads what it sends and to whoever hashes it, until [Pusher.Release].
-const dumpCores = 2
-
-// packCores are all needed by what makes the snapshot: where there are no more, nothing is sent before it is whole.
-const packCores = 3
 
 // errClosed ends what a [Pusher] has under way that is not wanted any more.
 var errClosed = errors.New("the push was given up")
@@ -81,20 +75,16 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	return p, nil
 }
 
-// run opens the registry and starts the workers. Before the release there are few, four at most: what dumps a container needs the cores. Until
-// the snapshot is whole there are as many as half of the cores, and none on three cores or less: the registry may be on this machine, and
-// what packs goes first.
+// run opens the registry and starts the workers. Until the snapshot is whole there are as many as half of the spare cores, and none where no cores are
+// spare: the registry may be on this machine, and what packs goes first. Before the release there are four at most.
 func (p *Pusher) run() error {
 	r, err := open(p.ctx, p.name, p.at, p.o)
 	if err != nil {
 		return err
 	}
 	p.repo, p.from = r, mountable(p.ctx, p.src, r)
-	cores := runtime.GOMAXPROCS(0)
-	early, packing := min(max(0, cores-dumpCores)/2, p.o.concurrency()), cores/2
-	if cores <= packCores {
-		early, packing = 0, 0
-	}
+	packing := cores.Half(cores.All())
+	early := min(packing, p.o.concurrency())
 	for n := range p.o.segments() {
 		p.work.Go(func() error {
 			begin := p.whole

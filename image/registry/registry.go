@@ -12,9 +12,8 @@
 package registry
 
 import (
-	"runtime"
-
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/signature"
 )
 
@@ -56,5 +55,5 @@ func (o Options) segments() int {
 	if o.Concurrency > 0 {
 		return o.Concurrency
 	}
-	return min(max(o.concurrency(), runtime.GOMAXPROCS(0)/2), 8)
+	return min(max(o.concurrency(), cores.Half(cores.All())), 8)
 }

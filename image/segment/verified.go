@@ -19,12 +19,6 @@ func (v Verified) Read(p []byte) (int, error) { return v.r.Read(p) }
 // ReadAt implements [io.ReaderAt].
 func (v Verified) ReadAt(p []byte, off int64) (int, error) { return v.r.ReadAt(p, off) }
 
-// Cached is [direct.File.Cached].
-func (v Verified) Cached(off, n int64) bool { return v.r.Cached(off, n) }
-
-// ReadCache is [direct.File.ReadCache].
-func (v Verified) ReadCache(p []byte, off int64) (int, error) { return v.r.ReadCache(p, off) }
-
 // Seek implements [io.Seeker].
 func (v Verified) Seek(offset int64, whence int) (int64, error) { return v.r.Seek(offset, whence) }
 

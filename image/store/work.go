@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -116,25 +116,14 @@ func removeTree(dir string) error {
 	return nil
 }
 
-// mountsBelow lists the mount points below dir, outer ones first (proc_pid_mountinfo(5), field 5).
-func mountsBelow(dir string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+// mountsBelow lists the mount points below dir, outer ones first.
+func mountsBelow(dir string) (below []string, err error) {
+	mounts, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) { return !strings.HasPrefix(m.Mountpoint, dir+"/"), false })
 	if err != nil {
 		return nil, fmt.Errorf("read mounts: %w", err)
 	}
-	defer f.Close()
-	var mounts []string
-	escapes := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for sc := bufio.NewScanner(f); ; {
-		if !sc.Scan() {
-			return mounts, sc.Err()
-		}
-		fields := strings.Fields(sc.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		if p := escapes.Replace(fields[4]); strings.HasPrefix(p, dir+"/") {
-			mounts = append(mounts, p)
-		}
+	for _, m := range mounts {
+		below = append(below, m.Mountpoint)
 	}
+	return below, nil
 }

@@ -37,8 +37,6 @@ static const char usage[] =
 	"  captured MS  ends it so much later, when the connection is gone; whether it was lost is said by check\n"
 	"  limit DEVICE BYTES  sets the stack that a thread may have there\n"
 	"  fork         starts a child without CUDA, which sleeps as long as the process lives\n"
-	"  region KIND MIB  makes host memory and threads that write to it: written, huge, locked, churned, direct, still or hugestill\n"
-	"  regions      compares all of it with what must be there\n"
 	"  drop         destroys the contexts and makes everything anew\n"
 	"  exit STATUS\n";
 
@@ -106,7 +104,7 @@ __attribute__((format(printf, 3, 4))) static void append(char *text, size_t size
 static void answer_own(const char *command, char *text, size_t size)
 {
 	unsigned long argument = 0;
-	char uuid[41], kind[16];
+	char uuid[41];
 	int device, r = 0;
 
 	*text = 0;
@@ -143,10 +141,6 @@ static void answer_own(const char *command, char *text, size_t size)
 		if (child == 0)
 			_exit(0);
 		r = child < 0 ? errno : 0;
-	} else if (sscanf(command, "region %15s %lu", kind, &argument) == 2) {
-		r = regions_start(kind, argument);
-	} else if (!strcmp(command, "regions")) {
-		r = regions_check();
 	} else if (!strcmp(command, "drop")) {
 		devices_drop();
 	} else {
@@ -159,8 +153,6 @@ static void answer_own(const char *command, char *text, size_t size)
 			(unsigned long long)ticks, storm_rounds(), fakecuda_saved());
 	else if (r == -1)
 		append(text, size, "error device memory of process %d is damaged", getpid());
-	else if (r == -3)
-		append(text, size, "error host memory of process %d is damaged", getpid());
 	else if (r == -2)
 		append(text, size, "error the bounds of device memory of process %d are not what they were", getpid());
 	else
@@ -173,8 +165,6 @@ static void answer_own(const char *command, char *text, size_t size)
 		append(text, size, "],\"limits\":[");
 		for (int d = 0; d < devices; d++)
 			append(text, size, "%s%zu", d ? "," : "", devices_limit_of(d));
-		append(text, size, "],\"regions\":[");
-		regions_text(text + strlen(text), size - strlen(text));
 		append(text, size, "]}");
 	}
 	pthread_mutex_unlock(&own);

@@ -62,12 +62,6 @@ CUresult graphs_end(void);
 CUresult graphs_end_later(unsigned long ms);
 CUresult graphs_late(void);
 
-// regions_start makes host memory and threads that use it, of a kind: written, huge, locked, churned, direct, still or hugestill. It gives an errno. regions_check gives 0, or
-// -3 where any of it is not what it was; regions_text lists them in JSON.
-int regions_start(const char *kind, size_t mib);
-int regions_check(void);
-int regions_text(char *text, size_t size);
-
 __attribute__((noreturn)) void die(const char *what, int code);
 void must(const char *what, CUresult r);
 

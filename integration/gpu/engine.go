@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // beside takes a container that asks for the engine keeper to the second host, and then one that does not: what each takes stands beside
@@ -156,7 +156,7 @@ func (b *bench) share(ctx context.Context, ref string) (s share, err error) {
 				Processes []struct {
 					PID      int
 					Memory   int64
-					Pieces   []gpu.Piece
+					Pieces   []spec.GPUPiece
 					Fallback string
 				}
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
@@ -42,26 +43,16 @@ type coming struct {
 	err  error         // valid when done is closed
 }
 
-// handed is how many pieces were handed over.
-func (r Record) handed() (pieces int) {
-	for _, p := range r.Processes {
-		pieces += len(p.Pieces)
+// Pieces are all that a snapshot's processes had handed over, at the places of the devices it was on; nil where there are too few of these.
+func Pieces(g *spec.GPU, places []keeper.Device) (pieces []holder.Piece) {
+	for _, p := range g.Pieces() {
+		i := slices.IndexFunc(g.Devices, func(d spec.GPUDevice) bool { return d.UUID == p.Device })
+		if i < 0 || i >= len(places) {
+			return nil
+		}
+		pieces = append(pieces, holder.Piece{Device: places[i].UUID, Size: p.Size})
 	}
 	return pieces
-}
-
-// pieces are all that was handed over, at the places of the devices it was on.
-func (r Record) pieces(places []keeper.Device) (pieces []holder.Piece, err error) {
-	for _, p := range r.Processes {
-		for _, piece := range p.Pieces {
-			i := slices.IndexFunc(r.Devices, func(d Device) bool { return d.UUID == piece.Device })
-			if i < 0 {
-				return nil, fmt.Errorf("a piece of memory is of no GPU of the record: %w", errdefs.ErrDataLoss)
-			}
-			pieces = append(pieces, holder.Piece{Device: places[i].UUID, Size: piece.Size})
-		}
-	}
-	return pieces, nil
 }
 
 // bring has a holder take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised,
@@ -103,7 +94,7 @@ func (r *Restore) presumed(c *coming, err error) bool {
 // launch has a holder initialise the driver and open the likely devices, and somebody open the snapshot, while it is not known yet what fits where.
 // It gives nil where nothing was handed over.
 func (r *Restore) launch(ctx context.Context, likely func() []string) (*coming, error) {
-	if r.Record.handed() == 0 {
+	if len(r.Record.Pieces()) == 0 {
 		return nil, nil
 	}
 	h, err := r.Handover.Launch(ctx)
@@ -130,10 +121,7 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	if c == nil {
 		return nil
 	}
-	pieces, err := r.Record.pieces(r.places)
-	if err != nil {
-		return err
-	}
+	pieces := Pieces(&r.Record.GPU, r.places)
 	defer context.AfterFunc(ctx, func() { _ = c.holder.Kill() })() // it may have ended
 	if len(c.opened) == 0 {
 		if err := c.holder.Open(holder.DevicesOf(pieces)); err != nil {
@@ -143,6 +131,7 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	if err := c.holder.Ready(ctx); err != nil {
 		return err
 	}
+	var err error
 	if c.files, err = c.holder.Make(ctx, pieces); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package gpu
 import (
 	"slices"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -10,8 +11,8 @@ import (
 func (r *Record) describe(facts keeper.Facts, s subject, forced []string) {
 	r.Driver, r.CUDA = facts.Driver, facts.CUDA
 	for _, d := range s.devices {
-		if !slices.ContainsFunc(r.Devices, func(known Device) bool { return known.UUID == d.UUID }) {
-			r.Devices = append(r.Devices, Device{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory})
+		if !slices.ContainsFunc(r.Devices, func(known spec.GPUDevice) bool { return known.UUID == d.UUID }) {
+			r.Devices = append(r.Devices, spec.GPUDevice{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory})
 		}
 	}
 	for _, rule := range forced {
@@ -24,7 +25,7 @@ func (r *Record) describe(facts keeper.Facts, s subject, forced []string) {
 // add notes processes that were saved. What one holds on a device that the container has no node of is not its own.
 func (r *Record) add(all []cudaProcess) {
 	for _, p := range all {
-		saved := Saved{PID: p.Inner, Command: p.Command, Devices: []string{}, Pieces: p.pieces, Fallback: p.fallback}
+		saved := spec.GPUProcess{PID: p.Inner, Command: p.Command, Devices: []string{}, Pieces: p.pieces, Fallback: p.fallback}
 		for _, u := range p.uses {
 			for i, d := range r.Devices {
 				if d.UUID == u.UUID {

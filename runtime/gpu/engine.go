@@ -9,10 +9,10 @@ import (
 
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // Annotations of a container that choose for its checkpoints.
@@ -30,13 +30,13 @@ type Engine struct {
 	// CDI, Edits and Nodes are recorded.
 	CDI   []string
 	Edits *cdi.Edits
-	Nodes []Node
+	Nodes []spec.GPUNode
 	// Handover is the engine keeper. nil: all goes by the driver.
 	Handover *Handover
 	// Dial wakes the library in a process where there is a Library and no Handover; [DialLibrary].
 	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
-	Library *Library
+	Library *spec.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
 	KeeperOnly bool
 	// GoesOn tells that the container is to run on after the checkpoint: what of its memory is copied need not come before.
@@ -83,9 +83,9 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	if err := CheckForce(e.Force); err != nil {
 		return s, err
 	}
-	e.record = Record{Engine: DriverEngine, Library: e.library(), Driver: e.host().driver(), Devices: []Device{}, Processes: []Saved{}, CDI: e.CDI, Edits: e.Edits, Nodes: e.Nodes}
+	e.record = Record{GPU: spec.GPU{Engine: spec.DriverEngine, Library: e.library(), Driver: e.host().driver(), Devices: []spec.GPUDevice{}, Processes: []spec.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
 	if e.Library != nil || e.Fallback != "" {
-		e.record.Engine = KeeperEngine
+		e.record.Engine = spec.KeeperEngine
 	}
 	for round := 0; ; round++ {
 		fresh, silent, err := e.discover(ctx)
@@ -127,8 +127,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if s.Since.IsZero() {
 			s.Since = start
 		}
-		fresh, before, err := e.halt(ctx, fresh, asked)
-		if err != nil {
+		if fresh, err = e.halt(ctx, fresh, asked); err != nil {
 			return s, err
 		}
 		if len(fresh) == 0 {
@@ -138,36 +137,32 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if err := e.checkpoint(ctx, fresh); err != nil {
 			return s, err
 		}
-		e.dropZeros(ctx, fresh, before)
 		if err := e.endHold(); err != nil {
 			return s, err
 		}
 		s.Lock += locked.Sub(start)
 		s.Save += time.Since(locked)
 		e.record.add(fresh)
-		e.record.Seconds = Seconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
+		e.record.Seconds = spec.GPUSeconds{Lock: s.Lock.Seconds(), Checkpoint: s.Save.Seconds()}
 	}
 }
 
 // halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's door. It gives those
-// that have not ended meanwhile, and what private memory they had.
-func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []cudaProcess, memory map[int][]library.Range, err error) {
+// that have not ended meanwhile.
+func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []cudaProcess, err error) {
 	// Those that wait at a door launch nothing, and those that were late shall go on.
 	defer e.uninterrupt(ctx, asked)
 	if fresh, err = e.handOver(ctx, fresh); err != nil || len(fresh) == 0 {
-		return nil, nil, err
+		return nil, err
 	}
-	noted := e.noteMemory(fresh)
-	held, err = e.lock(ctx, fresh)
-	memory = noted()
-	if err != nil {
-		return nil, nil, err
+	if held, err = e.lock(ctx, fresh); err != nil {
+		return nil, err
 	}
-	return held, memory, e.gaveAndEnded(held)
+	return held, e.gaveAndEnded(held)
 }
 
 // library is what is recorded of it.
-func (e *Engine) library() *Library {
+func (e *Engine) library() *spec.GPULibrary {
 	if e.Library == nil {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -235,7 +236,7 @@ func (e *MisfitError) Hint() string { return e.advice }
 func (e *MisfitError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // MissingError says that processes which had something on GPUs are not there to get it back. Its kind is DataLoss.
-type MissingError struct{ Processes []Saved }
+type MissingError struct{ Processes []spec.GPUProcess }
 
 func (e *MissingError) Error() string {
 	names := make([]string, len(e.Processes))

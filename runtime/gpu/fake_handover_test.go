@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -41,7 +42,7 @@ func (w *world) give(pid, pieces int) {
 // keeperEngine is an engine that hands over.
 func (w *world) keeperEngine() *Engine {
 	e := w.engine()
-	e.Library = &Library{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
+	e.Library = &spec.GPULibrary{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 	e.Handover = w.handover()
 	e.Dial = e.Handover.Dial
 	return e
@@ -193,7 +194,7 @@ func (o *fakeOwner) do(call string) error {
 	if o.w.states[o.pid] == keeper.None || o.cut {
 		return o.gone("it has ended")
 	}
-	if s := o.w.states[o.pid]; s != keeper.Running && (s != keeper.Checkpointed || call != "dial" && call != "zeros") {
+	if s := o.w.states[o.pid]; s != keeper.Running {
 		o.w.t.Errorf("%s of process %d in state %s", call, o.pid, s)
 	}
 	switch code, err := strconv.Atoi(how); {
@@ -299,19 +300,6 @@ func (o *fakeOwner) Own(context.Context) (int, error) {
 		o.library().foreign = o.library().stuck
 	}
 	return o.library().foreign, err
-}
-
-func (o *fakeOwner) DropZeros(_ context.Context, ranges []library.Range, faults *os.File, _ time.Duration) (int64, error) {
-	if err := o.do("zeros"); err != nil {
-		return 0, err
-	}
-	o.w.mu.Lock()
-	defer o.w.mu.Unlock()
-	if o.w.zeros == nil {
-		o.w.zeros = map[int][]library.Range{}
-	}
-	o.w.zeros[o.pid] = ranges
-	return 1, nil
 }
 
 func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece, n int) (*os.File, error) {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // tree is a /proc of a test's own.
@@ -112,10 +111,8 @@ type world struct {
 	launched  func() // when a holder is; nil: nothing is to be done then
 	tight     bool   // no room for memory that is attached to be a process's own, beside what others have of it
 
-	opened   []string                // devices by the last holder, which has not ended
-	contexts int64                   // what that takes of each, bytes
-	grown    func(pid int)           // unless nil, what the driver's checkpoint does
-	zeros    map[int][]library.Range // that libraries were asked for
+	opened   []string // devices by the last holder, which has not ended
+	contexts int64    // what that takes of each, bytes
 
 	ending chan struct{} // unless nil, holders end when it is closed
 	files  []*os.File
@@ -284,9 +281,6 @@ func (k *fakeKeeper) do(ctx context.Context, call string, pids []int, from, to k
 			o.Code, o.Name = keeper.IllegalState, "CUDA_ERROR_ILLEGAL_STATE"
 		default:
 			w.states[pid] = to
-			if call == "checkpoint" && w.grown != nil {
-				w.grown(pid)
-			}
 		}
 		outcomes = append(outcomes, o)
 		if how == "die after" {

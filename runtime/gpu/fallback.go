@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // hasEnded tells whether a process that is asked for something, and has let go of nothing, came to its end by itself. It is of no concern then.
@@ -18,7 +20,7 @@ func (e *Engine) leave(ctx context.Context, p *cudaProcess, why string) error {
 		return &FallbackError{p.Process, why}
 	}
 	log.G(ctx).WithField("pid", p.PID).WithField("reason", why).Info("a process goes by the driver")
-	p.able, p.fallback = false, why[:min(len(why), maxFallback)]
+	p.able, p.fallback = false, why[:min(len(why), spec.MaxFallback)]
 	return nil
 }
 

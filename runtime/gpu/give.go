@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
@@ -146,7 +147,7 @@ func (e *Engine) awaitHolder(ctx context.Context, fresh []cudaProcess) ([]cudaPr
 	if err == nil {
 		expected := 0
 		for _, g := range ready {
-			expected += min(g.expected, MaxPieces)
+			expected += min(g.expected, spec.MaxPieces)
 		}
 		channel.Expect(expected)
 		return fresh, nil
@@ -189,7 +190,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		}
 		fresh[i].able, fresh[i].given = false, all[j].bytes()
 		for _, piece := range all[j].pieces {
-			fresh[i].pieces = append(fresh[i].pieces, Piece{Address: piece.Address, Size: int64(piece.Size), Device: piece.Device})
+			fresh[i].pieces = append(fresh[i].pieces, spec.GPUPiece{Address: piece.Address, Size: int64(piece.Size), Device: piece.Device})
 		}
 	}
 	if err := e.remaining(fresh); err != nil {
@@ -202,7 +203,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 // takeAll gets descriptors of what all can hand over, and gives those that have not ended meanwhile.
 func (e *Engine) takeAll(ctx context.Context, all []*given) ([]*given, error) {
 	for _, g := range all {
-		err := g.take(MaxPieces - e.pieces)
+		err := g.take(spec.MaxPieces - e.pieces)
 		if err != nil && e.hasEnded(ctx, g) {
 			g.hangUp()
 			continue

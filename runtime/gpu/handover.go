@@ -26,7 +26,6 @@ type Owner interface {
 	Filled() error
 	Open() error
 	HangUp() error
-	DropZeros(ctx context.Context, ranges []library.Range, faults *os.File, bound time.Duration) (int64, error)
 	Leave(ctx context.Context)
 }
 
@@ -89,9 +88,6 @@ type Handover struct {
 	// the images.
 	Peer func() (*os.File, error)
 }
-
-// maxFallback bounds what is recorded of why a process goes by the driver, bytes.
-const maxFallback = 1000
 
 // given is a process whose memory is, or may be, with the engine.
 type given struct {

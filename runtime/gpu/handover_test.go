@@ -12,6 +12,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -66,7 +67,7 @@ func TestHandOver(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if p := r.Processes; r.Engine != KeeperEngine || r.Library.Version != "1" || len(p) != 3 || len(p[0].Pieces) != 3 || len(p[1].Pieces) != 1 ||
+			if p := r.Processes; r.Engine != spec.KeeperEngine || r.Library.Version != "1" || len(p) != 3 || len(p[0].Pieces) != 3 || len(p[1].Pieces) != 1 ||
 				p[0].Fallback != "" || !strings.Contains(p[2].Fallback, "no thread") {
 				t.Errorf("record %+v", r)
 			}

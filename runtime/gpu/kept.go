@@ -7,7 +7,6 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
@@ -48,11 +47,10 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 // sameAs tells whether all that the record has was loaded where it would be.
 func (r *Restore) sameAs(i standby.Info) ([]keeper.Device, bool) {
 	places, err := r.Record.places(r.visible(i.Facts), r.Map)
-	var pieces []holder.Piece
-	if err == nil {
-		pieces, err = r.Record.pieces(places)
+	if err != nil {
+		return nil, false
 	}
-	if err != nil || len(pieces) == 0 || !slices.Equal(pieces, i.Pieces) {
+	if pieces := Pieces(&r.Record.GPU, places); len(pieces) == 0 || !slices.Equal(pieces, i.Pieces) {
 		return nil, false
 	}
 	roomy := slices.Clone(places)

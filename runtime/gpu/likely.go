@@ -53,9 +53,5 @@ func (r *Restore) likely() []string {
 
 // devices are those that what was handed over is to be on, by their UUIDs.
 func (r *Restore) devices(places []keeper.Device) []string {
-	pieces, err := r.Record.pieces(places)
-	if err != nil {
-		return nil // who takes the memory says so
-	}
-	return holder.DevicesOf(pieces)
+	return holder.DevicesOf(Pieces(&r.Record.GPU, places))
 }

@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/cgroups/v3"
+
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -116,44 +118,27 @@ var hierarchies = []hierarchy{
 // room finds the limit of memory that leaves a process least, in its cgroup or one above, and what it leaves in bytes. No
 // group: there is none.
 func (p proc) room(pid int) (group string, least int64, err error) {
-	data, err := os.ReadFile(p.path(pid, "cgroup"))
+	v1, v2, err := cgroups.ParseCgroupFileUnified(p.path(pid, "cgroup"))
 	if err != nil {
 		return "", 0, ended(gone(err))
 	}
-	for line := range strings.Lines(string(data)) {
-		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(parts) != 3 {
-			continue
+	for _, h := range hierarchies {
+		at, in := v1[h.controller]
+		if h.controller == "" {
+			at, in = v2, true
 		}
-		for _, h := range hierarchies {
-			if !has(parts[1], h.controller) {
-				continue
+		for path := filepath.Clean("/" + at); in; path = filepath.Dir(path) {
+			left, limited, err := h.left(filepath.Join(p.root, h.mount, path))
+			if err != nil {
+				return "", 0, err
 			}
-			for path := filepath.Clean("/" + parts[2]); ; path = filepath.Dir(path) {
-				left, limited, err := h.left(filepath.Join(p.root, h.mount, path))
-				if err != nil {
-					return "", 0, err
-				}
-				if limited && (group == "" || left < least) {
-					group, least = path, left
-				}
-				if path == "/" {
-					break
-				}
+			if limited && (group == "" || left < least) {
+				group, least = path, left
 			}
+			in = path != "/"
 		}
 	}
 	return group, least, nil
-}
-
-// has tells whether a list of controllers has one; the empty list is that of version 2.
-func has(controllers, one string) bool {
-	for c := range strings.SplitSeq(controllers, ",") {
-		if c == one {
-			return true
-		}
-	}
-	return false
 }
 
 // left is what the limit of one cgroup leaves; files that are not there mean no limit.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // HostNode gives a device node of this host as a specification describes it. It follows no links.
@@ -32,7 +34,7 @@ var unit = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
 // MakeNodes makes the device nodes of a restored container those of this host: CRIU makes them with the numbers they had.
 // root is the container's root directory as a process of it sees it, /proc/PID/root. Nodes of single GPUs that were there and are not
 // any more are removed. The container is not trusted: nothing is followed out of its /dev.
-func MakeNodes(root string, nodes []specs.LinuxDevice, were []Node) error {
+func MakeNodes(root string, nodes []specs.LinuxDevice, were []spec.GPUNode) error {
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open the container's root: %w", err)

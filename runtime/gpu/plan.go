@@ -2,9 +2,9 @@ package gpu
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -36,75 +36,23 @@ func (r Record) places(visible []keeper.Device, wanted map[string]string) ([]kee
 	if len(visible) < len(r.Devices) {
 		return nil, &MisfitError{"gpu-count", fmt.Sprintf("the snapshot has %d GPUs, and the container would get %d", len(r.Devices), len(visible)), "give it as many GPUs"}
 	}
-	free := slices.Clone(visible)
-	take := func(uuid string) (keeper.Device, bool) {
-		i := slices.IndexFunc(free, func(d keeper.Device) bool { return d.UUID == uuid })
-		if i < 0 {
-			return keeper.Device{}, false
-		}
-		d := free[i]
-		free = slices.Delete(free, i, i+1)
-		return d, true
+	places, err := spec.Place(r.Devices, visible, func(d keeper.Device) string { return d.UUID }, wanted)
+	if err != nil {
+		return nil, &MisfitError{"gpu-missing", err.Error(), "name GPUs the container gets, each once"}
 	}
-	places := make([]keeper.Device, len(r.Devices))
-	for i, d := range r.Devices {
-		uuid, ok := wanted[d.UUID]
-		if !ok {
-			continue
-		}
-		if places[i], ok = take(uuid); !ok {
-			return nil, &MisfitError{"gpu-missing", fmt.Sprintf("GPU %s shall take the place of %s, and the container does not get it, or not twice", uuid, d.UUID), "name GPUs the container gets, each once"}
-		}
-	}
-	for i := range places {
-		if places[i].UUID == "" {
-			places[i], free = free[0], free[1:]
-		}
-	}
-	return places, nil
-}
-
-// branch is the first number of a driver's version.
-func branch(version string) string {
-	first, _, _ := strings.Cut(version, ".")
-	return first
+	return places[:len(r.Devices)], nil
 }
 
 // fits returns a [*MisfitError] unless what the record says can be loaded onto these devices.
 func (r Record) fits(facts keeper.Facts, places []keeper.Device) error {
-	if branch(r.Driver) != branch(facts.Driver) {
-		return &MisfitError{"gpu-driver", fmt.Sprintf("the snapshot is by NVIDIA driver %s, this host has %s, which is of another branch", r.Driver, facts.Driver), "restore on a host with driver " + r.Driver}
+	var have []spec.HostGPU
+	for _, d := range places {
+		have = append(have, d.Spec())
 	}
-	var need, have int64
-	for i, old := range r.Devices {
-		now := places[i]
-		if old.Architecture != now.Architecture {
-			return &MisfitError{"gpu-architecture", fmt.Sprintf("GPU %d of the snapshot is of architecture %s (%s), the one in its place of %s (%s)", i, old.Architecture, old.Name, now.Architecture, now.Name), "restore onto a GPU of the same architecture"}
-		}
-		if held := max(old.Used, r.on(old.UUID)); held > now.Free { // the driver does not always tell what is used
-			return &MisfitError{"gpu-memory", fmt.Sprintf("GPU %d of the snapshot held %s, and the one in its place (GPU %d, %s) has %s free", i, size(held), now.Index, now.UUID, size(now.Free)), "end what uses the GPU's memory (see nvidia-smi and cryo prewarm ls), or restore onto another"}
-		}
-		have += now.Free
-	}
-	for _, p := range r.Processes {
-		need += p.Memory
-	}
-	if need > have {
-		return &MisfitError{"gpu-memory", fmt.Sprintf("processes held %s on GPUs, and those in their places have %s free", size(need), size(have)), "end what uses the GPUs' memory (see nvidia-smi and cryo prewarm ls), or restore onto others"}
+	for _, m := range r.Compare(facts.Driver, have) {
+		return &MisfitError{m.Rule, m.Problem, m.Hint}
 	}
 	return nil
-}
-
-// on is what was handed over on a device.
-func (r Record) on(uuid string) (bytes int64) {
-	for _, p := range r.Processes {
-		for _, piece := range p.Pieces {
-			if piece.Device == uuid {
-				bytes += piece.Size
-			}
-		}
-	}
-	return bytes
 }
 
 // pairs are what the driver is told: each device of the record once, or nothing where all stay.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -33,10 +34,10 @@ type cudaProcess struct {
 	Process
 	uses []keeper.Use
 	// Of the engine keeper:
-	able     bool    // it will hand memory over
-	given    int64   // bytes that it has handed over
-	pieces   []Piece // these
-	fallback string  // why it does not
+	able     bool            // it will hand memory over
+	given    int64           // bytes that it has handed over
+	pieces   []spec.GPUPiece // these
+	fallback string          // why it does not
 }
 
 // memory is what it holds on all devices, bytes.

@@ -118,36 +118,24 @@ func (p proc) opened(pid int, prefix string) (bool, error) {
 	return false, nil
 }
 
-// maps tells whether a process has mapped a file whose path is one of those wanted.
-func (p proc) maps(pid int, wanted func(path string) bool) (found bool, err error) {
-	err = p.eachMapping(pid, func(line string) (bool, error) {
-		i := strings.IndexByte(line, '/')
-		found = i >= 0 && wanted(line[i:])
-		return !found, nil
-	})
-	return found, err
-}
-
-// eachMapping reads the lines of a process's mappings for as long as f wants more. Source: proc_pid_maps(5).
-func (p proc) eachMapping(pid int, f func(line string) (more bool, err error)) error {
+// maps tells whether a process has mapped a file whose path is one of those wanted. Source: proc_pid_maps(5).
+func (p proc) maps(pid int, wanted func(path string) bool) (bool, error) {
 	failed := func(err error) error { return fmt.Errorf("look at mappings of process %d: %w", pid, gone(err)) }
 	file, err := os.Open(p.path(pid, "maps"))
 	if err != nil {
-		return failed(err)
+		return false, failed(err)
 	}
 	defer file.Close()
 	s := bufio.NewScanner(file)
 	for s.Scan() {
-		if more, err := f(s.Text()); err != nil {
-			return failed(err)
-		} else if !more {
-			return nil
+		if i := strings.IndexByte(s.Text(), '/'); i >= 0 && wanted(s.Text()[i:]) {
+			return true, nil
 		}
 	}
 	if err := s.Err(); err != nil {
-		return failed(err)
+		return false, failed(err)
 	}
-	return nil
+	return false, nil
 }
 
 // environment gives what a process was started with. What it has set itself since is not there.

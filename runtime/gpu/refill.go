@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -90,7 +91,7 @@ func (r *Restore) owners(restored []cudaProcess) (all []*given) {
 		}
 		g := &given{cudaProcess: restored[i], first: first}
 		for n, piece := range saved.Pieces {
-			at := slices.IndexFunc(r.Record.Devices, func(d Device) bool { return d.UUID == piece.Device }) // see pieces
+			at := slices.IndexFunc(r.Record.Devices, func(d spec.GPUDevice) bool { return d.UUID == piece.Device }) // see pieces
 			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: r.places[at].UUID})
 		}
 		all = append(all, g)
@@ -122,11 +123,9 @@ func (g *given) make(ctx context.Context, dial func(ctx context.Context, pid int
 // fill has what processes have made filled with what they are to have, which is brought anew. All comes that was recorded; what nobody wants goes nowhere.
 func (r *Restore) fill(ctx context.Context, c *coming, all []*given) error {
 	defer context.AfterFunc(ctx, func() { _ = c.holder.Kill() })() // it may have ended
-	pieces, err := r.Record.pieces(r.places)
+	pieces := Pieces(&r.Record.GPU, r.places)
+	err := c.holder.Ready(ctx)
 	if err != nil {
-		return err
-	}
-	if err := c.holder.Ready(ctx); err != nil {
 		return err
 	}
 	next := 0

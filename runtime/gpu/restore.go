@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
@@ -42,7 +43,7 @@ func (r *Restore) Begin(ctx context.Context) error {
 	if len(r.Record.Processes) == 0 {
 		return nil
 	}
-	if r.Record.handed() > 0 && (r.Handover == nil || r.Bring == nil) {
+	if len(r.Record.Pieces()) > 0 && (r.Handover == nil || r.Bring == nil) {
 		return &NobodyBringsError{}
 	}
 	ctx, r.end = context.WithCancel(ctx)
@@ -55,7 +56,7 @@ func (r *Restore) Begin(ctx context.Context) error {
 }
 
 func (r *Restore) begin(ctx context.Context) error {
-	if n := r.Record.handed(); n > 0 {
+	if n := len(r.Record.Pieces()); n > 0 {
 		go channel.Expect(n)
 	}
 	if kept := r.borrow(ctx); kept != nil {
@@ -151,7 +152,7 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 		if err != nil {
 			return nil, err
 		}
-		i := slices.IndexFunc(missing, func(s Saved) bool { return s.PID == p.Inner })
+		i := slices.IndexFunc(missing, func(s spec.GPUProcess) bool { return s.PID == p.Inner })
 		if i < 0 {
 			continue
 		}

@@ -8,15 +8,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // saved is a record of what [newWorld] has for these processes, which are as CRIU leaves them.
 func saved(w *world, pids ...int) Record {
-	r := Record{Engine: "driver", Driver: "580.95.05", Devices: []Device{{UUID: uuidA, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Used: int64(len(pids)) << 30}}}
+	r := Record{GPU: spec.GPU{Engine: "driver", Driver: "580.95.05", Devices: []spec.GPUDevice{{UUID: uuidA, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Used: int64(len(pids)) << 30}}}}
 	for _, pid := range pids {
 		w.states[pid] = keeper.Checkpointed
-		r.Processes = append(r.Processes, Saved{PID: pid - 100, Command: "app", Memory: 1 << 30, Devices: []string{uuidA}})
+		r.Processes = append(r.Processes, spec.GPUProcess{PID: pid - 100, Command: "app", Memory: 1 << 30, Devices: []string{uuidA}})
 	}
 	return r
 }
@@ -103,7 +104,7 @@ func TestRestoreFails(t *testing.T) {
 
 func TestRestoreOfNobody(t *testing.T) {
 	w := newWorld(t)
-	r := &Restore{Container: w.container(), Record: Record{Engine: "driver"}}
+	r := &Restore{Container: w.container(), Record: Record{GPU: spec.GPU{Engine: "driver"}}}
 	if err := fits(t, r); err != nil || w.started != 0 {
 		t.Errorf("%v, %d keepers", err, w.started)
 	}
@@ -130,7 +131,7 @@ func TestMisfits(t *testing.T) {
 		{"too little memory", func(w *world, _ *Restore) { w.facts.Devices[0].Free = 1 << 20 }, "gpu-memory"},
 		{"too little for what was handed over", func(w *world, r *Restore) {
 			r.Record.Devices[0].Used, r.Record.Processes[0].Memory, w.facts.Devices[0].Free = 0, 0, 1<<20
-			r.Record.Processes[0].Pieces = []Piece{{Address: 1 << 28, Size: 2 << 20, Device: uuidA}}
+			r.Record.Processes[0].Pieces = []spec.GPUPiece{{Address: 1 << 28, Size: 2 << 20, Device: uuidA}}
 			r.Handover, r.Bring = w.handover(), func(context.Context) (Source, error) { return nil, os.ErrPermission }
 		}, "gpu-memory"},
 		{"too little in all", func(_ *world, r *Restore) { r.Record.Devices[0].Used, r.Record.Processes[0].Memory = 0, 1<<60 }, "gpu-memory"},
@@ -158,7 +159,7 @@ func TestMisfits(t *testing.T) {
 
 func TestPlaces(t *testing.T) {
 	a, b := keeper.Device{UUID: uuidA}, keeper.Device{UUID: uuidB}
-	both := Record{Devices: []Device{{UUID: uuidA}, {UUID: uuidB}}}
+	both := Record{GPU: spec.GPU{Devices: []spec.GPUDevice{{UUID: uuidA}, {UUID: uuidB}}}}
 	for _, test := range []struct {
 		name    string
 		visible []keeper.Device

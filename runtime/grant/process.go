@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/containerd/v2/pkg/cap"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -183,29 +184,22 @@ func (k *check) cgroup(thread string) error {
 	if err != nil {
 		return err
 	}
-	for hierarchy, path := range has {
-		top, known := k.cgroups[hierarchy]
+	for controller, path := range has {
+		top, known := k.cgroups[controller]
 		if !known || path != top && !strings.HasPrefix(path, strings.TrimSuffix(top, "/")+"/") {
-			k.differ(Privileges, "a process in the cgroup %s of the hierarchy %q, outside of the container's", path, hierarchy)
+			k.differ(Privileges, "a process in the cgroup %s of the controller %q, outside of the container's", path, controller)
 		}
 	}
 	return nil
 }
 
-// cgroupsOf reads in which cgroups a thread is, by hierarchy. Source: proc_pid_cgroup(5).
+// cgroupsOf reads in which cgroups a thread is, by controller; "" is version 2.
 func cgroupsOf(file string) (map[string]string, error) {
-	data, err := os.ReadFile(file)
+	at, unified, err := cgroups.ParseCgroupFileUnified(file)
 	if err != nil {
 		return nil, fmt.Errorf("look at the cgroup of a restored process: %w", err)
 	}
-	at := map[string]string{}
-	for line := range strings.Lines(string(data)) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) != 3 {
-			return nil, fmt.Errorf("look at the cgroup of a restored process: %q", line)
-		}
-		at[fields[0]+":"+fields[1]] = fields[2]
-	}
+	at[""] = unified
 	return at, nil
 }
 

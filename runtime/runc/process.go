@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	groups "github.com/containerd/cgroups/v3"
 )
 
 // Parent gives the parent of a process. Its errors are those of reading /proc.
@@ -64,20 +66,13 @@ func stat(pid int) (s procStat, err error) {
 // Frozen tells whether the cgroup that a process is in has been frozen: its processes stand still, or will. Source of what is read:
 // cgroups(7).
 func Frozen(pid int) (bool, error) {
-	lines, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	v1, v2, err := groups.ParseCgroupFileUnified(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return false, err
 	}
-	g := cgroups{}
-	for line := range strings.Lines(string(lines)) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		switch {
-		case len(fields) < 3:
-		case fields[1] == "":
-			g[""] = "/sys/fs/cgroup" + fields[2]
-		case fields[1] == "freezer":
-			g["freezer"] = "/sys/fs/cgroup/freezer" + fields[2]
-		}
+	g := cgroups{"": "/sys/fs/cgroup" + v2}
+	if path := v1["freezer"]; path != "" {
+		g["freezer"] = "/sys/fs/cgroup/freezer" + path
 	}
 	return g.frozen()
 }

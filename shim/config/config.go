@@ -16,7 +16,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/pelletier/go-toml/v2"
 
-	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // Path is where the file is looked for unless CRYO_CONFIG names another.
@@ -97,7 +97,7 @@ func Default() Config {
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
 		Restore:    Restore{Lazy: true, Timeout: 120},
-		GPU:        GPU{Timeout: 10, Engine: gpu.DriverEngine},
+		GPU:        GPU{Timeout: 10, Engine: spec.DriverEngine},
 		Trust:      Trust{Default: unsigned},
 	}
 }
@@ -161,8 +161,8 @@ func (c Config) validate() error {
 	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
 		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)
 	}
-	if c.GPU.Engine != gpu.DriverEngine && c.GPU.Engine != gpu.KeeperEngine {
-		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, gpu.DriverEngine, gpu.KeeperEngine)
+	if c.GPU.Engine != spec.DriverEngine && c.GPU.Engine != spec.KeeperEngine {
+		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, spec.DriverEngine, spec.KeeperEngine)
 	}
 	if err := c.Trust.validate(); err != nil {
 		return err

@@ -1,7 +1,5 @@
 package fill
 
-import "github.com/cryo-project/cryo/image"
-
 // urgent is how many pages are fetched side by side for which somebody waits: each takes as long as the network does.
 const urgent = 4
 
@@ -14,7 +12,14 @@ func (s *source) fetchAhead(arrived func()) (ended func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.ahead = newAhead(wishes, heldMost, 0)
-	s.ahead.again = true
-	return s.ahead.begin(aheadWorkers, wishes, readers(s.pages, func(p *image.Pages, part image.Part) bool { return p.There(part) }), arrived), nil
+	s.prefetch = &prefetch{pieces: make(map[place][]byte), taken: make(map[place]bool)}
+	open := func() (parts, error) {
+		r, err := s.pages.Reader()
+		if err != nil {
+			return nil, err // not r, which would be an interface that is not nil
+		}
+		r.Ahead = true
+		return r, nil
+	}
+	return s.prefetch.begin(aheadWorkers, wishes, s.pages.There, open, arrived), nil
 }

@@ -14,9 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 	"github.com/cryo-project/cryo/shim/order"
 )
@@ -52,7 +54,7 @@ const (
 )
 
 // Start starts the daemon, listens for the CRIU with this work directory, and returns at once: the daemon opens what it needs meanwhile.
-// Where it cannot, Done is closed, and Result gives its [*Error]. The caller ends it.
+// Where it cannot, Done is closed, and Result gives its error. The caller ends it.
 func Start(work string, o order.Order) (_ *Filling, err error) {
 	own, other, err := newPair()
 	if err != nil {
@@ -81,7 +83,7 @@ func Start(work string, o order.Order) (_ *Filling, err error) {
 		close(f.ended)
 	}()
 	go f.follow(time.AfterFunc(readyTime, func() {
-		f.fail(&Error{Reason: fmt.Sprintf("the snapshot is not open after %s", readyTime), hint: "try again when the host has less to do, or use cryo restore --eager"})
+		f.fail(aborted("try again when the host has less to do, or use cryo restore --eager", "the snapshot is not open after %s", readyTime))
 	}))
 	defer func() {
 		if err != nil {
@@ -125,7 +127,7 @@ func (f *Filling) listen(work string) error {
 		err := f.relay(listener)
 		listener.Close()
 		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) { // else CRIU has failed, and its log says why
-			f.fail(&Error{Reason: err.Error(), hint: hint(err)})
+			f.fail(failure.Of(err, errdefs.ErrAborted).Doing(doing))
 			return
 		}
 		f.hungUp = err
@@ -183,7 +185,7 @@ func (f *Filling) follow(late *time.Timer) {
 			}
 			f.mu.Unlock()
 		case m.Failed != nil:
-			f.fail(&Error{Reason: m.Failed.Reason, Damage: m.Failed.Damage, hint: m.Failed.Hint})
+			f.fail(m.Failed.Doing(doing))
 			return
 		case m.Result != nil:
 			f.settle(*m.Result, nil)
@@ -232,7 +234,7 @@ func (f *Filling) Restored(ctx context.Context) error {
 	case <-f.done:
 		return f.err
 	case <-timeout.C:
-		return &Error{Reason: "CRIU has restored the container and did not ask for it", hint: "look for options of CRIU that forbid it (org.criu.config), or use cryo restore --eager"}
+		return aborted("look for options of CRIU that forbid it (org.criu.config), or use cryo restore --eager", "CRIU has restored the container and did not ask for it")
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

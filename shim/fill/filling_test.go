@@ -9,8 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 	"github.com/cryo-project/cryo/shim/order"
 )
@@ -38,7 +40,7 @@ func daemon() error {
 	for {
 		how, err := os.ReadFile(filepath.Join(m.Order.Root, "open"))
 		if err == nil && string(how) != "" {
-			err := c.send(message{Failed: &failed{Reason: string(how), Damage: true}}, -1)
+			err := c.send(message{Failed: failure.New(errdefs.ErrDataLoss, "", "%s", how)}, -1)
 			c.await()
 			return err
 		}
@@ -118,8 +120,7 @@ func TestStartBesideCRIU(t *testing.T) {
 			case <-time.After(30 * time.Second):
 				t.Fatal("it waits for ever")
 			}
-			var failed *Error
-			if how == "" && err != nil || how != "" && (!errors.As(err, &failed) || failed.Reason != how || !failed.Damage) {
+			if how == "" && err != nil || how != "" && (!errdefs.IsDataLoss(err) || err.Error() != doing+": "+how) {
 				t.Errorf("got %v", err)
 			}
 		})

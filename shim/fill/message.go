@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/shim/order"
 )
@@ -16,12 +17,12 @@ type message struct {
 	Task     *task        `json:"task,omitempty"`     // with its userfaultfd
 	Restored bool         `json:"restored,omitempty"` // all tasks run
 	// The daemon's.
-	Ready  bool    `json:"ready,omitempty"`  // all that is needed is open
-	Taken  bool    `json:"taken,omitempty"`  // all tasks are known, and no file of the images is needed any more
-	Hold   int     `json:"hold,omitempty"`   // a number, with the userfaultfd of a child that was forked
-	Drop   int     `json:"drop,omitempty"`   // the number of a task or child that needs nothing any more
-	Result *Result `json:"result,omitempty"` // nothing is missing any more; the last
-	Failed *failed `json:"failed,omitempty"` // the last
+	Ready  bool           `json:"ready,omitempty"`  // all that is needed is open
+	Taken  bool           `json:"taken,omitempty"`  // all tasks are known, and no file of the images is needed any more
+	Hold   int            `json:"hold,omitempty"`   // a number, with the userfaultfd of a child that was forked
+	Drop   int            `json:"drop,omitempty"`   // the number of a task or child that needs nothing any more
+	Result *Result        `json:"result,omitempty"` // nothing is missing any more; the last
+	Failed *failure.Error `json:"failed,omitempty"` // the last
 }
 
 // task is a process that CRIU has restored.
@@ -36,13 +37,6 @@ type Result struct {
 	Bytes   int64   `json:"bytes"`
 	Seconds float64 `json:"seconds"` // since all tasks run
 	Peak    int64   `json:"peak"`    // memory of the process that did it, bytes
-}
-
-// failed is an error on its way from the daemon.
-type failed struct {
-	Reason string `json:"reason"`
-	Hint   string `json:"hint,omitempty"`
-	Damage bool   `json:"damage,omitempty"` // of kind DataLoss
 }
 
 // line is one end of the channel between the two processes.

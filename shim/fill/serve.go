@@ -15,6 +15,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/arrival"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 	"github.com/cryo-project/cryo/shim/order"
 )
@@ -45,23 +46,13 @@ func Serve() error {
 		f.Enlarge()
 		return err
 	}
-	report := &failed{Reason: err.Error(), Hint: hint(err), Damage: errdefs.IsDataLoss(err)}
-	sent := channel.send(message{Failed: report}, -1) // it fails if the shim is dead
+	sent := channel.send(message{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}, -1) // it fails if the shim is dead
 	if f != nil {
 		f.Outlive()
 	} else if sent == nil {
 		channel.await()
 	}
 	return errors.Join(err, sent)
-}
-
-// hint gives the first hint in a chain of errors.
-func hint(err error) string {
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		return h.Hint()
-	}
-	return ""
 }
 
 // serve gives the filler where processes may depend on it.
@@ -90,8 +81,6 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 		if ended, err = from.fetchAhead(f.Arrived); err != nil {
 			return nil, Result{}, err
 		}
-	} else if m.Order.Rate == 0 { // else it is not to be read sooner than it is filled in
-		ended = headStart(from)
 	}
 	defer func() {
 		cancel(nil) // of what is still being read
@@ -171,7 +160,7 @@ func take(c line, f *lazypages.Filler, from *source, restored *atomic.Pointer[ti
 		case err == nil && m.Restored, errors.Is(err, io.EOF) && tasks > 0:
 			now := time.Now()
 			restored.Store(&now)
-			from.ahead.stop()
+			from.prefetch.stop()
 			f.Restored()
 			if err == nil {
 				_ = c.send(message{Taken: true}, -1) // a shim that has died does not wait for it

@@ -15,9 +15,9 @@ import (
 
 // source gives a snapshot's memory in the form that is filled in.
 type source struct {
-	pages  *image.Pages
-	images string // the directory, for as long as tasks are added
-	ahead  *ahead // nil: nothing is fetched ahead
+	pages    *image.Pages
+	images   string    // the directory, for as long as tasks are added
+	prefetch *prefetch // nil: nothing is fetched ahead
 
 	mu    sync.RWMutex
 	parts map[int][]image.Part // by pid; guarded by mu
@@ -81,7 +81,7 @@ func (s *source) next(pid, from int) int {
 	parts, after := s.parts[pid], s.after[pid]
 	s.mu.RUnlock()
 	for from < len(parts) {
-		if s.ahead.there(place{pid, from}) || s.pages.There(parts[from]) {
+		if s.prefetch.there(place{pid, from}) || s.pages.There(parts[from]) {
 			return from
 		}
 		from = after[from]
@@ -101,14 +101,6 @@ func (s *source) Reader() (lazypages.Reader, error) {
 type reader struct {
 	source *source
 	*image.PagesReader
-	kept image.Kept // what the last Read gave, where it was fetched ahead
-}
-
-// Close implements [lazypages.Reader].
-func (r *reader) Close() {
-	r.kept.Release()
-	r.kept = image.Kept{}
-	r.PagesReader.Close()
 }
 
 // Read implements [lazypages.Reader].
@@ -122,10 +114,8 @@ func (r *reader) Read(ctx context.Context, pid, piece int) ([]byte, error) {
 	if piece >= len(parts) {
 		return nil, errors.New("there is no such piece")
 	}
-	r.kept.Release()
-	var err error
-	if r.kept, err = r.source.ahead.take(ctx, place{pid, piece}); r.kept.Data != nil || err != nil {
-		return r.kept.Data, err
+	if data := r.source.prefetch.take(place{pid, piece}); data != nil {
+		return data, nil
 	}
 	return r.PagesReader.Read(parts[piece])
 }

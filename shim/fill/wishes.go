@@ -43,26 +43,6 @@ func wishesOf(images string, p *image.Pages) ([]wish, error) {
 	return all, nil
 }
 
-// rest adds what the processes have besides, in the order in which it is filled in.
-func rest(wishes []wish, images string, p *image.Pages) ([]wish, error) {
-	processes, err := pages.Processes(images)
-	if err != nil {
-		return nil, err
-	}
-	seen := make(map[place]bool, len(wishes))
-	for _, w := range wishes {
-		seen[w.place] = true
-	}
-	for _, process := range processes {
-		for i, part := range p.Lazy(process.PID) {
-			if at := (place{process.PID, i}); !seen[at] {
-				wishes = append(wishes, wish{at, part})
-			}
-		}
-	}
-	return wishes, nil
-}
-
 // first chooses pieces, so many bytes at most: those with addresses that are used at once, then those of small areas, the smallest
 // first. What a program and its libraries keep for themselves is small beside what it works on, of which nobody knows.
 func first(all []image.Part, pageSize int64, used []uint64, most int64) (chosen []int) {

@@ -14,6 +14,7 @@ import (
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/shim/order"
 )
@@ -29,16 +30,9 @@ const (
 
 // report is what the daemon tells; one of its members is there.
 type report struct {
-	Ready  bool    `json:"ready,omitempty"` // all that is needed is open
-	Sent   bool    `json:"sent,omitempty"`  // all is with the holder; the last
-	Failed *failed `json:"failed,omitempty"`
-}
-
-// failed is an error on its way from the daemon.
-type failed struct {
-	Reason string `json:"reason"`
-	Hint   string `json:"hint,omitempty"`
-	Damage bool   `json:"damage,omitempty"` // of kind DataLoss
+	Ready  bool           `json:"ready,omitempty"` // all that is needed is open
+	Sent   bool           `json:"sent,omitempty"`  // all is with the holder; the last
+	Failed *failure.Error `json:"failed,omitempty"`
 }
 
 // Loading is device memory that is being loaded.
@@ -53,7 +47,7 @@ type Loading struct {
 // readyTime is how long the daemon may take to open a snapshot.
 const readyTime = 2 * time.Minute
 
-// Start starts the daemon and waits until it has opened the snapshot. Errors are the daemon's, as [*Error]. The caller closes it.
+// Start starts the daemon and waits until it has opened the snapshot. Errors are the daemon's. The caller closes it.
 func Start(ctx context.Context, o order.Order) (_ *Loading, err error) {
 	own, other, err := channel.Pair()
 	if err != nil {
@@ -102,11 +96,11 @@ func Start(ctx context.Context, o order.Order) (_ *Loading, err error) {
 		return l, nil
 	case <-l.ended:
 		if l.err == nil {
-			return nil, &Error{Reason: "it has ended before it began"}
+			return nil, aborted("", "it has ended before it began")
 		}
 		return nil, l.err
 	case <-timeout.C:
-		return nil, &Error{Reason: fmt.Sprintf("the snapshot is not open after %s", readyTime), hint: "try again when the host has less to do"}
+		return nil, aborted("try again when the host has less to do", "the snapshot is not open after %s", readyTime)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -135,7 +129,7 @@ func (l *Loading) follow(ready chan<- struct{}, wait func() int) {
 			told = true
 		case r.Failed != nil:
 			told = true
-			l.err = &Error{Reason: r.Failed.Reason, Damage: r.Failed.Damage, hint: r.Failed.Hint}
+			l.err = r.Failed.Doing(doing)
 		}
 	}
 }
@@ -173,24 +167,12 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// Error says why device memory could not be loaded. Its kind is DataLoss if the snapshot is damaged.
-type Error struct {
-	Reason string
-	Damage bool
-	hint   string
-}
+// doing is where errors arise.
+const doing = "load device memory"
 
-func (e *Error) Error() string { return "load device memory: " + e.Reason }
-
-// Hint says what to do.
-func (e *Error) Hint() string { return e.hint }
-
-// Unwrap gives the kind.
-func (e *Error) Unwrap() error {
-	if e.Damage {
-		return errdefs.ErrDataLoss
-	}
-	return errdefs.ErrAborted
+// aborted is an error of that kind.
+func aborted(advice, text string, args ...any) error {
+	return failure.New(errdefs.ErrAborted, advice, text, args...).Doing(doing)
 }
 
 // died is the error of a daemon that has said nothing.
@@ -199,5 +181,5 @@ func died(status int, err error) error {
 	if !errors.Is(err, io.EOF) {
 		how += ": " + err.Error()
 	}
-	return &Error{Reason: how, hint: "restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)"}
+	return aborted("restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)", "%s", how)
 }

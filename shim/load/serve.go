@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 	"github.com/cryo-project/cryo/shim/order"
@@ -35,12 +36,7 @@ func Serve() error {
 	if err == nil {
 		return c.Send(report{Sent: true})
 	}
-	f := &failed{Reason: err.Error(), Damage: errdefs.IsDataLoss(err)}
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		f.Hint = h.Hint()
-	}
-	return errors.Join(err, c.Send(report{Failed: f}))
+	return errors.Join(err, c.Send(report{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}))
 }
 
 func serve(c *channel.Channel, peer *os.File) error {

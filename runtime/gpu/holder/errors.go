@@ -7,6 +7,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -82,9 +83,7 @@ type report struct {
 	Driver *keeper.DriverError `json:"driver,omitempty"`
 	Call   *CallError          `json:"call,omitempty"`
 	Piece  *numbered           `json:"piece,omitempty"` // that it is about
-	Reason string              `json:"reason,omitempty"`
-	Hint   string              `json:"hint,omitempty"`
-	Kind   string              `json:"kind,omitempty"`
+	Other  *failure.Error      `json:"other,omitempty"`
 }
 
 // numbered is a piece and its number.
@@ -93,28 +92,9 @@ type numbered struct {
 	Piece
 }
 
-// remote is an error of which the holder has only told.
-type remote struct {
-	reason, hint string
-	kind         error
-}
-
-func (e *remote) Error() string { return e.reason }
-func (e *remote) Hint() string  { return e.hint }
-func (e *remote) Unwrap() error { return e.kind }
-
-// kinds that are passed on.
-var kinds = map[string]error{
-	"aborted":     errdefs.ErrAborted,
-	"invalid":     errdefs.ErrInvalidArgument,
-	"unavailable": errdefs.ErrUnavailable,
-	"internal":    errdefs.ErrInternal,
-	"not found":   errdefs.ErrNotFound,
-}
-
 // newReport tells of err.
 func newReport(err error) *report {
-	r := &report{Kind: "internal"}
+	r := &report{}
 	var piece *PieceError
 	if errors.As(err, &piece) {
 		r.Piece, err = &numbered{piece.Number, piece.Piece}, piece.Err
@@ -122,21 +102,9 @@ func newReport(err error) *report {
 	if errors.As(err, &r.Driver) || errors.As(err, &r.Call) {
 		return r
 	}
-	var h interface{ Hint() string }
-	if errors.As(err, &h) {
-		r.Hint = h.Hint()
-	}
-	for name, kind := range kinds {
-		if errors.Is(err, kind) {
-			r.Kind = name
-		}
-	}
-	r.Reason = err.Error()[:min(len(err.Error()), maxReason)]
+	r.Other = failure.Of(err, errdefs.ErrAborted, errdefs.ErrInvalidArgument, errdefs.ErrUnavailable, errdefs.ErrNotFound, errdefs.ErrInternal)
 	return r
 }
-
-// maxReason bounds a reason, bytes.
-const maxReason = 4 << 10
 
 // err is the error that was told of.
 func (r *report) err() (err error) {
@@ -145,12 +113,10 @@ func (r *report) err() (err error) {
 		err = r.Driver
 	case r.Call != nil:
 		err = r.Call
+	case r.Other != nil:
+		err = r.Other
 	default:
-		kind := kinds[r.Kind]
-		if kind == nil {
-			kind = errdefs.ErrInternal
-		}
-		err = &remote{reason: r.Reason, hint: r.Hint, kind: kind}
+		err = failure.New(errdefs.ErrInternal, "", "the holder says nothing of an error")
 	}
 	if r.Piece != nil {
 		err = &PieceError{Number: r.Piece.Number, Piece: r.Piece.Piece, Err: err}

@@ -153,7 +153,7 @@ func TestServeRefuses(t *testing.T) {
 			if err := <-ended; err == nil {
 				t.Errorf("%s: it ends without an error", name)
 			}
-		case err != nil || a.Error == nil || !strings.Contains(a.Error.Reason, test.say):
+		case err != nil || a.Error == nil || !strings.Contains(a.Error.err().Error(), test.say):
 			t.Errorf("%s: %+v, %v", name, a, err)
 		}
 		c.Close()

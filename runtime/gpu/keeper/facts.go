@@ -1,5 +1,7 @@
 package keeper
 
+import "github.com/cryo-project/cryo/image/spec"
+
 // Device is a GPU of this host.
 type Device struct {
 	UUID         string `json:"uuid"` // "GPU-" and 36 characters, as nvidia-smi -L prints
@@ -11,6 +13,11 @@ type Device struct {
 	Free         int64  `json:"free"`         // bytes
 	PCI          string `json:"pci"`          // "00000000:1B:00.0"
 	MIG          bool   `json:"mig"`          // is divided into instances
+}
+
+// Spec is the device in the words of snapshots.
+func (d Device) Spec() spec.HostGPU {
+	return spec.HostGPU{Free: d.Free, GPUDevice: spec.GPUDevice{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory}}
 }
 
 // Use is what a process holds on a device.

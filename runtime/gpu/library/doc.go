@@ -9,8 +9,6 @@
 // before Release leaves the process as it was: its library opens the door. After Release the door stays closed, since memory is elsewhere,
 // until an Attach has brought all of it back.
 //
-// DropZeros stands by itself, while the driver has the process locked and saved too: it needs neither the driver nor the door. Leave comes after it.
-//
 // A library to which nothing is said for a minute hangs up too. Memory that is still foreign after Own ([Hello.Foreign]) can be handed over again, but
 // must not be left to the driver's own checkpoint: the driver saves a process with imported memory and cannot load it. Processes that work
 // together are closed in short attempts, as those that wait for each other cannot be stopped one after the other.

@@ -166,10 +166,9 @@ type appAnswer struct {
 	Error string
 	State struct {
 		Processes []struct {
-			Rounds  int
-			Saved   int   // bytes of device memory, by the driver's last checkpoint
-			Limits  []int // of each device's context, bytes of a stack
-			Regions []region
+			Rounds int
+			Saved  int   // bytes of device memory, by the driver's last checkpoint
+			Limits []int // of each device's context, bytes of a stack
 		}
 	}
 }

@@ -27,10 +27,9 @@ const (
 	release kind = 5
 	attach  kind = 6 // count of all; then requests of u32 numbers, with a descriptor each, of which the last is marked
 	opening kind = 7
-	own     kind = 8  // answer: count of those that are still foreign
-	zeros   kind = 9  // request: u32 deadline in ms, u64 first and end of each range, with /dev/userfaultfd; answer: u64 bytes, u32 errno, u32 reserved
-	making  kind = 10 // count of all, u32 number; answer: u32 number, with a descriptor
-	filled  kind = 11
+	own     kind = 8 // answer: count of those that are still foreign
+	making  kind = 9 // count of all, u32 number; answer: u32 number, with a descriptor
+	filled  kind = 10
 )
 
 // last marks the last of several answers, or requests.

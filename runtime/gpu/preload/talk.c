@@ -4,7 +4,6 @@
 #include "door.h"
 #include "hand.h"
 #include "thread.h"
-#include "zeros.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,10 +25,9 @@
 #define BATCH 32      // descriptors in a message
 #define ENTRIES 500   // of the table in a message
 #define LAST 1u       // flag of the last of several
-#define RANGES 512    // of zeros in a message
 #define STUCK 10000   // ms for the host to take an answer
 
-enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, ZEROS, MAKE, FILLED };
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED };
 
 struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
 struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
@@ -256,23 +254,6 @@ static int close_door(int socket, const struct message *m)
 	return plain(socket, m, r, 0);
 }
 
-// zeros has a deadline in ms and ranges, and comes with /dev/userfaultfd.
-static int zeros(int socket, struct message *m)
-{
-	static struct zeros_range ranges[RANGES];
-	struct { uint64_t dropped; int32_t problem; uint32_t reserved; } done = {0};
-	uint32_t ms;
-
-	if (m->header.count > RANGES || m->size != sizeof(ms) + m->header.count * sizeof(*ranges) || m->files_count != 1)
-		return plain(socket, m, CUDA_ERROR_INVALID_VALUE, 0);
-	memcpy(&ms, m->payload, sizeof(ms));
-	memcpy(ranges, m->payload + sizeof(ms), m->header.count * sizeof(*ranges));
-	done.problem = zeros_drop(ranges, m->header.count, m->files[0], now_ns() + ms * INT64_C(1000000), &done.dropped);
-	close(m->files[0]);
-	m->files[0] = -1;
-	return answer(socket, m, (struct header){0}, &done, sizeof(done), NULL, 0);
-}
-
 static int serve(int socket, struct message *m)
 {
 	CUresult r;
@@ -284,7 +265,6 @@ static int serve(int socket, struct message *m)
 	case GIVE: return give(socket, m);
 	case RELEASE: return plain(socket, m, hand_release(), 0);
 	case ATTACH: return attach(socket, m);
-	case ZEROS: return zeros(socket, m);
 	case MAKE: return make(socket, m);
 	case FILLED: return plain(socket, m, hand_filled(), 0);
 	case OPEN: return plain(socket, m, hand_open(), 0);

@@ -1,0 +1,95 @@
+// Package failure carries an error from one process of cryo's to another: its kind, its message, and what to do about it, each in a field of its own. It
+// imports nothing of this project.
+package failure
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// Error is an error that came from another process, or is on its way to one.
+type Error struct {
+	Kind    Kind   `json:"kind"`
+	Message string `json:"message"`
+	Advice  string `json:"hint,omitempty"` // what to do about it
+}
+
+// Kind names one of containerd's kinds of errors, or that of a context that was cancelled.
+type Kind string
+
+// kinds are all that cross.
+var kinds = map[Kind]error{
+	"aborted": errdefs.ErrAborted, "already exists": errdefs.ErrAlreadyExists, "canceled": context.Canceled, "data loss": errdefs.ErrDataLoss,
+	"failed precondition": errdefs.ErrFailedPrecondition, "internal": errdefs.ErrInternal, "invalid argument": errdefs.ErrInvalidArgument,
+	"not found": errdefs.ErrNotFound, "not implemented": errdefs.ErrNotImplemented, "permission denied": errdefs.ErrPermissionDenied,
+	"resource exhausted": errdefs.ErrResourceExhausted, "unauthenticated": errdefs.ErrUnauthenticated, "unavailable": errdefs.ErrUnavailable,
+	"unknown": errdefs.ErrUnknown,
+}
+
+// maxText bounds a message and advice, bytes, so that a message has room for both.
+const maxText = 8 << 10
+
+// New makes an error of a kind.
+func New(kind error, advice, text string, args ...any) *Error {
+	return &Error{Kind: name(kind), Message: fmt.Sprintf(text, args...), Advice: advice}
+}
+
+// Of tells of err. Its kind is the first of those given that err has, else the last of them.
+func Of(err error, of ...error) *Error {
+	e := &Error{Message: err.Error(), Advice: Hint(err)}
+	for _, kind := range of {
+		if e.Kind = name(kind); errors.Is(err, kind) {
+			break
+		}
+	}
+	e.Message, e.Advice = e.Message[:min(len(e.Message), maxText)], e.Advice[:min(len(e.Advice), maxText)]
+	return e
+}
+
+func name(kind error) Kind {
+	for name, k := range kinds {
+		if k == kind {
+			return name
+		}
+	}
+	return "unknown"
+}
+
+// Doing gives the error with what was being done ahead of its message.
+func (e *Error) Doing(what string) *Error {
+	return &Error{Kind: e.Kind, Message: what + ": " + e.Message, Advice: e.Advice}
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Hint says what to do.
+func (e *Error) Hint() string { return e.Advice }
+
+// Unwrap gives the kind; one that is not known is Internal.
+func (e *Error) Unwrap() error {
+	if kind := kinds[e.Kind]; kind != nil {
+		return kind
+	}
+	return errdefs.ErrInternal
+}
+
+// Hint gives the first hint in an error's tree; empty if there is none.
+func Hint(err error) string {
+	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
+		return h.Hint()
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		return Hint(u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if h := Hint(e); h != "" {
+				return h
+			}
+		}
+	}
+	return ""
+}
