@@ -83,10 +83,39 @@ func TestHostileForks(t *testing.T) {
 	r, c := measured(t, b, "restore", ref, "--name", id)
 	must(t, r)
 	affordable(t, r, c, 128<<20)
-	runs(t, b, id)
+	// What brings its memory, and what told CRIU so, are not among its own files.
+	for _, pid := range insiders(runs(t, b, id)) {
+		fds, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+		for _, fd := range fds {
+			if link, err := os.Readlink(fd); err == nil && (strings.HasPrefix(link, "socket:") || strings.Contains(link, "userfaultfd")) {
+				t.Errorf("process %d has %s", pid, link)
+			}
+		}
+	}
 	must(t, checkpoints(t, b, id, ref, "--leave-running")) // which waits until all memory is there
 	runs(t, b, id)
 	remove(t.Context(), b, id)
+}
+
+// TestHostileProcesses has a container of more processes than a snapshot may have: there is none, and the container goes on.
+func TestHostileProcesses(t *testing.T) {
+	a, _ := pair(t)
+	id, ref := name(t), "cryo.test/"+name(t)+":1"
+	const many = 2900
+	startShell(t, a, id, fmt.Sprintf(`i=0; while [ $i -lt %d ]; do sleep 100000 & i=$((i+1)); done; wait`, many))
+	pid := runs(t, a, id)
+	eventually(t, "all processes are there", time.Minute, func() bool { return len(insiders(pid)) > many })
+	away(t, ref)
+	before := trace(t, a)
+	r := a.Cryo(t.Context(), "checkpoint", id, ref)
+	t.Logf("exit code %d after %s: %s", r.Code, r.Elapsed, r.Stderr)
+	if r.Code == 0 || !strings.Contains(r.Stderr, "of too many processes and threads") || !strings.Contains(r.Stderr, "hint: ") {
+		t.Errorf("exit code %d: %s", r.Code, r.Stderr)
+	}
+	if n := len(insiders(runs(t, a, id))); n <= many {
+		t.Errorf("%d processes go on", n)
+	}
+	wantTrace(t, a, before)
 }
 
 // TestHostileRaces has a container that puts links to the host's files in the place of its directories and files, and takes them away, all the time: nothing of the
