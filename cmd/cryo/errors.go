@@ -240,11 +240,11 @@ func (e *remoteError) text() string {
 
 func (e *remoteError) Unwrap() error { return e.err }
 
-// kinds are those of errdefs that a shim's errors have.
+// kinds are those that a shim's errors have.
 var kinds = []error{
 	errdefs.ErrUnknown, errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrPermissionDenied,
 	errdefs.ErrResourceExhausted, errdefs.ErrFailedPrecondition, errdefs.ErrAborted, errdefs.ErrNotImplemented, errdefs.ErrInternal,
-	errdefs.ErrUnavailable, errdefs.ErrDataLoss, errdefs.ErrUnauthenticated,
+	errdefs.ErrUnavailable, errdefs.ErrDataLoss, errdefs.ErrUnauthenticated, context.DeadlineExceeded, context.Canceled,
 }
 
 // hintOf gives the first hint in an error's tree; empty if there is none.

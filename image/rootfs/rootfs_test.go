@@ -42,7 +42,7 @@ func baseImage(t testing.TB) string {
 	for _, name := range []string{"etc/passwd", "etc/conf.d/a", "etc/conf.d/b", "usr/lib/x.so", "usr/lib/deep/er/y", "var/log/old", "var/cache/1/2/3", "gone/1", "gone/2", "kept"} {
 		write(t, filepath.Join(dir, name), "base "+name)
 	}
-	must(t, os.Symlink("usr/lib", filepath.Join(dir, "lib")), os.Symlink("/does/not/exist", filepath.Join(dir, "etc/dangling")), os.Symlink("/etc/passwd", filepath.Join(dir, "etc/absolute")))
+	must(t, os.Symlink("usr/lib", filepath.Join(dir, "lib")), os.Symlink("/does/not/exist", filepath.Join(dir, "etc/dangling")), os.Symlink("/etc/none", filepath.Join(dir, "etc/absolute")))
 	return dir
 }
 
@@ -184,7 +184,8 @@ func change(t testing.TB, r *rand.Rand, root string) {
 	switch r.IntN(11) {
 	case 0, 1:
 		content := bytes.Repeat([]byte{byte(r.Uint32())}, r.IntN(20000))
-		if f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o640); err == nil { // it may be a fifo
+		// It may be a fifo, or a link that leads out.
+		if f, err := os.OpenFile(fresh, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0o640); err == nil {
 			_, _ = f.Write(content)
 			f.Close()
 		}
@@ -201,7 +202,7 @@ func change(t testing.TB, r *rand.Rand, root string) {
 	case 8:
 		_ = os.Lchown(pick(), r.IntN(9), r.IntN(9))
 	case 9:
-		_ = unix.Setxattr(pick(), "user.k", []byte{byte(r.Uint32())}, 0)
+		_ = unix.Lsetxattr(pick(), "user.k", []byte{byte(r.Uint32())}, 0)
 	case 10:
 		_ = unix.Mkfifo(fresh, 0o600)
 	}
