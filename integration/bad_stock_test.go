@@ -1,7 +1,12 @@
 package integration
 
 import (
+	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,6 +35,52 @@ func TestBadStockDump(t *testing.T) {
 		counts(t, a, id)
 		a.Ctr(t.Context(), "images", "rm", "bad/stock:1")
 		remove(t.Context(), a, id)
+	}
+}
+
+// TestBadStockAway restarts containerd while a stock client's dump is under way. CRIU, whose code may just enter a process, which crashes where CRIU is killed then, is left
+// to be done. The container runs on, and no images stay.
+func TestBadStockAway(t *testing.T) {
+	h := newHost(t, "stock-away", lab.HostOptions{})
+	id := name(t)
+	start(t, h, id, nil, "workload", "count", "--memory", "128")
+	dumps := func(p process) bool { // those before are asked for their version
+		dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", p.pid))
+		return err == nil && p.command == "criu" && strings.Contains(dir, "/"+id+"/criu-")
+	}
+	for range 2 {
+		ended := make(chan lab.Result, 1)
+		go func() { ended <- h.Ctr(t.Context(), "containers", "checkpoint", "--task", id, "bad/away:1") }()
+		criu := find(t, h, dumps)
+		if criu == 0 || syscall.Kill(criu, syscall.SIGSTOP) != nil {
+			t.Fatalf("no dump: %v", <-ended)
+		}
+		if err := h.StopDaemon(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(300 * time.Millisecond)
+		if err := syscall.Kill(criu, syscall.SIGCONT); err != nil {
+			t.Errorf("CRIU is gone: %v", err)
+		}
+		if err := h.StartDaemon(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		<-ended
+		eventually(t, "the container runs", 20*time.Second, func() bool {
+			_, status, err := h.Task(t.Context(), id)
+			if err != nil || status == "STOPPED" {
+				t.Fatalf("the container is %s, %v", status, err)
+			}
+			return status == "RUNNING" || h.Ctr(t.Context(), "tasks", "resume", id).Code == 0
+		})
+		counts(t, h, id)
+		h.Ctr(t.Context(), "images", "rm", "--sync", "bad/away:1")
+		// The directory itself is containerd's, which has not come to removing it.
+		eventually(t, "the dump is removed", 10*time.Second, func() bool {
+			images, err := filepath.Glob(filepath.Join(h.Dir, "xdg/ctrd-checkpoint*/*"))
+			return err == nil && len(images) == 0
+		})
+		clearStockTemporary(t, h)
 	}
 }
 

@@ -139,6 +139,9 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		request.Hold = conversation
 	}
 	result, err := s.run(ctx, c, request, conversation)
+	if err == nil && request.Hold == nil && !o.Exit && ctx.Err() != nil { // who would take the images is gone
+		err = &checkpoint.FailedError{ID: id, Err: context.Cause(ctx)}
+	}
 	if err == nil && (result.Killed || request.Hold == nil && o.Exit) {
 		s.awaitEnd(ctx, id)
 	}

@@ -46,8 +46,8 @@ type DumpError struct {
 
 func (e *DumpError) Error() string { return fmt.Sprintf("dump %s: %s", e.ID, e.Reason) }
 
-// Checkpoint dumps the container. Cancelling ctx takes from CRIU the connection that pages go to, and ends it where that does not,
-// whose death makes the kernel and CRIU's parasite let go of the processes. It returns the context's error once runc is gone.
+// Checkpoint dumps the container. Cancelling ctx takes from CRIU the connection that pages go to, or gives it a moment to be done where there is none, and then ends it,
+// whose death makes the kernel and CRIU's parasite let go of the processes. It returns the context's error once runc is gone, or nil if the dump is complete.
 //
 // After an error, runc and CRIU are gone, and of what they had done to the container only the cgroup may still be frozen: see [Container.Thaw]. Or the
 // error is a [*ResidueError].
@@ -91,7 +91,7 @@ func (c Container) dump(ctx context.Context, d Dump) error {
 	}
 	running := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
-		hangUp(d.Pages, running)
+		hangUp(d, running)
 		group.endUntil(running)
 	})
 	go group.endOrphans(cmd.Process.Pid, running)
@@ -118,16 +118,20 @@ func (c Container) dump(ctx context.Context, d Dump) error {
 	return nil
 }
 
-// graceTime is how long CRIU may take to give up a dump by itself.
+// graceTime is how long CRIU may take to give up a dump by itself, or to be done with it.
 var graceTime = 3 * time.Second
 
 // hangUp makes CRIU fail where it sends pages, and waits until done, though not for long. There CRIU's code is at rest in all
-// processes, which is not so at any moment: a CRIU that is killed while its code enters or leaves a process leaves that to crash.
-func hangUp(pages *os.File, done <-chan struct{}) {
-	if pages == nil {
+// processes, which is not so at any moment: a CRIU that is killed while its code enters or leaves a process leaves that to crash. A CRIU that writes files has nothing
+// to be taken away: a small dump is done by then, and a large one is at its pages. One that would end the processes when it is done is not waited for:
+// nobody takes its images any more.
+func hangUp(d Dump, done <-chan struct{}) {
+	switch {
+	case d.Pages != nil:
+		_ = unix.Shutdown(int(d.Pages.Fd()), unix.SHUT_RDWR) // it may be closed already
+	case d.Exit:
 		return
 	}
-	_ = unix.Shutdown(int(pages.Fd()), unix.SHUT_RDWR) // it may be closed already
 	select {
 	case <-done:
 	case <-time.After(graceTime):

@@ -1,9 +1,13 @@
 package runc
 
 import (
+	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	gorunc "github.com/containerd/go-runc"
 )
@@ -37,5 +41,41 @@ func TestCommand(t *testing.T) {
 		if test.dump.Pages != nil && (len(cmd.ExtraFiles) != PagesDescriptor-2 || cmd.ExtraFiles[PagesDescriptor-3] != pages) {
 			t.Errorf("%s: descriptors %v", name, cmd.ExtraFiles)
 		}
+	}
+}
+
+// TestCancelFiles cancels a dump that goes to files while CRIU's code may be entering a process, where killing CRIU would make that crash: CRIU is waited for, unless it is
+// to end the processes.
+func TestCancelFiles(t *testing.T) {
+	for name, test := range map[string]struct {
+		exit, done bool
+	}{"runs on": {done: true}, "ends": {exit: true}} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			script := func(name, text string) string {
+				path := filepath.Join(dir, name)
+				if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				return path
+			}
+			criu := script("criu", "echo >began; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; echo >done\n")
+			c := Container{ID: "c", Runtime: &gorunc.Runc{Command: script("runc", fmt.Sprintf("%s & wait $!\n", criu)), Log: filepath.Join(dir, "log")}}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			go func() {
+				for ; ; time.Sleep(time.Millisecond) {
+					if _, err := os.Stat(filepath.Join(dir, "began")); err == nil {
+						cancel()
+						return
+					}
+				}
+			}()
+			err := c.dump(ctx, Dump{Work: dir, Images: dir, Exit: test.exit})
+			_, missing := os.Stat(filepath.Join(dir, "done"))
+			if (err == nil) != test.done || (missing == nil) != test.done {
+				t.Errorf("%v, %v", err, missing)
+			}
+		})
 	}
 }
