@@ -3,7 +3,9 @@ package integration
 import (
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -113,6 +115,36 @@ func TestBadKilledShim(t *testing.T) {
 		a.Cryo(t.Context(), "rm", ref)
 		wantTrace(t, a, before)
 	}
+}
+
+// TestBadKilledShimBusy kills a shim while a process is slow to leave its container's cgroup, for which runc waits a third of a second: the name can be used again.
+func TestBadKilledShimBusy(t *testing.T) {
+	a, _ := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "1")
+	before := trace(t, a)
+	restore := []string{"restore", ref, "--name", name(t)}
+	id := restore[3]
+	must(t, a.Cryo(t.Context(), restore...))
+	groups, err := filepath.Glob(filepath.Join(a.CgroupRoot(), "*", id))
+	if err != nil || len(groups) != 1 {
+		t.Fatalf("cgroups of %s: %q, %v", id, groups, err)
+	}
+	slow := exec.Command("sleep", "2")
+	if err := slow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(groups[0], "cgroup.procs"), []byte(strconv.Itoa(slow.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, find(t, a, called("containerd-shim")))
+	if err := slow.Wait(); err != nil {
+		t.Error(err)
+	}
+	remove(t.Context(), a, id)
+	must(t, a.Cryo(t.Context(), restore...))
+	counts(t, a, id)
+	remove(t.Context(), a, id)
+	wantTrace(t, a, before)
 }
 
 // TestBadKilledDaemon kills containerd during a dump and starts it again: the container runs on.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 
 	bootapi "github.com/containerd/containerd/api/runtime/bootstrap/v1"
 	"github.com/containerd/containerd/api/types"
@@ -30,6 +31,9 @@ func (m shimManager) Start(ctx context.Context, params *bootapi.BootstrapParams)
 	return m.Shim.Start(ctx, params)
 }
 
+// deleteTime is how long runc may take to forget the container of a dead shim. containerd kills who cleans up after five seconds.
+const deleteTime = 3 * time.Second
+
 // Stop cleans up after a shim that died. A dump it had under way is ended, and what it froze for it is thawed first,
 // since a frozen process cannot be ended on cgroup v1. Of a restore it had under way nothing is left.
 func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
@@ -46,8 +50,9 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("end the restore of a dead shim")
 	}
-	if c, err := containerOf(ctx, bundle, id); err != nil {
-		log.G(ctx).WithError(err).Warn("find the container's runtime options")
+	c, unknown := containerOf(ctx, bundle, id)
+	if unknown != nil {
+		log.G(ctx).WithError(unknown).Warn("find the container's runtime options")
 	} else {
 		if err := c.Thaw(ctx); err != nil {
 			log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
@@ -72,6 +77,13 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
 	}
 	status, err := m.Shim.Stop(ctx, id)
+	if unknown == nil {
+		deleting, cancel := context.WithTimeout(ctx, deleteTime)
+		defer cancel()
+		if err := c.Delete(deleting); err != nil {
+			log.G(ctx).WithError(err).Warn("have runc forget the container of a dead shim")
+		}
+	}
 	if restoring != "" {
 		if err := removeCgroup(bundle); err != nil {
 			log.G(ctx).WithError(err).Warn("remove the cgroup that the restore of a dead shim has left")

@@ -1,13 +1,34 @@
 package runc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
+	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 )
+
+// deletePause is between two tries to have runc delete a container.
+const deletePause = 50 * time.Millisecond
+
+// Delete ends what is left of the container, and has runc forget it. runc gives up where the cgroup still has processes after a third of a second, though they are about
+// to end, and then says for ever that there is a container of this name.
+func (c Container) Delete(ctx context.Context) error {
+	for c.Known(ctx) {
+		if err := c.Runtime.Delete(ctx, c.ID, &gorunc.DeleteOpts{Force: true}); err == nil {
+			return nil
+		}
+		select {
+		case <-time.After(deletePause):
+		case <-ctx.Done():
+		}
+	}
+	return c.explain("delete", ctx.Err())
+}
 
 // SweepRestore removes what a runc leaves that was killed while it restored the container, as it is together with its shim:
 // a mount of the rootfs in its own directory for the container, and that directory, because of which it would say later
