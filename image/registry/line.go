@@ -18,9 +18,10 @@ type line struct {
 	asked   [kinds]int64   // bytes that were asked for and have not come; guarded by mu
 	rate    float64        // bytes a second, as measured; guarded by mu
 	latency time.Duration  // least time until an answer began; 0: none has yet; guarded by mu
-	since   time.Time      // of what is being measured; guarded by mu
-	came    int64          // bytes since then; guarded by mu
-	held    bool           // since then, less was asked for than the line may bring; guarded by mu
+	since   time.Time      // measuring goes on since then; zero while the line is idle; guarded by mu
+	took    time.Duration  // for which what is being measured had come before; guarded by mu
+	came    int64          // bytes of what is being measured; guarded by mu
+	held    bool           // meanwhile, less was asked for than the line may bring; guarded by mu
 	calm    time.Time      // nobody is taken to wait from then on; guarded by mu
 }
 
@@ -168,7 +169,9 @@ func (t *turn) moved(n int64) {
 	l := t.line
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.came += n
+	if !l.since.IsZero() {
+		l.came += n
+	}
 	l.give(t, min(n, t.left))
 }
 
@@ -196,11 +199,16 @@ func (l *line) give(t *turn, n int64) {
 	l.next()
 }
 
-// measure measures what has come since the line was idle, or was measured last. l.mu is held.
+// measure measures what has come since the line was measured last, without the times when it was idle. What comes in less than is measured counts with what comes next: a line
+// that was slow once would never be found quick where little is asked for at once. l.mu is held.
 func (l *line) measure() {
+	if l.since.IsZero() {
+		return
+	}
 	idle := l.asked[urgent]+l.asked[rest]+l.asked[free] == 0
-	took := time.Since(l.since)
-	if !l.since.IsZero() && took > 0 && (took >= rateTime || l.came >= rateBytes || idle && took >= rateLeast) {
+	now := time.Now()
+	took := l.took + now.Sub(l.since)
+	if took > 0 && (took >= rateTime || l.came >= rateBytes || idle && took >= rateLeast) {
 		switch rate := float64(l.came) / took.Seconds(); {
 		case l.rate == 0:
 			l.rate = rate
@@ -209,10 +217,11 @@ func (l *line) measure() {
 		case !l.held:
 			l.rate -= (l.rate - rate) / rateDown
 		}
-		l.since, l.came, l.held = time.Now(), 0, false
+		took, l.came, l.held = 0, 0, false
+		l.took, l.since = 0, now
 	}
 	if idle {
-		l.since, l.came, l.held = time.Time{}, 0, false
+		l.took, l.since = took, time.Time{}
 	}
 }
 
