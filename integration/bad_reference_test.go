@@ -2,6 +2,7 @@ package integration
 
 import (
 	"testing"
+	"time"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -93,4 +94,35 @@ func TestBadPush(t *testing.T) {
 	}
 	must(t, a.Cryo(t.Context(), "verify", ref))
 	counts(t, a, id)
+}
+
+// TestBadPushLater has a registry begin three seconds after the checkpoint that pushes to it: it gets the snapshot.
+func TestBadPushLater(t *testing.T) {
+	a, _ := pair(t)
+	r, err := shared.lab.Registry(t.Context(), "bad-later", lab.RegistryOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	id, ref := name(t), r.Reference("bad/later:1")
+	start(t, a, id, nil, "workload", "count")
+	forget(t, a, ref)
+	ended := make(chan lab.Result, 1)
+	go func() {
+		ended <- a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push", "--plain-http")
+	}()
+	time.Sleep(3 * time.Second)
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	must(t, <-ended)
+	must(t, a.Cryo(t.Context(), "rm", ref))
+	must(t, a.Cryo(t.Context(), "pull", ref, "--plain-http"))
 }

@@ -60,7 +60,7 @@ func TestCancelFiles(t *testing.T) {
 				return path
 			}
 			criu := script("criu", "echo >began; for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; echo >done\n")
-			c := Container{ID: "c", Runtime: &gorunc.Runc{Command: script("runc", fmt.Sprintf("exec <&-; %s & wait $!\n", criu)), Log: filepath.Join(dir, "log")}}
+			c := Container{ID: "c", Runtime: &gorunc.Runc{Command: script("runc", fmt.Sprintf("%s & wait $!\n", criu)), Log: filepath.Join(dir, "log")}}
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			go func() {
