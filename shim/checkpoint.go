@@ -24,95 +24,99 @@ import (
 
 // Checkpoint dumps the container into r.Path. State, Wait, Stats and events go on meanwhile.
 func (s *service) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) (*ptypes.Empty, error) {
-	if err := s.checkpoint(ctx, r); err != nil {
+	var o options.CheckpointOptions
+	if r.Options != nil {
+		if err := typeurl.UnmarshalTo(r.Options, &o); err != nil {
+			return nil, reply(fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument))
+		}
+	}
+	joined, err := s.checkpoint(ctx, r, &o)
+	if err != nil {
+		if !joined {
+			checkpoint.Refuse(context.WithoutCancel(ctx), o.WorkPath, err)
+		}
 		return nil, reply(err)
 	}
 	return &ptypes.Empty{}, nil
 }
 
-func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest) error {
+// checkpoint tells whether it has joined a command, which has heard of the error then.
+func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest, o *options.CheckpointOptions) (joined bool, _ error) {
 	c := s.container(r.ID)
 	if c == nil {
-		return fmt.Errorf("checkpoint %s: no such container: %w", r.ID, errdefs.ErrNotFound)
-	}
-	var o options.CheckpointOptions
-	if r.Options != nil {
-		if err := typeurl.UnmarshalTo(r.Options, &o); err != nil {
-			return fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument)
-		}
+		return false, fmt.Errorf("checkpoint %s: no such container: %w", r.ID, errdefs.ErrNotFound)
 	}
 	if checkpoint.Held(o.WorkPath) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
-		return err
+		return false, err
 	}
 	ctx, open, ok, err := c.gate.close(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !ok {
-		return &checkpoint.BusyError{ID: r.ID}
+		return false, &checkpoint.BusyError{ID: r.ID}
 	}
 	defer open()
-	if !c.gpus.nvidia && !c.gpus.amd {
-		return s.checkpointAlone(ctx, c, r.Path, &o)
+	if c.gpus.nvidia || c.gpus.amd {
+		defer c.endsWhenKilled(ctx)()
 	}
-	defer c.endsWhenKilled(ctx)()
-	return s.checkpointAlone(ctx, c, r.Path, &o)
+	return s.checkpointAlone(ctx, c, r.Path, o)
 }
 
 // checkpointAlone runs while nothing else is at the container.
-func (s *service) checkpointAlone(ctx context.Context, c *container, images string, o *options.CheckpointOptions) error {
+func (s *service) checkpointAlone(ctx context.Context, c *container, images string, o *options.CheckpointOptions) (joined bool, _ error) {
 	id := c.request.ID
 	state, err := s.TTRPCTaskService.State(ctx, &taskAPI.StateRequest{ID: id})
 	if err != nil {
-		return err
+		return false, err
 	}
 	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
-		return &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
+		return false, &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
 	}
 	if _, err := s.giveCRIU(); err != nil {
-		return err
+		return false, err
 	}
 	criuOptions, err := s.criuOptions(c)
 	if err != nil {
-		return err
+		return false, err
 	}
 	criuOptions.LinkRemap = true
 	undo, err := makeImages(images)
 	if err != nil {
-		return err
+		return false, err
 	}
 	work := o.WorkPath
 	if work == "" {
 		if work, err = os.MkdirTemp(c.bundle.dir, "criu-"); err != nil {
-			return fmt.Errorf("make CRIU's work directory: %w", err)
+			return false, fmt.Errorf("make CRIU's work directory: %w", err)
 		}
 		defer os.RemoveAll(work)
 	} else if err := os.MkdirAll(work, 0o700); err != nil {
-		return fmt.Errorf("make CRIU's work directory: %w", err)
+		return false, fmt.Errorf("make CRIU's work directory: %w", err)
 	}
 	done, err := c.bundle.dumps(work)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer done()
 	conversation, ctx, err := checkpoint.Join(ctx, o.WorkPath)
 	if err != nil {
-		return err
+		return false, err
 	}
 	rounds, err := rounds(c, conversation, work)
 	if err != nil {
 		conversation.End(checkpoint.Result{}, err)
-		return err
+		return conversation != nil, err
 	}
 	pages, err := configure(ctx, c, criuOptions, conversation)
 	if err != nil {
 		if conversation != nil {
 			conversation.End(checkpoint.Result{}, err)
 		}
-		return err
+		return conversation != nil, err
 	}
 	defer settle(ctx, c, criuOptions)
 	defer pages.Close() // nil is closed without harm
@@ -155,7 +159,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if errors.As(err, new(*checkpoint.LostError)) { // who has asked may be gone
 		log.G(ctx).WithField("id", id).WithError(err).Error("a container was lost in a checkpoint")
 	}
-	return err
+	return conversation != nil, err
 }
 
 // run takes the checkpoint, with what the container has on GPUs. A container that is parked from a checkpoint before stays so.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -90,17 +89,24 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 		if ctx.Err() != nil {
 			return s.dumped, h.hangUp(ctx)
 		}
-		// What containerd answers has a kind; the socket has words, or only says that it was closed.
-		if err := h.result(5 * time.Second); err != nil && !containerdGone(err) {
+		// What containerd answers counts where the socket only says that it was closed.
+		if err := h.result(5 * time.Second); err != nil && !containerdGone(err) && !isTold(s.err) {
 			return s.dumped, err
 		}
 		return s.dumped, h.explain(s.err)
 	case err := <-h.call:
-		if containerdGone(err) && h.client.Greeted(greetTime) {
+		within := time.Duration(0)
+		if containerdGone(err) {
+			within = greetTime
+		}
+		if err != nil && h.client.Greeted(within) {
 			h.call <- err
 			s := <-spoken
 			if ctx.Err() != nil {
 				return s.dumped, h.hangUp(ctx)
+			}
+			if !isTold(s.err) && !containerdGone(err) {
+				return s.dumped, h.explain(err)
 			}
 			return s.dumped, h.explain(s.err)
 		}
@@ -115,11 +121,21 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 
 // hangUp makes the shim stop what it does for us, and waits until the container goes on.
 func (h *held) hangUp(ctx context.Context) error {
-	_ = h.client.Close()
-	if err := h.result(h.patience); isLost(err) {
+	if err := h.leave(); isLost(err) {
 		return err
 	}
 	return context.Cause(ctx)
+}
+
+// leave hangs up, and waits until the shim has undone what it does.
+func (h *held) leave() error {
+	ctx, cancel := context.WithTimeout(context.Background(), h.patience)
+	defer cancel()
+	err := h.client.HangUp(ctx)
+	if result := h.result(h.patience); !isTold(err) {
+		return errors.Join(err, result)
+	}
+	return h.explain(err)
 }
 
 // result waits a while for the end of the call and gives its error.
@@ -132,17 +148,23 @@ func (h *held) result(patience time.Duration) error {
 	}
 }
 
-// explain gives errors that have lost their type on the way through containerd a type again.
+// isTold tells whether an error is the shim's own word, with its kind and what to do.
+func isTold(err error) bool { return errors.As(err, new(*checkpoint.ToldError)) }
+
+// explain gives what the shim has told, or containerd, a type of ours.
 func (h *held) explain(err error) error {
+	var told *checkpoint.ToldError
 	switch {
 	case err == nil:
 		return nil
-	case strings.Contains(err.Error(), "the container is lost"):
-		return &lostError{err: &remoteError{err: err}}
-	case strings.Contains(err.Error(), "another checkpoint of this container is under way"):
+	case !errors.As(err, &told):
+		return &remoteError{err: err}
+	case told.Lost:
+		return &lostError{err: told}
+	case told.Busy:
 		return &checkpoint.BusyError{ID: h.name}
 	}
-	return &remoteError{err: err}
+	return told
 }
 
 // resume lets the container run on, also where ctx has ended meanwhile.
@@ -167,7 +189,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 		h.released = h.silent // nobody is there
 		if cause := h.result(5 * time.Second); cause != nil {
 			h.released = true // the shim is done with it
-			if !containerdGone(cause) {
+			if !containerdGone(cause) && !isTold(err) {
 				err = cause
 			}
 		}
@@ -192,11 +214,10 @@ func (h *held) giveUp(ctx context.Context) error {
 	}
 	defer h.cancel()
 	h.released = true
-	err := h.client.Close()
-	if result := h.result(h.patience); isLost(result) {
-		err = errors.Join(err, result) // all else is that nobody was there any more
+	if err := h.leave(); isLost(err) { // all else is that nobody was there any more
+		return err
 	}
-	return err
+	return nil
 }
 
 // why gives the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.

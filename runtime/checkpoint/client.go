@@ -86,7 +86,7 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 		return Dumped{}, c.cause(ctx, "wait for the dump", err)
 	}
 	if m.Dumped == nil {
-		return Dumped{}, fmt.Errorf("wait for the dump: the shim spoke of something else: %w", errdefs.ErrInternal)
+		return Dumped{}, fmt.Errorf("wait for the dump: unexpected message from the shim: it is neither dumped nor an error: %w", errdefs.ErrInternal)
 	}
 	return *m.Dumped, nil
 }
@@ -164,7 +164,7 @@ func (c *Client) release(ctx context.Context, d Decision) (Released, error) {
 		return Released{}, c.cause(ctx, string(d)+" the container", err)
 	}
 	if m.Released == nil {
-		return Released{}, fmt.Errorf("%s the container: the shim spoke of something else: %w", d, errdefs.ErrInternal)
+		return Released{}, fmt.Errorf("%s the container: unexpected message from the shim: it is neither released nor an error: %w", d, errdefs.ErrInternal)
 	}
 	return *m.Released, nil
 }
@@ -176,10 +176,47 @@ func (c *Client) receive(ctx context.Context) (message, error) {
 }
 
 func (c *Client) cause(ctx context.Context, what string, err error) error {
+	if errors.As(err, new(*ToldError)) {
+		return err // it says itself what was being done
+	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// deaf closes what connections come to.
+func (c *Client) deaf() error {
+	var errs []error
+	for _, l := range []*net.UnixListener{c.listener, c.devices, c.rounds} {
+		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// HangUp lets a container that is still frozen go on, and waits for what the shim says of that: a [*ToldError], or nil. Nothing else waits for a message.
+func (c *Client) HangUp(ctx context.Context) error {
+	c.mu.Lock()
+	conn, _ := c.conn.(*net.UnixConn)
+	c.mu.Unlock()
+	if conn == nil || c.in == nil || conn.CloseWrite() != nil {
+		return c.Close()
+	}
+	_ = c.deaf()                          // Close does so again
+	_ = conn.SetReadDeadline(time.Time{}) // an end of waiting that has been heard of
+	in := io.MultiReader(c.in.Buffered(), conn)
+	c.in = json.NewDecoder(io.LimitReader(in, maxConversation))
+	for {
+		if _, err := c.receive(ctx); err != nil {
+			closed := c.Close()
+			if told := (*ToldError)(nil); errors.As(err, &told) {
+				return told
+			}
+			return closed
+		}
+	}
 }
 
 // Close hangs up: a container that is still frozen goes on. It may be called again.
@@ -190,7 +227,7 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	err := errors.Join(c.listener.Close(), c.devices.Close(), c.rounds.Close())
+	err := c.deaf()
 	if c.conn != nil {
 		err = errors.Join(err, c.conn.Close())
 	}

@@ -71,6 +71,13 @@ func Join(ctx context.Context, dir string) (*Conversation, context.Context, erro
 	return c, ctx, nil
 }
 
+// Refuse tells the command that listens in CRIU's work directory dir, if one does, of an error that came before [Join].
+func Refuse(ctx context.Context, dir string, err error) {
+	if c, _, failed := Join(ctx, dir); failed == nil && c != nil {
+		c.End(Result{}, err)
+	}
+}
+
 func (c *Conversation) greet(in *json.Decoder) error {
 	_ = c.conn.SetDeadline(time.Now().Add(10 * time.Second))
 	defer func() { _ = c.conn.SetDeadline(time.Time{}) }()
@@ -80,7 +87,7 @@ func (c *Conversation) greet(in *json.Decoder) error {
 	}
 	if greeting.Version != protocolVersion {
 		err := fmt.Errorf("it speaks version %d, the shim %d: %w", greeting.Version, protocolVersion, errdefs.ErrInvalidArgument)
-		_ = c.out.Encode(message{Error: err.Error()})
+		_ = c.out.Encode(message{Failed: told(err)})
 		return err
 	}
 	if t := greeting.GPUTimeout; t < 0 || t > maxGPUTimeout {
@@ -182,7 +189,7 @@ func (c *Conversation) End(r Result, err error) {
 	defer c.conn.Close()
 	switch {
 	case err != nil:
-		c.tell(message{Error: err.Error()})
+		c.tell(message{Failed: told(err)})
 	case !c.released:
 		c.tell(message{Released: released(r)})
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"reflect"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 func listen(t *testing.T) (*Client, string) {
@@ -221,8 +224,54 @@ func TestFailureReachesTheCommand(t *testing.T) {
 		}
 		shim.End(Result{}, errFake)
 	}()
-	if _, err := client.Frozen(t.Context()); err == nil || err.Error() != "wait for the dump: as ordered" {
+	if _, err := client.Frozen(t.Context()); !errors.As(err, new(*ToldError)) || err.Error() != errFake.Error() {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestToldOf has errors reach the command as they are: before it was joined, in the middle, and when it has hung up.
+func TestToldOf(t *testing.T) {
+	for name, test := range map[string]struct {
+		err        error
+		lost, busy bool
+	}{
+		"lost":    {&LostError{ID: "c", Err: errFake}, true, false},
+		"busy":    {fmt.Errorf("x: %w", &BusyError{ID: "c"}), false, true},
+		"neither": {&FailedError{ID: "c", Err: fmt.Errorf("y: %w", errdefs.ErrResourceExhausted)}, false, false},
+	} {
+		for _, how := range []string{"refused", "hung up"} {
+			client, dir := listen(t)
+			go func() {
+				if how == "refused" {
+					Refuse(context.Background(), dir, test.err)
+					return
+				}
+				shim, ctx, err := Join(context.Background(), dir)
+				if err == nil {
+					_, err = shim.Dumped(ctx, Dumped{})
+				}
+				if err == nil {
+					t.Error("it does not hear that the command hangs up")
+				}
+				shim.End(Result{}, test.err)
+			}()
+			_, err := client.Frozen(t.Context())
+			if how == "hung up" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				err = client.HangUp(t.Context())
+			}
+			var told *ToldError
+			if !errors.As(err, &told) || told.Error() != test.err.Error() || told.Lost != test.lost || told.Busy != test.busy ||
+				errdefs.Resolve(told) != errdefs.Resolve(test.err) || failure.Hint(told) != failure.Hint(test.err) {
+				t.Errorf("%s, %s: %+v", name, how, err)
+			}
+		}
+	}
+	client, _ := listen(t)
+	if err := client.HangUp(t.Context()); err != nil {
+		t.Errorf("on nobody: %v", err)
 	}
 }
 

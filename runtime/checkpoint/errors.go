@@ -2,10 +2,29 @@ package checkpoint
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
+
+// ToldError is an error that the shim has told the cryo command of. Its kind is what it was in the shim.
+type ToldError struct {
+	Failure failure.Error `json:"failure"`
+	Lost    bool          `json:"lost,omitempty"` // it was a [LostError]
+	Busy    bool          `json:"busy,omitempty"` // it was a [BusyError]
+}
+
+func told(err error) *ToldError {
+	return &ToldError{Failure: *failure.Of(err), Lost: errors.As(err, new(*LostError)), Busy: errors.As(err, new(*BusyError))}
+}
+
+func (e *ToldError) Error() string { return e.Failure.Message }
+
+// Unwrap gives the kind, and the hint.
+func (e *ToldError) Unwrap() error { return &e.Failure }
 
 // FailedError says that there is no checkpoint and that the container runs on as before. Its kind is that of the
 // cause where that has one (cancelled, out of space), else Aborted.

@@ -11,7 +11,7 @@ import (
 func FuzzReceive(f *testing.F) {
 	f.Add([]byte(`{"version":1}` + "\n" + `{"decision":"resume"}`))
 	f.Add([]byte(`{"dumped":{"frozen":"2026-01-01T00:00:00Z","dumpSeconds":1}}`))
-	f.Add([]byte(`{"error":"x"}`))
+	f.Add([]byte(`{"failed":{"failure":{"kind":"aborted","message":"x","hint":"y"},"lost":true}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		d := json.NewDecoder(io.LimitReader(bytes.NewReader(data), maxConversation))
 		for range len(data) + 1 {
@@ -19,7 +19,7 @@ func FuzzReceive(f *testing.F) {
 			if err != nil {
 				return
 			}
-			if m.Error != "" {
+			if m.Failed != nil {
 				t.Fatal("an error came through as a message")
 			}
 		}

@@ -2,13 +2,12 @@ package checkpoint
 
 import (
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"time"
 )
 
 // protocolVersion is that of the conversation between the cryo command and the shim. Both refuse any other.
-const protocolVersion = 1
+const protocolVersion = 2
 
 // socketName is the unix socket on which the command listens, in CRIU's work directory. It being there is what makes
 // a checkpoint a held one.
@@ -48,7 +47,7 @@ type Wishes struct {
 	// Devices tells that the command takes device memory over a connection of its own: see [Conversation.Devices]. Without it,
 	// all device memory goes into the memory of the processes.
 	Devices bool `json:"devices,omitempty"`
-	// LeaveRunning tells that the command will have the container run on: a copy of device memory comes when it does. It binds nobody.
+	// LeaveRunning tells that the command will have the container run on: a copy of device memory comes when it does. It is advisory.
 	LeaveRunning bool `json:"leaveRunning,omitempty"`
 	// PreDump is how many rounds of a pre-dump the shim takes before the container is frozen, each over a connection of its own that
 	// the shim makes: see [Conversation.Round]. A container that its client has paused has none: nothing is written there.
@@ -82,14 +81,14 @@ type Released struct {
 }
 
 // message is one line of the conversation: the command greets, the shim answers dumped, the command decides, the shim
-// answers released. Either side may send error instead and hang up.
+// answers released. Either side may send failed instead and hang up.
 type message struct {
 	Version int `json:"version,omitempty"`
 	Wishes
-	Dumped   *Dumped   `json:"dumped,omitempty"`
-	Decision Decision  `json:"decision,omitempty"`
-	Released *Released `json:"released,omitempty"`
-	Error    string    `json:"error,omitempty"`
+	Dumped   *Dumped    `json:"dumped,omitempty"`
+	Decision Decision   `json:"decision,omitempty"`
+	Released *Released  `json:"released,omitempty"`
+	Failed   *ToldError `json:"failed,omitempty"`
 }
 
 // receive reads one message; the peer may be of another version or hostile, so it is bounded by the decoder's reader.
@@ -98,8 +97,8 @@ func receive(d *json.Decoder) (message, error) {
 	if err := d.Decode(&m); err != nil {
 		return message{}, err
 	}
-	if m.Error != "" {
-		return message{}, fmt.Errorf("%s", m.Error)
+	if m.Failed != nil {
+		return message{}, m.Failed
 	}
 	return m, nil
 }

@@ -17,12 +17,13 @@ type Error struct {
 	Advice  string `json:"hint,omitempty"` // what to do about it
 }
 
-// Kind names one of containerd's kinds of errors, or that of a context that was cancelled.
+// Kind names one of containerd's kinds of errors, or that of a context that has ended.
 type Kind string
 
 // kinds are all that cross.
 var kinds = map[Kind]error{
 	"aborted": errdefs.ErrAborted, "already exists": errdefs.ErrAlreadyExists, "canceled": context.Canceled, "data loss": errdefs.ErrDataLoss,
+	"deadline exceeded":   context.DeadlineExceeded,
 	"failed precondition": errdefs.ErrFailedPrecondition, "internal": errdefs.ErrInternal, "invalid argument": errdefs.ErrInvalidArgument,
 	"not found": errdefs.ErrNotFound, "not implemented": errdefs.ErrNotImplemented, "permission denied": errdefs.ErrPermissionDenied,
 	"resource exhausted": errdefs.ErrResourceExhausted, "unauthenticated": errdefs.ErrUnauthenticated, "unavailable": errdefs.ErrUnavailable,
@@ -37,9 +38,9 @@ func New(kind error, advice, text string, args ...any) *Error {
 	return &Error{Kind: name(kind), Message: fmt.Sprintf(text, args...), Advice: advice}
 }
 
-// Of tells of err. Its kind is the first of those given that err has, else the last of them.
+// Of tells of err. Its kind is the first of those given that err has, else the last of them; where none is given, that which [errdefs.Resolve] finds.
 func Of(err error, of ...error) *Error {
-	e := &Error{Message: err.Error(), Advice: Hint(err)}
+	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err)}
 	for _, kind := range of {
 		if e.Kind = name(kind); errors.Is(err, kind) {
 			break

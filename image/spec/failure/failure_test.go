@@ -27,6 +27,8 @@ func TestCross(t *testing.T) {
 		"hint below":     {fmt.Errorf("read: %w: %w", errdefs.ErrUnavailable, hinted{errors.New("x")}), []error{errdefs.ErrUnavailable}, errdefs.ErrUnavailable, "do this"},
 		"of no such":     {errdefs.ErrNotFound, []error{errdefs.ErrDataLoss, errdefs.ErrAborted}, errdefs.ErrAborted, ""},
 		"that ended":     {context.Canceled, []error{context.Canceled, errdefs.ErrUnavailable}, context.Canceled, ""},
+		"by itself":      {fmt.Errorf("x: %w", errdefs.ErrAlreadyExists), nil, errdefs.ErrAlreadyExists, ""},
+		"late":           {context.DeadlineExceeded, nil, context.DeadlineExceeded, ""},
 		"very long":      {errors.New(strings.Repeat("x", 1<<20)), []error{errdefs.ErrInternal}, errdefs.ErrInternal, ""},
 		"of newer cryos": {nil, nil, errdefs.ErrInternal, ""},
 	} {
