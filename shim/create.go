@@ -129,7 +129,7 @@ func reviewImages(c *container) error {
 		_, err := os.Stat(path)
 		return err == nil
 	}
-	return trust.Images(c.restore, spec, trust.Policy{Allow: []trust.Grant{trust.All}}, exists)
+	return trust.Images(os.DirFS(c.restore), spec, trust.Policy{Allow: []trust.Grant{trust.All}}, exists)
 }
 
 // reviewFiles reviews what depends on the container's root file system, which is mounted when it is created.
@@ -138,11 +138,16 @@ func reviewFiles(c *container) error {
 	if err != nil || spec.Root == nil {
 		return err
 	}
-	rootfs := c.bundle.rootfs(spec)
-	if err := trust.Deleted(c.restore, rootfs); err != nil {
+	files, err := trust.NewLocal(c.bundle.rootfs(spec), spec)
+	if err != nil {
 		return err
 	}
-	return trust.Opened(c.restore, rootfs, spec)
+	defer files.Close()
+	images := os.DirFS(c.restore)
+	if err := trust.Deleted(images, files); err != nil {
+		return err
+	}
+	return trust.Opened(images, files, spec)
 }
 
 // findGPUs notes what the container has of GPUs after its specification was changed.

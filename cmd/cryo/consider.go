@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 
@@ -71,7 +72,7 @@ func (p *plan) checkImages(dir string) error {
 		// The shim mounts this host's, which has to be the same.
 		spec.Mounts = append(slices.Clone(spec.Mounts), specs.Mount{Destination: library.Inner, Type: "bind"})
 	}
-	return trust.Images(dir, &spec, p.policy, exists)
+	return trust.Images(os.DirFS(dir), &spec, p.policy, exists)
 }
 
 // allowed lists what the container may have beyond its specification.

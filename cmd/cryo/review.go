@@ -87,7 +87,7 @@ func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapsh
 	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); err != nil {
 		return r, err
 	}
-	asks, err := trust.ReviewImages(dir, &spec, p, exists)
+	asks, err := trust.ReviewImages(os.DirFS(dir), &spec, p, exists)
 	r.Asks = append(r.Asks, asks...)
 	var damaged *trust.DamagedError
 	if errors.As(err, &damaged) {
