@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -11,6 +10,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
+	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -89,7 +89,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 		return c, err
 	}
 	criu.Cache(program)
-	if err := reviewImages(c); err != nil {
+	if err := reviewImages(ctx, c); err != nil {
 		return c, err
 	}
 	record, err := gpu.ReadRecord(c.restore)
@@ -120,34 +120,21 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 
 // reviewImages refuses images that no checkpoint writes, which would have CRIU leave the container. What the container may have its client has said
 // by its specification; who restores it by the cryo command has that compared, too.
-func reviewImages(c *container) error {
+func reviewImages(ctx context.Context, c *container) error {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return err
 	}
-	exists := func(path string) bool {
-		_, err := os.Stat(path)
-		return err == nil
-	}
-	return trust.Images(os.DirFS(c.restore), spec, trust.Policy{Allow: []trust.Grant{trust.All}}, exists)
+	return sandbox.Images(ctx, c.restore, spec, trust.Policy{Allow: []trust.Grant{trust.All}})
 }
 
 // reviewFiles reviews what depends on the container's root file system, which is mounted when it is created.
-func reviewFiles(c *container) error {
+func reviewFiles(ctx context.Context, c *container) error {
 	spec, err := c.bundle.spec()
 	if err != nil || spec.Root == nil {
 		return err
 	}
-	files, err := trust.NewLocal(c.bundle.rootfs(spec), spec)
-	if err != nil {
-		return err
-	}
-	defer files.Close()
-	images := os.DirFS(c.restore)
-	if err := trust.Deleted(images, files); err != nil {
-		return err
-	}
-	return trust.Opened(images, files, spec)
+	return sandbox.Files(ctx, c.restore, c.bundle.rootfs(spec), spec)
 }
 
 // findGPUs notes what the container has of GPUs after its specification was changed.
