@@ -45,7 +45,7 @@ func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*ta
 }
 
 // prepare checks the request, and changes it and the bundle to what the stock service shall see.
-func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*container, error) {
+func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (_ *container, err error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return nil, err
@@ -84,6 +84,16 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.judge(c); err != nil {
 		return c, err
 	}
+	box, err := sandbox.Open(c.restore) // it takes some milliseconds to be ready
+	if err != nil {
+		return c, err
+	}
+	c.box.Store(box)
+	defer func() {
+		if err != nil {
+			_ = c.box.Swap(nil).Close()
+		}
+	}()
 	program, err := s.giveCRIU()
 	if err != nil {
 		return c, err
@@ -125,16 +135,23 @@ func reviewImages(ctx context.Context, c *container) error {
 	if err != nil {
 		return err
 	}
-	return sandbox.Images(ctx, c.restore, spec, trust.Policy{Allow: []trust.Grant{trust.All}})
+	return c.box.Load().Images(ctx, spec, trust.Policy{Allow: []trust.Grant{trust.All}})
 }
 
 // reviewFiles reviews what depends on the container's root file system, which is mounted when it is created.
 func reviewFiles(ctx context.Context, c *container) error {
+	box := c.box.Swap(nil)
+	defer func() { _ = box.Close() }()
 	spec, err := c.bundle.spec()
 	if err != nil || spec.Root == nil {
 		return err
 	}
-	return sandbox.Files(ctx, c.restore, c.bundle.rootfs(spec), spec)
+	if box == nil { // it was begun before, and failed
+		if box, err = sandbox.Open(c.restore); err != nil {
+			return err
+		}
+	}
+	return box.Files(ctx, c.bundle.rootfs(spec), spec)
 }
 
 // findGPUs notes what the container has of GPUs after its specification was changed.
@@ -160,6 +177,7 @@ func (s *service) drop(ctx context.Context, c *container) {
 	if c == nil {
 		return
 	}
+	_ = c.box.Swap(nil).Close()
 	if err := removeOwned(c.bundle.dir); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
 	}

@@ -64,6 +64,11 @@ func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapsh
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, fmt.Errorf("make a working directory: %w", err)
 	}
+	box, err := sandbox.Open(dir)
+	if err != nil {
+		return r, err
+	}
+	defer closing(ctx, "sandbox", box)
 	err = snapshot.ReadImages(ctx, s, func(name string, from io.Reader) error { return writeReviewed(filepath.Join(dir, name), from) })
 	switch {
 	case errdefs.IsDataLoss(err), errdefs.IsNotFound(err):
@@ -83,7 +88,7 @@ func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapsh
 	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); err != nil {
 		return r, err
 	}
-	asks, err := sandbox.Review(ctx, dir, &spec, p)
+	asks, err := box.Review(ctx, &spec, p)
 	r.Asks = append(r.Asks, asks...)
 	var damaged *trust.DamagedError
 	if errors.As(err, &damaged) {

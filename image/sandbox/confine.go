@@ -29,14 +29,15 @@ const (
 	maxThreads     = 64
 	maxDescriptors = 16      // it opens none, but for those of Go's runtime
 	maxAddresses   = 8 << 30 // bytes; Go reserves more than it uses
+	maxSeconds     = 3600    // of processor time, if nobody is there any more who ends it sooner
 )
 
 // firstUser is the lowest of some four million users and groups that nobody has: systemd gives the ones below to containers, and the ones from 2147352576 to images.
 // Source: https://systemd.io/UIDS-GIDS/
 const firstUser = 1879048192
 
-// confine takes from this process what the review does not need. seconds is how much processor time it may take.
-func confine(seconds uint64) error {
+// confine takes from this process what the review does not need.
+func confine() error {
 	time.Sleep(1) // Go's runtime opens what it waits with, which it could not later
 	if err := closeOthers(); err != nil {
 		return fmt.Errorf("close what was inherited: %w", err)
@@ -52,7 +53,7 @@ func confine(seconds uint64) error {
 		{"memory", unix.RLIMIT_DATA, memoryLimit},
 		{"addresses", unix.RLIMIT_AS, maxAddresses},
 		{"locked memory", unix.RLIMIT_MEMLOCK, 0},
-		{"processor time", unix.RLIMIT_CPU, seconds},
+		{"processor time", unix.RLIMIT_CPU, maxSeconds},
 		{"length of files", unix.RLIMIT_FSIZE, 0},
 		{"core dumps", unix.RLIMIT_CORE, 0},
 		{"descriptors", unix.RLIMIT_NOFILE, maxDescriptors},

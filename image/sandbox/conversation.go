@@ -8,6 +8,7 @@ import (
 	"io"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/trust"
 )
@@ -27,14 +28,14 @@ const (
 // Bounds of what the sandbox says, bytes.
 const (
 	maxMessage = 32 << 20 // a request may name what has one record's length
-	maxSaid    = 512 << 20
+	maxSaid    = 256 << 20
 )
 
 // send writes a message.
 func send(w io.Writer, k kind, contents []byte) error {
 	head := binary.BigEndian.AppendUint32([]byte{byte(k)}, uint32(len(contents)))
 	_, err := w.Write(append(head, contents...))
-	return err
+	return ended(err)
 }
 
 func sendJSON(w io.Writer, k kind, v any) error {
@@ -49,7 +50,7 @@ func sendJSON(w io.Writer, k kind, v any) error {
 func receive(r io.Reader, most int) (kind, []byte, error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return 0, nil, err
+		return 0, nil, ended(err)
 	}
 	n := binary.BigEndian.Uint32(head[1:])
 	if int64(n) > int64(most) {
@@ -57,10 +58,15 @@ func receive(r io.Reader, most int) (kind, []byte, error) {
 	}
 	b := make([]byte, n)
 	_, err := io.ReadFull(r, b)
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
+	return kind(head[0]), b, ended(err)
+}
+
+// ended makes the error of a socket whose other end is closed errGone.
+func ended(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		return errGone
 	}
-	return kind(head[0]), b, err
+	return err
 }
 
 // order is what is to be reviewed, and how.

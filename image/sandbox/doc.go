@@ -4,8 +4,7 @@
 // sealed file in memory that holds what the review reads of the images. Before it reads either, it has
 //   - an empty, read-only root directory, and no network, processes, names or queues of the host's (namespaces);
 //   - a user and a group that nobody else has, no capability, and no_new_privs;
-//   - limits: [memoryLimit] bytes of memory, a number of threads and descriptors, no file that it may make longer, seconds of processor time by what there is to
-//     read;
+//   - limits: of memory (512 MiB), threads, descriptors and processor time, and no file that it may make longer;
 //   - a filter of system calls (see calls) that has it killed for any other: it can open, make, connect to and execute nothing.
 //
 // What the review wants to know of the host it asks this process: whether some file of /proc is there, of which kind a file of the container's is, and the next bytes of

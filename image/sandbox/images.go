@@ -18,24 +18,14 @@ import (
 // pieceSize is how much is read of an image at once, bytes.
 const pieceSize = 256 << 10
 
-// gather puts what the review reads of the images in a directory into a sealed file in memory. Those of file systems in memory it leaves where they are; more is
-// how long they are, bytes.
-func gather(dir *os.Root) (memory *os.File, files []file, more int64, err error) {
-	fd, err := unix.MemfdCreate("images", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, nil, 0, fmt.Errorf("make room for CRIU images: %w", err)
-	}
-	memory = os.NewFile(uintptr(fd), "images")
-	defer func() {
-		if err != nil {
-			_ = memory.Close()
-			err = fmt.Errorf("read CRIU images: %w", err)
-		}
-	}()
+// gather puts what the review reads of the images in a directory into a file in memory, and seals it. Those of file systems in memory it leaves where they are; more
+// is how long they are, bytes.
+func gather(memory *os.File, dir *os.Root) (files []file, more int64, err error) {
 	entries, err := fs.ReadDir(dir.FS(), ".") // sorted
 	if err != nil {
-		return nil, nil, 0, err
+		return nil, 0, err
 	}
+	files = []file{} // none is not unknown
 	at := int64(0)
 	buffer := make([]byte, pieceSize)
 	for _, e := range entries {
@@ -46,7 +36,7 @@ func gather(dir *os.Root) (memory *os.File, files []file, more int64, err error)
 				continue
 			}
 			if err != nil {
-				return nil, nil, 0, err
+				return nil, 0, err
 			}
 			if trust.Unpacked(e.Name()) {
 				more += f.Size
@@ -60,9 +50,9 @@ func gather(dir *os.Root) (memory *os.File, files []file, more int64, err error)
 		files = append(files, f)
 	}
 	if _, err := unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_GROW|unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL); err != nil {
-		return nil, nil, 0, err
+		return nil, 0, err
 	}
-	return memory, files, more, nil
+	return files, more, nil
 }
 
 // gatherOne copies as much of an image as is reviewed, and nothing when there is more already than the review accepts.
@@ -108,10 +98,13 @@ func openImage(dir *os.Root, name string) (*os.File, error) {
 
 // images are those that were handed over, as the review reads them.
 type images struct {
-	memory []byte
+	memory []byte // longer than what is there
 	files  []file // by name
 	ask    func(read) []byte
 }
+
+// maxMemory is more than what is handed over: where MaxReviewed is exceeded is read to its end.
+const maxMemory = 2 * trust.MaxReviewed
 
 var (
 	_ fs.ReadDirFS = (*images)(nil)

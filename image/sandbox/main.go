@@ -2,12 +2,12 @@ package sandbox
 
 import (
 	"bufio"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -20,44 +20,43 @@ const Command = "review-images"
 // Main is the sandbox. It gives the exit status.
 func Main() int { return serve(review) }
 
-// serve confines this process, has what it is sent reviewed, and says what became of it.
+// serve confines this process, has what it is sent reviewed, and says what became of it, until there is nobody to tell.
 func serve(review func(order, *caller) error) int {
-	memory, seconds, err := begin()
-	if err == nil {
-		err = confine(seconds)
-	}
-	c := &caller{socket: socket(socketFD)}
+	c := &caller{socket: socketFD}
 	c.buffered = bufio.NewReaderSize(c.socket, pieceSize)
+	memory, err := begin()
+	if err == nil {
+		err = confine()
+	}
 	if err != nil {
 		c.must(send(c.socket, unready, []byte(err.Error())))
 		return 1
 	}
 	c.must(send(c.socket, ready, nil))
-	_, b, err := receive(c.buffered, maxOrder)
-	c.must(err)
-	var o order
-	c.must(json.Unmarshal(b, &o))
-	c.images = images{memory: memory, files: o.Images, ask: c.read}
-	c.must(sendJSON(c.socket, result, outcomeOf(review(o, c))))
-	return 0
+	for {
+		_, b, err := receive(c.buffered, maxOrder)
+		if errors.Is(err, errGone) {
+			return 0
+		}
+		c.must(err)
+		var o order
+		c.must(json.Unmarshal(b, &o))
+		c.images = images{memory: memory, files: o.Images, ask: c.read}
+		c.must(sendJSON(c.socket, result, outcomeOf(review(o, c))))
+	}
 }
 
-// begin takes the images over, and how much processor time there is.
-func begin() (memory []byte, seconds uint64, err error) {
-	var b [8]byte
-	if _, err := io.ReadFull(socket(socketFD), b[:]); err != nil {
-		return nil, 0, fmt.Errorf("hear of the review: %w", err)
+// begin takes the images over. They may not be there yet.
+func begin() (memory []byte, err error) {
+	name, err := unix.BytePtrFromString("cryo-review")
+	if err != nil {
+		return nil, err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstat(imagesFD, &st); err != nil {
-		return nil, 0, fmt.Errorf("take CRIU images over: %w", err)
+	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // for ps; it was exe
+	if memory, err = unix.Mmap(imagesFD, 0, maxMemory, unix.PROT_READ, unix.MAP_PRIVATE); err != nil {
+		return nil, fmt.Errorf("take CRIU images over: %w", err)
 	}
-	if st.Size > 0 {
-		if memory, err = unix.Mmap(imagesFD, 0, int(st.Size), unix.PROT_READ, unix.MAP_PRIVATE); err != nil {
-			return nil, 0, fmt.Errorf("take CRIU images over: %w", err)
-		}
-	}
-	return memory, binary.BigEndian.Uint64(b[:]), unix.Close(imagesFD)
+	return memory, nil
 }
 
 // review is what the sandbox is for.

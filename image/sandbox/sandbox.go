@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -25,46 +25,117 @@ import (
 // rule is the name of the rule by which images are refused whose review did not come to its end.
 const rule = "sandbox"
 
-// Images is [trust.Images] in a sandbox, of the images in a directory. Its errors are those, and a [*trust.DamagedError] of the rule "sandbox".
-func Images(ctx context.Context, dir string, spec *specs.Spec, p trust.Policy) error {
+// Bounds of a review's time: for itself, and more where it looks through images of file systems in memory.
+var (
+	patience  = 60 * time.Second
+	perSecond = int64(32 << 20) // bytes of such images
+)
+
+// program is what is executed: this one, whatever has its name by now.
+var program = "/proc/self/exe"
+
+// Sandbox is a process that reviews the images of one directory. It may be opened before they are there. One review may be made at a time.
+type Sandbox struct {
+	path    string
+	memory  *os.File // what is read of the images
+	command *exec.Cmd
+	socket  *os.File
+	from    *bufio.Reader
+	stderr  *firstBytes
+
+	confined bool   // it has said so
+	images   []file // nil until they were gathered
+	more     int64  // bytes of images of file systems in memory
+	ended    func() string
+}
+
+// Open starts the process. It does not wait until that is confined: what goes wrong with that, a review says.
+func Open(dir string) (_ *Sandbox, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("start the process that reviews CRIU's images: %w", err)
+		}
+	}()
+	fd, err := unix.MemfdCreate("images", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("make a file in memory: %w", err)
+	}
+	s := &Sandbox{path: dir, memory: os.NewFile(uintptr(fd), "images"), stderr: &firstBytes{}}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("make a socket: %w", err), s.memory.Close())
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "sandbox")
+	defer theirs.Close()
+	s.socket = os.NewFile(uintptr(pair[0]), "sandbox")
+	s.from = bufio.NewReader(s.socket)
+	s.command = exec.Command(program, Command)
+	s.command.Env = []string{"GOMAXPROCS=2", "GOMEMLIMIT=384MiB", "GOTRACEBACK=single"}
+	s.command.ExtraFiles = []*os.File{socketFD - 3: theirs, imagesFD - 3: s.memory}
+	s.command.Stderr = s.stderr
+	s.command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP}
+	if err := s.command.Start(); err != nil {
+		return nil, errors.Join(err, s.socket.Close(), s.memory.Close())
+	}
+	s.ended = sync.OnceValue(s.end)
+	return s, nil
+}
+
+// Close ends the process. A nil one is closed.
+func (s *Sandbox) Close() error {
+	if s != nil {
+		s.ended()
+	}
+	return nil
+}
+
+// end kills the process, if it is there still, and says how it ended.
+func (s *Sandbox) end() string {
+	_ = s.command.Process.Kill()
+	_ = s.command.Wait() // the shim may have heard of its end elsewhere
+	_ = s.socket.Close()
+	_ = s.memory.Close()
+	how := []string{}
+	if state := s.command.ProcessState; state != nil {
+		how = append(how, state.String())
+	}
+	if line, _, _ := strings.Cut(s.stderr.String(), "\n"); line != "" {
+		how = append(how, line)
+	}
+	return strings.Join(how, ", ")
+}
+
+// Images is [trust.Images] in the sandbox. Its errors are those, and a [*trust.DamagedError] of the rule "sandbox".
+func (s *Sandbox) Images(ctx context.Context, spec *specs.Spec, p trust.Policy) error {
 	if !trust.Reviews {
 		return nil
 	}
-	requests, err := Review(ctx, dir, spec, p)
+	requests, err := s.Review(ctx, spec, p)
 	if err != nil {
 		return err
 	}
 	return trust.Refuse(requests)
 }
 
-// Review is [trust.ReviewImages] in a sandbox.
-func Review(ctx context.Context, dir string, spec *specs.Spec, p trust.Policy) ([]trust.Request, error) {
-	requests, err := run(ctx, dir, order{Spec: spec}, nil)
+// Review is [trust.ReviewImages] in the sandbox.
+func (s *Sandbox) Review(ctx context.Context, spec *specs.Spec, p trust.Policy) ([]trust.Request, error) {
+	requests, err := s.run(ctx, order{Spec: spec}, nil)
 	for i := range requests {
 		requests[i].Allowed = p.Allows(requests[i].Grant)
 	}
 	return requests, err
 }
 
-// Files is [trust.Deleted] and [trust.Opened] in a sandbox: what of the images depends on the container's root file system, which is mounted at rootfs.
-func Files(ctx context.Context, dir, rootfs string, spec *specs.Spec) error {
+// Files is [trust.Deleted] and [trust.Opened] in the sandbox: what of the images depends on the container's root file system, which is mounted at rootfs.
+func (s *Sandbox) Files(ctx context.Context, rootfs string, spec *specs.Spec) error {
 	files, err := trust.NewLocal(rootfs, spec)
 	if err != nil {
 		return err
 	}
 	defer files.Close()
-	_, err = run(ctx, dir, order{Spec: spec, Files: true}, files)
+	_, err = s.run(ctx, order{Spec: spec, Files: true}, files)
 	return err
 }
-
-// Bounds of a review's time: for itself, and more where it looks through images of file systems in memory.
-var (
-	patience    = 60 * time.Second
-	processor   = 20 * time.Second
-	perSecond   = int64(32 << 20) // bytes of such images
-	environment = []string{"GOMAXPROCS=2", "GOMEMLIMIT=384MiB", "GOTRACEBACK=single"}
-	program     = "/proc/self/exe"
-)
 
 // Bounds of what is said to the sandbox, bytes.
 const (
@@ -73,95 +144,47 @@ const (
 )
 
 // run has images reviewed.
-func run(ctx context.Context, path string, o order, files *trust.Local) (requests []trust.Request, err error) {
-	dir, err := os.OpenRoot(path)
+func (s *Sandbox) run(ctx context.Context, o order, files *trust.Local) (requests []trust.Request, err error) {
+	dir, err := os.OpenRoot(s.path)
 	if err != nil {
 		return nil, fmt.Errorf("read CRIU images: %w", err)
 	}
 	defer dir.Close()
-	memory, list, more, err := gather(dir)
-	if err != nil {
-		return nil, err
+	if s.images == nil {
+		if s.images, s.more, err = gather(s.memory, dir); err != nil {
+			return nil, fmt.Errorf("read CRIU images: %w", err)
+		}
 	}
-	defer memory.Close()
-	o.Images = list
-	longer := time.Duration(more/perSecond) * time.Second
-	ctx, cancel := context.WithTimeoutCause(ctx, patience+longer, errSlow)
+	o.Images = s.images
+	slow := fmt.Errorf("it takes longer than %s", patience+time.Duration(s.more/perSecond)*time.Second)
+	limited, cancel := context.WithTimeoutCause(ctx, patience+time.Duration(s.more/perSecond)*time.Second, slow)
 	defer cancel()
-	p, err := start(ctx, memory)
-	if err != nil {
-		return nil, fmt.Errorf("start the process that reviews CRIU's images: %w", err)
-	}
-	c := conversation{process: p, dir: dir, files: files, order: o, processor: processor + longer}
+	defer context.AfterFunc(limited, func() { _ = s.command.Process.Kill() })()
+	c := conversation{sandbox: s, dir: dir, files: files, order: o}
 	err = c.hold()
-	died := p.end()
-	if cause := context.Cause(ctx); c.outcome == nil && cause != nil && !errors.Is(cause, errSlow) {
-		return nil, cause
-	} else if c.outcome == nil && cause != nil {
-		err = cause
+	if err == nil {
+		return c.requests, c.outcome.error()
 	}
+	how := s.ended()
 	var own *ownError
 	switch {
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
 	case errors.As(err, &own):
 		return nil, own.error
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, unix.EPIPE), errors.Is(err, unix.ECONNRESET):
-		return nil, &trust.DamagedError{Rule: rule, Err: fmt.Errorf("the process that reviews them ended without an answer: %s", died)}
-	case err != nil:
-		return nil, &trust.DamagedError{Rule: rule, Err: fmt.Errorf("the process that reviews them: %w", err)}
+	case limited.Err() != nil:
+		err = slow
+	case errors.Is(err, errGone):
+		err = fmt.Errorf("it ended without an answer: %s", how)
 	}
-	return c.requests, c.outcome.error()
+	return nil, &trust.DamagedError{Rule: rule, Err: fmt.Errorf("the process that reviews them: %w", err)}
 }
 
-var errSlow = errors.New("it takes too long")
+// errGone says that the sandbox has ended.
+var errGone = errors.New("it has ended")
 
 // ownError is a fault of this process or this host, and not of the images.
 type ownError struct{ error }
-
-// process is the sandbox.
-type process struct {
-	command *exec.Cmd
-	socket  *os.File
-	said    *firstBytes // on its standard error
-	stop    func() bool
-}
-
-// start makes the sandbox, which ends with ctx.
-func start(ctx context.Context, memory *os.File) (_ *process, err error) {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("make a socket: %w", err)
-	}
-	theirs := os.NewFile(uintptr(pair[1]), "sandbox")
-	defer theirs.Close()
-	p := &process{socket: os.NewFile(uintptr(pair[0]), "sandbox"), said: &firstBytes{}}
-	p.command = exec.Command(program, Command)
-	p.command.Env = environment
-	p.command.ExtraFiles = []*os.File{socketFD - 3: theirs, imagesFD - 3: memory}
-	p.command.Stderr = p.said
-	p.command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP}
-	if err := p.command.Start(); err != nil {
-		_ = p.socket.Close()
-		return nil, err
-	}
-	p.stop = context.AfterFunc(ctx, func() { _ = p.command.Process.Kill() })
-	return p, nil
-}
-
-// end kills the sandbox, if it is there still, and says how it ended.
-func (p *process) end() string {
-	_ = p.command.Process.Kill()
-	_ = p.command.Wait() // the shim may have heard of its end elsewhere
-	p.stop()
-	_ = p.socket.Close()
-	how := []string{}
-	if s := p.command.ProcessState; s != nil {
-		how = append(how, s.String())
-	}
-	if line, _, _ := strings.Cut(p.said.String(), "\n"); line != "" {
-		how = append(how, line)
-	}
-	return strings.Join(how, ", ")
-}
 
 // firstBytes keeps the first of what is written to it.
 type firstBytes struct{ bytes.Buffer }
@@ -174,16 +197,15 @@ func (f *firstBytes) Write(b []byte) (int, error) {
 
 // conversation is what is said to the sandbox, and by it.
 type conversation struct {
-	process   *process
-	dir       *os.Root
-	files     *trust.Local
-	order     order
-	processor time.Duration // that it may take
-	said      int64         // bytes
-	requests  []trust.Request
-	outcome   *outcome
-	reading   *os.File // an image that is read in pieces
-	name      string   // its
+	sandbox  *Sandbox
+	dir      *os.Root
+	files    *trust.Local
+	order    order
+	said     int64 // bytes
+	requests []trust.Request
+	outcome  *outcome
+	reading  *os.File // an image that is read in pieces
+	name     string   // its
 }
 
 // hold holds it to its end. An error other than an [*ownError] is the sandbox's fault.
@@ -193,11 +215,11 @@ func (c *conversation) hold() error {
 			_ = c.reading.Close()
 		}
 	}()
-	// If it ends at once, what it has said tells why.
-	_, _ = c.process.socket.Write(binary.BigEndian.AppendUint64(nil, uint64(c.processor/time.Second)))
-	from := bufio.NewReader(c.process.socket)
-	for ordered := false; c.outcome == nil; {
-		k, b, err := receive(from, maxMessage)
+	if err := sendJSON(c.sandbox.socket, toSandbox, c.order); err != nil && !errors.Is(err, errGone) { // what it has said before it ended tells more
+		return &ownError{fmt.Errorf("tell the process that reviews CRIU's images what they are: %w", err)}
+	}
+	for c.outcome == nil {
+		k, b, err := receive(c.sandbox.from, maxMessage)
 		if err != nil {
 			return err
 		}
@@ -205,16 +227,15 @@ func (c *conversation) hold() error {
 			return errors.New("it says too much")
 		}
 		switch {
-		case k == unready && !ordered:
+		case k == ready && !c.sandbox.confined:
+			c.sandbox.confined = true
+		case k == unready && !c.sandbox.confined:
 			return &ownError{fmt.Errorf("confine the process that reviews CRIU's images: %s", trust.OneLine(string(b)))}
-		case k == ready && !ordered:
-			ordered = true
-			err = sendJSON(c.process.socket, toSandbox, c.order)
-		case k == question && ordered:
+		case k == question && c.sandbox.confined:
 			err = c.reply(b)
-		case k == request && ordered:
+		case k == request && c.sandbox.confined:
 			err = c.request(b)
-		case k == result && ordered:
+		case k == result && c.sandbox.confined:
 			err = decode(b, &c.outcome)
 			if err == nil && c.outcome == nil {
 				err = errors.New("it says nothing")
@@ -268,7 +289,7 @@ func (c *conversation) reply(b []byte) error {
 		if err != nil {
 			return err
 		}
-		return send(c.process.socket, toSandbox, piece)
+		return send(c.sandbox.socket, toSandbox, piece)
 	case c.files == nil:
 		return errors.New("it asks for files")
 	case len(q.Linked) > 0:
@@ -281,7 +302,7 @@ func (c *conversation) reply(b []byte) error {
 	default:
 		return errors.New("it asks for nothing")
 	}
-	return sendJSON(c.process.socket, toSandbox, a)
+	return sendJSON(c.sandbox.socket, toSandbox, a)
 }
 
 // piece reads a piece of an image of a file system in memory.

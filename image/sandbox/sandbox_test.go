@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,12 +54,12 @@ var faults = map[string]struct {
 	do    func(c *caller)
 }{
 	"panics": {"panic: index out of range", func(*caller) { panic(errors.New("index out of range")) }},
-	"loops": {"signal: killed", func(*caller) {
+	"loops": {"it takes longer", func(*caller) {
 		for {
 			sink = nil
 		}
 	}},
-	"loops in threads": {"signal: killed", func(*caller) {
+	"loops in threads": {"it takes longer", func(*caller) {
 		for range 8 {
 			go func() {
 				for {
@@ -82,7 +83,7 @@ var faults = map[string]struct {
 		f = func(n int) int { return f(n+1) + 1 }
 		f(0)
 	}},
-	"waits": {"it takes too long", func(*caller) { select {} }},
+	"waits": {"it takes longer", func(c *caller) { _, _ = c.socket.Read(make([]byte, 1)) }},
 	"reads a file": {"bad system call", func(c *caller) {
 		_, err := os.ReadFile("/etc/passwd")
 		c.must(send(c.socket, result, []byte(`{"Err":"`+fmt.Sprint(err)+`"}`)))
@@ -144,6 +145,9 @@ func faulty(o order, c *caller) error {
 
 func example(t *testing.T) string {
 	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not root")
+	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{"core-1.img": "abcd", "tmpfs-dev-1.tar.gz.img": "abc"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
@@ -153,19 +157,28 @@ func example(t *testing.T) string {
 	return dir
 }
 
+func reviewed(t *testing.T, ctx context.Context, dir string, spec *specs.Spec, p trust.Policy) ([]trust.Request, error) {
+	t.Helper()
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	return s.Review(ctx, spec, p)
+}
+
 // TestFaults: whatever becomes of the review, the images are refused by a rule that has a name, within bounds, and nothing has changed.
 func TestFaults(t *testing.T) {
-	processor, patience = time.Second, 4*time.Second
-	defer func() { processor, patience = 20*time.Second, time.Minute }()
-	if os.Geteuid() != 0 {
-		t.Skip("not root")
-	}
 	for name, fault := range faults {
 		t.Run(name, func(t *testing.T) {
+			if strings.HasPrefix(fault.words, "it takes") {
+				defer func(d time.Duration) { patience = d }(patience)
+				patience = time.Second
+			}
 			dir := example(t)
 			before := children(t)
 			begin := time.Now()
-			requests, err := Review(t.Context(), dir, &specs.Spec{Hostname: name}, trust.Policy{Allow: []trust.Grant{trust.All}})
+			requests, err := reviewed(t, t.Context(), dir, &specs.Spec{Hostname: name}, trust.Policy{Allow: []trust.Grant{trust.All}})
 			took := time.Since(begin)
 			var damaged *trust.DamagedError
 			if !errors.As(err, &damaged) || damaged.Rule != rule || !errdefs.IsDataLoss(err) || len(requests) > 0 || !strings.Contains(err.Error(), fault.words) {
@@ -207,13 +220,67 @@ func children(t *testing.T) int {
 	return n
 }
 
+// TestConfined: the kernel says of each thread of the process that it is confined.
+func TestConfined(t *testing.T) {
+	dir := example(t)
+	inherited, err := unix.Open("/dev/null", unix.O_RDWR, 0) // not close-on-exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(inherited)
+	s, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := s.Review(t.Context(), &specs.Spec{}, trust.Policy{}); err == nil {
+		t.Fatal("an example passes")
+	}
+	proc := fmt.Sprintf("/proc/%d/", s.command.Process.Pid)
+	threads, err := filepath.Glob(proc + "task/*/status")
+	if err != nil || len(threads) < 2 {
+		t.Fatalf("%q (%v)", threads, err)
+	}
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"CapInh:\t0000000000000000\n", "CapPrm:\t0000000000000000\n", "CapEff:\t0000000000000000\n", "CapAmb:\t0000000000000000\n", "NoNewPrivs:\t1\n", "Seccomp:\t2\n", "Groups:\t \n", "Uid:\t187", "Gid:\t187"} {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("%s: not %q:\n%s", file, want, text)
+			}
+		}
+	}
+	for _, ns := range []string{"mnt", "net", "pid", "ipc", "uts", "cgroup"} {
+		own, ownErr := os.Readlink("/proc/self/ns/" + ns)
+		its, err := os.Readlink(proc + "ns/" + ns)
+		if own == its || err != nil || ownErr != nil {
+			t.Errorf("%s is shared: %s (%v, %v)", ns, its, err, ownErr)
+		}
+	}
+	if entries, err := os.ReadDir(proc + "root"); err != nil || len(entries) > 0 {
+		t.Errorf("its root has %v (%v)", entries, err)
+	}
+	fds, err := os.ReadDir(proc + "fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range fds {
+		target, err := os.Readlink(proc + "fd/" + e.Name())
+		if n, _ := strconv.Atoi(e.Name()); err != nil || n > socketFD && !strings.HasPrefix(target, "anon_inode:[event") {
+			t.Errorf("descriptor %s is %s (%v)", e.Name(), target, err)
+		}
+	}
+}
+
 // TestCancelled: a review that is broken off ends at once, and is no fault of the images.
 func TestCancelled(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	why := errors.New("interrupted")
 	time.AfterFunc(200*time.Millisecond, func() { cancel(why) })
 	begin := time.Now()
-	_, err := Review(ctx, example(t), &specs.Spec{Hostname: "waits"}, trust.Policy{})
+	_, err := reviewed(t, ctx, example(t), &specs.Spec{Hostname: "waits"}, trust.Policy{})
 	if !errors.Is(err, why) || errdefs.IsDataLoss(err) || time.Since(begin) > 2*time.Second {
 		t.Errorf("%v after %s", err, time.Since(begin))
 	}
@@ -246,7 +313,13 @@ func TestSame(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
+			dir := example(t)
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
 			if err := write(dir); err != nil {
 				t.Fatal(err)
 			}
@@ -254,7 +327,7 @@ func TestSame(t *testing.T) {
 				_, err := os.Stat(path)
 				return err == nil
 			})
-			got, err := Review(t.Context(), dir, spec, trust.Policy{})
+			got, err := reviewed(t, t.Context(), dir, spec, trust.Policy{})
 			if len(got) != len(want) || len(got) > 0 && !reflect.DeepEqual(got, want) {
 				t.Errorf("%v, not %v", got, want)
 			}
@@ -293,7 +366,7 @@ func TestLook(t *testing.T) {
 		{look{-2, []byte("passwd")}, 1, ""},
 	} {
 		ours, theirs := pipes(t)
-		c.process = &process{socket: ours}
+		c.sandbox = &Sandbox{socket: ours}
 		b, err := json.Marshal(asked{Look: &test.look})
 		if err != nil {
 			t.Fatal(err)
