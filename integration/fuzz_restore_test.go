@@ -144,7 +144,7 @@ func newFuzzed(t *testing.T, h *lab.Host, workload, canaries string) *fuzzed {
 }
 
 func (f *fuzzed) review(dir string) error {
-	return trust.Images(dir, &f.spec, trust.Policy{}, func(path string) bool {
+	return trust.Images(os.DirFS(dir), &f.spec, trust.Policy{}, func(path string) bool {
 		_, err := os.Stat(path)
 		return err == nil
 	})

@@ -3,7 +3,7 @@ package trust
 import (
 	"errors"
 	"fmt"
-	"path/filepath"
+	"io/fs"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -14,22 +14,27 @@ type host struct {
 	exists func(path string) bool
 }
 
-// Images returns an error, a [*RefusedError], if CRIU's images in dir hold more than spec, which was confined with
+// Images returns an error, a [*RefusedError], if CRIU's images hold more than spec, which was confined with
 // the same policy, was granted: capabilities, namespaces, mounts, or cgroups. CRIU restores as root whatever
 // its images say, so a specification that asks for nothing is no promise.
 //
 // exists tells whether a path is on this host: files of /proc that the kernel does not have need no mask.
 // An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
 // names by which CRIU would leave the directory that it works in.
-func Images(dir string, spec *specs.Spec, p Policy, exists func(path string) bool) error {
-	if !reviews {
+func Images(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) error {
+	if !Reviews {
 		return nil
 	}
-	requests, err := ReviewImages(dir, spec, p, exists)
+	requests, err := ReviewImages(images, spec, p, exists)
 	if err != nil {
 		return err
 	}
-	refused := slices.DeleteFunc(requests, func(r Request) bool { return r.Allowed })
+	return Refuse(requests)
+}
+
+// Refuse returns an error, a [*RefusedError], if something is asked for that was not allowed.
+func Refuse(requests []Request) error {
+	refused := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Allowed })
 	if len(refused) > 0 {
 		return &RefusedError{Requests: refused}
 	}
@@ -56,8 +61,8 @@ var rules = []struct {
 }
 
 // ReviewImages lists what CRIU's images ask for beyond spec, as [Review] does for that, up to where they are damaged.
-func ReviewImages(dir string, spec *specs.Spec, p Policy, exists func(path string) bool) ([]Request, error) {
-	r := imageReviewer{reviewer: newReviewer(""), dir: dir, spec: spec, host: host{exists: exists}}
+func ReviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) ([]Request, error) {
+	r := imageReviewer{reviewer: newReviewer(""), images: images, spec: spec, host: host{exists: exists}}
 	var err error
 	for _, rule := range rules {
 		r.rule = rule.name
@@ -76,9 +81,9 @@ func ReviewImages(dir string, spec *specs.Spec, p Policy, exists func(path strin
 
 type imageReviewer struct {
 	reviewer
-	dir  string
-	spec *specs.Spec
-	host host
+	images fs.FS
+	spec   *specs.Spec
+	host   host
 	// What the specification has, made when it is first asked for: images may ask a million times. See granted, specMounts, and specDevices.
 	capabilities map[uint]bool
 	mounted      map[string]specMount
@@ -87,12 +92,9 @@ type imageReviewer struct {
 
 // files lists images by a pattern of their names.
 func (r *imageReviewer) files(pattern string) ([]string, error) {
-	paths, err := filepath.Glob(filepath.Join(r.dir, pattern))
+	names, err := fs.Glob(r.images, pattern)
 	if err != nil {
 		return nil, fmt.Errorf("list CRIU images: %w", err)
 	}
-	for i := range paths {
-		paths[i] = filepath.Base(paths[i])
-	}
-	return paths, nil
+	return names, nil
 }

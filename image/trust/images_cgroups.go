@@ -15,7 +15,7 @@ import (
 // of a member by searching for its name within those of the controllers. Source: CRIU 4.2, criu/cgroup.c.
 func (r *imageReviewer) cgroups() error {
 	const name = "cgroup.img"
-	entries, err := read[cgroup.CgroupEntry](r.dir, name)
+	entries, err := read[cgroup.CgroupEntry](r.images, name)
 	if err != nil {
 		return err
 	}

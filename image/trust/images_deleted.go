@@ -7,16 +7,14 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
-	"os"
+	"io/fs"
 	"path"
-	"path/filepath"
 	"strings"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	regfile "github.com/checkpoint-restore/go-criu/v8/crit/images/regfile"
 	remapfile "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
-	"golang.org/x/sys/unix"
 )
 
 // deletedRule is the name of the rule of [Deleted].
@@ -25,12 +23,12 @@ const deletedRule = "deleted-files"
 // Deleted returns an error, a [*DamagedError], if a file that was deleted while it was open has a name below a symbolic link of the root file system, which is mounted
 // at rootfs, or of its tmpfs. CRIU makes such files before it enters the container, and would follow the link as the host has it. The kernel told CRIU names without
 // links. Source: CRIU 4.2, criu/files-reg.c, create_ghost.
-func Deleted(dir, rootfs string) error {
+func Deleted(images fs.FS, files Files) error {
 	const name = "files.img"
-	if !reviews {
+	if !Reviews {
 		return nil
 	}
-	remaps, err := read[remapfile.RemapFilePathEntry](dir, "remap-fpath.img")
+	remaps, err := read[remapfile.RemapFilePathEntry](images, "remap-fpath.img")
 	if err != nil || len(remaps) == 0 {
 		return err
 	}
@@ -38,11 +36,11 @@ func Deleted(dir, rootfs string) error {
 	for _, r := range remaps {
 		deleted[r.GetOrigId()] = true
 	}
-	r := imageReviewer{dir: dir}
-	var files []*regfile.RegFileEntry
+	r := imageReviewer{images: images}
+	var gone []*regfile.RegFileEntry
 	if err := each(&r, name, func(f *fdinfo.FileEntry) error {
 		if f.GetReg() != nil && deleted[f.GetId()] {
-			files = append(files, f.GetReg())
+			gone = append(gone, f.GetReg())
 		}
 		return nil
 	}); err != nil {
@@ -52,22 +50,13 @@ func Deleted(dir, rootfs string) error {
 	if err != nil {
 		return err
 	}
-	root, err := unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open the root file system: %w", err)
-	}
-	defer unix.Close(root)
 	var links *pathSet
-	for _, f := range files {
+	for _, f := range gone {
 		at := strings.TrimLeft(path.Dir(f.GetName()), "/")
 		if at == "" {
 			continue
 		}
-		fd, err := unix.Openat2(root, at, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
-		if err == nil {
-			unix.Close(fd)
-		}
-		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV) {
+		if files.Linked(at) {
 			return &DamagedError{Rule: deletedRule, File: name, Err: fmt.Errorf("the deleted file %q is below a link", f.GetName())}
 		}
 		mount, ok := mounts[uint32(f.GetMntId())]
@@ -107,7 +96,7 @@ func (r *imageReviewer) links() (*pathSet, error) {
 	links := &pathSet{paths: map[uint64]bool{}}
 	links.hash.SetSeed(maphash.MakeSeed())
 	for _, name := range names {
-		if err := linksIn(filepath.Join(r.dir, name), links); err != nil {
+		if err := linksIn(r.images, name, links); err != nil {
 			return nil, &DamagedError{Rule: deletedRule, File: name, Err: err}
 		}
 	}
@@ -142,8 +131,8 @@ func (s *pathSet) above(p string) bool {
 // maxTmpfs is how many bytes an image of a tmpfs of some length may unpack to, to be looked through.
 func maxTmpfs(length int64) int64 { return 1<<30 + 100*length }
 
-func linksIn(name string, links *pathSet) error {
-	f, err := os.Open(name)
+func linksIn(images fs.FS, name string, links *pathSet) error {
+	f, err := images.Open(name)
 	if err != nil {
 		return err
 	}

@@ -21,7 +21,7 @@ func TestDeleted(t *testing.T) {
 		image(t, dir, "files.img", f)
 		image(t, dir, "remap-fpath.img", &remapfile.RemapFilePathEntry{OrigId: proto.Uint32(9), RemapId: proto.Uint32(1), RemapType: remapfile.RemapType_GHOST.Enum()})
 		var damaged *DamagedError
-		if err := Deleted(dir, rootfs); errors.As(err, &damaged) != bad || err != nil && !bad {
+		if err := Deleted(os.DirFS(dir), local(t, rootfs, nil)); errors.As(err, &damaged) != bad || err != nil && !bad {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

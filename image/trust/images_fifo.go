@@ -25,11 +25,11 @@ type opened struct {
 
 // opened reads them. A file that was deleted is of the kind that CRIU makes, or of that of the file by which it is kept.
 func (r *imageReviewer) opened() (o opened, err error) {
-	if o.files, err = read[fdinfo.FileEntry](r.dir, "files.img"); err != nil {
+	if o.files, err = read[fdinfo.FileEntry](r.images, "files.img"); err != nil {
 		return o, err
 	}
 	const remapped = "remap-fpath.img"
-	remaps, err := read[remapfile.RemapFilePathEntry](r.dir, remapped)
+	remaps, err := read[remapfile.RemapFilePathEntry](r.images, remapped)
 	if err != nil {
 		return o, err
 	}
@@ -57,7 +57,7 @@ func (r *imageReviewer) opened() (o opened, err error) {
 			}
 		case remapfile.RemapType_GHOST:
 			name := fmt.Sprintf("ghost-file-%x.img", m.GetRemapId())
-			ghost, err := readFirst[ghostfile.GhostFileEntry](r.dir, name)
+			ghost, err := readFirst[ghostfile.GhostFileEntry](r.images, name)
 			if err != nil {
 				return o, err
 			}
@@ -137,7 +137,7 @@ func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 	if err != nil || len(names) == 0 {
 		return err
 	}
-	data, err := readImage(r.dir, name, false)
+	data, err := readImage(r.images, name, false)
 	if err == nil {
 		data, err = records(data)
 	}

@@ -54,7 +54,7 @@ func (r *imageReviewer) paths() error {
 		return err
 	}
 	for _, name := range ghosts {
-		ghost, err := readFirst[ghostfile.GhostFileEntry](r.dir, name)
+		ghost, err := readFirst[ghostfile.GhostFileEntry](r.images, name)
 		if err != nil {
 			return err
 		}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"regexp"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
@@ -78,7 +76,7 @@ var kinds = []kind{
 	{name: named(`tty-info\.img`), record: &tty.TtyInfoEntry{}},
 	{name: named(`tty-data\.img`), record: &tty.TtyDataEntry{}},
 	{name: named(`mountpoints-[0-9]+\.img`), record: &mnt.MntEntry{}, most: maxMounts},
-	{name: named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)},
+	{name: tmpfsImage},
 	{name: named(`utsns-[0-9]+\.img`), record: &utsns.UtsnsEntry{}, most: 1},
 	{name: named(`ipcns-var-[0-9]+\.img`), record: &ipcvar.IpcVarEntry{}, most: 1},
 	{name: named(`ipcns-shm-[0-9]+\.img`), record: &ipcshm.IpcShmEntry{}, raw: true},
@@ -95,19 +93,19 @@ var kinds = []kind{
 	{name: named(`cryo(-[a-z]+)?\.json`)},
 }
 
-// parent is where CRIU looks for memory that is not here. Source: CRIU 4.2, criu/pagemap.c.
-const parent = "parent"
+// Parent is where CRIU looks for memory that is not here: a link to a directory. Source: CRIU 4.2, criu/pagemap.c.
+const Parent = "parent"
 
 // names refuses images that no checkpoint writes, and messages and fields in them that nobody has reviewed.
 func (r *imageReviewer) names() error {
-	entries, err := os.ReadDir(r.dir)
+	entries, err := fs.ReadDir(r.images, ".")
 	if err != nil {
 		return fmt.Errorf("list CRIU images: %w", err)
 	}
 	all := 0
 	for _, e := range entries {
-		if e.Name() == parent {
-			if info, err := os.Stat(filepath.Join(r.dir, parent)); err == nil && info.IsDir() {
+		if e.Name() == Parent {
+			if info, err := fs.Stat(r.images, Parent); err == nil && info.IsDir() {
 				continue
 			}
 		}
@@ -118,12 +116,12 @@ func (r *imageReviewer) names() error {
 		if k.record == nil && k.review == nil {
 			continue
 		}
-		data, err := readImage(r.dir, e.Name(), k.raw)
+		data, err := readImage(r.images, e.Name(), k.raw)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if all += len(data); err == nil && all > maxImages {
-			err = fmt.Errorf("with the images before it more than %d bytes", maxImages)
+		if all += len(data); err == nil && all > MaxReviewed {
+			err = fmt.Errorf("with the images before it more than %d bytes", MaxReviewed)
 		}
 		if err == nil {
 			err = k.check(data)
@@ -145,6 +143,11 @@ func Reviewed(name string) int64 {
 	}
 	return maxImage + 1
 }
+
+// Unpacked tells whether an image is one of a file system in memory, which is looked through in whole, though not held.
+func Unpacked(name string) bool { return tmpfsImage.MatchString(name) }
+
+var tmpfsImage = named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)
 
 func kindOf(name string) *kind {
 	for i := range kinds {

@@ -21,7 +21,7 @@ func (r *imageReviewer) mounts() error {
 		return err
 	}
 	for _, name := range names {
-		entries, err := read[mnt.MntEntry](r.dir, name)
+		entries, err := read[mnt.MntEntry](r.images, name)
 		if err != nil {
 			return err
 		}

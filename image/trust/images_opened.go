@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"strings"
 
@@ -23,10 +21,10 @@ import (
 const openedRule = "opened-files"
 
 // Opened returns an error, a [*DamagedError], if a file that CRIU is to open is of another kind than the images say, is not there, or is reached by a link out of the
-// container, in the root file system as it will be: that of the image is mounted at rootfs, and the images and spec say what is mounted there. Opening a FIFO
+// container, in the root file system as it will be: the images and spec say what is mounted there. Opening a FIFO
 // waits until somebody opens its other end.
-func Opened(dir, rootfs string, spec *specs.Spec) error {
-	r := imageReviewer{dir: dir, spec: spec}
+func Opened(images fs.FS, files Files, spec *specs.Spec) error {
+	r := imageReviewer{images: images, spec: spec}
 	o, err := r.opened()
 	if err != nil {
 		return err
@@ -35,11 +33,7 @@ func Opened(dir, rootfs string, spec *specs.Spec) error {
 	if err != nil {
 		return err
 	}
-	w := walk{dir: dir, spec: spec, tmpfs: map[string]map[string]entry{}}
-	if w.root, err = unix.Open(rootfs, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-		return fmt.Errorf("open the root file system: %w", err)
-	}
-	defer unix.Close(w.root)
+	w := walk{images: images, files: files, spec: spec, tmpfs: map[string]map[string]entry{}}
 	for _, t := range trees {
 		w.seen = map[mountPlace]entry{}
 		for _, f := range o.files {
@@ -129,7 +123,7 @@ func (r *imageReviewer) trees() (trees []mountTree, err error) {
 		return nil, err
 	}
 	for _, name := range names {
-		entries, err := read[mnt.MntEntry](r.dir, name)
+		entries, err := read[mnt.MntEntry](r.images, name)
 		if err != nil {
 			return nil, err
 		}
@@ -149,12 +143,12 @@ func (r *imageReviewer) trees() (trees []mountTree, err error) {
 
 // walk follows paths through the container's mounts as they will be, links included.
 type walk struct {
-	dir   string
-	spec  *specs.Spec
-	root  int                         // the root file system
-	tmpfs map[string]map[string]entry // what is in each image of one, by its path there
-	seen  map[mountPlace]entry        // what was on the way, by its mount and path; of one tree
-	spent int                         // what walking has cost, see maxSpent
+	images fs.FS
+	files  Files
+	spec   *specs.Spec
+	tmpfs  map[string]map[string]entry // what is in each image of one, by its path there
+	seen   map[mountPlace]entry        // what was on the way, by its mount and path; of one tree
+	spent  int                         // what walking has cost, see maxSpent
 }
 
 // What an open file may cost is bounded in sum: names may be as long as 4 KiB, of thousands of directories.
@@ -245,18 +239,13 @@ func (w *walk) see(t mountTree, m *mnt.MntEntry, within string, way bool) (entry
 func (w *walk) look(t mountTree, m *mnt.MntEntry, within string) (kind uint32, target string, err error) {
 	switch {
 	case m == t.root:
-		return in(w.root, within)
+		return w.files.Look(Root, within)
 	case m.GetExtKey() != "":
-		for _, s := range w.spec.Mounts {
-			if !bind(s) || path.Clean(s.Destination) != path.Clean(m.GetExtKey()) || !path.IsAbs(s.Source) {
+		for i, s := range w.spec.Mounts {
+			if !lookable(s) || path.Clean(s.Destination) != path.Clean(m.GetExtKey()) {
 				continue
 			}
-			source, err := unix.Open(s.Source, unix.O_PATH|unix.O_CLOEXEC, 0)
-			if err != nil {
-				return unknown, "", nil //nolint:nilerr // runc says what is wrong with it
-			}
-			defer unix.Close(source)
-			if kind, target, err = in(source, within); kind == missing {
+			if kind, target, err = w.files.Look(i, within); kind == missing {
 				kind = unknown // the host's, and not the snapshot's
 			}
 			return kind, target, err
@@ -264,7 +253,7 @@ func (w *walk) look(t mountTree, m *mnt.MntEntry, within string) (kind uint32, t
 	case m.GetFstype() == uint32(mnt.Fstype_TMPFS):
 		return w.inImage(m, path.Join(clean(m.GetRoot()), within))
 	case m.GetRootDev() == t.root.GetRootDev():
-		return in(w.root, path.Join(clean(m.GetRoot()), within))
+		return w.files.Look(Root, path.Join(clean(m.GetRoot()), within))
 	}
 	return unknown, "", nil
 }
@@ -277,7 +266,7 @@ func (w *walk) inImage(m *mnt.MntEntry, within string) (kind uint32, target stri
 	for _, name := range []string{fmt.Sprintf("tmpfs-dev-%d.tar.gz.img", m.GetRootDev()), fmt.Sprintf("tmpfs-%d.tar.gz.img", m.GetMntId())} {
 		entries, known := w.tmpfs[name]
 		if !known {
-			entries, err = entriesOf(filepath.Join(w.dir, name))
+			entries, err = entriesOf(w.images, name)
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
@@ -296,8 +285,8 @@ func (w *walk) inImage(m *mnt.MntEntry, within string) (kind uint32, target stri
 }
 
 // entriesOf reads what is in an image of a tmpfs.
-func entriesOf(name string) (map[string]entry, error) {
-	f, err := os.Open(name)
+func entriesOf(images fs.FS, name string) (map[string]entry, error) {
+	f, err := images.Open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -330,29 +319,3 @@ func entriesOf(name string) (map[string]entry, error) {
 
 var kindOfEntry = map[byte]uint32{tar.TypeReg: unix.S_IFREG, tar.TypeGNUSparse: unix.S_IFREG, tar.TypeDir: unix.S_IFDIR, tar.TypeSymlink: unix.S_IFLNK,
 	tar.TypeLink: hard, tar.TypeFifo: unix.S_IFIFO, tar.TypeChar: unix.S_IFCHR, tar.TypeBlock: unix.S_IFBLK}
-
-// in looks below a directory, or at what else it is.
-func in(root int, within string) (kind uint32, target string, err error) {
-	fd, err := unix.Dup(root)
-	if within = strings.TrimLeft(within, "/"); within != "" {
-		_ = unix.Close(fd)
-		fd, err = unix.Openat2(root, within, &unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH})
-	}
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
-		return missing, "", nil
-	}
-	if err != nil {
-		return missing, "", err
-	}
-	defer unix.Close(fd)
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil {
-		return missing, "", err
-	}
-	if kind = stat.Mode & unix.S_IFMT; kind == unix.S_IFLNK {
-		buffer := make([]byte, unix.PathMax)
-		n, err := unix.Readlinkat(fd, "", buffer)
-		return kind, string(buffer[:max(n, 0)]), err
-	}
-	return kind, "", nil
-}

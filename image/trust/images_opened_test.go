@@ -21,6 +21,16 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+func local(t *testing.T, rootfs string, spec *specs.Spec) *Local {
+	t.Helper()
+	l, err := NewLocal(rootfs, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
 // TestOpened walks paths of a root file system with a proc at /proc, a tmpfs at /tmp, and a bind mount at /data.
 func TestOpened(t *testing.T) {
 	rootfs, data, dir := t.TempDir(), t.TempDir(), t.TempDir()
@@ -77,7 +87,7 @@ func TestOpened(t *testing.T) {
 		f := reg(name)
 		f.Id = proto.Uint32(9)
 		image(t, dir, "files.img", f)
-		err := Opened(dir, rootfs, spec)
+		err := Opened(os.DirFS(dir), local(t, rootfs, spec), spec)
 		var damaged *DamagedError
 		if ok := errors.As(err, &damaged) && damaged.Rule == openedRule && strings.Contains(err.Error(), words); words == "" && err != nil || words != "" && !ok {
 			t.Errorf("%s: %v, not %q", name, err, words)
@@ -121,8 +131,9 @@ func TestFIFOs(t *testing.T) {
 			image(t, dir, "ghost-file-1.img", &ghostfile.GhostFileEntry{Mode: proto.Uint32(unix.S_IFIFO)})
 		}},
 	} {
-		r := imageReviewer{dir: t.TempDir()}
-		test.write(r.dir)
+		dir := t.TempDir()
+		r := imageReviewer{images: os.DirFS(dir)}
+		test.write(dir)
 		if err := r.paths(); test.words == "" && err != nil || test.words != "" && (err == nil || !strings.Contains(err.Error(), test.words)) {
 			t.Errorf("%s: %v, not %q", name, err, test.words)
 		}
@@ -146,7 +157,7 @@ func TestOpenedCosts(t *testing.T) {
 	}
 	image(t, dir, "files.img", all...)
 	begin := time.Now()
-	if err := Opened(dir, rootfs, &specs.Spec{}); err == nil || !strings.Contains(err.Error(), "too long") {
+	if err := Opened(os.DirFS(dir), local(t, rootfs, &specs.Spec{}), &specs.Spec{}); err == nil || !strings.Contains(err.Error(), "too long") {
 		t.Error(err)
 	}
 	if took := time.Since(begin); took > 10*time.Second {

@@ -78,11 +78,11 @@ func (r *imageReviewer) compare(c *creds.CredsEntry) error {
 // kernelObjects: processes must be in other namespaces than CRIU itself was. The inventory says which those were; a
 // process with the same is restored into the host's. Source: CRIU, criu/pstree.c, get_clone_mask.
 func (r *imageReviewer) kernelObjects() error {
-	inventories, err := read[inventory.InventoryEntry](r.dir, "inventory.img")
+	inventories, err := read[inventory.InventoryEntry](r.images, "inventory.img")
 	if err != nil {
 		return err
 	}
-	trees, err := read[pstree.PstreeEntry](r.dir, "pstree.img")
+	trees, err := read[pstree.PstreeEntry](r.images, "pstree.img")
 	if err != nil {
 		return err
 	}
@@ -150,9 +150,9 @@ func (r *imageReviewer) processes(trees []*pstree.PstreeEntry) error {
 // identities reads which namespaces a process is in, from either image that may say it.
 func (r *imageReviewer) identities(name string) ([]*criucore.TaskKobjIdsEntry, error) {
 	if strings.HasPrefix(name, "ids-") {
-		return read[criucore.TaskKobjIdsEntry](r.dir, name)
+		return read[criucore.TaskKobjIdsEntry](r.images, name)
 	}
-	entries, err := read[criucore.CoreEntry](r.dir, name)
+	entries, err := read[criucore.CoreEntry](r.images, name)
 	if err != nil {
 		return nil, err
 	}

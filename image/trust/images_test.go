@@ -164,7 +164,7 @@ func here(path string) bool { return path == "/proc/sys" || path == "/proc/keys"
 
 func TestImagesOfAnOrdinaryContainer(t *testing.T) {
 	d := ordinaryDump(t)
-	if err := Images(d.write(t), d.spec, Policy{}, here); err != nil {
+	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -249,12 +249,12 @@ func TestImagesThatHoldMore(t *testing.T) {
 			d := ordinaryDump(t)
 			c.change(d)
 			dir := d.write(t)
-			err := Images(dir, d.spec, Policy{}, here)
+			err := Images(os.DirFS(dir), d.spec, Policy{}, here)
 			var refused *RefusedError
 			if !errors.As(err, &refused) || refused.Requests[0].Grant != c.grant || !strings.Contains(err.Error(), c.names) {
 				t.Fatalf("Images = %v", err)
 			}
-			if err := Images(dir, d.spec, Policy{Allow: []Grant{All}}, here); err != nil {
+			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); err != nil {
 				t.Errorf("with all: %v", err)
 			}
 		})
@@ -269,7 +269,7 @@ func TestImagesHoldWhatWasGranted(t *testing.T) {
 	d.ids.NetNsId = d.inventory.RootIds.NetNsId
 	d.spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}}
 	d.mounts = append(d.mounts, mount(20, 7, mnt.Fstype_DEVTMPFS, 0, "/kvm", "/dev/kvm", "devtmpfs", "/dev/kvm"))
-	if err := Images(d.write(t), d.spec, Policy{}, here); err != nil {
+	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -297,7 +297,7 @@ func TestDamagedImages(t *testing.T) {
 			dir := d.write(t)
 			change(t, d, dir)
 			var damaged *DamagedError
-			if err := Images(dir, d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !errdefs.IsDataLoss(err) {
+			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !errdefs.IsDataLoss(err) {
 				t.Errorf("Images = %v", err)
 			}
 		})
@@ -371,7 +371,7 @@ func TestForgedImages(t *testing.T) {
 			dir := d.write(t)
 			c.change(t, d, dir)
 			var damaged *DamagedError
-			if err := Images(dir, d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
+			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
 				t.Errorf("Images = %v", err)
 			}
 		})

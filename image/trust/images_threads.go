@@ -82,11 +82,11 @@ func (r *imageReviewer) filters() error {
 	if !r.filtered() {
 		return nil
 	}
-	all, err := read[seccomp.SeccompEntry](r.dir, "seccomp.img")
+	all, err := read[seccomp.SeccompEntry](r.images, "seccomp.img")
 	if err != nil {
 		return err
 	}
-	trees, err := read[pstree.PstreeEntry](r.dir, "pstree.img")
+	trees, err := read[pstree.PstreeEntry](r.images, "pstree.img")
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (r *imageReviewer) filters() error {
 			return f, nil
 		}
 		defer func() { known[pid] = f }()
-		cores, err := read[criucore.CoreEntry](r.dir, fmt.Sprintf("core-%d.img", pid))
+		cores, err := read[criucore.CoreEntry](r.images, fmt.Sprintf("core-%d.img", pid))
 		if err != nil || len(cores) != 1 || len(all) != 1 {
 			return nil, err
 		}
@@ -157,7 +157,7 @@ var runID = regexp.MustCompile(`^([0-9a-f-]{36})?$`)
 
 func (r *imageReviewer) inventory() error {
 	const name = "inventory.img"
-	entries, err := read[inventory.InventoryEntry](r.dir, name)
+	entries, err := read[inventory.InventoryEntry](r.images, name)
 	if err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (r *imageReviewer) regions() error {
 
 // terminals asks for those that are the host's.
 func (r *imageReviewer) terminals() error {
-	entries, err := read[tty.TtyInfoEntry](r.dir, "tty-info.img")
+	entries, err := read[tty.TtyInfoEntry](r.images, "tty-info.img")
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
@@ -15,21 +13,34 @@ import (
 
 // Bounds of what is looked at. CRIU's images of a container with a thousand processes have some MB.
 const (
-	maxImage   = 64 << 20  // bytes of an image
-	maxImages  = 256 << 20 // bytes of all
-	maxRecord  = 16 << 20  // bytes of a record
-	maxRecords = 1 << 19   // of an image
+	maxImage   = 64 << 20 // bytes of an image
+	maxRecord  = 16 << 20 // bytes of a record
+	maxRecords = 1 << 19  // of an image
 )
+
+// MaxReviewed bounds how many bytes of all images are looked at. A snapshot with more is refused.
+const MaxReviewed = 256 << 20
 
 // DamagedError says that an image of CRIU's is not what it should be. Its kind is DataLoss.
 type DamagedError struct {
 	Rule string // by which it was found
-	File string
+	File string // empty: none of them in particular
 	Err  error
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("read CRIU image %s: %v (rule %s)", e.File, e.Err, e.Rule)
+	if e.File == "" {
+		return fmt.Sprintf("read CRIU images: %s (rule %s)", e.What(), e.Rule)
+	}
+	return fmt.Sprintf("read CRIU image %s (rule %s)", e.What(), e.Rule)
+}
+
+// What says which image it is, and what is wrong with it.
+func (e *DamagedError) What() string {
+	if e.File == "" {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%s: %v", e.File, e.Err)
 }
 
 // Hint says how to mend it.
@@ -41,8 +52,8 @@ func (e *DamagedError) Hint() string {
 func (e *DamagedError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.Err} }
 
 // readImage gives an image, or as much of it as a first record may have.
-func readImage(dir, name string, first bool) ([]byte, error) {
-	f, err := os.Open(filepath.Join(dir, name))
+func readImage(images fs.FS, name string, first bool) ([]byte, error) {
+	f, err := images.Open(name)
 	if err != nil {
 		return nil, err
 	}
@@ -67,8 +78,8 @@ func readImage(dir, name string, first bool) ([]byte, error) {
 func read[T any, P interface {
 	*T
 	proto.Message
-}](dir, name string) ([]P, error) {
-	data, err := readImage(dir, name, false)
+}](images fs.FS, name string) ([]P, error) {
+	data, err := readImage(images, name, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -95,7 +106,7 @@ func each[T any, P interface {
 		return err
 	}
 	for _, name := range names {
-		data, err := readImage(r.dir, name, false)
+		data, err := readImage(r.images, name, false)
 		if err == nil {
 			err = parse(data, review)
 		}
@@ -113,8 +124,8 @@ const maxFirst = 64 << 10
 func readFirst[T any, P interface {
 	*T
 	proto.Message
-}](dir, name string) (P, error) {
-	data, err := readImage(dir, name, true)
+}](images fs.FS, name string) (P, error) {
+	data, err := readImage(images, name, true)
 	if err == nil {
 		data, err = records(data)
 	}
