@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
-
 	"github.com/cryo-project/cryo/image/pages"
 )
 
@@ -33,7 +31,7 @@ func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
 			continue
 		}
 		if n++; n > maxCRIUFiles {
-			return fmt.Errorf("pack CRIU images: there are more than %d, of too many processes and threads: %w", maxCRIUFiles, errdefs.ErrOutOfRange)
+			return &TooManyImagesError{}
 		}
 		if err := ctx.Err(); err != nil {
 			return err

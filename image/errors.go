@@ -93,6 +93,21 @@ func (e *TooLargeError) Unwrap() error { return errdefs.ErrInvalidArgument }
 // Hint says what to do next.
 func (e *TooLargeError) Hint() string { return "choose larger segments" }
 
+// TooManyImagesError says that CRIU has written more images than a snapshot may have. Its kind is FailedPrecondition.
+type TooManyImagesError struct{}
+
+func (e *TooManyImagesError) Error() string {
+	return fmt.Sprintf("pack CRIU images: there are more than %d, of too many processes and threads", maxCRIUFiles)
+}
+
+// Unwrap gives the kind of the error.
+func (e *TooManyImagesError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// Hint says what to do next.
+func (e *TooManyImagesError) Hint() string {
+	return fmt.Sprintf("a process has six images and a further thread one: have the container end some, down to about %d processes", maxCRIUFiles/6)
+}
+
 // RoundError says that CRIU takes memory to be as it was in the round before of a pre-dump, which has not brought it. Its kind is Aborted.
 type RoundError struct {
 	Pagemap string

@@ -117,7 +117,7 @@ func refusedCheaply(t *testing.T, h *lab.Host, words string, args ...string) {
 	t.Helper()
 	before := trace(t, h)
 	refusal(t, harmless(t, h, nil, 128<<20, args...), codeDamaged, words)
-	wantTrace(t, h, before, "blob ") // what was fetched is kept, for the next
+	wantTrace(t, h, before, "blob ", "store /partial/") // what was fetched is kept, for the next
 }
 
 // repeated is zstd of n bytes that are all the same. Source: RFC 8878, sections 3.1.1.1 and 3.1.1.2.

@@ -109,9 +109,7 @@ func TestHostileProcesses(t *testing.T) {
 	before := trace(t, a)
 	r := a.Cryo(t.Context(), "checkpoint", id, ref)
 	t.Logf("exit code %d after %s: %s", r.Code, r.Elapsed, r.Stderr)
-	if r.Code == 0 || !strings.Contains(r.Stderr, "of too many processes and threads") || !strings.Contains(r.Stderr, "hint: ") {
-		t.Errorf("exit code %d: %s", r.Code, r.Stderr)
-	}
+	refusal(t, r, codePrecondition, "of too many processes and threads")
 	if n := len(insiders(runs(t, a, id))); n <= many {
 		t.Errorf("%d processes go on", n)
 	}
@@ -337,7 +335,7 @@ __attribute__((constructor)) static void begin(void)
 `
 
 // TestHostileLibrary has containers in which somebody else answers for the preloaded library: nothing waits for it without end, nothing of it is believed, there is
-// no snapshot, and the container goes on.
+// no snapshot or one by the driver, and the container goes on.
 func TestHostileLibrary(t *testing.T) {
 	a, _ := gpuPair(t)
 	dir := filepath.Join(a.Dir, "home", "impostor")
@@ -351,9 +349,10 @@ func TestHostileLibrary(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", "-pthread", "-o", filepath.Join(dir, "impostor.so"), source).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
+	const byDriver = "" // the process is taken for one that has lost its library
 	for how, words := range map[string]string{
-		"silent": "wait for its socket", "letters": `its thread is called "cryo-gpu xyz"`, "number": "pidfd_getfd", "file": "what it shows is not a unix socket",
-		"stream": "what it shows is not a socket of packets", "mute": "its library is gone", "garbage": "a message is shorter than its kind is", "flood": "a message is shorter than its kind is",
+		"silent": "wait for its socket", "letters": `its thread is called "cryo-gpu xyz"`, "file": "what it shows is not a unix socket",
+		"stream": "what it shows is not a socket of packets", "number": byDriver, "mute": byDriver, "garbage": "a message is shorter than its kind is", "flood": "a message is shorter than its kind is",
 	} {
 		t.Run(how, func(t *testing.T) {
 			id, ref := name(t), "cryo.test/"+name(t)+":1"
@@ -361,7 +360,11 @@ func TestHostileLibrary(t *testing.T) {
 				"--mount", "type=bind,src=" + dir + ",dst=/impostor,options=rbind:ro"}), "--blocks", blocks)
 			forget(t, a, ref)
 			r := checkpoints(t, a, id, ref, "--leave-running")
-			if r.Code == 0 || !strings.Contains(r.Stderr, words) || !strings.Contains(r.Stderr, "the container runs on") || !strings.Contains(r.Stderr, "hint: ") || strings.HasSuffix(r.Stderr, "exceeded\n") {
+			if words == byDriver {
+				if bytes, fallbacks := pieces(t, a, ref); bytes > 0 || fallbacks == "" {
+					t.Errorf("%.0f bytes were handed over; fallbacks: %q", bytes, fallbacks)
+				}
+			} else if r.Code == 0 || !strings.Contains(r.Stderr, words) || !strings.Contains(r.Stderr, "the container runs on") || !strings.Contains(r.Stderr, "hint: ") || strings.HasSuffix(r.Stderr, "exceeded\n") {
 				t.Errorf("exit code %d, nothing of %q: %s", r.Code, words, r.Stderr)
 			}
 			unharmed(t, a, id, before)

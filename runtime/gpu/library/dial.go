@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// wakeTimeout is how long a library has to show its socket, and how long it waits for whom it showed it to.
+// wakeTimeout is how long a library has to show its socket, and then to say what it is, and how long it waits for whom it showed it to.
 const wakeTimeout = 5 * time.Second
 
 // wakeSignal is for the library's thread alone, which blocks all signals and waits for this one. NPTL uses 32 and 33, and programs

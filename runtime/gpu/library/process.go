@@ -29,9 +29,13 @@ type Process struct {
 // PID is the process's.
 func (p *Process) PID() int { return p.pid }
 
-// Hello asks the library for what it is and has. It comes first.
+// Hello asks the library for what it is and has. It comes first, and one that has just been woken answers at once.
 func (p *Process) Hello() (Hello, error) {
-	_, payload, err := p.ask("hello", header{Kind: hello}, nil)
+	const step = "hello"
+	ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
+	defer cancel()
+	head, payload, files, err := p.request(ctx, step, header{Kind: hello}, nil, nil)
+	_, payload, err = p.plain(step, head, payload, files, err)
 	if err != nil {
 		return Hello{}, err
 	}
