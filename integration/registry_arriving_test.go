@@ -2,7 +2,9 @@ package integration
 
 import (
 	"encoding/json"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -272,6 +274,25 @@ func TestArrivingFails(t *testing.T) {
 		await(t, b, id)
 		must(t, b.Cryo(t.Context(), "verify", ref))
 		must(t, b.Cryo(t.Context(), "rm", ref))
+	})
+	t.Run("removed by another client", func(t *testing.T) { // when all are killed who know of it
+		g := newGate(t, shared.registry, path)
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, b, id)
+		forget(t, b, ref)
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+		c.hello(t, b, id)
+		c.signal(syscall.SIGSTOP)
+		kill(t, filler(t, b))
+		ended(t, b, id)
+		must(t, b.Ctr(t.Context(), "tasks", "delete", "--force", id))
+		must(t, b.Ctr(t.Context(), "containers", "delete", id))
+		c.signal(syscall.SIGKILL)
+		<-c.ended
+		must(t, b.Cryo(t.Context(), "sweep")) // as the next checkpoint or restore does
+		if left, err := os.ReadDir(filepath.Join(b.CryoRoot(), "work")); err != nil || len(left) > 0 {
+			t.Errorf("left: %v, %v", left, err)
+		}
 	})
 	t.Run("killed filler", func(t *testing.T) {
 		g := newGate(t, shared.registry, path)
