@@ -129,10 +129,11 @@ func (h *held) hangUp(ctx context.Context) error {
 
 // leave hangs up, and waits until the shim has undone what it does.
 func (h *held) leave() error {
-	ctx, cancel := context.WithTimeout(context.Background(), h.patience)
+	deadline := time.Now().Add(h.patience)
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	err := h.client.HangUp(ctx)
-	if result := h.result(h.patience); !isTold(err) {
+	if result := h.result(max(time.Until(deadline), 5*time.Second)); !isTold(err) {
 		return errors.Join(err, result)
 	}
 	return h.explain(err)
