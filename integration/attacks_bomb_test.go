@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -69,10 +70,30 @@ func measured(t *testing.T, h *lab.Host, args ...string) (lab.Result, cost) {
 	return r, most
 }
 
-// peak is the most memory that a process has had at once, if it is cryo: what it was before it became that is the test's.
-func peak(pid int) (n int64) {
+// peak is the most memory that a process, and the one in which it has images reviewed, have had at once, if it is cryo: what it was before it became that is the
+// test's.
+func peak(pid int) int64 {
+	own := peakOf(pid, "cryo")
+	if own == 0 {
+		return 0
+	}
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // the thread may have ended
+		for _, child := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(child)
+			if err == nil {
+				own += peakOf(n, "cryo-review")
+			}
+		}
+	}
+	return own
+}
+
+// peakOf is the most memory that a process of this name has had at once.
+func peakOf(pid int, name string) (n int64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil || !strings.HasPrefix(string(text), "Name:\tcryo\n") {
+	if err != nil || !strings.HasPrefix(string(text), "Name:\t"+name+"\n") {
 		return 0 // it has ended, or not begun
 	}
 	_, rest, _ := strings.Cut(string(text), "\nVmHWM:")

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/process"
 
+	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/fill"
@@ -24,11 +25,12 @@ type container struct {
 	// checkpoint. Guarded by the gate: who has closed it writes, who has entered it may read.
 	parked checkpoint.Devices
 
-	restore   string                       // directory of the images it is restored from; empty: started afresh
-	work      string                       // where CRIU leaves its log of the restore
-	restoring atomic.Bool                  // CRIU is at work
-	filling   atomic.Pointer[fill.Filling] // nil: all memory was there when it began to run
-	cgroup    atomic.Value                 // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
+	restore   string                          // directory of the images it is restored from; empty: started afresh
+	work      string                          // where CRIU leaves its log of the restore
+	box       atomic.Pointer[sandbox.Sandbox] // has reviewed the images; nil: it has ended
+	restoring atomic.Bool                     // CRIU is at work
+	filling   atomic.Pointer[fill.Filling]    // nil: all memory was there when it began to run
+	cgroup    atomic.Value                    // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
 }
 
 // runtimeContainer is the container as runc knows it.

@@ -3,7 +3,6 @@ package shim
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -11,6 +10,7 @@ import (
 	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
+	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -45,7 +45,7 @@ func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*ta
 }
 
 // prepare checks the request, and changes it and the bundle to what the stock service shall see.
-func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*container, error) {
+func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (_ *container, err error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return nil, err
@@ -84,12 +84,22 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 	if err := s.judge(c); err != nil {
 		return c, err
 	}
+	box, err := sandbox.Open(c.restore) // it takes some milliseconds to be ready
+	if err != nil {
+		return c, err
+	}
+	c.box.Store(box)
+	defer func() {
+		if err != nil {
+			_ = c.box.Swap(nil).Close()
+		}
+	}()
 	program, err := s.giveCRIU()
 	if err != nil {
 		return c, err
 	}
 	criu.Cache(program)
-	if err := reviewImages(c); err != nil {
+	if err := reviewImages(ctx, c); err != nil {
 		return c, err
 	}
 	record, err := gpu.ReadRecord(c.restore)
@@ -120,34 +130,28 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (*c
 
 // reviewImages refuses images that no checkpoint writes, which would have CRIU leave the container. What the container may have its client has said
 // by its specification; who restores it by the cryo command has that compared, too.
-func reviewImages(c *container) error {
+func reviewImages(ctx context.Context, c *container) error {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return err
 	}
-	exists := func(path string) bool {
-		_, err := os.Stat(path)
-		return err == nil
-	}
-	return trust.Images(os.DirFS(c.restore), spec, trust.Policy{Allow: []trust.Grant{trust.All}}, exists)
+	return c.box.Load().Images(ctx, spec, trust.Policy{Allow: []trust.Grant{trust.All}})
 }
 
 // reviewFiles reviews what depends on the container's root file system, which is mounted when it is created.
-func reviewFiles(c *container) error {
+func reviewFiles(ctx context.Context, c *container) error {
+	box := c.box.Swap(nil)
+	defer func() { _ = box.Close() }()
 	spec, err := c.bundle.spec()
 	if err != nil || spec.Root == nil {
 		return err
 	}
-	files, err := trust.NewLocal(c.bundle.rootfs(spec), spec)
-	if err != nil {
-		return err
+	if box == nil { // it was begun before, and failed
+		if box, err = sandbox.Open(c.restore); err != nil {
+			return err
+		}
 	}
-	defer files.Close()
-	images := os.DirFS(c.restore)
-	if err := trust.Deleted(images, files); err != nil {
-		return err
-	}
-	return trust.Opened(images, files, spec)
+	return box.Files(ctx, c.bundle.rootfs(spec), spec)
 }
 
 // findGPUs notes what the container has of GPUs after its specification was changed.
@@ -173,6 +177,7 @@ func (s *service) drop(ctx context.Context, c *container) {
 	if c == nil {
 		return
 	}
+	_ = c.box.Swap(nil).Close()
 	if err := removeOwned(c.bundle.dir); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
 	}

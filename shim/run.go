@@ -10,6 +10,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/version"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/standin"
 	"github.com/cryo-project/cryo/runtime/tmpfs"
@@ -22,7 +23,7 @@ import (
 const Name = "io.containerd.cryo.v1"
 
 // Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
-// is the hook of a container that is restored, fills in the memory of one, loads its device memory, or stands in for CRIU or
+// is the hook of a container that is restored, fills in the memory of one, loads its device memory, reviews CRIU's images, or stands in for CRIU or
 // its tar.
 func Run(ctx context.Context, version, revision string) {
 	switch filepath.Base(os.Args[0]) {
@@ -30,6 +31,9 @@ func Run(ctx context.Context, version, revision string) {
 		os.Exit(tmpfs.Main(os.Args))
 	case standin.CRIU:
 		os.Exit(confinement.Main(os.Args))
+	}
+	if len(os.Args) == 2 && os.Args[1] == sandbox.Command {
+		os.Exit(sandbox.Main())
 	}
 	if len(os.Args) == 2 && os.Args[1] == loopbackCommand {
 		if err := setLoopback(os.Stdin); err != nil {

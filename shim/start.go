@@ -131,7 +131,7 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 }
 
 func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
-	if err := reviewFiles(c); err != nil {
+	if err := reviewFiles(ctx, c); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	order, err := s.order(c)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -13,8 +12,8 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -34,6 +33,11 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 		return refuse(err)
 	}
 	images := filepath.Join(work, "images")
+	box, err := sandbox.Open(images) // it takes some milliseconds to be ready
+	if err != nil {
+		return refuse(err)
+	}
+	defer closing(ctx, "sandbox", box)
 	unpacking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var unpacked *image.Unpacked
@@ -53,7 +57,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 	}
 	p.from, p.images, p.unpacked = from, images, unpacked
 	if err == nil {
-		err = unawaited(ctx, func() error { return p.checkImages(images) })
+		err = unawaited(ctx, func() error { return p.checkImages(ctx, box, images) })
 	}
 	if err != nil {
 		p.gpus.close()
@@ -63,7 +67,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 }
 
 // checkImages compares CRIU's images with what the snapshot says of itself, and with what it was granted.
-func (p *plan) checkImages(dir string) error {
+func (p *plan) checkImages(ctx context.Context, box *sandbox.Sandbox, dir string) error {
 	if err := checkRecord(p.snapshot.Config, dir); err != nil {
 		return err
 	}
@@ -72,7 +76,7 @@ func (p *plan) checkImages(dir string) error {
 		// The shim mounts this host's, which has to be the same.
 		spec.Mounts = append(slices.Clone(spec.Mounts), specs.Mount{Destination: library.Inner, Type: "bind"})
 	}
-	return trust.Images(os.DirFS(dir), &spec, p.policy, exists)
+	return box.Images(ctx, &spec, p.policy)
 }
 
 // allowed lists what the container may have beyond its specification.

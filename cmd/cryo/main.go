@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
@@ -20,6 +21,9 @@ func main() {
 			os.Exit(exitOther)
 		}
 		return
+	}
+	if len(os.Args) == 2 && os.Args[1] == sandbox.Command {
+		os.Exit(sandbox.Main())
 	}
 	ctx, cancel := interruptible(context.Background())
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -16,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -39,11 +39,7 @@ func (r reviewed) Err() error {
 	if r.Refused != nil {
 		return r.Refused.err
 	}
-	requests := slices.DeleteFunc(slices.Clone(r.Asks), func(r trust.Request) bool { return r.Allowed })
-	if len(requests) > 0 {
-		return &trust.RefusedError{Requests: requests}
-	}
-	return nil
+	return trust.Refuse(r.Asks)
 }
 
 // review compares a snapshot's specification, and CRIU's images with that. Of these, only what the review reads is unpacked.
@@ -68,6 +64,11 @@ func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapsh
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, fmt.Errorf("make a working directory: %w", err)
 	}
+	box, err := sandbox.Open(dir)
+	if err != nil {
+		return r, err
+	}
+	defer closing(ctx, "sandbox", box)
 	err = snapshot.ReadImages(ctx, s, func(name string, from io.Reader) error { return writeReviewed(filepath.Join(dir, name), from) })
 	switch {
 	case errdefs.IsDataLoss(err), errdefs.IsNotFound(err):
@@ -87,11 +88,11 @@ func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapsh
 	if _, err := trust.Confine(&spec, nil, trust.Policy{Allow: []trust.Grant{trust.All}}); err != nil {
 		return r, err
 	}
-	asks, err := trust.ReviewImages(os.DirFS(dir), &spec, p, exists)
+	asks, err := box.Review(ctx, &spec, p)
 	r.Asks = append(r.Asks, asks...)
 	var damaged *trust.DamagedError
 	if errors.As(err, &damaged) {
-		refuse(damaged.Rule, fmt.Sprintf("%s: %v", damaged.File, damaged.Err), err)
+		refuse(damaged.Rule, damaged.What(), err)
 		return r, nil
 	}
 	return r, err

@@ -22,14 +22,19 @@ type host struct {
 // An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
 // names by which CRIU would leave the directory that it works in.
 func Images(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) error {
-	if !reviews {
+	if !Reviews {
 		return nil
 	}
 	requests, err := ReviewImages(images, spec, p, exists)
 	if err != nil {
 		return err
 	}
-	refused := slices.DeleteFunc(requests, func(r Request) bool { return r.Allowed })
+	return Refuse(requests)
+}
+
+// Refuse returns an error, a [*RefusedError], if something is asked for that was not allowed.
+func Refuse(requests []Request) error {
+	refused := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Allowed })
 	if len(refused) > 0 {
 		return &RefusedError{Requests: refused}
 	}

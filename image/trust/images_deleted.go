@@ -25,7 +25,7 @@ const deletedRule = "deleted-files"
 // links. Source: CRIU 4.2, criu/files-reg.c, create_ghost.
 func Deleted(images fs.FS, files Files) error {
 	const name = "files.img"
-	if !reviews {
+	if !Reviews {
 		return nil
 	}
 	remaps, err := read[remapfile.RemapFilePathEntry](images, "remap-fpath.img")

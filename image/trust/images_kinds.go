@@ -76,7 +76,7 @@ var kinds = []kind{
 	{name: named(`tty-info\.img`), record: &tty.TtyInfoEntry{}},
 	{name: named(`tty-data\.img`), record: &tty.TtyDataEntry{}},
 	{name: named(`mountpoints-[0-9]+\.img`), record: &mnt.MntEntry{}, most: maxMounts},
-	{name: named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)},
+	{name: tmpfsImage},
 	{name: named(`utsns-[0-9]+\.img`), record: &utsns.UtsnsEntry{}, most: 1},
 	{name: named(`ipcns-var-[0-9]+\.img`), record: &ipcvar.IpcVarEntry{}, most: 1},
 	{name: named(`ipcns-shm-[0-9]+\.img`), record: &ipcshm.IpcShmEntry{}, raw: true},
@@ -143,6 +143,11 @@ func Reviewed(name string) int64 {
 	}
 	return maxImage + 1
 }
+
+// Unpacked tells whether an image is one of a file system in memory, which is looked through in whole, though not held.
+func Unpacked(name string) bool { return tmpfsImage.MatchString(name) }
+
+var tmpfsImage = named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)
 
 func kindOf(name string) *kind {
 	for i := range kinds {

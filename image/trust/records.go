@@ -30,9 +30,17 @@ type DamagedError struct {
 
 func (e *DamagedError) Error() string {
 	if e.File == "" {
-		return fmt.Sprintf("read CRIU's images: %v (rule %s)", e.Err, e.Rule)
+		return fmt.Sprintf("read CRIU images: %s (rule %s)", e.What(), e.Rule)
 	}
-	return fmt.Sprintf("read CRIU image %s: %v (rule %s)", e.File, e.Err, e.Rule)
+	return fmt.Sprintf("read CRIU image %s (rule %s)", e.What(), e.Rule)
+}
+
+// What says which image it is, and what is wrong with it.
+func (e *DamagedError) What() string {
+	if e.File == "" {
+		return e.Err.Error()
+	}
+	return fmt.Sprintf("%s: %v", e.File, e.Err)
 }
 
 // Hint says how to mend it.

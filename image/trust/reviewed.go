@@ -2,5 +2,5 @@
 
 package trust
 
-// reviews: CRIU's images are reviewed. Tests of what ends a hostile restore behind the review have it off, by the build tag unreviewed.
-const reviews = true
+// Reviews tells that CRIU's images are reviewed. Tests of what ends a hostile restore behind the review have it off, by the build tag unreviewed.
+const Reviews = true

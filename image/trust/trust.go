@@ -67,6 +67,11 @@ type Request struct {
 	Allowed bool   `json:"allowed"`
 }
 
+// NewRequest is a request that nobody has allowed yet.
+func NewRequest(rule string, g Grant, what string) Request {
+	return Request{Rule: rule, Grant: g, What: what, Flag: "--allow " + string(g)}
+}
+
 // Review lists what a specification asks for, in the order of its kinds; cdi are the CDI devices that it is to get.
 func Review(spec *specs.Spec, cdi []string, p Policy) []Request {
 	r := newReviewer("specification")
@@ -112,6 +117,9 @@ func newReviewer(rule string) reviewer {
 // maxRequests bounds how many things of one grant are listed.
 const maxRequests = 4096
 
+// MaxRequests bounds how many things are listed.
+var MaxRequests = maxRequests * len(Grants())
+
 // ask asks once for each thing: many processes may hold the same.
 func (r *reviewer) ask(g Grant, format string, a ...any) {
 	if r.number[g] == maxRequests {
@@ -124,7 +132,7 @@ func (r *reviewer) ask(g Grant, format string, a ...any) {
 		r.asked[key] = true
 		r.number[g]++
 	}
-	r.requests = append(r.requests, Request{Rule: r.rule, Grant: g, What: what, Flag: "--allow " + string(g)})
+	r.requests = append(r.requests, NewRequest(r.rule, g, what))
 }
 
 // RefusedError says what a snapshot asks for and nobody allowed. Its kind is PermissionDenied.

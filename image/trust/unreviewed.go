@@ -2,4 +2,4 @@
 
 package trust
 
-const reviews = false
+const Reviews = false
