@@ -70,10 +70,10 @@ func measured(t *testing.T, h *lab.Host, args ...string) (lab.Result, cost) {
 	return r, most
 }
 
-// peak is the most memory that a process, and the one in which it has images reviewed, have had at once, if it is cryo: what it was before it became that is the
-// test's.
+// peak is the most memory that a process has had at once, with what the one has now in which it has images reviewed, if it is cryo: what it was before it became
+// that is the test's. Of the other the program does not count, which both have.
 func peak(pid int) int64 {
-	own := peakOf(pid, "cryo")
+	own := memoryOf(pid, "cryo", "VmHWM")
 	if own == 0 {
 		return 0
 	}
@@ -81,24 +81,27 @@ func peak(pid int) int64 {
 	for _, list := range lists {
 		text, _ := os.ReadFile(list) // the thread may have ended
 		for _, child := range strings.Fields(string(text)) {
-			n, err := strconv.Atoi(child)
-			if err == nil {
-				own += peakOf(n, "cryo-review")
+			if n, err := strconv.Atoi(child); err == nil {
+				own += memoryOf(n, "cryo-review", "RssAnon", "RssShmem")
 			}
 		}
 	}
 	return own
 }
 
-// peakOf is the most memory that a process of this name has had at once.
-func peakOf(pid int, name string) (n int64) {
+// memoryOf sums up lines of what the kernel says of the memory of a process of this name, bytes.
+func memoryOf(pid int, name string, lines ...string) (sum int64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil || !strings.HasPrefix(string(text), "Name:\t"+name+"\n") {
 		return 0 // it has ended, or not begun
 	}
-	_, rest, _ := strings.Cut(string(text), "\nVmHWM:")
-	_, _ = fmt.Sscan(rest, &n) // KiB; a process that ends has none
-	return n << 10
+	for _, line := range lines {
+		var n int64
+		_, rest, _ := strings.Cut(string(text), "\n"+line+":")
+		_, _ = fmt.Sscan(rest, &n) // KiB; a process that ends has none
+		sum += n << 10
+	}
+	return sum
 }
 
 // tmpfsUsed is how much memory the files of memory file systems take.
