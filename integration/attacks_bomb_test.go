@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -69,15 +70,38 @@ func measured(t *testing.T, h *lab.Host, args ...string) (lab.Result, cost) {
 	return r, most
 }
 
-// peak is the most memory that a process has had at once, if it is cryo: what it was before it became that is the test's.
-func peak(pid int) (n int64) {
+// peak is the most memory that a process has had at once, with what the one has now in which it has images reviewed, if it is cryo: what it was before it became
+// that is the test's. Of the other the program does not count, which both have.
+func peak(pid int) int64 {
+	own := memoryOf(pid, "cryo", "VmHWM")
+	if own == 0 {
+		return 0
+	}
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is right
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // the thread may have ended
+		for _, child := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(child); err == nil {
+				own += memoryOf(n, "cryo-review", "RssAnon", "RssShmem")
+			}
+		}
+	}
+	return own
+}
+
+// memoryOf sums up lines of what the kernel says of the memory of a process of this name, bytes.
+func memoryOf(pid int, name string, lines ...string) (sum int64) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil || !strings.HasPrefix(string(text), "Name:\tcryo\n") {
+	if err != nil || !strings.HasPrefix(string(text), "Name:\t"+name+"\n") {
 		return 0 // it has ended, or not begun
 	}
-	_, rest, _ := strings.Cut(string(text), "\nVmHWM:")
-	_, _ = fmt.Sscan(rest, &n) // KiB; a process that ends has none
-	return n << 10
+	for _, line := range lines {
+		var n int64
+		_, rest, _ := strings.Cut(string(text), "\n"+line+":")
+		_, _ = fmt.Sscan(rest, &n) // KiB; a process that ends has none
+		sum += n << 10
+	}
+	return sum
 }
 
 // tmpfsUsed is how much memory the files of memory file systems take.

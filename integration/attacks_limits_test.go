@@ -228,7 +228,7 @@ func TestAttackLimits(t *testing.T) {
 				all[fmt.Sprintf("core-%d.img", 100000+i)] = nil
 			}
 		})},
-		{"an index of 176 MiB", func(t *testing.T) ocispec.Manifest {
+		{"an index of 168 MiB", func(t *testing.T) ocispec.Manifest {
 			var text bytes.Buffer
 			text.WriteString("cryo-index 1 sha256 xxh64 4096\n")
 			for i, d := range g.manifest.Layers {
@@ -238,7 +238,7 @@ func TestAttackLimits(t *testing.T) {
 			}
 			fmt.Fprintf(&text, "pages 1 pagemap-1.img %d\n", 1<<40)
 			frame := "frame 0 0 1 raw 1048576 " + strings.Repeat("0", 64) + " " + strings.Repeat("0", 16) + "\n" + strings.Repeat("run 1 0 1 0\n", 256)
-			for text.Len()+len(frame) < 176<<20-100 {
+			for text.Len()+len(frame) < 168<<20-100 {
 				text.WriteString(frame)
 			}
 			fmt.Fprintf(&text, "end %d\n", bytes.Count(text.Bytes(), []byte("\n")))

@@ -36,7 +36,7 @@ const (
 	MaxSize       = 1 << 60 // bytes of a segment, raw or stored
 	MaxAddress    = spec.MaxAddress
 	MaxPID        = spec.MaxPID
-	MaxText       = 176 << 20 // bytes of the text: whoever reads it has at most three times as much in memory
+	MaxText       = 168 << 20 // bytes of the text: whoever reads it has at most three times as much in memory
 	maxLine       = 256       // bytes of a line, its end included
 	maxNumber     = 1 << 62   // no number of the text is larger
 	minPageSize   = 4 << 10   // bytes

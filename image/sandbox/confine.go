@@ -21,14 +21,14 @@ const (
 	imagesFD = 4
 )
 
-// memoryLimit is how much memory the review may have, bytes. At the limits of trust it takes some 300 MiB.
+// memoryLimit is how much memory the review may have, bytes, beside the images that it was handed.
 const memoryLimit = 512 << 20
 
 // Other limits of the process.
 const (
 	maxThreads     = 64
 	maxDescriptors = 16      // it opens none, but for those of Go's runtime
-	maxAddresses   = 8 << 30 // bytes; Go reserves more than it uses
+	maxAddresses   = 4 << 30 // bytes; Go reserves more than it uses
 	maxSeconds     = 3600    // of processor time, if nobody is there any more who ends it sooner
 )
 
@@ -38,7 +38,7 @@ const firstUser = 1879048192
 
 // confine takes from this process what the review does not need.
 func confine() error {
-	time.Sleep(1) // Go's runtime opens what it waits with, which it could not later
+	time.Sleep(time.Nanosecond) // Go's runtime opens what it waits with, which it could not later
 	if err := closeOthers(); err != nil {
 		return fmt.Errorf("close what was inherited: %w", err)
 	}

@@ -27,8 +27,9 @@ const (
 
 // Bounds of what the sandbox says, bytes.
 const (
-	maxMessage = 32 << 20 // a request may name what has one record's length
-	maxSaid    = 256 << 20
+	maxMessage  = 32 << 20  // a request may name what has one record's length
+	maxSaid     = 256 << 20 // but for questions, which end with the time that a review may take
+	maxQuestion = 1 << 20
 )
 
 // send writes a message.

@@ -73,7 +73,8 @@ func Open(dir string) (_ *Sandbox, err error) {
 	s.command.Env = []string{"GOMAXPROCS=2", "GOMEMLIMIT=384MiB", "GOTRACEBACK=single"}
 	s.command.ExtraFiles = []*os.File{socketFD - 3: theirs, imagesFD - 3: s.memory}
 	s.command.Stderr = s.stderr
-	s.command.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP}
+	// What a terminal interrupts is this process, which then says why the review ends.
+	s.command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWNET | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP}
 	if err := s.command.Start(); err != nil {
 		return nil, errors.Join(err, s.socket.Close(), s.memory.Close())
 	}
@@ -81,10 +82,11 @@ func Open(dir string) (_ *Sandbox, err error) {
 	return s, nil
 }
 
-// Close ends the process. A nil one is closed.
+// Close ends the process, and does not wait for its end. A nil one is closed.
 func (s *Sandbox) Close() error {
 	if s != nil {
-		s.ended()
+		_ = s.command.Process.Kill()
+		go s.ended()
 	}
 	return nil
 }
@@ -223,7 +225,10 @@ func (c *conversation) hold() error {
 		if err != nil {
 			return err
 		}
-		if c.said += int64(len(b)); c.said > maxSaid {
+		if k != question {
+			c.said += int64(len(b))
+		}
+		if c.said > maxSaid || k == question && len(b) > maxQuestion {
 			return errors.New("it says too much")
 		}
 		switch {

@@ -154,7 +154,7 @@ type walk struct {
 // What an open file may cost is bounded in sum: names may be as long as 4 KiB, of thousands of directories.
 const (
 	maxSpent   = 1 << 30 // bytes of paths
-	lookCosts  = 512     // as many bytes
+	lookCosts  = 2048    // as many bytes: a review in a sandbox asks for it
 	maxEntries = 2 << 20 // of a tmpfs
 )
 

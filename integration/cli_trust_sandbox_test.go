@@ -1,0 +1,87 @@
+package integration
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// TestForgedSandbox: where the process that reviews CRIU's images ends, as by a fault of a decoder, a snapshot is refused by the rule's name, and nothing is left.
+func TestForgedSandbox(t *testing.T) {
+	_, b := pair(t)
+	pullBase(t, b)
+	g := newForger(t, freeze(t, []string{"files"}))
+	const ref, id = "cryo.test/forged-sandbox:1", "forged-sandbox"
+	g.forgeImages(t, b, ref, func(string) {})
+	for _, test := range []struct {
+		by   string // who has started that process
+		args []string
+	}{
+		{"cryo\x00inspect\x00" + ref, []string{"inspect", ref}},
+		{"cryo\x00verify\x00" + ref, []string{"verify", ref}},
+		{"cryo\x00restore\x00" + ref, []string{"restore", ref, "--name", id}},
+		{"-id\x00" + id + "\x00", []string{"restore", ref, "--name", id}},
+	} {
+		t.Run(strings.Trim(strings.ReplaceAll(test.by, "\x00", " "), " -"), func(t *testing.T) {
+			before := trace(t, b)
+			for range 10 { // some are through before they are found
+				done, hit := make(chan struct{}), make(chan bool)
+				r := lab.Follow(b.Command(t.Context(), "cryo", test.args...), func() {
+					go func() { hit <- killReview(test.by, done) }()
+				})
+				close(done)
+				if !<-hit || r.Code == 0 && test.args[0] != "inspect" || r.Code == 0 && !strings.Contains(r.Stdout, "sandbox") {
+					remove(t.Context(), b, id)
+					continue
+				}
+				if r.Elapsed > 10*time.Second {
+					t.Errorf("it took %s", r.Elapsed)
+				}
+				const words = "it ended without an answer"
+				if test.args[0] == "restore" {
+					refusal(t, r, codeDamaged, words)
+				}
+				if said := r.Stdout + r.Stderr; !strings.Contains(said, words) || !strings.Contains(said, "rule sandbox") || test.args[0] != "inspect" && r.Code != codeDamaged {
+					t.Errorf("exit code %d:\n%s", r.Code, said)
+				}
+				wantTrace(t, b, before)
+				return
+			}
+			t.Error("the review was never found")
+		})
+	}
+}
+
+// killReview kills a process that reviews images, of a parent whose command line has some words, before done.
+func killReview(words string, done <-chan struct{}) bool {
+	for {
+		select {
+		case <-done:
+			return false
+		default:
+		}
+		names, _ := filepath.Glob("/proc/[0-9]*/comm") // the pattern is right
+		for _, name := range names {
+			if text, err := os.ReadFile(name); err != nil || string(text) != "cryo-review\n" {
+				continue
+			}
+			dir := filepath.Dir(name)
+			status, _ := os.ReadFile(dir + "/status") // it may have ended
+			_, rest, _ := bytes.Cut(status, []byte("\nPPid:\t"))
+			parent, _, _ := bytes.Cut(rest, []byte("\n"))
+			line, err := os.ReadFile("/proc/" + string(parent) + "/cmdline")
+			pid, pidErr := strconv.Atoi(filepath.Base(dir))
+			if err == nil && pidErr == nil && strings.Contains(string(line), words) && unix.Kill(pid, unix.SIGKILL) == nil {
+				return true
+			}
+		}
+	}
+}
