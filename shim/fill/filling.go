@@ -166,6 +166,10 @@ func (f *Filling) follow(late *time.Timer) {
 		case err != nil:
 			_ = f.process.Process.Kill() // it has ended, or is of no use
 			<-f.ended
+			if !errors.Is(err, io.EOF) {
+				f.fail(fmt.Errorf("%w: %w", died(f.status), err))
+				return
+			}
 			f.fail(died(f.status))
 			return
 		case m.Ready:

@@ -30,9 +30,9 @@ __device__ inline void nh(uint64_t &sum, uint4 data, uint4 key) {
 
 // Sums one piece in each block at a time. The key is in shared memory, kKeyWords words.
 __global__ void __launch_bounds__(kThreads) sum(const uint4 *data, size_t pieces, const uint4 *key, uint64_t *sums) {
-  extern __shared__ uint4 own[];
+  extern __shared__ uint4 keys[];
   __shared__ uint64_t parts[kThreads / 32][kPasses];
-  for (int i = threadIdx.x; i < kKeyWords / 4; i += kThreads) own[i] = key[i];
+  for (int i = threadIdx.x; i < kKeyWords / 4; i += kThreads) keys[i] = key[i];
   __syncthreads();
   for (size_t piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
     const uint4 *from = data + piece * kVectors;
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads) sum(const uint4 *data, size_t pieces
 #pragma unroll
     for (int j = 0; j < kEach; j++)
 #pragma unroll
-      for (int pass = 0; pass < kPasses; pass++) nh(s[pass], words[j], own[j * kThreads + threadIdx.x + pass]);
+      for (int pass = 0; pass < kPasses; pass++) nh(s[pass], words[j], keys[j * kThreads + threadIdx.x + pass]);
 #pragma unroll
     for (int pass = 0; pass < kPasses; pass++) {
       for (int step = 16; step > 0; step /= 2) s[pass] += __shfl_down_sync(~0u, s[pass], step);
