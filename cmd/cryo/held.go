@@ -33,6 +33,9 @@ type held struct {
 // greetTime is how long a shim may take to turn to the command once containerd has gone away, if it was told to take a checkpoint before.
 const greetTime = 5 * time.Second
 
+// refuseTime is how long this command may take to hear a shim that has refused a checkpoint, once containerd has answered.
+const refuseTime = 500 * time.Millisecond
+
 // gpuUndoTime bounds the undoing of a checkpoint of a container with GPUs: device memory has to be moved back.
 const gpuUndoTime = 15 * time.Minute
 
@@ -95,7 +98,7 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 		}
 		return s.dumped, h.explain(s.err)
 	case err := <-h.call:
-		within := time.Duration(0)
+		within := refuseTime
 		if containerdGone(err) {
 			within = greetTime
 		}

@@ -152,6 +152,10 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 	if status.Status != containerd.Running && status.Status != containerd.Paused {
 		return nil, &notRunningError{name: f.container, status: string(status.Status)}
 	}
+	process, err := identify(task.Pid(), status.Status == containerd.Paused)
+	if err != nil {
+		return nil, &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", f.container, ended, err)}
+	}
 	if !ourShim(info.Runtime.Name, task.Pid()) {
 		return nil, &runtimeError{name: f.container, runtime: info.Runtime.Name}
 	}
@@ -165,10 +169,6 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 	facts, err := a.facts(ctx, neededFeatures(&spec))
 	if err != nil {
 		return nil, err
-	}
-	process, err := identify(task.Pid(), status.Status == containerd.Paused)
-	if err != nil {
-		return nil, &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", f.container, ended, err)}
 	}
 	base, err := baseOf(ctx, client, info)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -94,6 +95,16 @@ func enter(p places) (_ opened, err error) {
 	if err := kernelFiles(); err != nil {
 		return opened{}, err
 	}
+	own, err := os.Executable()
+	if err != nil {
+		return opened{}, err
+	}
+	program := -1
+	if strings.HasPrefix(own, scratch+"/") {
+		if program, err = unix.OpenTree(unix.AT_FDCWD, own, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC); err != nil {
+			return opened{}, fmt.Errorf("open %s: %w", own, err)
+		}
+	}
 	if err := unix.MoveMount(work, "", unix.AT_FDCWD, p.work, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return opened{}, fmt.Errorf("mount %s: %w", p.work, err)
 	}
@@ -110,6 +121,18 @@ func enter(p places) (_ opened, err error) {
 	}
 	if err := unix.Mount("cryo", scratch, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1733"); err != nil {
 		return opened{}, fmt.Errorf("mount %s: %w", scratch, err)
+	}
+	// CRIU calls it as tar. Were it not there, CRIU would take the next tar in PATH, which bounds nothing.
+	if program >= 0 {
+		if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
+			return opened{}, err
+		}
+		if err := place(own, program); err != nil {
+			return opened{}, err
+		}
+		if err := unix.MoveMount(program, "", unix.AT_FDCWD, own, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+			return opened{}, fmt.Errorf("mount %s: %w", own, err)
+		}
 	}
 	if p.has[specs.UserNamespace] {
 		if err := reveal(); err != nil {
