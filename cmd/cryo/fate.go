@@ -109,6 +109,10 @@ func (s *subject) lost(err error) error {
 	if isLost(err) || errors.As(err, &busy) {
 		return err
 	}
+	var told *checkpoint.ToldError
+	if errors.As(err, &told) && errdefs.IsFailedPrecondition(err) {
+		return err // the shim has begun nothing; whoever ended the container did it before
+	}
 	became := s.process.look()
 	if s.asked {
 		became = s.process.fate(s.patience())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -161,8 +162,16 @@ func (h *held) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case !errors.As(err, &told):
+	case errors.As(err, &told):
+	// The shim's own word may not have come, where the container is being killed. Containerd passes on its text.
+	case strings.Contains(err.Error(), "the container is lost"):
+		return &lostError{err: &remoteError{err: err}}
+	case strings.Contains(err.Error(), "another checkpoint of this container is under way"):
+		return &checkpoint.BusyError{ID: h.name}
+	default:
 		return &remoteError{err: err}
+	}
+	switch {
 	case told.Lost:
 		return &lostError{err: told}
 	case told.Busy:
