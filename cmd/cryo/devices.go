@@ -15,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // devices is the way of device memory that processes have handed over out of the shim's holder into segments. It is not used where
@@ -66,7 +67,7 @@ func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images s
 	if record == nil {
 		return fmt.Errorf("take in device memory: the shim has not said whose: %w", errdefs.ErrInternal)
 	}
-	g := ofRecord(record)
+	g := restore.FromRecord(record)
 	if d.intake, err = begin(g); err != nil {
 		return err
 	}
@@ -184,7 +185,7 @@ func (e *notHandedOverError) Is(target error) bool { return target == errdefs.Er
 
 // pieceSizes are those of all pieces, in the order in which they are numbered.
 func pieceSizes(g *image.GPU) (sizes []int64) {
-	for _, p := range piecesOf(g) {
+	for _, p := range restore.Pieces(g) {
 		sizes = append(sizes, p.Size)
 	}
 	return sizes

@@ -5,8 +5,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -19,18 +17,15 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
 
 // handedRecord is what a shim writes of a process that has handed over two pieces on each of two GPUs.
 func handedRecord() (gpu.Record, [][]byte) {
-	r := gpu.Record{
-		Engine: gpu.KeeperEngine, Driver: "580.159.04", Library: &gpu.Library{Version: "1.0", Digest: "sha256:" + strings.Repeat("a", 64)},
-		Devices:   []gpu.Device{{UUID: uuid("a", 1)}, {UUID: uuid("a", 2)}},
-		Processes: []gpu.Saved{{PID: 7, Command: "python", Devices: []string{uuid("a", 1), uuid("a", 2)}}, {PID: 9, Command: "sh", Fallback: "it was forked"}},
-	}
+	r := restoretest.Handed()
 	var contents [][]byte
-	for n := range 4 {
-		r.Processes[0].Pieces = append(r.Processes[0].Pieces, gpu.Piece{Address: uint64(n+1) << 30, Size: 2 << 20, Device: r.Devices[n%2].UUID})
+	for n := range r.Processes[0].Pieces {
 		contents = append(contents, bytes.Repeat([]byte{byte(n), 1, 2, 3}, 2<<18))
 	}
 	return r, contents
@@ -128,7 +123,7 @@ func TestDevicesArrive(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer op.Close()
-	src := image.PackSource{Images: images, Device: in, Config: image.Config{Spec: []byte("{}"), GPU: ofRecord(&record)}}
+	src := image.PackSource{Images: images, Device: in, Config: image.Config{Spec: []byte("{}"), GPU: restore.FromRecord(&record)}}
 	desc, err := image.Pack(t.Context(), s, src, image.PackOptions{SegmentSize: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -173,7 +168,7 @@ func TestDevicesCutOff(t *testing.T) {
 
 // TestDevicesFullDisk: what went wrong here is what the user hears, not that the shim was hung up on.
 func TestDevicesFullDisk(t *testing.T) {
-	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: &fullError{dir: "/x", err: errors.New("full")}}
+	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: &restore.FullError{Dir: "/x", Err: errors.New("full")}}
 	remote := errors.New("the other process has hung up")
 	if err := d.explain(t.Context(), remote); err != remote {
 		t.Errorf("before it knows, %v", err)
@@ -219,45 +214,16 @@ func TestCheckEngine(t *testing.T) {
 	} {
 		f := checkpointFlags{container: "llm", gpuEngine: test.engine}
 		err := f.checkEngine(test.gpu)
-		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !errdefs.IsFailedPrecondition(err) || hintOf(err) == "") {
+		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !errdefs.IsFailedPrecondition(err) || restore.Hint(err) == "") {
 			t.Errorf("%q with %+v gives %v", test.engine, test.gpu, err)
 		}
-	}
-}
-
-// TestCheckRecordOfPieces: the images' word on device memory, by which the shim goes, must be the config's.
-func TestCheckRecordOfPieces(t *testing.T) {
-	for name, change := range map[string]func(r *gpu.Record){
-		"same":              func(*gpu.Record) {},
-		"another address":   func(r *gpu.Record) { r.Processes[0].Pieces[0].Address += 1 << 20 },
-		"another process":   func(r *gpu.Record) { r.Processes[0].PID = 8 },
-		"another GPU":       func(r *gpu.Record) { r.Processes[0].Pieces[0].Device = uuid("a", 2) },
-		"a piece less":      func(r *gpu.Record) { r.Processes[0].Pieces = r.Processes[0].Pieces[1:] },
-		"none":              func(r *gpu.Record) { r.Processes[0].Pieces = nil },
-		"by the driver":     func(r *gpu.Record) { *r = gpu.Record{Engine: gpu.DriverEngine, Devices: r.Devices} },
-		"another library":   func(r *gpu.Record) { r.Library.Version = "2" },
-		"without a library": func(r *gpu.Record) { r.Library, r.Processes = nil, nil },
-	} {
-		record, _ := handedRecord()
-		c := image.Config{GPU: ofRecord(&record)}
-		change(&record)
-		images := t.TempDir()
-		if err := record.WriteFile(images); err != nil {
-			t.Fatal(err)
-		}
-		if err := checkRecord(c, images); name == "same" && err != nil || name != "same" && !errdefs.IsDataLoss(err) {
-			t.Errorf("%s gives %v", name, err)
-		}
-	}
-	if text := clipped(strings.Repeat("ä", 600), image.MaxFallback); len(text) != image.MaxFallback {
-		t.Errorf("clipped to %d bytes", len(text))
 	}
 }
 
 func TestInspectShowsHandOver(t *testing.T) {
 	var out strings.Builder
 	record, _ := handedRecord()
-	c := image.Config{GPU: ofRecord(&record), Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
+	c := image.Config{GPU: restore.FromRecord(&record), Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
 	c.GPU.Seconds.Devices = 2
 	if err := (&app{stdout: &out}).printInspected(inspected{Reference: "llm:ready", Config: c}, false); err != nil {
 		t.Fatal(err)
@@ -269,26 +235,6 @@ func TestInspectShowsHandOver(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &out)
 		}
-	}
-}
-
-// TestPlanGPUsLibrary: a snapshot of the engine keeper wants the library that it was made with.
-func TestPlanGPUsLibrary(t *testing.T) {
-	a := gpuHost(t, "580.159.04", 2)
-	file := filepath.Join(t.TempDir(), "libcryo-gpu.so")
-	t.Setenv("CRYO_GPU_LIBRARY", file)
-	g := saved(1, "nvidia.com/gpu=0")
-	g.Engine, g.Library = image.KeeperEngine, &image.GPULibrary{Version: "1.0"}
-	p, err := a.planGPUs(t.Context(), g, plainSpec(), gpuFlags{})
-	if err != nil || p.facts.NoLibrary == nil {
-		t.Errorf("without: %+v, %v", p.facts, err)
-	}
-	if err := os.WriteFile(file, []byte("library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p, err = a.planGPUs(t.Context(), g, plainSpec(), gpuFlags{})
-	if err != nil || p.facts.NoLibrary != nil || p.facts.Library.Validate() != nil {
-		t.Errorf("with: %+v, %v", p.facts, err)
 	}
 }
 

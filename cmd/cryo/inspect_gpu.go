@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // gpuNeeds puts into words what a host must have for a snapshot's GPUs.
@@ -52,7 +53,7 @@ func gpuRows(g *image.GPU) [][]string {
 
 // keeperRow says what processes had handed over of their device memory.
 func keeperRow(g *image.GPU) string {
-	pieces, processes, fallbacks := len(piecesOf(g)), 0, 0
+	pieces, processes, fallbacks := len(restore.Pieces(g)), 0, 0
 	for _, p := range g.Processes {
 		if len(p.Pieces) > 0 {
 			processes++

@@ -37,7 +37,7 @@ before anything else of it is looked at.`,
 			if err != nil {
 				return err
 			}
-			options.Judge = j.judge
+			options.Judge = j.Judge
 			s, err := a.store()
 			if err != nil {
 				return err

@@ -1,12 +1,10 @@
-package main
+package restore
 
 import (
 	"path"
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
-
-	"github.com/cryo-project/cryo/image/trust"
 )
 
 // adapt makes the specification of a snapshot that of the container id in a namespace of containerd on this host.
@@ -55,23 +53,5 @@ func joinNetwork(spec *specs.Spec, path string) error {
 			}
 		}
 	}
-	return &usageError{command: "cryo restore", problem: "--network-ns: the container had a network namespace of its own, which is restored with it"}
-}
-
-// containerLabels are those of the restored container.
-func containerLabels(old map[string]string, namespace, name, digest, ref string) map[string]string {
-	labels := trust.Labels(old)
-	labels[restoredLabel] = digest
-	if ref != "" {
-		labels["io.cryo.reference"] = ref
-	}
-	// nerdctl lists a container of its own by this name, and finds it by these.
-	if old[nerdctlName] != "" {
-		labels[nerdctlName] = name
-		labels["nerdctl/namespace"] = namespace
-		if p := old["nerdctl/platform"]; p != "" {
-			labels["nerdctl/platform"] = p
-		}
-	}
-	return labels
+	return &OptionError{Problem: "--network-ns: the container had a network namespace of its own, which is restored with it"}
 }
