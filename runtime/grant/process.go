@@ -82,6 +82,9 @@ func (k *check) thread(thread string, s map[string]string) error {
 	if f := k.Spec.Linux.Seccomp; f != nil && (f.DefaultAction != "" || len(f.Syscalls) > 0) && s["Seccomp"] != "2" {
 		k.differ(Privileges, "a process without a filter of system calls (seccomp)")
 	}
+	if k.User && p.User.UID != 0 {
+		k.user(s)
+	}
 	if err := k.cgroup(thread); err != nil {
 		return err
 	}
@@ -89,6 +92,30 @@ func (k *check) thread(thread string, s map[string]string) error {
 		return nil
 	}
 	return k.schedule(thread)
+}
+
+// user compares whom a thread belongs to. A program of another user cannot become this one, nor the reverse, but by capabilities or by a file's mode (setuid).
+func (k *check) user(s map[string]string) {
+	u, l := k.Spec.Process.User, k.Spec.Linux
+	id := func(mappings []specs.LinuxIDMapping, id uint32) string {
+		for _, m := range mappings {
+			if id >= m.ContainerID && id-m.ContainerID < m.Size {
+				return fmt.Sprint(m.HostID + id - m.ContainerID)
+			}
+		}
+		return fmt.Sprint(id)
+	}
+	groups := []string{id(l.GIDMappings, u.GID)}
+	for _, g := range u.AdditionalGids {
+		groups = append(groups, id(l.GIDMappings, g))
+	}
+	for key, may := range map[string][]string{"Uid": {id(l.UIDMappings, u.UID)}, "Gid": groups, "Groups": groups} {
+		for has := range strings.FieldsSeq(s[key]) {
+			if !slices.Contains(may, has) {
+				k.differ(Privileges, "a process with %s %s", strings.ToLower(key), has)
+			}
+		}
+	}
 }
 
 // names lists capabilities.
