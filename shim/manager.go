@@ -15,6 +15,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // shimManager is the stock manager, which starts shims and cleans up after dead ones, with what cryo adds to both.
@@ -72,6 +74,9 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
 	}
 	status, err := m.Shim.Stop(ctx, id)
+	if err := restorer.UndoRootfs(bundle); err != nil {
+		log.G(ctx).WithError(err).Warn("undo what the restore of a dead shim has changed in the root file system")
+	}
 	if restoring != "" {
 		if err := removeCgroup(bundle); err != nil {
 			log.G(ctx).WithError(err).Warn("remove the cgroup that the restore of a dead shim has left")

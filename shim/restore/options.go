@@ -1,6 +1,8 @@
 package restore
 
 import (
+	"time"
+
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -37,6 +39,10 @@ type Options struct {
 	GPUs  GPUOptions
 	// Eager reads all memory before the container runs. PullFirst pulls it before.
 	Eager, PullFirst bool
+	// Spec is the container's own specification, by which the snapshot is confined; nil: it has the snapshot's, which Policy confines.
+	Spec *specs.Spec
+	// Timeout is how long it may take until all but memory is here; 0: as long as it takes.
+	Timeout time.Duration
 	// Check, unless nil, may refuse the container's name and the snapshot's specification, before all else is decided.
 	Check    func(c image.Config, name string, spec *specs.Spec) error
 	Progress image.Progress

@@ -59,6 +59,9 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 			return nil, err
 		}
 	}
+	if o.Spec != nil {
+		return p, p.adopt(ctx, &spec, here, early, o)
+	}
 	policy := o.Policy
 	if policy.Mounts, err = replaceMounts(&spec, o.Mounts); err != nil {
 		return nil, err
@@ -97,6 +100,19 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 	}
 	adapt(&spec, o.Namespace, p.Name, exists("/run/systemd/system"))
 	return p, nil
+}
+
+// adopt decides how the snapshot is restored into a container that has a specification of its own, where was is the snapshot's.
+func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, early bool, o Options) error {
+	findings := reconcile(was, o.Spec)
+	if p.Snapshot.Config.GPU != nil {
+		findings = append(findings, fit.Finding{Rule: ruleGPUs, Fatal: true, Problem: "the snapshot has GPUs, which the annotation does not restore yet", Hint: "use cryo restore"})
+	}
+	if len(findings) > 0 {
+		return &MismatchError{Findings: findings}
+	}
+	p.Spec, p.Policy = o.Spec, o.Policy
+	return p.fits(ctx, here, host.Known(filepath.Join(o.Config.Root, knownFeatures)), o.Force, early)
 }
 
 // knownFeatures is the file in cryo's root of what CRIU has said that the host has.

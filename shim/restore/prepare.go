@@ -2,6 +2,8 @@ package restore
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -44,6 +46,8 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 			r.Close()
 		}
 	}()
+	ctx, located := within(ctx, o.Timeout, ref)
+	defer func() { err = late(ctx, err) }()
 	if ref, r.Descriptor, r.puller, err = Locate(ctx, s, ref, o.Pull, o.Registry, j); err != nil {
 		return nil, err
 	}
@@ -62,6 +66,7 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	if r.Plan, err = consider(ctx, s, r.Descriptor, from, ref, r.puller, work, here, o); err != nil {
 		return nil, err
 	}
+	located()
 	r.Warnings = append(j.warning(), r.Warnings...)
 	r.Origin = j.Origin
 	r.Origin.Images = r.Images
@@ -76,6 +81,43 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 		r.From = s
 	}
 	return r, r.begin(ctx, whyPullFirst)
+}
+
+// TimeoutError says that a snapshot was not here in time. Its kind is DeadlineExceeded.
+type TimeoutError struct {
+	Ref   string
+	After time.Duration
+}
+
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("fetch %s: all but its memory is not here after %s", e.Ref, e.After)
+}
+
+// Hint says what to do.
+func (e *TimeoutError) Hint() string {
+	return "see whether the registry answers, or raise timeout under [restore.annotation] in the configuration"
+}
+
+// Unwrap gives the kind.
+func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
+
+// within gives a context that ends after a time with a [TimeoutError] as its cause, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
+func within(ctx context.Context, limit time.Duration, ref string) (_ context.Context, inTime func()) {
+	if limit == 0 {
+		return ctx, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(limit, func() { cancel(&TimeoutError{Ref: ref, After: limit}) })
+	return ctx, func() { timer.Stop() }
+}
+
+// late gives the reason why something has failed with err where that is that it took too long.
+func late(ctx context.Context, err error) error {
+	var timeout *TimeoutError
+	if err != nil && errors.As(context.Cause(ctx), &timeout) {
+		return timeout
+	}
+	return err
 }
 
 // begin begins to pull what is missing, or pulls it where that has to be first.

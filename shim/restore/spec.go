@@ -5,11 +5,15 @@ import (
 	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // adapt makes the specification of a snapshot that of the container id in a namespace of containerd on this host.
 // systemd tells whether systemd runs here.
 func adapt(spec *specs.Spec, namespace, id string, systemd bool) {
+	delete(spec.Annotations, restorer.Annotation) // of the snapshot's container, if it was restored by that
+	delete(spec.Annotations, restorer.FallbackAnnotation)
 	if spec.Linux != nil {
 		spec.Linux.CgroupsPath = cgroupsPath(spec.Linux.CgroupsPath, namespace, id, systemd)
 	}
