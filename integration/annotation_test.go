@@ -293,6 +293,7 @@ func TestAnnotationRefused(t *testing.T) {
 			if left := restorers(t, h); len(left) > 0 {
 				t.Errorf("restore processes %v", left)
 			}
+			h.Ctr(t.Context(), "tasks", "delete", "--force", id) // there is none, unless CRIU has failed
 			changed(t, h, id)
 			remove(t.Context(), h, id)
 

@@ -130,8 +130,12 @@ func (s *service) publishFallback(ctx context.Context, c *container, reason erro
 
 // startAfresh starts a container that could not be restored, if it asks for that: it has not run, and nobody wants it to end.
 func (s *service) startAfresh(ctx context.Context, c *container, r *taskAPI.StartRequest, reason error) (_ *taskAPI.StartResponse, err error) {
-	if c.annotated == nil || !c.bundle.asked.start || c.ran.Load() || c.brokenOff.Load() {
+	if c.annotated == nil {
 		return nil, reason
+	}
+	c.annotated.process.End()
+	if !c.bundle.asked.start || c.ran.Load() || c.brokenOff.Load() {
+		return nil, reason // the root file system is mounted until the task is deleted
 	}
 	// Clients know of one task only, which is created and not deleted.
 	s.deletions.mute(r.ID)

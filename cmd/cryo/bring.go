@@ -82,7 +82,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	begin := time.Now()
 	p := &restoring{runtime: f.runtime}
 	o := f.options(settings)
-	o.Namespace, o.Address, o.Registry, o.Progress = a.namespace, a.address, options, a.report()
+	o.Namespace, o.Address, o.Registry = a.namespace, a.address, options
 	o.Check = func(c image.Config, name string, spec *specs.Spec) error {
 		return a.admit(ctx, client, c, name, spec, f, p)
 	}

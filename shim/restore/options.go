@@ -44,6 +44,5 @@ type Options struct {
 	// Timeout is how long it may take until all but memory is here; 0: as long as it takes.
 	Timeout time.Duration
 	// Check, unless nil, may refuse the container's name and the snapshot's specification, before all else is decided.
-	Check    func(c image.Config, name string, spec *specs.Spec) error
-	Progress image.Progress
+	Check func(c image.Config, name string, spec *specs.Spec) error
 }

@@ -3,6 +3,7 @@ package restore
 import (
 	"fmt"
 	"path"
+	"reflect"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -18,6 +19,7 @@ const (
 	ruleUser       = "user"
 	ruleUserMaps   = "user-mappings"
 	ruleReadonly   = "root-readonly"
+	ruleSeccomp    = "seccomp-profile"
 	ruleBaseImage  = "base-image"
 	ruleGPUs       = "gpu-annotation"
 )
@@ -40,7 +42,9 @@ func reconcile(was, is *specs.Spec) (all []fit.Finding) {
 	if a.Terminal != b.Terminal {
 		found(ruleTerminal, "create the container as the snapshot's was, with a terminal or without", "the snapshot's container had a terminal: %v, and this one has: %v", a.Terminal, b.Terminal)
 	}
-	groups := func(p specs.Process) []uint32 { return slices.Compact(slices.Sorted(slices.Values(p.User.AdditionalGids))) }
+	groups := func(p specs.Process) []uint32 {
+		return slices.Compact(slices.Sorted(slices.Values(p.User.AdditionalGids)))
+	}
 	if a.User.UID != b.User.UID || a.User.GID != b.User.GID || !slices.Equal(groups(a), groups(b)) {
 		found(ruleUser, "create the container for the same user", "the snapshot's container ran as user %d:%d %v, and this one shall run as %d:%d %v",
 			a.User.UID, a.User.GID, a.User.AdditionalGids, b.User.UID, b.User.GID, b.User.AdditionalGids)
@@ -48,6 +52,15 @@ func reconcile(was, is *specs.Spec) (all []fit.Finding) {
 	readonly := func(s *specs.Spec) bool { return s.Root != nil && s.Root.Readonly }
 	if readonly(was) != readonly(is) {
 		found(ruleReadonly, "create the container as the snapshot's was", "the snapshot's container had a read-only root file system: %v, and this one has: %v", readonly(was), readonly(is))
+	}
+	seccomp := func(s *specs.Spec) *specs.LinuxSeccomp {
+		if s.Linux == nil {
+			return nil
+		}
+		return s.Linux.Seccomp
+	}
+	if !reflect.DeepEqual(seccomp(was), seccomp(is)) {
+		found(ruleSeccomp, "create the container with the seccomp profile that the snapshot's had", "the snapshot's container had another filter of system calls (seccomp), which its processes keep")
 	}
 	maps := func(s *specs.Spec) (uids, gids []specs.LinuxIDMapping) {
 		if s.Linux == nil {

@@ -19,7 +19,7 @@ func podSpec() *specs.Spec {
 			{Destination: "/etc/hosts", Type: "bind", Source: "/var/lib/kubelet/pods/1/etc-hosts", Options: []string{"rbind", "rw"}},
 			{Destination: "/var/run/secrets/kubernetes.io/serviceaccount", Type: "bind", Source: "/var/lib/kubelet/pods/1/token", Options: []string{"rbind", "ro"}},
 		},
-		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
+		Linux: &specs.Linux{Seccomp: &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActAllow}}}, Namespaces: []specs.LinuxNamespace{
 			{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace, Path: "/proc/1/ns/net"},
 		}},
 	}
@@ -48,12 +48,14 @@ func TestReconcile(t *testing.T) {
 		"no namespace":       {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[1:] }, []string{ruleNamespaces}},
 		"its own network":    {func(s *specs.Spec) { s.Linux.Namespaces[2].Path = "" }, []string{ruleNamespaces}},
 		"the sandbox's pids": {func(s *specs.Spec) { s.Linux.Namespaces[0].Path = "/proc/1/ns/pid" }, []string{ruleNamespaces}},
-		"no linux":           {func(s *specs.Spec) { s.Linux = nil }, []string{ruleNamespaces, ruleNamespaces, ruleNamespaces}},
+		"no linux":           {func(s *specs.Spec) { s.Linux = nil }, []string{ruleNamespaces, ruleNamespaces, ruleNamespaces, ruleSeccomp}},
 		"a terminal":         {func(s *specs.Spec) { s.Process.Terminal = true }, []string{ruleTerminal}},
 		"root":               {func(s *specs.Spec) { s.Process.User = specs.User{} }, []string{ruleUser}},
 		"another group":      {func(s *specs.Spec) { s.Process.User.AdditionalGids = []uint32{1} }, []string{ruleUser}},
 		"no process":         {func(s *specs.Spec) { s.Process = nil }, []string{ruleUser}},
 		"read-only root":     {func(s *specs.Spec) { s.Root.Readonly = true }, []string{ruleReadonly}},
+		"no seccomp":         {func(s *specs.Spec) { s.Linux.Seccomp = nil }, []string{ruleSeccomp}},
+		"another profile":    {func(s *specs.Spec) { s.Linux.Seccomp.DefaultAction = specs.ActAllow }, []string{ruleSeccomp}},
 		"mappings":           {func(s *specs.Spec) { s.Linux.UIDMappings = []specs.LinuxIDMapping{{HostID: 1, Size: 1}} }, []string{ruleUserMaps}},
 	} {
 		is := podSpec()
