@@ -169,6 +169,7 @@ func Serve(descriptor int, hint func(error) string, prepare func(ctx context.Con
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	runs := make(chan struct{})
+	run := sync.OnceFunc(func() { close(runs) })
 	go func() {
 		for {
 			var m Message
@@ -177,7 +178,7 @@ func Serve(descriptor int, hint func(error) string, prepare func(ctx context.Con
 				return
 			}
 			if m.Running {
-				close(runs)
+				run()
 			}
 		}
 	}()
