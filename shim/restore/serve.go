@@ -73,8 +73,8 @@ func Serve(c config.Config) error {
 	})
 }
 
-// serve prepares a snapshot for a container. running is to be called when it runs, done in any case.
-func serve(ctx context.Context, c config.Config, r restorer.Request) (_ *restorer.Prepared, running func() error, done func(), err error) {
+// serve prepares a snapshot for a container. running is to be called when it runs, and what lets go in any case.
+func serve(ctx context.Context, c config.Config, r restorer.Request) (_ *restorer.Prepared, running func() error, _ func(), err error) {
 	o, err := annotated(c, r)
 	if err != nil {
 		return nil, nil, nil, err
@@ -96,7 +96,7 @@ func serve(ctx context.Context, c config.Config, r restorer.Request) (_ *restore
 	}
 	here := Look(ctx, c)
 	var p *Prepared
-	done = func() {
+	done := func() {
 		if p != nil {
 			p.Close()
 			_ = p.Forget() // the next command does it
