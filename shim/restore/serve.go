@@ -9,11 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
@@ -132,7 +135,35 @@ func serve(ctx context.Context, c config.Config, r restorer.Request) (_ *restore
 		return nil, nil, nil, err
 	}
 	prepared := &restorer.Prepared{Digest: p.Descriptor.Digest.String(), Images: p.Images, Work: criu, Warnings: p.Warnings}
-	return prepared, p.Await, done, nil
+	running = func() error {
+		labelled := make(chan struct{})
+		go func() {
+			defer close(labelled)
+			_ = label(ctx, r, p.Descriptor.Digest) // without it, the next snapshot shares less with this one
+		}()
+		defer func() { <-labelled }()
+		return p.Await()
+	}
+	return prepared, running, done, nil
+}
+
+// SnapshotLabel is the label of a container that names the snapshot it was made of by its digest.
+const SnapshotLabel = "io.cryo.snapshot"
+
+// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
+const labelTime = 10 * time.Second
+
+// label says on the container in containerd what it was restored from.
+func label(ctx context.Context, r restorer.Request, d digest.Digest) error {
+	client, err := containerd.New(r.Address, containerd.WithDefaultNamespace(r.Namespace), containerd.WithTimeout(labelTime))
+	if err != nil {
+		return fmt.Errorf("reach containerd at %s: %w", r.Address, err)
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.Namespace), labelTime)
+	defer cancel()
+	_, err = client.ContainerService().Update(ctx, containers.Container{ID: r.ID, Labels: map[string]string{SnapshotLabel: d.String()}}, "labels."+SnapshotLabel)
+	return err
 }
 
 // annotated are the options of a restore by annotation: the container's specification is its client's, and the rest is the host's configuration.
