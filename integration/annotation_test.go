@@ -387,6 +387,7 @@ func TestAnnotationAgain(t *testing.T) {
 	h := annotationHost(t, "again", shared.registry.Address)
 	must(t, runFrom(t, h, id, ref, nil, "workload", "count"))
 	goneOn(t, before, await(t, h, id))
+	eventually(t, "the end of the restore process", time.Minute, func() bool { return len(restorers(t, h)) == 0 }) // else the snapshot is not pulled to its end
 	must(t, h.Ctr(t.Context(), "tasks", "delete", "--force", id))
 	if r := h.Ctr(t.Context(), "tasks", "start", "--detach", id); r.Code == 0 || !strings.Contains(r.Stderr, "rootfs-fresh: ") {
 		t.Errorf("exit status %d: %s", r.Code, r.Stderr)
