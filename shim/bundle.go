@@ -32,6 +32,8 @@ type bundle struct {
 	// ownCRIUConfig is the CRIU configuration the container's creator has named, if any.
 	ownCRIUConfig string
 	gpus          gpus // what the specification had when the bundle was opened
+	asked         asked
+	written       []byte // the specification as its client wrote it, where a restore is asked for
 }
 
 func (b bundle) criuConfig() string { return filepath.Join(b.dir, criuFile) }
@@ -70,6 +72,12 @@ func openBundle(dir string) (bundle, error) {
 		annotations = map[string]string{}
 	}
 	b.cgroupsPath = known.Linux.CgroupsPath
+	if b.asked, err = askedBy(annotations); err != nil {
+		return b, err
+	}
+	if b.asked.ref != "" {
+		b.written = data
+	}
 	b.gpus = gpusOf(&specs.Spec{Linux: &specs.Linux{Devices: known.Linux.Devices}, Mounts: known.Mounts})
 	own, ok := annotations[criu.Annotation]
 	switch {

@@ -19,7 +19,7 @@ func (c *container) compare(init, criu int) error {
 	if err != nil {
 		return err
 	}
-	return grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: allowed})
+	return grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: allowed, User: c.annotated != nil})
 }
 
 // rootfs is where the container's root file system is.

@@ -25,10 +25,14 @@ type container struct {
 	// checkpoint. Guarded by the gate: who has closed it writes, who has entered it may read.
 	parked checkpoint.Devices
 
+	annotated *annotated // nil: no restore by annotation
+
 	restore   string                          // directory of the images it is restored from; empty: started afresh
 	work      string                          // where CRIU leaves its log of the restore
 	box       atomic.Pointer[sandbox.Sandbox] // has reviewed the images; nil: it has ended
 	restoring atomic.Bool                     // CRIU is at work
+	brokenOff atomic.Bool                     // the restore was ended, since the container is to end
+	ran       atomic.Bool                     // it was restored, whatever became of it
 	filling   atomic.Pointer[fill.Filling]    // nil: all memory was there when it began to run
 	cgroup    atomic.Value                    // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
 }

@@ -19,20 +19,38 @@ import (
 
 // Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
 func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
-	c, err := s.prepare(ctx, r)
-	if err != nil {
-		if isDaemons(r.Checkpoint) {
-			s.drop(ctx, c)
+	answer, err := s.create(ctx, r, false)
+	return answer, reply(err)
+}
+
+// create is Create. A container whose annotation asks for a restore, and for a start where it cannot be restored, is started then; and in any case if it is to be
+// made afresh.
+func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, afresh bool) (*taskAPI.CreateTaskResponse, error) {
+	c, err := s.prepare(ctx, r, afresh)
+	if err == nil {
+		var answer *taskAPI.CreateTaskResponse
+		if answer, err = s.createPrepared(ctx, c, r); err == nil {
+			return answer, nil
 		}
-		return nil, reply(err)
 	}
+	if c != nil && c.annotated != nil && c.bundle.asked.start && ctx.Err() == nil {
+		return s.afresh(ctx, c, err)
+	}
+	s.drop(ctx, c)
+	return nil, err
+}
+
+// createPrepared has the stock service create a container.
+func (s *service) createPrepared(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
 	s.mu.Lock()
 	s.containers[r.ID] = c
 	s.mu.Unlock()
 	answer, err := s.TTRPCTaskService.Create(ctx, r)
 	if err != nil {
-		s.forget(ctx, r.ID)
-		return nil, reply(err)
+		s.mu.Lock()
+		delete(s.containers, r.ID)
+		s.mu.Unlock()
+		return nil, err
 	}
 	if c.restore != "" {
 		go func() {
@@ -44,8 +62,8 @@ func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*ta
 	return answer, nil
 }
 
-// prepare checks the request, and changes it and the bundle to what the stock service shall see.
-func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (_ *container, err error) {
+// prepare checks the request, and changes it and the bundle to what the stock service shall see. A container that is made afresh is not restored by its annotation.
+func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afresh bool) (_ *container, err error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return nil, err
@@ -65,6 +83,11 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest) (_ 
 	options, err := runcOptions(r.Options, b.cgroupsPath)
 	if err != nil {
 		return c, err
+	}
+	if b.asked.ref != "" && !afresh && r.Checkpoint == "" && options.CriuImagePath == "" {
+		if err := s.prepareAnnotated(ctx, c, r, ns, options); err != nil {
+			return c, err
+		}
 	}
 	if r.Options, err = typeurl.MarshalAnyToProto(options); err != nil {
 		return c, fmt.Errorf("pass on runtime options: %w", err)
@@ -178,6 +201,9 @@ func (s *service) drop(ctx context.Context, c *container) {
 		return
 	}
 	_ = c.box.Swap(nil).Close()
+	if err := c.annotated.undo(c.bundle.dir); err != nil {
+		log.G(ctx).WithError(err).Warn("undo what a restore has changed")
+	}
 	if err := removeOwned(c.bundle.dir); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
 	}

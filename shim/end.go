@@ -44,6 +44,7 @@ func (c *container) breakOff(ctx context.Context) (broken bool) {
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
 	restoring := c.runtime.Restoring(c.work)
+	c.brokenOff.Store(true)
 	for c.restoring.Load() && ctx.Err() == nil {
 		restoring.End()
 		broken = true

@@ -16,6 +16,8 @@ import (
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // shimManager is the stock manager, which starts shims and cleans up after dead ones, with what cryo adds to both.
@@ -83,6 +85,9 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		if err := c.Delete(deleting); err != nil {
 			log.G(ctx).WithError(err).Warn("have runc forget the container of a dead shim")
 		}
+	}
+	if err := restorer.UndoRootfs(bundle); err != nil {
+		log.G(ctx).WithError(err).Warn("undo what the restore of a dead shim has changed in the root file system")
 	}
 	if restoring != "" {
 		if err := removeCgroup(bundle); err != nil {

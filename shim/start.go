@@ -63,7 +63,12 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 		restore = s.restoreWithGPUs
 	}
 	answer, err := restore(ctx, c, r)
-	return answer, reply(err)
+	if err != nil {
+		answer, err = s.startAfresh(ctx, c, r, err)
+		return answer, reply(err)
+	}
+	c.annotated.runs(ctx, c)
+	return answer, nil
 }
 
 // startPlain waits for a dump to end, but does not keep one from beginning: starting an exec whose client has died takes
@@ -194,6 +199,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		}
 		return nil, errors.Join(failed, left)
 	}
+	c.ran.Store(true)
 	if hung != nil { // it was through when it was ended
 		hung = errors.Join(hung, s.endRestored(ctx, c))
 		_ = endFilling(filling)

@@ -12,6 +12,9 @@ import (
 // nowhere is the file that the stock service copies output to that nobody wants. Who attaches can open it as well.
 const nowhere = "/dev/null"
 
+// streamIn in the bundle is the standard input of a container that is restored, where its creator has named none.
+const streamIn = "stdin"
+
 // giveStreams gives a container that is restored pipes where its creator has named no streams. The stock service would
 // give it the host's /dev/null, opened for reading: processes that write get EBADF, those that read get the end of
 // their input, and CRIU cannot dump them again, as the file is on none of the container's mounts. For a container that
@@ -22,7 +25,7 @@ func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
 	}
 	if r.Stdin == "" {
 		// Nobody writes to it: who reads from it waits.
-		stdin := filepath.Join(bundle, "stdin")
+		stdin := filepath.Join(bundle, streamIn)
 		if err := unix.Mkfifo(stdin, 0o600); err != nil {
 			return fmt.Errorf("make standard input: %w", err)
 		}

@@ -34,10 +34,17 @@ func (e *baseImageError) Hint() string {
 
 func (e *baseImageError) Unwrap() error { return e.err }
 
+// base is what a snapshot says of the image that it stands on, and where that is to be.
+type base struct {
+	container   image.Container
+	ref         string // the snapshot's
+	snapshotter string
+}
+
 // baseImage gives the image a snapshot stands on, unpacked, and fetches it if it is not here: by its digest, from the
 // snapshot's own repository or from where it came. What it adds to containerd goes on undo.
-func baseImage(ctx context.Context, client *containerd.Client, p *plan, o registry.Options, u *undo) (containerd.Image, error) {
-	c := p.snapshot.Config.Container
+func baseImage(ctx context.Context, client *containerd.Client, p base, o registry.Options, u *undo) (containerd.Image, error) {
+	c := p.container
 	if c.ImageDigest == "" {
 		return nil, fmt.Errorf("the snapshot does not say what image it stands on: %w", errdefs.ErrFailedPrecondition)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,20 +13,27 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/shim/fill"
-	"github.com/cryo-project/cryo/shim/load"
-	"github.com/cryo-project/cryo/shim/order"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
+
+// restoring is a snapshot that was prepared, and how containerd is to have it.
+type restoring struct {
+	*restore.Prepared
+	runtime     string
+	snapshotter string
+}
 
 // restore finds the snapshot, plans, and brings the container to life.
 func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
@@ -40,6 +46,10 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	settings, err := a.config()
 	if err != nil {
 		return err
 	}
@@ -64,110 +74,57 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 			return err // before anything is fetched
 		}
 	}
-	here := a.look(ctx)
-	defer here.end()
+	here := restore.Look(ctx, settings)
+	defer here.End()
 	var pulled registry.Counts
 	options.Counts = &pulled
 	a.progress.waitsFor("pull", func() string { return "the registry" })
 	begin := time.Now()
-	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options, j)
+	p := &restoring{runtime: f.runtime}
+	o := f.options(settings)
+	o.Namespace, o.Address, o.Registry = a.namespace, a.address, options
+	o.Check = func(c image.Config, name string, spec *specs.Spec) error {
+		return a.admit(ctx, client, c, name, spec, f, p)
+	}
+	p.Prepared, err = restore.Prepare(ctx, s, work.Dir, ref, here, j, o)
+	var unusable *restore.ImagesError
+	if errors.As(err, &unusable) {
+		return &failedError{op: "restore", name: unusable.Name, err: err}
+	}
 	if err != nil {
 		return err
 	}
-	start := time.Now()
-	from, ready, err := prewarmed(ctx, s, desc)
-	if err != nil {
-		return err
-	}
-	if ready != nil {
-		defer closing(ctx, "prewarmed snapshot", ready)
-	}
-	if pulling != nil {
-		defer pulling.Close()
-	}
-	probing, stop := context.WithCancel(ctx)
-	defer stop()
-	whyPullFirst := probe(probing, pulling, f)
-	if pulling != nil && ready == nil {
-		from = pulling
-	}
-	p, err := a.consider(ctx, client, s, desc, from, ref, f, pulling, work.Dir, here)
-	if err != nil {
-		return err
-	}
-	defer p.gpus.close()
-	p.warnings = append(j.warning(), p.warnings...)
-	p.origin = j.origin
-	p.origin.Images = p.images
-	eager, err := a.eager(p, f)
-	if err != nil {
-		return &failedError{op: "restore", name: p.name, err: err}
-	}
-	if pulling != nil {
-		if err := pulling.Settle(ctx); err != nil {
-			return err
-		}
-		if ready == nil {
-			p.from = s
-		}
-	}
-	var coming *arriving
-	var pullFirst string
-	if pulling != nil {
-		if ready != nil {
-			pullFirst = "it is prewarmed"
-		} else if pullFirst, err = whyPullFirst(eager); err != nil {
-			return err
-		}
-		few, most, err := throughCache(ctx, pulling)
-		if err != nil {
-			return err
-		}
-		if pullFirst != "" {
-			err = pulling.Finish(ctx)
-		} else if coming, err = newArriving(ctx, s, pulling, work.Dir, p.snapshot.Config.GPU != nil); err == nil {
-			p.from = coming.source
-			if coming.whole {
-				pulling.First(p.unpacked.OfProcesses())
-			}
-			coming.headStart(few, most)
-		}
-		if err != nil {
-			return err
-		}
-		defer coming.close()
-		start = time.Now()
-	}
-	for _, w := range p.warnings {
+	defer p.Close()
+	for _, w := range p.Warnings {
 		a.warn("%s", w)
 	}
-	warned := len(p.warnings)
-	task, img, ran, err := a.bring(ctx, client, s, p, f, eager == "", options, work.Dir, coming)
+	warned := len(p.Warnings)
+	task, img, ran, err := a.bring(ctx, client, s, p, f, options, work.Dir)
 	var misfit *fit.MisfitError
 	if errors.As(err, &misfit) {
 		return err // it was nothing about this container
 	}
 	if err != nil {
-		return &failedError{op: "restore", name: p.name, err: err}
+		return &failedError{op: "restore", name: p.Name, err: err}
 	}
-	for _, w := range p.warnings[warned:] {
+	for _, w := range p.Warnings[warned:] {
 		a.warn("%s", w)
 	}
 	var pull *transfer
-	if pulling != nil {
-		pull = transferred(ref, &pulled, begin)
+	if p.Pulled {
+		pull = transferred(p.Ref, &pulled, begin)
 	}
 	if err := a.sweepEtcFiles(ctx, client, s.Root()); err != nil {
 		a.warn("%v", err)
 	}
 	a.progress.stop()
-	if p.loaded.Prewarmed {
-		a.say("the device memory of %s was prewarmed", p.name)
+	if p.Loaded.Prewarmed {
+		a.say("the device memory of %s was prewarmed", p.Name)
 	}
-	r := restoreResult{Container: p.name, Namespace: a.namespace, PID: task.Pid(), Reference: ref, Digest: desc.Digest.String(),
-		Image: img.Name(), Seconds: ran.Sub(start).Seconds(), Running: ran.Sub(begin).Seconds(), Pull: pull, PullFirst: pullFirst, Warnings: p.warnings,
-		Lazy: eager == "", Eager: eager, Prewarmed: ready != nil, GPUPrewarmed: p.loaded.Prewarmed}
-	for _, pair := range p.gpus.pairs {
+	r := restoreResult{Container: p.Name, Namespace: a.namespace, PID: task.Pid(), Reference: p.Ref, Digest: p.Descriptor.Digest.String(),
+		Image: img.Name(), Seconds: ran.Sub(p.Since).Seconds(), Running: ran.Sub(begin).Seconds(), Pull: pull, PullFirst: p.PullFirst, Warnings: p.Warnings,
+		Lazy: p.Lazy(), Eager: p.Eager, Prewarmed: p.Prewarmed, GPUPrewarmed: p.Loaded.Prewarmed}
+	for _, pair := range p.GPUs.Pairs {
 		r.GPUs = append(r.GPUs, restoredGPU(pair))
 	}
 	if a.json {
@@ -177,9 +134,79 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	return nil
 }
 
-// bring makes the container and its task, which has run since ran, and waits for all of coming, which is nil where all is here. If it
+// options are what the flags choose of a restore.
+func (f *restoreFlags) options(c config.Config) restore.Options {
+	return restore.Options{
+		Config: c, Name: f.name, Pull: f.pull, Mounts: f.replace, NetworkNS: f.networkNS, Policy: f.policy, Force: f.force,
+		GPUs: f.gpu.options(), Eager: f.eager, PullFirst: f.pullFirst,
+	}
+}
+
+// admit refuses what containerd cannot have, and decides by which runtime and snapshotter it has the rest.
+func (a *app) admit(ctx context.Context, client *containerd.Client, c image.Config, name string, spec *specs.Spec, f restoreFlags, p *restoring) (err error) {
+	if err := a.checkName(ctx, client, name); err != nil {
+		return err
+	}
+	if f.log != nil && f.log.Scheme == "file" && spec.Process != nil && spec.Process.Terminal {
+		return &usageError{command: "cryo restore", problem: "--log-uri file:// does not work for a container with a terminal: use binary://, or leave it out and attach"}
+	}
+	if p.runtime == "" {
+		p.runtime = c.Container.Runtime
+		if !slices.Contains(runtimeNames, p.runtime) {
+			p.runtime = runtimeNames[0]
+		}
+	}
+	p.snapshotter, err = chooseSnapshotter(ctx, client, f.snapshotter, c.Container.Snapshotter)
+	return err
+}
+
+// checkName refuses a name that containerd does not take, or that is taken.
+func (a *app) checkName(ctx context.Context, client *containerd.Client, name string) error {
+	if err := identifiers.Validate(name); err != nil {
+		return &usageError{command: "cryo restore", problem: fmt.Sprintf("restore as %s: %v", name, err)}
+	}
+	switch _, err := client.ContainerService().Get(ctx, name); {
+	case err == nil:
+		return &nameTakenError{name: name, namespace: a.namespace}
+	case errdefs.IsNotFound(err):
+		return nil
+	default:
+		return fmt.Errorf("restore as %s: %w", name, err)
+	}
+}
+
+// chooseSnapshotter takes the one asked for, else the snapshot's if this containerd has it, else containerd's default.
+func chooseSnapshotter(ctx context.Context, client *containerd.Client, asked, had string) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	if had != "" {
+		plugins, err := client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1")
+		if err != nil {
+			return "", fmt.Errorf("list containerd's snapshotters: %w", err)
+		}
+		for _, p := range plugins.Plugins {
+			if p.ID == had && p.InitErr == nil {
+				return had, nil
+			}
+		}
+	}
+	name, err := client.GetLabel(ctx, "containerd.io/defaults/snapshotter")
+	if err != nil {
+		return "", fmt.Errorf("find containerd's default snapshotter: %w", err)
+	}
+	if name == "" {
+		name = defaultSnapshotter
+	}
+	return name, nil
+}
+
+// defaultSnapshotter is containerd's own default on Linux.
+const defaultSnapshotter = "overlayfs"
+
+// bring makes the container and its task, which has run since ran, and waits for all memory that is still being pulled. If it
 // fails, or ctx ends, nothing of them is left.
-func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, f restoreFlags, lazy bool, o registry.Options, work string, coming *arriving) (_ containerd.Task, _ containerd.Image, ran time.Time, err error) {
+func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *restoring, f restoreFlags, o registry.Options, work string) (_ containerd.Task, _ containerd.Image, ran time.Time, err error) {
 	var u undo
 	defer func() {
 		if err != nil {
@@ -188,12 +215,12 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 				return
 			}
 		}
-		if left := coming.forget(); left != nil {
+		if left := p.Forget(); left != nil {
 			a.warn("%v", left)
 		}
 	}()
-	ctx, late := p.late(ctx)
-	defer func() { err = late.judge(err) }() // and whatever it is, nobody hears the driver any more
+	ctx, late := p.Late(ctx)
+	defer func() { err = late.Judge(err) }() // and whatever it is, nobody hears the driver any more
 	leased, done, err := lease(context.WithoutCancel(ctx), client, work)
 	if err != nil {
 		return nil, nil, ran, err
@@ -205,66 +232,47 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	var img containerd.Image
 	var container containerd.Container
 	group, both := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.unpackMemory(both, s, image.UnpackOptions{Progress: a.report(), Lazy: lazy}) })
+	group.Go(func() error {
+		return p.UnpackMemory(both, s, image.UnpackOptions{Progress: a.report(), Lazy: p.Lazy()})
+	})
 	group.Go(func() (err error) {
-		if img, err = baseImage(both, client, p, o, &u); err != nil {
+		if img, err = baseImage(both, client, base{container: p.Snapshot.Config.Container, ref: p.Ref, snapshotter: p.snapshotter}, o, &u); err != nil {
 			return err
 		}
 		container, err = a.create(both, client, s, p, img, work, &u)
 		return err
 	})
 	if err := group.Wait(); err != nil {
-		return nil, nil, ran, coming.cause(err)
+		return nil, nil, ran, p.Cause(err)
 	}
 	criuWork := filepath.Join(work, "criu")
 	if err := os.Mkdir(criuWork, 0o700); err != nil {
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
 	}
-	if err := errors.Join(a.leaveOrder(work, s.Root()), p.origin.Write(criuWork)); err != nil {
-		return nil, nil, ran, full(s.Root(), err)
+	if err := a.leaveOrder(work, s.Root()); err != nil {
+		return nil, nil, ran, restore.Full(s.Root(), err)
 	}
-	if err := order.Allow(criuWork, p.allowed()); err != nil {
-		return nil, nil, ran, full(s.Root(), err)
+	if err := p.WriteOrders(criuWork); err != nil {
+		return nil, nil, ran, err
 	}
-	if lazy {
-		o := order.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: coming != nil && coming.whole}
-		if o.Awaited, err = coming.expect(fill.Command); err == nil {
-			err = o.Write(criuWork, order.Memory)
-		}
-		if err != nil {
-			return nil, nil, ran, full(s.Root(), err)
-		}
-	}
-	if g := p.snapshot.Config.GPU; g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
-		o := order.Order{Root: s.Root(), Snapshot: p.snapshot.Descriptor, Images: p.images, Arrival: coming.where(), Whole: true}
-		if o.Awaited, err = coming.expect(load.Command); err == nil {
-			err = o.Write(criuWork, order.Devices)
-		}
-		if err != nil {
-			return nil, nil, ran, full(s.Root(), err)
-		}
-	}
-	if err := late.said(); err != nil {
+	if err := late.Said(); err != nil {
 		return nil, nil, ran, err
 	}
 	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
-	err = late.judge(err)
-	p.gpus.driver.end()
+	err = late.Judge(err)
+	p.GPUs.Driver.End()
 	if err != nil {
-		return nil, nil, ran, coming.because(p.name, err)
+		return nil, nil, ran, p.Because(err)
 	}
 	ran = time.Now()
-	if p.loaded, err = gpu.ReadLoaded(criuWork); err != nil {
+	if p.Loaded, err = gpu.ReadLoaded(criuWork); err != nil {
 		return nil, nil, ran, err
 	}
-	if coming != nil {
-		coming.begin() // not before, but for a little: it would take cores and the line from what makes the container run
-		if !coming.whole {
-			a.say("%s runs, and its memory is on its way", p.name)
-		}
-		if err := coming.await(); err != nil {
-			return nil, nil, ran, &cutOffError{name: p.name, ran: true, err: err}
-		}
+	if arrives, whole := p.Arrives(); arrives && !whole {
+		a.say("%s runs, and its memory is on its way", p.Name)
+	}
+	if err := p.Await(); err != nil {
+		return nil, nil, ran, err
 	}
 	if err := finished(context.WithoutCancel(ctx), container); err != nil {
 		return nil, nil, ran, err
@@ -276,29 +284,21 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	return task, img, ran, nil
 }
 
-// full gives an error that means a full disk its type.
-func full(dir string, err error) error {
-	if noSpace(err.Error()) {
-		return &fullError{dir: dir, err: err}
-	}
-	return err
-}
-
 // create makes the container, and files for it: rootfs of the base image, the snapshot's difference applied, and the specification.
-func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *plan, img containerd.Image, work string, u *undo) (containerd.Container, error) {
-	if p.etc != "" {
-		u.add("remove "+p.etc, func(context.Context) error { return os.RemoveAll(p.etc) })
-		if err := writeEtcFiles(p.etc, p.spec.Hostname); err != nil {
-			return nil, full(s.Root(), err)
+func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *restoring, img containerd.Image, work string, u *undo) (containerd.Container, error) {
+	if p.Etc != "" {
+		u.add("remove "+p.Etc, func(context.Context) error { return os.RemoveAll(p.Etc) })
+		if err := restore.WriteEtcFiles(p.Etc, p.Spec.Hostname); err != nil {
+			return nil, restore.Full(s.Root(), err)
 		}
 	}
 	sn := client.SnapshotService(p.snapshotter)
-	key := p.name
+	key := p.Name
 	if _, err := sn.Stat(ctx, key); err == nil {
-		return nil, fmt.Errorf("make the rootfs of %s: %w", p.name, &nameTakenError{name: p.name, namespace: a.namespace})
+		return nil, fmt.Errorf("make the rootfs of %s: %w", p.Name, &nameTakenError{name: p.Name, namespace: a.namespace})
 	}
 	prepare := containerd.WithNewSnapshot(key, img)
-	if l := p.spec.Linux; l != nil && len(l.UIDMappings) > 0 && len(l.GIDMappings) > 0 {
+	if l := p.Spec.Linux; l != nil && len(l.UIDMappings) > 0 && len(l.GIDMappings) > 0 {
 		prepare = containerd.WithUserNSRemappedSnapshot(key, img, l.UIDMappings, l.GIDMappings)
 	}
 	rootFS := func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
@@ -308,26 +308,26 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 		}
 		return err
 	}
-	c := p.snapshot.Config
+	c := p.Snapshot.Config
 	// Cancelling a call to containerd does not take back what it does, so short ones are let end and are undone then.
-	container, err := client.NewContainer(context.WithoutCancel(ctx), p.name,
+	container, err := client.NewContainer(context.WithoutCancel(ctx), p.Name,
 		containerd.WithSnapshotter(p.snapshotter),
 		rootFS,
 		func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
 			return applyRootFS(ctx, client, p, c.SnapshotKey)
 		},
-		containerd.WithSpec(p.spec),
-		containerd.WithRuntime(p.runtime, runtimeOptions(p.spec)),
-		containerd.WithContainerLabels(containerLabels(c.Container.Labels, a.namespace, p.name, p.snapshot.Descriptor.Digest.String(), p.ref)),
+		containerd.WithSpec(p.Spec),
+		containerd.WithRuntime(p.runtime, runtimeOptions(p.Spec)),
+		containerd.WithContainerLabels(containerLabels(c.Container.Labels, a.namespace, p.Name, p.Snapshot.Descriptor.Digest.String(), p.Ref)),
 		containerd.WithAdditionalContainerLabels(map[string]string{workLabel: mark(work)}),
 	)
 	if errdefs.IsAlreadyExists(err) {
-		return nil, &nameTakenError{name: p.name, namespace: a.namespace}
+		return nil, &nameTakenError{name: p.Name, namespace: a.namespace}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create the container: %w", full("containerd's root", err))
+		return nil, fmt.Errorf("create the container: %w", restore.Full("containerd's root", err))
 	}
-	u.add("remove container "+p.name, func(ctx context.Context) error { return ignoreNotFound(container.Delete(ctx)) })
+	u.add("remove container "+p.Name, func(ctx context.Context) error { return ignoreNotFound(container.Delete(ctx)) })
 	return container, nil
 }
 
@@ -339,8 +339,8 @@ func ignoreNotFound(err error) error {
 }
 
 // applyRootFS puts what the snapshot's container had changed into its new rootfs.
-func applyRootFS(ctx context.Context, client *containerd.Client, p *plan, key string) error {
-	if _, ok := p.snapshot.RootFS(); !ok {
+func applyRootFS(ctx context.Context, client *containerd.Client, p *restoring, key string) error {
+	if _, ok := p.Snapshot.RootFS(); !ok {
 		return nil
 	}
 	mounts, err := client.SnapshotService(p.snapshotter).Mounts(ctx, key)
@@ -349,7 +349,7 @@ func applyRootFS(ctx context.Context, client *containerd.Client, p *plan, key st
 	}
 	var applied error
 	err = mount.WithTempMount(ctx, mounts, func(root string) error {
-		applied = p.snapshot.ReadRootFS(ctx, p.from, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
+		applied = p.ApplyRootFS(ctx, root)
 		return applied
 	})
 	if applied != nil {

@@ -5,14 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
@@ -20,18 +17,15 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
 
 // handedRecord is what a shim writes of a process that has handed over two pieces on each of two GPUs.
 func handedRecord() (gpu.Record, [][]byte) {
-	r := gpu.Record{GPU: image.GPU{
-		Engine: image.KeeperEngine, Driver: "580.159.04", Library: &image.GPULibrary{Version: "1.0", Digest: digest.Digest("sha256:" + strings.Repeat("a", 64))},
-		Devices:   []image.GPUDevice{{UUID: uuid("a", 1)}, {UUID: uuid("a", 2)}},
-		Processes: []image.GPUProcess{{PID: 7, Command: "python", Devices: []string{uuid("a", 1), uuid("a", 2)}}, {PID: 9, Command: "sh", Fallback: "it was forked"}},
-	}}
+	r := restoretest.Handed()
 	var contents [][]byte
-	for n := range 4 {
-		r.Processes[0].Pieces = append(r.Processes[0].Pieces, image.GPUPiece{Address: uint64(n+1) << 30, Size: 2 << 20, Device: r.Devices[n%2].UUID})
+	for n := range r.Processes[0].Pieces {
 		contents = append(contents, bytes.Repeat([]byte{byte(n), 1, 2, 3}, 2<<18))
 	}
 	return r, contents
@@ -174,7 +168,7 @@ func TestDevicesCutOff(t *testing.T) {
 
 // TestDevicesFullDisk: what went wrong here is what the user hears, not that the shim was hung up on.
 func TestDevicesFullDisk(t *testing.T) {
-	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: &fullError{dir: "/x", err: errors.New("full")}}
+	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: &restore.FullError{Dir: "/x", Err: errors.New("full")}}
 	remote := errors.New("the other process has hung up")
 	if err := d.explain(t.Context(), remote); err != remote {
 		t.Errorf("before it knows, %v", err)
@@ -220,35 +214,8 @@ func TestCheckEngine(t *testing.T) {
 	} {
 		f := checkpointFlags{container: "llm", gpuEngine: test.engine}
 		err := f.checkEngine(test.gpu)
-		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !errdefs.IsFailedPrecondition(err) || hintOf(err) == "") {
+		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !errdefs.IsFailedPrecondition(err) || restore.Hint(err) == "") {
 			t.Errorf("%q with %+v gives %v", test.engine, test.gpu, err)
-		}
-	}
-}
-
-// TestCheckRecordOfPieces: the images' word on device memory, by which the shim goes, must be the config's.
-func TestCheckRecordOfPieces(t *testing.T) {
-	for name, change := range map[string]func(r *gpu.Record){
-		"same":              func(*gpu.Record) {},
-		"another address":   func(r *gpu.Record) { r.Processes[0].Pieces[0].Address += 1 << 20 },
-		"another process":   func(r *gpu.Record) { r.Processes[0].PID = 8 },
-		"another GPU":       func(r *gpu.Record) { r.Processes[0].Pieces[0].Device = uuid("a", 2) },
-		"a piece less":      func(r *gpu.Record) { r.Processes[0].Pieces = r.Processes[0].Pieces[1:] },
-		"none":              func(r *gpu.Record) { r.Processes[0].Pieces = nil },
-		"by the driver":     func(r *gpu.Record) { *r = gpu.Record{GPU: image.GPU{Engine: image.DriverEngine, Devices: r.Devices}} },
-		"another library":   func(r *gpu.Record) { r.Library.Version = "2" },
-		"without a library": func(r *gpu.Record) { r.Library, r.Processes = nil, nil },
-	} {
-		record, _ := handedRecord()
-		same, _ := handedRecord()
-		c := image.Config{GPU: &same.GPU}
-		change(&record)
-		images := t.TempDir()
-		if err := record.WriteFile(images); err != nil {
-			t.Fatal(err)
-		}
-		if err := checkRecord(c, images); name == "same" && err != nil || name != "same" && !errdefs.IsDataLoss(err) {
-			t.Errorf("%s gives %v", name, err)
 		}
 	}
 }
@@ -268,26 +235,6 @@ func TestInspectShowsHandOver(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &out)
 		}
-	}
-}
-
-// TestPlanGPUsLibrary: a snapshot of the engine keeper wants the library that it was made with.
-func TestPlanGPUsLibrary(t *testing.T) {
-	a := gpuHost(t, "580.159.04", 2)
-	file := filepath.Join(t.TempDir(), "libcryo-gpu.so")
-	t.Setenv("CRYO_GPU_LIBRARY", file)
-	g := saved(1, "nvidia.com/gpu=0")
-	g.Engine, g.Library = image.KeeperEngine, &image.GPULibrary{Version: "1.0"}
-	p, err := a.planGPUs(t.Context(), g, plainSpec(), gpuFlags{})
-	if err != nil || p.facts.NoLibrary == nil {
-		t.Errorf("without: %+v, %v", p.facts, err)
-	}
-	if err := os.WriteFile(file, []byte("library"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	p, err = a.planGPUs(t.Context(), g, plainSpec(), gpuFlags{})
-	if err != nil || p.facts.NoLibrary != nil || p.facts.Library.Validate() != nil {
-		t.Errorf("with: %+v, %v", p.facts, err)
 	}
 }
 

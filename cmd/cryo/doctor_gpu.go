@@ -11,6 +11,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // keeperName is the program that speaks to NVIDIA's driver.
@@ -33,7 +34,7 @@ func checkGPU(ctx context.Context, p *patient) []examined {
 		}
 		return found("gpu", good, "", "none")
 	case err != nil:
-		mend := hintOf(err)
+		mend := restore.Hint(err)
 		if mend == "" {
 			mend = "see what " + keeperName + " facts says"
 		}
@@ -58,7 +59,7 @@ func checkEngine(p *patient) []examined {
 	}
 	file, err := library.Locate()
 	if err != nil {
-		return found("gpu engine", worry, hintOf(err), "keeper: %v: containers with GPUs cannot be created", err)
+		return found("gpu engine", worry, restore.Hint(err), "keeper: %v: containers with GPUs cannot be created", err)
 	}
 	return found("gpu engine", good, "", "keeper, by %s", file.Path)
 }
@@ -79,7 +80,7 @@ func checkCDI(p *patient) []examined {
 	for _, name := range host.Names() {
 		edits, err := host.Edits([]string{name})
 		if err != nil {
-			return found("gpu cdi", worry, hintOf(err), "%v", err)
+			return found("gpu cdi", worry, restore.Hint(err), "%v", err)
 		}
 		if len(edits.Minors()) > 0 {
 			names = append(names, name)

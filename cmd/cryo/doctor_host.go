@@ -13,6 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func checkUser(context.Context, *patient) []examined {
@@ -24,7 +25,7 @@ func checkUser(context.Context, *patient) []examined {
 
 func checkConfig(_ context.Context, p *patient) []examined {
 	if p.configErr != nil {
-		return found("configuration", trouble, hintOf(p.configErr), "%v", p.configErr)
+		return found("configuration", trouble, restore.Hint(p.configErr), "%v", p.configErr)
 	}
 	return found("configuration", good, "", "root %s", p.config.Root)
 }

@@ -15,13 +15,14 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func checkContainerd(ctx context.Context, p *patient) []examined {
 	p.paths = filepath.SplitList(os.Getenv("PATH"))
 	ctx, client, err := p.app.connect(ctx)
 	if err != nil {
-		return found("containerd", trouble, hintOf(err), "%v", err)
+		return found("containerd", trouble, restore.Hint(err), "%v", err)
 	}
 	defer closing(ctx, "containerd", client)
 	version, err := client.Version(ctx)
@@ -102,18 +103,18 @@ func checkRunc(ctx context.Context, p *patient) []examined {
 func checkCRIU(ctx context.Context, p *patient) []examined {
 	path, err := p.config.FindCRIU()
 	if err != nil {
-		return found("criu", trouble, hintOf(err), "%v", err)
+		return found("criu", trouble, restore.Hint(err), "%v", err)
 	}
 	version, err := host.CRIUVersion(ctx, path)
 	if err != nil {
-		return found("criu", trouble, hintOf(&criu.MissingError{}), "%v", err)
+		return found("criu", trouble, restore.Hint(&criu.MissingError{}), "%v", err)
 	}
 	if !criu.AtLeast(version, criu.Minimum) {
-		return found("criu", trouble, hintOf(&criu.MissingError{}), "%s at %s is older than %s", version, path, criu.Minimum)
+		return found("criu", trouble, restore.Hint(&criu.MissingError{}), "%s at %s is older than %s", version, path, criu.Minimum)
 	}
 	all := found("criu", good, "", "%s at %s", version, path)
 	if !criu.AtLeast(version, criu.ForSockets) && criu.AtLeast(kernelRelease(p.root), criu.SocketsKernel) {
-		all = found("criu", worry, hintOf(&criu.MissingError{}), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
+		all = found("criu", worry, restore.Hint(&criu.MissingError{}), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
 	}
 	out, err := criuCheck(ctx, path)
 	if err != nil {

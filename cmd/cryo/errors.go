@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // usageError says that the command line makes no sense. Its kind is InvalidArgument.
@@ -94,27 +96,6 @@ func (e *daemonError) Unwrap() error { return e.err }
 
 func (e *daemonError) Is(target error) bool { return target == errdefs.ErrUnavailable }
 
-// fullError says that CRIU found no space for its images. Its kind is ResourceExhausted.
-type fullError struct {
-	dir string
-	err error
-}
-
-func (e *fullError) Error() string {
-	if text := e.err.Error(); noSpace(text) {
-		return text
-	}
-	return fmt.Sprintf("%v: no space left under %s", e.err, e.dir)
-}
-
-func (e *fullError) Hint() string {
-	return "make room under " + e.dir + " (a checkpoint needs the container's memory twice for a while), or use another place with --root"
-}
-
-func (e *fullError) Unwrap() error { return e.err }
-
-func (e *fullError) Is(target error) bool { return target == errdefs.ErrResourceExhausted }
-
 // failedError says that an operation did not come about and that all is as before. Its kind is its cause's, else Aborted.
 type failedError struct {
 	op, name string
@@ -135,7 +116,7 @@ func (e *failedError) Hint() string {
 	switch {
 	case e.hint != "":
 		return e.hint
-	case hintOf(e.err) != "", errors.Is(e.err, errInterrupted), errors.Is(e.err, context.Canceled):
+	case restore.Hint(e.err) != "", errors.Is(e.err, errInterrupted), errors.Is(e.err, context.Canceled):
 		return "" // it is found there, or not needed
 	case remedy(text) != "":
 		return remedy(text)
@@ -153,34 +134,6 @@ func (e *failedError) Is(target error) bool {
 	return target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.err), errdefs.ErrUnknown)
 }
 
-// cutOffError says that not all of a container's memory came while it was being restored, or while it ran: it was ended. Its kind is its cause's.
-type cutOffError struct {
-	name string
-	ran  bool
-	err  error
-}
-
-func (e *cutOffError) Error() string {
-	ran := ""
-	if e.ran {
-		ran = "it ran, and was ended and removed, since "
-	}
-	return fmt.Sprintf("restore %s: %sits memory did not all come: %v", e.name, ran, e.err)
-}
-
-func (e *cutOffError) Hint() string {
-	hint := "what was pulled is kept: restore it again"
-	if e.ran {
-		hint += ", with --pull-first to have it run when all is here"
-	}
-	if more := hintOf(e.err); more != "" {
-		hint = more + "\n" + hint
-	}
-	return hint
-}
-
-func (e *cutOffError) Unwrap() error { return e.err }
-
 // pushError says that a snapshot is safe here and did not reach the registry. Its kind is its cause's.
 type pushError struct {
 	ref string
@@ -191,7 +144,7 @@ func (e *pushError) Error() string { return e.err.Error() }
 
 func (e *pushError) Hint() string {
 	hint := "the snapshot is in the local store: cryo push " + e.ref + " sends what is missing"
-	if more := hintOf(e.err); more != "" {
+	if more := restore.Hint(e.err); more != "" {
 		hint = more + "\n" + hint
 	}
 	return hint
@@ -245,25 +198,4 @@ var kinds = []error{
 	errdefs.ErrUnknown, errdefs.ErrInvalidArgument, errdefs.ErrNotFound, errdefs.ErrAlreadyExists, errdefs.ErrPermissionDenied,
 	errdefs.ErrResourceExhausted, errdefs.ErrFailedPrecondition, errdefs.ErrAborted, errdefs.ErrNotImplemented, errdefs.ErrInternal,
 	errdefs.ErrUnavailable, errdefs.ErrDataLoss, errdefs.ErrUnauthenticated, context.DeadlineExceeded, context.Canceled,
-}
-
-// hintOf gives the first hint in an error's tree; empty if there is none.
-func hintOf(err error) string {
-	if err == nil {
-		return ""
-	}
-	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
-		return h.Hint()
-	}
-	switch u := err.(type) {
-	case interface{ Unwrap() error }:
-		return hintOf(u.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, e := range u.Unwrap() {
-			if h := hintOf(e); h != "" {
-				return h
-			}
-		}
-	}
-	return ""
 }

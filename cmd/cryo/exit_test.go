@@ -19,6 +19,7 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 func TestExitCode(t *testing.T) {
@@ -52,7 +53,7 @@ func TestExitCode(t *testing.T) {
 		"misfit":                        {misfit, exitMisfit},
 		"misfit, printed already":       {&verdictError{err: misfit}, exitMisfit},
 		"full disk":                     {&failedError{err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
-		"full disk, in CRIU's words":    {&failedError{err: &fullError{err: errors.New("no space left on device")}}, exitFull},
+		"full disk, in CRIU's words":    {&failedError{err: &restore.FullError{Err: errors.New("no space left on device")}}, exitFull},
 		"full disk, of the store":       {&store.DiskFullError{Err: unix.ENOSPC}, exitFull},
 		"failed":                        {&failedError{op: "checkpoint", err: errors.New("x")}, exitAborted},
 		"failed, from the shim":         {&failedError{err: overGRPC(&checkpoint.FailedError{Err: errors.New("x")})}, exitAborted},

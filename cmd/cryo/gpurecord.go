@@ -3,11 +3,8 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"reflect"
-	"slices"
 
 	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -15,24 +12,21 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 // recordGPUs puts into a snapshot's config what the shim has written beside the images of the container's GPUs. What CDI
 // devices of this host had put into its specification is taken out: another host puts in its own.
-func (a *app) recordGPUs(c *image.Config, images string, dumped checkpoint.Dumped) error {
+func recordGPUs(settings config.GPU, c *image.Config, images string, dumped checkpoint.Dumped) error {
 	r, err := gpu.ReadRecord(images)
 	if err != nil || r == nil {
-		return err
-	}
-	settings, err := a.config()
-	if err != nil {
 		return err
 	}
 	var spec specs.Spec
 	if err := json.Unmarshal(c.Spec, &spec); err != nil {
 		return fmt.Errorf("read the runtime specification: %w", err)
 	}
-	host := cdi.Open(settings.GPU.CDI...)
+	host := cdi.Open(settings.CDI...)
 	c.GPU = &r.GPU
 	c.GPU.Seconds = image.GPUSeconds{Lock: dumped.LockSeconds, Checkpoint: dumped.SaveSeconds}
 	c.GPU.CDI = host.Find(&spec)
@@ -47,25 +41,6 @@ func (a *app) recordGPUs(c *image.Config, images string, dumped checkpoint.Dumpe
 	forget(&spec)
 	if c.Spec, err = json.Marshal(&spec); err != nil {
 		return fmt.Errorf("write the runtime specification: %w", err)
-	}
-	return nil
-}
-
-// checkRecord refuses images that say something of GPUs to the shim of which the config, by which everything was decided,
-// says nothing, and the reverse.
-func checkRecord(c image.Config, images string) error {
-	r, err := gpu.ReadRecord(images)
-	if err != nil {
-		return err
-	}
-	if (r == nil) != (c.GPU == nil) {
-		return fmt.Errorf("the snapshot's config and its images contradict each other about GPUs: %w", errdefs.ErrDataLoss)
-	}
-	if r == nil {
-		return nil
-	}
-	if r.Engine != c.GPU.Engine || !slices.Equal(r.Pieces(), c.GPU.Pieces()) || !reflect.DeepEqual(r.Library, c.GPU.Library) {
-		return fmt.Errorf("the snapshot's config and its images contradict each other about the memory of GPUs: %w", errdefs.ErrDataLoss)
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 type inspected struct {
@@ -91,7 +92,7 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 		return err
 	}
 	// What restore would make for the container is neither asked for nor missing.
-	etc := etcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID)
+	etc := restore.EtcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID)
 	config, _ := withEtcFiles(snapshot.Config, etc)
 	i := describe(ref, snapshot)
 	i.Signatures = signers
@@ -100,13 +101,17 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	}
 	var misfit error
 	if check {
-		here := a.look(ctx)
-		defer here.end()
-		target, err := here.target(ctx, config.Host.Features, host.Features)
+		settings, err := a.config()
 		if err != nil {
 			return err
 		}
-		target.PathExists = existsOr(etc)
+		here := restore.Look(ctx, settings)
+		defer here.End()
+		target, err := here.Target(ctx, config.Host.Features, host.Features)
+		if err != nil {
+			return err
+		}
+		target.PathExists = restore.ExistsOr(etc)
 		if config, target.GPUs, err = a.withGPUs(ctx, config); err != nil {
 			return err
 		}
@@ -134,15 +139,19 @@ func (a *app) withGPUs(ctx context.Context, c image.Config) (image.Config, fit.G
 	if c.GPU == nil || json.Unmarshal(c.Spec, &spec) != nil {
 		return c, fit.GPUs{}, nil
 	}
-	p, err := a.planGPUs(ctx, c.GPU, &spec, gpuFlags{})
-	defer p.driver.close()
+	settings, err := a.config()
 	if err != nil {
-		return c, p.facts, err
+		return c, fit.GPUs{}, err
 	}
+	p, err := restore.PlanGPUs(ctx, settings.GPU, c.GPU, &spec, restore.GPUOptions{})
+	if err != nil {
+		return c, fit.GPUs{}, err
+	}
+	defer p.Driver.Close()
 	if c.Spec, err = json.Marshal(&spec); err != nil {
-		return c, p.facts, fmt.Errorf("write the runtime specification: %w", err)
+		return c, p.Facts, fmt.Errorf("write the runtime specification: %w", err)
 	}
-	return c, p.facts, nil
+	return c, p.Facts, nil
 }
 
 // devicesOf names the CDI devices that a snapshot asks for.
@@ -159,7 +168,7 @@ func withEtcFiles(c image.Config, dir string) (image.Config, []string) {
 	if json.Unmarshal(c.Spec, &spec) != nil {
 		return c, nil
 	}
-	provided := provideEtcFiles(&spec, dir, nil, false)
+	provided := restore.ProvideEtcFiles(&spec, dir, nil, false)
 	if changed, err := json.Marshal(&spec); err == nil && len(provided) > 0 {
 		c.Spec = changed
 	}

@@ -12,6 +12,8 @@ import (
 
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 func main() {
@@ -25,10 +27,27 @@ func main() {
 	if len(os.Args) == 2 && os.Args[1] == sandbox.Command {
 		os.Exit(sandbox.Main())
 	}
+	if len(os.Args) == 2 && os.Args[1] == restorer.Command {
+		if err := serveShim(); err != nil {
+			fmt.Fprintln(os.Stderr, "cryo:", err)
+			os.Exit(exitOther)
+		}
+		return
+	}
 	ctx, cancel := interruptible(context.Background())
 	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	cancel()
 	os.Exit(code)
+}
+
+// serveShim is the restore process of a shim, which says what is to be done.
+func serveShim() error {
+	a := &app{root: os.Getenv("CRYO_ROOT")}
+	c, err := a.config()
+	if err != nil {
+		return err
+	}
+	return restore.Serve(c)
 }
 
 // interruptible gives a context that SIGINT and SIGTERM cancel with [errInterrupted]. Undoing then runs to its end; who

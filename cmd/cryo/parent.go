@@ -12,12 +12,13 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // Labels of containers that name snapshots by digest.
 const (
-	restoredLabel   = "io.cryo.snapshot"   // it was made of this one
-	checkpointLabel = "io.cryo.checkpoint" // the last that was taken while it ran on
+	restoredLabel   = restore.SnapshotLabel // it was made of this one
+	checkpointLabel = "io.cryo.checkpoint"  // the last that was taken while it ran on
 )
 
 // parentOf opens the snapshot of which the new one is to be the increment; nil: of none. Unless the user has chosen, it is the last that was

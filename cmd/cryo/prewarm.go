@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/warm"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // prewarmFlags are the choices of cryo prewarm.
@@ -71,7 +72,7 @@ names another snapshot later, in the registry or here, restores do not use the o
   cryo prewarm rm registry.example.com/snapshots/cache:warm`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			for _, arg := range args {
-				if _, err := parseGPUPair(arg); err == nil {
+				if _, err := restore.ParseGPUPair(arg); err == nil {
 					return &usageError{command: cmd.CommandPath(), problem: fmt.Sprintf("%s is no snapshot: of --gpu, write --gpu=%[1]s", arg)}
 				}
 			}
@@ -184,7 +185,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	start := time.Now()
 	_, err = s.Resolve(ctx, ref)
 	known := err == nil
-	ref, desc, pulling, err := a.locate(ctx, s, ref, f.pull, options, j)
+	ref, desc, pulling, err := restore.Locate(ctx, s, ref, f.pull, options, j)
 	if err != nil {
 		return err
 	}
@@ -311,7 +312,7 @@ func (a *app) bringBase(ctx context.Context, snapshot *image.Snapshot, ref, snap
 		return "", err
 	}
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
-	p := &plan{snapshot: snapshot, ref: ref}
+	p := base{container: snapshot.Config.Container, ref: ref}
 	if p.snapshotter, err = chooseSnapshotter(ctx, client, snapshotter, snapshot.Config.Container.Snapshotter); err != nil {
 		return "", err
 	}
@@ -337,13 +338,4 @@ func (a *app) forget(ctx context.Context, s *store.Store, removed []warm.Info) (
 		}
 	}
 	return all
-}
-
-// prewarmed gives what has a snapshot's blobs: what cryo prewarm has kept ready, to be closed, or else the store.
-func prewarmed(ctx context.Context, s *store.Store, desc ocispec.Descriptor) (image.Fetcher, *warm.Entry, error) {
-	ready, err := warm.New(s.Root()).Find(ctx, desc.Digest)
-	if err != nil || ready == nil {
-		return s, nil, err
-	}
-	return ready, ready, nil
 }

@@ -10,8 +10,6 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
-	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
@@ -24,6 +22,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 	"github.com/cryo-project/cryo/shim/load"
 	"github.com/cryo-project/cryo/shim/order"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // preload loads a snapshot's device memory ahead of a restore. nil: it is not asked for.
@@ -32,7 +31,7 @@ type preload struct {
 	info  standby.Info
 	again bool // it is loaded already
 
-	driver *driverOpen
+	driver *restore.OpenDriver
 }
 
 // planPreload decides where the snapshot's device memory goes, and makes room there. Nobody else does so until it is closed.
@@ -57,21 +56,25 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 			l.close()
 		}
 	}()
-	p, err := a.planGPUs(ctx, g, &spec, f.gpu)
+	settings, err := a.config()
 	if err != nil {
 		return nil, err
 	}
-	l.driver = p.driver // whoever loads it initialises it again
-	if err := gpuMisfit(snapshot.Config, p.facts); err != nil {
+	p, err := restore.PlanGPUs(ctx, settings.GPU, g, &spec, f.gpu.options())
+	if err != nil {
 		return nil, err
 	}
-	l.info = standby.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: gpu.Pieces(g, p.places), Facts: p.known}
+	l.driver = p.Driver // whoever loads it initialises it again
+	if err := gpuMisfit(snapshot.Config, p.Facts); err != nil {
+		return nil, err
+	}
+	l.info = standby.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: gpu.Pieces(g, p.Places), Facts: p.Known}
 	if l.again, err = l.begin.Again(l.info); err != nil || l.again {
 		return l, err
 	}
 	each, _ := g.Need()
 	rest, loads := map[string]int64{}, l.info.Bytes()
-	for i, d := range p.places[:min(len(p.places), len(each))] {
+	for i, d := range p.Places[:min(len(p.Places), len(each))] {
 		rest[d.UUID] = max(0, each[i]-loads[d.UUID])
 	}
 	removed, err := l.begin.Room(l.info, rest, f.gpuBudget)
@@ -187,28 +190,9 @@ func fillFrom(ctx context.Context, h *holder.Client, memory *load.Memory) error 
 
 func (l *preload) close() {
 	if l != nil {
-		l.driver.close()
+		l.driver.Close()
 		_ = l.begin.Close() // a lock
 	}
-}
-
-// loadedOf is what is loaded of a snapshot, and free for a restore. What does not answer would only be in the restore's way.
-func loadedOf(ctx context.Context, root string, snapshot digest.Digest) []standby.Info {
-	all, err := standby.New(root).List(ctx)
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("look for device memory that is kept loaded") // it is loaded anew
-	}
-	return slices.DeleteFunc(all, func(i standby.Info) bool {
-		if i.Digest != snapshot.String() {
-			return true
-		}
-		if i.Mute {
-			if err := i.End(); err != nil {
-				log.G(ctx).WithError(err).Warn("end what keeps device memory and does not answer")
-			}
-		}
-		return i.Leased || i.Mute
-	})
 }
 
 // onGPU is device memory that is loaded on a GPU.

@@ -11,12 +11,13 @@ import (
 	"github.com/docker/go-units"
 
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // report prints an error and what to do about it, as every subcommand does.
 func report(w io.Writer, err error) {
 	fmt.Fprintf(w, "cryo: %s\n", trust.Lines(err.Error()))
-	hint := hintOf(err)
+	hint := restore.Hint(err)
 	if hint == "" && containerdGone(err) {
 		hint = "see that containerd runs, and try again"
 	}

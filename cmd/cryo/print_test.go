@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,8 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
 
 func TestSizes(t *testing.T) {
@@ -104,11 +108,11 @@ func TestUndo(t *testing.T) {
 func TestInspectShowsGPUs(t *testing.T) {
 	var out strings.Builder
 	a := &app{stdout: &out}
-	g := saved(2, "nvidia.com/gpu=0", "nvidia.com/gpu=1")
+	g := restoretest.Saved(2, "nvidia.com/gpu=0", "nvidia.com/gpu=1")
 	g.Processes[1].Devices = append(g.Processes[1].Devices, g.Devices[0].UUID)
 	g.Forced = []string{"gpu-peer"}
 	i := inspected{Reference: "llm:ready", Config: image.Config{GPU: g, Processes: []image.Process{{PID: 1, Command: "python"}, {PID: 2, Command: "python"}, {PID: 3, Command: "sh"}}}}
-	i.Asks = trust.Review(plainSpec(), devicesOf(i.Config), trust.Policy{})
+	i.Asks = trust.Review(restoretest.PlainSpec(), devicesOf(i.Config), trust.Policy{})
 	if err := a.printInspected(i, false); err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +137,8 @@ func TestRemoteHint(t *testing.T) {
 	for _, err := range []error{errgrpc.ToNative(sent), fmt.Errorf("checkpoint c: work still ran after 10s\nhint: wait longer: %w", errdefs.ErrFailedPrecondition)} {
 		remote := &remoteError{err: err}
 		failed := &failedError{op: "checkpoint", name: "c", err: remote}
-		if got := remote.Error(); got != "checkpoint c: work still ran after 10s" || hintOf(failed) != "wait longer" || !errdefs.IsFailedPrecondition(failed) {
-			t.Errorf("error %q, hint %q", got, hintOf(failed))
+		if got := remote.Error(); got != "checkpoint c: work still ran after 10s" || restore.Hint(failed) != "wait longer" || !errdefs.IsFailedPrecondition(failed) {
+			t.Errorf("error %q, hint %q", got, restore.Hint(failed))
 		}
 	}
 	plain := &remoteError{err: errors.New("nothing known")}
@@ -144,11 +148,14 @@ func TestRemoteHint(t *testing.T) {
 }
 
 func TestCompletionOfGPUs(t *testing.T) {
-	a := cdiHost(t, "two")
+	path := filepath.Join(t.TempDir(), "config.toml")
+	if err := os.WriteFile(path, fmt.Appendf(nil, "[gpu]\ncdi = [%q]\n", restoretest.CDI(t, "two").GPU.CDI[0]), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for args, want := range map[string]string{
 		"restore r --device ": "nvidia.com/gpu=1", "restore r --force ": "xsave-size", "checkpoint c r --force ": "gpu-several",
 	} {
-		_, out, _ := cryo(t, append([]string{"--config", a.configPath, "__complete"}, append(strings.Fields(args), "")...)...)
+		_, out, _ := cryo(t, append([]string{"--config", path, "__complete"}, append(strings.Fields(args), "")...)...)
 		if !strings.Contains(out, want+"\n") || !strings.Contains(out, ":4") || strings.Contains(out, "gpu-driver\n") {
 			t.Errorf("%s: %q", args, out)
 		}

@@ -37,7 +37,7 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 			if err != nil {
 				return err
 			}
-			options.Judge = j.judge
+			options.Judge = j.Judge
 			s, err := a.store()
 			if err != nil {
 				return err

@@ -1,20 +1,15 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"path/filepath"
 	"slices"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // restoreFlags are the choices of cryo restore.
@@ -29,9 +24,9 @@ type restoreFlags struct {
 	gpu                  gpuFlags
 	registry             registryFlags
 
-	replace []replacement // of mounts
-	policy  trust.Policy  // of allow, mounts and networkNS
-	log     *url.URL      // of logURI; nil: none
+	replace []restore.Mount // of mounts
+	policy  trust.Policy    // of allow, mounts and networkNS
+	log     *url.URL        // of logURI; nil: none
 }
 
 type restoreResult struct {
@@ -133,7 +128,7 @@ func (f *restoreFlags) check() error {
 	wrong := func(format string, args ...any) error {
 		return &usageError{command: "cryo restore", problem: fmt.Sprintf(format, args...)}
 	}
-	if !slices.Contains([]string{"missing", "always", "never"}, f.pull) {
+	if !slices.Contains([]string{restore.PullMissing, restore.PullAlways, restore.PullNever}, f.pull) {
 		return wrong("--pull %q is none of missing, always, never", f.pull)
 	}
 	for _, name := range f.allow {
@@ -165,32 +160,4 @@ func (f *restoreFlags) check() error {
 		f.log = u
 	}
 	return nil
-}
-
-// locate finds the snapshot in the store, or fetches it: from a registry all but the segments, for which there is a puller then. The
-// name is that in the store. Wherever it is, its signatures are judged before anything of it is parsed.
-func (a *app) locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options, j *judging) (string, ocispec.Descriptor, *registry.Puller, error) {
-	if pull != "always" && !archive.IsLocation(ref) {
-		desc, err := s.Resolve(ctx, ref)
-		var unknown *store.UnknownRefError
-		if err == nil {
-			return ref, desc, nil, j.local(ctx, s, ref, desc.Digest)
-		}
-		if pull == "never" || !errors.As(err, &unknown) {
-			return ref, desc, nil, err
-		}
-	}
-	if pull == "never" {
-		return ref, ocispec.Descriptor{}, nil, &usageError{command: "cryo restore", problem: "--pull never and a file as the snapshot contradict each other"}
-	}
-	o.Judge = j.judge
-	if archive.IsLocation(ref) {
-		name, desc, err := archive.Import(ctx, s, ref, o.Judge)
-		return name, desc, nil, err
-	}
-	p, err := registry.NewPuller(ctx, s, ref, o)
-	if err != nil {
-		return ref, ocispec.Descriptor{}, nil, err
-	}
-	return ref, p.Descriptor(), p, nil
 }

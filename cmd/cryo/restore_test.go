@@ -3,101 +3,39 @@ package main
 import (
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
-func TestCgroupsPath(t *testing.T) {
-	for _, c := range []struct {
-		old     string
-		systemd bool
-		want    string
-	}{
-		{"/default/old", false, "/ns/new"},
-		{"/default/old", true, "/ns/new"},
-		{"/", false, "/ns/new"},
-		{"", true, ""},
-		{"../../escape", false, "/ns/new"},
-		{"system.slice:nerdctl:old", true, "system.slice:ns:new"},
-		{"user.slice:nerdctl:old", true, "user.slice:ns:new"},
-		{":cri-containerd:old", true, ":ns:new"},
-		{"kubepods-burstable.slice:cri-containerd:old", true, "system.slice:ns:new"},
-		{"../x.slice:a:b", true, "system.slice:ns:new"},
-		{"system.slice:nerdctl:old", false, "/ns/new"},
-		{"a:b:c:d", true, "/ns/new"},
-	} {
-		if got := cgroupsPath(c.old, "ns", "new", c.systemd); got != c.want {
-			t.Errorf("cgroupsPath(%q, systemd %v) = %q, want %q", c.old, c.systemd, got, c.want)
-		}
-	}
-	if got := cgroupsPath("a:b:c", "k8s:x", "n/1", true); got != "system.slice:k8s_x:n_1" {
-		t.Errorf("a unit name of %q", got)
-	}
-}
-
 func TestParseMount(t *testing.T) {
-	good := replacement{"/new", "/data"}
+	good := restore.Mount{Source: "/new", Destination: "/data"}
 	for _, c := range []struct {
 		flag string
-		want replacement
+		want restore.Mount
 		ok   bool
 	}{
 		{"type=bind,src=/new,dst=/data", good, true},
 		{"source=/new,target=/data", good, true},
 		{"type=bind,src=/new,destination=/data/", good, true},
-		{`type=bind,"src=/a,b",dst=/data`, replacement{"/a,b", "/data"}, true},
-		{"type=bind,src=new,dst=/data", replacement{}, false},
-		{"type=bind,src=/new", replacement{}, false},
-		{"type=tmpfs,dst=/data", replacement{}, false},
-		{"type=bind,src=/new,dst=/data,options=rbind:ro", replacement{}, false},
-		{"", replacement{}, false},
-		{`"`, replacement{}, false},
+		{`type=bind,"src=/a,b",dst=/data`, restore.Mount{Source: "/a,b", Destination: "/data"}, true},
+		{"type=bind,src=new,dst=/data", restore.Mount{}, false},
+		{"type=bind,src=/new", restore.Mount{}, false},
+		{"type=tmpfs,dst=/data", restore.Mount{}, false},
+		{"type=bind,src=/new,dst=/data,options=rbind:ro", restore.Mount{}, false},
+		{"", restore.Mount{}, false},
+		{`"`, restore.Mount{}, false},
 	} {
 		got, err := parseMount(c.flag)
 		if (err == nil) != c.ok || c.ok && got != c.want {
 			t.Errorf("parseMount(%q) = %v, %v", c.flag, got, err)
 		}
-	}
-}
-
-func TestReplaceMounts(t *testing.T) {
-	spec := &specs.Spec{Mounts: []specs.Mount{
-		{Destination: "/proc", Type: "proc", Source: "proc"},
-		{Destination: "/data", Type: "bind", Source: "/old"},
-		{Destination: "/more/", Source: "/old", Options: []string{"rbind"}},
-	}}
-	got, err := replaceMounts(spec, []replacement{{"/new", "/data"}, {"/newer", "/more"}})
-	if err != nil || !slices.Equal(got, []string{"/data", "/more/"}) || spec.Mounts[1].Source != "/new" || spec.Mounts[2].Source != "/newer" {
-		t.Errorf("replaceMounts = %v, %v; %v", got, err, spec.Mounts)
-	}
-	for _, dst := range []string{"/proc", "/none"} {
-		_, err := replaceMounts(spec, []replacement{{"/new", dst}})
-		if !errdefs.IsInvalidArgument(err) || !strings.Contains(hintOf(err), "/data, /more/") {
-			t.Errorf("%s: %v", dst, err)
-		}
-	}
-	if spec.Mounts[0].Source != "proc" {
-		t.Error("a mount that is no bind mount was changed")
-	}
-}
-
-func TestJoinNetwork(t *testing.T) {
-	own := &specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.NetworkNamespace}}}}
-	if err := joinNetwork(own, "/run/netns/n"); !errdefs.IsInvalidArgument(err) {
-		t.Errorf("of its own: %v", err)
-	}
-	own.Linux.Namespaces[0].Path = "/run/netns/old"
-	if err := joinNetwork(own, "/run/netns/n"); err != nil || own.Linux.Namespaces[0].Path != "/run/netns/n" {
-		t.Errorf("of a path: %v, %v", err, own.Linux.Namespaces)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -19,6 +18,7 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // reviewed is what a restore would refuse of a snapshot, as far as that is told without its root file system.
@@ -44,7 +44,7 @@ func (r reviewed) Err() error {
 
 // review compares a snapshot's specification, and CRIU's images with that. Of these, only what the review reads is unpacked.
 func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapshot, p trust.Policy) (r reviewed, err error) {
-	config, provided := withEtcFiles(snapshot.Config, etcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID))
+	config, provided := withEtcFiles(snapshot.Config, restore.EtcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID))
 	p.Mounts = append(p.Mounts, provided...) // restore makes them
 	refuse := func(rule, what string, err error) { r.Refused = &refusal{Rule: rule, What: what, err: err} }
 	r.Asks = []trust.Request{}
@@ -75,7 +75,7 @@ func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapsh
 		refuse("digests", err.Error(), err)
 		return r, nil
 	case err != nil:
-		return r, full(s.Root(), err)
+		return r, restore.Full(s.Root(), err)
 	}
 	if g := config.GPU; g != nil { // what a restore puts in
 		for _, at := range g.Mounts {
@@ -130,31 +130,6 @@ func (a *app) printReviewed(r reviewed) error {
 // abandonable is for commands that have nothing to undo: an interrupted one that does not hear it ends all the same.
 func abandonable(work func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		return unawaited(cmd.Context(), func() error { return work(cmd, args) })
+		return restore.Unawaited(cmd.Context(), func() error { return work(cmd, args) })
 	}
 }
-
-// unawaited does work that leaves nothing, and does not wait for it when ctx has ended.
-func unawaited(ctx context.Context, work func() error) error {
-	done := make(chan error, 1)
-	go func() { done <- work() }()
-	return awaitOr(ctx, done)
-}
-
-// awaitOr gives what comes from done, or why ctx ended before, with a little time for it to come.
-func awaitOr(ctx context.Context, done <-chan error) error {
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-done:
-		return err
-	case <-time.After(hearTime):
-		return context.Cause(ctx)
-	}
-}
-
-// hearTime is how long work that was interrupted is waited for, if nothing is lost when it goes on.
-const hearTime = 300 * time.Millisecond

@@ -16,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // sends plays CRIU, as of 4.2: it says that pages of a process are as they were, unless the numbers of their content are given.
@@ -170,7 +171,7 @@ func TestCheckPreDump(t *testing.T) {
 			t.Errorf("%s rounds: %v", n, err)
 		}
 	}
-	if err := (&app{}).checkPreDump(t.Context(), &subject{name: "llm", gpus: true}); !errdefs.IsNotImplemented(err) || hintOf(err) == "" {
+	if err := (&app{}).checkPreDump(t.Context(), &subject{name: "llm", gpus: true}); !errdefs.IsNotImplemented(err) || restore.Hint(err) == "" {
 		t.Errorf("a container with GPUs gives %v", err)
 	}
 	// A CRIU that says no.
@@ -180,7 +181,7 @@ func TestCheckPreDump(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := (&app{configPath: config}).checkPreDump(t.Context(), &subject{name: "web"})
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(hintOf(err), "CONFIG_MEM_SOFT_DIRTY") || !strings.Contains(err.Error(), "not supported") {
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(restore.Hint(err), "CONFIG_MEM_SOFT_DIRTY") || !strings.Contains(err.Error(), "not supported") {
 		t.Errorf("a kernel without soft-dirty gives %v", err)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -15,15 +14,8 @@ import (
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/order"
+	"github.com/cryo-project/cryo/shim/restore"
 )
-
-// judging decides by its signatures whether a snapshot is used.
-type judging struct {
-	policy *signature.Policy
-	origin order.Origin // what was judged, for the shim
-	doubt  error        // what is wrong with the signature of one that is used all the same
-}
 
 // requireSignature adds the flag that asks for signatures where the configuration does not.
 func requireSignature(cmd *cobra.Command, require *bool) {
@@ -31,70 +23,12 @@ func requireSignature(cmd *cobra.Command, require *bool) {
 }
 
 // judging reads the policy in the configuration.
-func (a *app) judging(require bool) (*judging, error) {
+func (a *app) judging(require bool) (*restore.Judging, error) {
 	c, err := a.config()
 	if err != nil {
 		return nil, err
 	}
-	p, err := c.Trust.Policy()
-	if err != nil {
-		return nil, err
-	}
-	p.Require = require
-	return &judging{policy: p}, nil
-}
-
-var _ signature.Judge = (*judging)(nil).judge
-
-// judge is a [signature.Judge].
-func (j *judging) judge(refs []string, d digest.Digest, all []signature.Attached, unread error) (err error) {
-	whole := slices.DeleteFunc(slices.Clone(all), func(a signature.Attached) bool { return a.Err != nil })
-	j.origin = order.Origin{Refs: refs, Digest: d, Signatures: whole}
-	j.doubt, err = j.policy.Judge(refs, d, all, unread)
-	return err
-}
-
-// local judges a snapshot of the local store. A digest is judged by all names that the snapshot has.
-func (j *judging) local(ctx context.Context, s *store.Store, ref string, d digest.Digest) error {
-	refs, err := names(ctx, s, ref, d)
-	if err != nil {
-		return err
-	}
-	all, err := s.Signatures(ctx, d)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	return j.judge(refs, d, all, err)
-}
-
-// names are what a snapshot is judged by that the local store has as ref.
-func names(ctx context.Context, s *store.Store, ref string, d digest.Digest) ([]string, error) {
-	full, err := store.Normalize(ref)
-	if err != nil {
-		return nil, err
-	}
-	if full != d.String() {
-		return []string{full}, nil
-	}
-	tags, err := s.Tags(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var refs []string
-	for _, t := range tags {
-		if t.Descriptor.Digest == d && !slices.Contains(refs, t.Ref) {
-			refs = append(refs, t.Ref)
-		}
-	}
-	return refs, nil
-}
-
-// warning is one line about the doubt; none if there is none.
-func (j *judging) warning() []string {
-	if j.doubt == nil {
-		return nil
-	}
-	return []string{fmt.Sprintf("%v; it is taken all the same (--require-signature refuses it)", j.doubt)}
+	return restore.NewJudging(c.Trust, require)
 }
 
 // noPasswordError says that nobody gives the password of a key. Its kind is InvalidArgument.
@@ -167,7 +101,7 @@ func (a *app) signers(ctx context.Context, s *store.Store, ref string, d digest.
 	if err != nil {
 		return nil, err
 	}
-	refs, err := names(ctx, s, ref, d)
+	refs, err := restore.Names(ctx, s, ref, d)
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +109,7 @@ func (a *app) signers(ctx context.Context, s *store.Store, ref string, d digest.
 	if err != nil {
 		return nil, err
 	}
-	return j.policy.Signers(refs, d, all), nil
+	return j.Policy.Signers(refs, d, all), nil
 }
 
 // signerRows are the lines of cryo inspect about signatures.

@@ -22,6 +22,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/pageserver"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // subject is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
@@ -103,8 +104,8 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 		f.preDump = 0
 		desc, result, err = attempt(false)
 	}
-	if err != nil && (errors.Is(err, unix.ENOSPC) || noSpace(err.Error()) || logFull(dumpLog(criuWork))) {
-		err = &fullError{dir: s.Root(), err: err}
+	if err != nil && (errors.Is(err, unix.ENOSPC) || restore.NoSpace(err.Error()) || logFull(dumpLog(criuWork))) {
+		err = &restore.FullError{Dir: s.Root(), Err: err}
 	}
 	return desc, result, err
 }
@@ -120,12 +121,7 @@ func dumpLog(criuWork string) string {
 
 // logFull tells whether a log says that a disk is full, or was itself cut short by it.
 func logFull(log string) bool {
-	return noSpace(log) || log != "" && !strings.HasSuffix(log, "\n")
-}
-
-// noSpace tells whether text says, as the C library does, that a disk is full.
-func noSpace(text string) bool {
-	return strings.Contains(strings.ToLower(text), "no space left on device")
+	return restore.NoSpace(log) || log != "" && !strings.HasSuffix(log, "\n")
 }
 
 // examine finds the container and refuses what would fail later.
@@ -274,7 +270,11 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err := recordLock(&sub.config, images); err != nil {
 		return desc, result, err
 	}
-	if err := a.recordGPUs(&sub.config, images, dumped); err != nil {
+	settings, err := a.config()
+	if err != nil {
+		return desc, result, err
+	}
+	if err := recordGPUs(settings.GPU, &sub.config, images, dumped); err != nil {
 		return desc, result, err
 	}
 	if err := f.checkEngine(sub.config.GPU); err != nil {

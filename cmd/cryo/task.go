@@ -26,7 +26,7 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 const clearTime = 10 * time.Second
 
 // start makes the task out of CRIU's images and lets it run.
-func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *plan, f restoreFlags, criuWork string, u *undo) (containerd.Task, error) {
+func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *restoring, f restoreFlags, criuWork string, u *undo) (containerd.Task, error) {
 	id := container.ID()
 	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
 	// Cancelling a call does not end what it is about: the shim is told to.
@@ -34,9 +34,9 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 	var task containerd.Task
 	var err error
 	for deadline := time.Now().Add(clearTime); ; time.Sleep(pollTime) {
-		task, err = container.NewTask(calling, taskIO(p.spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
-			o := runtimeOptions(p.spec)
-			o.CriuImagePath, o.CriuWorkPath = p.images, criuWork
+		task, err = container.NewTask(calling, taskIO(p.Spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
+			o := runtimeOptions(p.Spec)
+			o.CriuImagePath, o.CriuWorkPath = p.Images, criuWork
 			info.Options = o
 			return nil
 		})

@@ -28,6 +28,8 @@ type Options struct {
 	CAFile string
 	// Username and Password take the place of Docker's credential store.
 	Username, Password string
+	// DockerConfig is a file in the form of Docker's config.json that takes the place of Docker's own; empty: none does.
+	DockerConfig string
 	// Concurrency is how many blobs are under way at once; 0 is 4, and of segments half as many as there are cores, 4 to 8.
 	Concurrency int
 	// Progress is told "push" or "pull" and bytes, those included that were there already.

@@ -107,7 +107,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 	get := auth.StaticCredential(r.ref.Registry, auth.Credential{Username: o.Username, Password: o.Password})
 	if o.Username == "" && o.Password == "" {
-		docker, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+		docker, err := dockerStore(o.DockerConfig)
 		if err != nil {
 			return nil, &CredentialsError{Host: r.ref.Registry, Err: err}
 		}
@@ -123,6 +123,14 @@ func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 		}
 		return c, nil
 	}, nil
+}
+
+// dockerStore opens the credentials that a file in the form of Docker's config.json has or names; empty: Docker's own.
+func dockerStore(file string) (credentials.Store, error) {
+	if file != "" {
+		return credentials.NewStore(file, credentials.StoreOptions{})
+	}
+	return credentials.NewStoreFromDocker(credentials.StoreOptions{})
 }
 
 // newTransport returns transports that differ in how long they wait for an answer. HTTP/1.1 only: many connections move many

@@ -34,6 +34,8 @@ type Container struct {
 	Spec   *specs.Spec
 	Rootfs string   // on the host
 	Allow  []string // what may differ from the specification, because who restores allows it
+	// User has every process be the specification's user, where that is not root: the specification is not the snapshot's, which had a user of its own.
+	User bool
 }
 
 // Error says what a container has that it was not granted. Its kind is PermissionDenied.

@@ -175,3 +175,27 @@ func TestWants(t *testing.T) {
 		}
 	}
 }
+
+// TestUser: where the specification is not the snapshot's, its user is the one that processes must have.
+func TestUser(t *testing.T) {
+	spec := &specs.Spec{Process: &specs.Process{User: specs.User{UID: 1000, GID: 1000, AdditionalGids: []uint32{7}}}, Linux: &specs.Linux{}}
+	for name, test := range map[string]struct {
+		status map[string]string
+		maps   []specs.LinuxIDMapping
+		want   []string
+	}{
+		"as it should be":  {map[string]string{"Uid": "1000\t1000\t1000\t1000", "Gid": "1000\t1000\t7\t1000", "Groups": "7 1000"}, nil, nil},
+		"root":             {map[string]string{"Uid": "1000\t1000\t0\t1000", "Gid": "1000", "Groups": ""}, nil, []string{"a process with uid 0"}},
+		"root's group":     {map[string]string{"Uid": "1000", "Gid": "1000\t0", "Groups": "7"}, nil, []string{"a process with gid 0"}},
+		"another group":    {map[string]string{"Uid": "1000", "Gid": "1000", "Groups": "7 8"}, nil, []string{"a process with groups 8"}},
+		"mapped":           {map[string]string{"Uid": "101000", "Gid": "101000", "Groups": "100007"}, []specs.LinuxIDMapping{{HostID: 100000, Size: 65536}}, nil},
+		"root of the host": {map[string]string{"Uid": "0", "Gid": "101000", "Groups": ""}, []specs.LinuxIDMapping{{HostID: 100000, Size: 65536}}, []string{"a process with uid 0"}},
+	} {
+		spec.Linux.UIDMappings, spec.Linux.GIDMappings = test.maps, test.maps
+		k := &check{Container: Container{Spec: spec, User: true}, found: map[string]bool{}}
+		k.user(test.status)
+		if !slices.Equal(k.differences, test.want) {
+			t.Errorf("%s: %q", name, k.differences)
+		}
+	}
+}

@@ -86,6 +86,9 @@ func (k *check) thread(thread string, s map[string]string) error {
 		k.differ(Privileges, "a process without a filter of system calls (seccomp)")
 	}
 	k.ids(s)
+	if k.User && p.User.UID != 0 {
+		k.user(s)
+	}
 	if err := k.cgroup(thread); err != nil {
 		return err
 	}
@@ -131,6 +134,30 @@ func onHost(id uint32, mappings []specs.LinuxIDMapping) string {
 		}
 	}
 	return strconv.FormatUint(uint64(id), 10)
+}
+
+// user compares whom a thread belongs to. A program of another user cannot become this one, nor the reverse, but by capabilities or by a file's mode (setuid).
+func (k *check) user(s map[string]string) {
+	u, l := k.Spec.Process.User, k.Spec.Linux
+	id := func(mappings []specs.LinuxIDMapping, id uint32) string {
+		for _, m := range mappings {
+			if id >= m.ContainerID && id-m.ContainerID < m.Size {
+				return fmt.Sprint(m.HostID + id - m.ContainerID)
+			}
+		}
+		return fmt.Sprint(id)
+	}
+	groups := []string{id(l.GIDMappings, u.GID)}
+	for _, g := range u.AdditionalGids {
+		groups = append(groups, id(l.GIDMappings, g))
+	}
+	for key, may := range map[string][]string{"Uid": {id(l.UIDMappings, u.UID)}, "Gid": groups, "Groups": groups} {
+		for has := range strings.FieldsSeq(s[key]) {
+			if !slices.Contains(may, has) {
+				k.differ(Privileges, "a process with %s %s", strings.ToLower(key), has)
+			}
+		}
+	}
 }
 
 // names lists capabilities.

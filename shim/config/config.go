@@ -66,6 +66,8 @@ type Restore struct {
 	FillRate int64 `toml:"fill-rate"`
 	// Timeout, in seconds, is how long CRIU may restore a container without progress before it is ended. Default 120.
 	Timeout int64 `toml:"timeout"`
+	// Annotation says what containers may be restored from by their annotation.
+	Annotation Annotation `toml:"annotation"`
 }
 
 // Prewarm bounds what cryo prewarm keeps ready.
@@ -96,7 +98,7 @@ func Default() Config {
 		Root:       "/var/lib/cryo",
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
-		Restore:    Restore{Lazy: true, Timeout: 120},
+		Restore:    Restore{Lazy: true, Timeout: 120, Annotation: Annotation{Timeout: 60}},
 		GPU:        GPU{Timeout: 10, Engine: spec.DriverEngine},
 		Trust:      Trust{Default: unsigned},
 	}
@@ -165,6 +167,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, spec.DriverEngine, spec.KeeperEngine)
 	}
 	if err := c.Trust.validate(); err != nil {
+		return err
+	}
+	if err := c.Restore.Annotation.validate(); err != nil {
 		return err
 	}
 	for _, dir := range c.GPU.CDI {

@@ -3,10 +3,8 @@ package config
 import (
 	"fmt"
 	"path/filepath"
-	"strings"
 
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/store"
 )
 
 // The values of [Trust.Default]; the first is one of [Signers], too.
@@ -70,12 +68,10 @@ func (t Trust) validate() error {
 		return err
 	}
 	for prefix, paths := range t.Repositories {
-		key := fmt.Sprintf("trust.repositories: %q", prefix)
-		// A repository below it has this prefix, and is its own full name.
-		below := prefix + "/x/x:latest"
-		if full, err := store.Normalize(below); err != nil || full != below || strings.ToLower(prefix) != prefix {
-			return fmt.Errorf("%s is no prefix: write HOST[:PORT][/PATH] in lower case, with docker.io for Docker's registry, and no tag", key)
+		if err := checkPrefix(prefix); err != nil {
+			return fmt.Errorf("trust.repositories: %w", err)
 		}
+		key := fmt.Sprintf("trust.repositories: %q", prefix)
 		if paths != nil && len(paths) == 0 {
 			return fmt.Errorf("%s has no keys: name files, or write %q", key, unsigned)
 		}

@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	containerd "github.com/containerd/containerd/v2/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -20,9 +19,9 @@ import (
 // consider plans a restore, and unpacks CRIU's images meanwhile, to compare them with the plan. Of a snapshot that is being pulled, all is
 // compared that can be compared without its segments, which are not here yet. pulling is nil for a snapshot that is here; from has
 // its blobs then, or all but the segments.
-func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref string, f restoreFlags, pulling *registry.Puller, work string, here *looking) (p *plan, err error) {
+func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref string, pulling *registry.Puller, work string, here *Looking, o Options) (p *Plan, err error) {
 	// What was fetched of a snapshot that is refused goes again.
-	refuse := func(err error) (*plan, error) {
+	refuse := func(err error) (*Plan, error) {
 		if pulling != nil {
 			err = errors.Join(err, pulling.Abandon())
 		}
@@ -37,7 +36,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 	if err != nil {
 		return refuse(err)
 	}
-	defer closing(ctx, "sandbox", box)
+	defer func() { _ = box.Close() }() // a review that mattered has said what went wrong
 	unpacking, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var unpacked *image.Unpacked
@@ -47,7 +46,7 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 		unpacked, err = snapshot.UnpackImages(unpacking, from, images)
 		failed <- err
 	}()
-	p, planErr := a.plan(ctx, client, snapshot, ref, f, here, pulling == nil)
+	p, planErr := newPlan(ctx, snapshot, ref, here, pulling == nil, o)
 	if planErr != nil {
 		cancel()
 	}
@@ -55,43 +54,43 @@ func (a *app) consider(ctx context.Context, client *containerd.Client, s *store.
 	if planErr != nil {
 		return refuse(planErr) // it says more
 	}
-	p.from, p.images, p.unpacked = from, images, unpacked
+	p.From, p.Images, p.Unpacked = from, images, unpacked
 	if err == nil {
-		err = unawaited(ctx, func() error { return p.checkImages(ctx, box, images) })
+		err = Unawaited(ctx, func() error { return p.checkImages(ctx, box, images) })
 	}
 	if err != nil {
-		p.gpus.close()
-		return refuse(&failedError{op: "restore", name: p.name, err: full(s.Root(), err)})
+		p.GPUs.Close()
+		return refuse(&ImagesError{Name: p.Name, Err: Full(s.Root(), err)})
 	}
 	return p, nil
 }
 
 // checkImages compares CRIU's images with what the snapshot says of itself, and with what it was granted.
-func (p *plan) checkImages(ctx context.Context, box *sandbox.Sandbox, dir string) error {
-	if err := checkRecord(p.snapshot.Config, dir); err != nil {
+func (p *Plan) checkImages(ctx context.Context, box *sandbox.Sandbox, dir string) error {
+	if err := checkRecord(p.Snapshot.Config, dir); err != nil {
 		return err
 	}
-	spec := *p.spec
-	if g := p.snapshot.Config.GPU; g != nil && g.Library != nil {
+	spec := *p.Spec
+	if g := p.Snapshot.Config.GPU; g != nil && g.Library != nil {
 		// The shim mounts this host's, which has to be the same.
 		spec.Mounts = append(slices.Clone(spec.Mounts), specs.Mount{Destination: library.Inner, Type: "bind"})
 	}
-	return box.Images(ctx, &spec, p.policy)
+	return box.Images(ctx, &spec, p.Policy)
 }
 
-// allowed lists what the container may have beyond its specification.
-func (p *plan) allowed() []string {
+// Allowed lists what the container may have beyond its specification.
+func (p *Plan) Allowed() []string {
 	grants := []string{}
-	for _, g := range p.policy.Allow {
+	for _, g := range p.Policy.Allow {
 		grants = append(grants, string(g))
 	}
 	return grants
 }
 
-// unpackMemory adds the memory that CRIU reads to its images.
-func (p *plan) unpackMemory(ctx context.Context, s *store.Store, o image.UnpackOptions) error {
-	if err := p.unpacked.Memory(ctx, p.from, o); err != nil {
-		return full(s.Root(), err)
+// UnpackMemory adds the memory that CRIU reads to its images.
+func (p *Plan) UnpackMemory(ctx context.Context, s *store.Store, o image.UnpackOptions) error {
+	if err := p.Unpacked.Memory(ctx, p.From, o); err != nil {
+		return Full(s.Root(), err)
 	}
-	return giveImages(p.images, p.spec)
+	return giveImages(p.Images, p.Spec)
 }

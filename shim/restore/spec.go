@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"path"
@@ -6,12 +6,14 @@ import (
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // adapt makes the specification of a snapshot that of the container id in a namespace of containerd on this host.
 // systemd tells whether systemd runs here.
 func adapt(spec *specs.Spec, namespace, id string, systemd bool) {
+	delete(spec.Annotations, restorer.Annotation) // of the snapshot's container, if it was restored by that
+	delete(spec.Annotations, restorer.FallbackAnnotation)
 	if spec.Linux != nil {
 		spec.Linux.CgroupsPath = cgroupsPath(spec.Linux.CgroupsPath, namespace, id, systemd)
 	}
@@ -55,23 +57,5 @@ func joinNetwork(spec *specs.Spec, path string) error {
 			}
 		}
 	}
-	return &usageError{command: "cryo restore", problem: "--network-ns: the container had a network namespace of its own, which is restored with it"}
-}
-
-// containerLabels are those of the restored container.
-func containerLabels(old map[string]string, namespace, name, digest, ref string) map[string]string {
-	labels := trust.Labels(old)
-	labels[restoredLabel] = digest
-	if ref != "" {
-		labels["io.cryo.reference"] = ref
-	}
-	// nerdctl lists a container of its own by this name, and finds it by these.
-	if old[nerdctlName] != "" {
-		labels[nerdctlName] = name
-		labels["nerdctl/namespace"] = namespace
-		if p := old["nerdctl/platform"]; p != "" {
-			labels["nerdctl/platform"] = p
-		}
-	}
-	return labels
+	return &OptionError{Problem: "--network-ns: the container had a network namespace of its own, which is restored with it"}
 }

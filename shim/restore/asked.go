@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"context"
@@ -13,7 +13,7 @@ type asked struct {
 	done   chan struct{}
 
 	facts  keeper.Facts // these are there when done is closed
-	driver *driverOpen  // nil: there is an error
+	driver *OpenDriver  // nil: there is an error
 	err    error
 }
 
@@ -37,7 +37,7 @@ func ask(ctx context.Context) *asked {
 }
 
 // wait waits for the answer.
-func (q *asked) wait() (keeper.Facts, *driverOpen, error) {
+func (q *asked) wait() (keeper.Facts, *OpenDriver, error) {
 	<-q.done
 	q.cancel()
 	return q.facts, q.driver, q.err

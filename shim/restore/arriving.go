@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"cmp"
@@ -24,7 +24,7 @@ type arriving struct {
 	server *arrival.Server
 	parts  *registry.Wanted // nil: the container waits for all segments
 	dir    string           // of the server's socket
-	work   string           // the command's working directory
+	work   string           // the working directory of the process that pulls
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
@@ -43,7 +43,7 @@ const (
 
 // probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
 // a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
-func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirst func(eager string) (string, error)) {
+func probe(ctx context.Context, p *registry.Puller, o Options) (whyPullFirst func(eager string) (string, error)) {
 	type answer struct {
 		why string
 		err error
@@ -51,14 +51,14 @@ func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirs
 	answers := make(chan answer, 1)
 	if p != nil {
 		go func() {
-			why, err := tryParts(ctx, p, f)
+			why, err := tryParts(ctx, p, o)
 			answers <- answer{why, err}
 		}()
 	}
 	return func(eager string) (string, error) {
 		a := <-answers
 		switch {
-		case a.err != nil || a.why == allHere || f.pullFirst:
+		case a.err != nil || a.why == allHere || o.PullFirst:
 			return a.why, a.err
 		case eager != "":
 			return eager, nil
@@ -70,16 +70,16 @@ func probe(ctx context.Context, p *registry.Puller, f restoreFlags) (whyPullFirs
 // allHere is the reason where nothing is missing.
 const allHere = "all memory is here"
 
-func tryParts(ctx context.Context, p *registry.Puller, f restoreFlags) (string, error) {
+func tryParts(ctx context.Context, p *registry.Puller, o Options) (string, error) {
 	missing, err := p.Missing(ctx)
 	switch {
 	case err != nil:
 		return "", err
 	case len(missing) == 0:
 		return allHere, nil
-	case f.pullFirst:
+	case o.PullFirst:
 		return "--pull-first", nil
-	case f.eager:
+	case o.Eager:
 		return "--eager", nil
 	}
 	one := make([]byte, 1)
@@ -223,7 +223,7 @@ func (c *arriving) because(name string, err error) error {
 	if pull == nil || errors.As(pull, new(*arrival.LeftError)) {
 		return err
 	}
-	return &cutOffError{name: name, err: pull}
+	return &CutOffError{Name: name, Err: pull}
 }
 
 // cause ends the pull before the container runs, and gives the reason where that was it: what it fetched goes where the disk is full.

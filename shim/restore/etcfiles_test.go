@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"os"
@@ -32,7 +32,7 @@ func TestProvideEtcFiles(t *testing.T) {
 		{true, []string{"/etc/resolv.conf"}},
 	} {
 		s := spec()
-		got := provideEtcFiles(s, "/d", []string{"/etc/hostname"}, c.allowed)
+		got := ProvideEtcFiles(s, "/d", []string{"/etc/hostname"}, c.allowed)
 		if !slices.Equal(got, c.want) {
 			t.Errorf("allowed %v: provided %v", c.allowed, got)
 		}
@@ -44,7 +44,7 @@ func TestProvideEtcFiles(t *testing.T) {
 
 func TestWriteEtcFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	if err := writeEtcFiles(dir, "web"); err != nil {
+	if err := WriteEtcFiles(dir, "web"); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"hosts": "127.0.1.1\tweb\n", "hostname": "web\n", "resolv.conf": ""} {

@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"context"
@@ -18,57 +18,54 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
-// gpuPlan is how a snapshot gets its GPUs on this host. The zero value is for one that has none.
-type gpuPlan struct {
+// GPUs is how a snapshot gets its GPUs on this host. The zero value is for one that has none.
+type GPUs struct {
 	devices []string // CDI devices that are to be injected
 	host    *cdi.Host
-	facts   fit.GPUs
-	pairs   []keeper.Pair
-	known   keeper.Facts    // of the driver
-	places  []keeper.Device // of the snapshot's devices, and others that the container gets
-	driver  *driverOpen     // by the keeper that was asked; nil: none was
+	Facts   fit.GPUs        // of this host, for the rules of fit
+	Pairs   []keeper.Pair   // which GPU takes the place of which
+	Known   keeper.Facts    // of the driver
+	Places  []keeper.Device // of the snapshot's devices, and others that the container gets
+	Driver  *OpenDriver     // by the keeper that was asked; nil: none was
 
 	was    []image.GPUDevice // the snapshot's
 	minors []int             // of the nodes that the container gets
-	wanted []gpuPair
+	wanted []GPUPair
 	asked  *asked // nil: nobody was, or all is decided
 }
 
-// planGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
+// PlanGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
 // this host lacks is for the rules of fit to find. The driver stays open until the caller closes that.
-func (a *app) planGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
-	p, err := a.beginGPUs(ctx, g, spec, f)
+func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec, o GPUOptions) (GPUs, error) {
+	p, err := beginGPUs(ctx, c, g, spec, o)
 	if err == nil {
 		err = p.decide()
 	}
 	if err != nil {
-		p.close()
-		return gpuPlan{}, err
+		p.Close()
+		return GPUs{}, err
 	}
 	return p, nil
 }
 
-// beginGPUs is planGPUs, but for what the driver says: that may be on its way, and [gpuPlan.decide] waits for it. The caller closes it.
-func (a *app) beginGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f gpuFlags) (gpuPlan, error) {
+// beginGPUs is PlanGPUs, but for what the driver says: that may be on its way, and [GPUs.decide] waits for it. The caller closes it.
+func beginGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec, o GPUOptions) (GPUs, error) {
 	if g == nil {
-		if len(f.devices)+len(f.pairs) > 0 {
-			return gpuPlan{}, &usageError{command: "cryo restore", problem: "the snapshot has no GPUs: leave --device and --gpu out"}
+		if len(o.Devices)+len(o.Pairs) > 0 {
+			return GPUs{}, &OptionError{Problem: "the snapshot has no GPUs: leave --device and --gpu out"}
 		}
-		return gpuPlan{}, nil
+		return GPUs{}, nil
 	}
-	settings, err := a.config()
-	if err != nil {
-		return gpuPlan{}, err
-	}
-	p := gpuPlan{devices: f.devices, host: cdi.Open(settings.GPU.CDI...), was: g.Devices, wanted: f.pairs}
-	if len(f.loaded) == 0 {
+	p := GPUs{devices: o.Devices, host: cdi.Open(c.CDI...), was: g.Devices, wanted: o.Pairs}
+	if len(o.Loaded) == 0 {
 		p.asked = ask(ctx) // which takes longer than all else
 	}
 	if g.Library != nil {
 		lib, err := library.Locate()
-		p.facts.Library, p.facts.NoLibrary = lib.Digest, err
+		p.Facts.Library, p.Facts.NoLibrary = lib.Digest, err
 	}
 	if len(p.devices) == 0 {
 		if err := cdi.Validate(g.CDI); err != nil {
@@ -78,13 +75,13 @@ func (a *app) beginGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f g
 	}
 	edits, err := p.host.Edits(p.devices)
 	if err != nil {
-		p.facts.NoGPU = err
+		p.Facts.NoGPU = err
 	}
 	edits.Displace(spec)
 	for _, m := range edits.Mounts {
-		p.facts.Mounts = append(p.facts.Mounts, m.Destination)
+		p.Facts.Mounts = append(p.Facts.Mounts, m.Destination)
 	}
-	if p.facts.NoGPU == nil {
+	if p.Facts.NoGPU == nil {
 		has, err := p.injected(spec)
 		if err != nil {
 			return p, err
@@ -92,41 +89,41 @@ func (a *app) beginGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, f g
 		p.minors = cdi.Minors(has)
 	}
 	// Nobody asks the driver then. The shim looks at what is free besides.
-	for _, l := range f.loaded {
+	for _, l := range o.Loaded {
 		with := p
-		if err := with.place(l.Facts); err != nil || p.facts.NoGPU != nil || !slices.Equal(gpu.Pieces(g, with.places), l.Pieces) {
+		if err := with.place(l.Facts); err != nil || p.Facts.NoGPU != nil || !slices.Equal(gpu.Pieces(g, with.Places), l.Pieces) {
 			continue // another error may come of what the driver says now
 		}
-		for i := range with.facts.Devices {
-			with.facts.Devices[i].Free = with.facts.Devices[i].Memory
+		for i := range with.Facts.Devices {
+			with.Facts.Devices[i].Free = with.Facts.Devices[i].Memory
 		}
 		return with, nil
 	}
 	if p.asked == nil {
 		p.asked = ask(ctx)
 	}
-	p.facts.Unasked = true
+	p.Facts.Unasked = true
 	return p, nil
 }
 
 // decide waits for what the driver says, and decides the rest by that.
-func (p *gpuPlan) decide() error {
+func (p *GPUs) decide() error {
 	if p.asked == nil {
 		return nil
 	}
 	known, driver, err := p.asked.wait()
-	p.asked, p.driver, p.facts.Unasked = nil, driver, false
+	p.asked, p.Driver, p.Facts.Unasked = nil, driver, false
 	var missing *keeper.MissingError
 	var gone *unaskedError
 	switch {
 	case errors.As(err, &gone):
 		return err
 	case errors.As(err, &missing):
-		p.facts.NoKeeper = err
-	case err != nil && p.facts.NoGPU == nil:
-		p.facts.NoGPU = err
+		p.Facts.NoKeeper = err
+	case err != nil && p.Facts.NoGPU == nil:
+		p.Facts.NoGPU = err
 	}
-	if p.facts.NoKeeper != nil || p.facts.NoGPU != nil {
+	if p.Facts.NoKeeper != nil || p.Facts.NoGPU != nil {
 		return nil
 	}
 	return p.place(known)
@@ -134,37 +131,37 @@ func (p *gpuPlan) decide() error {
 
 // clear tells whether it is known before the driver has said anything which GPUs the container gets, each in the place of one. Then the shim refuses what
 // the driver's words stand against, so nothing is lost by hearing them late.
-func (p *gpuPlan) clear(g *image.GPU) bool {
-	return p.facts.NoGPU == nil && len(p.wanted) == 0 && len(g.Processes) > 0 && len(p.minors) == len(g.Devices)
+func (p *GPUs) clear(g *image.GPU) bool {
+	return p.Facts.NoGPU == nil && len(p.wanted) == 0 && len(g.Processes) > 0 && len(p.minors) == len(g.Devices)
 }
 
-// close ends what the plan has begun, and waits for that.
-func (p *gpuPlan) close() {
+// Close ends what the plan has begun, and waits for that.
+func (p *GPUs) Close() {
 	if p.asked != nil {
 		p.asked.cancel()
-		_, p.driver, _ = p.asked.wait()
+		_, p.Driver, _ = p.asked.wait()
 		p.asked = nil
 	}
-	p.driver.close()
+	p.Driver.Close()
 }
 
 // place decides which GPU takes the place of which.
-func (p *gpuPlan) place(known keeper.Facts) (err error) {
-	p.facts.Driver, p.known = known.Driver, known
-	if p.places, err = assign(p.was, visible(known.Devices, p.minors), known.Devices, p.wanted); err != nil {
+func (p *GPUs) place(known keeper.Facts) (err error) {
+	p.Facts.Driver, p.Known = known.Driver, known
+	if p.Places, err = assign(p.was, visible(known.Devices, p.minors), known.Devices, p.wanted); err != nil {
 		return err
 	}
-	for i, d := range p.places {
-		p.facts.Devices = append(p.facts.Devices, d.Spec())
+	for i, d := range p.Places {
+		p.Facts.Devices = append(p.Facts.Devices, d.Spec())
 		if i < len(p.was) {
-			p.pairs = append(p.pairs, keeper.Pair{Old: p.was[i].UUID, New: d.UUID})
+			p.Pairs = append(p.Pairs, keeper.Pair{Old: p.was[i].UUID, New: d.UUID})
 		}
 	}
 	return nil
 }
 
 // injected gives the specification with the CDI devices in it, and leaves the one given as it is.
-func (p gpuPlan) injected(spec *specs.Spec) (*specs.Spec, error) {
+func (p GPUs) injected(spec *specs.Spec) (*specs.Spec, error) {
 	var with specs.Spec
 	data, err := json.Marshal(spec)
 	if err == nil {
@@ -178,7 +175,7 @@ func (p gpuPlan) injected(spec *specs.Spec) (*specs.Spec, error) {
 
 // inject puts the devices into a specification that was confined, and tells the shim so: what a snapshot's images say of devices
 // counts for nothing then. Where nobody has said which takes the place of which they do so in order, as the shim finds by itself.
-func (p gpuPlan) inject(spec *specs.Spec) error {
+func (p GPUs) inject(spec *specs.Spec) error {
 	if p.host == nil {
 		return nil
 	}
@@ -191,7 +188,7 @@ func (p gpuPlan) inject(spec *specs.Spec) error {
 		return nil
 	}
 	var pairs []string
-	for _, pair := range p.pairs {
+	for _, pair := range p.Pairs {
 		pairs = append(pairs, pair.Old+"="+pair.New)
 	}
 	spec.Annotations[gpu.MapAnnotation] = strings.Join(pairs, ",")
@@ -211,7 +208,7 @@ func visible(all []keeper.Device, minors []int) []keeper.Device {
 
 // assign puts in the place of each old GPU the new one that the user names, and the others of the container in order. Those
 // left over come last; where there are too few, the result is shorter than old.
-func assign(old []image.GPUDevice, container, host []keeper.Device, named []gpuPair) ([]keeper.Device, error) {
+func assign(old []image.GPUDevice, container, host []keeper.Device, named []GPUPair) ([]keeper.Device, error) {
 	wanted := map[string]string{}
 	taken := map[string]bool{}
 	for _, n := range named {
@@ -224,7 +221,7 @@ func assign(old []image.GPUDevice, container, host []keeper.Device, named []gpuP
 			return nil, err
 		}
 		if wanted[old[from].UUID] != "" || taken[to.UUID] {
-			return nil, &usageError{command: "cryo restore", problem: fmt.Sprintf("--gpu %s: that GPU is named twice", n)}
+			return nil, &OptionError{Problem: fmt.Sprintf("--gpu %s: that GPU is named twice", n)}
 		}
 		wanted[old[from].UUID], taken[to.UUID] = to.UUID, true
 	}

@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"context"
@@ -73,7 +73,7 @@ func TestBecause(t *testing.T) {
 			server.Fail(test.pull)
 		}
 		c := &arriving{server: server}
-		if err := c.because("x", errStart); !errors.Is(err, test.want) || test.want == errPull && (!strings.Contains(err.Error(), "did not all come") || hintOf(err) == "") {
+		if err := c.because("x", errStart); !errors.Is(err, test.want) || test.want == errPull && (!strings.Contains(err.Error(), "did not all come") || Hint(err) == "") {
 			t.Errorf("the pull ends with %v: %v", test.pull, err)
 		}
 	}

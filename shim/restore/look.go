@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"context"
@@ -8,11 +8,12 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
-// looking is a look over this host that is under way: criu and runc take longer to say who they are than all else before a
+// Looking is a look over this host that is under way: criu and runc take longer to say who they are than all else before a
 // container is made, and a snapshot can be fetched meanwhile.
-type looking struct {
+type Looking struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -22,17 +23,13 @@ type looking struct {
 	err   error // all four to be read when done is closed
 }
 
-// look begins to look. The caller must call end.
-func (a *app) look(ctx context.Context) *looking {
+// Look begins to look. The caller must call End.
+func Look(ctx context.Context, c config.Config) *Looking {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &looking{cancel: cancel, done: make(chan struct{})}
+	l := &Looking{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(l.done)
-		c, err := a.config()
-		if err != nil {
-			l.err = err
-			return
-		}
+		var err error
 		l.criu, err = c.FindCRIU()
 		if missing := (*criu.MissingError)(nil); errors.As(err, &missing) {
 			l.criu = missing.Path
@@ -42,9 +39,9 @@ func (a *app) look(ctx context.Context) *looking {
 	return l
 }
 
-// target waits until this host is known as the rules of fit see it, with those of the features that it has, as ask says. A missing CRIU is for
+// Target waits until this host is known as the rules of fit see it, with those of the features that it has, as ask says. A missing CRIU is for
 // them to find.
-func (l *looking) target(ctx context.Context, features []string, ask func(ctx context.Context, criu string, names []string) []string) (fit.Target, error) {
+func (l *Looking) Target(ctx context.Context, features []string, ask func(ctx context.Context, criu string, names []string) []string) (fit.Target, error) {
 	<-l.done
 	if l.err != nil {
 		return fit.Target{}, l.err
@@ -56,8 +53,8 @@ func (l *looking) target(ctx context.Context, features []string, ask func(ctx co
 	return t, context.Cause(ctx)
 }
 
-// end breaks it off.
-func (l *looking) end() {
+// End breaks it off.
+func (l *Looking) End() {
 	l.cancel()
 	<-l.done
 }

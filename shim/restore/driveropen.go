@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"sync"
@@ -7,9 +7,9 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
-// driverOpen has the driver initialised for as long as a restore needs that anew, in processes of the shim's: it takes each of them 0.03 s
+// OpenDriver has the driver initialised for as long as a restore needs that anew, in processes of the shim's: it takes each of them 0.03 s
 // instead of 0.2. It ends with this process, however that ends. nil is none.
-type driverOpen struct {
+type OpenDriver struct {
 	keeper *keeper.Client
 	ending sync.Once
 	over   chan struct{} // closed when it has ended
@@ -19,20 +19,20 @@ type driverOpen struct {
 const openTime = 2 * time.Minute
 
 // keepOpen takes a keeper over.
-func keepOpen(k *keeper.Client) *driverOpen {
-	d := &driverOpen{keeper: k, over: make(chan struct{})}
+func keepOpen(k *keeper.Client) *OpenDriver {
+	d := &OpenDriver{keeper: k, over: make(chan struct{})}
 	go func() {
 		select {
 		case <-time.After(openTime):
-			d.end()
+			d.End()
 		case <-d.over:
 		}
 	}()
 	return d
 }
 
-// end ends it, and does not wait.
-func (d *driverOpen) end() {
+// End ends it, and does not wait.
+func (d *OpenDriver) End() {
 	if d == nil {
 		return
 	}
@@ -45,10 +45,10 @@ func (d *driverOpen) end() {
 	})
 }
 
-// close ends it, and waits.
-func (d *driverOpen) close() {
+// Close ends it, and waits.
+func (d *OpenDriver) Close() {
 	if d != nil {
-		d.end()
+		d.End()
 		<-d.over
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"context"
@@ -14,6 +14,8 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
 
 // TestLate: what the driver says is heard while the container is made. It ends that, unless it is about memory that the container itself may have taken.
@@ -39,17 +41,17 @@ func TestLate(t *testing.T) {
 		"no memory, but for CRIU":      {"580.159.04", 0, "", false, broken, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := gpuHostWith(t, test.driver, 2, test.free)
-			g := saved(1, "nvidia.com/gpu=1")
+			a := restoretest.HostWith(t, test.driver, 2, test.free)
+			g := restoretest.Saved(1, "nvidia.com/gpu=1")
 			p := latePlan(t, a, g)
-			ctx, l := p.late(t.Context())
-			defer p.gpus.close()
-			err := l.judge(test.started)
+			ctx, l := p.Late(t.Context())
+			defer p.GPUs.Close()
+			err := l.Judge(test.started)
 			var misfit *fit.MisfitError
 			switch {
 			case test.rule == "" && err != test.started:
 				t.Errorf("it is %v, though it came to %v", err, test.started)
-			case test.rule != "" && (!errors.As(err, &misfit) || !slices.ContainsFunc(misfit.Findings, func(f fit.Finding) bool { return f.Rule == test.rule && f.Hint != "" }) || exitCode(err) != exitMisfit):
+			case test.rule != "" && (!errors.As(err, &misfit) || !slices.ContainsFunc(misfit.Findings, func(f fit.Finding) bool { return f.Rule == test.rule && f.Hint != "" })):
 				t.Errorf("it is %v", err)
 			}
 			if ended := ctx.Err() != nil; ended != test.ends {
@@ -57,21 +59,21 @@ func TestLate(t *testing.T) {
 			} else if ended && context.Cause(ctx) != err {
 				t.Errorf("it is broken off by %v", context.Cause(ctx))
 			}
-			if warns := strings.Contains(strings.Join(p.warnings, " "), "driver"); warns != test.warns {
-				t.Errorf("warnings %q", p.warnings)
+			if warns := strings.Contains(strings.Join(p.Warnings, " "), "driver"); warns != test.warns {
+				t.Errorf("warnings %q", p.Warnings)
 			}
-			if p.gpus.driver == nil || len(p.gpus.pairs) != 1 || p.gpus.pairs[0].New != uuid("b", 1) {
-				t.Errorf("decided %+v", p.gpus)
+			if p.GPUs.Driver == nil || len(p.GPUs.Pairs) != 1 || p.GPUs.Pairs[0].New != restoretest.UUID("b", 1) {
+				t.Errorf("decided %+v", p.GPUs)
 			}
 		})
 	}
 }
 
 // latePlan is the plan of a snapshot with these GPUs, as far as it goes without the driver.
-func latePlan(t *testing.T, a *app, g *image.GPU) *plan {
+func latePlan(t *testing.T, a config.Config, g *image.GPU) *Plan {
 	t.Helper()
-	spec := plainSpec()
-	gpus, err := a.beginGPUs(t.Context(), g, spec, gpuFlags{})
+	spec := restoretest.PlainSpec()
+	gpus, err := beginGPUs(t.Context(), a.GPU, g, spec, GPUOptions{})
 	if err != nil || gpus.asked == nil || !gpus.clear(g) {
 		t.Fatalf("%+v, %v", gpus, err)
 	}
@@ -79,32 +81,34 @@ func latePlan(t *testing.T, a *app, g *image.GPU) *plan {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plan{gpus: gpus, compared: image.Config{Version: image.ConfigVersion, Spec: data, GPU: g}}
-	if v := fit.Check(p.compared, fit.Target{PathExists: exists, GPUs: gpus.facts}); slices.ContainsFunc(v.Findings, func(f fit.Finding) bool { return strings.HasPrefix(f.Rule, "gpu-") }) {
+	p := &Plan{GPUs: gpus, compared: image.Config{Version: image.ConfigVersion, Spec: data, GPU: g}}
+	if v := fit.Check(p.compared, fit.Target{PathExists: exists, GPUs: gpus.Facts}); slices.ContainsFunc(v.Findings, func(f fit.Finding) bool { return strings.HasPrefix(f.Rule, "gpu-") }) {
 		t.Fatalf("before the driver has said anything: %+v", v.Findings)
 	}
 	return p
 }
 
+var errUnwanted = errors.New("nobody wants it any more")
+
 // TestLateInterrupted: who is not interested any more does not wait for the driver.
 func TestLateInterrupted(t *testing.T) {
-	a := keeperDoes(t, "exec sleep 100")
+	a := restoretest.KeeperDoes(t, "exec sleep 100")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	spec := plainSpec()
-	gpus, err := a.beginGPUs(ctx, saved(1, "nvidia.com/gpu=1"), spec, gpuFlags{})
+	spec := restoretest.PlainSpec()
+	gpus, err := beginGPUs(ctx, a.GPU, restoretest.Saved(1, "nvidia.com/gpu=1"), spec, GPUOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &plan{gpus: gpus}
-	defer p.gpus.close()
-	making, l := p.late(ctx)
-	time.AfterFunc(10*time.Millisecond, func() { cancel(errInterrupted) })
+	p := &Plan{GPUs: gpus}
+	defer p.GPUs.Close()
+	making, l := p.Late(ctx)
+	time.AfterFunc(10*time.Millisecond, func() { cancel(errUnwanted) })
 	<-making.Done()
 	undone := errors.New("called off")
-	if err := l.judge(undone); err != undone {
+	if err := l.Judge(undone); err != undone {
 		t.Errorf("it is %v", err)
 	}
-	if err := l.judge(nil); !errors.Is(err, errInterrupted) {
+	if err := l.Judge(nil); !errors.Is(err, errUnwanted) {
 		t.Errorf("it is %v", err)
 	}
 }
@@ -112,22 +116,22 @@ func TestLateInterrupted(t *testing.T) {
 // TestUnclear: where it takes the driver to say which GPUs the container gets, it is waited for.
 func TestUnclear(t *testing.T) {
 	for name, c := range map[string]struct {
-		gpu   *image.GPU
-		flags gpuFlags
+		gpu  *image.GPU
+		gpus GPUOptions
 	}{
-		"by number":    {saved(2, "nvidia.com/gpu=all"), gpuFlags{pairs: []gpuPair{{"0", "1"}}}},
-		"more":         {saved(1), gpuFlags{devices: []string{"nvidia.com/gpu=all"}}},
-		"fewer":        {saved(2), gpuFlags{devices: []string{"nvidia.com/gpu=1"}}},
-		"no such":      {saved(1), gpuFlags{devices: []string{"nvidia.com/gpu=7"}}},
-		"without node": {saved(1), gpuFlags{}},
-		"not used":     {&image.GPU{Devices: saved(1).Devices}, gpuFlags{devices: []string{"nvidia.com/gpu=1"}}},
+		"by number":    {restoretest.Saved(2, "nvidia.com/gpu=all"), GPUOptions{Pairs: []GPUPair{{"0", "1"}}}},
+		"more":         {restoretest.Saved(1), GPUOptions{Devices: []string{"nvidia.com/gpu=all"}}},
+		"fewer":        {restoretest.Saved(2), GPUOptions{Devices: []string{"nvidia.com/gpu=1"}}},
+		"no such":      {restoretest.Saved(1), GPUOptions{Devices: []string{"nvidia.com/gpu=7"}}},
+		"without node": {restoretest.Saved(1), GPUOptions{}},
+		"not used":     {&image.GPU{Devices: restoretest.Saved(1).Devices}, GPUOptions{Devices: []string{"nvidia.com/gpu=1"}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			gpus, err := gpuHost(t, "580.159.04", 2).beginGPUs(t.Context(), c.gpu, plainSpec(), c.flags)
+			gpus, err := beginGPUs(t.Context(), restoretest.Host(t, "580.159.04", 2).GPU, c.gpu, restoretest.PlainSpec(), c.gpus)
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer gpus.close()
+			defer gpus.Close()
 			if gpus.clear(c.gpu) {
 				t.Errorf("it is clear: %+v", gpus)
 			}

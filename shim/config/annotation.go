@@ -1,0 +1,80 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// Annotation says what the annotation io.cryo.restore may have restored. Whoever creates containers writes annotations, so nothing is allowed by default.
+type Annotation struct {
+	// Repositories are prefixes of what is allowed: a registry, or one with the beginning of a path, which ends where a component does. Default: none.
+	Repositories []string `toml:"repositories"`
+	// Allow are grants, as those of cryo restore --allow, for what a snapshot asks beyond the container's own specification. Default: none.
+	Allow []string `toml:"allow"`
+	// Force are rules of cryo inspect --check that are overridden. Default: none.
+	Force []string `toml:"force"`
+	// Credentials is a file in the form of Docker's config.json. Default: the one of the user that containerd runs as.
+	Credentials string `toml:"credentials"`
+	// PlainHTTP are registries, HOST[:PORT], that are spoken to without TLS. Default: none.
+	PlainHTTP []string `toml:"plain-http"`
+	// Timeout, in seconds, is how long it may take until all of a snapshot but its memory is here. Default 60.
+	Timeout int64 `toml:"timeout"`
+}
+
+// Allows tells whether a normalised reference is of one of the repositories.
+func (a Annotation) Allows(ref string) bool {
+	name, _, _ := strings.Cut(ref, "@")
+	host, path, ok := strings.Cut(name, "/")
+	if !ok {
+		return false // a digest alone
+	}
+	path, _, _ = strings.Cut(path, ":")
+	full := strings.ToLower(host) + "/" + path
+	return slices.ContainsFunc(a.Repositories, func(prefix string) bool {
+		return full == prefix || strings.HasPrefix(full, prefix+"/")
+	})
+}
+
+// Plain tells whether the registry of a normalised reference is spoken to without TLS.
+func (a Annotation) Plain(ref string) bool {
+	host, _, _ := strings.Cut(ref, "/")
+	return slices.Contains(a.PlainHTTP, strings.ToLower(host))
+}
+
+// Patience is Timeout.
+func (a Annotation) Patience() time.Duration { return time.Duration(a.Timeout) * time.Second }
+
+func (a Annotation) validate() error {
+	for _, prefix := range a.Repositories {
+		if err := checkPrefix(prefix); err != nil {
+			return fmt.Errorf("restore.annotation.repositories: %w", err)
+		}
+	}
+	for _, host := range a.PlainHTTP {
+		if err := checkPrefix(host); err != nil || strings.Contains(host, "/") {
+			return fmt.Errorf("restore.annotation.plain-http: %q is no registry: write HOST[:PORT] in lower case", host)
+		}
+	}
+	if a.Credentials != "" && !filepath.IsAbs(a.Credentials) {
+		return fmt.Errorf("restore.annotation.credentials = %q is not an absolute path", a.Credentials)
+	}
+	if a.Timeout < 1 || a.Timeout > int64(time.Hour/time.Second) {
+		return fmt.Errorf("restore.annotation.timeout = %d is not between 1 and 3600 seconds", a.Timeout)
+	}
+	return nil
+}
+
+// checkPrefix refuses what is no prefix of repositories.
+func checkPrefix(prefix string) error {
+	// A repository below it has this prefix, and is its own full name.
+	below := prefix + "/x/x:latest"
+	if full, err := store.Normalize(below); err != nil || full != below || strings.ToLower(prefix) != prefix {
+		return fmt.Errorf("%q is no prefix: write HOST[:PORT][/PATH] in lower case, with docker.io for Docker's registry, and no tag", prefix)
+	}
+	return nil
+}

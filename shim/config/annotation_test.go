@@ -1,0 +1,46 @@
+package config
+
+import "testing"
+
+func TestAnnotationAllows(t *testing.T) {
+	a := Annotation{Repositories: []string{"r.example.com/prod", "localhost:5000"}, PlainHTTP: []string{"localhost:5000"}}
+	for ref, want := range map[string]bool{
+		"r.example.com/prod/app:1":           true,
+		"r.example.com/prod:1":               true,
+		"R.example.com/prod:1":               true,
+		"r.example.com/prod/app@sha256:aa":   true,
+		"localhost:5000/a:1":                 true,
+		"r.example.com/production:1":         false,
+		"r.example.com/other:1":              false,
+		"r.example.com.evil.org/prod:1":      false,
+		"localhost:5001/a:1":                 false,
+		"docker.io/library/prod:1":           false,
+		"sha256:0000":                        false,
+		"r.example.com/x/r.example.com/prod": false,
+	} {
+		if got := a.Allows(ref); got != want {
+			t.Errorf("%s: %v", ref, got)
+		}
+	}
+	if (Annotation{}).Allows("r.example.com/prod:1") {
+		t.Error("without a configuration something is allowed")
+	}
+	if !a.Plain("localhost:5000/a:1") || a.Plain("r.example.com/a:1") || a.Plain("localhost:5000.evil.org/a:1") {
+		t.Error("another registry is spoken to in plain HTTP, or this one is not")
+	}
+}
+
+func TestAnnotationRefused(t *testing.T) {
+	for _, text := range []string{
+		`repositories = ["r.example.com/app:tag"]`, `repositories = ["library"]`, `repositories = ["*"]`, `repositories = [""]`, `plain-http = ["localhost:5000/a"]`,
+		`credentials = "config.json"`, `timeout = 0`, `timeout = 3601`, `registries = []`,
+	} {
+		if _, err := parse("f", []byte("[restore.annotation]\n"+text)); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+	c, err := parse("f", []byte("[restore.annotation]\nrepositories = [\"r.example.com/prod\"]\ntimeout = 5"))
+	if err != nil || !c.Restore.Annotation.Allows("r.example.com/prod:1") || c.Restore.Annotation.Timeout != 5 {
+		t.Errorf("%+v, %v", c.Restore, err)
+	}
+}

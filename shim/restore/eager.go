@@ -1,0 +1,33 @@
+package restore
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/runtime/lazypages"
+)
+
+// forkedLimit is how much memory processes may have each for itself, in bytes, that they shared before.
+const forkedLimit = 64 << 20
+
+// eager says why a container's memory is not filled in while it runs; empty: it is.
+func (p *Plan) eager(o Options) string {
+	if o.Eager {
+		return "--eager"
+	}
+	if !o.Config.Restore.Lazy {
+		return "restore.lazy is false in the configuration"
+	}
+	if err := lazypages.Supported(); err != nil {
+		return err.Error()
+	}
+	if l := p.Spec.Linux; l != nil && slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) {
+		return "it has a user namespace, in which the kernel gives nobody a userfaultfd for running processes"
+	}
+	if forked := p.Unpacked.Forked(); forked > forkedLimit {
+		return fmt.Sprintf("its processes share %.1f MiB since they were forked, of which each would have a copy", float64(forked)/(1<<20))
+	}
+	return ""
+}

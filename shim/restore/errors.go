@@ -1,0 +1,118 @@
+package restore
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/containerd/errdefs"
+)
+
+// OptionError says that what was asked for makes no sense for the snapshot. Its kind is InvalidArgument.
+type OptionError struct{ Problem string }
+
+func (e *OptionError) Error() string { return e.Problem }
+
+// Hint says what to do.
+func (e *OptionError) Hint() string { return "see cryo restore --help" }
+
+// Unwrap gives the kind.
+func (e *OptionError) Unwrap() error { return errdefs.ErrInvalidArgument }
+
+// ImagesError says that a snapshot's images cannot be used for the container. Its kind is its cause's.
+type ImagesError struct {
+	Name string // of the container
+	Err  error
+}
+
+func (e *ImagesError) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *ImagesError) Unwrap() error { return e.Err }
+
+// FullError says that CRIU found no space for its images. Its kind is ResourceExhausted.
+type FullError struct {
+	Dir string
+	Err error
+}
+
+func (e *FullError) Error() string {
+	if text := e.Err.Error(); NoSpace(text) {
+		return text
+	}
+	return fmt.Sprintf("%v: no space left under %s", e.Err, e.Dir)
+}
+
+// Hint says what to do.
+func (e *FullError) Hint() string {
+	return "make room under " + e.Dir + " (a checkpoint needs the container's memory twice for a while), or use another place with --root"
+}
+
+// Unwrap gives the cause.
+func (e *FullError) Unwrap() error { return e.Err }
+
+// Is gives the kind.
+func (e *FullError) Is(target error) bool { return target == errdefs.ErrResourceExhausted }
+
+// Full gives an error that means a full disk its type. dir is where there is no room.
+func Full(dir string, err error) error {
+	if NoSpace(err.Error()) {
+		return &FullError{Dir: dir, Err: err}
+	}
+	return err
+}
+
+// NoSpace tells whether text says, as the C library does, that a disk is full.
+func NoSpace(text string) bool {
+	return strings.Contains(strings.ToLower(text), "no space left on device")
+}
+
+// CutOffError says that not all of a container's memory came while it was being restored, or while it ran: it was ended. Its kind is its cause's.
+type CutOffError struct {
+	Name string
+	Ran  bool
+	Err  error
+}
+
+func (e *CutOffError) Error() string {
+	ran := ""
+	if e.Ran {
+		ran = "it ran, and was ended and removed, since "
+	}
+	return fmt.Sprintf("restore %s: %sits memory did not all come: %v", e.Name, ran, e.Err)
+}
+
+// Hint says what to do.
+func (e *CutOffError) Hint() string {
+	hint := "what was pulled is kept: restore it again"
+	if e.Ran {
+		hint += ", with --pull-first to have it run when all is here"
+	}
+	if more := Hint(e.Err); more != "" {
+		hint = more + "\n" + hint
+	}
+	return hint
+}
+
+// Unwrap gives the cause.
+func (e *CutOffError) Unwrap() error { return e.Err }
+
+// Hint gives the first hint in an error's tree; empty if there is none.
+func Hint(err error) string {
+	if err == nil {
+		return ""
+	}
+	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
+		return h.Hint()
+	}
+	switch u := err.(type) {
+	case interface{ Unwrap() error }:
+		return Hint(u.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, e := range u.Unwrap() {
+			if h := Hint(e); h != "" {
+				return h
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,250 @@
+package restore
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore/restoretest"
+)
+
+// pairs are those of texts that are right.
+func pairs(texts ...string) (all []GPUPair) {
+	for _, text := range texts {
+		p, err := ParseGPUPair(text)
+		if err != nil {
+			panic(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+func TestPlanGPUs(t *testing.T) {
+	for name, c := range map[string]struct {
+		gpu  *image.GPU
+		gpus GPUOptions
+		want []int // GPUs of this host in the places of the snapshot's
+	}{
+		"as it was":         {restoretest.Saved(1, "nvidia.com/gpu=1"), GPUOptions{}, []int{1}},
+		"another":           {restoretest.Saved(1, "nvidia.com/gpu=1"), GPUOptions{Devices: []string{"nvidia.com/gpu=0"}}, []int{0}},
+		"both":              {restoretest.Saved(2, "nvidia.com/gpu=0", "nvidia.com/gpu=1"), GPUOptions{}, []int{0, 1}},
+		"all":               {restoretest.Saved(2, "nvidia.com/gpu=0"), GPUOptions{Devices: []string{"nvidia.com/gpu=all"}}, []int{0, 1}},
+		"the other way":     {restoretest.Saved(2, "nvidia.com/gpu=all"), GPUOptions{Pairs: pairs("0=1")}, []int{1, 0}},
+		"by UUIDs":          {restoretest.Saved(2, "nvidia.com/gpu=all"), GPUOptions{Pairs: pairs(restoretest.UUID("a", 1)+"="+restoretest.UUID("b", 0), "0=1")}, []int{1, 0}},
+		"more than it had":  {restoretest.Saved(1), GPUOptions{Devices: []string{"nvidia.com/gpu=all"}, Pairs: pairs("0=1")}, []int{1, 0}},
+		"fewer than it had": {restoretest.Saved(2), GPUOptions{Devices: []string{"nvidia.com/gpu=1"}}, []int{1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := restoretest.Host(t, "580.159.04", 2)
+			spec := restoretest.PlainSpec()
+			p, err := PlanGPUs(t.Context(), a.GPU, c.gpu, spec, c.gpus)
+			if err != nil || p.Facts.NoGPU != nil || p.Facts.NoKeeper != nil || p.Facts.Driver != "580.159.04" {
+				t.Fatalf("PlanGPUs = %+v, %v", p, err)
+			}
+			asked := fmt.Sprintf("/proc/%d", p.Driver.keeper.PID())
+			if !exists(asked) {
+				t.Error("the driver is not kept open")
+			}
+			p.Driver.End()
+			p.Driver.Close()
+			if exists(asked) {
+				t.Error("the driver is kept open for ever")
+			}
+			if !reflect.DeepEqual(spec, restoretest.PlainSpec()) {
+				t.Error("something was injected before it was granted")
+			}
+			var want []string
+			for _, n := range c.want {
+				want = append(want, restoretest.UUID("b", n))
+			}
+			var got []string
+			for _, d := range p.Facts.Devices {
+				got = append(got, d.UUID)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("GPUs %v, want %v", got, want)
+			}
+			if err := p.inject(spec); err != nil {
+				t.Fatal(err)
+			}
+			if minors := cdi.Minors(spec); len(minors) != len(c.want) {
+				t.Errorf("nodes of GPUs %v", minors)
+			}
+			names, noted, err := cdi.Annotated(spec)
+			mapped := 0
+			if len(c.gpus.Pairs) > 0 {
+				mapped = len(c.want)
+			}
+			if !noted || err != nil || !slices.Equal(names, p.devices) || strings.Count(spec.Annotations[gpu.MapAnnotation], "=") != min(mapped, len(c.gpu.Devices)) {
+				t.Errorf("annotations %v", spec.Annotations)
+			}
+		})
+	}
+}
+
+func TestPlanGPUsOfAPlainSnapshot(t *testing.T) {
+	a := restoretest.Host(t, "580.159.04", 2)
+	spec := restoretest.PlainSpec()
+	spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/nvidia1", Type: "c", Major: 195, Minor: 1}}
+	p, err := PlanGPUs(t.Context(), a.GPU, restoretest.Saved(1), spec, GPUOptions{})
+	if err != nil || len(p.Facts.Devices) != 1 || p.Facts.Devices[0].UUID != restoretest.UUID("b", 1) {
+		t.Fatalf("by its own nodes: %+v, %v", p, err)
+	}
+	if asks := trust.Review(spec, p.devices, trust.Policy{}); !slices.ContainsFunc(asks, func(r trust.Request) bool { return strings.Contains(r.What, "/dev/nvidia1") }) {
+		t.Errorf("the node is not asked for: %v", asks)
+	}
+	f := GPUOptions{Devices: []string{"nvidia.com/gpu=0"}}
+	if p, err = PlanGPUs(t.Context(), a.GPU, restoretest.Saved(1), spec, f); err != nil || p.Facts.Devices[0].UUID != restoretest.UUID("b", 0) {
+		t.Fatalf("by --device: %+v, %v", p, err)
+	}
+	for _, r := range trust.Review(spec, p.devices, trust.Policy{Devices: f.Devices}) {
+		if r.Grant == trust.Devices || r.Grant == trust.Mounts {
+			t.Errorf("asks for what CDI has replaced: %v", r)
+		}
+	}
+}
+
+func TestPlanGPUsRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		gpu  *image.GPU
+		gpus GPUOptions
+		kind func(error) bool
+		says string
+	}{
+		"GPUs for a snapshot without": {nil, GPUOptions{Devices: []string{"nvidia.com/gpu=0"}}, errdefs.IsInvalidArgument, "has no GPUs"},
+		"hostile name":                {restoretest.Saved(1, "nvidia.com/gpu=../../x"), GPUOptions{}, errdefs.IsDataLoss, "VENDOR/CLASS=NAME"},
+		"hostile annotation":          {restoretest.Saved(1, "nvidia.com/gpu=0,nvidia.com/gpu=1"), GPUOptions{}, errdefs.IsDataLoss, "VENDOR/CLASS=NAME"},
+		"old one that is not there":   {restoretest.Saved(1, "nvidia.com/gpu=0"), GPUOptions{Pairs: pairs("1=0")}, errdefs.IsInvalidArgument, "the snapshot has no GPU 1, but 0 (GPU-a"},
+		"new one that is not there":   {restoretest.Saved(1, "nvidia.com/gpu=0"), GPUOptions{Pairs: pairs("0=7")}, errdefs.IsInvalidArgument, "this host has no GPU 7"},
+		"one it does not get":         {restoretest.Saved(1, "nvidia.com/gpu=0"), GPUOptions{Pairs: pairs("0=1")}, errdefs.IsInvalidArgument, "--device too"},
+		"old one twice":               {restoretest.Saved(2, "nvidia.com/gpu=all"), GPUOptions{Pairs: pairs("0=0", "0=1")}, errdefs.IsInvalidArgument, "twice"},
+		"new one twice":               {restoretest.Saved(2, "nvidia.com/gpu=all"), GPUOptions{Pairs: pairs("0=0", "1=0")}, errdefs.IsInvalidArgument, "twice"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := restoretest.Host(t, "580.159.04", 2)
+			_, err := PlanGPUs(t.Context(), a.GPU, c.gpu, restoretest.PlainSpec(), c.gpus)
+			if err == nil || !c.kind(err) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("PlanGPUs: %v", err)
+			}
+		})
+	}
+}
+
+// TestHostsWithoutGPUs: what is missing is for the rules to say, all of it at once.
+func TestHostsWithoutGPUs(t *testing.T) {
+	for name, c := range map[string]struct {
+		host func(*testing.T) config.Config
+		gpu  *image.GPU
+		rule string
+	}{
+		"no keeper": {func(t *testing.T) config.Config { t.Setenv("PATH", t.TempDir()); return restoretest.CDI(t, "two") }, restoretest.Saved(1), "gpu-keeper"},
+		"no driver": {func(t *testing.T) config.Config {
+			return restoretest.KeeperSays(t, 1, `{"driver":{"fault":"absent","message":"no libcuda.so.1"}}`)
+		}, restoretest.Saved(1), "gpu-missing"},
+		"no CDI device":  {func(t *testing.T) config.Config { return restoretest.Host(t, "580.159.04", 2) }, restoretest.Saved(1, "nvidia.com/gpu=7"), "gpu-missing"},
+		"keeper crashes": {func(t *testing.T) config.Config { return restoretest.KeeperSays(t, 1, "") }, restoretest.Saved(1), "gpu-missing"},
+		"other driver":   {func(t *testing.T) config.Config { return restoretest.Host(t, "590.10", 2) }, restoretest.Saved(1, "nvidia.com/gpu=0"), "gpu-driver"},
+		"too few":        {func(t *testing.T) config.Config { return restoretest.Host(t, "580.159.04", 1) }, restoretest.Saved(2, "nvidia.com/gpu=0"), "gpu-count"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, err := PlanGPUs(t.Context(), c.host(t).GPU, c.gpu, restoretest.PlainSpec(), GPUOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec, err := json.Marshal(restoretest.PlainSpec())
+			if err != nil {
+				t.Fatal(err)
+			}
+			v := fit.Check(image.Config{Version: image.ConfigVersion, Spec: spec, GPU: c.gpu}, fit.Target{GPUs: p.Facts})
+			if !slices.ContainsFunc(v.Findings, func(f fit.Finding) bool { return f.Rule == c.rule && f.Fatal && f.Hint != "" }) {
+				t.Errorf("found %+v", v.Findings)
+			}
+		})
+	}
+}
+
+func TestParseGPUPair(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"0=1": true, restoretest.UUID("a", 0) + "=" + restoretest.UUID("b", 1): true, "10=" + restoretest.UUID("b", 1): true,
+		"": false, "0": false, "0=": false, "=1": false, "0=1=2": false, "-1=0": false, "01=0": false, "0=GPU-1": false, "0=nvidia.com/gpu=1": false, "0=+1": false,
+	} {
+		if _, err := ParseGPUPair(text); (err == nil) != ok {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}
+
+// TestPlanGPUsLibrary: a snapshot of the engine keeper wants the library that it was made with.
+func TestPlanGPUsLibrary(t *testing.T) {
+	a := restoretest.Host(t, "580.159.04", 2)
+	file := filepath.Join(t.TempDir(), "libcryo-gpu.so")
+	t.Setenv("CRYO_GPU_LIBRARY", file)
+	g := restoretest.Saved(1, "nvidia.com/gpu=0")
+	g.Engine, g.Library = image.KeeperEngine, &image.GPULibrary{Version: "1.0"}
+	p, err := PlanGPUs(t.Context(), a.GPU, g, restoretest.PlainSpec(), GPUOptions{})
+	if err != nil || p.Facts.NoLibrary == nil {
+		t.Errorf("without: %+v, %v", p.Facts, err)
+	}
+	if err := os.WriteFile(file, []byte("library"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p, err = PlanGPUs(t.Context(), a.GPU, g, restoretest.PlainSpec(), GPUOptions{})
+	if err != nil || p.Facts.NoLibrary != nil || p.Facts.Library.Validate() != nil {
+		t.Errorf("with: %+v, %v", p.Facts, err)
+	}
+}
+
+// TestCheckRecordOfPieces: the images' word on device memory, by which the shim goes, must be the config's.
+func TestCheckRecordOfPieces(t *testing.T) {
+	for name, change := range map[string]func(r *gpu.Record){
+		"same":              func(*gpu.Record) {},
+		"another address":   func(r *gpu.Record) { r.Processes[0].Pieces[0].Address += 1 << 20 },
+		"another process":   func(r *gpu.Record) { r.Processes[0].PID = 8 },
+		"another GPU":       func(r *gpu.Record) { r.Processes[0].Pieces[0].Device = restoretest.UUID("a", 2) },
+		"a piece less":      func(r *gpu.Record) { r.Processes[0].Pieces = r.Processes[0].Pieces[1:] },
+		"none":              func(r *gpu.Record) { r.Processes[0].Pieces = nil },
+		"by the driver":     func(r *gpu.Record) { *r = gpu.Record{GPU: image.GPU{Engine: image.DriverEngine, Devices: r.Devices}} },
+		"another library":   func(r *gpu.Record) { r.Library.Version = "2" },
+		"without a library": func(r *gpu.Record) { r.Library, r.Processes = nil, nil },
+	} {
+		record, same := restoretest.Handed(), restoretest.Handed()
+		c := image.Config{GPU: &same.GPU}
+		change(&record)
+		images := t.TempDir()
+		if err := record.WriteFile(images); err != nil {
+			t.Fatal(err)
+		}
+		if err := checkRecord(c, images); name == "same" && err != nil || name != "same" && !errdefs.IsDataLoss(err) {
+			t.Errorf("%s gives %v", name, err)
+		}
+	}
+	record := restoretest.Handed()
+	c := image.Config{GPU: &record.GPU}
+	images := t.TempDir()
+	if err := record.WriteFile(images); err != nil {
+		t.Fatal(err)
+	}
+	for name, contradiction := range map[string]error{
+		"a record without config": checkRecord(image.Config{}, images),
+		"a config without record": checkRecord(c, t.TempDir()),
+	} {
+		if !errdefs.IsDataLoss(contradiction) {
+			t.Errorf("%s: %v", name, contradiction)
+		}
+	}
+}

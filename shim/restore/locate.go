@@ -1,0 +1,51 @@
+package restore
+
+import (
+	"context"
+	"errors"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/warm"
+)
+
+// Locate finds the snapshot in the store, or fetches it: from a registry all but the segments, for which there is a puller then. The
+// name is that in the store. Wherever it is, its signatures are judged before anything of it is parsed. pull is as in [Options].
+func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Options, j *Judging) (string, ocispec.Descriptor, *registry.Puller, error) {
+	if pull != PullAlways && !archive.IsLocation(ref) {
+		desc, err := s.Resolve(ctx, ref)
+		var unknown *store.UnknownRefError
+		if err == nil {
+			return ref, desc, nil, j.local(ctx, s, ref, desc.Digest)
+		}
+		if pull == PullNever || !errors.As(err, &unknown) {
+			return ref, desc, nil, err
+		}
+	}
+	if pull == PullNever {
+		return ref, ocispec.Descriptor{}, nil, &OptionError{Problem: "--pull never and a file as the snapshot contradict each other"}
+	}
+	o.Judge = j.Judge
+	if archive.IsLocation(ref) {
+		name, desc, err := archive.Import(ctx, s, ref, o.Judge)
+		return name, desc, nil, err
+	}
+	p, err := registry.NewPuller(ctx, s, ref, o)
+	if err != nil {
+		return ref, ocispec.Descriptor{}, nil, err
+	}
+	return ref, p.Descriptor(), p, nil
+}
+
+// prewarmed gives what has a snapshot's blobs: what cryo prewarm has kept ready, to be closed, or else the store.
+func prewarmed(ctx context.Context, s *store.Store, desc ocispec.Descriptor) (image.Fetcher, *warm.Entry, error) {
+	ready, err := warm.New(s.Root()).Find(ctx, desc.Digest)
+	if err != nil || ready == nil {
+		return s, nil, err
+	}
+	return ready, ready, nil
+}

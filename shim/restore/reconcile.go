@@ -1,0 +1,170 @@
+package restore
+
+import (
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/fit"
+)
+
+// The rules by which a container's own specification is compared with that of the snapshot.
+const (
+	ruleMounts     = "mounts"
+	ruleNamespaces = "namespaces"
+	ruleTerminal   = "terminal"
+	ruleUser       = "user"
+	ruleUserMaps   = "user-mappings"
+	ruleReadonly   = "root-readonly"
+	ruleSeccomp    = "seccomp-profile"
+	ruleBaseImage  = "base-image"
+	ruleGPUs       = "gpu-annotation"
+)
+
+// reconcile compares the specification of the container that is restored with that of the snapshot's container. What differs must be what a restore can make
+// so: sources of mounts, limits and names are the container's own, while CRIU makes mounts, namespaces and processes as they were.
+func reconcile(was, is *specs.Spec) (all []fit.Finding) {
+	found := func(rule, hint, format string, args ...any) {
+		all = append(all, fit.Finding{Rule: rule, Fatal: true, Problem: fmt.Sprintf(format, args...), Hint: hint})
+	}
+	reconcileMounts(was, is, found)
+	reconcileNamespaces(was, is, found)
+	process := func(s *specs.Spec) specs.Process {
+		if s.Process == nil {
+			return specs.Process{}
+		}
+		return *s.Process
+	}
+	a, b := process(was), process(is)
+	if a.Terminal != b.Terminal {
+		found(ruleTerminal, "create the container as the snapshot's was, with a terminal or without", "the snapshot's container had a terminal: %v, and this one has: %v", a.Terminal, b.Terminal)
+	}
+	groups := func(p specs.Process) []uint32 {
+		return slices.Compact(slices.Sorted(slices.Values(p.User.AdditionalGids)))
+	}
+	if a.User.UID != b.User.UID || a.User.GID != b.User.GID || !slices.Equal(groups(a), groups(b)) {
+		found(ruleUser, "create the container for the same user", "the snapshot's container ran as user %d:%d %v, and this one shall run as %d:%d %v",
+			a.User.UID, a.User.GID, a.User.AdditionalGids, b.User.UID, b.User.GID, b.User.AdditionalGids)
+	}
+	readonly := func(s *specs.Spec) bool { return s.Root != nil && s.Root.Readonly }
+	if readonly(was) != readonly(is) {
+		found(ruleReadonly, "create the container as the snapshot's was", "the snapshot's container had a read-only root file system: %v, and this one has: %v", readonly(was), readonly(is))
+	}
+	seccomp := func(s *specs.Spec) *specs.LinuxSeccomp {
+		if s.Linux == nil {
+			return nil
+		}
+		return s.Linux.Seccomp
+	}
+	if !reflect.DeepEqual(seccomp(was), seccomp(is)) {
+		found(ruleSeccomp, "create the container with the seccomp profile that the snapshot's had", "the snapshot's container had another filter of system calls (seccomp), which its processes keep")
+	}
+	maps := func(s *specs.Spec) (uids, gids []specs.LinuxIDMapping) {
+		if s.Linux == nil {
+			return nil, nil
+		}
+		return s.Linux.UIDMappings, s.Linux.GIDMappings
+	}
+	uids, gids := maps(was)
+	if u, g := maps(is); !slices.Equal(uids, u) || !slices.Equal(gids, g) {
+		found(ruleUserMaps, "create the container with the same mappings of ids", "the snapshot's container had other mappings of user ids or group ids than this one")
+	}
+	return all
+}
+
+// find is told of a difference.
+type find func(rule, hint, format string, args ...any)
+
+// reconcileMounts compares mounts by their destinations. Their sources may differ.
+func reconcileMounts(was, is *specs.Spec, found find) {
+	had, has := mountsOf(was), mountsOf(is)
+	for _, at := range sorted(had) {
+		m, ok := has[at]
+		switch {
+		case !ok:
+			found(ruleMounts, "give the container a mount at "+at, "the snapshot's container had a mount at %s, and this one has none", at)
+		case m != had[at]:
+			found(ruleMounts, "create the container with the mounts that the snapshot's had; only their sources may differ", "the snapshot's container had %s at %s, and this one has %s", had[at], at, m)
+		}
+	}
+	for _, at := range sorted(has) {
+		if _, ok := had[at]; !ok {
+			found(ruleMounts, "leave the mount at "+at+" out, or take a snapshot of a container that has it", "this container has a mount at %s, which the snapshot's did not have", at)
+		}
+	}
+}
+
+// mounting is what of a mount a restore keeps.
+type mounting struct {
+	kind     string // of file system; "bind" for all bind mounts
+	readonly bool
+}
+
+func (m mounting) String() string {
+	if m.readonly {
+		return "a read-only mount of the type " + m.kind
+	}
+	return "a mount of the type " + m.kind
+}
+
+// mountsOf are those of a specification, by their destinations; of several at one, the last counts, which covers the others.
+func mountsOf(s *specs.Spec) map[string]mounting {
+	all := map[string]mounting{}
+	for _, m := range s.Mounts {
+		kind := m.Type
+		if fit.IsBind(m) {
+			kind = "bind"
+		}
+		all[path.Clean(m.Destination)] = mounting{kind, slices.Contains(m.Options, "ro")}
+	}
+	return all
+}
+
+func reconcileNamespaces(was, is *specs.Spec, found find) {
+	had, has := namespacesOf(was), namespacesOf(is)
+	for _, t := range []specs.LinuxNamespaceType{
+		specs.PIDNamespace, specs.NetworkNamespace, specs.MountNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.UserNamespace, specs.CgroupNamespace, specs.TimeNamespace,
+	} {
+		if had[t] != has[t] {
+			found(ruleNamespaces, "create the container with the namespaces that the snapshot's had", "the snapshot's container had %s namespace of the type %s, and this one has %s", had[t], t, has[t])
+		}
+	}
+}
+
+// namespacing says what namespace of a type a container has.
+type namespacing int
+
+const (
+	hostNamespace namespacing = iota
+	ownNamespace
+	givenNamespace // by its path
+)
+
+func (n namespacing) String() string {
+	return [...]string{"the host's", "its own", "a given"}[n]
+}
+
+func namespacesOf(s *specs.Spec) map[specs.LinuxNamespaceType]namespacing {
+	all := map[specs.LinuxNamespaceType]namespacing{}
+	if s.Linux == nil {
+		return all
+	}
+	for _, n := range s.Linux.Namespaces {
+		all[n.Type] = ownNamespace
+		if n.Path != "" {
+			all[n.Type] = givenNamespace
+		}
+	}
+	return all
+}
+
+func sorted[V any](m map[string]V) (keys []string) {
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

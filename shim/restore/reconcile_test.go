@@ -1,0 +1,78 @@
+package restore
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// podSpec is a container's as a kubelet has it made: mounts of the host's files, and namespaces of the pod's sandbox.
+func podSpec() *specs.Spec {
+	return &specs.Spec{
+		Process: &specs.Process{User: specs.User{UID: 1000, GID: 1000, AdditionalGids: []uint32{2, 1}}},
+		Root:    &specs.Root{Path: "rootfs"},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/etc/hosts", Type: "bind", Source: "/var/lib/kubelet/pods/1/etc-hosts", Options: []string{"rbind", "rw"}},
+			{Destination: "/var/run/secrets/kubernetes.io/serviceaccount", Type: "bind", Source: "/var/lib/kubelet/pods/1/token", Options: []string{"rbind", "ro"}},
+		},
+		Linux: &specs.Linux{Seccomp: &specs.LinuxSeccomp{DefaultAction: specs.ActErrno, Syscalls: []specs.LinuxSyscall{{Names: []string{"read"}, Action: specs.ActAllow}}}, Namespaces: []specs.LinuxNamespace{
+			{Type: specs.PIDNamespace}, {Type: specs.MountNamespace}, {Type: specs.NetworkNamespace, Path: "/proc/1/ns/net"},
+		}},
+	}
+}
+
+// TestReconcile: what is the host's or the client's may differ, and what CRIU makes as it was must not.
+func TestReconcile(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*specs.Spec)
+		rules  []string
+	}{
+		"the same": {func(*specs.Spec) {}, nil},
+		"other sources, limits, arguments and names": {func(s *specs.Spec) {
+			s.Mounts[1].Source, s.Mounts[2].Source = "/var/lib/kubelet/pods/2/etc-hosts", "/var/lib/kubelet/pods/2/token"
+			s.Linux.Namespaces[2].Path = "/proc/2/ns/net"
+			s.Process.Args, s.Hostname, s.Linux.CgroupsPath = []string{"other"}, "other", "/other"
+			s.Mounts[1].Destination = "/etc/hosts/"
+			s.Process.User.AdditionalGids = []uint32{1, 2}
+			slices.Reverse(s.Mounts)
+		}, nil},
+		"one mount less":     {func(s *specs.Spec) { s.Mounts = s.Mounts[:2] }, []string{ruleMounts}},
+		"one more":           {func(s *specs.Spec) { s.Mounts = append(s.Mounts, specs.Mount{Destination: "/run", Type: "tmpfs"}) }, []string{ruleMounts}},
+		"another type":       {func(s *specs.Spec) { s.Mounts[1] = specs.Mount{Destination: "/etc/hosts", Type: "tmpfs"} }, []string{ruleMounts}},
+		"read-only":          {func(s *specs.Spec) { s.Mounts[1].Options = []string{"rbind", "ro"} }, []string{ruleMounts}},
+		"writable":           {func(s *specs.Spec) { s.Mounts[2].Options = nil }, []string{ruleMounts}},
+		"no namespace":       {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[1:] }, []string{ruleNamespaces}},
+		"its own network":    {func(s *specs.Spec) { s.Linux.Namespaces[2].Path = "" }, []string{ruleNamespaces}},
+		"the sandbox's pids": {func(s *specs.Spec) { s.Linux.Namespaces[0].Path = "/proc/1/ns/pid" }, []string{ruleNamespaces}},
+		"no linux":           {func(s *specs.Spec) { s.Linux = nil }, []string{ruleNamespaces, ruleNamespaces, ruleNamespaces, ruleSeccomp}},
+		"a terminal":         {func(s *specs.Spec) { s.Process.Terminal = true }, []string{ruleTerminal}},
+		"root":               {func(s *specs.Spec) { s.Process.User = specs.User{} }, []string{ruleUser}},
+		"another group":      {func(s *specs.Spec) { s.Process.User.AdditionalGids = []uint32{1} }, []string{ruleUser}},
+		"no process":         {func(s *specs.Spec) { s.Process = nil }, []string{ruleUser}},
+		"read-only root":     {func(s *specs.Spec) { s.Root.Readonly = true }, []string{ruleReadonly}},
+		"no seccomp":         {func(s *specs.Spec) { s.Linux.Seccomp = nil }, []string{ruleSeccomp}},
+		"another profile":    {func(s *specs.Spec) { s.Linux.Seccomp.DefaultAction = specs.ActAllow }, []string{ruleSeccomp}},
+		"mappings":           {func(s *specs.Spec) { s.Linux.UIDMappings = []specs.LinuxIDMapping{{HostID: 1, Size: 1}} }, []string{ruleUserMaps}},
+	} {
+		is := podSpec()
+		test.change(is)
+		before, _ := json.Marshal(is)
+		var rules []string
+		for _, f := range reconcile(podSpec(), is) {
+			rules = append(rules, f.Rule)
+			if !f.Fatal || f.Problem == "" || f.Hint == "" || strings.Contains(f.Problem, "%!") {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		if !slices.Equal(rules, test.rules) {
+			t.Errorf("%s: %v, want %v", name, rules, test.rules)
+		}
+		if after, _ := json.Marshal(is); string(after) != string(before) {
+			t.Errorf("%s: the specification was changed:\n%s\n%s", name, before, after)
+		}
+	}
+}

@@ -1,0 +1,70 @@
+package restore
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+func TestCgroupsPath(t *testing.T) {
+	for _, c := range []struct {
+		old     string
+		systemd bool
+		want    string
+	}{
+		{"/default/old", false, "/ns/new"},
+		{"/default/old", true, "/ns/new"},
+		{"/", false, "/ns/new"},
+		{"", true, ""},
+		{"../../escape", false, "/ns/new"},
+		{"system.slice:nerdctl:old", true, "system.slice:ns:new"},
+		{"user.slice:nerdctl:old", true, "user.slice:ns:new"},
+		{":cri-containerd:old", true, ":ns:new"},
+		{"kubepods-burstable.slice:cri-containerd:old", true, "system.slice:ns:new"},
+		{"../x.slice:a:b", true, "system.slice:ns:new"},
+		{"system.slice:nerdctl:old", false, "/ns/new"},
+		{"a:b:c:d", true, "/ns/new"},
+	} {
+		if got := cgroupsPath(c.old, "ns", "new", c.systemd); got != c.want {
+			t.Errorf("cgroupsPath(%q, systemd %v) = %q, want %q", c.old, c.systemd, got, c.want)
+		}
+	}
+	if got := cgroupsPath("a:b:c", "k8s:x", "n/1", true); got != "system.slice:k8s_x:n_1" {
+		t.Errorf("a unit name of %q", got)
+	}
+}
+
+func TestReplaceMounts(t *testing.T) {
+	spec := &specs.Spec{Mounts: []specs.Mount{
+		{Destination: "/proc", Type: "proc", Source: "proc"},
+		{Destination: "/data", Type: "bind", Source: "/old"},
+		{Destination: "/more/", Source: "/old", Options: []string{"rbind"}},
+	}}
+	got, err := replaceMounts(spec, []Mount{{"/new", "/data"}, {"/newer", "/more"}})
+	if err != nil || !slices.Equal(got, []string{"/data", "/more/"}) || spec.Mounts[1].Source != "/new" || spec.Mounts[2].Source != "/newer" {
+		t.Errorf("replaceMounts = %v, %v; %v", got, err, spec.Mounts)
+	}
+	for _, dst := range []string{"/proc", "/none"} {
+		_, err := replaceMounts(spec, []Mount{{"/new", dst}})
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(Hint(err), "/data, /more/") {
+			t.Errorf("%s: %v", dst, err)
+		}
+	}
+	if spec.Mounts[0].Source != "proc" {
+		t.Error("a mount that is no bind mount was changed")
+	}
+}
+
+func TestJoinNetwork(t *testing.T) {
+	own := &specs.Spec{Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{{Type: specs.NetworkNamespace}}}}
+	if err := joinNetwork(own, "/run/netns/n"); !errdefs.IsInvalidArgument(err) {
+		t.Errorf("of its own: %v", err)
+	}
+	own.Linux.Namespaces[0].Path = "/run/netns/old"
+	if err := joinNetwork(own, "/run/netns/n"); err != nil || own.Linux.Namespaces[0].Path != "/run/netns/n" {
+		t.Errorf("of a path: %v, %v", err, own.Linux.Namespaces)
+	}
+}
