@@ -17,6 +17,7 @@ type line struct {
 	turns   [kinds][]*turn // those that wait, oldest first; guarded by mu
 	asked   [kinds]int64   // bytes that were asked for and have not come; guarded by mu
 	rate    float64        // bytes a second, as measured; guarded by mu
+	given   bool           // the rate is given, by a test, and not measured
 	latency time.Duration  // least time until an answer began; 0: none has yet; guarded by mu
 	since   time.Time      // measuring goes on since then; zero while the line is idle; guarded by mu
 	took    time.Duration  // for which what is being measured had come before; guarded by mu
@@ -202,7 +203,7 @@ func (l *line) give(t *turn, n int64) {
 // measure measures what has come since the line was measured last, without the times when it was idle. What comes in less than is measured counts with what comes next: a line
 // that was slow once would never be found quick where little is asked for at once. l.mu is held.
 func (l *line) measure() {
-	if l.since.IsZero() {
+	if l.since.IsZero() || l.given {
 		return
 	}
 	idle := l.asked[urgent]+l.asked[rest]+l.asked[free] == 0
