@@ -23,7 +23,7 @@ FUZZFLAGS ?=
 GO       := go
 BUILD    := CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 BINARIES := containerd-shim-cryo-v1 cryo
-# The keeper opens NVIDIA's libraries at run time, and so needs cgo, glibc, and functions that are bound when they are called.
+# The helper opens NVIDIA's libraries at run time, and so needs cgo, glibc, and functions that are bound when they are called.
 KEEPER   := cryo-gpu-keeper
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 BUILDCGO := CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w -extldflags=-Wl,-z,lazy -X main.version=$(VERSION) -X main.revision=$(REVISION)"
@@ -204,7 +204,7 @@ gpu-bundle: deps build tools ## pack what integration/gpu/run needs on a machine
 	@integration/gpu/bundle
 
 .PHONY: install
-install: build ## install cryo, the shim and the GPU keeper below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
+install: build ## install cryo, the shim and the GPU helper below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix bin/,$(BINARIES) $(KEEPER))
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/lib/cryo bin/libcryo-gpu.so
 	@d=$(DESTDIR)$(PREFIX)/share; \

@@ -87,7 +87,7 @@ func (m deviceMemory) takeIn(t testing.TB, dst BlobStore, r *rand.Rand, o PackOp
 	return in
 }
 
-// send sends all pieces as a holder would: windows by turns, each in order. there counts the parts that are not released.
+// send sends all pieces as a keeper would: windows by turns, each in order. there counts the parts that are not released.
 func (m deviceMemory) send(in *DeviceIntake, r *rand.Rand, there *atomic.Int64) error {
 	type span struct {
 		piece    int

@@ -69,8 +69,8 @@ func BenchmarkIntake(b *testing.B) {
 	}
 }
 
-// BenchmarkDeviceIntake takes in device memory as a holder sends it: 16 windows by turns, 8 MiB at once. How long until all is taken out of
-// the holder's hands, and until everything is stored.
+// BenchmarkDeviceIntake takes in device memory as a keeper sends it: 16 windows by turns, 8 MiB at once. How long until all is taken out of
+// the keeper's hands, and until everything is stored.
 func BenchmarkDeviceIntake(b *testing.B) {
 	random := make([]byte, 64<<20)
 	_, _ = rand.NewChaCha8([32]byte{1}).Read(random)

@@ -39,8 +39,8 @@ func TestGPUAgain(t *testing.T) {
 		now := usageOf(t, a)
 		return now.processes <= first.processes && now.descriptors <= first.descriptors && now.memory <= first.memory+8<<20
 	})
-	if n := keepers(t, a); n != 0 {
-		t.Errorf("%d keepers are left", n)
+	if n := helpers(t, a); n != 0 {
+		t.Errorf("%d helpers are left", n)
 	}
 	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
 	cleanup(t, b, id)
@@ -85,7 +85,7 @@ func usageOf(t *testing.T, h *lab.Host) (u usage) {
 	return u
 }
 
-// TestGPUNone has containers without GPUs on a host that has some: no keeper is started for them, on no way.
+// TestGPUNone has containers without GPUs on a host that has some: no helper is started for them, on no way.
 func TestGPUNone(t *testing.T) {
 	a, _ := gpuPair(t)
 	if err := a.Import(t.Context()); err != nil {
@@ -105,11 +105,11 @@ func TestGPUNone(t *testing.T) {
 	counts(t, a, id)
 	calls, err := a.GPUCalls()
 	if err != nil || len(calls) > 0 {
-		t.Errorf("a keeper has been started: %v %v", calls, err)
+		t.Errorf("a helper has been started: %v %v", calls, err)
 	}
 }
 
-// TestGPUUnused has a container with a GPU that no process of it uses: no keeper is started to save it, and it goes to a host
+// TestGPUUnused has a container with a GPU that no process of it uses: no helper is started to save it, and it goes to a host
 // whose driver could not load anything.
 func TestGPUUnused(t *testing.T) {
 	a, b := gpuPair(t)
@@ -125,7 +125,7 @@ func TestGPUUnused(t *testing.T) {
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push", "--plain-http"))
 	counts(t, a, id)
 	if calls, err := a.GPUCalls(); err != nil || len(calls) > 0 {
-		t.Errorf("a keeper has been started: %v %v", calls, err)
+		t.Errorf("a helper has been started: %v %v", calls, err)
 	}
 	setGPUs(t, b, lab.GPUs{UVM: 508, Driver: "570.133.20", Devices: gpusOfB.Devices}, gpusOfB)
 	cleanup(t, b, id)

@@ -71,9 +71,9 @@ func (b *background) victim(t *testing.T, h *lab.Host, who string) {
 	}
 	is := called(commands[who])
 	switch who {
-	case "holder":
-		is = holding
 	case "keeper":
+		is = holding
+	case "helper":
 		is = serving
 	}
 	pid := find(t, h, is)
@@ -83,15 +83,15 @@ func (b *background) victim(t *testing.T, h *lab.Host, who string) {
 	kill(t, pid)
 }
 
-// holding tells whether a process is a holder: the keeper's program, with other arguments.
+// holding tells whether a process is a keeper: the same program as the helper's, with another argument.
 func holding(p process) bool {
 	line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-	return p.command == commands["keeper"] && strings.HasSuffix(strings.TrimRight(string(line), "\x00"), "\x00hold")
+	return p.command == commands["helper"] && strings.HasSuffix(strings.TrimRight(string(line), "\x00"), "\x00keeper")
 }
 
-// serving tells whether a process is a keeper of the shim's that is no holder. The command has one of its own.
+// serving tells whether a process is a helper of the shim's that is no keeper. The command has one of its own.
 func serving(p process) bool {
-	if p.command != commands["keeper"] || holding(p) {
+	if p.command != commands["helper"] || holding(p) {
 		return false
 	}
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.pid))
@@ -101,13 +101,13 @@ func serving(p process) bool {
 	return err == nil && strings.TrimSpace(string(parent)) == commands["shim"]
 }
 
-// asked tells whether a process is the keeper of a command, which lives until the container runs.
+// asked tells whether a process is the helper of a command, which lives until the container runs.
 func asked(p process) bool {
-	return p.command == commands["keeper"] && !holding(p) && !serving(p)
+	return p.command == commands["helper"] && !holding(p) && !serving(p)
 }
 
 // commands are those of processes that take part; the kernel keeps 15 characters.
-var commands = map[string]string{"shim": "containerd-shim", "keeper": "cryo-gpu-keeper", "criu": "criu"}
+var commands = map[string]string{"shim": "containerd-shim", "helper": "cryo-gpu-keeper", "criu": "criu"}
 
 // running tells whether the host has a process with a command.
 func running(t *testing.T, h *lab.Host, who string) func() bool {
@@ -155,11 +155,11 @@ func (b *background) untilHeld(t *testing.T, h *lab.Host) {
 	}
 }
 
-// keepers counts the keepers on a host.
-func keepers(t *testing.T, h *lab.Host) (n int) {
+// helpers counts the helpers on a host.
+func helpers(t *testing.T, h *lab.Host) (n int) {
 	t.Helper()
 	for _, p := range processes(t, h) {
-		if p.command == commands["keeper"] {
+		if p.command == commands["helper"] {
 			n++
 		}
 	}

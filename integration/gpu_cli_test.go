@@ -90,7 +90,7 @@ func TestGPUDoctor(t *testing.T) {
 	}{
 		{"divided", lab.GPUs{Devices: []lab.GPU{{MIG: true}}}, "", []string{"divided into instances"}},
 		{"driver fails", gpusOfA, "init * error 999", []string{"CUDA_ERROR_UNKNOWN"}},
-		{"keeper dies", gpusOfA, "init * exit", []string{"cryo-gpu-keeper"}},
+		{"helper dies", gpusOfA, "init * exit", []string{"cryo-gpu-keeper"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			setGPUs(t, a, test.gpus, gpusOfA)

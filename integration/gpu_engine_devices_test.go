@@ -113,7 +113,7 @@ func leaving(t *testing.T, b *lab.Host, free int64) lab.GPUs {
 }
 
 // TestGPUKeeperEngineRenumbered has memory go to GPUs of other numbers, where the driver of a process finds nothing that it is given: the process makes its
-// memory, and a holder fills it from what was loaded, or prewarmed. Its memory is handed over there as elsewhere, and it goes back.
+// memory, and a keeper fills it from what was loaded, or prewarmed. Its memory is handed over there as elsewhere, and it goes back.
 func TestGPUKeeperEngineRenumbered(t *testing.T) {
 	a, b := renumbered(t)
 	for _, c := range onTwo {
@@ -170,7 +170,7 @@ func TestGPUKeeperEngineRenumbered(t *testing.T) {
 	}
 }
 
-// TestGPUKeeperEngineRenumberedNotFilled has filling fail at a restore onto GPUs of other numbers, where memory was prewarmed: another holder does it, or the memory is
+// TestGPUKeeperEngineRenumberedNotFilled has filling fail at a restore onto GPUs of other numbers, where memory was prewarmed: another keeper does it, or the memory is
 // loaded anew, or nothing is left on the GPUs.
 func TestGPUKeeperEngineRenumberedNotFilled(t *testing.T) {
 	_, b := renumbered(t)
@@ -309,8 +309,8 @@ func TestGPUKeeperEngineTwoDevicesFail(t *testing.T) {
 	calls := []struct{ side, call string }{
 		{"container", "cuMemExportToShareableHandle"}, {"container", "cuMemUnmap"}, {"container", "cuMemRelease"}, {"container", "cuMemCreate"},
 		{"container", "cuMemImportFromShareableHandle"}, {"container", "cuMemMap"}, {"container", "cuMemSetAccess"},
-		{"container", "cuMemcpyDtoD"}, {"holder", "cuMemImportFromShareableHandle"}, {"holder", "cuMemMap"}, {"holder", "cuMemSetAccess"},
-		{"holder", "cuMemcpyDtoHAsync"},
+		{"container", "cuMemcpyDtoD"}, {"keeper", "cuMemImportFromShareableHandle"}, {"keeper", "cuMemMap"}, {"keeper", "cuMemSetAccess"},
+		{"keeper", "cuMemcpyDtoHAsync"},
 	}
 	for device, c := range onTwo { // a call that fails for one GPU in one container fails for the other in the other
 		id := name(t)
@@ -323,7 +323,7 @@ func TestGPUKeeperEngineTwoDevicesFail(t *testing.T) {
 			device = 1 - device
 			t.Run(fmt.Sprintf("%s, %s in the %s for GPU %d", c.name, f.call, f.side, device), func(t *testing.T) {
 				used, said := inUse(t, a), fmt.Sprintf("%s *@%s error 999", f.call, a.UUID(device))
-				if f.side == "holder" {
+				if f.side == "keeper" {
 					order(t, a, said)
 				} else {
 					ownOrder(t, a, said)

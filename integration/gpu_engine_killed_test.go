@@ -7,7 +7,7 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// moment is one in a checkpoint that hands memory over: a call that takes long then, of the driver's own, the holder's or the library's.
+// moment is one in a checkpoint that hands memory over: a call that takes long then, of the driver's own, the keeper's or the library's.
 type moment struct {
 	said string // an order
 	own  bool   // of the library, in the container
@@ -64,8 +64,8 @@ func TestGPUKeeperEngineKilled(t *testing.T) {
 		moments []moment
 	}{
 		{"client", []moment{gives, holds, lets, saves, sends, takesBack}},
-		{"keeper", []moment{saves, loads}},
-		{"holder", []moment{holds, locks, sends, unlocks}},
+		{"helper", []moment{saves, loads}},
+		{"keeper", []moment{holds, locks, sends, unlocks}},
 	} {
 		for _, m := range test.moments {
 			t.Run(fmt.Sprintf("%s at %s", test.victim, m), func(t *testing.T) {

@@ -47,7 +47,7 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 		setGPUs(t, b, small, gpusOfB)
 		fails(t, codeMisfit, "gpu-memory")
 	})
-	for victim, is := range map[string]func(process) bool{"holder": holding, "loader": called("cryo-load"), "keeper": serving, "command's keeper": asked} {
+	for victim, is := range map[string]func(process) bool{"keeper": holding, "loader": called("cryo-load"), "helper": serving, "command's helper": asked} {
 		t.Run(victim+" killed", func(t *testing.T) {
 			order(t, b, "cuMemcpyHtoDAsync 1 delay 1500")
 			unchanged(t, b, func() {
@@ -59,7 +59,7 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 				}
 				kill(t, pid)
 				r := c.wait(t)
-				if victim == "holder" || victim == "loader" {
+				if victim == "keeper" || victim == "loader" {
 					refusal(t, quietly(r), codeAborted, "")
 					return
 				}

@@ -52,8 +52,8 @@ func handedOver(t *testing.T, h *lab.Host, ref string, least float64) {
 // alone fails the test if any process of an operation is left on a host.
 func alone(t *testing.T, h *lab.Host) {
 	t.Helper()
-	eventually(t, "no keeper, holder or loader", 30*time.Second, func() bool {
-		return !slices.ContainsFunc(processes(t, h), func(p process) bool { return p.command == commands["keeper"] || p.command == "cryo-load" })
+	eventually(t, "no helper, keeper or loader", 30*time.Second, func() bool {
+		return !slices.ContainsFunc(processes(t, h), func(p process) bool { return p.command == commands["helper"] || p.command == "cryo-load" })
 	})
 }
 
@@ -93,7 +93,7 @@ func TestGPUKeeperEngineJourney(t *testing.T) {
 	alone(t, a)
 }
 
-// copyingSlowly makes the holder of a checkpoint take its time with what it copies out.
+// copyingSlowly makes the keeper of a checkpoint take its time with what it copies out.
 var copyingSlowly = slices.Repeat([]string{"cuMemcpyDtoHAsync * delay 1500"}, 8)
 
 // TestGPUKeeperEngineLeaveRunning has a container run on while a copy of its memory is still being taken: it changes its memory, and the
@@ -267,7 +267,7 @@ func ownOrder(t *testing.T, h *lab.Host, orders ...string) {
 // heeding makes a container's programs heed such orders.
 var heeding = slices.Concat(handing, []string{"--env", lab.OwnOrdersEnv})
 
-// TestGPUKeeperEngineFailures has each call fail that moves memory, in the container and in the holder. The container runs on, with or without a
+// TestGPUKeeperEngineFailures has each call fail that moves memory, in the container and in the keeper. The container runs on, with or without a
 // snapshot.
 func TestGPUKeeperEngineFailures(t *testing.T) {
 	a, _ := gpuPair(t)
@@ -276,18 +276,18 @@ func TestGPUKeeperEngineFailures(t *testing.T) {
 	before := startGPU(t, a, id, heeding, "--blocks", "3,4")
 	forget(t, a, ref)
 	traced := trace(t, a)
-	for _, side := range []string{"container", "holder"} {
+	for _, side := range []string{"container", "keeper"} {
 		for call, both := range map[string]bool{
 			"cuMemExportToShareableHandle": false, "cuMemImportFromShareableHandle": true, "cuMemMap": true, "cuMemSetAccess": true,
 			"cuMemUnmap": false, "cuMemRelease": false, "cuMemCreate": false, "cuMemcpyDtoD": false, "cuMemcpyDtoHAsync": true,
 		} {
-			if side == "holder" && !both || side == "container" && call == "cuMemcpyDtoHAsync" {
+			if side == "keeper" && !both || side == "container" && call == "cuMemcpyDtoHAsync" {
 				continue
 			}
 			for _, action := range []string{"error 999", "error 2"} {
 				t.Run(fmt.Sprintf("%s in the %s %s", call, side, action), func(t *testing.T) {
 					said := fmt.Sprintf("%s 1 %s", call, action)
-					if side == "holder" {
+					if side == "keeper" {
 						order(t, a, said)
 					} else {
 						ownOrder(t, a, said)
@@ -387,7 +387,7 @@ func TestGPUKeeperEngineCapture(t *testing.T) {
 // TestGPUKeeperEngineNoHolder has nobody who could take the memory: the driver saves it, unless the user wants nothing but the engine.
 func TestGPUKeeperEngineNoHolder(t *testing.T) {
 	a, _ := gpuPair(t)
-	id, ref := name(t), "gpu/holder:1"
+	id, ref := name(t), "gpu/keeper:1"
 	before := startGPU(t, a, id, handing, "--blocks", blocks)
 	forget(t, a, ref)
 	order(t, a, "cuMemHostRegister * error 2 always")

@@ -36,17 +36,17 @@ func TestGPUKilledClient(t *testing.T) {
 	killedInHold(t, a, ref, "client", traced)
 }
 
-// TestGPUKilledKeeper kills the keeper likewise, and CRIU: the container runs on with its GPU.
-func TestGPUKilledKeeper(t *testing.T) {
+// TestGPUKilledHelper kills the helper likewise, and CRIU: the container runs on with its GPU.
+func TestGPUKilledHelper(t *testing.T) {
 	a, _ := gpuPair(t)
-	id, ref := name(t), "gpu/keeper:1"
+	id, ref := name(t), "gpu/helper:1"
 	before := startSeveral(t, a, id)
 	forget(t, a, ref)
 	traced := trace(t, a)
 	for _, call := range during {
 		eachProcess(t, call, func(t *testing.T, n int) {
 			order(t, a, fmt.Sprintf(call, n))
-			r := killed(t, a, id, ref, "keeper", func(b *background) { b.until(t, "call", obeyed(t, a)) })
+			r := killed(t, a, id, ref, "helper", func(b *background) { b.until(t, "call", obeyed(t, a)) })
 			unharmed(t, a, id, before)
 			if down := call[0] != 'r' && call[0] != 'u'; down == (r.Code == 0) {
 				t.Errorf("exit code %d: %s", r.Code, r.Stderr)
@@ -57,11 +57,11 @@ func TestGPUKilledKeeper(t *testing.T) {
 		})
 	}
 	t.Run("dump", func(t *testing.T) {
-		must(t, killed(t, a, id, ref, "keeper", func(b *background) { b.untilDumping(t, a) }))
+		must(t, killed(t, a, id, ref, "helper", func(b *background) { b.untilDumping(t, a) }))
 		unharmed(t, a, id, before)
 		tidy(t, a, ref, traced)
 	})
-	must(t, killedInHold(t, a, ref, "keeper", traced))
+	must(t, killedInHold(t, a, ref, "helper", traced))
 	t.Run("criu", func(t *testing.T) {
 		refusal(t, killed(t, a, id, ref, "criu", func(b *background) { b.untilDumping(t, a) }), codeAborted, "the container runs on")
 		unharmed(t, a, id, before)

@@ -38,8 +38,8 @@ func TestGPUMove(t *testing.T) {
 			after := unharmed(t, b, id, before)
 			goneOn(t, before, after)
 			moved(t, before, after, a, b, test.want)
-			if n := keepers(t, b); n != 0 {
-				t.Errorf("%d keepers run after the restore", n)
+			if n := helpers(t, b); n != 0 {
+				t.Errorf("%d helpers run after the restore", n)
 			}
 			if test.restore != nil && test.args == nil && !strings.HasPrefix(test.name, "plain") {
 				return

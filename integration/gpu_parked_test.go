@@ -19,8 +19,8 @@ func parked(t *testing.T, h *lab.Host) (id string, before lab.Answer) {
 	must(t, h.Ctr(t.Context(), "tasks", "pause", id))
 	stockImages(t, h, id)
 	paused(t, h, id)
-	if n := keepers(t, h); n != 0 {
-		t.Errorf("%d keepers run for a parked container", n)
+	if n := helpers(t, h); n != 0 {
+		t.Errorf("%d helpers run for a parked container", n)
 	}
 	return id, before
 }
@@ -160,7 +160,7 @@ func TestGPUParkedClientKilled(t *testing.T) {
 			b.wait(t)
 			eventually(t, "the container stands still", 30*time.Second, func() bool {
 				_, status, _ := a.Task(t.Context(), id)
-				return status == "PAUSED" && !running(t, a, "criu")() && keepers(t, a) == 0
+				return status == "PAUSED" && !running(t, a, "criu")() && helpers(t, a) == 0
 			})
 			must(t, a.Ctr(t.Context(), "tasks", "resume", id))
 			unharmed(t, a, id, before)
@@ -181,7 +181,7 @@ func TestGPUParkedClientKilled(t *testing.T) {
 		}
 		eventually(t, "the container is parked", 30*time.Second, func() bool {
 			_, status, _ := a.Task(t.Context(), id)
-			return status == "PAUSED" && !running(t, a, "criu")() && keepers(t, a) == 0
+			return status == "PAUSED" && !running(t, a, "criu")() && helpers(t, a) == 0
 		})
 		b.kill()
 		b.wait(t)

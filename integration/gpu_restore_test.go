@@ -48,7 +48,7 @@ func severalSnapshot(t *testing.T) (ref string, before lab.Answer) {
 	return gpuSnapshot(t, append(flags, forceSeveral...), "--processes", fmt.Sprint(several), "--mib", "2")
 }
 
-// TestGPURestoreKilled kills the cryo command, the shim, the keeper and CRIU in each step of a restore and for each process. There is
+// TestGPURestoreKilled kills the cryo command, the shim, the helper and CRIU in each step of a restore and for each process. There is
 // nothing of the container afterwards, or it runs with its GPU, as it does after the next restore.
 func TestGPURestoreKilled(t *testing.T) {
 	_, b := gpuPair(t)
@@ -87,7 +87,7 @@ func TestGPURestoreKilled(t *testing.T) {
 			t.Fatalf("exit code %d: %s", r.Code, r.Stderr)
 		}
 	}
-	for _, victim := range []string{"client", "shim", "keeper"} {
+	for _, victim := range []string{"client", "shim", "helper"} {
 		for _, call := range []string{"state %d delay 500", "restore %d slow 500", "unlock %d slow 500"} {
 			eachProcess(t, victim+" in "+call, func(t *testing.T, n int) {
 				order(t, b, fmt.Sprintf(call, n))
@@ -95,7 +95,7 @@ func TestGPURestoreKilled(t *testing.T) {
 			})
 		}
 	}
-	for _, victim := range []string{"client", "shim", "keeper", "criu"} {
+	for _, victim := range []string{"client", "shim", "helper", "criu"} {
 		t.Run(victim+" in CRIU", func(t *testing.T) {
 			check(t, victim, func(c *background) { c.until(t, "CRIU", restoring(t, b)) })
 		})

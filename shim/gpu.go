@@ -57,7 +57,7 @@ func nvidiaNodes(spec *specs.Spec) (nodes []specs.LinuxDevice) {
 func (c *container) gpuContainer(spec *specs.Spec) gpu.Container {
 	return gpu.Container{
 		PIDs:   func(ctx context.Context) ([]int, error) { return c.runtime.Processes(ctx) },
-		Start:  gpu.StartKeeper,
+		Start:  gpu.StartDriver,
 		Minors: cdi.Minors(spec),
 	}
 }

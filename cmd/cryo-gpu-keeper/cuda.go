@@ -12,17 +12,17 @@ import "C"
 import (
 	"fmt"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// driver is NVIDIA's, through libcuda for processes and NVML for facts. It makes no CUDA context: the keeper takes no
+// cuda is NVIDIA's, through libcuda for processes and NVML for facts. It makes no CUDA context: the helper takes no
 // device memory.
-type driver struct{ cuda int }
+type cuda struct{ version int }
 
-var _ keeper.Driver = driver{}
+var _ driver.API = cuda{}
 
 // openDriver loads and initialises libcuda.
-func openDriver() (keeper.Driver, error) {
+func openDriver() (driver.API, error) {
 	d, err := load()
 	if err != nil {
 		return nil, err
@@ -30,33 +30,33 @@ func openDriver() (keeper.Driver, error) {
 	return d, nil
 }
 
-func load() (driver, error) {
+func load() (cuda, error) {
 	var why *C.char
 	if missing := C.cuda_open(&why); missing != nil {
 		name, message := C.GoString(missing), C.GoString(why)
 		if name == "libcuda.so.1" {
-			return driver{}, &keeper.DriverError{Fault: keeper.Absent, Call: name, Message: message}
+			return cuda{}, &driver.UnusableError{Fault: driver.Absent, Call: name, Message: message}
 		}
-		return driver{}, old(name)
+		return cuda{}, old(name)
 	}
 	var version C.int
 	if code := int(C.cuda_version(&version)); code != 0 {
-		return driver{}, refused("cuDriverGetVersion", code)
+		return cuda{}, refused("cuDriverGetVersion", code)
 	}
 	if code := int(C.cuda_init()); code != 0 {
-		return driver{}, refused("cuInit", code)
+		return cuda{}, refused("cuInit", code)
 	}
-	return driver{cuda: int(version)}, nil
+	return cuda{version: int(version)}, nil
 }
 
 // old is the error of a driver that lacks a function.
 func old(function string) error {
-	return &keeper.DriverError{Fault: keeper.Old, Call: function, Message: "it has no " + function}
+	return &driver.UnusableError{Fault: driver.Old, Call: function, Message: "it has no " + function}
 }
 
 func refused(call string, code int) error {
 	name := errorName(code)
-	return &keeper.DriverError{Fault: keeper.Refused, Call: call, Code: code, Name: name, Message: fmt.Sprintf("%s: %s (%d)", call, name, code)}
+	return &driver.UnusableError{Fault: driver.Refused, Call: call, Code: code, Name: name, Message: fmt.Sprintf("%s: %s (%d)", call, name, code)}
 }
 
 func errorName(code int) string {
@@ -66,55 +66,55 @@ func errorName(code int) string {
 	return "an error without a name"
 }
 
-// Name implements [keeper.Driver].
-func (driver) Name(code int) string { return errorName(code) }
+// Name implements [driver.API].
+func (cuda) Name(code int) string { return errorName(code) }
 
-// State implements [keeper.Driver]. The driver gives an error for a process that does not use it.
-func (driver) State(pid int) keeper.State {
+// State implements [driver.API]. The driver gives an error for a process that does not use it.
+func (cuda) State(pid int) driver.State {
 	var state C.int
 	if C.cuda_state(C.int(pid), &state) != 0 {
-		return keeper.None
+		return driver.None
 	}
 	switch state {
 	case C.STATE_RUNNING:
-		return keeper.Running
+		return driver.Running
 	case C.STATE_LOCKED:
-		return keeper.Locked
+		return driver.Locked
 	case C.STATE_CHECKPOINTED:
-		return keeper.Checkpointed
+		return driver.Checkpointed
 	default:
-		return keeper.Failed // the driver's own, and any that later drivers add in between
+		return driver.Failed // the driver's own, and any that later drivers add in between
 	}
 }
 
-// Do implements [keeper.Driver].
-func (driver) Do(pid int, c keeper.Call) int {
+// Do implements [driver.API].
+func (cuda) Do(pid int, c driver.Call) int {
 	switch p := C.int(pid); c.Function {
-	case keeper.Lock:
+	case driver.Lock:
 		return int(C.cuda_lock(p, C.uint(c.Timeout.Milliseconds())))
-	case keeper.Checkpoint:
+	case driver.Checkpoint:
 		return int(C.cuda_checkpoint(p))
-	case keeper.Restore:
+	case driver.Restore:
 		return restore(p, c.Pairs)
-	case keeper.Unlock:
+	case driver.Unlock:
 		return int(C.cuda_unlock(p))
 	}
-	return keeper.InvalidValue
+	return driver.InvalidValue
 }
 
-func restore(pid C.int, pairs []keeper.Pair) int {
+func restore(pid C.int, pairs []driver.Pair) int {
 	if len(pairs) == 0 {
 		return int(C.cuda_restore(pid, nil, 0))
 	}
 	given := make([]C.struct_gpu_pair, len(pairs))
 	for i, p := range pairs {
-		before, err := keeper.ParseUUID(p.Old)
+		before, err := driver.ParseUUID(p.Old)
 		if err != nil {
-			return keeper.InvalidValue
+			return driver.InvalidValue
 		}
-		after, err := keeper.ParseUUID(p.New)
+		after, err := driver.ParseUUID(p.New)
 		if err != nil {
-			return keeper.InvalidValue
+			return driver.InvalidValue
 		}
 		for j := range before {
 			given[i].old.bytes[j], given[i].new.bytes[j] = C.uchar(before[j]), C.uchar(after[j])

@@ -1,4 +1,4 @@
-// The part of NVIDIA's driver API that the keeper calls, opened at run time: building needs no CUDA.
+// The part of NVIDIA's driver API that the helper calls, opened at run time: building needs no CUDA.
 #ifndef CRYO_LIBCUDA_H
 #define CRYO_LIBCUDA_H
 

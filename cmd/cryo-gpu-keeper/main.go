@@ -1,7 +1,7 @@
 //go:build cgo
 
 // Command cryo-gpu-keeper asks NVIDIA's driver to take the device memory of processes into their host memory and back, or holds it
-// for them. The shim and cryo start it; see packages runtime/gpu/keeper and runtime/gpu/holder for the protocols it speaks. It is a
+// for them. The shim and cryo start it; see packages runtime/gpu/driver and runtime/gpu/keeper for the protocols it speaks. It is a
 // program of its own because the driver's library must be opened in one, and because it undoes what it did when the one who
 // started it dies.
 package main
@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // Set by the linker.
@@ -27,9 +27,9 @@ var (
 
 const usage = `cryo-gpu-keeper asks NVIDIA's driver for what cryo needs of it.
 
-  cryo-gpu-keeper facts   print devices, what processes hold on them, and versions, as JSON
-  cryo-gpu-keeper serve   answer the shim's requests, until standard input ends; then undo what is to be undone
-  cryo-gpu-keeper hold    keep and move device memory as the shim asks for on descriptor 3, until that hangs up
+  cryo-gpu-keeper facts    print devices, what processes hold on them, and versions, as JSON
+  cryo-gpu-keeper driver   answer the shim's requests, until standard input ends; then undo what is to be undone
+  cryo-gpu-keeper keeper   keep and move device memory as the shim asks for on descriptor 3, until that hangs up
   cryo-gpu-keeper --version | --help
 
 It exits with 1 where the driver cannot be used, or where something could not be undone.
@@ -50,15 +50,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stdout, "cryo-gpu-keeper %s, %s, %s/%s\ncommit %s\n", version, runtime.Version(), runtime.GOOS, runtime.GOARCH, revision)
 	case "facts":
 		prepare()
-		err = keeper.PrintFacts(stdout, openDriver)
-	case "serve":
+		err = driver.PrintFacts(stdout, openDriver)
+	case "driver":
 		prepare()
 		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 		defer stop()
 		// A client that died must not end the undoing by a closed pipe.
 		signal.Ignore(unix.SIGPIPE)
-		err = keeper.Serve(ctx, os.Stdin, stdout, openDriver)
-	case "hold":
+		err = driver.Serve(ctx, os.Stdin, stdout, openDriver)
+	case "keeper":
 		prepare()
 		soon()
 		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
@@ -76,5 +76,5 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// prepare takes away what would hide devices from the keeper, though not from those it works on.
+// prepare takes away what would hide devices from the helper, though not from those it works on.
 func prepare() { os.Unsetenv("CUDA_VISIBLE_DEVICES") }

@@ -23,7 +23,7 @@ func TestRun(t *testing.T) {
 		{[]string{"--help"}, 0, "cryo-gpu-keeper facts", ""},
 		{[]string{"--version"}, 0, "cryo-gpu-keeper 0.1.0-dev, go", ""},
 		{nil, 2, "", "cryo-gpu-keeper facts"},
-		{[]string{"serve", "more"}, 2, "", "cryo-gpu-keeper facts"},
+		{[]string{"driver", "more"}, 2, "", "cryo-gpu-keeper facts"},
 		{[]string{"sing"}, 2, "", "cryo-gpu-keeper facts"},
 	} {
 		var stdout, stderr bytes.Buffer

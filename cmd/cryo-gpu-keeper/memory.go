@@ -20,7 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -34,12 +34,12 @@ func hold(ctx context.Context) error {
 		return fmt.Errorf("hold: descriptor %d is not the shim's: %w", holdDescriptor, errdefs.ErrInvalidArgument)
 	}
 	// The shim's environment says two. A copy keeps one until the scheduler notices, and who hears of free slots waits for that.
-	runtime.GOMAXPROCS(max(runtime.NumCPU(), 4*holder.Streams))
+	runtime.GOMAXPROCS(max(runtime.NumCPU(), 4*keeper.Streams))
 	c, err := channel.Open(holdDescriptor)
 	if err != nil {
 		return err
 	}
-	return holder.Serve(ctx, c, openMemory)
+	return keeper.Serve(ctx, c, openMemory)
 }
 
 // memoryDriver is NVIDIA's, with a primary context on each device that is used.
@@ -48,10 +48,10 @@ type memoryDriver struct {
 	devices map[string]*device // by UUID; guarded by mu
 }
 
-var _ holder.Driver = (*memoryDriver)(nil)
+var _ keeper.Driver = (*memoryDriver)(nil)
 
 // openMemory loads and initialises libcuda, with the functions for memory.
-func openMemory() (holder.Driver, error) {
+func openMemory() (keeper.Driver, error) {
 	if _, err := load(); err != nil {
 		return nil, err
 	}
@@ -67,17 +67,17 @@ func failed(o C.struct_outcome) error {
 		return nil
 	}
 	code := int(o.code)
-	return &holder.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
+	return &keeper.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
 }
 
-// Device implements [holder.Driver].
-func (m *memoryDriver) Device(uuid string) (holder.Device, error) {
+// Device implements [keeper.Driver].
+func (m *memoryDriver) Device(uuid string) (keeper.Device, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if d := m.devices[uuid]; d != nil {
 		return d, nil
 	}
-	id, err := keeper.ParseUUID(uuid)
+	id, err := driver.ParseUUID(uuid)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (m *memoryDriver) Device(uuid string) (holder.Device, error) {
 	return d, nil
 }
 
-// Pin implements [holder.Driver].
+// Pin implements [keeper.Driver].
 func (m *memoryDriver) Pin(host []byte) (unpin func() error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -109,11 +109,11 @@ func (m *memoryDriver) Pin(host []byte) (unpin func() error, err error) {
 	return nil, fmt.Errorf("pin memory: no device is open: %w", errdefs.ErrFailedPrecondition)
 }
 
-// device implements [holder.Device].
+// device implements [keeper.Device].
 type device struct{ c C.struct_device }
 
-// Import implements [holder.Device].
-func (d *device) Import(file *os.File, size int64) (holder.Memory, error) {
+// Import implements [keeper.Device].
+func (d *device) Import(file *os.File, size int64) (keeper.Memory, error) {
 	m := &memory{device: d}
 	if err := failed(C.memory_import(&d.c, C.int(file.Fd()), C.size_t(size), &m.c)); err != nil {
 		return nil, err
@@ -121,8 +121,8 @@ func (d *device) Import(file *os.File, size int64) (holder.Memory, error) {
 	return m, nil
 }
 
-// Make implements [holder.Device].
-func (d *device) Make(size int64) (holder.Memory, error) {
+// Make implements [keeper.Device].
+func (d *device) Make(size int64) (keeper.Memory, error) {
 	m := &memory{device: d}
 	if err := failed(C.memory_make(&d.c, C.size_t(size), &m.c)); err != nil {
 		return nil, err
@@ -130,8 +130,8 @@ func (d *device) Make(size int64) (holder.Memory, error) {
 	return m, nil
 }
 
-// Clear implements [holder.Device].
-func (d *device) Clear(all []holder.Memory) error {
+// Clear implements [keeper.Device].
+func (d *device) Clear(all []keeper.Memory) error {
 	var err error
 	for _, one := range all {
 		m, ok := one.(*memory)
@@ -148,8 +148,8 @@ func (d *device) Clear(all []holder.Memory) error {
 	return errors.Join(err, failed(C.memory_cleared(&d.c)))
 }
 
-// Copy implements [holder.Device].
-func (d *device) Copy(to, from holder.Memory) error {
+// Copy implements [keeper.Device].
+func (d *device) Copy(to, from keeper.Memory) error {
 	t, ok := to.(*memory)
 	f, well := from.(*memory)
 	if !ok || !well || t.device != d || f.device != d || t.c.bytes != f.c.bytes {
@@ -158,7 +158,7 @@ func (d *device) Copy(to, from holder.Memory) error {
 	return failed(C.memory_copy(&d.c, t.at(0), f.at(0), t.c.bytes))
 }
 
-// Room implements [holder.Device].
+// Room implements [keeper.Device].
 func (d *device) Room() (int64, error) {
 	var bytes C.size_t
 	if err := failed(C.memory_room(&d.c, &bytes)); err != nil {
@@ -167,7 +167,7 @@ func (d *device) Room() (int64, error) {
 	return int64(bytes), nil
 }
 
-// memory implements [holder.Memory].
+// memory implements [keeper.Memory].
 type memory struct {
 	device *device
 	c      C.struct_memory
@@ -176,17 +176,17 @@ type memory struct {
 // at is the address of what is at the offset.
 func (m *memory) at(offset int64) C.uint64_t { return m.c.address + C.uint64_t(offset) }
 
-// Read implements [holder.Memory].
+// Read implements [keeper.Memory].
 func (m *memory) Read(stream int, to []byte, offset int64) error {
 	return failed(C.memory_read(&m.device.c, C.int(stream), unsafe.Pointer(&to[0]), m.at(offset), C.size_t(len(to))))
 }
 
-// Write implements [holder.Memory].
+// Write implements [keeper.Memory].
 func (m *memory) Write(stream int, from []byte, offset int64) error {
 	return failed(C.memory_write(&m.device.c, C.int(stream), m.at(offset), unsafe.Pointer(&from[0]), C.size_t(len(from))))
 }
 
-// Export implements [holder.Memory].
+// Export implements [keeper.Memory].
 func (m *memory) Export() (*os.File, error) {
 	var fd C.int
 	if err := failed(C.memory_export(&m.device.c, &m.c, &fd)); err != nil {
@@ -196,5 +196,5 @@ func (m *memory) Export() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "device memory"), nil
 }
 
-// Free implements [holder.Memory].
+// Free implements [keeper.Memory].
 func (m *memory) Free() error { return failed(C.memory_free(&m.device.c, &m.c)) }

@@ -12,13 +12,13 @@ import (
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// Facts implements [keeper.Driver].
-func (d driver) Facts() (f keeper.Facts, err error) {
+// Facts implements [driver.API].
+func (d cuda) Facts() (f driver.Facts, err error) {
 	if r := nvml.Init(); r == nvml.ERROR_LIBRARY_NOT_FOUND {
-		return f, &keeper.DriverError{Fault: keeper.Absent, Call: "libnvidia-ml.so.1", Message: "libnvidia-ml.so.1 cannot be loaded"}
+		return f, &driver.UnusableError{Fault: driver.Absent, Call: "libnvidia-ml.so.1", Message: "libnvidia-ml.so.1 cannot be loaded"}
 	} else if r != nvml.SUCCESS {
 		return f, nvmlError("nvmlInit", r)
 	}
@@ -35,7 +35,7 @@ func (d driver) Facts() (f keeper.Facts, err error) {
 	if r != nvml.SUCCESS {
 		return f, nvmlError("nvmlDeviceGetCount", r)
 	}
-	f = keeper.Facts{Driver: version, CUDA: d.cuda, Devices: []keeper.Device{}, Uses: []keeper.Use{}, MPS: mpsRuns("/proc")}
+	f = driver.Facts{Driver: version, CUDA: d.version, Devices: []driver.Device{}, Uses: []driver.Use{}, MPS: mpsRuns("/proc")}
 	for i := range count {
 		handle, r := nvml.DeviceGetHandleByIndex(i)
 		if r != nvml.SUCCESS {
@@ -55,13 +55,13 @@ func (d driver) Facts() (f keeper.Facts, err error) {
 	return f, nil
 }
 
-// nvmlError makes a failed call of NVML a [keeper.DriverError].
+// nvmlError makes a failed call of NVML a [driver.UnusableError].
 func nvmlError(call string, r nvml.Return) error {
-	return &keeper.DriverError{Fault: keeper.Refused, Call: call, Code: int(r), Message: fmt.Sprintf("%s: %s (%d)", call, nvml.ErrorString(r), int(r))}
+	return &driver.UnusableError{Fault: driver.Refused, Call: call, Code: int(r), Message: fmt.Sprintf("%s: %s (%d)", call, nvml.ErrorString(r), int(r))}
 }
 
-func readDevice(index int, handle nvml.Device) (keeper.Device, error) {
-	d := keeper.Device{Index: index}
+func readDevice(index int, handle nvml.Device) (driver.Device, error) {
+	d := driver.Device{Index: index}
 	var major, minor int
 	var memory nvml.Memory
 	var pci nvml.PciInfo
@@ -92,8 +92,8 @@ func readDevice(index int, handle nvml.Device) (keeper.Device, error) {
 }
 
 // readUses lists the processes that hold compute contexts, also those that do so through MPS.
-func readUses(d keeper.Device, handle nvml.Device) ([]keeper.Use, error) {
-	var uses []keeper.Use
+func readUses(d driver.Device, handle nvml.Device) ([]driver.Use, error) {
+	var uses []driver.Use
 	seen := map[uint32]bool{}
 	for call, read := range map[string]func() ([]nvml.ProcessInfo, nvml.Return){
 		"nvmlDeviceGetComputeRunningProcesses":    handle.GetComputeRunningProcesses,
@@ -109,7 +109,7 @@ func readUses(d keeper.Device, handle nvml.Device) ([]keeper.Use, error) {
 		for _, p := range processes {
 			if !seen[p.Pid] {
 				seen[p.Pid] = true
-				uses = append(uses, keeper.Use{PID: int(p.Pid), UUID: d.UUID, Memory: bytesOf(p.UsedGpuMemory)})
+				uses = append(uses, driver.Use{PID: int(p.Pid), UUID: d.UUID, Memory: bytesOf(p.UsedGpuMemory)})
 			}
 		}
 	}

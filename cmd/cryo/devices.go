@@ -17,7 +17,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
-// devices is the way of device memory that processes have handed over out of the shim's holder into segments. It is not used where
+// devices is the way of device memory that processes have handed over out of the shim's keeper into segments. It is not used where
 // there is none.
 type devices struct {
 	cancel context.CancelFunc

@@ -31,7 +31,7 @@ func handedRecord() (gpu.Record, [][]byte) {
 	return r, contents
 }
 
-// shimSends is the shim's side of a checkpoint, with a holder that sends pieces of each GPU in order. stop is called ahead of the
+// shimSends is the shim's side of a checkpoint, with a keeper that sends pieces of each GPU in order. stop is called ahead of the
 // last part.
 func shimSends(dir, images string, record gpu.Record, contents [][]byte, stop func() error) error {
 	conversation, ctx, err := checkpoint.Join(context.Background(), dir)
@@ -104,7 +104,7 @@ func takesIn(t *testing.T) (a *app, s *store.Store, d *devices, client *checkpoi
 	return a, s, d, client, dir, images
 }
 
-// TestDevicesArrive: what a holder sends makes a snapshot with the same device memory.
+// TestDevicesArrive: what a keeper sends makes a snapshot with the same device memory.
 func TestDevicesArrive(t *testing.T) {
 	_, s, d, _, dir, images := takesIn(t)
 	record, contents := handedRecord()
@@ -146,15 +146,15 @@ func TestDevicesArrive(t *testing.T) {
 	}
 }
 
-// TestDevicesCutOff: a holder that ends makes no snapshot, and the shim's word for it is what the user hears.
+// TestDevicesCutOff: a keeper that ends makes no snapshot, and the shim's word for it is what the user hears.
 func TestDevicesCutOff(t *testing.T) {
 	_, _, d, _, dir, images := takesIn(t)
 	record, contents := handedRecord()
 	boom := errors.New("boom")
 	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
 	h := &held{call: make(chan error, 1), released: true, pending: true, patience: time.Minute}
-	h.call <- errors.New("the holder was killed")
-	if _, err := d.arrived(t.Context(), h); err == nil || !strings.Contains(err.Error(), "the holder was killed") {
+	h.call <- errors.New("the keeper was killed")
+	if _, err := d.arrived(t.Context(), h); err == nil || !strings.Contains(err.Error(), "the keeper was killed") {
 		t.Errorf("gives %v", err)
 	}
 	_, _, d, _, dir, images = takesIn(t)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -17,18 +17,18 @@ import (
 // keeperName is the program that speaks to NVIDIA's driver.
 const keeperName = "cryo-gpu-keeper"
 
-// checkGPU has the keeper ask the driver. A host without GPUs lacks nothing; where there are some, what keeps containers from
+// checkGPU has the helper ask the driver. A host without GPUs lacks nothing; where there are some, what keeps containers from
 // using them does not keep others from working.
 func checkGPU(ctx context.Context, p *patient) []examined {
-	driver := exists(filepath.Join(p.root, "proc/driver/nvidia/version"))
-	path, _ := lookup(keeperName, p.paths) // else the keeper beside cryo is asked
-	facts, err := keeper.ReadFacts(ctx, path)
+	installed := exists(filepath.Join(p.root, "proc/driver/nvidia/version"))
+	path, _ := lookup(keeperName, p.paths) // else the helper beside cryo is asked
+	facts, err := driver.ReadFacts(ctx, path)
 	var (
-		missing *keeper.MissingError
-		fault   *keeper.DriverError
+		missing *driver.MissingError
+		fault   *driver.UnusableError
 	)
 	switch {
-	case !driver && (errors.As(err, &missing) || errors.As(err, &fault) && fault.Fault == keeper.Absent):
+	case !installed && (errors.As(err, &missing) || errors.As(err, &fault) && fault.Fault == driver.Absent):
 		if all := checkAMD(p); all != nil {
 			return all
 		}
@@ -64,7 +64,7 @@ func checkEngine(p *patient) []examined {
 	return found("gpu engine", good, "", "keeper, by %s", file.Path)
 }
 
-func checkDevice(d keeper.Device) []examined {
+func checkDevice(d driver.Device) []examined {
 	name := fmt.Sprintf("gpu %d", d.Index)
 	if d.MIG {
 		return found(name, worry, "turn MIG off (nvidia-smi -mig 0) for containers that shall be checkpointed", "%s, divided into instances: containers that use it cannot be checkpointed", d.Name)

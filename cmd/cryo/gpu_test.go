@@ -82,13 +82,13 @@ func TestForgetIn(t *testing.T) {
 
 func TestDoctorOnGPUs(t *testing.T) {
 	for name, c := range map[string]struct {
-		keeper string // what it says; empty: there is none
+		helper string // what it says; empty: there is none
 		code   int    // how it ends
 		driver bool   // the kernel's module is loaded
 		want   map[string]string
 	}{
 		"nothing":            {"", 0, false, map[string]string{"gpu": good}},
-		"no keeper":          {"", 0, true, map[string]string{"gpu": worry}},
+		"no helper":          {"", 0, true, map[string]string{"gpu": worry}},
 		"no driver":          {`{"driver":{"fault":"absent","message":"none"}}`, 1, false, map[string]string{"gpu": good}},
 		"no libraries":       {`{"driver":{"fault":"absent","message":"none"}}`, 1, true, map[string]string{"gpu": worry}},
 		"old driver":         {`{"driver":{"fault":"old","message":"550"}}`, 1, true, map[string]string{"gpu": worry}},
@@ -100,8 +100,8 @@ func TestDoctorOnGPUs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("PATH", "/usr/bin:/bin")
 			a := restoretest.CDI(t, "two")
-			if c.keeper != "" {
-				a = restoretest.KeeperSays(t, c.code, c.keeper)
+			if c.helper != "" {
+				a = restoretest.HelperSays(t, c.code, c.helper)
 			}
 			root := t.TempDir()
 			if c.driver {

@@ -17,7 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 	"github.com/cryo-project/cryo/shim/load"
@@ -127,7 +127,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 	if l == nil || l.again {
 		return nil
 	}
-	h, err := holder.Start(ctx, holder.Options{Devices: holder.DevicesOf(l.info.Pieces)})
+	h, err := keeper.Start(ctx, keeper.Options{Devices: keeper.DevicesOf(l.info.Pieces)})
 	if err != nil {
 		return err
 	}
@@ -159,13 +159,13 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 	return l.begin.Keep(ctx, l.info, files)
 }
 
-// fillFrom has a holder fill what it holds.
-func fillFrom(ctx context.Context, h *holder.Client, memory *load.Memory) error {
+// fillFrom has a keeper fill what it holds.
+func fillFrom(ctx context.Context, h *keeper.Client, memory *load.Memory) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make a socket pair: %w", err)
 	}
-	own, peer := os.NewFile(uintptr(pair[0]), "loader"), os.NewFile(uintptr(pair[1]), "holder")
+	own, peer := os.NewFile(uintptr(pair[0]), "loader"), os.NewFile(uintptr(pair[1]), "keeper")
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	sent := make(chan error, 1)
@@ -180,7 +180,7 @@ func fillFrom(ctx context.Context, h *holder.Client, memory *load.Memory) error 
 	cause := <-sent
 	var gone *ring.GoneError
 	if err != nil && cause != nil && !errors.As(cause, &gone) && !errors.Is(cause, context.Canceled) {
-		return cause // it knows why the holder heard no more
+		return cause // it knows why the keeper heard no more
 	}
 	if err != nil {
 		return err

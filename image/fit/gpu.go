@@ -13,8 +13,8 @@ import (
 
 // GPUs are what a host has for the GPUs of a snapshot.
 type GPUs struct {
-	// NoKeeper says why there is no cryo-gpu-keeper, without which nothing else is known.
-	NoKeeper error
+	// NoHelper says why there is no cryo-gpu-keeper, without which nothing else is known.
+	NoHelper error
 	// NoGPU says why there are none: the driver cannot be used, or there is no such CDI device.
 	NoGPU error
 	// Unasked: the driver has not said anything yet, and what it may say stands in nobody's way.
@@ -47,15 +47,15 @@ func gpuLibrary(s subject, t Target) []mismatch {
 }
 
 func gpuKeeper(s subject, t Target) []mismatch {
-	if s.GPU == nil || t.GPUs.NoKeeper == nil {
+	if s.GPU == nil || t.GPUs.NoHelper == nil {
 		return nil
 	}
-	return one("the snapshot has GPUs, and this host cannot look after its own: "+t.GPUs.NoKeeper.Error(), hintOf(t.GPUs.NoKeeper, "install cryo-gpu-keeper"))
+	return one("the snapshot has GPUs, and this host cannot look after its own: "+t.GPUs.NoHelper.Error(), hintOf(t.GPUs.NoHelper, "install cryo-gpu-keeper"))
 }
 
 func gpuMissing(s subject, t Target) []mismatch {
 	switch {
-	case s.GPU == nil || t.GPUs.NoKeeper != nil:
+	case s.GPU == nil || t.GPUs.NoHelper != nil:
 		return nil
 	case t.GPUs.NoGPU != nil:
 		return one("the snapshot has GPUs, and this host none for it: "+t.GPUs.NoGPU.Error(), hintOf(t.GPUs.NoGPU, "restore on a host with NVIDIA GPUs"))
@@ -67,7 +67,7 @@ func gpuMissing(s subject, t Target) []mismatch {
 
 // looked tells whether there is something to compare; if not, another rule has said so.
 func looked(s subject, t Target) bool {
-	return s.GPU != nil && t.GPUs.NoKeeper == nil && t.GPUs.NoGPU == nil && (t.GPUs.Driver != "" || t.GPUs.Unasked)
+	return s.GPU != nil && t.GPUs.NoHelper == nil && t.GPUs.NoGPU == nil && (t.GPUs.Driver != "" || t.GPUs.Unasked)
 }
 
 // used tells so too, but where no process has used its GPUs there is nothing to load, and before the driver was asked nothing is known of them.

@@ -46,7 +46,7 @@ func TestGPURules(t *testing.T) {
 		"same":           {func(*image.Config, *specs.Spec, *Target) {}, nil, ""},
 		"no GPU here":    {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{} }, []string{"gpu-missing"}, "no NVIDIA driver"},
 		"none in either": {func(c *image.Config, _ *specs.Spec, t *Target) { c.GPU, t.GPUs = nil, GPUs{} }, nil, ""},
-		"none in it":     {func(c *image.Config, _ *specs.Spec, t *Target) { c.GPU, t.GPUs.NoKeeper = nil, errors.New("x") }, nil, ""},
+		"none in it":     {func(c *image.Config, _ *specs.Spec, t *Target) { c.GPU, t.GPUs.NoHelper = nil, errors.New("x") }, nil, ""},
 		"not asked":      {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{Unasked: true, Mounts: t.GPUs.Mounts} }, nil, ""},
 		"without files":  {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{Unasked: true} }, []string{"gpu-libraries"}, "libcuda.so"},
 		"library": {func(c *image.Config, _ *specs.Spec, t *Target) {
@@ -62,7 +62,7 @@ func TestGPURules(t *testing.T) {
 			c.GPU.Processes[1].Devices = []string{"GPU-a", "GPU-b"}
 			c.GPU.Processes[1].Pieces = []image.GPUPiece{{Size: 1 << 30, Device: "GPU-b"}}
 		}, []string{"gpu-memory"}, "GPU 1 held 1024 MiB"},
-		"no keeper":     {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{NoKeeper: hinted{errors.New("none")}} }, []string{"gpu-keeper"}, "none"},
+		"no helper":     {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs = GPUs{NoHelper: hinted{errors.New("none")}} }, []string{"gpu-keeper"}, "none"},
 		"no CDI device": {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.NoGPU = hinted{errors.New("no gpu=7")} }, []string{"gpu-missing"}, "no gpu=7"},
 		"branch":        {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "590.10" }, []string{"gpu-driver"}, "590.10"},
 		"older branch":  {func(_ *image.Config, _ *specs.Spec, t *Target) { t.GPUs.Driver = "58.0" }, []string{"gpu-driver"}, "58.0"},
@@ -115,7 +115,7 @@ func TestGPURules(t *testing.T) {
 			if forced, _ := v.Force("all"); f.Fatal && forced.Fits() {
 				t.Error("it was overridden")
 			}
-			if (target.GPUs.NoKeeper != nil || target.GPUs.NoGPU != nil) && f.Hint != "a hint of its own" {
+			if (target.GPUs.NoHelper != nil || target.GPUs.NoGPU != nil) && f.Hint != "a hint of its own" {
 				t.Errorf("hint %q", f.Hint)
 			}
 		})

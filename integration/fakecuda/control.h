@@ -1,4 +1,4 @@
-// What a process of the fake driver and a keeper share: one structure in the process's memory, at an offset of libcuda.so.1
+// What a process of the fake driver and a helper share: one structure in the process's memory, at an offset of libcuda.so.1
 // that both know because both have mapped the same file. Nothing is open for it, so a dump carries it.
 #ifndef FAKECUDA_CONTROL_H
 #define FAKECUDA_CONTROL_H
@@ -23,7 +23,7 @@ struct control {
 	int initialized;      // after cuInit
 	int state;            // CUprocessState
 	struct request request;
-	unsigned asked;       // the keeper counts up after it has written the request
+	unsigned asked;       // the helper counts up after it has written the request
 	unsigned answered;    // the process sets it to asked after it has written the result
 	int result;
 };

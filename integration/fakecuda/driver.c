@@ -1,4 +1,4 @@
-// The driver as the program itself sees it, and the thread that does what the keeper asks for.
+// The driver as the program itself sees it, and the thread that does what the helper asks for.
 #define _GNU_SOURCE
 #include "driver.h"
 #include "orders.h"

@@ -1,4 +1,4 @@
-// What the keeper asks of NVML. Names, values and types are those of NVIDIA's nvml.h.
+// What the helper asks of NVML. Names, values and types are those of NVIDIA's nvml.h.
 #define _GNU_SOURCE
 #include "directory.h"
 

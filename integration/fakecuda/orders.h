@@ -12,7 +12,7 @@ struct order {
 
 // orders_take carries out the next order for this call, waits included, and gives what is left of it to do.
 struct order orders_take(const char *call, int pid);
-// orders_done writes the log, and ends the keeper where that was ordered. It returns the result.
+// orders_done writes the log, and ends the helper where that was ordered. It returns the result.
 CUresult orders_done(const struct order *order, const char *call, int pid, CUresult result);
 // orders_init is both for cuInit.
 CUresult orders_init(void);

@@ -1,4 +1,4 @@
-// The checkpoint calls: from the keeper into another process's struct control.
+// The checkpoint calls: from the helper into another process's struct control.
 #define _GNU_SOURCE
 #include "control.h"
 #include "orders.h"

@@ -11,15 +11,15 @@ import (
 	"strconv"
 )
 
-// driver is bare.c at work on a process: the driver's calls and nothing else.
-type driver struct {
+// bareDriver is bare.c at work on a process: the driver's calls and nothing else.
+type bareDriver struct {
 	command *exec.Cmd
 	in      io.WriteCloser
 	out     *bufio.Reader
 }
 
-func startDriver(ctx context.Context, programs string, pid int) (*driver, error) {
-	d := &driver{command: exec.CommandContext(ctx, filepath.Join(programs, "bare"), strconv.Itoa(pid))}
+func startDriver(ctx context.Context, programs string, pid int) (*bareDriver, error) {
+	d := &bareDriver{command: exec.CommandContext(ctx, filepath.Join(programs, "bare"), strconv.Itoa(pid))}
 	d.command.Stderr = os.Stderr
 	out, err := d.command.StdoutPipe()
 	if err != nil {
@@ -36,7 +36,7 @@ func startDriver(ctx context.Context, programs string, pid int) (*driver, error)
 	return d, err
 }
 
-func (d *driver) answer(word string) (seconds float64, err error) {
+func (d *bareDriver) answer(word string) (seconds float64, err error) {
 	line, err := d.out.ReadString('\n')
 	if err != nil {
 		return 0, fmt.Errorf("read bare's answer to %s: %w", word, err)
@@ -53,7 +53,7 @@ func (d *driver) answer(word string) (seconds float64, err error) {
 }
 
 // call makes one of the driver's calls, and writes down its time.
-func (d *driver) call(r *result, prefix, word string) error {
+func (d *bareDriver) call(r *result, prefix, word string) error {
 	line := word + "\n"
 	if word == "lock" {
 		line = "lock 10000\n"
@@ -68,7 +68,7 @@ func (d *driver) call(r *result, prefix, word string) error {
 	return err
 }
 
-func (d *driver) calls(r *result, prefix string, words ...string) error {
+func (d *bareDriver) calls(r *result, prefix string, words ...string) error {
 	for _, word := range words {
 		if err := d.call(r, prefix, word); err != nil {
 			return err
@@ -78,7 +78,7 @@ func (d *driver) calls(r *result, prefix string, words ...string) error {
 }
 
 // stop ends bare, which undoes nothing: nothing is left to be undone, or the process is about to be ended.
-func (d *driver) stop() {
+func (d *bareDriver) stop() {
 	_ = d.in.Close()
 	_ = d.command.Wait()
 }

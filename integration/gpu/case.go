@@ -41,7 +41,7 @@ func cases(s settings) []testCase {
 		testCase{"long", "a kernel that runs past the deadline: refused by name, unharmed, and taken with a longer one", 1, 35, 4, runLong},
 		testCase{"interrupt", "kernels of a minute that may be interrupted: locked within a second, right in the end", 1, 120, 4, runInterrupt},
 		testCase{"stock", "ctr containers checkpoint and restore, without cryo's command", 1, 15, 4, runStock},
-		testCase{"kill", "cryo, its keeper and CRIU killed at work: the container runs on", 1, 60, 24, runKill},
+		testCase{"kill", "cryo, its helper and CRIU killed at work: the container runs on", 1, 60, 24, runKill},
 		testCase{"triton", "kernels of Triton", 1, 25, 8, python("triton_kernels.py")},
 		testCase{"cupy", "arrays and kernels of CuPy", 1, 25, 8, python("cupy_arrays.py")},
 		testCase{"jax", "functions of JAX", 1, 30, 12, python("jax_functions.py")},
@@ -86,7 +86,7 @@ func sized(size, live int) []testCase {
 		}
 	}
 	bare := func(ctx context.Context, b *bench, r *result) error { return b.process(ctx, r, size, pattern) }
-	hold := func(ctx context.Context, b *bench, r *result) error { return b.holders(ctx, r, size, 3) }
+	hold := func(ctx context.Context, b *bench, r *result) error { return b.keepers(ctx, r, size, 3) }
 	keeper := func(ctx context.Context, b *bench, r *result) error {
 		return b.beside(ctx, r, func(id string) *container {
 			return b.container(id, "/gpu/app", "--mode", "plain", "--gib", strconv.Itoa(size), "--pattern", pattern)
@@ -97,7 +97,7 @@ func sized(size, live int) []testCase {
 		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB, every byte; measured beside the bare calls on the same process", size), 1, seconds(20, each), memory, measure},
 		{name("async"), fmt.Sprintf("cudaMallocAsync's pool, %d GiB, every byte", size), 1, seconds(10, 5), memory, plain("async")},
 		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory, every byte", size), 1, seconds(10, 6), memory + 4, plain("pinned")},
-		{name("holder"), fmt.Sprintf("device memory from one holder to another and through its ring, %d GiB, every byte", size), 1, seconds(10, 2), 4, hold},
+		{name("keeper-link"), fmt.Sprintf("device memory from one keeper to another and through its ring, %d GiB, every byte", size), 1, seconds(10, 2), 4, hold},
 		{name("keeper"), fmt.Sprintf("cudaMalloc, %d GiB, every byte, by the engine keeper, and beside it by the driver", size), 1, seconds(20, 9), memory, keeper},
 		{name("bare"), fmt.Sprintf("driver calls, criu and tar by hand on a process outside of containers, %d GiB", size), 1, seconds(10, 3), 2*size + 8, bare},
 	}

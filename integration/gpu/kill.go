@@ -25,12 +25,14 @@ type victim struct {
 
 func runKill(ctx context.Context, b *bench, r *result) error {
 	c := b.container(r.Case, "/gpu/app", "--gib", "6", "--pattern", "regular")
-	serves := func(p process) bool { return p.name == "cryo-gpu-keeper" && strings.Contains(p.line, "serve") }
+	serves := func(p process) bool {
+		return p.name == "cryo-gpu-keeper" && strings.HasSuffix(strings.TrimSpace(p.line), " driver")
+	}
 	return b.killed(ctx, r, c, []victim{
 		{"cryo while the driver saves", takes, 1500 * time.Millisecond, nil},
 		{"cryo while CRIU dumps", takes, 200 * time.Millisecond, dumps},
-		{"the keeper while the driver saves", serves, 1500 * time.Millisecond, nil},
-		{"the keeper after the dump", serves, 300 * time.Millisecond, dumps},
+		{"the helper while the driver saves", serves, 1500 * time.Millisecond, nil},
+		{"the helper after the dump", serves, 300 * time.Millisecond, dumps},
 		{"CRIU", dumps, 400 * time.Millisecond, nil},
 	})
 }

@@ -86,7 +86,7 @@ func (b *bench) process(ctx context.Context, r *result, gib int, pattern string)
 }
 
 // back restores the process and asks it.
-func (b *bench) back(ctx context.Context, r *result, d *driver, dir string, args []string) error {
+func (b *bench) back(ctx context.Context, r *result, d *bareDriver, dir string, args []string) error {
 	c := exec.CommandContext(ctx, b.machine.criu, args...)
 	// The restored process keeps what CRIU has inherited; a pipe would be waited for.
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)

@@ -45,7 +45,7 @@ func (h *Host) UUID(index int) string {
 	return fmt.Sprintf("GPU-%x-%x-%x-%x-%x", sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }
 
-// gpuEnv is the environment in which the keeper finds the fake driver.
+// gpuEnv is the environment in which the helper finds the fake driver.
 func (h *Host) gpuEnv() []string {
 	if h.options.GPUs == nil {
 		return nil

@@ -9,11 +9,11 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 const (
-	keepers     = 3 // that may die, or not start, before it is given up
+	helpers     = 3 // that may die, or not start, before it is given up
 	outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY of cuda.h
 )
 
@@ -22,7 +22,7 @@ const (
 var (
 	pause    = time.Second
 	patience = 30 * time.Second
-	moment   = 200 * time.Millisecond // after a keeper has died: the driver may be about to begin what it was asked
+	moment   = 200 * time.Millisecond // after a helper has died: the driver may be about to begin what it was asked
 )
 
 // notYet says that a process could not be brought back, is as it was, and may be brought back later.
@@ -33,9 +33,9 @@ func (e notYet) Unwrap() error { return e.error }
 
 // bringBack restores and unlocks processes, whatever state they are in, and does not end before that is done or cannot be
 // done. It goes by the state that the driver tells alone, so it does not matter who did what before, or died over it. An
-// error is a [*checkpoint.LossError], or what could not be restored is as it was: no keeper could be started, or a
+// error is a [*checkpoint.LossError], or what could not be restored is as it was: no helper could be started, or a
 // device has no room for it. makeRoom is called when something cannot be brought back for now; nil: there is nothing to give up.
-func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair, makeRoom func()) error {
+func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []driver.Pair, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	died := 0
 	var wait time.Duration // before the next attempt
@@ -61,13 +61,13 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 				start = start.Add(time.Since(began)) // it may wait for a registry
 			}
 			wait = pause
-		default: // the keeper's own
+		default: // the helper's own
 			started := l.open != nil
 			l.drop()
 			wait = moment
-			if died++; died == keepers && started {
+			if died++; died == helpers && started {
 				return &checkpoint.LossError{Err: err}
-			} else if died == keepers {
+			} else if died == helpers {
 				return err
 			}
 		}
@@ -75,7 +75,7 @@ func bringBack(ctx context.Context, l *line, host proc, all []cudaProcess, pairs
 	}
 }
 
-func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []keeper.Pair) error {
+func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, pairs []driver.Pair) error {
 	var alive []cudaProcess
 	for _, p := range all {
 		if host.alive(p.PID) {
@@ -85,24 +85,24 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	if len(alive) == 0 {
 		return nil
 	}
-	k, err := l.keeper(ctx)
+	k, err := l.driver(ctx)
 	if err != nil {
 		return err
 	}
-	// What a keeper that died has begun ends first: the driver tells no state before.
-	states, err := within(k, moveTime(memoryOf(alive)), func() (map[int]keeper.State, error) { return k.States(ctx, pidsOf(alive)) })
+	// What a helper that died has begun ends first: the driver tells no state before.
+	states, err := within(k, moveTime(memoryOf(alive)), func() (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
 	if err != nil {
 		return err
 	}
 	var saved, locked []cudaProcess
 	for _, p := range alive {
 		switch states[p.PID] {
-		case keeper.Running:
-		case keeper.Locked:
+		case driver.Running:
+		case driver.Locked:
 			locked = append(locked, p)
-		case keeper.Checkpointed:
+		case driver.Checkpointed:
 			saved = append(saved, p)
-		case keeper.Failed:
+		case driver.Failed:
 			return &checkpoint.LossError{Err: fmt.Errorf("%s: the driver has given it up", p)}
 		default:
 			// Nothing, if it has become another program meanwhile.
@@ -112,7 +112,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 		}
 	}
 	if len(saved) > 0 {
-		outcomes, err := within(k, moveTime(memoryOf(saved)), func() ([]keeper.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
+		outcomes, err := within(k, moveTime(memoryOf(saved)), func() ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
 		if err := judge(host, saved, outcomes, err); err != nil {
 			return err
 		}
@@ -120,14 +120,14 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	}
 	// Only when all are there: those that work together go on together.
 	if len(locked) > 0 {
-		outcomes, err := within(k, askTime, func() ([]keeper.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		outcomes, err := within(k, askTime, func() ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 		return judge(host, locked, outcomes, err)
 	}
 	return nil
 }
 
 // judge gives the worst failure among processes that live. Only want of memory, and another state than was told, may pass.
-func judge(host proc, all []cudaProcess, outcomes []keeper.Outcome, err error) error {
+func judge(host proc, all []cudaProcess, outcomes []driver.Outcome, err error) error {
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func judge(host proc, all []cudaProcess, outcomes []keeper.Outcome, err error) e
 	for i, o := range outcomes {
 		switch {
 		case o.Code == 0 || !host.alive(all[i].PID):
-		case o.Code == outOfMemory || o.Code == keeper.IllegalState:
+		case o.Code == outOfMemory || o.Code == driver.IllegalState:
 			later = notYet{callError(all[i], o)}
 		default:
 			return &checkpoint.LossError{Err: callError(all[i], o)}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -29,8 +29,8 @@ type Source interface {
 
 // coming is memory on its way to devices, for processes that are restored meanwhile, or that is there already.
 type coming struct {
-	holder Holder     // nil: it is kept
-	opened []string   // devices that the holder has been told of
+	keeper Keeper     // nil: it is kept
+	opened []string   // devices that the keeper has been told of
 	kept   Kept       // nil: it is not
 	files  []*os.File // of all pieces, in the order of the record
 
@@ -44,19 +44,19 @@ type coming struct {
 }
 
 // Pieces are all that a snapshot's processes had handed over, at the places of the devices it was on; nil where there are too few of these.
-func Pieces(g *spec.GPU, places []keeper.Device) (pieces []holder.Piece) {
+func Pieces(g *spec.GPU, places []driver.Device) (pieces []keeper.Piece) {
 	for _, p := range g.Pieces() {
 		i := slices.IndexFunc(g.Devices, func(d spec.GPUDevice) bool { return d.UUID == p.Device })
 		if i < 0 || i >= len(places) {
 			return nil
 		}
-		pieces = append(pieces, holder.Piece{Device: places[i].UUID, Size: p.Size})
+		pieces = append(pieces, keeper.Piece{Device: places[i].UUID, Size: p.Size})
 	}
 	return pieces
 }
 
-// bring has a holder take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised,
-// and while the holder makes contexts on the devices that it will need, as far as these can be told.
+// bring has a keeper take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised,
+// and while the keeper makes contexts on the devices that it will need, as far as these can be told.
 func (r *Restore) bring(ctx context.Context, before func(context.Context) error) error {
 	c, err := r.launch(ctx, r.likely)
 	if err != nil {
@@ -78,7 +78,7 @@ func (r *Restore) bring(ctx context.Context, before func(context.Context) error)
 	return err
 }
 
-// presumed tells whether the holder has contexts that it should not have, by what was found out since: on other devices than are needed, or taking
+// presumed tells whether the keeper has contexts that it should not have, by what was found out since: on other devices than are needed, or taking
 // the very room that is wanting.
 func (r *Restore) presumed(c *coming, err error) bool {
 	if c == nil || len(c.opened) == 0 {
@@ -91,7 +91,7 @@ func (r *Restore) presumed(c *coming, err error) bool {
 	return !slices.Equal(c.opened, r.devices(r.places))
 }
 
-// launch has a holder initialise the driver and open the likely devices, and somebody open the snapshot, while it is not known yet what fits where.
+// launch has a keeper initialise the driver and open the likely devices, and somebody open the snapshot, while it is not known yet what fits where.
 // It gives nil where nothing was handed over.
 func (r *Restore) launch(ctx context.Context, likely func() []string) (*coming, error) {
 	if len(r.Record.Pieces()) == 0 {
@@ -101,7 +101,7 @@ func (r *Restore) launch(ctx context.Context, likely func() []string) (*coming, 
 	if err != nil {
 		return nil, err
 	}
-	c := &coming{holder: h, brought: make(chan struct{})}
+	c := &coming{keeper: h, brought: make(chan struct{})}
 	ctx, c.hangUp = context.WithCancel(ctx)
 	go func() {
 		defer close(c.brought)
@@ -116,23 +116,23 @@ func (r *Restore) launch(ctx context.Context, likely func() []string) (*coming, 
 	return c, nil
 }
 
-// take has the holder take memory at the places of the devices it was on, and has that memory filled.
+// take has the keeper take memory at the places of the devices it was on, and has that memory filled.
 func (r *Restore) take(ctx context.Context, c *coming) error {
 	if c == nil {
 		return nil
 	}
 	pieces := Pieces(&r.Record.GPU, r.places)
-	defer context.AfterFunc(ctx, func() { _ = c.holder.Kill() })() // it may have ended
+	defer context.AfterFunc(ctx, func() { _ = c.keeper.Kill() })() // it may have ended
 	if len(c.opened) == 0 {
-		if err := c.holder.Open(holder.DevicesOf(pieces)); err != nil {
+		if err := c.keeper.Open(keeper.DevicesOf(pieces)); err != nil {
 			return err
 		}
 	}
-	if err := c.holder.Ready(ctx); err != nil {
+	if err := c.keeper.Ready(ctx); err != nil {
 		return err
 	}
 	var err error
-	if c.files, err = c.holder.Make(ctx, pieces); err != nil {
+	if c.files, err = c.keeper.Make(ctx, pieces); err != nil {
 		return err
 	}
 	if len(c.files) != len(pieces) {
@@ -148,27 +148,27 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	return nil
 }
 
-// receive waits until all is on the devices. The descriptors have the memory then, and the holder lets go of it. It is not ended before the
+// receive waits until all is on the devices. The descriptors have the memory then, and the keeper lets go of it. It is not ended before the
 // processes have theirs, unless they need the room of its contexts: the driver would be as long at that as at the attachment, one after the other.
 func (c *coming) receive() {
 	defer close(c.done)
-	c.err = c.holder.Receive(context.Background(), c.source.Peer()) // see end
+	c.err = c.keeper.Receive(context.Background(), c.source.Peer()) // see end
 	switch {
 	case c.err == nil:
-		go c.holder.LetGo(context.Background()) // where it fails, its end does so
-	case !holders(c.err):
+		go c.keeper.LetGo(context.Background()) // where it fails, its end does so
+	case !keepers(c.err):
 		if cause := c.source.Wait(); cause != nil {
 			c.err = cause
 		}
 	}
 }
 
-// holders tells whether an error is the holder's own; else who brings memory knows why it has hung up.
-func holders(err error) bool {
+// keepers tells whether an error is the keeper's own; else who brings memory knows why it has hung up.
+func keepers(err error) bool {
 	var (
-		call *holder.CallError
-		hang *holder.HangError
-		died *keeper.DiedError
+		call *keeper.CallError
+		hang *keeper.HangError
+		died *driver.DiedError
 	)
 	return errors.As(err, &call) || errors.As(err, &hang) || errors.As(err, &died)
 }
@@ -215,7 +215,7 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	for _, g := range all {
 		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, func() { r.makeRoom(ctx) }
 	}
-	f := &filler{start: r.Handover.Start, holder: r.coming.holder}
+	f := &filler{start: r.Handover.Start, keeper: r.coming.keeper}
 	defer f.end()
 	err := giveBack(ctx, r.Handover.Dial, r.host(), all, f, nil)
 	if err != nil {
@@ -226,9 +226,9 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	return err
 }
 
-// makeRoom waits until all is on the devices, and ends the holder. ctx ends the wait, of which a registry may say how long it is.
+// makeRoom waits until all is on the devices, and ends the keeper. ctx ends the wait, of which a registry may say how long it is.
 func (r *Restore) makeRoom(ctx context.Context) {
-	if r.coming == nil || r.coming.holder == nil {
+	if r.coming == nil || r.coming.keeper == nil {
 		return
 	}
 	select {
@@ -237,7 +237,7 @@ func (r *Restore) makeRoom(ctx context.Context) {
 		return
 	}
 	if r.coming.err == nil {
-		_ = r.coming.holder.Close()
+		_ = r.coming.keeper.Close()
 	}
 }
 
@@ -249,8 +249,8 @@ func (c *coming) end() {
 	if c == nil {
 		return
 	}
-	if c.holder != nil {
-		_ = c.holder.Kill() // it may have ended
+	if c.keeper != nil {
+		_ = c.keeper.Kill() // it may have ended
 	}
 	if c.brought != nil {
 		c.hangUp()
@@ -266,8 +266,8 @@ func (c *coming) end() {
 		}
 	}
 	closeFiles(c.files)
-	if c.holder != nil {
-		_ = c.holder.Close() // its contexts take the longest
+	if c.keeper != nil {
+		_ = c.keeper.Close() // its contexts take the longest
 	}
 	if c.kept != nil {
 		_ = c.kept.Close() // nothing can be done about it

@@ -7,15 +7,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // Container says of which container the GPUs are.
 type Container struct {
 	// PIDs lists its processes, by their ids in this process's pid namespace, which must be the first one.
 	PIDs func(ctx context.Context) ([]int, error)
-	// Start starts a keeper; [StartKeeper] is the one to use.
-	Start func(ctx context.Context) (Keeper, error)
+	// Start starts a helper; [StartDriver] is the one to use.
+	Start func(ctx context.Context) (Driver, error)
 	// Minors are the numbers N of its device nodes /dev/nvidiaN, in the order in which they are recorded. None: it can see
 	// all devices.
 	Minors []int
@@ -31,14 +31,14 @@ func (c Container) host() proc {
 }
 
 // visible are the devices the container can see, in order.
-func (c Container) visible(facts keeper.Facts) (devices []keeper.Device) {
+func (c Container) visible(facts driver.Facts) (devices []driver.Device) {
 	if len(c.Minors) == 0 {
 		devices = slices.Clone(facts.Devices)
-		slices.SortFunc(devices, func(a, b keeper.Device) int { return a.Minor - b.Minor })
+		slices.SortFunc(devices, func(a, b driver.Device) int { return a.Minor - b.Minor })
 		return devices
 	}
 	for _, minor := range c.Minors {
-		if i := slices.IndexFunc(facts.Devices, func(d keeper.Device) bool { return d.Minor == minor }); i >= 0 {
+		if i := slices.IndexFunc(facts.Devices, func(d driver.Device) bool { return d.Minor == minor }); i >= 0 {
 			devices = append(devices, facts.Devices[i])
 		}
 	}

@@ -4,11 +4,11 @@ import (
 	"slices"
 
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // describe notes the driver, the devices and what was overridden.
-func (r *Record) describe(facts keeper.Facts, s subject, forced []string) {
+func (r *Record) describe(facts driver.Facts, s subject, forced []string) {
 	r.Driver, r.CUDA = facts.Driver, facts.CUDA
 	for _, d := range s.devices {
 		if !slices.ContainsFunc(r.Devices, func(known spec.GPUDevice) bool { return known.UUID == d.UUID }) {
@@ -46,9 +46,9 @@ func (r *Record) add(all []cudaProcess) {
 }
 
 // known gives the devices as they are named to people.
-func (r *Record) known() (all []keeper.Device) {
+func (r *Record) known() (all []driver.Device) {
 	for _, d := range r.Devices {
-		all = append(all, keeper.Device{UUID: d.UUID, Index: d.Minor})
+		all = append(all, driver.Device{UUID: d.UUID, Index: d.Minor})
 	}
 	return all
 }

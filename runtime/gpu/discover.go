@@ -6,7 +6,7 @@ import (
 	"io/fs"
 	"slices"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // discover gives the container's processes that have something on GPUs and are not held yet, and those of which the driver
@@ -33,11 +33,11 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 		return nil, nil, nil
 	}
 	slices.Sort(candidates)
-	k, err := e.line.keeper(ctx)
+	k, err := e.line.driver(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	states, err := within(k, askTime, func() (map[int]keeper.State, error) { return k.States(ctx, candidates) })
+	states, err := within(k, askTime, func() (map[int]driver.State, error) { return k.States(ctx, candidates) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -50,9 +50,9 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 			return nil, nil, err
 		}
 		switch states[pid] {
-		case keeper.Running:
+		case driver.Running:
 			found = append(found, cudaProcess{Process: p})
-		case keeper.Locked, keeper.Checkpointed, keeper.Failed:
+		case driver.Locked, driver.Checkpointed, driver.Failed:
 			return nil, nil, &StateError{Process: p, State: states[pid]}
 		default:
 			silent = append(silent, p)
@@ -62,18 +62,18 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 }
 
 // facts asks for them, and makes sure that processes of which the driver does not tell a state indeed have nothing on GPUs.
-func (e *Engine) facts(ctx context.Context, silent []Process) (keeper.Facts, error) {
-	k, err := e.line.keeper(ctx)
+func (e *Engine) facts(ctx context.Context, silent []Process) (driver.Facts, error) {
+	k, err := e.line.driver(ctx)
 	if err != nil {
-		return keeper.Facts{}, err
+		return driver.Facts{}, err
 	}
-	facts, err := within(k, askTime, func() (keeper.Facts, error) { return k.Facts(ctx) })
+	facts, err := within(k, askTime, func() (driver.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
-		return keeper.Facts{}, err
+		return driver.Facts{}, err
 	}
 	for _, p := range silent {
-		if slices.ContainsFunc(facts.Uses, func(u keeper.Use) bool { return u.PID == p.PID }) && e.host().alive(p.PID) {
-			return keeper.Facts{}, &SilentError{p}
+		if slices.ContainsFunc(facts.Uses, func(u driver.Use) bool { return u.PID == p.PID }) && e.host().alive(p.PID) {
+			return driver.Facts{}, &SilentError{p}
 		}
 	}
 	return facts, nil

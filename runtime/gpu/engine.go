@@ -12,7 +12,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // Annotations of a container that choose for its checkpoints.
@@ -49,7 +49,7 @@ type Engine struct {
 	last   subject       // that was examined
 	record Record
 
-	holder   Holder   // nil: none
+	keeper   Keeper   // nil: none
 	given    []*given // all that may have handed memory over
 	pieces   int      // that they have handed over
 	outgoing *outgoing
@@ -61,7 +61,7 @@ var _ checkpoint.Devices = (*Engine)(nil)
 // rounds is how often processes are looked for that were started meanwhile.
 const rounds = 4
 
-// Save implements [checkpoint.Devices]. Errors are those of this package and of package keeper, those of
+// Save implements [checkpoint.Devices]. Errors are those of this package and of package driver, those of
 // /proc, and the context's.
 func (e *Engine) Save(ctx context.Context) (checkpoint.Saved, error) {
 	e.line.start = e.Start
@@ -116,7 +116,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		if err := e.examine(ctx, facts, fresh); err != nil {
 			return s, err
 		}
-		if fresh, err = e.awaitHolder(ctx, fresh); err != nil {
+		if fresh, err = e.awaitKeeper(ctx, fresh); err != nil {
 			return s, err
 		}
 		start := time.Now()
@@ -171,7 +171,7 @@ func (e *Engine) library() *spec.GPULibrary {
 }
 
 // weigh notes what processes hold on devices.
-func weigh(facts keeper.Facts, fresh []cudaProcess) {
+func weigh(facts driver.Facts, fresh []cudaProcess) {
 	for i, p := range fresh {
 		for _, u := range facts.Uses {
 			if u.PID == p.PID {
@@ -182,7 +182,7 @@ func weigh(facts keeper.Facts, fresh []cudaProcess) {
 }
 
 // examine makes sure that nothing stands in the way.
-func (e *Engine) examine(ctx context.Context, facts keeper.Facts, fresh []cudaProcess) error {
+func (e *Engine) examine(ctx context.Context, facts driver.Facts, fresh []cudaProcess) error {
 	s := subject{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
 	findings, forced, err := preflight(s, e.Force)
 	if err != nil {
@@ -244,7 +244,7 @@ func (e *Engine) back(ctx context.Context) error {
 	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.breakOff); err != nil || len(e.given) == 0 {
 		return err
 	}
-	f := &filler{start: e.Handover.Start, holder: e.holder}
+	f := &filler{start: e.Handover.Start, keeper: e.keeper}
 	defer f.end()
 	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, f, e.breakOff); err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // hasten makes waits short for a test.
@@ -24,7 +24,7 @@ func hasten(t *testing.T) {
 
 func TestSaveAndLoad(t *testing.T) {
 	w := newWorld(t, 101, 102, 103)
-	w.states[103], w.facts.Uses = keeper.None, w.facts.Uses[:2] // has loaded the library, and nothing else
+	w.states[103], w.facts.Uses = driver.None, w.facts.Uses[:2] // has loaded the library, and nothing else
 	w.process(104)
 	w.write("proc/104/maps", plainMaps)
 	w.end(104)
@@ -37,7 +37,7 @@ func TestSaveAndLoad(t *testing.T) {
 	if saved.Since.IsZero() || saved.Lock <= 0 || saved.Save <= 0 {
 		t.Errorf("times are %+v", saved)
 	}
-	if w.states[101] != keeper.Checkpointed || w.states[102] != keeper.Checkpointed {
+	if w.states[101] != driver.Checkpointed || w.states[102] != driver.Checkpointed {
 		t.Errorf("states %v", w.states)
 	}
 	dir := t.TempDir()
@@ -59,12 +59,12 @@ func TestSaveAndLoad(t *testing.T) {
 		t.Errorf("did %s, want %s", got, want)
 	}
 	if w.started != 1 {
-		t.Errorf("%d keepers for one checkpoint", w.started)
+		t.Errorf("%d helpers for one checkpoint", w.started)
 	}
 	w.settled()
 }
 
-// TestParked: what was saved long ago is loaded by another keeper.
+// TestParked: what was saved long ago is loaded by another helper.
 func TestParked(t *testing.T) {
 	w := newWorld(t, 101)
 	e := w.engine()
@@ -73,7 +73,7 @@ func TestParked(t *testing.T) {
 	}
 	e.Release()
 	w.quiet()
-	if w.states[101] != keeper.Checkpointed {
+	if w.states[101] != driver.Checkpointed {
 		t.Errorf("state %s", w.states[101])
 	}
 	if err := e.Load(t.Context()); err != nil {
@@ -82,7 +82,7 @@ func TestParked(t *testing.T) {
 	w.settled()
 }
 
-// TestNothingOnGPUs: no keeper is started for a container whose processes have nothing to do with CUDA.
+// TestNothingOnGPUs: no helper is started for a container whose processes have nothing to do with CUDA.
 func TestNothingOnGPUs(t *testing.T) {
 	w := newWorld(t, 101)
 	w.write("proc/101/maps", plainMaps)
@@ -92,7 +92,7 @@ func TestNothingOnGPUs(t *testing.T) {
 	e := w.engine()
 	saved, err := e.Save(t.Context())
 	if err != nil || !saved.Since.IsZero() || w.started != 0 {
-		t.Errorf("%+v, %v, %d keepers", saved, err, w.started)
+		t.Errorf("%+v, %v, %d helpers", saved, err, w.started)
 	}
 	dir := t.TempDir()
 	if err := e.Record(dir); err != nil {
@@ -102,7 +102,7 @@ func TestNothingOnGPUs(t *testing.T) {
 		t.Errorf("record %+v, %v", r, err)
 	}
 	if err := e.Load(t.Context()); err != nil || w.started != 0 {
-		t.Errorf("load: %v, %d keepers", err, w.started)
+		t.Errorf("load: %v, %d helpers", err, w.started)
 	}
 }
 
@@ -165,7 +165,7 @@ func TestEveryFailure(t *testing.T) {
 	}
 }
 
-// TestLate: what a dead keeper had asked for comes about after all seems well.
+// TestLate: what a dead helper had asked for comes about after all seems well.
 func TestLate(t *testing.T) {
 	hasten(t)
 	moment = 20 * time.Millisecond
@@ -226,9 +226,9 @@ func TestStartedMeanwhile(t *testing.T) {
 		e := w.engine()
 		next, pids := 102, e.PIDs
 		e.PIDs = func(ctx context.Context) ([]int, error) {
-			if w.states[101] == keeper.Checkpointed && (next == 102 || endless) {
+			if w.states[101] == driver.Checkpointed && (next == 102 || endless) {
 				w.process(next)
-				w.states[next] = keeper.Running
+				w.states[next] = driver.Running
 				next++
 			}
 			return pids(ctx)
@@ -239,7 +239,7 @@ func TestStartedMeanwhile(t *testing.T) {
 			t.Errorf("endless %v: %v", endless, err)
 		}
 		if err == nil {
-			if w.states[102] != keeper.Checkpointed {
+			if w.states[102] != driver.Checkpointed {
 				t.Errorf("state %s", w.states[102])
 			}
 			if err := e.Load(t.Context()); err != nil {
@@ -255,7 +255,7 @@ func TestSilent(t *testing.T) {
 	hasten(t)
 	for _, pids := range [][]int{{101}, {101, 102}} {
 		w := newWorld(t, pids...)
-		w.states[101] = keeper.None
+		w.states[101] = driver.None
 		var silent *SilentError
 		if _, err := w.engine().Save(t.Context()); !errors.As(err, &silent) || silent.PID != 101 {
 			t.Errorf("%v: got %v", pids, err)
@@ -268,7 +268,7 @@ func TestSilent(t *testing.T) {
 }
 
 func TestHeldByOthers(t *testing.T) {
-	for _, s := range []keeper.State{keeper.Locked, keeper.Checkpointed, keeper.Failed} {
+	for _, s := range []driver.State{driver.Locked, driver.Checkpointed, driver.Failed} {
 		w := newWorld(t, 101)
 		w.states[101] = s
 		_, err := w.engine().Save(t.Context())
@@ -283,17 +283,17 @@ func TestHeldByOthers(t *testing.T) {
 func TestSilentAtFirst(t *testing.T) {
 	hasten(t)
 	w := newWorld(t, 101, 102)
-	w.states[101] = keeper.None
+	w.states[101] = driver.None
 	e := w.engine()
 	pids := e.PIDs
 	asked := 0
 	e.PIDs = func(ctx context.Context) ([]int, error) {
 		if asked++; asked == 3 {
-			w.states[101] = keeper.Running
+			w.states[101] = driver.Running
 		}
 		return pids(ctx)
 	}
-	if _, err := e.Save(t.Context()); err != nil || w.states[101] != keeper.Checkpointed || w.states[102] != keeper.Checkpointed {
+	if _, err := e.Save(t.Context()); err != nil || w.states[101] != driver.Checkpointed || w.states[102] != driver.Checkpointed {
 		t.Fatal(err, w.states)
 	}
 	if err := e.Load(t.Context()); err != nil {
@@ -323,15 +323,15 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestNoKeeperToLoad: what is saved stays so for want of a keeper or of memory, and can be loaded later.
-func TestNoKeeperToLoad(t *testing.T) {
+// TestNoHelperToLoad: what is saved stays so for want of a helper or of memory, and can be loaded later.
+func TestNoHelperToLoad(t *testing.T) {
 	hasten(t)
 	for _, test := range []struct {
 		name  string
 		upset func(*world)
 		calm  func(*world)
 	}{
-		{"no keeper", func(w *world) { w.noStart = 100 }, func(w *world) { w.noStart = 0 }},
+		{"no helper", func(w *world) { w.noStart = 100 }, func(w *world) { w.noStart = 0 }},
 		{"no memory", func(w *world) { w.fail, w.how, w.always = "restore 102", "2", true }, func(w *world) { w.fail = "" }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestNoKeeperToLoad(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 			for pid, s := range w.states {
-				if s == keeper.Running {
+				if s == driver.Running {
 					t.Errorf("process %d runs without the others", pid)
 				}
 			}

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // Late is a process that had work on GPUs past the deadline.
@@ -159,7 +159,7 @@ func (e *UnsupportedError) Unwrap() error { return errdefs.ErrNotImplemented }
 // FailedPrecondition.
 type StateError struct {
 	Process
-	State keeper.State
+	State driver.State
 }
 
 func (e *StateError) Error() string {
@@ -168,7 +168,7 @@ func (e *StateError) Error() string {
 
 // Hint says what to do.
 func (e *StateError) Hint() string {
-	if e.State == keeper.Failed {
+	if e.State == driver.Failed {
 		return "the driver cannot use the process any more: start it again"
 	}
 	return fmt.Sprintf("undo what has been done to it by others: cuda-checkpoint --toggle --pid %d", e.PID)
@@ -250,7 +250,7 @@ func (e *MissingError) Error() string {
 func (e *MissingError) Unwrap() error { return errdefs.ErrDataLoss }
 
 // label names devices for people: by number where they are known, else by UUID.
-func label(devices []keeper.Device, uuids []string) string {
+func label(devices []driver.Device, uuids []string) string {
 	names := slices.Clone(uuids)
 	for i, uuid := range uuids {
 		for _, d := range devices {

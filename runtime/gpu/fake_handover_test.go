@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
@@ -57,15 +57,15 @@ func (w *world) handover() *Handover {
 			}
 			return o, o.do("dial")
 		},
-		Start: func(_ context.Context, devices []string) (Holder, error) {
-			h, err := w.holder()
+		Start: func(_ context.Context, devices []string) (Keeper, error) {
+			h, err := w.keeper()
 			if err != nil {
 				return nil, err
 			}
 			return h, h.Open(devices)
 		},
-		Launch: func(context.Context) (Holder, error) {
-			h, err := w.holder()
+		Launch: func(context.Context) (Keeper, error) {
+			h, err := w.keeper()
 			if err != nil {
 				return nil, err
 			}
@@ -87,18 +87,18 @@ func (w *world) handover() *Handover {
 	}
 }
 
-func (w *world) holder() (*fakeHolder, error) {
+func (w *world) keeper() (*fakeKeeper, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.noHolder {
-		return nil, &keeper.MissingError{Path: "there", Err: os.ErrNotExist}
+	if w.noKeeper {
+		return nil, &driver.MissingError{Path: "there", Err: os.ErrNotExist}
 	}
-	w.holders++
+	w.keepers++
 	if w.launched != nil {
 		w.launched()
 	}
 	w.did = append(w.did, "launch")
-	return &fakeHolder{w: w, gone: make(chan struct{})}, nil
+	return &fakeKeeper{w: w, gone: make(chan struct{})}, nil
 }
 
 // whole reports processes that do not have their memory, or wait at their door.
@@ -107,7 +107,7 @@ func (w *world) whole() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for pid, l := range w.libraries {
-		if w.states[pid] == keeper.None {
+		if w.states[pid] == driver.None {
 			continue
 		}
 		if l.state != library.Whole {
@@ -119,8 +119,8 @@ func (w *world) whole() {
 			}
 		}
 	}
-	if w.holders != 0 {
-		w.t.Errorf("%d holders are left; did %q", w.holders, w.did)
+	if w.keepers != 0 {
+		w.t.Errorf("%d keepers are left; did %q", w.keepers, w.did)
 	}
 	for _, f := range w.files {
 		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
@@ -191,10 +191,10 @@ func (o *fakeOwner) do(call string) error {
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
 	how := o.w.ordered(fmt.Sprintf("%s %d", call, o.pid))
-	if o.w.states[o.pid] == keeper.None || o.cut {
+	if o.w.states[o.pid] == driver.None || o.cut {
 		return o.gone("it has ended")
 	}
-	if s := o.w.states[o.pid]; s != keeper.Running {
+	if s := o.w.states[o.pid]; s != driver.Running {
 		o.w.t.Errorf("%s of process %d in state %s", call, o.pid, s)
 	}
 	switch code, err := strconv.Atoi(how); {
@@ -208,7 +208,7 @@ func (o *fakeOwner) do(call string) error {
 		return &library.UnableError{PID: o.pid, Reason: "as ordered"}
 	case how == "end":
 		o.w.end(o.pid)
-		o.w.states[o.pid] = keeper.None
+		o.w.states[o.pid] = driver.None
 		return o.gone("it has ended")
 	case how == "cancel":
 		o.w.cancel()
@@ -346,7 +346,7 @@ func (w *world) crowded(l *preloaded) bool {
 		_, err := f.Stat()
 		return err == nil
 	})
-	return w.tight && (open || w.holders > 0)
+	return w.tight && (open || w.keepers > 0)
 }
 
 func (o *fakeOwner) Open() error {
@@ -366,8 +366,8 @@ func (o *fakeOwner) HangUp() error {
 	return nil
 }
 
-// fakeHolder is one holder process.
-type fakeHolder struct {
+// fakeKeeper is one keeper process.
+type fakeKeeper struct {
 	w       *world
 	held    []string
 	into    []*os.File // of what is held
@@ -377,7 +377,7 @@ type fakeHolder struct {
 	gone    chan struct{}
 }
 
-func (h *fakeHolder) do(call string) error {
+func (h *fakeKeeper) do(call string) error {
 	h.w.mu.Lock()
 	how := h.w.ordered(call)
 	dead := h.dead
@@ -394,17 +394,17 @@ func (h *fakeHolder) do(call string) error {
 	case how == "gone":
 		return errors.New("the other process has hung up")
 	case how != "":
-		return &holder.CallError{Call: call, Code: 1}
+		return &keeper.CallError{Call: call, Code: 1}
 	}
 	return nil
 }
 
-func (h *fakeHolder) Ready(context.Context) error {
+func (h *fakeKeeper) Ready(context.Context) error {
 	defer func() { h.w.ready = time.Now() }()
 	return h.do("ready")
 }
 
-func (h *fakeHolder) Hold(_ context.Context, _ []holder.Piece, files []*os.File) error {
+func (h *fakeKeeper) Hold(_ context.Context, _ []keeper.Piece, files []*os.File) error {
 	if err := h.do("hold"); err != nil {
 		return err
 	}
@@ -414,14 +414,14 @@ func (h *fakeHolder) Hold(_ context.Context, _ []holder.Piece, files []*os.File)
 	return nil
 }
 
-func (h *fakeHolder) Room(_ context.Context, others []holder.Piece, _ int64) (bool, error) {
+func (h *fakeKeeper) Room(_ context.Context, others []keeper.Piece, _ int64) (bool, error) {
 	if len(others) > 0 {
 		return !h.w.crammed, h.do("room for one")
 	}
 	return h.w.room, h.do("room")
 }
 
-func (h *fakeHolder) Copy(_ context.Context, _ holder.Piece, from, to *os.File) error {
+func (h *fakeKeeper) Copy(_ context.Context, _ keeper.Piece, from, to *os.File) error {
 	if err := h.do("copy"); err != nil {
 		return err
 	}
@@ -429,7 +429,7 @@ func (h *fakeHolder) Copy(_ context.Context, _ holder.Piece, from, to *os.File) 
 	return err
 }
 
-func (h *fakeHolder) Send(_ context.Context, peer *os.File) error {
+func (h *fakeKeeper) Send(_ context.Context, peer *os.File) error {
 	defer peer.Close()
 	if err := h.do("send"); err != nil {
 		return err
@@ -442,13 +442,13 @@ func (h *fakeHolder) Send(_ context.Context, peer *os.File) error {
 	return nil
 }
 
-func (h *fakeHolder) Make(_ context.Context, pieces []holder.Piece) (files []*os.File, err error) {
+func (h *fakeKeeper) Make(_ context.Context, pieces []keeper.Piece) (files []*os.File, err error) {
 	if err := h.do("make"); err != nil {
 		return nil, err
 	}
 	for _, p := range pieces {
 		if !slices.Contains(h.devices, p.Device) {
-			h.w.t.Errorf("a holder makes memory on %s, and was told of %q", p.Device, h.devices)
+			h.w.t.Errorf("a keeper makes memory on %s, and was told of %q", p.Device, h.devices)
 		}
 	}
 	for range pieces {
@@ -460,9 +460,9 @@ func (h *fakeHolder) Make(_ context.Context, pieces []holder.Piece) (files []*os
 	return slices.Clone(files), nil
 }
 
-func (h *fakeHolder) Clear(context.Context) error { return h.do("clear") }
+func (h *fakeKeeper) Clear(context.Context) error { return h.do("clear") }
 
-func (h *fakeHolder) Receive(_ context.Context, peer *os.File) error {
+func (h *fakeKeeper) Receive(_ context.Context, peer *os.File) error {
 	defer peer.Close()
 	if err := h.do("receive"); err != nil {
 		return err
@@ -479,19 +479,19 @@ func (h *fakeHolder) Receive(_ context.Context, peer *os.File) error {
 	return nil
 }
 
-func (h *fakeHolder) LetGo(context.Context) error { return h.do("let go") }
+func (h *fakeKeeper) LetGo(context.Context) error { return h.do("let go") }
 
-func (h *fakeHolder) Open(devices []string) error {
+func (h *fakeKeeper) Open(devices []string) error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if h.devices != nil {
-		h.w.t.Errorf("a holder is told of %q and then of %q", h.devices, devices)
+		h.w.t.Errorf("a keeper is told of %q and then of %q", h.devices, devices)
 	}
 	h.devices, h.w.opened = devices, devices
 	return nil
 }
 
-func (h *fakeHolder) Kill() error {
+func (h *fakeKeeper) Kill() error {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	if !h.dead {
@@ -501,7 +501,7 @@ func (h *fakeHolder) Kill() error {
 	return nil
 }
 
-func (h *fakeHolder) Close() error {
+func (h *fakeKeeper) Close() error {
 	h.w.mu.Lock()
 	h.w.did = append(h.w.did, "end")
 	h.w.mu.Unlock()
@@ -512,7 +512,7 @@ func (h *fakeHolder) Close() error {
 	defer h.w.mu.Unlock()
 	if !h.closed {
 		h.closed = true
-		h.w.holders--
+		h.w.keepers--
 		h.w.opened = nil
 	}
 	return nil

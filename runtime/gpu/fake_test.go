@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // tree is a /proc of a test's own.
@@ -84,52 +84,52 @@ const (
 	uuidB = "GPU-bbbbbbbb-0000-0000-0000-000000000000"
 )
 
-// world is the driver and its processes; keepers come and go.
+// world is the driver and its processes; helpers come and go.
 type world struct {
 	tree
 	mu      sync.Mutex
-	facts   keeper.Facts
-	states  map[int]keeper.State
+	facts   driver.Facts
+	states  map[int]driver.State
 	raised  map[int]bool
-	ready   time.Time     // since when a holder is
-	pairs   []keeper.Pair // of the last restore
+	ready   time.Time     // since when a keeper is
+	pairs   []driver.Pair // of the last restore
 	did     []string
-	open    int    // keepers
+	open    int    // helpers
 	fail    string // "lock 102": what the next such call does not do ...
 	how     string // ... but: a CUresult, "die", "die after", "die late", "hang", "cancel", "end"
 	always  bool   // not only the next
 	cancel  func()
 	started int
-	noStart int // keepers that do not start, from the second on
+	noStart int // helpers that do not start, from the second on
 
 	libraries map[int]*preloaded
-	holders   int    // that run
-	noHolder  bool   // none starts
+	keepers   int    // that run
+	noKeeper  bool   // none starts
 	room      bool   // for copies
 	mistaken  []int  // processes whose driver does not find memory
 	crammed   bool   // no room for one piece more
-	launched  func() // when a holder is; nil: nothing is to be done then
+	launched  func() // when a keeper is; nil: nothing is to be done then
 	tight     bool   // no room for memory that is attached to be a process's own, beside what others have of it
 
-	opened   []string // devices by the last holder, which has not ended
+	opened   []string // devices by the last keeper, which has not ended
 	contexts int64    // what that takes of each, bytes
 
-	ending chan struct{} // unless nil, holders end when it is closed
+	ending chan struct{} // unless nil, keepers end when it is closed
 	files  []*os.File
 	came   chan string // has what came to the peer
 }
 
 func newWorld(t *testing.T, pids ...int) *world {
 	t.Helper()
-	w := &world{tree: newTree(t), states: map[int]keeper.State{}, raised: map[int]bool{}}
-	w.facts = keeper.Facts{Driver: "580.159.04", CUDA: 13000, Devices: []keeper.Device{
+	w := &world{tree: newTree(t), states: map[int]driver.State{}, raised: map[int]bool{}}
+	w.facts = driver.Facts{Driver: "580.159.04", CUDA: 13000, Devices: []driver.Device{
 		{UUID: uuidA, Index: 0, Minor: 0, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Free: 100 << 30},
 		{UUID: uuidB, Index: 1, Minor: 1, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Free: 100 << 30},
 	}}
 	for _, pid := range pids {
 		w.process(pid)
-		w.states[pid] = keeper.Running
-		w.facts.Uses = append(w.facts.Uses, keeper.Use{PID: pid, UUID: uuidA, Memory: 1 << 30})
+		w.states[pid] = driver.Running
+		w.facts.Uses = append(w.facts.Uses, driver.Use{PID: pid, UUID: uuidA, Memory: 1 << 30})
 	}
 	return w
 }
@@ -146,16 +146,16 @@ func (w *world) container() Container {
 			}
 			return pids, err
 		},
-		Start: func(context.Context) (Keeper, error) {
+		Start: func(context.Context) (Driver, error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.started++
 			if w.started > 1 && w.noStart > 0 {
 				w.noStart--
-				return nil, &keeper.MissingError{Path: "there", Err: os.ErrNotExist}
+				return nil, &driver.MissingError{Path: "there", Err: os.ErrNotExist}
 			}
 			w.open++
-			return &fakeKeeper{w: w, gone: make(chan struct{})}, nil
+			return &fakeDriver{w: w, gone: make(chan struct{})}, nil
 		},
 		Minors: []int{0},
 		Root:   w.root,
@@ -170,7 +170,7 @@ func (w *world) engine() *Engine {
 func (w *world) Raise(pid int, lease time.Duration) (bool, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.states[pid] != keeper.Running || lease <= 50*time.Millisecond {
+	if w.states[pid] != driver.Running || lease <= 50*time.Millisecond {
 		w.t.Errorf("raise %d in state %s for %s", pid, w.states[pid], lease)
 	}
 	w.raised[pid] = true
@@ -180,7 +180,7 @@ func (w *world) Raise(pid int, lease time.Duration) (bool, error) {
 func (w *world) Lower(pid int) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.states[pid] == keeper.Checkpointed {
+	if w.states[pid] == driver.Checkpointed {
 		w.t.Errorf("lower %d, whose pages the driver has taken", pid)
 	}
 	w.raised[pid] = false
@@ -193,14 +193,14 @@ func (w *world) settled() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for pid, s := range w.states {
-		if s != keeper.Running && s != keeper.None {
+		if s != driver.Running && s != driver.None {
 			w.t.Errorf("process %d is left %s; did %q", pid, s, w.did)
 		}
 	}
 	w.quiet()
 }
 
-// quiet reports keepers and flags that are left.
+// quiet reports helpers and flags that are left.
 func (w *world) quiet() {
 	w.t.Helper()
 	for pid, raised := range w.raised {
@@ -209,12 +209,12 @@ func (w *world) quiet() {
 		}
 	}
 	if w.open != 0 {
-		w.t.Errorf("%d keepers are left", w.open)
+		w.t.Errorf("%d helpers are left", w.open)
 	}
 }
 
-// fakeKeeper is one keeper process.
-type fakeKeeper struct {
+// fakeDriver is one helper process.
+type fakeDriver struct {
 	w      *world
 	dead   bool // guarded by w.mu
 	closed bool // guarded by w.mu
@@ -222,15 +222,15 @@ type fakeKeeper struct {
 	once   sync.Once
 }
 
-func (k *fakeKeeper) die() {
+func (k *fakeDriver) die() {
 	k.dead = true
 	k.once.Do(func() { close(k.gone) })
 }
 
-var errDied = &keeper.DiedError{How: "as ordered"}
+var errDied = &driver.DiedError{How: "as ordered"}
 
 // do makes a call for each process, in order, and keeps to the world's orders.
-func (k *fakeKeeper) do(ctx context.Context, call string, pids []int, from, to keeper.State) ([]keeper.Outcome, error) {
+func (k *fakeDriver) do(ctx context.Context, call string, pids []int, from, to driver.State) ([]driver.Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -240,11 +240,11 @@ func (k *fakeKeeper) do(ctx context.Context, call string, pids []int, from, to k
 	if k.dead {
 		return nil, errDied
 	}
-	var outcomes []keeper.Outcome
+	var outcomes []driver.Outcome
 	for _, pid := range pids {
 		step := fmt.Sprintf("%s %d", call, pid)
 		w.did = append(w.did, step)
-		o := keeper.Outcome{PID: pid, Call: call}
+		o := driver.Outcome{PID: pid, Call: call}
 		how := ""
 		if step == w.fail {
 			how = w.how
@@ -274,11 +274,11 @@ func (k *fakeKeeper) do(ctx context.Context, call string, pids []int, from, to k
 			return nil, errDied
 		case how == "end":
 			w.end(pid)
-			w.states[pid] = keeper.None
+			w.states[pid] = driver.None
 			o.Code = 999
 		case pid == 0: // only asked
 		case w.states[pid] != from:
-			o.Code, o.Name = keeper.IllegalState, "CUDA_ERROR_ILLEGAL_STATE"
+			o.Code, o.Name = driver.IllegalState, "CUDA_ERROR_ILLEGAL_STATE"
 		default:
 			w.states[pid] = to
 		}
@@ -294,7 +294,7 @@ func (k *fakeKeeper) do(ctx context.Context, call string, pids []int, from, to k
 	return outcomes, ctx.Err()
 }
 
-func (k *fakeKeeper) Facts(ctx context.Context) (keeper.Facts, error) {
+func (k *fakeDriver) Facts(ctx context.Context) (driver.Facts, error) {
 	_, err := k.do(ctx, "facts", []int{0}, "", "")
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
@@ -308,46 +308,46 @@ func (k *fakeKeeper) Facts(ctx context.Context) (keeper.Facts, error) {
 	return facts, err
 }
 
-func (k *fakeKeeper) States(ctx context.Context, pids []int) (map[int]keeper.State, error) {
+func (k *fakeDriver) States(ctx context.Context, pids []int) (map[int]driver.State, error) {
 	if _, err := k.do(ctx, "states", []int{0}, "", ""); err != nil {
 		return nil, err
 	}
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
-	states := map[int]keeper.State{}
+	states := map[int]driver.State{}
 	for _, pid := range pids {
 		states[pid] = k.w.states[pid]
 	}
 	return states, nil
 }
 
-func (k *fakeKeeper) Lock(ctx context.Context, pids []int, _ time.Duration) ([]keeper.Outcome, error) {
-	return k.do(ctx, "lock", pids, keeper.Running, keeper.Locked)
+func (k *fakeDriver) Lock(ctx context.Context, pids []int, _ time.Duration) ([]driver.Outcome, error) {
+	return k.do(ctx, "lock", pids, driver.Running, driver.Locked)
 }
 
-func (k *fakeKeeper) Checkpoint(ctx context.Context, pids []int) ([]keeper.Outcome, error) {
-	return k.do(ctx, "checkpoint", pids, keeper.Locked, keeper.Checkpointed)
+func (k *fakeDriver) Checkpoint(ctx context.Context, pids []int) ([]driver.Outcome, error) {
+	return k.do(ctx, "checkpoint", pids, driver.Locked, driver.Checkpointed)
 }
 
-func (k *fakeKeeper) Restore(ctx context.Context, pids []int, pairs []keeper.Pair) ([]keeper.Outcome, error) {
+func (k *fakeDriver) Restore(ctx context.Context, pids []int, pairs []driver.Pair) ([]driver.Outcome, error) {
 	k.w.pairs = pairs
-	return k.do(ctx, "restore", pids, keeper.Checkpointed, keeper.Locked)
+	return k.do(ctx, "restore", pids, driver.Checkpointed, driver.Locked)
 }
 
-func (k *fakeKeeper) Unlock(ctx context.Context, pids []int) ([]keeper.Outcome, error) {
-	return k.do(ctx, "unlock", pids, keeper.Locked, keeper.Running)
+func (k *fakeDriver) Unlock(ctx context.Context, pids []int) ([]driver.Outcome, error) {
+	return k.do(ctx, "unlock", pids, driver.Locked, driver.Running)
 }
 
-func (k *fakeKeeper) Release(context.Context) error { return nil }
+func (k *fakeDriver) Release(context.Context) error { return nil }
 
-func (k *fakeKeeper) Kill() error {
+func (k *fakeDriver) Kill() error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	k.die()
 	return nil
 }
 
-func (k *fakeKeeper) Close() error {
+func (k *fakeDriver) Close() error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	if !k.closed {

@@ -24,7 +24,7 @@ func (e *Engine) leave(ctx context.Context, p *cudaProcess, why string) error {
 	return nil
 }
 
-// leaveAll leaves those to the driver that have handed over nothing yet, where there is no holder to take it: it could not start.
+// leaveAll leaves those to the driver that have handed over nothing yet, where there is no keeper to take it: it could not start.
 func (e *Engine) leaveAll(ctx context.Context, fresh []cudaProcess, cause error) error {
 	if e.KeeperOnly || e.pieces > 0 || context.Cause(ctx) != nil {
 		return cause

@@ -51,14 +51,14 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 		}
 		e.given = append(e.given, g)
 	}
-	if len(e.given) == 0 || e.holder != nil {
+	if len(e.given) == 0 || e.keeper != nil {
 		return e.present(fresh), nil
 	}
 	h, err := e.Handover.Start(ctx, devices)
 	if err != nil {
 		err = e.leaveAll(ctx, fresh, err)
 	} else {
-		e.holder = h
+		e.keeper = h
 	}
 	return e.present(fresh), err
 }
@@ -136,14 +136,14 @@ func (g *given) dial(ctx context.Context, dial func(ctx context.Context, pid int
 	return g.library.Hello()
 }
 
-// awaitHolder waits, while the processes still run, for who is to take their memory. Where that could not start they go by the driver. It gives those
+// awaitKeeper waits, while the processes still run, for who is to take their memory. Where that could not start they go by the driver. It gives those
 // that have not ended meanwhile.
-func (e *Engine) awaitHolder(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
+func (e *Engine) awaitKeeper(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	ready := talking(e.given)
 	if len(ready) == 0 {
 		return fresh, nil
 	}
-	err := e.holder.Ready(ctx)
+	err := e.keeper.Ready(ctx)
 	if err == nil {
 		expected := 0
 		for _, g := range ready {

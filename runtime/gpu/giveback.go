@@ -39,7 +39,7 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 				makeRoom()
 			}
 		default:
-			if failed++; failed == keepers {
+			if failed++; failed == helpers {
 				return &checkpoint.LossError{Err: err}
 			}
 		}

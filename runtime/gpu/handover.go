@@ -5,7 +5,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -40,15 +40,15 @@ func DialLibrary(ctx context.Context, pid int) (Owner, error) {
 	return p, nil
 }
 
-// Holder is the process that has device memory while its owners have not; see [holder.Client], which is the one there is.
-type Holder interface {
+// Keeper is the process that has device memory while its owners have not; see [keeper.Client], which is the one there is.
+type Keeper interface {
 	Open(devices []string) error
 	Ready(ctx context.Context) error
-	Hold(ctx context.Context, pieces []holder.Piece, files []*os.File) error
-	Room(ctx context.Context, others []holder.Piece, spare int64) (bool, error)
+	Hold(ctx context.Context, pieces []keeper.Piece, files []*os.File) error
+	Room(ctx context.Context, others []keeper.Piece, spare int64) (bool, error)
 	Send(ctx context.Context, peer *os.File) error
-	Make(ctx context.Context, pieces []holder.Piece) ([]*os.File, error)
-	Copy(ctx context.Context, p holder.Piece, from, to *os.File) error
+	Make(ctx context.Context, pieces []keeper.Piece) ([]*os.File, error)
+	Copy(ctx context.Context, p keeper.Piece, from, to *os.File) error
 	Clear(ctx context.Context) error
 	Receive(ctx context.Context, peer *os.File) error
 	LetGo(ctx context.Context) error
@@ -56,20 +56,20 @@ type Holder interface {
 	Close() error
 }
 
-var _ Holder = (*holder.Client)(nil)
+var _ Keeper = (*keeper.Client)(nil)
 
-// StartHolder starts the holder that belongs to this program, for devices that are named by their UUIDs.
-func StartHolder(ctx context.Context, devices []string) (Holder, error) {
-	c, err := holder.Start(ctx, holder.Options{Devices: devices})
+// StartKeeper starts the keeper that belongs to this program, for devices that are named by their UUIDs.
+func StartKeeper(ctx context.Context, devices []string) (Keeper, error) {
+	c, err := keeper.Start(ctx, keeper.Options{Devices: devices})
 	if err != nil {
 		return nil, err // not c, which would be an interface that is not nil
 	}
 	return c, nil
 }
 
-// LaunchHolder starts one whose devices are told later, by its Open.
-func LaunchHolder(ctx context.Context) (Holder, error) {
-	c, err := holder.Launch(ctx, holder.Options{})
+// LaunchKeeper starts one whose devices are told later, by its Open.
+func LaunchKeeper(ctx context.Context) (Keeper, error) {
+	c, err := keeper.Launch(ctx, keeper.Options{})
 	if err != nil {
 		return nil, err // not c, which would be an interface that is not nil
 	}
@@ -80,10 +80,10 @@ func LaunchHolder(ctx context.Context) (Holder, error) {
 type Handover struct {
 	// Dial wakes the library in a process; [DialLibrary].
 	Dial func(ctx context.Context, pid int) (Owner, error)
-	// Start starts a holder; [StartHolder].
-	Start func(ctx context.Context, devices []string) (Holder, error)
-	// Launch starts a holder that gets its devices told by Open, for a restore; [LaunchHolder].
-	Launch func(ctx context.Context) (Holder, error)
+	// Start starts a keeper; [StartKeeper].
+	Start func(ctx context.Context, devices []string) (Keeper, error)
+	// Launch starts a keeper that gets its devices told by Open, for a restore; [LaunchKeeper].
+	Launch func(ctx context.Context) (Keeper, error)
 	// Peer gives a connection, which package ring speaks on, to who takes the memory. It is asked when the record lies beside
 	// the images.
 	Peer func() (*os.File, error)

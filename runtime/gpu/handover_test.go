@@ -14,7 +14,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -123,8 +123,8 @@ func TestSendWaits(t *testing.T) {
 		if came := <-w.came; (came == "101/0\n101/1\n") != (end == "drain") {
 			t.Errorf("%s: there came %q", end, came)
 		}
-		if w.holders != 0 {
-			t.Errorf("%s: %d holders are left", end, w.holders)
+		if w.keepers != 0 {
+			t.Errorf("%s: %d keepers are left", end, w.keepers)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func TestFreezeBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	if saved.Since.Before(w.ready) || saved.Lock > time.Since(w.ready) {
-		t.Errorf("it stands still from %s on, %s for its lock; the holder was ready at %s", saved.Since, saved.Lock, w.ready)
+		t.Errorf("it stands still from %s on, %s for its lock; the keeper was ready at %s", saved.Since, saved.Lock, w.ready)
 	}
 	if err := e.Load(t.Context()); err != nil {
 		t.Fatal(err)
@@ -278,8 +278,8 @@ func TestNoWayBack(t *testing.T) {
 				t.Errorf("%s: %s is left open", test.fail, f.Name())
 			}
 		}
-		if w.holders != 0 {
-			t.Errorf("%s: %d holders are left", test.fail, w.holders)
+		if w.keepers != 0 {
+			t.Errorf("%s: %d keepers are left", test.fail, w.keepers)
 		}
 	}
 }
@@ -376,7 +376,7 @@ func TestKeeperOnly(t *testing.T) {
 		"no library":      {func(w *world, _ *Engine) { delete(w.libraries, 102) }, "no thread"},
 		"nobody takes it": {func(_ *world, e *Engine) { e.Handover, e.Fallback = nil, "the client does not" }, "the client"},
 		"not made for it": {func(_ *world, e *Engine) { e.Handover, e.Library = nil, nil }, "not made for"},
-		"no holder":       {func(w *world, _ *Engine) { w.noHolder = true }, "not exist"},
+		"no keeper":       {func(w *world, _ *Engine) { w.noKeeper = true }, "not exist"},
 		"full device":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "2" }, "ready"},
 		"at the door":     {func(w *world, _ *Engine) { w.fail, w.how = "close 102", "unable" }, "as ordered"},
 	} {
@@ -409,9 +409,9 @@ func TestFallbacks(t *testing.T) {
 		"does not answer": {func(w *world, _ *Engine) { w.fail, w.how = "hello 101", "die" }, "as ordered"},
 		"nobody takes it": {func(_ *world, e *Engine) { e.Handover, e.Fallback = nil, "the client does not" }, "the client"},
 		"no library":      {func(w *world, _ *Engine) { delete(w.libraries, 101) }, "no thread"},
-		"no holder":       {func(w *world, _ *Engine) { w.noHolder = true }, "nothing can take its memory"},
+		"no keeper":       {func(w *world, _ *Engine) { w.noKeeper = true }, "nothing can take its memory"},
 		"full device":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "2" }, "nothing can take its memory"},
-		"holder dies":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "die" }, "nothing can take its memory"},
+		"keeper dies":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "die" }, "nothing can take its memory"},
 		"at the door":     {func(w *world, _ *Engine) { w.fail, w.how = "close 101", "unable" }, "as ordered"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -541,7 +541,7 @@ func snapshot(t *testing.T) (*world, *Record) {
 		t.Fatal(err)
 	}
 	for pid, l := range w.libraries {
-		w.states[pid], l.state, l.memory = keeper.Checkpointed, library.Given, make([]string, len(l.memory))
+		w.states[pid], l.state, l.memory = driver.Checkpointed, library.Given, make([]string, len(l.memory))
 	}
 	return w, r
 }
@@ -590,10 +590,10 @@ func TestRestoreHanded(t *testing.T) {
 			if step == "receive" && !errors.Is(err, os.ErrPermission) {
 				t.Errorf("the reason is %v", err)
 			}
-			if step != "bring" && !source.closed || w.holders != 0 {
-				t.Errorf("closed is %v, %d holders are left", source.closed, w.holders)
+			if step != "bring" && !source.closed || w.keepers != 0 {
+				t.Errorf("closed is %v, %d keepers are left", source.closed, w.keepers)
 			}
-			if w.libraries[101].state == library.Whole && w.states[101] != keeper.Running {
+			if w.libraries[101].state == library.Whole && w.states[101] != driver.Running {
 				t.Error("a door is open before the driver is")
 			}
 		})
@@ -626,29 +626,29 @@ func TestRestoreMistaken(t *testing.T) {
 		fail, how  string
 		then       string // fails when it is loaded anew
 		again      bool   // it is loaded anew
-		holders    int
+		keepers    int
 		lost, dies bool
 		always     bool
 	}{
-		"filled":                               {pids: []int{101, 102}, holders: 1},
-		"one of them":                          {pids: []int{102}, holders: 1},
-		"by another holder":                    {pids: []int{101, 102}, fail: "copy", how: "1", holders: 2},
-		"by another holder than one that dies": {pids: []int{101, 102}, fail: "copy", how: "die", holders: 2},
-		"by no holder":                         {pids: []int{101, 102}, fail: "copy", how: "1", always: true, again: true, holders: 5},
-		"no room":                              {pids: []int{101, 102}, fail: "make own 101", how: "2", again: true, holders: 2},
-		"nothing is made":                      {pids: []int{101, 102}, fail: "make own 102", how: "1", again: true, holders: 2},
-		"it hangs up":                          {pids: []int{101, 102}, fail: "make own 102", how: "cut", again: true, holders: 2},
-		"it is not known to be filled":         {pids: []int{101, 102}, fail: "filled 101", how: "1", again: true, holders: 2},
-		"one ends":                             {pids: []int{101, 102}, fail: "make own 102", how: "end", holders: 1, dies: true},
-		"anew, no holder":                      {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "ready", again: true, holders: 2, lost: true},
-		"anew, no answer":                      {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "dial 102", again: true, holders: 2, lost: true},
-		"anew, no room":                        {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "make own 101", again: true, holders: 2, lost: true},
-		"anew, not held":                       {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "hold", again: true, holders: 2, lost: true},
-		"anew, not cleared":                    {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "clear", again: true, holders: 2, lost: true},
-		"anew, not received":                   {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "receive", again: true, holders: 2, lost: true},
-		"anew, nobody brings it":               {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "bring", again: true, holders: 2, lost: true},
-		"anew, not filled":                     {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "filled 101", again: true, holders: 2, lost: true},
-		"anew, not let go on":                  {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "open 101", again: true, holders: 2, lost: true},
+		"filled":                               {pids: []int{101, 102}, keepers: 1},
+		"one of them":                          {pids: []int{102}, keepers: 1},
+		"by another keeper":                    {pids: []int{101, 102}, fail: "copy", how: "1", keepers: 2},
+		"by another keeper than one that dies": {pids: []int{101, 102}, fail: "copy", how: "die", keepers: 2},
+		"by no keeper":                         {pids: []int{101, 102}, fail: "copy", how: "1", always: true, again: true, keepers: 5},
+		"no room":                              {pids: []int{101, 102}, fail: "make own 101", how: "2", again: true, keepers: 2},
+		"nothing is made":                      {pids: []int{101, 102}, fail: "make own 102", how: "1", again: true, keepers: 2},
+		"it hangs up":                          {pids: []int{101, 102}, fail: "make own 102", how: "cut", again: true, keepers: 2},
+		"it is not known to be filled":         {pids: []int{101, 102}, fail: "filled 101", how: "1", again: true, keepers: 2},
+		"one ends":                             {pids: []int{101, 102}, fail: "make own 102", how: "end", keepers: 1, dies: true},
+		"anew, no keeper":                      {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "ready", again: true, keepers: 2, lost: true},
+		"anew, no answer":                      {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "dial 102", again: true, keepers: 2, lost: true},
+		"anew, no room":                        {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "make own 101", again: true, keepers: 2, lost: true},
+		"anew, not held":                       {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "hold", again: true, keepers: 2, lost: true},
+		"anew, not cleared":                    {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "clear", again: true, keepers: 2, lost: true},
+		"anew, not received":                   {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "receive", again: true, keepers: 2, lost: true},
+		"anew, nobody brings it":               {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "bring", again: true, keepers: 2, lost: true},
+		"anew, not filled":                     {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "filled 101", again: true, keepers: 2, lost: true},
+		"anew, not let go on":                  {pids: []int{101, 102}, fail: "make own 101", how: "2", then: "open 101", again: true, keepers: 2, lost: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, restore, source := handed(t)
@@ -665,9 +665,9 @@ func TestRestoreMistaken(t *testing.T) {
 				return source, nil
 			})
 			w.mistaken, w.fail, w.how, w.always = test.pids, test.fail, test.how, test.always
-			holders := 0
+			keepers := 0
 			w.launched = func() {
-				if holders++; holders == 2 && test.then != "" {
+				if keepers++; keepers == 2 && test.then != "" {
 					w.fail, w.how = test.then, "1"
 				}
 			}
@@ -676,8 +676,8 @@ func TestRestoreMistaken(t *testing.T) {
 				_, err = restore.Load(t.Context())
 			}
 			restore.Close()
-			if (err != nil) != test.lost || holders != test.holders || (brought == 2) != test.again {
-				t.Errorf("got %v, %d holders, brought %d times; did %q", err, holders, brought, w.did)
+			if (err != nil) != test.lost || keepers != test.keepers || (brought == 2) != test.again {
+				t.Errorf("got %v, %d keepers, brought %d times; did %q", err, keepers, brought, w.did)
 			}
 			if !test.lost {
 				if !test.dies {
@@ -692,8 +692,8 @@ func TestRestoreMistaken(t *testing.T) {
 					}
 				}
 			}
-			if !source.closed || w.holders != 0 {
-				t.Errorf("closed is %v, %d holders are left", source.closed, w.holders)
+			if !source.closed || w.keepers != 0 {
+				t.Errorf("closed is %v, %d keepers are left", source.closed, w.keepers)
 			}
 		})
 	}
@@ -812,7 +812,7 @@ func TestHandOverCrammed(t *testing.T) {
 	}
 }
 
-// TestRestoreBegins: nobody waits for the driver, whose holder starts with the keeper and is told its devices as soon as these are known.
+// TestRestoreBegins: nobody waits for the driver, whose keeper starts with the helper and is told its devices as soon as these are known.
 // What was begun ends with the restore.
 func TestRestoreBegins(t *testing.T) {
 	hasten(t)
@@ -821,7 +821,7 @@ func TestRestoreBegins(t *testing.T) {
 			w, restore, source := handed(t)
 			slow := make(chan struct{})
 			start := restore.Start
-			restore.Start = func(ctx context.Context) (Keeper, error) {
+			restore.Start = func(ctx context.Context) (Driver, error) {
 				select {
 				case <-slow:
 					return start(ctx)
@@ -837,13 +837,13 @@ func TestRestoreBegins(t *testing.T) {
 			}
 			for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 				w.mu.Lock()
-				launched := w.holders == 1
+				launched := w.keepers == 1
 				w.mu.Unlock()
 				if launched {
 					break
 				}
 				if time.Now().After(deadline) {
-					t.Fatal("the holder waits for the keeper")
+					t.Fatal("the keeper waits for the helper")
 				}
 			}
 			close(slow)
@@ -859,23 +859,23 @@ func TestRestoreBegins(t *testing.T) {
 			if made := slices.Contains(w.did, "make"); made == misfit {
 				t.Errorf("did %q", w.did)
 			}
-			if misfit && (w.holders != 0 || !source.closed) {
-				t.Errorf("%d holders are left, the source is closed: %v", w.holders, source.closed)
+			if misfit && (w.keepers != 0 || !source.closed) {
+				t.Errorf("%d keepers are left, the source is closed: %v", w.keepers, source.closed)
 			}
 			w.mu.Unlock()
 			restore.Close()
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.quiet()
-			if w.holders != 0 || !source.closed {
-				t.Errorf("%d holders are left, the source is closed: %v", w.holders, source.closed)
+			if w.keepers != 0 || !source.closed {
+				t.Errorf("%d keepers are left, the source is closed: %v", w.keepers, source.closed)
 			}
 		})
 	}
 }
 
-// TestRestoreLikely: the holder opens the device that it will need before the driver has said anything, where the kernel module tells it. If that turns out
-// to be another, or the context is what there is no room for, another holder opens what is needed.
+// TestRestoreLikely: the keeper opens the device that it will need before the driver has said anything, where the kernel module tells it. If that turns out
+// to be another, or the context is what there is no room for, another keeper opens what is needed.
 func TestRestoreLikely(t *testing.T) {
 	hasten(t)
 	const unit = "Model: \t\t NVIDIA H200\nGPU UUID: \t %s\nDevice Minor: \t %d\n"
@@ -900,7 +900,7 @@ func TestRestoreLikely(t *testing.T) {
 			}
 			var opened []string
 			start := restore.Start
-			restore.Start = func(ctx context.Context) (Keeper, error) {
+			restore.Start = func(ctx context.Context) (Driver, error) {
 				for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
 					w.mu.Lock()
 					opened = slices.Clone(w.opened)
@@ -921,7 +921,7 @@ func TestRestoreLikely(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			if strings.Join(opened, " ") != test.opened {
-				t.Errorf("the holder had opened %q", opened)
+				t.Errorf("the keeper had opened %q", opened)
 			}
 			if test.fits {
 				if _, err := restore.Load(t.Context()); err != nil {
@@ -929,8 +929,8 @@ func TestRestoreLikely(t *testing.T) {
 				}
 			}
 			restore.Close()
-			if launched := len(slices.DeleteFunc(slices.Clone(w.did), func(s string) bool { return s != "launch" })); launched != test.launched || w.holders != 0 {
-				t.Errorf("%d holders were launched, %d are left; did %q", launched, w.holders, w.did)
+			if launched := len(slices.DeleteFunc(slices.Clone(w.did), func(s string) bool { return s != "launch" })); launched != test.launched || w.keepers != 0 {
+				t.Errorf("%d keepers were launched, %d are left; did %q", launched, w.keepers, w.did)
 			}
 			if test.fits {
 				w.settled()
@@ -940,14 +940,14 @@ func TestRestoreLikely(t *testing.T) {
 	}
 }
 
-// TestRestoreGivenUp closes a restore whose keeper does not come, and whose snapshot is not opened.
+// TestRestoreGivenUp closes a restore whose helper does not come, and whose snapshot is not opened.
 func TestRestoreGivenUp(t *testing.T) {
 	w, restore, _ := handed(t)
 	never := func(ctx context.Context) error {
 		<-ctx.Done()
 		return context.Cause(ctx)
 	}
-	restore.Start = func(ctx context.Context) (Keeper, error) { return nil, never(ctx) }
+	restore.Start = func(ctx context.Context) (Driver, error) { return nil, never(ctx) }
 	restore.Bring = func(ctx context.Context) (Source, error) { return nil, never(ctx) }
 	if err := restore.Begin(t.Context()); err != nil {
 		t.Fatal(err)
@@ -962,8 +962,8 @@ func TestRestoreGivenUp(t *testing.T) {
 	case <-time.After(10 * time.Second):
 		t.Fatal("it does not end")
 	}
-	if w.holders != 0 || restore.Fits() == nil {
-		t.Errorf("%d holders are left, and it fits: %v", w.holders, restore.Fits())
+	if w.keepers != 0 || restore.Fits() == nil {
+		t.Errorf("%d keepers are left, and it fits: %v", w.keepers, restore.Fits())
 	}
 }
 
@@ -995,8 +995,8 @@ func TestLoading(t *testing.T) {
 	}
 }
 
-// TestRestoreHolderEnds: the holder is ended when all memory is attached, unless its room is wanted; it is waited for in either case.
-func TestRestoreHolderEnds(t *testing.T) {
+// TestRestoreKeeperEnds: the keeper is ended when all memory is attached, unless its room is wanted; it is waited for in either case.
+func TestRestoreKeeperEnds(t *testing.T) {
 	hasten(t)
 	for name, tight := range map[string]bool{"room": false, "no room": true} {
 		t.Run(name, func(t *testing.T) {
@@ -1013,7 +1013,7 @@ func TestRestoreHolderEnds(t *testing.T) {
 			if tight {
 				select {
 				case err := <-loaded:
-					t.Errorf("the holder's room was not waited for: %v", err)
+					t.Errorf("the keeper's room was not waited for: %v", err)
 				case <-time.After(50 * time.Millisecond):
 				}
 				close(w.ending)
@@ -1024,7 +1024,7 @@ func TestRestoreHolderEnds(t *testing.T) {
 					t.Error(err)
 				}
 			case <-time.After(10 * time.Second):
-				t.Fatal("the holder is waited for")
+				t.Fatal("the keeper is waited for")
 			}
 			w.mu.Lock()
 			if ended := slices.Contains(w.did, "end"); ended != tight {

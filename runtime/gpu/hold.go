@@ -5,27 +5,27 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
-// holding is a holder that takes what processes have given.
+// holding is a keeper that takes what processes have given.
 type holding struct {
 	done chan struct{}
 	err  error // valid when done is closed
 }
 
-// beginHold has the holder take what processes have given, while they let go of it and the driver saves the rest: their files are all it takes. [Engine.endHold]
+// beginHold has the keeper take what processes have given, while they let go of it and the driver saves the rest: their files are all it takes. [Engine.endHold]
 // tells what came of it.
 func (e *Engine) beginHold(ctx context.Context, all []*given) {
-	h, taker := &holding{done: make(chan struct{})}, e.holder
+	h, taker := &holding{done: make(chan struct{})}, e.keeper
 	e.holding = h
 	var steps []func() error
 	for _, g := range all {
-		pieces := make([]holder.Piece, len(g.pieces))
+		pieces := make([]keeper.Piece, len(g.pieces))
 		for i, p := range g.pieces {
-			pieces[i] = holder.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address}
+			pieces[i] = keeper.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address}
 		}
-		files := slices.Clone(g.files) // a holder that hangs may be at it when others take their place
+		files := slices.Clone(g.files) // a keeper that hangs may be at it when others take their place
 		steps = append(steps, func() error { return taker.Hold(ctx, pieces, files) })
 	}
 	go func() {
@@ -38,7 +38,7 @@ func (e *Engine) beginHold(ctx context.Context, all []*given) {
 	}()
 }
 
-// endHold waits until the holder has taken all. After an error the processes get theirs back by the files.
+// endHold waits until the keeper has taken all. After an error the processes get theirs back by the files.
 func (e *Engine) endHold() error {
 	h := e.holding
 	if h == nil {
@@ -49,7 +49,7 @@ func (e *Engine) endHold() error {
 	return h.err
 }
 
-// breakHold ends a holder that is still at it.
+// breakHold ends a keeper that is still at it.
 func (e *Engine) breakHold() {
 	h := e.holding
 	if h == nil {
@@ -61,7 +61,7 @@ func (e *Engine) breakHold() {
 		return
 	default:
 	}
-	_ = e.holder.Kill()
+	_ = e.keeper.Kill()
 	select {
 	case <-h.done:
 	case <-time.After(waitTime): // a driver that hangs may keep even a killed process

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
@@ -27,7 +27,7 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 	if r.Kept == nil {
 		return nil
 	}
-	var places []keeper.Device
+	var places []driver.Device
 	kept, err := r.Kept(ctx, func(i standby.Info) (fits bool) {
 		places, fits = r.sameAs(i)
 		return fits
@@ -45,7 +45,7 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 }
 
 // sameAs tells whether all that the record has was loaded where it would be.
-func (r *Restore) sameAs(i standby.Info) ([]keeper.Device, bool) {
+func (r *Restore) sameAs(i standby.Info) ([]driver.Device, bool) {
 	places, err := r.Record.places(r.visible(i.Facts), r.Map)
 	if err != nil {
 		return nil, false
@@ -60,7 +60,7 @@ func (r *Restore) sameAs(i standby.Info) ([]keeper.Device, bool) {
 	return places, r.Record.fits(i.Facts, roomy) == nil
 }
 
-// fitsBeside starts a keeper, and makes sure that there is room for what memory that was loaded before leaves to load.
+// fitsBeside starts a helper, and makes sure that there is room for what memory that was loaded before leaves to load.
 func (r *Restore) fitsBeside(ctx context.Context, loaded standby.Info) error {
 	facts, err := r.facts(ctx)
 	if err != nil {

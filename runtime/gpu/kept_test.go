@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
@@ -64,13 +64,13 @@ func TestRestoreKept(t *testing.T) {
 			w.fail, w.how, w.always = test.fail, test.how, test.always
 			c := w.container()
 			c.Minors = []int{1}
-			k := &kept{w: w, info: standby.Info{Facts: w.facts, Pieces: slices.Repeat([]holder.Piece{{Device: uuidB, Size: 2 << 20}}, 3)}}
+			k := &kept{w: w, info: standby.Info{Facts: w.facts, Pieces: slices.Repeat([]keeper.Piece{{Device: uuidB, Size: 2 << 20}}, 3)}}
 			k.info.Facts.Devices = slices.Clone(w.facts.Devices)
 			for _, content := range []string{"101/0", "101/1", "102/0"} {
 				k.files = append(k.files, w.file(content))
 			}
 			own := k.files
-			w.files = nil // of the holder's
+			w.files = nil // of the keeper's
 			if test.change != nil {
 				test.change(&k.info)
 			}

@@ -6,13 +6,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // units are the GPUs that NVIDIA's kernel module lists, with nothing but their UUIDs and minor numbers. It need not be initialised for that, but may
 // not know the UUIDs then: such a GPU is left out.
-func (p proc) units() (units []keeper.Device) {
+func (p proc) units() (units []driver.Device) {
 	files, err := filepath.Glob(filepath.Join(p.root, "proc/driver/nvidia/gpus/*/information"))
 	if err != nil {
 		return nil
@@ -22,7 +22,7 @@ func (p proc) units() (units []keeper.Device) {
 		if err != nil {
 			continue
 		}
-		d := keeper.Device{Minor: -1}
+		d := driver.Device{Minor: -1}
 		for line := range strings.Lines(string(text)) {
 			key, value, _ := strings.Cut(line, ":")
 			value = strings.TrimSpace(value)
@@ -35,7 +35,7 @@ func (p proc) units() (units []keeper.Device) {
 				}
 			}
 		}
-		if _, err := keeper.ParseUUID(d.UUID); err == nil && d.Minor >= 0 {
+		if _, err := driver.ParseUUID(d.UUID); err == nil && d.Minor >= 0 {
 			units = append(units, d)
 		}
 	}
@@ -44,7 +44,7 @@ func (p proc) units() (units []keeper.Device) {
 
 // likely are the devices that memory will be taken on, as far as that can be told before the driver has said anything; none: it cannot.
 func (r *Restore) likely() []string {
-	places, err := r.Record.places(r.visible(keeper.Facts{Devices: r.host().units()}), r.Map)
+	places, err := r.Record.places(r.visible(driver.Facts{Devices: r.host().units()}), r.Map)
 	if err != nil {
 		return nil
 	}
@@ -52,6 +52,6 @@ func (r *Restore) likely() []string {
 }
 
 // devices are those that what was handed over is to be on, by their UUIDs.
-func (r *Restore) devices(places []keeper.Device) []string {
-	return holder.DevicesOf(Pieces(&r.Record.GPU, places))
+func (r *Restore) devices(places []driver.Device) []string {
+	return keeper.DevicesOf(Pieces(&r.Record.GPU, places))
 }

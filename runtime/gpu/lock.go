@@ -7,7 +7,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // attempts are how long to wait for several processes before those that stand are let go on and it is tried again: kernels that
@@ -16,7 +16,7 @@ var attempts = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 4
 
 // lock has all processes finish their work and wait at the door, and gives those that have not ended meanwhile.
 func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
-	k, err := e.line.keeper(ctx)
+	k, err := e.line.driver(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -41,8 +41,8 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, 
 }
 
 // tryLock has the processes wait at the door, and tells those that do and those that were still at work.
-func (e *Engine) tryLock(ctx context.Context, k Keeper, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Late, err error) {
-	outcomes, err := within(k, wait+askTime, func() ([]keeper.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
+func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Late, err error) {
+	outcomes, err := within(k, wait+askTime, func() ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -52,7 +52,7 @@ func (e *Engine) tryLock(ctx context.Context, k Keeper, fresh []cudaProcess, wai
 		case o.Code == 0:
 			locked = append(locked, p)
 		case !e.host().alive(p.PID): // of its own accord
-		case o.Code == keeper.NotReady:
+		case o.Code == driver.NotReady:
 			late = append(late, Late{p.Process, label(e.record.known(), p.uuids())})
 		default:
 			return nil, nil, callError(p, o)
@@ -62,9 +62,9 @@ func (e *Engine) tryLock(ctx context.Context, k Keeper, fresh []cudaProcess, wai
 }
 
 // letGo opens the door for a moment, of a length by chance: what the processes do may come as regularly as the attempts.
-func (e *Engine) letGo(ctx context.Context, k Keeper, locked []cudaProcess) error {
+func (e *Engine) letGo(ctx context.Context, k Driver, locked []cudaProcess) error {
 	if len(locked) > 0 {
-		outcomes, err := within(k, askTime, func() ([]keeper.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		outcomes, err := within(k, askTime, func() ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 		if err != nil {
 			return err
 		}
@@ -107,11 +107,11 @@ func (e *Engine) uninterrupt(ctx context.Context, all []cudaProcess) {
 
 // checkpoint moves what locked processes have on devices into their memory.
 func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
-	k, err := e.line.keeper(ctx)
+	k, err := e.line.driver(ctx)
 	if err != nil {
 		return err
 	}
-	outcomes, err := within(k, moveTime(memoryOf(locked)), func() ([]keeper.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
+	outcomes, err := within(k, moveTime(memoryOf(locked)), func() ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}
@@ -121,7 +121,7 @@ func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
 		case o.Code == 0:
 		case !e.host().alive(p.PID):
 			return &EndedError{p.Process}
-		case o.Code == keeper.NotSupported:
+		case o.Code == driver.NotSupported:
 			return &UnsupportedError{Process: p.Process, Driver: e.record.Driver}
 		default:
 			return callError(p, o)
@@ -145,6 +145,6 @@ func memoryOf(all []cudaProcess) (bytes int64) {
 	return bytes
 }
 
-func callError(p cudaProcess, o keeper.Outcome) *CallError {
+func callError(p cudaProcess, o driver.Outcome) *CallError {
 	return &CallError{Process: p.Process, Call: o.Call, Code: o.Code, Name: o.Name}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/containerd/cgroups/v3"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // margin is what the driver needs beside the device memory itself: a part of it, and something.
@@ -77,7 +77,7 @@ func (s subject) need() (need int64) {
 }
 
 // used is what processes are known to hold on a device, bytes.
-func used(uses []keeper.Use, uuid string) (all int64) {
+func used(uses []driver.Use, uuid string) (all int64) {
 	for _, u := range uses {
 		if u.UUID == uuid {
 			all += u.Memory

@@ -12,7 +12,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
 
-// outgoing is memory on its way from a holder to who wants it.
+// outgoing is memory on its way from a keeper to who wants it.
 type outgoing struct {
 	looked chan struct{} // closed when it is known whether there is room for copies
 	room   bool          // valid when looked is closed
@@ -44,7 +44,7 @@ func (o *outgoing) await() error {
 	}
 }
 
-// send begins to send what the holder has. Where the processes can go on with copies of their own that waits for [Engine.Drain]: who hashes it would have
+// send begins to send what the keeper has. Where the processes can go on with copies of their own that waits for [Engine.Drain]: who hashes it would have
 // all cores, and CRIU and the driver, with one thread each, hold up the container.
 func (e *Engine) send() error {
 	peer, err := e.Handover.Peer()
@@ -56,7 +56,7 @@ func (e *Engine) send() error {
 	}
 	ctx := context.Background() // see stop
 	spare := e.spare()
-	h, o := e.holder, newOutgoing()
+	h, o := e.keeper, newOutgoing()
 	e.outgoing = o
 	go func() {
 		defer close(o.done)
@@ -86,7 +86,7 @@ func (e *Engine) spare() int64 {
 	return rest
 }
 
-// breakOff ends the holder, and lets go of what it alone would have been for: processes need the room to go on. What was on its way is broken off, and
+// breakOff ends the keeper, and lets go of what it alone would have been for: processes need the room to go on. What was on its way is broken off, and
 // Drain says so.
 func (e *Engine) breakOff() {
 	o := e.outgoing
@@ -99,16 +99,16 @@ func (e *Engine) breakOff() {
 	}
 }
 
-// sent waits until all that processes gave has been sent, or cannot be, and ends the holder. One that has found no room for a copy, whatever was
+// sent waits until all that processes gave has been sent, or cannot be, and ends the keeper. One that has found no room for a copy, whatever was
 // free before, goes on with that memory itself; until then it waits at its door.
-func (o *outgoing) sent(h Holder) {
+func (o *outgoing) sent(h Keeper) {
 	o.want()
-	<-o.done // bounded by the holder's client, as long as nothing moves
+	<-o.done // bounded by the keeper's client, as long as nothing moves
 	_ = h.Close()
 }
 
 // doubt gives up what a process may have written to meanwhile.
-func (o *outgoing) doubt(h Holder) {
+func (o *outgoing) doubt(h Keeper) {
 	o.giveUp()
 	_ = h.Kill() // it may have ended
 }
@@ -163,7 +163,7 @@ func (e *Engine) keep() {
 	if o := e.outgoing; o != nil {
 		select {
 		case <-o.looked:
-			if h := e.holder; o.room && h != nil {
+			if h := e.keeper; o.room && h != nil {
 				for _, g := range e.given {
 					g.alone, g.doubt = func() { o.sent(h) }, func() { o.doubt(h) }
 				}
@@ -175,14 +175,14 @@ func (e *Engine) keep() {
 	e.stop()
 }
 
-// stop ends the holder, and so what is on its way.
+// stop ends the keeper, and so what is on its way.
 func (e *Engine) stop() {
-	if e.holder == nil {
+	if e.keeper == nil {
 		return
 	}
 	e.breakHold()
-	h, o := e.holder, e.outgoing
-	e.holder, e.outgoing = nil, nil
+	h, o := e.keeper, e.outgoing
+	e.keeper, e.outgoing = nil, nil
 	select {
 	case <-closed(o):
 		_ = h.Close() // it may have died

@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // MapAnnotation of a container that is restored says which GPU takes the place of which: "OLD=NEW,…", by UUIDs. Where it
@@ -21,7 +21,7 @@ func ParseMap(text string) (map[string]string, error) {
 	for _, pair := range strings.Split(text, ",") {
 		old, now, _ := strings.Cut(pair, "=")
 		for _, uuid := range []string{old, now} {
-			if _, err := keeper.ParseUUID(uuid); err != nil {
+			if _, err := driver.ParseUUID(uuid); err != nil {
 				return nil, fmt.Errorf("read annotation %s: %w", MapAnnotation, err)
 			}
 		}
@@ -32,11 +32,11 @@ func ParseMap(text string) (map[string]string, error) {
 
 // places finds for each device of the record the one that takes its place among those the container now can see. What is
 // wanted of devices that the record does not have is of an earlier restore and counts for nothing.
-func (r Record) places(visible []keeper.Device, wanted map[string]string) ([]keeper.Device, error) {
+func (r Record) places(visible []driver.Device, wanted map[string]string) ([]driver.Device, error) {
 	if len(visible) < len(r.Devices) {
 		return nil, &MisfitError{"gpu-count", fmt.Sprintf("the snapshot has %d GPUs, and the container would get %d", len(r.Devices), len(visible)), "give it as many GPUs"}
 	}
-	places, err := spec.Place(r.Devices, visible, func(d keeper.Device) string { return d.UUID }, wanted)
+	places, err := spec.Place(r.Devices, visible, func(d driver.Device) string { return d.UUID }, wanted)
 	if err != nil {
 		return nil, &MisfitError{"gpu-missing", err.Error(), "name GPUs the container gets, each once"}
 	}
@@ -44,7 +44,7 @@ func (r Record) places(visible []keeper.Device, wanted map[string]string) ([]kee
 }
 
 // fits returns a [*MisfitError] unless what the record says can be loaded onto these devices.
-func (r Record) fits(facts keeper.Facts, places []keeper.Device) error {
+func (r Record) fits(facts driver.Facts, places []driver.Device) error {
 	var have []spec.HostGPU
 	for _, d := range places {
 		have = append(have, d.Spec())
@@ -56,11 +56,11 @@ func (r Record) fits(facts keeper.Facts, places []keeper.Device) error {
 }
 
 // pairs are what the driver is told: each device of the record once, or nothing where all stay.
-func (r Record) pairs(places []keeper.Device) []keeper.Pair {
-	var pairs []keeper.Pair
+func (r Record) pairs(places []driver.Device) []driver.Pair {
+	var pairs []driver.Pair
 	moved := false
 	for i, d := range r.Devices {
-		pairs = append(pairs, keeper.Pair{Old: d.UUID, New: places[i].UUID})
+		pairs = append(pairs, driver.Pair{Old: d.UUID, New: places[i].UUID})
 		moved = moved || d.UUID != places[i].UUID
 	}
 	if !moved {

@@ -8,7 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // Rule is one case that the driver takes down and cannot bring back up, or that ends badly on the way.
@@ -23,8 +23,8 @@ type mismatch struct{ problem, hint string }
 
 // subject is a container whose devices are to be saved.
 type subject struct {
-	facts     keeper.Facts
-	devices   []keeper.Device // those it can see
+	facts     driver.Facts
+	devices   []driver.Device // those it can see
 	processes []cudaProcess
 	host      proc
 }
@@ -32,7 +32,7 @@ type subject struct {
 // cudaProcess is a process that the driver knows.
 type cudaProcess struct {
 	Process
-	uses []keeper.Use
+	uses []driver.Use
 	// Of the engine keeper:
 	able     bool            // it will hand memory over
 	given    int64           // bytes that it has handed over

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // RecordName is the file that lies beside CRIU's images, so that it travels with them through any client's tar.
@@ -74,7 +74,7 @@ func (r Record) check() error {
 		return fmt.Errorf("it is by the engine %.20q, which this version does not know", r.Engine)
 	}
 	for _, d := range r.Devices {
-		if _, err := keeper.ParseUUID(d.UUID); err != nil {
+		if _, err := driver.ParseUUID(d.UUID); err != nil {
 			return err
 		}
 	}

@@ -122,9 +122,9 @@ func (g *given) make(ctx context.Context, dial func(ctx context.Context, pid int
 
 // fill has what processes have made filled with what they are to have, which is brought anew. All comes that was recorded; what nobody wants goes nowhere.
 func (r *Restore) fill(ctx context.Context, c *coming, all []*given) error {
-	defer context.AfterFunc(ctx, func() { _ = c.holder.Kill() })() // it may have ended
+	defer context.AfterFunc(ctx, func() { _ = c.keeper.Kill() })() // it may have ended
 	pieces := Pieces(&r.Record.GPU, r.places)
-	err := c.holder.Ready(ctx)
+	err := c.keeper.Ready(ctx)
 	if err != nil {
 		return err
 	}
@@ -135,10 +135,10 @@ func (r *Restore) fill(ctx context.Context, c *coming, all []*given) error {
 		}
 		some := pieces[next : next+len(saved.Pieces)]
 		if i := slices.IndexFunc(all, func(g *given) bool { return g.first == next }); i >= 0 {
-			err = c.holder.Hold(ctx, some, all[i].files)
+			err = c.keeper.Hold(ctx, some, all[i].files)
 		} else {
 			var unwanted []*os.File
-			unwanted, err = c.holder.Make(ctx, some)
+			unwanted, err = c.keeper.Make(ctx, some)
 			closeFiles(unwanted)
 		}
 		if err != nil {
@@ -146,7 +146,7 @@ func (r *Restore) fill(ctx context.Context, c *coming, all []*given) error {
 		}
 		next += len(some)
 	}
-	if err := c.holder.Clear(ctx); err != nil { // what is zero does not come
+	if err := c.keeper.Clear(ctx); err != nil { // what is zero does not come
 		return err
 	}
 	<-c.brought

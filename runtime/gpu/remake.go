@@ -10,7 +10,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -37,14 +37,14 @@ func (g *given) remake(ctx context.Context, f *filler) error {
 	return g.library.Filled()
 }
 
-// filler has memory that processes make filled by a holder, from device to device.
+// filler has memory that processes make filled by a keeper, from device to device.
 type filler struct {
 	// start is as in [Handover].
-	start func(ctx context.Context, devices []string) (Holder, error)
+	start func(ctx context.Context, devices []string) (Keeper, error)
 
 	mu      sync.Mutex // held for a piece: there may be room for no more than one
-	holder  Holder     // nil: none is there yet; guarded by mu
-	started Holder     // it, where it was started here; guarded by mu
+	keeper  Keeper     // nil: none is there yet; guarded by mu
+	started Keeper     // it, where it was started here; guarded by mu
 }
 
 // fill has a process make a piece, and fills it. The file of what it was filled from is closed, so that its room is free for the next, and that of the piece takes
@@ -52,7 +52,7 @@ type filler struct {
 func (f *filler) fill(ctx context.Context, g *given, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := holder.Piece{Device: g.pieces[n].Device, Size: int64(g.pieces[n].Size)}
+	p := keeper.Piece{Device: g.pieces[n].Device, Size: int64(g.pieces[n].Size)}
 	timed, cancel := context.WithTimeout(ctx, moveTime(p.Size))
 	defer cancel()
 	made, err := g.library.Make(timed, g.pieces, n)
@@ -68,16 +68,16 @@ func (f *filler) fill(ctx context.Context, g *given, n int) error {
 	return nil
 }
 
-// copy copies a piece. What one holder cannot do another may. mu is held.
-func (f *filler) copy(ctx context.Context, p holder.Piece, from, to *os.File) (err error) {
+// copy copies a piece. What one keeper cannot do another may. mu is held.
+func (f *filler) copy(ctx context.Context, p keeper.Piece, from, to *os.File) (err error) {
 	for range 2 {
-		if f.holder == nil {
+		if f.keeper == nil {
 			if f.started, err = f.start(ctx, []string{p.Device}); err != nil {
 				return err
 			}
-			f.holder = f.started
+			f.keeper = f.started
 		}
-		if err = f.holder.Copy(ctx, p, from, to); err == nil {
+		if err = f.keeper.Copy(ctx, p, from, to); err == nil {
 			return nil
 		}
 		log.G(ctx).WithError(err).Warn("fill device memory")
@@ -92,7 +92,7 @@ func (f *filler) end() {
 		_ = f.started.Kill() // it may have ended
 		_ = f.started.Close()
 	}
-	f.holder, f.started = nil, nil
+	f.keeper, f.started = nil, nil
 }
 
 // leaveCrowded leaves processes to the driver that would have to make their memory again, where there is no room for a piece beside what it is filled from. It gives
@@ -102,7 +102,7 @@ func (e *Engine) leaveCrowded(ctx context.Context, all []*given, fresh []cudaPro
 		if !g.mistaken || len(g.pieces) == 0 {
 			continue
 		}
-		room, err := e.holder.Room(ctx, g.largest(), 0)
+		room, err := e.keeper.Room(ctx, g.largest(), 0)
 		if err != nil {
 			return nil, fmt.Errorf("%s: look for room to give its device memory back: %w", g.Process, err)
 		}
@@ -124,12 +124,12 @@ func (e *Engine) leaveCrowded(ctx context.Context, all []*given, fresh []cudaPro
 }
 
 // largest is the largest piece on each device.
-func (g *given) largest() (pieces []holder.Piece) {
+func (g *given) largest() (pieces []keeper.Piece) {
 	for _, p := range g.pieces {
-		i := slices.IndexFunc(pieces, func(l holder.Piece) bool { return l.Device == p.Device })
+		i := slices.IndexFunc(pieces, func(l keeper.Piece) bool { return l.Device == p.Device })
 		if i < 0 {
 			i = len(pieces)
-			pieces = append(pieces, holder.Piece{Device: p.Device})
+			pieces = append(pieces, keeper.Piece{Device: p.Device})
 		}
 		pieces[i].Size = max(pieces[i].Size, int64(p.Size))
 	}

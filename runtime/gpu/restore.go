@@ -9,7 +9,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
@@ -31,8 +31,8 @@ type Restore struct {
 	err   error         // what stands in the way
 
 	line   line
-	places []keeper.Device // of the record's devices
-	pairs  []keeper.Pair
+	places []driver.Device // of the record's devices
+	pairs  []driver.Pair
 	coming *coming
 }
 
@@ -66,7 +66,7 @@ func (r *Restore) begin(ctx context.Context) error {
 }
 
 // Fits waits until all of the snapshot's memory has its place on this host's GPUs, and gives the reason where it has none: a
-// [MisfitError], or one of packages keeper and holder, or of who brings memory. It may be called again.
+// [MisfitError], or one of packages driver and keeper, or of who brings memory. It may be called again.
 func (r *Restore) Fits() error {
 	if r.begun == nil {
 		return nil
@@ -106,12 +106,12 @@ func (r *Restore) check(ctx context.Context) error {
 	return r.Record.fits(facts, r.places)
 }
 
-func (r *Restore) facts(ctx context.Context) (keeper.Facts, error) {
-	k, err := r.line.keeper(ctx)
+func (r *Restore) facts(ctx context.Context) (driver.Facts, error) {
+	k, err := r.line.driver(ctx)
 	if err != nil {
-		return keeper.Facts{}, err
+		return driver.Facts{}, err
 	}
-	return within(k, askTime, func() (keeper.Facts, error) { return k.Facts(ctx) })
+	return within(k, askTime, func() (driver.Facts, error) { return k.Facts(ctx) })
 }
 
 // Load is called when CRIU has restored the processes and their device nodes are those of this host. It lets them go on,
@@ -156,7 +156,7 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 		if i < 0 {
 			continue
 		}
-		found = append(found, cudaProcess{Process: p, uses: []keeper.Use{{PID: pid, Memory: missing[i].Memory}}, pieces: missing[i].Pieces})
+		found = append(found, cudaProcess{Process: p, uses: []driver.Use{{PID: pid, Memory: missing[i].Memory}}, pieces: missing[i].Pieces})
 		missing = slices.Delete(missing, i, i+1)
 	}
 	if len(found) == 0 {
@@ -165,7 +165,7 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 	return found, nil
 }
 
-// Close ends the keeper, which undoes nothing, and who holds and brings memory. What was borrowed and not used goes back.
+// Close ends the helper, which undoes nothing, and who holds and brings memory. What was borrowed and not used goes back.
 func (r *Restore) Close() {
 	if r.begun != nil {
 		r.end()

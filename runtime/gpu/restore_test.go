@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // saved is a record of what [newWorld] has for these processes, which are as CRIU leaves them.
 func saved(w *world, pids ...int) Record {
 	r := Record{GPU: spec.GPU{Engine: "driver", Driver: "580.95.05", Devices: []spec.GPUDevice{{UUID: uuidA, Name: "H200", Architecture: "9.0", Memory: 140 << 30, Used: int64(len(pids)) << 30}}}}
 	for _, pid := range pids {
-		w.states[pid] = keeper.Checkpointed
+		w.states[pid] = driver.Checkpointed
 		r.Processes = append(r.Processes, spec.GPUProcess{PID: pid - 100, Command: "app", Memory: 1 << 30, Devices: []string{uuidA}})
 	}
 	return r
@@ -35,10 +35,10 @@ func TestRestore(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		minor int
-		pairs []keeper.Pair
+		pairs []driver.Pair
 	}{
 		{"same GPU", 0, nil},
-		{"another", 1, []keeper.Pair{{Old: uuidA, New: uuidB}}},
+		{"another", 1, []driver.Pair{{Old: uuidA, New: uuidB}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			w := newWorld(t, 101, 102)
@@ -60,7 +60,7 @@ func TestRestore(t *testing.T) {
 	}
 }
 
-// TestRestoreFails: the reason is the driver's, and no keeper is left. A keeper that dies is replaced.
+// TestRestoreFails: the reason is the driver's, and no helper is left. A helper that dies is replaced.
 func TestRestoreFails(t *testing.T) {
 	hasten(t)
 	for _, test := range []struct {
@@ -106,10 +106,10 @@ func TestRestoreOfNobody(t *testing.T) {
 	w := newWorld(t)
 	r := &Restore{Container: w.container(), Record: Record{GPU: spec.GPU{Engine: "driver"}}}
 	if err := fits(t, r); err != nil || w.started != 0 {
-		t.Errorf("%v, %d keepers", err, w.started)
+		t.Errorf("%v, %d helpers", err, w.started)
 	}
 	if took, err := r.Load(t.Context()); took != 0 || err != nil || w.started != 0 {
-		t.Errorf("%s, %v, %d keepers", took, err, w.started)
+		t.Errorf("%s, %v, %d helpers", took, err, w.started)
 	}
 	r.Record = saved(w, 101)
 	var missing *MissingError
@@ -158,17 +158,17 @@ func TestMisfits(t *testing.T) {
 }
 
 func TestPlaces(t *testing.T) {
-	a, b := keeper.Device{UUID: uuidA}, keeper.Device{UUID: uuidB}
+	a, b := driver.Device{UUID: uuidA}, driver.Device{UUID: uuidB}
 	both := Record{GPU: spec.GPU{Devices: []spec.GPUDevice{{UUID: uuidA}, {UUID: uuidB}}}}
 	for _, test := range []struct {
 		name    string
-		visible []keeper.Device
+		visible []driver.Device
 		wanted  map[string]string
-		pairs   []keeper.Pair
+		pairs   []driver.Pair
 	}{
-		{"in order", []keeper.Device{a, b}, nil, nil},
-		{"swapped", []keeper.Device{b, a}, nil, []keeper.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
-		{"swapped by name", []keeper.Device{a, b}, map[string]string{uuidA: uuidB}, []keeper.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"in order", []driver.Device{a, b}, nil, nil},
+		{"swapped", []driver.Device{b, a}, nil, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by name", []driver.Device{a, b}, map[string]string{uuidA: uuidB}, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
 	} {
 		places, err := both.places(test.visible, test.wanted)
 		if err != nil {
@@ -178,7 +178,7 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("%s: got %v", test.name, got)
 		}
 	}
-	if _, err := both.places([]keeper.Device{a, b}, map[string]string{uuidA: uuidB, uuidB: uuidB}); err == nil {
+	if _, err := both.places([]driver.Device{a, b}, map[string]string{uuidA: uuidB, uuidB: uuidB}); err == nil {
 		t.Error("one GPU in two places")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // TestRules: each case as it looked on hardware, from outside.
@@ -50,17 +50,17 @@ func TestRules(t *testing.T) {
 		}, want: "gpu-several"},
 		{name: "a neighbour in the pod", pids: []int{101}, set: func(w *world) {
 			w.process(201)
-			w.facts.Uses = append(w.facts.Uses, keeper.Use{PID: 201, UUID: uuidA, Memory: 1})
+			w.facts.Uses = append(w.facts.Uses, driver.Use{PID: 201, UUID: uuidA, Memory: 1})
 		}, want: "gpu-several", says: "process 201 (app) outside of the container"},
 		{name: "a stranger on the same GPU", pids: []int{101}, set: func(w *world) {
 			w.process(201)
 			w.end(201)
 			w.link("proc/201/ns/ipc", "ipc:[2]")
 			w.write("proc/201/comm", "other\n")
-			w.facts.Uses = append(w.facts.Uses, keeper.Use{PID: 201, UUID: uuidA, Memory: 1})
+			w.facts.Uses = append(w.facts.Uses, driver.Use{PID: 201, UUID: uuidA, Memory: 1})
 		}},
 		{name: "two GPUs in one process", pids: []int{101}, set: func(w *world) {
-			w.facts.Uses = append(w.facts.Uses, keeper.Use{PID: 101, UUID: uuidB, Memory: 1})
+			w.facts.Uses = append(w.facts.Uses, driver.Use{PID: 101, UUID: uuidB, Memory: 1})
 		}, want: "gpu-peer", says: "process 101 (app) uses 2 GPUs (GPU 0, GPU 1)"},
 		{name: "MPS", pids: []int{101}, set: func(w *world) { w.facts.MPS = true }, want: "gpu-mps"},
 		{name: "MIG", pids: []int{101}, set: func(w *world) { w.facts.Devices[0].MIG = true }, want: "gpu-mig"},

@@ -52,8 +52,8 @@ func TestSplit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		holder, loader := os.NewFile(uintptr(pair[0]), "holder"), os.NewFile(uintptr(pair[1]), "loader")
-		defer holder.Close()
+		keeper, loader := os.NewFile(uintptr(pair[0]), "keeper"), os.NewFile(uintptr(pair[1]), "loader")
+		defer keeper.Close()
 		buffers, err := ring.New(ring.Geometry{Slots: 3, SlotBytes: slot})
 		if err != nil {
 			t.Fatal(err)
@@ -66,7 +66,7 @@ func TestSplit(t *testing.T) {
 				return send(ctx, newQueue(sizes, slot, nil), func() (reader, error) { return m, nil }, s)
 			})
 		}()
-		link, err := ring.Offer(holder, buffers)
+		link, err := ring.Offer(keeper, buffers)
 		if err != nil {
 			t.Fatal(err)
 		}

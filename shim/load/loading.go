@@ -31,7 +31,7 @@ const (
 // report is what the daemon tells; one of its members is there.
 type report struct {
 	Ready  bool           `json:"ready,omitempty"` // all that is needed is open
-	Sent   bool           `json:"sent,omitempty"`  // all is with the holder; the last
+	Sent   bool           `json:"sent,omitempty"`  // all is with the keeper; the last
 	Failed *failure.Error `json:"failed,omitempty"`
 }
 
@@ -57,7 +57,7 @@ func Start(ctx context.Context, o order.Order) (_ *Loading, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make a socket pair: %w", err), own.Close(), other.Close())
 	}
-	l := &Loading{channel: own, peer: os.NewFile(uintptr(pair[0]), "holder"), ended: make(chan struct{})}
+	l := &Loading{channel: own, peer: os.NewFile(uintptr(pair[0]), "keeper"), ended: make(chan struct{})}
 	peer := os.NewFile(uintptr(pair[1]), "loader")
 	// By this process, not by name: an update may have replaced the file. In a session of its own, so that no signal meant for
 	// others ends it.
@@ -134,10 +134,10 @@ func (l *Loading) follow(ready chan<- struct{}, wait func() int) {
 	}
 }
 
-// Peer is the end of the connection for the holder.
+// Peer is the end of the connection for the keeper.
 func (l *Loading) Peer() *os.File { return l.peer }
 
-// Wait waits until the daemon has ended. Without an error all is with the holder.
+// Wait waits until the daemon has ended. Without an error all is with the keeper.
 func (l *Loading) Wait() error {
 	<-l.ended
 	return l.err

@@ -19,7 +19,7 @@ import (
 	"github.com/cryo-project/cryo/shim/order"
 )
 
-// Serve is the daemon: it does what the shim says on descriptor 3, sends to the holder on descriptor 4, and ends when all is there, or with
+// Serve is the daemon: it does what the shim says on descriptor 3, sends to the keeper on descriptor 4, and ends when all is there, or with
 // the shim.
 func Serve() error {
 	c, err := channel.Open(channelDescriptor)
@@ -30,7 +30,7 @@ func Serve() error {
 	unix.CloseOnExec(peerDescriptor)
 	name, _ := unix.BytePtrFromString("cryo-load")
 	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // for ps; it was exe
-	peer := os.NewFile(peerDescriptor, "holder")
+	peer := os.NewFile(peerDescriptor, "keeper")
 	defer peer.Close()
 	err = serve(c, peer)
 	if err == nil {
@@ -76,7 +76,7 @@ type reader interface {
 
 var _ reader = (*image.DevicesReader)(nil)
 
-// Send sends all pieces to a holder, but for what is zero, in the order of the record as far as they are here, a slot at a time and as many side by
+// Send sends all pieces to a keeper, but for what is zero, in the order of the record as far as they are here, a slot at a time and as many side by
 // side as there are cores. peer remains the caller's.
 func Send(ctx context.Context, m *Memory, peer *os.File) error {
 	var sizes []int64
@@ -135,7 +135,7 @@ func send(ctx context.Context, q *queue, open func() (reader, error), s *ring.Se
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
-// telling keeps the holder patient while segments are awaited, until it is called off: a registry may be slow.
+// telling keeps the keeper patient while segments are awaited, until it is called off: a registry may be slow.
 func telling(q *queue, s *ring.Sender) (callOff func()) {
 	done := make(chan struct{})
 	tick := time.NewTicker(ring.TellTime)

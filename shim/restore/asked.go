@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// asked is a keeper that was asked for the driver's facts. To initialise the driver takes it 0.2 s.
+// asked is a helper that was asked for the driver's facts. To initialise the driver takes it 0.2 s.
 type asked struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	facts  keeper.Facts // these are there when done is closed
+	facts  driver.Facts // these are there when done is closed
 	driver *OpenDriver  // nil: there is an error
 	err    error
 }
@@ -23,7 +23,7 @@ func ask(ctx context.Context) *asked {
 	q := &asked{cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(q.done)
-		facts, k, err := keeper.Ask(ctx, "")
+		facts, k, err := driver.Ask(ctx, "")
 		switch {
 		case err == nil:
 			q.facts, q.driver = facts, keepOpen(k)
@@ -37,7 +37,7 @@ func ask(ctx context.Context) *asked {
 }
 
 // wait waits for the answer.
-func (q *asked) wait() (keeper.Facts, *OpenDriver, error) {
+func (q *asked) wait() (driver.Facts, *OpenDriver, error) {
 	<-q.done
 	q.cancel()
 	return q.facts, q.driver, q.err

@@ -4,13 +4,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // OpenDriver has the driver initialised for as long as a restore needs that anew, in processes of the shim's: it takes each of them 0.03 s
 // instead of 0.2. It ends with this process, however that ends. nil is none.
 type OpenDriver struct {
-	keeper *keeper.Client
+	client *driver.Client
 	ending sync.Once
 	over   chan struct{} // closed when it has ended
 }
@@ -18,9 +18,9 @@ type OpenDriver struct {
 // openTime bounds how long. What begins later takes its time, and nothing else comes of it.
 const openTime = 2 * time.Minute
 
-// keepOpen takes a keeper over.
-func keepOpen(k *keeper.Client) *OpenDriver {
-	d := &OpenDriver{keeper: k, over: make(chan struct{})}
+// keepOpen takes a helper over.
+func keepOpen(k *driver.Client) *OpenDriver {
+	d := &OpenDriver{client: k, over: make(chan struct{})}
 	go func() {
 		select {
 		case <-time.After(openTime):
@@ -39,8 +39,8 @@ func (d *OpenDriver) End() {
 	d.ending.Do(func() {
 		go func() {
 			defer close(d.over)
-			_ = d.keeper.Kill() // it holds nothing
-			_ = d.keeper.Close()
+			_ = d.client.Kill() // it holds nothing
+			_ = d.client.Close()
 		}()
 	})
 }

@@ -16,7 +16,7 @@ import (
 	snapshotspec "github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 	"github.com/cryo-project/cryo/shim/config"
 )
@@ -26,10 +26,10 @@ type GPUs struct {
 	devices []string // CDI devices that are to be injected
 	host    *cdi.Host
 	Facts   fit.GPUs        // of this host, for the rules of fit
-	Pairs   []keeper.Pair   // which GPU takes the place of which
-	Known   keeper.Facts    // of the driver
-	Places  []keeper.Device // of the snapshot's devices, and others that the container gets
-	Driver  *OpenDriver     // by the keeper that was asked; nil: none was
+	Pairs   []driver.Pair   // which GPU takes the place of which
+	Known   driver.Facts    // of the driver
+	Places  []driver.Device // of the snapshot's devices, and others that the container gets
+	Driver  *OpenDriver     // by the helper that was asked; nil: none was
 
 	was    []image.GPUDevice // the snapshot's
 	minors []int             // of the nodes that the container gets
@@ -111,19 +111,19 @@ func (p *GPUs) decide() error {
 	if p.asked == nil {
 		return nil
 	}
-	known, driver, err := p.asked.wait()
-	p.asked, p.Driver, p.Facts.Unasked = nil, driver, false
-	var missing *keeper.MissingError
+	known, open, err := p.asked.wait()
+	p.asked, p.Driver, p.Facts.Unasked = nil, open, false
+	var missing *driver.MissingError
 	var gone *unaskedError
 	switch {
 	case errors.As(err, &gone):
 		return err
 	case errors.As(err, &missing):
-		p.Facts.NoKeeper = err
+		p.Facts.NoHelper = err
 	case err != nil && p.Facts.NoGPU == nil:
 		p.Facts.NoGPU = err
 	}
-	if p.Facts.NoKeeper != nil || p.Facts.NoGPU != nil {
+	if p.Facts.NoHelper != nil || p.Facts.NoGPU != nil {
 		return nil
 	}
 	return p.place(known)
@@ -146,7 +146,7 @@ func (p *GPUs) Close() {
 }
 
 // place decides which GPU takes the place of which.
-func (p *GPUs) place(known keeper.Facts) (err error) {
+func (p *GPUs) place(known driver.Facts) (err error) {
 	p.Facts.Driver, p.Known = known.Driver, known
 	if p.Places, err = assign(p.was, visible(known.Devices, p.minors), known.Devices, p.wanted); err != nil {
 		return err
@@ -154,7 +154,7 @@ func (p *GPUs) place(known keeper.Facts) (err error) {
 	for i, d := range p.Places {
 		p.Facts.Devices = append(p.Facts.Devices, d.Spec())
 		if i < len(p.was) {
-			p.Pairs = append(p.Pairs, keeper.Pair{Old: p.was[i].UUID, New: d.UUID})
+			p.Pairs = append(p.Pairs, driver.Pair{Old: p.was[i].UUID, New: d.UUID})
 		}
 	}
 	return nil
@@ -196,10 +196,10 @@ func (p GPUs) inject(spec *specs.Spec) error {
 }
 
 // visible gives the devices with some minor numbers, in the order of these.
-func visible(all []keeper.Device, minors []int) []keeper.Device {
-	var seen []keeper.Device
+func visible(all []driver.Device, minors []int) []driver.Device {
+	var seen []driver.Device
 	for _, minor := range minors {
-		if i := slices.IndexFunc(all, func(d keeper.Device) bool { return d.Minor == minor }); i >= 0 {
+		if i := slices.IndexFunc(all, func(d driver.Device) bool { return d.Minor == minor }); i >= 0 {
 			seen = append(seen, all[i])
 		}
 	}
@@ -208,7 +208,7 @@ func visible(all []keeper.Device, minors []int) []keeper.Device {
 
 // assign puts in the place of each old GPU the new one that the user names, and the others of the container in order. Those
 // left over come last; where there are too few, the result is shorter than old.
-func assign(old []image.GPUDevice, container, host []keeper.Device, named []GPUPair) ([]keeper.Device, error) {
+func assign(old []image.GPUDevice, container, host []driver.Device, named []GPUPair) ([]driver.Device, error) {
 	wanted := map[string]string{}
 	taken := map[string]bool{}
 	for _, n := range named {
@@ -225,5 +225,5 @@ func assign(old []image.GPUDevice, container, host []keeper.Device, named []GPUP
 		}
 		wanted[old[from].UUID], taken[to.UUID] = to.UUID, true
 	}
-	return snapshotspec.Place(old, container, func(d keeper.Device) string { return d.UUID }, wanted)
+	return snapshotspec.Place(old, container, func(d driver.Device) string { return d.UUID }, wanted)
 }

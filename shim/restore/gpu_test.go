@@ -53,10 +53,10 @@ func TestPlanGPUs(t *testing.T) {
 			a := restoretest.Host(t, "580.159.04", 2)
 			spec := restoretest.PlainSpec()
 			p, err := PlanGPUs(t.Context(), a.GPU, c.gpu, spec, c.gpus)
-			if err != nil || p.Facts.NoGPU != nil || p.Facts.NoKeeper != nil || p.Facts.Driver != "580.159.04" {
+			if err != nil || p.Facts.NoGPU != nil || p.Facts.NoHelper != nil || p.Facts.Driver != "580.159.04" {
 				t.Fatalf("PlanGPUs = %+v, %v", p, err)
 			}
-			asked := fmt.Sprintf("/proc/%d", p.Driver.keeper.PID())
+			asked := fmt.Sprintf("/proc/%d", p.Driver.client.PID())
 			if !exists(asked) {
 				t.Error("the driver is not kept open")
 			}
@@ -152,12 +152,12 @@ func TestHostsWithoutGPUs(t *testing.T) {
 		gpu  *image.GPU
 		rule string
 	}{
-		"no keeper": {func(t *testing.T) config.Config { t.Setenv("PATH", t.TempDir()); return restoretest.CDI(t, "two") }, restoretest.Saved(1), "gpu-keeper"},
+		"no helper": {func(t *testing.T) config.Config { t.Setenv("PATH", t.TempDir()); return restoretest.CDI(t, "two") }, restoretest.Saved(1), "gpu-keeper"},
 		"no driver": {func(t *testing.T) config.Config {
-			return restoretest.KeeperSays(t, 1, `{"driver":{"fault":"absent","message":"no libcuda.so.1"}}`)
+			return restoretest.HelperSays(t, 1, `{"driver":{"fault":"absent","message":"no libcuda.so.1"}}`)
 		}, restoretest.Saved(1), "gpu-missing"},
 		"no CDI device":  {func(t *testing.T) config.Config { return restoretest.Host(t, "580.159.04", 2) }, restoretest.Saved(1, "nvidia.com/gpu=7"), "gpu-missing"},
-		"keeper crashes": {func(t *testing.T) config.Config { return restoretest.KeeperSays(t, 1, "") }, restoretest.Saved(1), "gpu-missing"},
+		"helper crashes": {func(t *testing.T) config.Config { return restoretest.HelperSays(t, 1, "") }, restoretest.Saved(1), "gpu-missing"},
 		"other driver":   {func(t *testing.T) config.Config { return restoretest.Host(t, "590.10", 2) }, restoretest.Saved(1, "nvidia.com/gpu=0"), "gpu-driver"},
 		"too few":        {func(t *testing.T) config.Config { return restoretest.Host(t, "580.159.04", 1) }, restoretest.Saved(2, "nvidia.com/gpu=0"), "gpu-count"},
 	} {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/standby"
 )
 
@@ -31,7 +31,7 @@ func ParseGPUPair(text string) (GPUPair, error) {
 		return p, fmt.Errorf("is not of the form OLD=NEW")
 	}
 	for _, id := range []string{p.oldID, p.newID} {
-		if _, err := keeper.ParseUUID(id); err == nil {
+		if _, err := driver.ParseUUID(id); err == nil {
 			continue
 		}
 		if n, err := strconv.Atoi(id); err != nil || n < 0 || strconv.Itoa(n) != id {
@@ -58,14 +58,14 @@ func (p GPUPair) from(old []image.GPUDevice) (int, error) {
 }
 
 // to gives the new GPU; its number is that of nvidia-smi on this host. The container must have it.
-func (p GPUPair) to(host, container []keeper.Device) (keeper.Device, error) {
-	is := func(d keeper.Device) bool { return d.UUID == p.newID || strconv.Itoa(d.Index) == p.newID }
+func (p GPUPair) to(host, container []driver.Device) (driver.Device, error) {
+	is := func(d driver.Device) bool { return d.UUID == p.newID || strconv.Itoa(d.Index) == p.newID }
 	i := slices.IndexFunc(host, is)
 	if i < 0 {
-		return keeper.Device{}, &OptionError{Problem: fmt.Sprintf("--gpu %s: this host has no GPU %s", p, p.newID)}
+		return driver.Device{}, &OptionError{Problem: fmt.Sprintf("--gpu %s: this host has no GPU %s", p, p.newID)}
 	}
 	if !slices.ContainsFunc(container, is) {
-		return keeper.Device{}, &OptionError{Problem: fmt.Sprintf("--gpu %s: the container does not get GPU %s: name it with --device too", p, p.newID)}
+		return driver.Device{}, &OptionError{Problem: fmt.Sprintf("--gpu %s: the container does not get GPU %s: name it with --device too", p, p.newID)}
 	}
 	return host[i], nil
 }

@@ -92,7 +92,7 @@ var errUnwanted = errors.New("nobody wants it any more")
 
 // TestLateInterrupted: who is not interested any more does not wait for the driver.
 func TestLateInterrupted(t *testing.T) {
-	a := restoretest.KeeperDoes(t, "exec sleep 100")
+	a := restoretest.HelperDoes(t, "exec sleep 100")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	spec := restoretest.PlainSpec()
 	gpus, err := beginGPUs(ctx, a.GPU, restoretest.Saved(1, "nvidia.com/gpu=1"), spec, GPUOptions{})

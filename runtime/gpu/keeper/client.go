@@ -2,174 +2,264 @@ package keeper
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"os"
+	"os/exec"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
-// Client is a keeper that runs. Its methods may be called from several goroutines; requests are answered one after the
-// other. They give [DiedError] once the keeper is gone. A call of the driver is never abandoned: a context that ends makes a method
-// return the context's error, but after the driver has answered, and with the outcomes where there are any. A
-// driver that does not answer at all is ended by [Client.Kill].
-type Client struct {
-	process *process
-	mu      sync.Mutex // one request at a time
+// Options say how to start a keeper.
+type Options struct {
+	// Path is the program's; "" is the one beside the own executable, else that of PATH.
+	Path string
+	// Devices are the UUIDs of those that will be needed. Another is opened when it is named first, for which somebody waits then.
+	Devices []string
+	// Ring is [ring.Default] if it is zero.
+	Ring ring.Geometry
 }
 
-// Start starts the keeper at path, or, where path is "", the one beside the own executable, else that of PATH. It returns
-// when the driver is initialised, with [MissingError] or [DriverError] where that cannot be. The keeper leaves the session
-// of its parent, so that it outlives it long enough to undo.
-func Start(ctx context.Context, path string) (*Client, error) {
-	p, err := startProcess(path, "serve")
+// Client is a keeper that runs. Its methods may be called from several goroutines; requests are carried out one after the other.
+// Errors are [driver.UnusableError] where the driver cannot be used, [CallError] of the driver, mostly in a [PieceError],
+// [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then.
+type Client struct {
+	program *driver.Program
+	channel *channel.Channel
+	turn    chan struct{} // has room for one: whose turn it is
+	open    request       // without its devices
+	opened  chan struct{} // closed when the driver and the ring are ready, or are not
+	err     error         // of opening; valid when opened is closed
+	close   func() error  // once
+
+	pieces []Piece // of whose turn it is
+}
+
+// How long a keeper may take for what does not depend on other processes.
+var (
+	startTime = 2 * time.Minute  // to initialise the driver, as the helper
+	askTime   = 30 * time.Second // to answer what takes milliseconds
+	endTime   = 10 * time.Second // to end when it is killed
+	slowest   = int64(256 << 20) // bytes a second that are copied or cleared at least
+)
+
+// moveTime bounds what is done with so many bytes on devices.
+func moveTime(bytes int64) time.Duration {
+	return askTime + time.Duration(bytes/slowest)*time.Second
+}
+
+// Start starts a keeper and returns at once; [Client.Ready] waits for it. The keeper leaves the session of its parent, but ends with it:
+// when the client's process dies, or calls Close. ctx is for the start alone.
+func Start(ctx context.Context, o Options) (*Client, error) {
+	if err := o.request().check(0); err != nil {
+		return nil, fmt.Errorf("start %s: %w", driver.Name, err)
+	}
+	c, err := Launch(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{process: p}
-	stop := context.AfterFunc(ctx, func() { _ = p.Kill() }) // nothing is held yet
-	a, err := p.receive()
-	stop()
-	if err == nil && a.Driver != nil {
-		err = a.Driver
-	}
-	if err == nil && a.Hello != Version {
-		err = fmt.Errorf("start cryo-gpu-keeper: it speaks version %d, not %d: %w", a.Hello, Version, errdefs.ErrFailedPrecondition)
-	}
-	if ctx.Err() != nil {
-		err = fmt.Errorf("start cryo-gpu-keeper: %w", context.Cause(ctx))
-	}
-	if err != nil {
-		_ = p.end()
-		return nil, err
+	if err := c.Open(o.Devices); err != nil {
+		return nil, errors.Join(err, c.Close())
 	}
 	return c, nil
 }
 
-// Ask starts a keeper as [Start] does, and asks it for facts. It is ended with ctx while that goes on, and by the caller afterwards. As long as it
-// lives, others have the driver initialised in a fraction of the time.
-func Ask(ctx context.Context, path string) (Facts, *Client, error) {
-	c, err := Start(ctx, path)
-	if err != nil {
-		return Facts{}, nil, err
+// request is to get ready.
+func (o Options) request() request {
+	if o.Ring == (ring.Geometry{}) {
+		o.Ring = ring.Default
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // it holds nothing
-	f, err := c.Facts(ctx)
-	stop()
-	if err != nil {
-		_ = c.Kill()
-		_ = c.Close() // it says nothing more
-		return Facts{}, nil, err
-	}
-	return f, c, nil
+	return request{Do: verbOpen, Version: Version, Devices: o.Devices, Ring: &o.Ring}
 }
 
-// ReadFacts is Ask of a keeper that ends then.
-func ReadFacts(ctx context.Context, path string) (Facts, error) {
-	f, c, err := Ask(ctx, path)
-	if err == nil {
-		_ = c.Kill() // its own end would take the driver longer
-		_ = c.Close()
-	}
-	return f, err
-}
-
-// Facts asks for devices, what processes hold on them, and versions.
-func (c *Client) Facts(ctx context.Context) (Facts, error) {
-	a, err := c.ask(ctx, request{Do: verbFacts})
-	if err != nil {
-		return Facts{}, err
-	}
-	if a.Facts == nil {
-		return Facts{}, fmt.Errorf("facts: the keeper spoke of something else: %w", errdefs.ErrInternal)
-	}
-	return *a.Facts, nil
-}
-
-// States asks where each process stands. Those without CUDA, and those that are gone, are in state [None].
-func (c *Client) States(ctx context.Context, pids []int) (map[int]State, error) {
-	if len(pids) == 0 {
-		return nil, ctx.Err()
-	}
-	a, err := c.ask(ctx, request{Do: verbStates, PIDs: pids})
-	return a.States, err
-}
-
-// Lock locks the processes side by side, all by one deadline. An outcome of [NotReady] is a process that had not finished its
-// work by then; the others may be locked and are to be unlocked if not all are.
-func (c *Client) Lock(ctx context.Context, pids []int, timeout time.Duration) ([]Outcome, error) {
-	ms := min(max(timeout, time.Millisecond), maxTimeout).Milliseconds()
-	return c.each(ctx, request{Do: verbLock, PIDs: pids, Timeout: ms})
-}
-
-// Checkpoint takes what locked processes have on devices into their host memory.
-func (c *Client) Checkpoint(ctx context.Context, pids []int) ([]Outcome, error) {
-	return c.each(ctx, request{Do: verbCheckpoint, PIDs: pids})
-}
-
-// Restore is Checkpoint undone. No pairs: onto the same devices. Otherwise the pairs name each device of each process
-// exactly once, also those that stay the same. The processes are locked then.
-func (c *Client) Restore(ctx context.Context, pids []int, pairs []Pair) ([]Outcome, error) {
-	return c.each(ctx, request{Do: verbRestore, PIDs: pids, Pairs: pairs})
-}
-
-// Unlock lets locked processes go on.
-func (c *Client) Unlock(ctx context.Context, pids []int) ([]Outcome, error) {
-	return c.each(ctx, request{Do: verbUnlock, PIDs: pids})
-}
-
-// Release makes the keeper forget what it did: nothing is undone at its end.
-func (c *Client) Release(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Do: verbRelease})
-	return err
-}
-
-// each asks for a call of the driver for each process. The outcomes are in the order of pids.
-func (c *Client) each(ctx context.Context, r request) ([]Outcome, error) {
-	if len(r.PIDs) == 0 {
-		return nil, ctx.Err()
-	}
-	a, err := c.ask(ctx, r)
-	if err == nil && len(a.Outcomes) != len(r.PIDs) {
-		err = fmt.Errorf("%s: %d outcomes for %d processes: %w", r.Do, len(a.Outcomes), len(r.PIDs), errdefs.ErrInternal)
-	}
-	return a.Outcomes, err
-}
-
-func (c *Client) ask(ctx context.Context, r request) (answer, error) {
+// Launch is Start of a keeper whose devices are not known yet. It initialises the driver meanwhile, and waits for [Client.Open].
+func Launch(ctx context.Context, o Options) (*Client, error) {
 	if ctx.Err() != nil {
-		return answer{}, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+		return nil, fmt.Errorf("start %s: %w", driver.Name, context.Cause(ctx))
 	}
-	if err := r.check(); err != nil {
-		return answer{}, fmt.Errorf("%s: %w: %w", r.Do, err, errdefs.ErrInvalidArgument)
+	own, other, err := channel.Pair()
+	if err != nil {
+		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	a, err := c.process.exchange(r)
-	switch {
-	case err != nil:
-		return answer{}, fmt.Errorf("%s: %w", r.Do, err)
-	case a.Driver != nil:
-		return answer{}, fmt.Errorf("%s: %w", r.Do, a.Driver)
-	case a.Error != "":
-		return answer{}, fmt.Errorf("%s: %s: %w", r.Do, a.Error, errdefs.ErrInternal)
-	case ctx.Err() != nil:
-		return a, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+	program, err := driver.Run(o.Path, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{other} }, "keeper")
+	other.Close() // the keeper's death is heard when nobody else has it
+	if err != nil {
+		own.Close()
+		return nil, err
 	}
-	return a, nil
+	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), open: o.request(), opened: make(chan struct{})}
+	c.close = sync.OnceValue(c.finish)
+	return c, nil
+}
+
+// Open names the devices that will be needed of a keeper that was launched, once, and returns at once.
+func (c *Client) Open(devices []string) error {
+	r := c.open
+	r.Devices = devices
+	if err := r.check(0); err != nil {
+		return fmt.Errorf("start %s: %w", driver.Name, err)
+	}
+	go func() {
+		defer close(c.opened)
+		_, _, c.err = c.exchange(context.Background(), r, nil, startTime)
+	}()
+	return nil
+}
+
+// Ready waits until the driver is initialised and the ring pinned, which is not before Open.
+func (c *Client) Ready(ctx context.Context) error {
+	select {
+	case <-c.opened:
+		return c.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // PID is the keeper's process id.
-func (c *Client) PID() int { return c.process.PID() }
+func (c *Client) PID() int { return c.program.PID() }
 
-// Kill ends the keeper at once. What it has done stays done; a call of the driver in progress goes on or not, as the driver likes.
-// It is for a driver that does not answer.
-func (c *Client) Kill() error { return c.process.Kill() }
+// Ended is closed when the keeper has ended, however that came.
+func (c *Client) Ended() <-chan struct{} { return c.program.Ended() }
 
-// Close ends the keeper, which undoes what it did and was not told to forget, and waits for it as long as that takes, but
-// no longer than [CloseTimeout]; it is left to itself then. An [UndoError] says what could not be undone.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.process.end()
+// Kill ends the keeper at once.
+func (c *Client) Kill() error { return c.program.Kill() }
+
+// Close ends the keeper and waits for it. Memory lives on where somebody else has its descriptor.
+func (c *Client) Close() error { return c.close() }
+
+func (c *Client) finish() error {
+	_ = c.channel.Close() // once
+	var err error
+	for _, after := range []func() error{func() error { return nil }, c.program.Kill} {
+		err = errors.Join(err, after())
+		select {
+		case <-c.program.Ended():
+			return err
+		case <-time.After(askTime):
+		}
+	}
+	return errors.Join(err, &HangError{Do: "end", After: 2 * askTime})
+}
+
+// begin waits until the keeper is ready and nobody else has it do anything.
+func (c *Client) begin(ctx context.Context) (end func(), err error) {
+	if err := c.Ready(ctx); err != nil {
+		return nil, err
+	}
+	select {
+	case c.turn <- struct{}{}:
+		return func() { <-c.turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// ask makes a request of whose turn it is. Its error has the request's name.
+func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
+	var a answer
+	var got []*os.File
+	err := r.check(len(files))
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err == nil {
+		a, got, err = c.exchange(ctx, r, files, bound)
+	}
+	if err != nil {
+		return a, nil, fmt.Errorf("%s: %w", r.Do, err)
+	}
+	return a, got, nil
+}
+
+// exchange makes a request and waits for its answer. What moves memory can be stopped by ctx, and may take its time as long as it comes
+// along; all else is waited for. bound is how long the keeper may be silent: it is killed then.
+func (c *Client) exchange(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
+	var hung atomic.Bool
+	timer := time.AfterFunc(bound, func() {
+		hung.Store(true)
+		_ = c.program.Kill()
+		// One that is in a call of the driver that does not end keeps its end of the channel.
+		time.AfterFunc(endTime, func() { c.channel.Close() })
+	})
+	defer timer.Stop()
+	if err := c.channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
+		return answer{}, nil, err // a file that is closed; nothing was sent
+	} else if err != nil {
+		return answer{}, nil, c.lost(r.Do, &hung, bound)
+	}
+	if r.Do == verbSend || r.Do == verbReceive {
+		closeAll(files) // the keeper has them, and hanging up is heard
+		stopped := make(chan struct{})
+		unhook := context.AfterFunc(ctx, func() {
+			defer close(stopped)
+			timer.Reset(askTime)
+			_ = c.channel.Send(request{Do: verbStop}) // where it fails, the keeper has ended
+		})
+		defer func() {
+			if !unhook() {
+				<-stopped // it is not to stop the next request
+			}
+		}()
+	}
+	for {
+		var raw json.RawMessage
+		got, err := c.channel.Receive(&raw)
+		if err != nil {
+			return answer{}, nil, c.lost(r.Do, &hung, bound)
+		}
+		a, err := decodeAnswer(raw, r, len(got))
+		if err != nil {
+			channel.Close(got)
+			_ = c.program.Kill() // nothing it says can be understood from here on
+			return answer{}, nil, err
+		}
+		switch {
+		case !a.Done:
+			if ctx.Err() == nil {
+				timer.Reset(bound)
+			}
+		case a.Error != nil:
+			if ctx.Err() != nil && (r.Do == verbSend || r.Do == verbReceive) {
+				return a, nil, context.Cause(ctx)
+			}
+			return a, nil, a.Error.err()
+		default:
+			return a, filesOf(got), nil
+		}
+	}
+}
+
+// lost is the error of a keeper that has hung up.
+func (c *Client) lost(do verb, hung *atomic.Bool, bound time.Duration) error {
+	died := c.program.Died()
+	if hung.Load() {
+		return &HangError{Do: string(do), After: bound, Died: died}
+	}
+	return died
+}
+
+// decodeAnswer reads an answer to r that came with so many descriptors.
+func decodeAnswer(data []byte, r request, files int) (answer, error) {
+	var a answer
+	if err := strict(data, &a); err != nil {
+		return answer{}, err
+	}
+	wanted := 0
+	if r.Do == verbMake && a.Done && a.Error == nil {
+		wanted = len(r.Pieces)
+	}
+	if files != wanted || a.Moved < 0 || !a.Done && a != (answer{Moved: a.Moved}) {
+		return answer{}, fmt.Errorf("%s: unexpected message from the keeper: got %d descriptors, want %d: %w", r.Do, files, wanted, io.ErrUnexpectedEOF)
+	}
+	return a, nil
 }

@@ -1,26 +1,21 @@
-// Package keeper asks NVIDIA's driver to take the device memory of running processes into their host memory, and back.
+// Package keeper keeps device memory alive outside of the processes that use it: between a container's processes, which give
+// theirs away for a checkpoint, and a snapshot, or the other way round.
 //
-// The driver's library must be opened in a process, initialising it costs about 0.35 s each time, and binding it needs
-// cgo. So a program of its own does it, cryo-gpu-keeper, which is started for one operation and lives as long as that.
-// This package is the protocol between the two, the client's side of it ([Start]), and the program's side without the
-// driver itself ([Serve]); cmd/cryo-gpu-keeper adds the driver.
+// `cryo-gpu-keeper keeper` is the process that does so, one for an operation. This package is its client ([Start], [Client]), the
+// protocol between the two, and the program's side without the driver ([Serve]); cmd/cryo-gpu-keeper adds CUDA. Where the memory
+// goes, and where it comes from, is the business of the process at the other side of its ring: see package runtime/gpu/ring.
 //
 // # Protocol
 //
-// JSON, one value a line: requests on the keeper's standard input, answers on its standard output. The keeper speaks
-// first, once the driver is ready (or is not). Then each request has exactly one answer, in order. A request names
-// processes by their ids in the keeper's pid namespace; they are worked on side by side.
+// A socket pair, descriptor 3 of the keeper, with messages of JSON and descriptors (package runtime/channel). The first request,
+// open, names the devices that are to be ready and the ring's size. Then each request has exactly one answer, in order; while one is
+// carried out that moves memory, the keeper also tells how far it has come, and can be told to stop. When the socket hangs up, or on
+// SIGTERM, the keeper ends: the driver frees what it has, and memory lives on only where somebody else has its descriptor.
 //
-// # Ledger
+// # Descriptors
 //
-// The keeper remembers what it did to each process. When its standard input ends it undoes that: what it has
-// checkpointed it restores and unlocks, what it has locked it unlocks. So a client that dies leaves no process locked.
-// A client that wants its work to stay, because the processes were dumped or have been undone by other means, says so with
-// [Client.Release]. Nothing survives a keeper that is killed: the client is told by [DiedError], and what became of the
-// processes is to be asked of the next keeper ([Client.States]).
-//
-// # Sources
-//
-// The calls are those of "CUDA Checkpointing" in the CUDA driver API's manual, driver 570 and later; GPU pairs need CUDA 13,
-// that is driver 580. Facts are NVML's.
+// Those of memory are the driver's, of the kind POSIX_FILE_DESCRIPTOR. Given ones come from the container: the shim has
+// checked that they are the driver's, and here the driver says whether they are memory of that device and size. A descriptor
+// that is not is an error that names the piece. The keeper closes each as soon as it has mapped the memory: the client's copies are what
+// can be given to somebody else.
 package keeper

@@ -1,103 +1,125 @@
 package keeper
 
 import (
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// MissingError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
-type MissingError struct {
-	Path string // where it was looked for
-	Err  error
+// CallError says that a call of the driver failed. Its kind is Aborted.
+type CallError struct {
+	Call string `json:"call"` // cuMemImportFromShareableHandle
+	Code int    `json:"code"` // CUresult
+	Name string `json:"name"` // its name in cuda.h
 }
 
-func (e *MissingError) Error() string {
-	return fmt.Sprintf("find cryo-gpu-keeper (%s): %v", e.Path, e.Err)
+func (e *CallError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
+
+// Hint says where the driver tells more.
+func (e *CallError) Hint() string {
+	switch e.Code {
+	case OutOfMemory:
+		return "see with nvidia-smi who uses the GPU's memory"
+	case deviceUnavailable:
+		return "another process has the GPU to itself: set its compute mode to DEFAULT (nvidia-smi -c DEFAULT)"
+	}
+	return "see the kernel's log for messages of the driver (NVRM, Xid)"
 }
 
-// Hint says what to do.
-func (e *MissingError) Hint() string {
-	return "install cryo-gpu-keeper beside containerd-shim-cryo-v1 and cryo, or into a directory of PATH"
-}
+// Unwrap gives the kind.
+func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 
-// Unwrap gives the cause and the kind.
-func (e *MissingError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
-
-// Fault is what is wrong with a driver.
-type Fault string
-
-// The faults there are.
+// Codes of CUresult.
 const (
-	Absent  Fault = "absent"  // no libcuda.so.1, or no libnvidia-ml.so.1
-	Old     Fault = "old"     // the checkpoint calls are not in it
-	Refused Fault = "refused" // a call of initialisation failed
+	OutOfMemory       = 2
+	deviceUnavailable = 46 // or the device is in an exclusive mode
 )
 
-// DriverError says that this host's NVIDIA driver cannot be used. Its kind is FailedPrecondition.
-type DriverError struct {
-	Fault   Fault  `json:"fault"`
-	Call    string `json:"call,omitempty"` // that failed, or the function or library that is missing
-	Code    int    `json:"code,omitempty"` // CUresult, or nvmlReturn_t for calls of NVML
-	Name    string `json:"name,omitempty"`
-	Message string `json:"message"`
+// PieceError says for which piece something failed.
+type PieceError struct {
+	Number int // of those the call was for, from 0
+	Piece
+	Err error
 }
 
-func (e *DriverError) Error() string { return "use the NVIDIA driver: " + e.Message }
+func (e *PieceError) Error() string {
+	return fmt.Sprintf("device memory %d, %d bytes on %s: %v", e.Number, e.Size, e.Device, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *PieceError) Unwrap() error { return e.Err }
+
+// HangError says that the keeper did not answer in time, and has been killed. Its kind is Aborted.
+type HangError struct {
+	Do    string
+	After time.Duration
+	Died  error // how it ended then, a [driver.DiedError]
+}
+
+func (e *HangError) Error() string {
+	return fmt.Sprintf("%s: the driver has not answered within %s", e.Do, e.After)
+}
 
 // Hint says what to do.
-func (e *DriverError) Hint() string {
+func (e *HangError) Hint() string {
+	return "see whether nvidia-smi answers, and the kernel's log for messages of the driver (NVRM, Xid)"
+}
+
+// Unwrap gives the keeper's end and the kind.
+func (e *HangError) Unwrap() []error {
+	if e.Died == nil {
+		return []error{errdefs.ErrAborted}
+	}
+	return []error{e.Died, errdefs.ErrAborted}
+}
+
+// report is an error on its way from the keeper.
+type report struct {
+	Driver *driver.UnusableError `json:"driver,omitempty"`
+	Call   *CallError            `json:"call,omitempty"`
+	Piece  *numbered             `json:"piece,omitempty"` // that it is about
+	Other  *failure.Error        `json:"other,omitempty"`
+}
+
+// numbered is a piece and its number.
+type numbered struct {
+	Number int `json:"number"`
+	Piece
+}
+
+// newReport tells of err.
+func newReport(err error) *report {
+	r := &report{}
+	var piece *PieceError
+	if errors.As(err, &piece) {
+		r.Piece, err = &numbered{piece.Number, piece.Piece}, piece.Err
+	}
+	if errors.As(err, &r.Driver) || errors.As(err, &r.Call) {
+		return r
+	}
+	r.Other = failure.Of(err, errdefs.ErrAborted, errdefs.ErrInvalidArgument, errdefs.ErrUnavailable, errdefs.ErrNotFound, errdefs.ErrInternal)
+	return r
+}
+
+// err is the error that was told of.
+func (r *report) err() (err error) {
 	switch {
-	case e.Fault == Absent:
-		return "install NVIDIA's driver, 580 or later, with its CUDA and NVML libraries where the loader finds them (ldconfig -p)"
-	case e.Fault == Old:
-		return "install NVIDIA's driver 580 or later"
-	case e.Code == systemNotReady:
-		return "start nvidia-fabricmanager (systemctl start nvidia-fabricmanager)"
-	case e.Code == driverMismatch, e.Code == libraryMismatch:
-		return "the driver's libraries and kernel module are of different versions: load the new module, or restart the host"
+	case r.Driver != nil:
+		err = r.Driver
+	case r.Call != nil:
+		err = r.Call
+	case r.Other != nil:
+		err = r.Other
 	default:
-		return "see whether nvidia-smi works, and the kernel's log"
+		err = failure.New(errdefs.ErrInternal, "", "the keeper says nothing of an error")
 	}
-}
-
-// Unwrap gives the kind.
-func (e *DriverError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// Codes of cuInit and nvmlInit that a user can do something about. Sources: CUresult in cuda.h, nvmlReturn_t in nvml.h.
-const (
-	systemNotReady  = 802
-	driverMismatch  = 803
-	libraryMismatch = 18
-)
-
-// DiedError says that the keeper ended without being asked to. What it had done to processes stays done. Its kind is
-// Aborted.
-type DiedError struct {
-	How  string // "signal: killed"
-	Last string // the last it wrote on standard error
-}
-
-func (e *DiedError) Error() string {
-	if e.Last == "" {
-		return fmt.Sprintf("cryo-gpu-keeper has died (%s)", e.How)
+	if r.Piece != nil {
+		err = &PieceError{Number: r.Piece.Number, Piece: r.Piece.Piece, Err: err}
 	}
-	return fmt.Sprintf("cryo-gpu-keeper has died (%s): %s", e.How, e.Last)
+	return err
 }
-
-// Hint says what to do.
-func (e *DiedError) Hint() string { return "try again; see the kernel's log for what has ended it" }
-
-// Unwrap gives the kind.
-func (e *DiedError) Unwrap() error { return errdefs.ErrAborted }
-
-// UndoError says that some of what the keeper had done to processes could not be undone. Its kind is Internal.
-type UndoError struct{ Outcomes []Outcome } // those that failed
-
-func (e *UndoError) Error() string {
-	o := e.Outcomes[0]
-	return fmt.Sprintf("undo %d calls: process %d: %s: %s (%d)", len(e.Outcomes), o.PID, o.Call, o.Name, o.Code)
-}
-
-// Unwrap gives the kind.
-func (e *UndoError) Unwrap() error { return errdefs.ErrInternal }

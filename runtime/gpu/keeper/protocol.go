@@ -1,154 +1,143 @@
 package keeper
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
-	"time"
+	"os"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
 // Version is that of the protocol. Keeper and client come from one build; another version is refused.
-const Version = 1
-
-// maxLine bounds what is read of the peer for one message, bytes; maxProcesses what one request may name.
-const (
-	maxLine      = 4 << 20
-	maxProcesses = 1 << 15
-	maxPairs     = 256
-)
+const Version = 3
 
 // verb is what a request asks for.
 type verb string
 
 const (
-	verbFacts      verb = "facts"
-	verbStates     verb = "states"
-	verbLock       verb = "lock"
-	verbCheckpoint verb = "checkpoint"
-	verbRestore    verb = "restore"
-	verbUnlock     verb = "unlock"
-	verbRelease    verb = "release"
+	verbOpen    verb = "open"
+	verbHold    verb = "hold"    // with a descriptor for each piece
+	verbCut     verb = "cut"     // lets go of all pieces but the first
+	verbRoom    verb = "room"    // for all that is held once more?
+	verbClear   verb = "clear"   // makes all that is held zero
+	verbMake    verb = "make"    // the answer has a descriptor for each piece
+	verbCopy    verb = "copy"    // one piece, with a descriptor to copy from and one to copy to
+	verbSend    verb = "send"    // with the socket of who receives
+	verbReceive verb = "receive" // with the socket of who sends
+	verbStop    verb = "stop"    // ends send and receive; it has no answer of its own
 )
 
-// request is one line to the keeper.
+// request is a message to the keeper.
 type request struct {
-	Do      verb   `json:"do"`
-	PIDs    []int  `json:"pids,omitempty"`
-	Timeout int64  `json:"timeout,omitempty"` // of a lock, milliseconds
-	Pairs   []Pair `json:"pairs,omitempty"`   // of a restore
+	Do      verb           `json:"do"`
+	Version int            `json:"version,omitempty"` // of open
+	Devices []string       `json:"devices,omitempty"` // of open: to be ready
+	Ring    *ring.Geometry `json:"ring,omitempty"`    // of open
+	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold, make and copy; of room: beside that
+	Count   int            `json:"count,omitempty"`   // of cut
+	Spare   int64          `json:"spare,omitempty"`   // of room: beside that, on each device, bytes
 }
 
-// answer is one line from the keeper; which fields are set is told by the request.
+// answer is a message from the keeper.
 type answer struct {
-	Hello    int           `json:"hello,omitempty"` // the protocol's version, in the first line only
-	Facts    *Facts        `json:"facts,omitempty"`
-	States   map[int]State `json:"states,omitempty"`
-	Outcomes []Outcome     `json:"outcomes,omitempty"`
-	Undone   []Outcome     `json:"undone,omitempty"` // in the last line, after standard input has ended
-	Driver   *DriverError  `json:"driver,omitempty"`
-	Error    string        `json:"error,omitempty"`
+	Done  bool    `json:"done,omitempty"`  // the last for this request
+	Room  bool    `json:"room,omitempty"`  // there is
+	Moved int64   `json:"moved,omitempty"` // bytes so far, of send and receive
+	Error *report `json:"error,omitempty"`
 }
 
-// lines reads messages one by one, none longer than maxLine.
-type lines struct{ scanner *bufio.Scanner }
-
-func newLines(r io.Reader) lines {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 0, 1<<16), maxLine)
-	return lines{s}
-}
-
-// next gives io.EOF at the end.
-func (l lines) next() ([]byte, error) {
-	if l.scanner.Scan() {
-		return l.scanner.Bytes(), nil
+// decodeRequest reads a request that came with so many descriptors, and refuses what no client sends.
+func decodeRequest(data []byte, files int) (request, error) {
+	var r request
+	if err := strict(data, &r); err != nil {
+		return request{}, err
 	}
-	if err := l.scanner.Err(); err != nil {
-		return nil, fmt.Errorf("read a line: %w", err)
+	if err := r.check(files); err != nil {
+		return request{}, fmt.Errorf("%s: %w", r.Do, err)
 	}
-	return nil, io.EOF
+	return r, nil
 }
 
-// decode reads exactly one JSON value without unknown fields.
-func decode(line []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(line))
+func (r request) check(files int) error {
+	wanted, used := 0, request{Do: r.Do}
+	switch r.Do {
+	case verbOpen:
+		if r.Ring == nil || *r.Ring == (ring.Geometry{}) {
+			return fmt.Errorf("no ring: %w", errdefs.ErrInvalidArgument)
+		}
+		used.Version, used.Devices, used.Ring = r.Version, r.Devices, r.Ring
+	case verbHold:
+		used.Pieces, wanted = r.Pieces, len(r.Pieces)
+	case verbMake:
+		used.Pieces = r.Pieces
+	case verbCopy:
+		used.Pieces, wanted = r.Pieces, 2
+	case verbSend, verbReceive:
+		wanted = 1
+	case verbCut:
+		used.Count = r.Count
+	case verbRoom:
+		used.Pieces, used.Spare = r.Pieces, r.Spare
+	case verbClear, verbStop:
+	default:
+		return fmt.Errorf("no such request: %w", errdefs.ErrInvalidArgument)
+	}
+	if r.Version != used.Version || len(r.Devices) != len(used.Devices) || r.Ring != used.Ring || len(r.Pieces) != len(used.Pieces) || r.Count != used.Count || r.Spare != used.Spare || r.Spare < 0 {
+		return fmt.Errorf("more than belongs to it: %w", errdefs.ErrInvalidArgument)
+	}
+	if files != wanted || r.Do == verbCopy && len(r.Pieces) != 1 || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {
+		return fmt.Errorf("%d descriptors, %d pieces, %d devices, a count of %d: %w", files, len(r.Pieces), len(r.Devices), r.Count, errdefs.ErrInvalidArgument)
+	}
+	for i, p := range r.Pieces {
+		if err := p.check(); err != nil {
+			return &PieceError{Number: i, Piece: p, Err: err}
+		}
+	}
+	for _, uuid := range r.Devices {
+		if _, err := driver.ParseUUID(uuid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// strict reads exactly one JSON value without unknown fields.
+func strict(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
 		return fmt.Errorf("decode message: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("decode message: more than one value in a line: %w", errdefs.ErrInvalidArgument)
+		return fmt.Errorf("decode message: more than one value: %w", errdefs.ErrInvalidArgument)
 	}
 	return nil
 }
 
-// decodeRequest reads a request and refuses what no client sends.
-func decodeRequest(line []byte) (request, error) {
-	var r request
-	if err := decode(line, &r); err != nil {
-		return request{}, err
+// descriptors are those of files, which are to be alive for as long as they are used.
+func descriptors(files []*os.File) []int {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
 	}
-	if err := r.check(); err != nil {
-		return request{}, fmt.Errorf("%s: %w: %w", r.Do, err, errdefs.ErrInvalidArgument)
-	}
-	return r, nil
+	return fds
 }
 
-func (r request) check() error {
-	switch r.Do {
-	case verbFacts, verbRelease:
-		if len(r.PIDs) > 0 {
-			return fmt.Errorf("it takes no processes")
-		}
-	case verbStates, verbLock, verbCheckpoint, verbRestore, verbUnlock:
-	default:
-		return fmt.Errorf("no such request")
+// filesOf is the way back.
+func filesOf(fds []int) (files []*os.File) {
+	for _, fd := range fds {
+		files = append(files, os.NewFile(uintptr(fd), "received"))
 	}
-	if len(r.PIDs) > maxProcesses || len(r.Pairs) > maxPairs {
-		return fmt.Errorf("too many processes or pairs")
-	}
-	seen := make(map[int]bool, len(r.PIDs))
-	for _, pid := range r.PIDs {
-		if pid <= 0 || seen[pid] {
-			return fmt.Errorf("process %d: not an id, or named twice", pid)
-		}
-		seen[pid] = true
-	}
-	if (r.Timeout != 0) != (r.Do == verbLock) || r.Timeout < 0 || r.Timeout > maxTimeout.Milliseconds() {
-		return fmt.Errorf("timeout of %d ms", r.Timeout)
-	}
-	if len(r.Pairs) > 0 && r.Do != verbRestore {
-		return fmt.Errorf("it takes no pairs")
-	}
-	for _, p := range r.Pairs {
-		for _, uuid := range []string{p.Old, p.New} {
-			if _, err := ParseUUID(uuid); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return files
 }
 
-// maxTimeout is the longest deadline of a lock. Longer ones are taken for this one.
-const maxTimeout = 24 * time.Hour
-
-// decodeAnswer reads an answer; decodes nothing that [Outcome] and [State] do not allow.
-func decodeAnswer(line []byte) (answer, error) {
-	var a answer
-	if err := decode(line, &a); err != nil {
-		return answer{}, err
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
 	}
-	for pid, s := range a.States {
-		switch s {
-		case None, Running, Locked, Checkpointed, Failed:
-		default:
-			return answer{}, fmt.Errorf("decode message: process %d in state %q: %w", pid, s, errdefs.ErrInvalidArgument)
-		}
-	}
-	return a, nil
 }

@@ -1,291 +1,186 @@
 package keeper
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
+	"math/rand/v2"
 	"os"
-	"os/exec"
-	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
-// Where what the tests run has been built; prerequisite says why it has not.
-var (
-	fakeDir      string // bin/fakecuda
-	keeperPath   string
-	prerequisite error
+// A copy of the test program is a keeper with a fake driver: its devices, and what goes wrong.
+const (
+	devicesVariable = "CRYO_KEEPER_TEST_DEVICES"
+	ordersVariable  = "CRYO_KEEPER_TEST_ORDERS"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(clientVariable) != "" {
-		lockAndDie()
-	}
-	dir, err := os.MkdirTemp("", "cryo-keeper")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	prerequisite = build(dir)
-	code := m.Run()
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
-}
-
-func build(dir string) error {
-	if os.Geteuid() != 0 {
-		return errors.New("not root: the keeper may not look into other processes")
-	}
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		return err
-	}
-	fakeDir, keeperPath = filepath.Join(root, "bin", "fakecuda"), filepath.Join(dir, Name)
-	fake := exec.Command("make", "-s", "fakecuda")
-	fake.Dir = root
-	program := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", keeperPath, "./cmd/cryo-gpu-keeper")
-	program.Dir, program.Env = root, append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
-	for _, c := range []*exec.Cmd{fake, program} {
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", c, err, out)
+	if len(os.Args) == 2 && os.Args[1] == "keeper" {
+		lastTime = 100 * time.Millisecond
+		c, err := channel.Open(3)
+		if err == nil {
+			err = Serve(context.Background(), c, openFake)
 		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
 	}
-	return nil
+	os.Exit(m.Run())
 }
 
-// need skips the test on a laptop without a compiler, and fails it in CI.
-func need(t *testing.T) {
-	t.Helper()
-	switch {
-	case prerequisite == nil:
-	case os.Getenv("CI") != "":
-		t.Fatal(prerequisite)
-	default:
-		t.Skip(prerequisite)
+func openFake() (Driver, error) {
+	var devices []*fakeDevice
+	for _, one := range strings.Fields(os.Getenv(devicesVariable)) {
+		uuid, total, _ := strings.Cut(one, "=")
+		n, _ := strconv.ParseInt(total, 10, 64)
+		devices = append(devices, &fakeDevice{uuid: uuid, total: n})
 	}
+	f := newFake(os.Getenv(ordersVariable), devices...)
+	return f, f.call("open")
 }
 
 const mib = 1 << 20
 
-// rig is a host with fake devices, and the environment of its keepers.
-type rig struct {
-	t       *testing.T
-	dir     string // FAKECUDA_DIR
-	devices []string
-}
+// small is a ring that is soon full.
+var small = ring.Geometry{Slots: 4, SlotBytes: 64 << 10}
 
-// newRig makes devices of 64 MiB. Keepers that are started until the test's end see them.
-func newRig(t *testing.T, devices int) *rig {
+var uuids = []string{"GPU-00000001-0000-4000-8000-00000000000a", "GPU-00000002-0000-4000-8000-00000000000a"}
+
+// start starts a keeper of two fake devices of a GiB each.
+func start(t *testing.T, orders string, totals ...int64) *Client {
 	t.Helper()
-	need(t)
-	r := &rig{t: t, dir: filepath.Join(t.TempDir(), "gpu")}
-	var list strings.Builder
-	for i := range devices {
-		uuid := fmt.Sprintf("GPU-%08x-0000-4000-8000-00000000000a", i+1)
-		r.devices = append(r.devices, uuid)
-		r.write(filepath.Join(uuid, "total"), fmt.Sprint(64*mib))
-		fmt.Fprintf(&list, "%s %d Fake_H%d 9.0 %d\n", uuid, i, i, 64*mib)
-	}
-	r.write("devices", list.String())
-	r.write("orders", "")
-	t.Setenv("LD_LIBRARY_PATH", fakeDir)
-	t.Setenv("FAKECUDA_DIR", r.dir)
-	t.Setenv("FAKECUDA_DEVICES", filepath.Join(r.dir, "devices"))
-	t.Setenv("FAKECUDA_ORDERS", filepath.Join(r.dir, "orders"))
-	t.Setenv("FAKECUDA_LOG", filepath.Join(r.dir, "log"))
-	return r
-}
-
-func (r *rig) write(name, text string) {
-	r.t.Helper()
-	path := filepath.Join(r.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		r.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		r.t.Fatal(err)
-	}
-}
-
-// order replaces the orders.
-func (r *rig) order(lines ...string) { r.t.Helper(); r.write("orders", strings.Join(lines, "\n")+"\n") }
-
-// log is which calls were made, without states and initialisations.
-func (r *rig) log() []string {
-	r.t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.dir, "log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var calls []string
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "state") && !strings.HasPrefix(line, "init") {
-			calls = append(calls, line)
+	var devices []string
+	for i, uuid := range uuids {
+		total := int64(1 << 30)
+		if i < len(totals) {
+			total = totals[i]
 		}
+		devices = append(devices, fmt.Sprintf("%s=%d", uuid, total))
 	}
-	return calls
-}
-
-// files counts what is allocated on a device.
-func (r *rig) files(device int) int {
-	r.t.Helper()
-	names, err := filepath.Glob(filepath.Join(r.dir, r.devices[device], "mem-*"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return len(names)
-}
-
-// start starts a keeper.
-func (r *rig) start() *Client {
-	r.t.Helper()
-	c, err := Start(r.t.Context(), keeperPath)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	r.t.Cleanup(func() { _ = c.Kill(); _ = c.Close() })
-	return c
-}
-
-// app is a running fakeapp.
-type app struct {
-	t      *testing.T
-	socket string
-	pids   []int // of its processes, ascending
-}
-
-// answer is what fakeapp says.
-type appAnswer struct {
-	Life  string
-	Count int
-	OK    bool
-	Error string
-	State struct {
-		Processes []struct {
-			PID, Bytes, Ticks int
-			Devices           []string
-		}
-	}
-}
-
-// run starts a fakeapp and waits until it answers.
-func (r *rig) run(flags ...string) *app {
-	r.t.Helper()
-	a := &app{t: r.t, socket: filepath.Join(r.t.TempDir(), "ask.sock")}
-	program := filepath.Join(fakeDir, "program")
-	args := []string{"--library-path", fakeDir + ":" + program, filepath.Join(program, "fakeapp"), "--quiet", "--socket", a.socket}
-	command := exec.Command(filepath.Join(program, "ld.so"), append(args, flags...)...)
-	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	stderr, err := os.Create(a.socket + ".stderr")
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer stderr.Close()
-	command.Stderr = stderr
-	if err := command.Start(); err != nil {
-		r.t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = command.Wait()
-		close(ended)
-	}()
-	r.t.Cleanup(func() {
-		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
-		<-ended
-	})
-	for begin := time.Now(); ; time.Sleep(5 * time.Millisecond) {
-		if got, err := a.ask("check", time.Second); err == nil && got.OK {
-			for _, p := range got.State.Processes {
-				a.pids = append(a.pids, p.PID)
-			}
-			return a
-		}
-		if time.Since(begin) > 20*time.Second {
-			text, _ := os.ReadFile(a.socket + ".stderr")
-			r.t.Fatalf("fakeapp does not answer: %s", text)
-		}
-	}
-}
-
-func (a *app) ask(command string, timeout time.Duration) (appAnswer, error) {
-	var got appAnswer
-	c, err := net.Dial("unix", a.socket)
-	if err != nil {
-		return got, err
-	}
-	defer c.Close()
-	if err := c.SetDeadline(time.Now().Add(timeout)); err != nil {
-		return got, err
-	}
-	if _, err := fmt.Fprintln(c, command); err != nil {
-		return got, err
-	}
-	line, err := io.ReadAll(c)
-	if err != nil {
-		return got, err
-	}
-	return got, json.Unmarshal(line, &got)
-}
-
-// works fails the test unless all device memory can be reached and is as it was.
-func (a *app) works() appAnswer {
-	a.t.Helper()
-	got, err := a.ask("check", 10*time.Second)
-	if err != nil || !got.OK {
-		a.t.Fatalf("fakeapp: %+v, %v", got, err)
-	}
-	return got
-}
-
-// waits fails the test if the device can be reached.
-func (a *app) waits() {
-	a.t.Helper()
-	if got, err := a.ask("check", 200*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
-		a.t.Fatalf("fakeapp is not locked: %+v, %v", got, err)
-	}
-	if got, err := a.ask("count", 5*time.Second); err != nil || !got.OK {
-		a.t.Fatalf("fakeapp does not run: %+v, %v", got, err)
-	}
-}
-
-// done fails the test unless each call was.
-func done(t *testing.T) func([]Outcome, error) {
-	t.Helper()
-	return func(outcomes []Outcome, err error) {
-		t.Helper()
-		if err != nil || len(failures(outcomes)) > 0 {
-			t.Fatalf("%+v, %v", outcomes, err)
-		}
-	}
-}
-
-// states fails the test unless the processes are in these states.
-func states(t *testing.T, c *Client, pids []int, want ...State) {
-	t.Helper()
-	got, err := c.States(context.Background(), pids)
+	t.Setenv(devicesVariable, strings.Join(devices, " "))
+	t.Setenv(ordersVariable, orders)
+	c, err := Start(t.Context(), Options{Path: os.Args[0], Devices: uuids[:1], Ring: small})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, pid := range pids {
-		if got[pid] != want[min(i, len(want)-1)] {
-			t.Fatalf("states %v of %v, want %v", got, pids, want)
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// given is memory that processes have given away.
+type given struct {
+	pieces   []Piece
+	files    []*os.File
+	contents [][]byte
+}
+
+// give makes memory of random contents: sizes in MiB, one behind the other, on the two devices by turns.
+func give(t *testing.T, sizes ...int64) (g given) {
+	t.Helper()
+	r := rand.NewChaCha8([32]byte{byte(len(sizes))})
+	address := uint64(3*ring.Window - 10*mib) // soon in the next window
+	for i, n := range sizes {
+		file, err := fakeFile(n * mib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { file.Close() })
+		content := make([]byte, n*mib)
+		_, _ = r.Read(content)
+		if _, err := file.WriteAt(content, 0); err != nil {
+			t.Fatal(err)
+		}
+		g.pieces = append(g.pieces, Piece{Device: uuids[i%len(uuids)], Size: n * mib, Address: address})
+		address += uint64(n * mib)
+		g.files = append(g.files, file)
+		g.contents = append(g.contents, content)
+	}
+	return g
+}
+
+// same fails the test unless a is b.
+func same(t *testing.T, what string, a, b [][]byte) {
+	t.Helper()
+	if len(a) != len(b) {
+		t.Fatalf("%s: %d pieces, not %d", what, len(a), len(b))
+	}
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			t.Errorf("%s: piece %d is another", what, i)
 		}
 	}
 }
 
-// eventually waits for what is done by a process that nobody waits for.
-func eventually(t *testing.T, what string, ok func() bool) {
+// sockets are both ends of what a ring goes over.
+func sockets(t *testing.T) (a, b *os.File) {
 	t.Helper()
-	for begin := time.Now(); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Since(begin) > 20*time.Second {
-			t.Fatal("not within 20 s: " + what)
-		}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
 	}
+	a, b = os.NewFile(uintptr(pair[0]), "a"), os.NewFile(uintptr(pair[1]), "b")
+	t.Cleanup(func() {
+		a.Close()
+		b.Close()
+	})
+	return a, b
+}
+
+// drain has send send pieces, and gives what came. It fails the test where parts of a window come in another order.
+func drain(t *testing.T, pieces []Piece, send func(peer *os.File) error) ([][]byte, error) {
+	t.Helper()
+	ours, theirs := sockets(t)
+	got := make([][]byte, len(pieces))
+	sizes := make([]int64, len(pieces))
+	for i, p := range pieces {
+		got[i], sizes[i] = make([]byte, p.Size), p.Size
+	}
+	var wait sync.WaitGroup
+	var sent, received error
+	wait.Go(func() { sent = send(theirs) })
+	next := make(map[string]uint64) // by device and window: the least address that may come
+	wait.Go(func() {
+		received = ring.Receive(t.Context(), ours, sizes, func(c ring.Chunk, release func()) error {
+			at := pieces[c.Piece].Address + uint64(c.Offset)
+			window := fmt.Sprint(pieces[c.Piece].Device, at/ring.Window)
+			if last := at + uint64(len(c.Data)) - 1; at < next[window] || last/ring.Window != at/ring.Window {
+				return fmt.Errorf("piece %d, offset %d comes late, or is of two windows", c.Piece, c.Offset)
+			}
+			next[window] = at + uint64(len(c.Data))
+			copy(got[c.Piece][c.Offset:], c.Data)
+			release()
+			return nil
+		})
+	})
+	wait.Wait()
+	return got, errors.Join(sent, received)
+}
+
+// load has receive take what give gives.
+func load(t *testing.T, sizes []int64, receive func(peer *os.File) error, give func(context.Context, *ring.Sender) error) error {
+	t.Helper()
+	ours, theirs := sockets(t)
+	var wait sync.WaitGroup
+	var sent, received error
+	wait.Go(func() { received = receive(theirs) })
+	wait.Go(func() { sent = ring.Send(t.Context(), ours, sizes, give) })
+	wait.Wait()
+	return errors.Join(sent, received)
 }

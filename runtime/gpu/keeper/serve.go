@@ -6,124 +6,198 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
-// Serve is the keeper's side: it opens the driver, answers the requests of in on out, and undoes what is to be undone when in
-// ends, ctx does, or nobody reads out any more. It gives [DriverError] where the driver cannot be opened and
-// [UndoError] where not all could be undone; the client has been told of both.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, open func() (Driver, error)) error {
-	d, err := open()
-	if err != nil {
-		return errors.Join(err, write(out, failed(err)))
-	}
-	l := newLedger(d)
-	heard := make(chan []byte)
-	go listen(ctx, in, heard)
-	err = write(out, answer{Hello: Version})
-	for err == nil {
+// server is what a keeper has. One goroutine uses it, which carries out one request after the other.
+type server struct {
+	channel *channel.Channel
+	driver  Driver
+	pieces  []held
+
+	geometry ring.Geometry
+	ring     *ring.Memory
+	unpin    func() error // of the ring; nil: it is not pinned
+	opened   bool         // a device is open
+
+	moved atomic.Int64 // bytes, by the request that is carried out
+	waits atomic.Int64 // how often who sends has said that it waits
+}
+
+// order is a request with what came with it.
+type order struct {
+	ctx   context.Context // ends when it shall be carried out no further
+	end   context.CancelCauseFunc
+	do    request
+	files []*os.File
+}
+
+// Reasons for the end of a request.
+var (
+	errHungUp  = fmt.Errorf("the shim has hung up: %w", errdefs.ErrAborted)
+	errStopped = fmt.Errorf("it was stopped: %w", errdefs.ErrAborted)
+)
+
+// lastTime is how long a request may take that is to end, as nobody waits for it. The driver may hang.
+var lastTime = 10 * time.Second
+
+// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed or ctx ends. The caller ends the
+// process then, by which the driver frees what is held.
+func Serve(ctx context.Context, c *channel.Channel, open func() (Driver, error)) error {
+	outer := ctx
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	orders := make(chan order)
+	heard := make(chan struct{})
+	go func() {
+		defer close(heard)
+		end(listen(ctx, c, orders))
+	}()
+	served := make(chan error, 1)
+	go func() { served <- serve(ctx, c, open, orders) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
 		select {
-		case line, ok := <-heard:
-			if !ok {
-				return end(l, out)
+		case err = <-served:
+		case <-time.After(lastTime):
+			err = &HangError{Do: "end", After: lastTime}
+		}
+		if cause := context.Cause(ctx); outer.Err() == nil && !errors.Is(cause, errHungUp) {
+			err = errors.Join(cause, err)
+		}
+	}
+	c.Close()
+	<-heard
+	return err
+}
+
+// listen passes requests on, one at a time: there is no other before the answer. It gives the reason for its end.
+func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error {
+	var last order
+	for {
+		var raw json.RawMessage
+		fds, err := c.Receive(&raw)
+		if errors.Is(err, io.EOF) {
+			return errHungUp
+		}
+		if err != nil {
+			return err
+		}
+		r, err := decodeRequest(raw, len(fds))
+		if err != nil {
+			channel.Close(fds)
+			return err
+		}
+		if r.Do == verbStop {
+			if last.end != nil {
+				last.end(errStopped)
 			}
-			err = write(out, respond(l, line))
-		case <-ctx.Done():
-			return end(l, out)
+			continue
 		}
-	}
-	return errors.Join(err, end(l, out))
-}
-
-// listen sends a line at a time and closes heard at the end.
-func listen(ctx context.Context, in io.Reader, heard chan<- []byte) {
-	defer close(heard)
-	for l := newLines(in); ; {
-		line, err := l.next()
-		if err != nil {
-			return
-		}
+		last = order{do: r, files: filesOf(fds)}
+		last.ctx, last.end = context.WithCancelCause(ctx)
 		select {
-		case heard <- append([]byte(nil), line...):
+		case orders <- last:
 		case <-ctx.Done():
-			return
+			closeAll(last.files)
+			return context.Cause(ctx)
 		}
 	}
 }
 
-func end(l *ledger, out io.Writer) error {
-	made := l.undo()
-	_ = write(out, answer{Undone: made}) // the client may be gone
-	if failed := failures(made); len(failed) > 0 {
-		return &UndoError{failed}
-	}
-	return nil
-}
-
-func respond(l *ledger, line []byte) answer {
-	r, err := decodeRequest(line)
-	if err != nil {
-		return failed(err)
-	}
-	switch r.Do {
-	case verbFacts:
-		f, err := l.driver.Facts()
-		if err != nil {
-			return failed(err)
+// serve carries out one request after the other. A driver that cannot be opened is the answer to the first.
+func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error), orders <-chan order) error {
+	d, failed := open()
+	s := &server{channel: c, driver: d}
+	for {
+		var o order
+		select {
+		case o = <-orders:
+		case <-ctx.Done():
+			return nil
 		}
-		return answer{Facts: &f}
-	case verbStates:
-		states := make(map[int]State, len(r.PIDs))
-		for _, pid := range r.PIDs {
-			states[pid] = l.driver.State(pid)
+		var a answer
+		var files []*os.File
+		err := failed
+		if err == nil {
+			a, files, err = s.carryOut(o)
 		}
-		return answer{States: states}
-	case verbLock:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Lock, Timeout: time.Duration(r.Timeout) * time.Millisecond})}
-	case verbCheckpoint:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Checkpoint})}
-	case verbRestore:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Restore, Pairs: r.Pairs})}
-	case verbUnlock:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Unlock})}
-	case verbRelease:
-		l.forget()
-		return answer{}
+		if a.Done = true; err != nil {
+			a.Error = newReport(err)
+			closeAll(files)
+			files = nil
+		}
+		o.end(nil)
+		err = c.Send(a, descriptors(files)...)
+		closeAll(files)
+		closeAll(o.files) // nobody waits for that, and it takes as long as to import what they are
+		if failed != nil || err != nil && ctx.Err() == nil {
+			return errors.Join(failed, err)
+		}
 	}
-	return failed(fmt.Errorf("%q: %w", r.Do, errdefs.ErrNotImplemented)) // decodeRequest lets none through
 }
 
-// failed is the answer that tells of err.
-func failed(err error) answer {
-	var d *DriverError
-	if errors.As(err, &d) {
-		return answer{Driver: d}
+// carryOut does what is asked. Files that it gives are for the client.
+func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
+	if (s.geometry == ring.Geometry{}) != (o.do.Do == verbOpen) {
+		return a, nil, fmt.Errorf("%s: open is the first, and only once: %w", o.do.Do, errdefs.ErrFailedPrecondition)
 	}
-	return answer{Error: err.Error()}
+	switch o.do.Do {
+	case verbOpen:
+		err = s.open(o.do)
+	case verbHold:
+		err = s.hold(o.do.Pieces, o.files)
+	case verbMake:
+		files, err = s.make(o.do.Pieces)
+	case verbCopy:
+		err = s.copy(o.do.Pieces[0], o.files[0], o.files[1])
+	case verbCut:
+		err = s.cut(o.do.Count)
+	case verbRoom:
+		a.Room, err = s.room(o.do.Pieces, o.do.Spare)
+	case verbClear:
+		err = s.clear(0)
+	case verbSend, verbReceive:
+		err = s.move(o.ctx, o.do.Do, o.files[0])
+	default:
+		err = fmt.Errorf("%q: %w", o.do.Do, errdefs.ErrNotImplemented) // decodeRequest lets none through
+	}
+	return a, files, err
 }
 
-func write(out io.Writer, value any) error {
-	line, err := json.Marshal(value)
+// open gets ready what will be needed.
+func (s *server) open(r request) (err error) {
+	if r.Version != Version {
+		return fmt.Errorf("version %d, not %d: %w", r.Version, Version, errdefs.ErrFailedPrecondition)
+	}
+	s.geometry = *r.Ring
+	if s.ring, err = ring.New(s.geometry); err != nil {
+		return err
+	}
+	filled := make(chan struct{})
+	go func() { // each takes about as long as the other
+		defer close(filled)
+		s.ring.Fill()
+	}()
+	for _, uuid := range r.Devices {
+		if _, err = s.driver.Device(uuid); err != nil {
+			break
+		}
+	}
+	<-filled
 	if err != nil {
-		return fmt.Errorf("encode answer: %w", err)
+		return err
 	}
-	if _, err := out.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("answer: %w", err)
-	}
-	return nil
-}
-
-// PrintFacts is the keeper's command facts, for people and scripts: it prints one line, [Facts] or, together with an error, an answer that says it.
-func PrintFacts(out io.Writer, open func() (Driver, error)) error {
-	d, err := open()
-	var f Facts
-	if err == nil {
-		f, err = d.Facts()
-	}
-	if err != nil {
-		return errors.Join(err, write(out, failed(err)))
-	}
-	return write(out, f)
+	s.opened = len(r.Devices) > 0
+	channel.Expect(batch)
+	return s.ready()
 }

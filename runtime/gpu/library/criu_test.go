@@ -10,7 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // criu runs CRIU on the images of a test, and gives the errors of its log with an error.
@@ -40,10 +40,10 @@ func criu(t *testing.T, images string, args ...string) {
 	}
 }
 
-// newKeeper starts one for the rig's devices.
-func newKeeper(t *testing.T, r *rig) *keeper.Client {
+// newHelper starts one for the rig's devices.
+func newHelper(t *testing.T, r *rig) *driver.Client {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), keeper.Name)
+	path := filepath.Join(t.TempDir(), driver.Name)
 	c := exec.Command("go", "build", "-ldflags=-extldflags=-Wl,-z,lazy", "-o", path, "./cmd/cryo-gpu-keeper")
 	c.Dir, c.Env = "../../..", append(os.Environ(), "CGO_ENABLED=1", "CGO_CFLAGS=-O2 -g -Wno-deprecated-declarations")
 	if out, err := c.CombinedOutput(); err != nil {
@@ -57,7 +57,7 @@ func newKeeper(t *testing.T, r *rig) *keeper.Client {
 	t.Setenv("LD_LIBRARY_PATH", fakeDir)
 	t.Setenv("FAKECUDA_DIR", r.dir)
 	t.Setenv("FAKECUDA_DEVICES", filepath.Join(r.dir, "devices"))
-	k, err := keeper.Start(t.Context(), path)
+	k, err := driver.Start(t.Context(), path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,19 +66,19 @@ func newKeeper(t *testing.T, r *rig) *keeper.Client {
 }
 
 // save has the driver save what a process has, and load bring it back.
-func (a *app) save(k *keeper.Client) {
+func (a *app) save(k *driver.Client) {
 	a.t.Helper()
 	a.driver(k.Lock(a.t.Context(), []int{a.pid}, patient))
 	a.driver(k.Checkpoint(a.t.Context(), []int{a.pid}))
 }
 
-func (a *app) load(k *keeper.Client, pairs ...keeper.Pair) {
+func (a *app) load(k *driver.Client, pairs ...driver.Pair) {
 	a.t.Helper()
 	a.driver(k.Restore(a.t.Context(), []int{a.pid}, pairs))
 	a.driver(k.Unlock(a.t.Context(), []int{a.pid}))
 }
 
-func (a *app) driver(outcomes []keeper.Outcome, err error) {
+func (a *app) driver(outcomes []driver.Outcome, err error) {
 	a.t.Helper()
 	for _, o := range outcomes {
 		if o.Code != 0 {
@@ -91,7 +91,7 @@ func (a *app) driver(outcomes []keeper.Outcome, err error) {
 // TestDump hands over, has the driver save what is left, dumps and kills the program, and gives the restored one its memory back, on another GPU.
 func TestDump(t *testing.T) {
 	r := newRig(t, 256, 256)
-	k := newKeeper(t, r)
+	k := newHelper(t, r)
 	other := filepath.Join(r.dir, r.devices[1])
 	if err := os.Rename(other, other+"-hidden"); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestDump(t *testing.T) {
 	<-a.ended
 	criu(t, images, "restore", "--restore-detached")
 	t.Cleanup(func() { _ = syscall.Kill(a.pid, syscall.SIGKILL) })
-	a.load(k, keeper.Pair{Old: r.devices[0], New: r.devices[1]})
+	a.load(k, driver.Pair{Old: r.devices[0], New: r.devices[1]})
 	a.waits()
 	p, _ := a.dial()
 	if table, err := p.Table(); err != nil || len(table) != len(pieces) || table[0].Address != pieces[0].Address || table[0].Device != r.devices[1] {

@@ -37,7 +37,7 @@ func (a *app) saved(stacks int) {
 func TestLimits(t *testing.T) {
 	r := newRig(t, 256, 256, 256)
 	r.env = localMemory
-	k := newKeeper(t, r)
+	k := newHelper(t, r)
 	a := r.run("--blocks", "5,9")
 	a.limits(1024, 1024, 1024)
 	a.does("limit 1 8192")
@@ -72,7 +72,7 @@ func TestLimits(t *testing.T) {
 func TestLimitRefused(t *testing.T) {
 	r := newRig(t, 256, 256)
 	r.env = localMemory
-	k := newKeeper(t, r)
+	k := newHelper(t, r)
 	a := r.run("--blocks", "5")
 	a.does("limit 0 2048")
 	for _, test := range []struct {

@@ -31,7 +31,7 @@ type Link struct {
 	own    bool // the memory was made here, and is somebody else's to close
 }
 
-// Offer is the holder's beginning: it hands its ring to the process at the other end of socket, an [*os.File] or
+// Offer is the keeper's beginning: it hands its ring to the process at the other end of socket, an [*os.File] or
 // [*net.UnixConn]. The socket remains the caller's to close, the memory as well.
 func Offer(socket syscall.Conn, m *Memory) (*Link, error) {
 	c, err := newConn(socket)
@@ -46,7 +46,7 @@ func Offer(socket syscall.Conn, m *Memory) (*Link, error) {
 	return &Link{Patience: Patience, conn: c, memory: m, own: true}, nil
 }
 
-// Accept is the other side's: it waits for the holder's ring as long as the holder lives and keeps its end open, or until ctx
+// Accept is the other side's: it waits for the keeper's ring as long as the keeper lives and keeps its end open, or until ctx
 // ends. The socket remains the caller's to close.
 func Accept(ctx context.Context, socket syscall.Conn) (*Link, error) {
 	c, err := newConn(socket)

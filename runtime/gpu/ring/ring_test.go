@@ -35,7 +35,7 @@ func sockets(t *testing.T, kind int) (a, b *os.File) {
 	return a, b
 }
 
-// links gives a connected ring: the holder's side, and the other.
+// links gives a connected ring: the keeper's side, and the other.
 func links(t *testing.T, kind int, g Geometry) (ours, theirs *Link) {
 	t.Helper()
 	a, b := sockets(t, kind)
@@ -91,10 +91,10 @@ func TestThrough(t *testing.T) {
 	sizes := []int64{page, 100, 10*page + 1, 0, 3 * page}
 	pieces := contents(sizes)
 	for name, kind := range map[string]int{"seqpacket": unix.SOCK_SEQPACKET, "stream": unix.SOCK_STREAM} {
-		for _, holderSends := range []bool{true, false} {
+		for _, keeperSends := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
 				from, to := links(t, kind, small)
-				if !holderSends {
+				if !keeperSends {
 					from, to = to, from
 				}
 				got := make([][]byte, len(sizes))

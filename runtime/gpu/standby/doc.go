@@ -1,6 +1,6 @@
 // Package standby keeps a snapshot's device memory loaded, so that a restore only attaches it.
 //
-// A process per snapshot holds nothing but the descriptors of memory that a holder has made and filled (package holder), which has ended
+// A process per snapshot holds nothing but the descriptors of memory that a keeper has made and filled (package keeper), which has ended
 // since: memory lives as long as somebody has its descriptor. So that process has no context on a device, opens no driver and cannot hang in one.
 // It is started by `cryo prewarm --gpu` ([Dir.Begin], [Beginning.Keep]) with [Serve], and ends when a restore has used what it has, or when it is told to.
 //

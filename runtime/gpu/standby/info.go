@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -19,10 +19,10 @@ type Info struct {
 	Digest    string    `json:"digest"`    // of its manifest
 	Created   time.Time `json:"created"`
 	// Pieces are all that the snapshot has, in the order of its record, each with the device of this host that it is on.
-	Pieces []holder.Piece `json:"pieces"`
+	Pieces []keeper.Piece `json:"pieces"`
 	// Facts are what the driver said when it was loaded. But for what is free, they hold as long as the memory does: its
 	// descriptors keep the driver from being replaced.
-	Facts keeper.Facts `json:"facts"`
+	Facts driver.Facts `json:"facts"`
 
 	Used   time.Time `json:"-"` // when it was asked for last
 	Leased bool      `json:"-"` // a restore has it

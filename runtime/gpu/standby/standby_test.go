@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
-	"github.com/cryo-project/cryo/runtime/gpu/holder"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
@@ -38,12 +38,12 @@ const (
 
 // loaded is a snapshot with so many pieces of 2 MiB on each device.
 func loaded(digest string, pieces map[string]int) Info {
-	i := Info{Version: version, Reference: digest + ":1", Digest: "sha256:" + digest, Facts: keeper.Facts{Driver: "580", Devices: []keeper.Device{
+	i := Info{Version: version, Reference: digest + ":1", Digest: "sha256:" + digest, Facts: driver.Facts{Driver: "580", Devices: []driver.Device{
 		{UUID: gpuA, Memory: 2048 * mega, Free: 1024 * mega}, {UUID: gpuB, Memory: 2048 * mega, Free: 1024 * mega},
 	}}}
 	for _, uuid := range []string{gpuA, gpuB} {
 		for range pieces[uuid] {
-			i.Pieces = append(i.Pieces, holder.Piece{Device: uuid, Size: 2 * mega})
+			i.Pieces = append(i.Pieces, keeper.Piece{Device: uuid, Size: 2 * mega})
 		}
 	}
 	return i

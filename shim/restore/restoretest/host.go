@@ -1,4 +1,4 @@
-// Package restoretest makes hosts with GPUs up for tests: a keeper that is a script, and CDI files as nvidia-ctk writes them.
+// Package restoretest makes hosts with GPUs up for tests: a helper that is a script, and CDI files as nvidia-ctk writes them.
 package restoretest
 
 import (
@@ -15,7 +15,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/shim/config"
 )
 
@@ -24,18 +24,18 @@ func UUID(host string, n int) string {
 	return fmt.Sprintf("GPU-%s%d-0000-4000-8000-%012d", strings.Repeat(host, 7), n, n)
 }
 
-// Host makes this host one with n GPUs, by a keeper that says so and CDI files as nvidia-ctk writes them.
-func Host(t *testing.T, driver string, n int) config.Config {
+// Host makes this host one with n GPUs, by a helper that says so and CDI files as nvidia-ctk writes them.
+func Host(t *testing.T, version string, n int) config.Config {
 	t.Helper()
-	return HostWith(t, driver, n, 100<<30)
+	return HostWith(t, version, n, 100<<30)
 }
 
 // HostWith is Host with so much memory free on each.
-func HostWith(t *testing.T, driver string, n int, free int64) config.Config {
+func HostWith(t *testing.T, version string, n int, free int64) config.Config {
 	t.Helper()
-	facts := keeper.Facts{Driver: driver, CUDA: 13000}
+	facts := driver.Facts{Driver: version, CUDA: 13000}
 	for i := range n {
-		facts.Devices = append(facts.Devices, keeper.Device{
+		facts.Devices = append(facts.Devices, driver.Device{
 			UUID: UUID("b", i), Index: i, Minor: i, Name: "NVIDIA H200", Architecture: "9.0", Memory: 140 << 30, Free: free,
 		})
 	}
@@ -43,13 +43,13 @@ func HostWith(t *testing.T, driver string, n int, free int64) config.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return KeeperSays(t, 0, string(line))
+	return HelperSays(t, 0, string(line))
 }
 
-// KeeperSays puts a keeper into PATH that answers with one line and ends with an exit code; where it serves, and that is 0, when it is to end.
-func KeeperSays(t *testing.T, code int, line string) config.Config {
+// HelperSays puts a helper into PATH that answers with one line and ends with an exit code; where it serves, and that is 0, when it is to end.
+func HelperSays(t *testing.T, code int, line string) config.Config {
 	t.Helper()
-	return KeeperDoes(t, fmt.Sprintf(`if [ "$1" = serve ] && [ %[2]d = 0 ]; then
+	return HelperDoes(t, fmt.Sprintf(`if [ "$1" = driver ] && [ %[2]d = 0 ]; then
 	echo '{"hello":1}'
 	read -r request
 	printf '{"facts":'
@@ -66,8 +66,8 @@ exit %[2]d
 `, line, code))
 }
 
-// KeeperDoes puts a keeper into PATH that is a script.
-func KeeperDoes(t *testing.T, script string) config.Config {
+// HelperDoes puts a helper into PATH that is a script.
+func HelperDoes(t *testing.T, script string) config.Config {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "cryo-gpu-keeper"), []byte("#!/bin/sh\n"+script), 0o700); err != nil {

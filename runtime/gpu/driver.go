@@ -1,0 +1,103 @@
+package gpu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
+)
+
+// Driver is what the engine asks of the helper process; see [driver.Client], which is the one there is.
+type Driver interface {
+	Facts(ctx context.Context) (driver.Facts, error)
+	States(ctx context.Context, pids []int) (map[int]driver.State, error)
+	Lock(ctx context.Context, pids []int, timeout time.Duration) ([]driver.Outcome, error)
+	Checkpoint(ctx context.Context, pids []int) ([]driver.Outcome, error)
+	Restore(ctx context.Context, pids []int, pairs []driver.Pair) ([]driver.Outcome, error)
+	Unlock(ctx context.Context, pids []int) ([]driver.Outcome, error)
+	Release(ctx context.Context) error
+	Kill() error
+	Close() error
+}
+
+var _ Driver = (*driver.Client)(nil)
+
+// StartDriver starts the helper that belongs to this program.
+func StartDriver(ctx context.Context) (Driver, error) {
+	c, err := driver.Start(ctx, "")
+	if err != nil {
+		return nil, err // not c, which would be an interface that is not nil
+	}
+	return c, nil
+}
+
+// How long a helper may take. Without a bound, a driver that hangs would hold up the container for ever.
+var (
+	startTime = 2 * time.Minute  // to initialise the driver; with many GPUs that are off it takes tens of seconds
+	askTime   = 30 * time.Second // to answer what takes milliseconds
+	slowest   = int64(256 << 20) // bytes a second that are moved at least; measured are 1.6 GB and more
+)
+
+// moveTime bounds moving so many bytes.
+func moveTime(bytes int64) time.Duration {
+	return askTime + time.Duration(bytes/slowest)*time.Second
+}
+
+// line is a helper that is started when there is something to ask, and started anew when it has died.
+type line struct {
+	start func(ctx context.Context) (Driver, error)
+	open  Driver // nil: none
+	doubt bool   // one has died, and what it had asked for last may come about still
+}
+
+func (l *line) driver(ctx context.Context) (Driver, error) {
+	if l.open != nil {
+		return l.open, nil
+	}
+	bounded, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("the driver is not ready after %s", startTime))
+	defer cancel()
+	k, err := l.start(bounded)
+	if err != nil {
+		return nil, err
+	}
+	l.open = k
+	return k, nil
+}
+
+// hangUp makes the helper forget what it did and ends it.
+func (l *line) hangUp(ctx context.Context) {
+	if l.open == nil {
+		return
+	}
+	// One that is dead, or busy for ever, forgets as well.
+	_, _ = within(l.open, askTime, func() (struct{}, error) { return struct{}{}, l.open.Release(context.WithoutCancel(ctx)) })
+	_ = l.open.Close()
+	l.open = nil
+}
+
+// lost drops a helper that has died, so that another is started next time.
+func (l *line) lost(err error) {
+	var died *driver.DiedError
+	if errors.As(err, &died) {
+		l.drop()
+	}
+}
+
+// drop ends the helper at once, which undoes nothing.
+func (l *line) drop() {
+	if l.open == nil {
+		return
+	}
+	_ = l.open.Kill()
+	_ = l.open.Close()
+	l.open, l.doubt = nil, true
+}
+
+// within makes a call and ends a helper that does not answer in time: the call fails then as if the helper had died.
+func within[T any](k Driver, bound time.Duration, call func() (T, error)) (T, error) {
+	t := time.AfterFunc(bound, func() { _ = k.Kill() })
+	defer t.Stop()
+	return call()
+}

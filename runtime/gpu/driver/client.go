@@ -1,0 +1,175 @@
+package driver
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Client is a helper that runs. Its methods may be called from several goroutines; requests are answered one after the
+// other. They give [DiedError] once the helper is gone. A call of the driver is never abandoned: a context that ends makes a method
+// return the context's error, but after the driver has answered, and with the outcomes where there are any. A
+// driver that does not answer at all is ended by [Client.Kill].
+type Client struct {
+	process *process
+	mu      sync.Mutex // one request at a time
+}
+
+// Start starts the helper at path, or, where path is "", the one beside the own executable, else that of PATH. It returns
+// when the driver is initialised, with [MissingError] or [UnusableError] where that cannot be. The helper leaves the session
+// of its parent, so that it outlives it long enough to undo.
+func Start(ctx context.Context, path string) (*Client, error) {
+	p, err := startProcess(path, "driver")
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{process: p}
+	stop := context.AfterFunc(ctx, func() { _ = p.Kill() }) // nothing is held yet
+	a, err := p.receive()
+	stop()
+	if err == nil && a.Driver != nil {
+		err = a.Driver
+	}
+	if err == nil && a.Hello != Version {
+		err = fmt.Errorf("start cryo-gpu-keeper: it speaks version %d, not %d: %w", a.Hello, Version, errdefs.ErrFailedPrecondition)
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("start cryo-gpu-keeper: %w", context.Cause(ctx))
+	}
+	if err != nil {
+		_ = p.end()
+		return nil, err
+	}
+	return c, nil
+}
+
+// Ask starts a helper as [Start] does, and asks it for facts. It is ended with ctx while that goes on, and by the caller afterwards. As long as it
+// lives, others have the driver initialised in a fraction of the time.
+func Ask(ctx context.Context, path string) (Facts, *Client, error) {
+	c, err := Start(ctx, path)
+	if err != nil {
+		return Facts{}, nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // it holds nothing
+	f, err := c.Facts(ctx)
+	stop()
+	if err != nil {
+		_ = c.Kill()
+		_ = c.Close() // it says nothing more
+		return Facts{}, nil, err
+	}
+	return f, c, nil
+}
+
+// ReadFacts is Ask of a helper that ends then.
+func ReadFacts(ctx context.Context, path string) (Facts, error) {
+	f, c, err := Ask(ctx, path)
+	if err == nil {
+		_ = c.Kill() // its own end would take the driver longer
+		_ = c.Close()
+	}
+	return f, err
+}
+
+// Facts asks for devices, what processes hold on them, and versions.
+func (c *Client) Facts(ctx context.Context) (Facts, error) {
+	a, err := c.ask(ctx, request{Do: verbFacts})
+	if err != nil {
+		return Facts{}, err
+	}
+	if a.Facts == nil {
+		return Facts{}, fmt.Errorf("facts: unexpected message from the helper: no facts: %w", errdefs.ErrInternal)
+	}
+	return *a.Facts, nil
+}
+
+// States asks where each process stands. Those without CUDA, and those that are gone, are in state [None].
+func (c *Client) States(ctx context.Context, pids []int) (map[int]State, error) {
+	if len(pids) == 0 {
+		return nil, ctx.Err()
+	}
+	a, err := c.ask(ctx, request{Do: verbStates, PIDs: pids})
+	return a.States, err
+}
+
+// Lock locks the processes side by side, all by one deadline. An outcome of [NotReady] is a process that had not finished its
+// work by then; the others may be locked and are to be unlocked if not all are.
+func (c *Client) Lock(ctx context.Context, pids []int, timeout time.Duration) ([]Outcome, error) {
+	ms := min(max(timeout, time.Millisecond), maxTimeout).Milliseconds()
+	return c.each(ctx, request{Do: verbLock, PIDs: pids, Timeout: ms})
+}
+
+// Checkpoint takes what locked processes have on devices into their host memory.
+func (c *Client) Checkpoint(ctx context.Context, pids []int) ([]Outcome, error) {
+	return c.each(ctx, request{Do: verbCheckpoint, PIDs: pids})
+}
+
+// Restore is Checkpoint undone. No pairs: onto the same devices. Otherwise the pairs name each device of each process
+// exactly once, also those that stay the same. The processes are locked then.
+func (c *Client) Restore(ctx context.Context, pids []int, pairs []Pair) ([]Outcome, error) {
+	return c.each(ctx, request{Do: verbRestore, PIDs: pids, Pairs: pairs})
+}
+
+// Unlock lets locked processes go on.
+func (c *Client) Unlock(ctx context.Context, pids []int) ([]Outcome, error) {
+	return c.each(ctx, request{Do: verbUnlock, PIDs: pids})
+}
+
+// Release makes the helper forget what it did: nothing is undone at its end.
+func (c *Client) Release(ctx context.Context) error {
+	_, err := c.ask(ctx, request{Do: verbRelease})
+	return err
+}
+
+// each asks for a call of the driver for each process. The outcomes are in the order of pids.
+func (c *Client) each(ctx context.Context, r request) ([]Outcome, error) {
+	if len(r.PIDs) == 0 {
+		return nil, ctx.Err()
+	}
+	a, err := c.ask(ctx, r)
+	if err == nil && len(a.Outcomes) != len(r.PIDs) {
+		err = fmt.Errorf("%s: %d outcomes for %d processes: %w", r.Do, len(a.Outcomes), len(r.PIDs), errdefs.ErrInternal)
+	}
+	return a.Outcomes, err
+}
+
+func (c *Client) ask(ctx context.Context, r request) (answer, error) {
+	if ctx.Err() != nil {
+		return answer{}, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+	}
+	if err := r.check(); err != nil {
+		return answer{}, fmt.Errorf("%s: %w: %w", r.Do, err, errdefs.ErrInvalidArgument)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	a, err := c.process.exchange(r)
+	switch {
+	case err != nil:
+		return answer{}, fmt.Errorf("%s: %w", r.Do, err)
+	case a.Driver != nil:
+		return answer{}, fmt.Errorf("%s: %w", r.Do, a.Driver)
+	case a.Error != "":
+		return answer{}, fmt.Errorf("%s: %s: %w", r.Do, a.Error, errdefs.ErrInternal)
+	case ctx.Err() != nil:
+		return a, fmt.Errorf("%s: %w", r.Do, context.Cause(ctx))
+	}
+	return a, nil
+}
+
+// PID is the helper's process id.
+func (c *Client) PID() int { return c.process.PID() }
+
+// Kill ends the helper at once. What it has done stays done; a call of the driver in progress goes on or not, as the driver likes.
+// It is for a driver that does not answer.
+func (c *Client) Kill() error { return c.process.Kill() }
+
+// Close ends the helper, which undoes what it did and was not told to forget, and waits for it as long as that takes, but
+// no longer than [CloseTimeout]; it is left to itself then. An [UndoError] says what could not be undone.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.process.end()
+}

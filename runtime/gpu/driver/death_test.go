@@ -1,0 +1,290 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// step is one of those of a checkpoint and its way back.
+type step struct {
+	name string
+	do   func(context.Context, *Client, []int) ([]Outcome, error)
+	held State // by what a failure leaves
+}
+
+var steps = []step{
+	{"lock", func(ctx context.Context, c *Client, pids []int) ([]Outcome, error) {
+		return c.Lock(ctx, pids, time.Second)
+	}, Running},
+	{"checkpoint", func(ctx context.Context, c *Client, pids []int) ([]Outcome, error) { return c.Checkpoint(ctx, pids) }, Locked},
+	{"restore", func(ctx context.Context, c *Client, pids []int) ([]Outcome, error) { return c.Restore(ctx, pids, nil) }, Checkpointed},
+	{"unlock", func(ctx context.Context, c *Client, pids []int) ([]Outcome, error) { return c.Unlock(ctx, pids) }, Locked},
+}
+
+// rescue is what a client does with a new helper: it goes by states.
+func rescue(t *testing.T, c *Client, pids []int) {
+	t.Helper()
+	got, err := c.States(t.Context(), pids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		if got[pid] == Checkpointed {
+			done(t)(c.Restore(t.Context(), []int{pid}, nil))
+		}
+		if got[pid] != Running {
+			done(t)(c.Unlock(t.Context(), []int{pid}))
+		}
+	}
+	states(t, c, pids, Running)
+}
+
+// TestEachCallFails has each call fail for each of three processes; the others' calls are made all the same.
+func TestEachCallFails(t *testing.T) {
+	r := newRig(t, 1)
+	a := r.run("--processes", "3")
+	for at, failing := range steps {
+		for n := range a.pids {
+			c := r.start()
+			for _, s := range steps[:at] {
+				done(t)(s.do(t.Context(), c, a.pids))
+			}
+			r.order(failing.name + " " + string(rune('1'+n)) + " error 999")
+			got, err := failing.do(t.Context(), c, a.pids)
+			if err != nil {
+				t.Fatalf("%s: %v", failing.name, err)
+			}
+			for i, o := range got {
+				if want := map[bool]int{true: Unknown}[i == n]; o.Code != want {
+					t.Errorf("%s: process %d: %+v, not %d", failing.name, i, o, want)
+				}
+			}
+			states(t, c, a.pids[n:n+1], failing.held)
+			if err := c.Close(); err != nil {
+				t.Errorf("%s: close: %v", failing.name, err)
+			}
+			a.works()
+		}
+	}
+}
+
+// TestKilledAtEachCall has the helper die before, during and after each call for each of two processes.
+func TestKilledAtEachCall(t *testing.T) {
+	r := newRig(t, 1)
+	a := r.run("--processes", "2")
+	for at, s := range steps {
+		for _, n := range []string{"1", "2"} {
+			for _, how := range []string{"exit", "exit-after", "slow 200"} {
+				c := r.start()
+				for _, before := range steps[:at] {
+					done(t)(before.do(t.Context(), c, a.pids))
+				}
+				r.order(s.name + " " + n + " " + how)
+				if how == "slow 200" {
+					time.AfterFunc(100*time.Millisecond, func() { _ = c.Kill() })
+				}
+				_, err := s.do(t.Context(), c, a.pids)
+				var died *DiedError
+				if !errors.As(err, &died) || !strings.Contains(died.How, "killed") || !errdefs.IsAborted(err) {
+					t.Fatalf("%s %s %s: %v", s.name, n, how, err)
+				}
+				if _, err := c.States(t.Context(), a.pids); !errors.As(err, &died) {
+					t.Errorf("after that: %v", err)
+				}
+				if err := c.Close(); !errors.As(err, &died) {
+					t.Errorf("close: %v", err)
+				}
+				time.Sleep(200 * time.Millisecond) // what the driver had begun, it ends
+				rescue(t, r.start(), a.pids)
+				a.works()
+			}
+		}
+	}
+}
+
+func TestDriverThatHangsIsKilled(t *testing.T) {
+	r := newRig(t, 1)
+	a := r.run()
+	c := r.start()
+	hold(t, c, a.pids, Locked)
+	r.order("checkpoint 1 hang")
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, func() {
+		cancel()
+		time.Sleep(100 * time.Millisecond)
+		_ = c.Kill()
+	})
+	if _, err := c.Checkpoint(ctx, a.pids); !errors.As(err, new(*DiedError)) {
+		t.Errorf("got %v", err)
+	}
+	rescue(t, r.start(), a.pids)
+	a.works()
+}
+
+// TestUndoFails is told at the end, and what can be undone is.
+func TestUndoFails(t *testing.T) {
+	r := newRig(t, 1)
+	a := r.run("--processes", "2")
+	c := r.start()
+	hold(t, c, a.pids, Checkpointed)
+	r.order("restore 1 error 304")
+	var undo *UndoError
+	if err := c.Close(); !errors.As(err, &undo) {
+		t.Fatalf("got %v", err)
+	}
+	if o := undo.Outcomes; len(o) != 1 || o[0].PID != a.pids[0] || o[0].Code != 304 || o[0].Name != "CUDA_ERROR_OPERATING_SYSTEM" {
+		t.Errorf("got %+v", undo.Outcomes)
+	}
+	next := r.start()
+	states(t, next, a.pids, Checkpointed, Running)
+	rescue(t, next, a.pids)
+	a.works()
+}
+
+func TestStateErrorIsNone(t *testing.T) {
+	r := newRig(t, 1)
+	a := r.run("--processes", "2")
+	c := r.start()
+	r.order("state 2 error 3")
+	states(t, c, a.pids, Running, None)
+	states(t, c, a.pids, Running)
+}
+
+func TestNoHelper(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	for _, path := range []string{"", filepath.Join(t.TempDir(), Name)} {
+		var missing *MissingError
+		if _, err := Start(t.Context(), path); !errors.As(err, &missing) || missing.Hint() == "" || !errdefs.IsFailedPrecondition(err) {
+			t.Errorf("start %q: %v", path, err)
+		}
+		if _, err := ReadFacts(t.Context(), path); !errors.As(err, &missing) {
+			t.Errorf("facts of %q: %v", path, err)
+		}
+	}
+}
+
+func TestHelperIsFoundInPath(t *testing.T) {
+	r := newRig(t, 1)
+	t.Setenv("PATH", filepath.Dir(helperPath))
+	c, err := Start(r.t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBadHelpers are programs that are no helper, or another version's.
+func TestBadHelpers(t *testing.T) {
+	for name, script := range map[string]string{
+		"says nothing":       "exit 0",
+		"dies":               "echo no >&2; exit 3",
+		"another version":    `echo '{"hello":7}'; read x`,
+		"something else":     "echo hello; read x",
+		"a very long line":   "head -c 5000000 /dev/zero; read x",
+		"two values":         `echo '{"hello":1} {}'; read x`,
+		"an unknown field":   `echo '{"hello":1,"more":1}'; read x`,
+		"its error in words": `echo '{"error":"no"}'; read x`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "bad")
+			if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if c, err := Start(t.Context(), path); err == nil {
+				t.Errorf("started: %v", c)
+			}
+			if f, err := ReadFacts(t.Context(), path); err == nil {
+				t.Errorf("facts %+v", f)
+			}
+		})
+	}
+}
+
+// TestCancelledStart ends a helper whose driver takes too long.
+func TestCancelledStart(t *testing.T) {
+	r := newRig(t, 1)
+	r.order("init * hang always")
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := Start(ctx, helperPath); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("start: %v", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := ReadFacts(ctx, helperPath); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("facts: %v", err)
+	}
+}
+
+func TestBadDrivers(t *testing.T) {
+	r := newRig(t, 1)
+	refused := func(t *testing.T, fault Fault, code int, hint string) {
+		t.Helper()
+		_, start := Start(t.Context(), helperPath)
+		_, facts := ReadFacts(t.Context(), helperPath)
+		for _, err := range []error{start, facts} {
+			var d *UnusableError
+			if !errors.As(err, &d) || d.Fault != fault || d.Code != code || !strings.Contains(d.Hint(), hint) || !errdefs.IsFailedPrecondition(err) {
+				t.Errorf("got %v", err)
+			}
+		}
+	}
+	t.Run("fabric manager", func(t *testing.T) {
+		r.order("init * error 802 always")
+		refused(t, Refused, 802, "nvidia-fabricmanager")
+		r.order()
+	})
+	t.Run("no device", func(t *testing.T) {
+		t.Setenv("FAKECUDA_DIR", t.TempDir())
+		refused(t, Refused, 100, "nvidia-smi")
+	})
+	t.Run("none", func(t *testing.T) {
+		t.Setenv("LD_LIBRARY_PATH", t.TempDir())
+		refused(t, Absent, 0, "install")
+	})
+	t.Run("before 570", func(t *testing.T) {
+		dir := t.TempDir()
+		source := filepath.Join(dir, "old.c")
+		text := "int cuInit(unsigned f) { return f; } int cuDriverGetVersion(int *v) { *v = 12070; return 0; } int cuGetErrorName(void) { return 1; }"
+		if err := os.WriteFile(source, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(dir, "libcuda.so.1"), source).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		t.Setenv("LD_LIBRARY_PATH", dir)
+		refused(t, Old, 0, "580")
+	})
+	t.Run("without NVML", func(t *testing.T) {
+		t.Setenv("FAKECUDA_DEVICES", "")
+		c := r.start()
+		var d *UnusableError
+		if _, err := c.Facts(t.Context()); !errors.As(err, &d) || d.Call != "nvmlInit" {
+			t.Errorf("got %v", err)
+		}
+		if _, err := c.States(t.Context(), []int{1}); err != nil {
+			t.Errorf("after that: %v", err)
+		}
+	})
+}
+
+// TestSession keeps the terminal's signals, and the parent's end, away from the helper.
+func TestSession(t *testing.T) {
+	r := newRig(t, 1)
+	c := r.start()
+	group, err := syscall.Getpgid(c.PID())
+	if err != nil || group != c.PID() {
+		t.Errorf("group %d of %d, %v", group, c.PID(), err)
+	}
+}

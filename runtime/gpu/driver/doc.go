@@ -1,0 +1,26 @@
+// Package driver asks NVIDIA's driver to take the device memory of running processes into their host memory, and back.
+//
+// The driver's library must be opened in a process, initialising it costs about 0.35 s each time, and binding it needs
+// cgo. So a process of its own does it, the helper: `cryo-gpu-keeper driver`, which is started for one operation and lives as long as that.
+// This package is the protocol between the two, the client's side of it ([Start]), and the program's side without the
+// driver itself ([Serve]); cmd/cryo-gpu-keeper adds the driver.
+//
+// # Protocol
+//
+// JSON, one value a line: requests on the helper's standard input, answers on its standard output. The helper speaks
+// first, once the driver is ready (or is not). Then each request has exactly one answer, in order. A request names
+// processes by their ids in the helper's pid namespace; they are worked on side by side.
+//
+// # Ledger
+//
+// The helper remembers what it did to each process. When its standard input ends it undoes that: what it has
+// checkpointed it restores and unlocks, what it has locked it unlocks. So a client that dies leaves no process locked.
+// A client that wants its work to stay, because the processes were dumped or have been undone by other means, says so with
+// [Client.Release]. Nothing survives a helper that is killed: the client is told by [DiedError], and what became of the
+// processes is to be asked of the next helper ([Client.States]).
+//
+// # Sources
+//
+// The calls are those of "CUDA Checkpointing" in the CUDA driver API's manual, driver 570 and later; GPU pairs need CUDA 13,
+// that is driver 580. Facts are NVML's.
+package driver

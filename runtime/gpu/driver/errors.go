@@ -1,0 +1,103 @@
+package driver
+
+import (
+	"fmt"
+
+	"github.com/containerd/errdefs"
+)
+
+// MissingError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
+type MissingError struct {
+	Path string // where it was looked for
+	Err  error
+}
+
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("find cryo-gpu-keeper (%s): %v", e.Path, e.Err)
+}
+
+// Hint says what to do.
+func (e *MissingError) Hint() string {
+	return "install cryo-gpu-keeper beside containerd-shim-cryo-v1 and cryo, or into a directory of PATH"
+}
+
+// Unwrap gives the cause and the kind.
+func (e *MissingError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
+
+// Fault is what is wrong with a driver.
+type Fault string
+
+// The faults there are.
+const (
+	Absent  Fault = "absent"  // no libcuda.so.1, or no libnvidia-ml.so.1
+	Old     Fault = "old"     // the checkpoint calls are not in it
+	Refused Fault = "refused" // a call of initialisation failed
+)
+
+// UnusableError says that this host's NVIDIA driver cannot be used. Its kind is FailedPrecondition.
+type UnusableError struct {
+	Fault   Fault  `json:"fault"`
+	Call    string `json:"call,omitempty"` // that failed, or the function or library that is missing
+	Code    int    `json:"code,omitempty"` // CUresult, or nvmlReturn_t for calls of NVML
+	Name    string `json:"name,omitempty"`
+	Message string `json:"message"`
+}
+
+func (e *UnusableError) Error() string { return "use the NVIDIA driver: " + e.Message }
+
+// Hint says what to do.
+func (e *UnusableError) Hint() string {
+	switch {
+	case e.Fault == Absent:
+		return "install NVIDIA's driver, 580 or later, with its CUDA and NVML libraries where the loader finds them (ldconfig -p)"
+	case e.Fault == Old:
+		return "install NVIDIA's driver 580 or later"
+	case e.Code == systemNotReady:
+		return "start nvidia-fabricmanager (systemctl start nvidia-fabricmanager)"
+	case e.Code == driverMismatch, e.Code == libraryMismatch:
+		return "the driver's libraries and kernel module are of different versions: load the new module, or restart the host"
+	default:
+		return "see whether nvidia-smi works, and the kernel's log"
+	}
+}
+
+// Unwrap gives the kind.
+func (e *UnusableError) Unwrap() error { return errdefs.ErrFailedPrecondition }
+
+// Codes of cuInit and nvmlInit that a user can do something about. Sources: CUresult in cuda.h, nvmlReturn_t in nvml.h.
+const (
+	systemNotReady  = 802
+	driverMismatch  = 803
+	libraryMismatch = 18
+)
+
+// DiedError says that the helper ended without being asked to. What it had done to processes stays done. Its kind is
+// Aborted.
+type DiedError struct {
+	How  string // "signal: killed"
+	Last string // the last it wrote on standard error
+}
+
+func (e *DiedError) Error() string {
+	if e.Last == "" {
+		return fmt.Sprintf("cryo-gpu-keeper has died (%s)", e.How)
+	}
+	return fmt.Sprintf("cryo-gpu-keeper has died (%s): %s", e.How, e.Last)
+}
+
+// Hint says what to do.
+func (e *DiedError) Hint() string { return "try again; see the kernel's log for what has ended it" }
+
+// Unwrap gives the kind.
+func (e *DiedError) Unwrap() error { return errdefs.ErrAborted }
+
+// UndoError says that some of what the helper had done to processes could not be undone. Its kind is Internal.
+type UndoError struct{ Outcomes []Outcome } // those that failed
+
+func (e *UndoError) Error() string {
+	o := e.Outcomes[0]
+	return fmt.Sprintf("undo %d calls: process %d: %s: %s (%d)", len(e.Outcomes), o.PID, o.Call, o.Name, o.Code)
+}
+
+// Unwrap gives the kind.
+func (e *UndoError) Unwrap() error { return errdefs.ErrInternal }

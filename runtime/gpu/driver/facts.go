@@ -1,0 +1,37 @@
+package driver
+
+import "github.com/cryo-project/cryo/image/spec"
+
+// Device is a GPU of this host.
+type Device struct {
+	UUID         string `json:"uuid"` // "GPU-" and 36 characters, as nvidia-smi -L prints
+	Index        int    `json:"index"`
+	Minor        int    `json:"minor"` // of /dev/nvidiaN
+	Name         string `json:"name"`
+	Architecture string `json:"architecture"` // compute capability, "9.0"
+	Memory       int64  `json:"memory"`       // bytes
+	Free         int64  `json:"free"`         // bytes
+	PCI          string `json:"pci"`          // "00000000:1B:00.0"
+	MIG          bool   `json:"mig"`          // is divided into instances
+}
+
+// Spec is the device in the words of snapshots.
+func (d Device) Spec() spec.HostGPU {
+	return spec.HostGPU{Free: d.Free, GPUDevice: spec.GPUDevice{UUID: d.UUID, Minor: d.Minor, Name: d.Name, Architecture: d.Architecture, Memory: d.Memory}}
+}
+
+// Use is what a process holds on a device.
+type Use struct {
+	PID    int    `json:"pid"`
+	UUID   string `json:"uuid"`
+	Memory int64  `json:"memory"` // bytes, 0 where the driver does not say
+}
+
+// Facts are what the driver says of this host.
+type Facts struct {
+	Driver  string   `json:"driver"` // "580.159.04"
+	CUDA    int      `json:"cuda"`   // newest CUDA the driver supports, 13000 for 13.0
+	Devices []Device `json:"devices"`
+	Uses    []Use    `json:"uses"`
+	MPS     bool     `json:"mps"` // a control daemon or a server of MPS runs
+}

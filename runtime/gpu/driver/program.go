@@ -1,0 +1,127 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Name is that of the program.
+const Name = "cryo-gpu-keeper"
+
+// maxLast is how much of the program's standard error is kept, bytes.
+const maxLast = 4 << 10
+
+// Program is the program running one of its commands.
+type Program struct {
+	command *exec.Cmd
+	last    *tail
+	ended   chan struct{} // closed when it has been waited for
+	err     error         // how it ended; written before ended is closed
+}
+
+// find gives the program's path.
+func find(path string) (string, error) {
+	if path != "" {
+		if _, err := exec.LookPath(path); err != nil {
+			return "", &MissingError{Path: path, Err: err}
+		}
+		return path, nil
+	}
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), Name)
+		if _, err := exec.LookPath(beside); err == nil {
+			return beside, nil
+		}
+	}
+	found, err := exec.LookPath(Name)
+	if err != nil {
+		return "", &MissingError{Path: "beside the program and in PATH", Err: err}
+	}
+	return found, nil
+}
+
+// Run starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. attach
+// gives the command its files; those that it needs for itself are the caller's to close. [MissingError]: there is none.
+func Run(path string, attach func(*exec.Cmd), args ...string) (*Program, error) {
+	path, err := find(path)
+	if err != nil {
+		return nil, err
+	}
+	command := exec.Command(path, args...)
+	command.Dir = "/"
+	// A session of its own: the terminal's Ctrl-C is not for it, and nothing ends it with its parent.
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	p := &Program{command: command, last: &tail{}, ended: make(chan struct{})}
+	command.Stderr = p.last
+	attach(command)
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", Name, err)
+	}
+	go func() {
+		p.err = command.Wait()
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+// PID is its process id.
+func (p *Program) PID() int { return p.command.Process.Pid }
+
+// Ended is closed when it has ended.
+func (p *Program) Ended() <-chan struct{} { return p.ended }
+
+// Died waits for a program that has hung up, and gives the [DiedError] that says how it ended.
+func (p *Program) Died() error {
+	select {
+	case <-p.ended:
+	case <-time.After(10 * time.Second):
+		_ = p.Kill()
+		select {
+		case <-p.ended:
+		case <-time.After(10 * time.Second): // it may be in a call of the driver that does not end
+			return &DiedError{How: "it cannot be ended", Last: p.last.String()}
+		}
+	}
+	how := "exit status 0"
+	if errors.Is(p.err, syscall.ECHILD) {
+		how = "status unknown" // a shim reaps all children, and may be faster
+	} else if p.err != nil {
+		how = p.err.Error()
+	}
+	return &DiedError{How: how, Last: p.last.String()}
+}
+
+// Kill ends it at once.
+func (p *Program) Kill() error {
+	if err := p.command.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("kill %s: %w", Name, err)
+	}
+	return nil
+}
+
+// tail keeps the end of what is written to it.
+type tail struct {
+	mu   sync.Mutex
+	data []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.data = append(t.data, b...)
+	t.data = t.data[max(0, len(t.data)-maxLast):]
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(string(t.data))
+}

@@ -1,0 +1,154 @@
+package driver
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/errdefs"
+)
+
+// Version is that of the protocol. Helper and client come from one build; another version is refused.
+const Version = 1
+
+// maxLine bounds what is read of the peer for one message, bytes; maxProcesses what one request may name.
+const (
+	maxLine      = 4 << 20
+	maxProcesses = 1 << 15
+	maxPairs     = 256
+)
+
+// verb is what a request asks for.
+type verb string
+
+const (
+	verbFacts      verb = "facts"
+	verbStates     verb = "states"
+	verbLock       verb = "lock"
+	verbCheckpoint verb = "checkpoint"
+	verbRestore    verb = "restore"
+	verbUnlock     verb = "unlock"
+	verbRelease    verb = "release"
+)
+
+// request is one line to the helper.
+type request struct {
+	Do      verb   `json:"do"`
+	PIDs    []int  `json:"pids,omitempty"`
+	Timeout int64  `json:"timeout,omitempty"` // of a lock, milliseconds
+	Pairs   []Pair `json:"pairs,omitempty"`   // of a restore
+}
+
+// answer is one line from the helper; which fields are set is told by the request.
+type answer struct {
+	Hello    int            `json:"hello,omitempty"` // the protocol's version, in the first line only
+	Facts    *Facts         `json:"facts,omitempty"`
+	States   map[int]State  `json:"states,omitempty"`
+	Outcomes []Outcome      `json:"outcomes,omitempty"`
+	Undone   []Outcome      `json:"undone,omitempty"` // in the last line, after standard input has ended
+	Driver   *UnusableError `json:"driver,omitempty"`
+	Error    string         `json:"error,omitempty"`
+}
+
+// lines reads messages one by one, none longer than maxLine.
+type lines struct{ scanner *bufio.Scanner }
+
+func newLines(r io.Reader) lines {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 0, 1<<16), maxLine)
+	return lines{s}
+}
+
+// next gives io.EOF at the end.
+func (l lines) next() ([]byte, error) {
+	if l.scanner.Scan() {
+		return l.scanner.Bytes(), nil
+	}
+	if err := l.scanner.Err(); err != nil {
+		return nil, fmt.Errorf("read a line: %w", err)
+	}
+	return nil, io.EOF
+}
+
+// decode reads exactly one JSON value without unknown fields.
+func decode(line []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("decode message: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("decode message: more than one value in a line: %w", errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
+// decodeRequest reads a request and refuses what no client sends.
+func decodeRequest(line []byte) (request, error) {
+	var r request
+	if err := decode(line, &r); err != nil {
+		return request{}, err
+	}
+	if err := r.check(); err != nil {
+		return request{}, fmt.Errorf("%s: %w: %w", r.Do, err, errdefs.ErrInvalidArgument)
+	}
+	return r, nil
+}
+
+func (r request) check() error {
+	switch r.Do {
+	case verbFacts, verbRelease:
+		if len(r.PIDs) > 0 {
+			return fmt.Errorf("it takes no processes")
+		}
+	case verbStates, verbLock, verbCheckpoint, verbRestore, verbUnlock:
+	default:
+		return fmt.Errorf("no such request")
+	}
+	if len(r.PIDs) > maxProcesses || len(r.Pairs) > maxPairs {
+		return fmt.Errorf("too many processes or pairs")
+	}
+	seen := make(map[int]bool, len(r.PIDs))
+	for _, pid := range r.PIDs {
+		if pid <= 0 || seen[pid] {
+			return fmt.Errorf("process %d: not an id, or named twice", pid)
+		}
+		seen[pid] = true
+	}
+	if (r.Timeout != 0) != (r.Do == verbLock) || r.Timeout < 0 || r.Timeout > maxTimeout.Milliseconds() {
+		return fmt.Errorf("timeout of %d ms", r.Timeout)
+	}
+	if len(r.Pairs) > 0 && r.Do != verbRestore {
+		return fmt.Errorf("it takes no pairs")
+	}
+	for _, p := range r.Pairs {
+		for _, uuid := range []string{p.Old, p.New} {
+			if _, err := ParseUUID(uuid); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// maxTimeout is the longest deadline of a lock. Longer ones are taken for this one.
+const maxTimeout = 24 * time.Hour
+
+// decodeAnswer reads an answer; decodes nothing that [Outcome] and [State] do not allow.
+func decodeAnswer(line []byte) (answer, error) {
+	var a answer
+	if err := decode(line, &a); err != nil {
+		return answer{}, err
+	}
+	for pid, s := range a.States {
+		switch s {
+		case None, Running, Locked, Checkpointed, Failed:
+		default:
+			return answer{}, fmt.Errorf("decode message: process %d in state %q: %w", pid, s, errdefs.ErrInvalidArgument)
+		}
+	}
+	return a, nil
+}

@@ -1,0 +1,161 @@
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/containerd/errdefs"
+)
+
+// held is a piece that is mapped.
+type held struct {
+	Piece
+	device Device
+	memory Memory
+}
+
+// hold maps what others have given.
+func (s *server) hold(pieces []Piece, files []*os.File) error {
+	return s.add(pieces, func(i int, d Device) (Memory, error) { return d.Import(files[i], pieces[i].Size) })
+}
+
+// make makes memory that is zero, and gives its descriptors.
+func (s *server) make(pieces []Piece) (files []*os.File, err error) {
+	before := len(s.pieces)
+	err = s.add(pieces, func(i int, d Device) (Memory, error) {
+		m, err := d.Make(pieces[i].Size)
+		if err != nil {
+			return nil, err
+		}
+		file, err := m.Export()
+		if err != nil {
+			return nil, errors.Join(err, m.Free())
+		}
+		files = append(files, file)
+		return m, nil
+	})
+	if err == nil {
+		if err = s.clear(before); err != nil {
+			err = errors.Join(err, s.cut(before))
+		}
+	}
+	return files, err
+}
+
+// clear makes all but the first count pieces zero. Who gets their descriptors could read what others have left there.
+func (s *server) clear(count int) error {
+	for _, numbers := range s.devices(func(n int) bool { return n >= count }) {
+		var all []Memory
+		for _, n := range numbers {
+			all = append(all, s.pieces[n].memory)
+		}
+		first := s.pieces[numbers[0]]
+		if err := first.device.Clear(all); err != nil {
+			return fmt.Errorf("clear device memory on %s: %w", first.Device, err)
+		}
+	}
+	return nil
+}
+
+// add maps all of them or none.
+func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error)) error {
+	before := len(s.pieces)
+	if before+len(pieces) > maxPieces {
+		return fmt.Errorf("%d pieces are too many: %w", before+len(pieces), errdefs.ErrInvalidArgument)
+	}
+	for i, p := range pieces {
+		d, err := s.driver.Device(p.Device)
+		var m Memory
+		if err == nil {
+			m, err = one(i, d)
+		}
+		if err != nil {
+			return errors.Join(&PieceError{Number: i, Piece: p, Err: err}, s.cut(before))
+		}
+		s.pieces = append(s.pieces, held{Piece: p, device: d, memory: m})
+	}
+	return nil
+}
+
+// cut lets go of all but the first count.
+func (s *server) cut(count int) (err error) {
+	if count > len(s.pieces) {
+		return fmt.Errorf("%d of %d pieces: %w", count, len(s.pieces), errdefs.ErrInvalidArgument)
+	}
+	for _, h := range s.pieces[count:] {
+		err = errors.Join(err, h.memory.Free())
+	}
+	clear(s.pieces[count:])
+	s.pieces = s.pieces[:count]
+	return err
+}
+
+// copy fills memory with what other memory has. Both are somebody else's, and neither is held afterwards.
+func (s *server) copy(p Piece, from, to *os.File) (err error) {
+	d, err := s.driver.Device(p.Device)
+	if err != nil {
+		return &PieceError{Piece: p, Err: err}
+	}
+	var both []Memory
+	for _, f := range []*os.File{to, from} {
+		var m Memory
+		if m, err = d.Import(f, p.Size); err != nil {
+			break
+		}
+		both = append(both, m)
+	}
+	if err == nil {
+		err = d.Copy(both[0], both[1])
+	}
+	for _, m := range both {
+		err = errors.Join(err, m.Free())
+	}
+	if err != nil {
+		return &PieceError{Piece: p, Err: err}
+	}
+	return nil
+}
+
+// room tells whether each device has room for what is held of it once more, for other pieces, and for so many bytes beside.
+func (s *server) room(others []Piece, spare int64) (bool, error) {
+	need := make(map[string]int64)
+	for _, h := range s.pieces {
+		need[h.Device] += h.Size
+	}
+	for _, p := range others {
+		need[p.Device] += p.Size
+	}
+	for uuid, bytes := range need {
+		d, err := s.driver.Device(uuid)
+		if err != nil {
+			return false, err
+		}
+		room, err := d.Room()
+		if err != nil || room < bytes+spare {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// devices gives the numbers of the pieces by the device they are on, each in order.
+func (s *server) devices(which func(number int) bool) [][]int {
+	var groups [][]int
+	at := make(map[string]int)
+	for n, h := range s.pieces {
+		if !which(n) {
+			continue
+		}
+		i, known := at[h.Device]
+		if !known {
+			i = len(groups)
+			at[h.Device] = i
+			groups = append(groups, nil)
+		}
+		groups[i] = append(groups[i], n)
+	}
+	return groups
+}
+
+func every(int) bool { return true }
