@@ -19,7 +19,7 @@ var onTwo = []struct {
 	{"a process on each", slices.Concat(bothGPUs[:4], engineKeeper, forceSeveral), []string{"--processes", "2", "--apart", "--blocks", blocks}},
 }
 
-var engineKeeper = []string{"--annotation", "cryo.gpu/engine=keeper"}
+var engineKeeper = []string{"--annotation", "io.cryo.gpu.engine=keeper"}
 
 // fromEach fails the test unless a snapshot has what a container of onTwo hands over, from each GPU of the host where it was taken.
 func fromEach(t *testing.T, h, takenOn *lab.Host, ref string) {

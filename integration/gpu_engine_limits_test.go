@@ -34,7 +34,7 @@ func TestGPUKeeperEngineLimits(t *testing.T) {
 	const counter, lowered, limits = 4096, 256, "[2048 8192]"
 	a, b := gpuPair(t)
 	id := name(t)
-	before := startGPU(t, a, id, slices.Concat(bothGPUs, []string{"--annotation", "cryo.gpu/engine=keeper"}, localMemory), "--blocks", "3,4")
+	before := startGPU(t, a, id, slices.Concat(bothGPUs, []string{"--annotation", "io.cryo.gpu.engine=keeper"}, localMemory), "--blocks", "3,4")
 	for _, words := range [][]string{{"limit", "0", "2048"}, {"limit", "1", "8192"}} {
 		if answer, err := a.Ask(t.Context(), id, words...); err != nil || !answer.OK {
 			t.Fatalf("%s: %+v, %v", words, answer, err)

@@ -14,7 +14,7 @@ import (
 // The tests whose names begin with TestGPUKeeperEngine have containers that hand their device memory over.
 
 // handing makes a container one of those, with the first GPU of its host.
-var handing = append(slices.Clone(oneGPU), "--annotation", "cryo.gpu/engine=keeper")
+var handing = append(slices.Clone(oneGPU), "--annotation", "io.cryo.gpu.engine=keeper")
 
 // blocks are allocations of which some are handed over, in several pieces, and some are too small for that.
 const blocks = "1,2,3,5,1"
@@ -244,7 +244,7 @@ func TestGPUKeeperEngineFallbacks(t *testing.T) {
 	t.Run("annotation", func(t *testing.T) {
 		id := name(t)
 		cleanup(t, a, id)
-		r := a.Ctr(t.Context(), slices.Concat([]string{"run", "--detach", "--runtime", cryoRuntime}, oneGPU, []string{"--annotation", "cryo.gpu/engine=fast", sharedGPUs.image, id})...)
+		r := a.Ctr(t.Context(), slices.Concat([]string{"run", "--detach", "--runtime", cryoRuntime}, oneGPU, []string{"--annotation", "io.cryo.gpu.engine=fast", sharedGPUs.image, id})...)
 		if r.Code == 0 || !strings.Contains(r.Stderr, "neither driver nor keeper") {
 			t.Errorf("%d %s", r.Code, r.Stderr)
 		}

@@ -103,7 +103,7 @@ func carriedOut(t *testing.T, h *lab.Host) {
 }
 
 // forceSeveral lets a container of several processes be checkpointed by any client.
-var forceSeveral = []string{"--annotation", "cryo.gpu/force=gpu-several"}
+var forceSeveral = []string{"--annotation", "io.cryo.gpu.force=gpu-several"}
 
 // oneGPU gives a container the first GPU of its host.
 var oneGPU = []string{"--device", "nvidia.com/gpu=0"}

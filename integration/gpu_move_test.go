@@ -57,7 +57,7 @@ func TestGPUMove(t *testing.T) {
 }
 
 // bothGPUs gives a container two GPUs, which a process of it uses without peer access.
-var bothGPUs = []string{"--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1", "--annotation", "cryo.gpu/force=gpu-peer"}
+var bothGPUs = []string{"--device", "nvidia.com/gpu=0", "--device", "nvidia.com/gpu=1", "--annotation", "io.cryo.gpu.force=gpu-peer"}
 
 // plainGPU gives a container the GPU with device node /dev/nvidia1, by a list of devices and mounts.
 func plainGPU(h *lab.Host) (flags []string) {

@@ -111,8 +111,8 @@ func TestGPUDeadline(t *testing.T) {
 		after        string
 	}{
 		{"flag", "", nil, []string{"--gpu-timeout", "300ms"}, "300ms"},
-		{"annotation", "", []string{"--annotation", "cryo.gpu/timeout=200ms"}, nil, "200ms"},
-		{"flag and annotation", "", []string{"--annotation", "cryo.gpu/timeout=1m"}, []string{"--gpu-timeout", "250ms"}, "250ms"},
+		{"annotation", "", []string{"--annotation", "io.cryo.gpu.timeout=200ms"}, nil, "200ms"},
+		{"flag and annotation", "", []string{"--annotation", "io.cryo.gpu.timeout=1m"}, []string{"--gpu-timeout", "250ms"}, "250ms"},
 		{"configuration", "[gpu]\ntimeout = 1\n", nil, nil, "1s"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

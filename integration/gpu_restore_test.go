@@ -107,7 +107,7 @@ func TestGPURestoreKilled(t *testing.T) {
 // TestGPURestoreStockFailure has the driver fail while ctr restores a container.
 func TestGPURestoreStockFailure(t *testing.T) {
 	_, b := gpuPair(t)
-	id, ref, before := stockGPU(t, append([]string{"--annotation", "cryo.gpu/force=all"}, oneGPU...), "--processes", "2")
+	id, ref, before := stockGPU(t, append([]string{"--annotation", "io.cryo.gpu.force=all"}, oneGPU...), "--processes", "2")
 	args := []string{"containers", "restore", "--live", "--rw", id, ref}
 	traced := trace(t, b)
 	for _, said := range []string{"restore %d error 999", "unlock %d error 999"} {

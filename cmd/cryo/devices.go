@@ -177,7 +177,7 @@ func (e *notHandedOverError) Error() string {
 }
 
 func (e *notHandedOverError) Hint() string {
-	return "leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation cryo.gpu/engine: keeper"
+	return "leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation io.cryo.gpu.engine: keeper"
 }
 
 func (e *notHandedOverError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }

@@ -117,7 +117,7 @@ func (e *nothingToLoadError) Error() string {
 }
 
 func (e *nothingToLoadError) Hint() string {
-	return "leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do when they were made with the annotation cryo.gpu/engine=keeper"
+	return "leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do when they were made with the annotation io.cryo.gpu.engine=keeper"
 }
 
 func (e *nothingToLoadError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }

@@ -13,7 +13,7 @@ import (
 // properties, device injection, cryo's own, runtimes, restart monitors and the state of other clients.
 var steering = []string{
 	"org.criu.", "org.systemd.property.", "cdi.k8s.io/", "run.oci.", "io.kubernetes.", "io.containerd.", "containerd.io/",
-	"io.cri-containerd", "io.cryo.", "cryo.gpu/", "nerdctl/", "io.katacontainers.", "devices.nri.io", "io.x-k8s.nri",
+	"io.cri-containerd", "io.cryo.", "nerdctl/", "io.katacontainers.", "devices.nri.io", "io.x-k8s.nri",
 }
 
 func steers(key string) bool {

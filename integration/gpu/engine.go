@@ -16,7 +16,7 @@ import (
 // the other, from one run on one machine.
 func (b *bench) beside(ctx context.Context, r *result, with func(id string) *container, live bool) error {
 	c := with(r.Case)
-	c.flags = append(c.flags, "--annotation", "cryo.gpu/engine=keeper")
+	c.flags = append(c.flags, "--annotation", "io.cryo.gpu.engine=keeper")
 	if err := b.handing(ctx, r, c, live); err != nil {
 		return err
 	}

@@ -55,14 +55,14 @@ var byKeeper = []string{"--gpu-engine", "keeper"}
 
 // keeper is a container that asks for the engine keeper.
 func (c *container) keeper() *container {
-	c.flags = append(c.flags, "--annotation", "cryo.gpu/engine=keeper")
+	c.flags = append(c.flags, "--annotation", "io.cryo.gpu.engine=keeper")
 	return c
 }
 
 func runKeeperSeveral(ctx context.Context, b *bench, r *result) error {
 	c := b.container(r.Case, "/gpu/app", "--gib", "1", "--processes", "3").keeper()
 	c.members = 3
-	c.flags = append(c.flags, "--annotation", "cryo.gpu/force=gpu-several")
+	c.flags = append(c.flags, "--annotation", "io.cryo.gpu.force=gpu-several")
 	return b.handing(ctx, r, c, true)
 }
 

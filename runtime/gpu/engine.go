@@ -17,8 +17,8 @@ import (
 
 // Annotations of a container that choose for its checkpoints.
 const (
-	TimeoutAnnotation = "cryo.gpu/timeout" // of the lock: "10s"
-	ForceAnnotation   = "cryo.gpu/force"   // rules to override, separated by commas, or all
+	TimeoutAnnotation = "io.cryo.gpu.timeout" // of the lock: "10s"
+	ForceAnnotation   = "io.cryo.gpu.force"   // rules to override, separated by commas, or all
 )
 
 // Engine saves and loads the GPUs of one container for one checkpoint.

@@ -11,7 +11,7 @@ import (
 
 // EngineAnnotation of a container chooses how its device memory is saved: "driver", or "keeper", by which large allocations are
 // handed to a process that saves them. What it says wins over the configuration.
-const EngineAnnotation = "cryo.gpu/engine"
+const EngineAnnotation = "io.cryo.gpu.engine"
 
 // Owner is what the engine asks of the library in the process that owns memory; see [library.Process], which is the one there is.
 type Owner interface {

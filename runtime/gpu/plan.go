@@ -10,7 +10,7 @@ import (
 
 // MapAnnotation of a container that is restored says which GPU takes the place of which: "OLD=NEW,…", by UUIDs. Where it
 // says nothing, they do so in order.
-const MapAnnotation = "cryo.gpu/map"
+const MapAnnotation = "io.cryo.gpu.map"
 
 // ParseMap reads a [MapAnnotation].
 func ParseMap(text string) (map[string]string, error) {

@@ -88,7 +88,7 @@ type GPU struct {
 	// /etc/cdi and /var/run/cdi.
 	CDI []string `toml:"cdi"`
 	// Engine is how device memory is saved: driver, by NVIDIA's driver alone, or keeper, by which containers get a library that
-	// hands large allocations over. Default driver. Annotation cryo.gpu/engine of a container wins over it.
+	// hands large allocations over. Default driver. Annotation io.cryo.gpu.engine of a container wins over it.
 	Engine string `toml:"engine"`
 }
 

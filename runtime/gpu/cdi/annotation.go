@@ -8,7 +8,7 @@ import (
 
 // Annotation keeps the names of the CDI devices that were injected into a specification, separated by commas. It is
 // cryo's own: annotations of a snapshot with this prefix are dropped, and it says what was done, not what is to be done.
-const Annotation = "cryo.gpu/devices"
+const Annotation = "io.cryo.gpu.devices"
 
 // Annotate notes the devices that were injected, which may be none.
 func Annotate(spec *specs.Spec, names []string) {
