@@ -11,8 +11,8 @@ import (
 type Pace struct {
 	// All is closed when nothing does any more: until then the snapshot gets no name either.
 	All <-chan struct{}
-	// Few is how many segments are pulled at once until then, and Most where they come quickly. 0: none; [Unpaced]: as many as ever.
-	Few, Most int
+	// MinParallel is how many segments are pulled at once until then, and MaxParallel where they come quickly. 0: none; [Unpaced]: as many as ever.
+	MinParallel, MaxParallel int
 }
 
 // Unpaced is for a Pace that holds back nothing but the snapshot's name.
@@ -37,10 +37,10 @@ func (p *Puller) Pace(x Pace) { p.pace = newPace(x) }
 
 func newPace(x Pace) *pace {
 	p := &pace{Pace: x}
-	if x.Few != Unpaced {
-		p.more.Store(int64(max(x.Most-x.Few, 0)))
-		p.places = make(chan struct{}, max(x.Few, x.Most))
-		for range x.Few {
+	if x.MinParallel != Unpaced {
+		p.more.Store(int64(max(x.MaxParallel-x.MinParallel, 0)))
+		p.places = make(chan struct{}, max(x.MinParallel, x.MaxParallel))
+		for range x.MinParallel {
 			p.places <- struct{}{}
 		}
 	}

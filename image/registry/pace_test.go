@@ -41,7 +41,7 @@ func TestPace(t *testing.T) {
 			<-let
 			return false
 		}
-		p.Pace(Pace{All: all, Few: few})
+		p.Pace(Pace{All: all, MinParallel: few})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(t.Context()) }()
 		time.Sleep(100 * time.Millisecond)
@@ -90,7 +90,7 @@ func TestPaceFirst(t *testing.T) {
 		t.Errorf("they come as %v", p.segments)
 	}
 	all := make(chan struct{})
-	p.Pace(Pace{All: all, Few: Unpaced})
+	p.Pace(Pace{All: all, MinParallel: Unpaced})
 	done := make(chan error, 1)
 	go func() { done <- p.Finish(t.Context()) }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -127,7 +127,7 @@ func TestPaceEnds(t *testing.T) {
 			<-r.Context().Done()
 			return true
 		}
-		p.Pace(Pace{All: make(chan struct{}), Few: few})
+		p.Pace(Pace{All: make(chan struct{}), MinParallel: few})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(ctx) }()
 		time.Sleep(20 * time.Millisecond)
@@ -151,7 +151,7 @@ func (segmentOf) Close() error { return nil }
 // More segments are pulled at once where they come quickly, and not where they do not.
 func TestPaceGrows(t *testing.T) {
 	for pause, most := range map[time.Duration]int{0: 3, 2 * time.Millisecond: 1} {
-		x := newPace(Pace{All: make(chan struct{}), Few: 1, Most: 3})
+		x := newPace(Pace{All: make(chan struct{}), MinParallel: 1, MaxParallel: 3})
 		leave, err := x.enter(t.Context())
 		if err != nil {
 			t.Fatal(err)

@@ -149,13 +149,13 @@ func (c *arriving) forget() error {
 	return arrival.Forget(c.work)
 }
 
-// headStart begins to pull while what makes the container run is at work: so few segments at once, or so many where they come quickly. 0: none before begin. Where the
+// headStart begins to pull while what makes the container run is at work: minParallel segments at once, maxParallel where they come quickly. 0: none before begin. Where the
 // container runs when all is here, nothing else is waited for, and all are pulled at once.
-func (c *arriving) headStart(few, most int) {
+func (c *arriving) headStart(minParallel, maxParallel int) {
 	c.all, c.pulled = make(chan struct{}), make(chan error, 1)
-	pace := registry.Pace{All: c.all, Few: few, Most: most}
+	pace := registry.Pace{All: c.all, MinParallel: minParallel, MaxParallel: maxParallel}
 	if c.whole {
-		pace.Few = registry.Unpaced
+		pace.MinParallel = registry.Unpaced
 		c.puller.Verified(c.server.Verified)
 	} else {
 		c.puller.Defer(c.server.Alone)

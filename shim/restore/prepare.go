@@ -127,7 +127,7 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 	} else if r.PullFirst, err = whyPullFirst(r.Eager); err != nil {
 		return err
 	}
-	few, most, err := throughCache(ctx, r.puller)
+	minParallel, maxParallel, err := throughCache(ctx, r.puller)
 	if err != nil {
 		return err
 	}
@@ -138,7 +138,7 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 		if r.coming.whole {
 			r.puller.First(r.Unpacked.OfProcesses())
 		}
-		r.coming.headStart(few, most)
+		r.coming.headStart(minParallel, maxParallel)
 	}
 	r.Since = time.Now()
 	return err

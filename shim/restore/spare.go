@@ -32,7 +32,7 @@ func behindRoom(available, pulled int64) int64 {
 
 // headSegments says how many segments are pulled at once before the container runs, and how many where they come quickly: a quarter and three quarters of
 // half of the spare cores. Each takes a core to receive and write it, and as much at a registry on the same machine. None: there are too few cores for any.
-func headSegments(all int) (few, most int) {
+func headSegments(all int) (minParallel, maxParallel int) {
 	half := cores.Half(all)
 	return min(half/4, 4), min(half*3/4, 8)
 }
@@ -40,7 +40,7 @@ func headSegments(all int) (few, most int) {
 // throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: the process that fills the
 // container's memory finds it there, and the disk is not waited for. It gives how many segments may be pulled at once before the container
 // runs, and how many where they come quickly: none where they would go to the disk, for which containerd's database waits then.
-func throughCache(ctx context.Context, p *registry.Puller) (few, most int, err error) {
+func throughCache(ctx context.Context, p *registry.Puller) (minParallel, maxParallel int, err error) {
 	missing, err := p.Missing(ctx)
 	if err != nil {
 		return 0, 0, err
@@ -53,13 +53,13 @@ func throughCache(ctx context.Context, p *registry.Puller) (few, most int, err e
 	if err != nil {
 		return 0, 0, nil // past the page cache, which needs none
 	}
-	few, most = headSegments(cores.All())
+	minParallel, maxParallel = headSegments(cores.All())
 	room := behindRoom(available, pulled)
-	if few == 0 || room == 0 {
+	if minParallel == 0 || room == 0 {
 		return 0, 0, nil
 	}
 	behind := direct.NewBehind(room)
 	behind.Later(behindLater)
 	p.Behind(behind)
-	return few, most, nil
+	return minParallel, maxParallel, nil
 }

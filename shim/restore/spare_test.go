@@ -25,8 +25,8 @@ func TestBehindRoom(t *testing.T) {
 // TestHeadSegments: with eight cores and more, and so that a quarter of the cores is left where each segment takes two.
 func TestHeadSegments(t *testing.T) {
 	for cores, want := range map[int][2]int{2: {0, 0}, 4: {0, 1}, 7: {0, 2}, 8: {1, 3}, 16: {2, 6}, 24: {3, 8}, 64: {4, 8}} {
-		if few, most := headSegments(cores); few != want[0] || most != want[1] {
-			t.Errorf("%d cores: %d and %d at once, want %d and %d", cores, few, most, want[0], want[1])
+		if minParallel, maxParallel := headSegments(cores); minParallel != want[0] || maxParallel != want[1] {
+			t.Errorf("%d cores: %d and %d at once, want %d and %d", cores, minParallel, maxParallel, want[0], want[1])
 		}
 	}
 }
