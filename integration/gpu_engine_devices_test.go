@@ -154,7 +154,7 @@ func TestGPUKeeperEngineRenumbered(t *testing.T) {
 				order(t, b, loadless...)
 				remove(t.Context(), b, restoreLoaded(t, b, from, true, before, "--force", "all"))
 				order(t, b)
-				wantStanding(t, b, 0)
+				wantPrewarmed(t, b, 0)
 				must(t, b.Cryo(t.Context(), "prewarm", "rm", from))
 			}
 			eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
@@ -213,7 +213,7 @@ func TestGPUKeeperEngineRenumberedNotFilled(t *testing.T) {
 				order(t, b)
 				ownOrder(t, b)
 				alone(t, b)
-				wantStanding(t, b, 0)
+				wantPrewarmed(t, b, 0)
 				eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
 			})
 		}

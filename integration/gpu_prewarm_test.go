@@ -15,8 +15,8 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// standingBy is the process that keeps device memory loaded.
-var standingBy = called("cryo-standby")
+// keepsPrewarmed is the process that keeps device memory loaded.
+var keepsPrewarmed = called("cryo-prewarmed")
 
 // loadedOn are the bytes of device memory that are kept loaded of a snapshot, by GPU.
 func loadedOn(t *testing.T, h *lab.Host, ref string) map[string]int64 {
@@ -50,15 +50,15 @@ func wantLoaded(t *testing.T, h *lab.Host, ref string, bytes int64) {
 	if got := loadedOn(t, h, ref); got[h.UUID(0)] != bytes {
 		t.Errorf("%v are kept loaded, want %d", got, bytes)
 	}
-	wantStanding(t, h, min(1, int(bytes)))
+	wantPrewarmed(t, h, min(1, int(bytes)))
 }
 
-// wantStanding wants so many processes to keep device memory loaded, and nothing of others.
-func wantStanding(t *testing.T, h *lab.Host, want int) {
+// wantPrewarmed wants so many processes to keep device memory loaded, and nothing of others.
+func wantPrewarmed(t *testing.T, h *lab.Host, want int) {
 	t.Helper()
 	found := 0
 	for _, p := range processes(t, h) {
-		if standingBy(p) {
+		if keepsPrewarmed(p) {
 			found++
 		}
 	}
@@ -94,7 +94,7 @@ func coldGPU(t *testing.T, h *lab.Host) {
 	t.Helper()
 	t.Cleanup(func() {
 		h.Cryo(cleanupContext(t), "prewarm", "rm", "--all")
-		wantStanding(t, h, 0)
+		wantPrewarmed(t, h, 0)
 	})
 }
 
@@ -259,7 +259,7 @@ func TestGPUPrewarmTwoDevices(t *testing.T) {
 			remove(t.Context(), b, restoreLoaded(t, b, ref, false, before))
 			order(t, b, loadless...)
 			remove(t.Context(), b, restoreLoaded(t, b, ref, true, before, "--gpu", "0=0", "--gpu", "1=1"))
-			wantStanding(t, b, 0)
+			wantPrewarmed(t, b, 0)
 			eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
 		})
 	}
@@ -273,7 +273,7 @@ func TestGPUPrewarmKilled(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM, syscall.SIGSTOP} {
 		t.Run(sig.String()+" before", func(t *testing.T) {
 			must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
-			if err := syscall.Kill(find(t, b, standingBy), sig); err != nil {
+			if err := syscall.Kill(find(t, b, keepsPrewarmed), sig); err != nil {
 				t.Fatal(err)
 			}
 			remove(t.Context(), b, restoreLoaded(t, b, ref, false, before))
@@ -286,7 +286,7 @@ func TestGPUPrewarmKilled(t *testing.T) {
 			cleanup(t, b, id)
 			c := inBackground(t, b, "cryo", "restore", ref, "--name", id, "--json", "--allow", "devices")
 			c.until(t, "restore", obeyed(t, b))
-			if err := syscall.Kill(find(t, b, standingBy), sig); err != nil {
+			if err := syscall.Kill(find(t, b, keepsPrewarmed), sig); err != nil {
 				t.Fatal(err)
 			}
 			if used, _ := decoded(t, c.wait(t))["gpuPrewarmed"].(bool); !used {
@@ -299,7 +299,7 @@ func TestGPUPrewarmKilled(t *testing.T) {
 	}
 	t.Run("stopped, and removed", func(t *testing.T) {
 		must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
-		if err := syscall.Kill(find(t, b, standingBy), syscall.SIGSTOP); err != nil {
+		if err := syscall.Kill(find(t, b, keepsPrewarmed), syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
 		if r := must(t, b.Cryo(t.Context(), "prewarm", "ls")); !strings.Contains(r.Stdout, "does not answer") {
@@ -364,7 +364,7 @@ func TestGPUPrewarmBroken(t *testing.T) {
 	free := inUse(t, b)
 	nothing := func(t *testing.T) {
 		t.Helper()
-		eventually(t, "nobody keeps memory", 20*time.Second, func() bool { return !slices.ContainsFunc(processes(t, b), standingBy) })
+		eventually(t, "nobody keeps memory", 20*time.Second, func() bool { return !slices.ContainsFunc(processes(t, b), keepsPrewarmed) })
 		alone(t, b)
 		wantLoaded(t, b, ref, 0)
 		if now := inUse(t, b); now != free {

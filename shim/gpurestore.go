@@ -13,7 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 	"github.com/cryo-project/cryo/shim/load"
 	"github.com/cryo-project/cryo/shim/order"
 )
@@ -158,8 +158,8 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 			}
 			return l, nil
 		}
-		r.Kept = func(ctx context.Context, fits func(standby.Info) bool) (gpu.Kept, error) {
-			l, err := standby.New(o.Root).Lease(ctx, o.Snapshot.Digest.String(), fits)
+		r.Kept = func(ctx context.Context, fits func(prewarmed.Info) bool) (gpu.Kept, error) {
+			l, err := prewarmed.New(o.Root).Lease(ctx, o.Snapshot.Digest.String(), fits)
 			if l == nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}

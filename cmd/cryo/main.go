@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/sandbox"
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == standby.Command {
-		if err := standby.Serve(); err != nil {
+	if len(os.Args) == 2 && os.Args[1] == prewarmed.Command {
+		if err := prewarmed.Serve(); err != nil {
 			fmt.Fprintln(os.Stderr, "cryo:", err)
 			os.Exit(exitOther)
 		}

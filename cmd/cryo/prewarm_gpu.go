@@ -18,8 +18,8 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
 	"github.com/cryo-project/cryo/shim/load"
 	"github.com/cryo-project/cryo/shim/order"
 	"github.com/cryo-project/cryo/shim/restore"
@@ -27,8 +27,8 @@ import (
 
 // preload loads a snapshot's device memory ahead of a restore. nil: it is not asked for.
 type preload struct {
-	begin *standby.Beginning
-	info  standby.Info
+	begin *prewarmed.Beginning
+	info  prewarmed.Info
 	again bool // it is loaded already
 
 	driver *restore.OpenDriver
@@ -48,7 +48,7 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 		return nil, fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
 	}
 	l := &preload{}
-	if l.begin, err = standby.New(s.Root()).Begin(ctx); err != nil {
+	if l.begin, err = prewarmed.New(s.Root()).Begin(ctx); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -68,7 +68,7 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 	if err := gpuMisfit(snapshot.Config, p.Facts); err != nil {
 		return nil, err
 	}
-	l.info = standby.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: gpu.Pieces(g, p.Places), Facts: p.Known}
+	l.info = prewarmed.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: gpu.Pieces(g, p.Places), Facts: p.Known}
 	if l.again, err = l.begin.Again(l.info); err != nil || l.again {
 		return l, err
 	}
@@ -205,7 +205,7 @@ type onGPU struct {
 }
 
 // gpusOf puts it into words of ours.
-func gpusOf(i standby.Info) (all []onGPU) {
+func gpusOf(i prewarmed.Info) (all []onGPU) {
 	bytes := i.Bytes()
 	for _, d := range i.Facts.Devices {
 		if bytes[d.UUID] > 0 {
@@ -226,7 +226,7 @@ func gpuCell(all []onGPU) string {
 
 // letGo ends what is loaded of a snapshot that is not prewarmed any more.
 func letGo(ctx context.Context, root, snapshot string) error {
-	d := standby.New(root)
+	d := prewarmed.New(root)
 	all, err := d.List(ctx)
 	for _, i := range all {
 		if i.Digest == snapshot {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/warm"
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
 // warmed describes a prewarmed snapshot.
@@ -64,7 +64,7 @@ func (a *app) allWarmed(ctx context.Context, s *store.Store) ([]warmed, error) {
 	if err != nil {
 		return nil, err
 	}
-	loaded, err := standby.New(s.Root()).List(ctx)
+	loaded, err := prewarmed.New(s.Root()).List(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -8,18 +8,18 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
-// Kept is device memory that was loaded before; see [standby.Lease], which is the one there is.
+// Kept is device memory that was loaded before; see [prewarmed.Lease], which is the one there is.
 type Kept interface {
-	Info() standby.Info
+	Info() prewarmed.Info
 	Files() []*os.File
 	Use(ctx context.Context)
 	Close() error
 }
 
-var _ Kept = (*standby.Lease)(nil)
+var _ Kept = (*prewarmed.Lease)(nil)
 
 // borrow takes memory that was loaded for this snapshot, on the devices that it would be loaded to; nil: there is none. Whatever is wrong with
 // it, it is loaded anew. What the driver said then holds, but for what is free.
@@ -28,7 +28,7 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 		return nil
 	}
 	var places []driver.Device
-	kept, err := r.Kept(ctx, func(i standby.Info) (fits bool) {
+	kept, err := r.Kept(ctx, func(i prewarmed.Info) (fits bool) {
 		places, fits = r.sameAs(i)
 		return fits
 	})
@@ -45,7 +45,7 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 }
 
 // sameAs tells whether all that the record has was loaded where it would be.
-func (r *Restore) sameAs(i standby.Info) ([]driver.Device, bool) {
+func (r *Restore) sameAs(i prewarmed.Info) ([]driver.Device, bool) {
 	places, err := r.Record.places(r.visible(i.Facts), r.Map)
 	if err != nil {
 		return nil, false
@@ -61,7 +61,7 @@ func (r *Restore) sameAs(i standby.Info) ([]driver.Device, bool) {
 }
 
 // fitsBeside starts a helper, and makes sure that there is room for what memory that was loaded before leaves to load.
-func (r *Restore) fitsBeside(ctx context.Context, loaded standby.Info) error {
+func (r *Restore) fitsBeside(ctx context.Context, loaded prewarmed.Info) error {
 	facts, err := r.facts(ctx)
 	if err != nil {
 		return err

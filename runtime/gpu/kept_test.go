@@ -10,19 +10,19 @@ import (
 	"testing"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
 // kept is device memory that was loaded before.
 type kept struct {
 	w            *world
-	info         standby.Info
+	info         prewarmed.Info
 	files        []*os.File
 	used, closed bool
 }
 
-func (k *kept) Info() standby.Info { return k.info }
-func (k *kept) Files() []*os.File  { return k.files }
+func (k *kept) Info() prewarmed.Info { return k.info }
+func (k *kept) Files() []*os.File    { return k.files }
 func (k *kept) Use(context.Context) {
 	k.w.did = append(k.w.did, "use")
 	k.used = true
@@ -38,7 +38,7 @@ func TestRestoreKept(t *testing.T) {
 	hasten(t)
 	const again, lost = "loaded anew", "an error"
 	for name, test := range map[string]struct {
-		change    func(*standby.Info)
+		change    func(*prewarmed.Info)
 		none      error // instead of the memory
 		fail, how string
 		always    bool
@@ -47,11 +47,11 @@ func TestRestoreKept(t *testing.T) {
 		used      bool
 	}{
 		"fits":                     {used: true},
-		"another device":           {change: func(i *standby.Info) { i.Pieces[0].Device = uuidA }, ends: again},
-		"another size":             {change: func(i *standby.Info) { i.Pieces[1].Size *= 2 }, ends: again},
-		"fewer pieces":             {change: func(i *standby.Info) { i.Pieces = i.Pieces[1:] }, ends: again},
-		"another branch":           {change: func(i *standby.Info) { i.Facts.Driver = "570.1" }, ends: again},
-		"another GPU there":        {change: func(i *standby.Info) { i.Facts.Devices = i.Facts.Devices[:1] }, ends: again},
+		"another device":           {change: func(i *prewarmed.Info) { i.Pieces[0].Device = uuidA }, ends: again},
+		"another size":             {change: func(i *prewarmed.Info) { i.Pieces[1].Size *= 2 }, ends: again},
+		"fewer pieces":             {change: func(i *prewarmed.Info) { i.Pieces = i.Pieces[1:] }, ends: again},
+		"another branch":           {change: func(i *prewarmed.Info) { i.Facts.Driver = "570.1" }, ends: again},
+		"another GPU there":        {change: func(i *prewarmed.Info) { i.Facts.Devices = i.Facts.Devices[:1] }, ends: again},
 		"it cannot be had":         {none: os.ErrPermission, ends: again},
 		"no room for the rest":     {free: 1 << 20, ends: lost},
 		"the driver fails":         {fail: "restore 101", how: "1", ends: lost},
@@ -64,7 +64,7 @@ func TestRestoreKept(t *testing.T) {
 			w.fail, w.how, w.always = test.fail, test.how, test.always
 			c := w.container()
 			c.Minors = []int{1}
-			k := &kept{w: w, info: standby.Info{Facts: w.facts, Pieces: slices.Repeat([]keeper.Piece{{Device: uuidB, Size: 2 << 20}}, 3)}}
+			k := &kept{w: w, info: prewarmed.Info{Facts: w.facts, Pieces: slices.Repeat([]keeper.Piece{{Device: uuidB, Size: 2 << 20}}, 3)}}
 			k.info.Facts.Devices = slices.Clone(w.facts.Devices)
 			for _, content := range []string{"101/0", "101/1", "102/0"} {
 				k.files = append(k.files, w.file(content))
@@ -89,7 +89,7 @@ func TestRestoreKept(t *testing.T) {
 			restore := &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func(context.Context) (Source, error) {
 				return &snapshotSource{peer: reader}, nil
 			}}
-			restore.Kept = func(_ context.Context, fits func(standby.Info) bool) (Kept, error) {
+			restore.Kept = func(_ context.Context, fits func(prewarmed.Info) bool) (Kept, error) {
 				if test.none != nil || !fits(k.info) {
 					return nil, test.none
 				}

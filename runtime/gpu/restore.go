@@ -10,7 +10,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
 // Restore loads what a snapshot has of GPUs after CRIU has restored the processes.
@@ -24,7 +24,7 @@ type Restore struct {
 	// Bring has somebody bring the pieces of the record, in its order.
 	Bring func(ctx context.Context) (Source, error)
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
-	Kept func(ctx context.Context, fits func(standby.Info) bool) (Kept, error)
+	Kept func(ctx context.Context, fits func(prewarmed.Info) bool) (Kept, error)
 
 	begun chan struct{} // closed when the fields below are there; nil: nothing was begun
 	end   func()        // breaks it off

@@ -7,16 +7,16 @@ import (
 	"github.com/containerd/log"
 	"github.com/opencontainers/go-digest"
 
-	"github.com/cryo-project/cryo/runtime/gpu/standby"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
 // loadedOf is what is loaded of a snapshot, and free for a restore. What does not answer would only be in the restore's way.
-func loadedOf(ctx context.Context, root string, snapshot digest.Digest) []standby.Info {
-	all, err := standby.New(root).List(ctx)
+func loadedOf(ctx context.Context, root string, snapshot digest.Digest) []prewarmed.Info {
+	all, err := prewarmed.New(root).List(ctx)
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("look for device memory that is kept loaded") // it is loaded anew
 	}
-	return slices.DeleteFunc(all, func(i standby.Info) bool {
+	return slices.DeleteFunc(all, func(i prewarmed.Info) bool {
 		if i.Digest != snapshot.String() {
 			return true
 		}

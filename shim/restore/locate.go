@@ -41,8 +41,8 @@ func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Op
 	return ref, p.Descriptor(), p, nil
 }
 
-// prewarmed gives what has a snapshot's blobs: what cryo prewarm has kept ready, to be closed, or else the store.
-func prewarmed(ctx context.Context, s *store.Store, desc ocispec.Descriptor) (image.Fetcher, *warm.Entry, error) {
+// fetcherOf gives what has a snapshot's blobs: what cryo prewarm has kept ready, to be closed, or else the store.
+func fetcherOf(ctx context.Context, s *store.Store, desc ocispec.Descriptor) (image.Fetcher, *warm.Entry, error) {
 	ready, err := warm.New(s.Root()).Find(ctx, desc.Digest)
 	if err != nil || ready == nil {
 		return s, nil, err

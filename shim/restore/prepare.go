@@ -52,7 +52,7 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 		return nil, err
 	}
 	r.Since = time.Now()
-	from, ready, err := prewarmed(ctx, s, r.Descriptor)
+	from, ready, err := fetcherOf(ctx, s, r.Descriptor)
 	if err != nil {
 		return nil, err
 	}

@@ -1,4 +1,4 @@
-package standby
+package prewarmed
 
 import (
 	"encoding/json"
@@ -53,7 +53,7 @@ const version = 1
 
 // names of what is in a directory
 const (
-	infoName   = "standby.json"
+	infoName   = "prewarmed.json"
 	socketName = "socket"
 )
 

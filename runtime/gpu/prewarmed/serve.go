@@ -1,4 +1,4 @@
-package standby
+package prewarmed
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ import (
 const Command = "keep-device-memory"
 
 // Name is what ps calls the process.
-const Name = "cryo-standby"
+const Name = "cryo-prewarmed"
 
 // beginDescriptor is the socket of who starts it.
 const beginDescriptor = 3

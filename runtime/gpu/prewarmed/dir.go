@@ -1,4 +1,4 @@
-package standby
+package prewarmed
 
 import (
 	"context"

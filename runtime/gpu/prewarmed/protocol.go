@@ -1,4 +1,4 @@
-package standby
+package prewarmed
 
 // verb is what a request asks for.
 type verb string
