@@ -148,13 +148,13 @@ func openSegment(ctx context.Context, src Fetcher, d ocispec.Descriptor, shared 
 	if v, ok := rc.(segment.Verified); ok && shared {
 		at = struct{ segment.Verified }{v} // another type: see shared
 	} else if a, ok := rc.(Arriving); ok && shared {
-		at = doubted(a)
+		at = unverified(a)
 	}
 	return at, nil
 }
 
-// doubted is an arriving segment that is never [trusted]: see shared.
-func doubted(a Arriving) segmentAt { return struct{ Arriving }{a} }
+// unverified is an arriving segment that is never [trusted]: see shared.
+func unverified(a Arriving) segmentAt { return struct{ Arriving }{a} }
 
 // Close closes the segments.
 func (m *Pages) Close() {

@@ -255,7 +255,7 @@ func TestLazyTrusted(t *testing.T) {
 		defer live.Close()
 		for i, s := range live.segments {
 			if a, ok := s.(Arriving); ok && i < shared {
-				live.segments[i] = doubted(a)
+				live.segments[i] = unverified(a)
 			}
 		}
 		reader, err := live.Reader()

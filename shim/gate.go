@@ -7,12 +7,12 @@ import (
 
 // gate lets either one checkpoint or any number of short operations at a container at a time.
 type gate struct {
-	mu      sync.Mutex
-	short   int           // operations inside, guarded by mu
-	closed  chan struct{} // not nil while a checkpoint holds the gate or waits for it, closed when it leaves; guarded by mu
-	emptied chan struct{} // not nil while a checkpoint waits for short operations to end; guarded by mu
-	ajar    bool          // closed, and only another checkpoint has to stay outside; guarded by mu
-	abort   context.CancelCauseFunc
+	mu       sync.Mutex
+	short    int           // operations inside, guarded by mu
+	closed   chan struct{} // not nil while a checkpoint holds the gate or waits for it, closed when it leaves; guarded by mu
+	emptied  chan struct{} // not nil while a checkpoint waits for short operations to end; guarded by mu
+	released bool          // closed, and only another checkpoint has to stay outside; guarded by mu
+	abort    context.CancelCauseFunc
 }
 
 // enter waits until no checkpoint needs the container.
@@ -20,7 +20,7 @@ func (g *gate) enter(ctx context.Context) error {
 	for {
 		g.mu.Lock()
 		wait := g.closed
-		if wait == nil || g.ajar {
+		if wait == nil || g.released {
 			g.short++
 			g.mu.Unlock()
 			return nil
@@ -41,11 +41,11 @@ func until(ctx context.Context, c <-chan struct{}) error {
 	}
 }
 
-// relax is for a checkpoint that does not need the container any more and is not over yet.
-func (g *gate) relax() {
+// release is for a checkpoint that does not need the container any more and is not over yet.
+func (g *gate) release() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.ajar = true
+	g.released = true
 	close(g.closed)
 	g.closed = make(chan struct{})
 }
@@ -54,7 +54,7 @@ func (g *gate) relax() {
 func (g *gate) settle(ctx context.Context, cause error) error {
 	g.mu.Lock()
 	wait := g.closed
-	if !g.ajar {
+	if !g.released {
 		wait = nil
 	} else {
 		g.abort(cause)
@@ -96,7 +96,7 @@ func (g *gate) close(ctx context.Context) (_ context.Context, open func(), ok bo
 	open = func() {
 		g.mu.Lock()
 		close(g.closed)
-		g.closed, g.abort, g.emptied, g.ajar = nil, nil, nil, false
+		g.closed, g.abort, g.emptied, g.released = nil, nil, nil, false
 		g.mu.Unlock()
 		abort(nil)
 	}

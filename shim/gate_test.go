@@ -91,14 +91,14 @@ func TestGateCancelsTheCheckpoint(t *testing.T) {
 	}
 }
 
-// TestGateAjar: a checkpoint that does not need the container any more keeps nothing out but another checkpoint, and ends for the sake of a
+// TestGateReleased: a checkpoint that does not need the container any more keeps nothing out but another checkpoint, and ends for the sake of a
 // deletion.
-func TestGateAjar(t *testing.T) {
+func TestGateReleased(t *testing.T) {
 	var g gate
 	ctx, open, _, _ := g.close(t.Context())
 	entered := make(chan error)
 	go func() { entered <- g.enter(context.Background()) }()
-	g.relax()
+	g.release()
 	if err := <-entered; err != nil {
 		t.Fatal(err)
 	}

@@ -68,9 +68,9 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 	if err != nil {
 		return nil, err
 	}
-	var w checkpoint.Wishes
+	var w checkpoint.Options
 	if conversation != nil {
-		w = conversation.Wishes
+		w = conversation.Options
 	}
 	timeout, force, err := s.gpuChoices(spec.Annotations, w)
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 }
 
 // gpuChoices are the command's, else the container's, else the configuration's.
-func (s *service) gpuChoices(annotations map[string]string, w checkpoint.Wishes) (timeout time.Duration, force []string, err error) {
+func (s *service) gpuChoices(annotations map[string]string, w checkpoint.Options) (timeout time.Duration, force []string, err error) {
 	timeout = time.Duration(s.config.GPU.Timeout) * time.Second
 	if text := annotations[gpu.TimeoutAnnotation]; text != "" {
 		if timeout, err = time.ParseDuration(text); err != nil || timeout <= 0 {

@@ -44,7 +44,7 @@ func TestGPUChoices(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		annotations map[string]string
-		wishes      checkpoint.Wishes
+		options     checkpoint.Options
 		timeout     time.Duration
 		force       []string
 		err         bool
@@ -52,11 +52,11 @@ func TestGPUChoices(t *testing.T) {
 		{name: "configured", timeout: 10 * time.Second},
 		{name: "by annotation", annotations: map[string]string{gpu.TimeoutAnnotation: "90s", gpu.ForceAnnotation: "gpu-peer, gpu-mps"}, timeout: 90 * time.Second, force: []string{"gpu-peer", "gpu-mps"}},
 		{name: "by the command", annotations: map[string]string{gpu.TimeoutAnnotation: "90s", gpu.ForceAnnotation: "gpu-peer"},
-			wishes: checkpoint.Wishes{GPUTimeout: 0.5, Force: []string{"gpu-mps"}}, timeout: 500 * time.Millisecond, force: []string{"gpu-peer", "gpu-mps"}},
+			options: checkpoint.Options{GPUTimeout: 0.5, Force: []string{"gpu-mps"}}, timeout: 500 * time.Millisecond, force: []string{"gpu-peer", "gpu-mps"}},
 		{name: "no duration", annotations: map[string]string{gpu.TimeoutAnnotation: "90"}, err: true},
 		{name: "no time", annotations: map[string]string{gpu.TimeoutAnnotation: "0s"}, err: true},
 	} {
-		timeout, force, err := s.gpuChoices(test.annotations, test.wishes)
+		timeout, force, err := s.gpuChoices(test.annotations, test.options)
 		if test.err {
 			if !errors.Is(err, errdefs.ErrInvalidArgument) {
 				t.Errorf("%s: got %v", test.name, err)

@@ -124,7 +124,7 @@ func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, con
 	e.Library, e.Fallback, e.Dial = c.gpus.library, c.gpus.fallback, gpu.DialLibrary
 	switch {
 	case e.Library == nil:
-	case conversation == nil || !conversation.Wishes.Devices:
+	case conversation == nil || !conversation.Options.Devices:
 		e.Fallback = "the client does not take device memory"
 	case frozen:
 		e.Fallback = "the container was paused"
@@ -142,7 +142,7 @@ func handover() *gpu.Handover {
 func (s *service) drain(ctx context.Context, c *container, request checkpoint.Request, result checkpoint.Result, conversation *checkpoint.Conversation) error {
 	defer request.Devices.Release()
 	conversation.Released(result)
-	c.gate.relax()
+	c.gate.release()
 	err := request.Devices.Drain(ctx)
 	switch cause := context.Cause(ctx); {
 	case err == nil:

@@ -133,7 +133,7 @@ func TestGiveLibraryAgain(t *testing.T) {
 
 // TestHandOverOnlyToThoseWhoTakeIt: without a command that takes device memory, or of a paused container, nothing is handed over.
 func TestHandOverOnlyToThoseWhoTakeIt(t *testing.T) {
-	takes := &checkpoint.Conversation{Wishes: checkpoint.Wishes{Devices: true}}
+	takes := &checkpoint.Conversation{Options: checkpoint.Options{Devices: true}}
 	for name, test := range map[string]struct {
 		library      *image.GPULibrary
 		conversation *checkpoint.Conversation

@@ -31,17 +31,17 @@ func configure(ctx context.Context, c *container, o criu.Options, conversation *
 	return pages, nil
 }
 
-// rounds are those of a pre-dump that the command wishes for; nil: none. Their images go to work.
+// rounds are those of a pre-dump that the command asks for; nil: none. Their images go to work.
 func rounds(c *container, conversation *checkpoint.Conversation, work string) (*checkpoint.Rounds, error) {
 	switch {
-	case conversation == nil || conversation.Wishes.PreDump == 0:
+	case conversation == nil || conversation.Options.PreDump == 0:
 		return nil, nil
 	case c.gpus.nvidia || c.gpus.amd:
 		return nil, fmt.Errorf("checkpoint %s: a container with GPUs has no pre-dump: device memory comes into its processes at the freeze: %w", c.request.ID, errdefs.ErrNotImplemented)
-	case !conversation.Wishes.Pages:
+	case !conversation.Options.Pages:
 		return nil, fmt.Errorf("checkpoint %s: a pre-dump into files: %w", c.request.ID, errdefs.ErrNotImplemented)
 	}
-	return &checkpoint.Rounds{Count: conversation.Wishes.PreDump, Dir: work, Pages: conversation.Round}, nil
+	return &checkpoint.Rounds{Count: conversation.Options.PreDump, Dir: work, Pages: conversation.Round}, nil
 }
 
 // settle leaves CRIU's configuration without what was for one dump or restore alone: somebody may have runc take a checkpoint, with neither

@@ -219,8 +219,8 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			a.warn("%v", left)
 		}
 	}()
-	ctx, late := p.Late(ctx)
-	defer func() { err = late.Judge(err) }() // and whatever it is, nobody hears the driver any more
+	ctx, check := p.CheckDriver(ctx)
+	defer func() { err = check.Judge(err) }() // and whatever it is, nobody hears the driver any more
 	leased, done, err := lease(context.WithoutCancel(ctx), client, work)
 	if err != nil {
 		return nil, nil, ran, err
@@ -255,11 +255,11 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := p.WriteOrders(criuWork); err != nil {
 		return nil, nil, ran, err
 	}
-	if err := late.Said(); err != nil {
+	if err := check.Said(); err != nil {
 		return nil, nil, ran, err
 	}
 	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
-	err = late.Judge(err)
+	err = check.Judge(err)
 	p.GPUs.Driver.End()
 	if err != nil {
 		return nil, nil, ran, p.Because(err)

@@ -93,7 +93,7 @@ func takesIn(t *testing.T) (a *app, s *store.Store, d *devices, client *checkpoi
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	client.Wishes = checkpoint.Wishes{Devices: true}
+	client.Options = checkpoint.Options{Devices: true}
 	if s, err = store.Open(t.TempDir()); err != nil {
 		t.Fatal(err)
 	}

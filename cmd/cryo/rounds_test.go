@@ -58,7 +58,7 @@ func takesInRounds(t *testing.T, want int) (m *memory, dir, images string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client.Wishes = checkpoint.Wishes{Pages: true, PreDump: want}
+	client.Options = checkpoint.Options{Pages: true, PreDump: want}
 	m, err = (&app{}).takeIn(t.Context(), s, client, images, t.TempDir(), checkpointFlags{sender: &sender{}, segmentBytes: 1 << 20, preDump: want})
 	if err != nil {
 		t.Fatal(err)

@@ -205,7 +205,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
-	shim.Wishes = checkpoint.Wishes{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, PreDump: f.preDump, Devices: f.gpuEngine != image.DriverEngine, KeeperOnly: f.gpuEngine == image.KeeperEngine, LeaveRunning: f.leaveRunning}
+	shim.Options = checkpoint.Options{GPUTimeout: f.gpuTimeout.Seconds(), Force: f.force, Pages: stream, PreDump: f.preDump, Devices: f.gpuEngine != image.DriverEngine, KeeperOnly: f.gpuEngine == image.KeeperEngine, LeaveRunning: f.leaveRunning}
 	m, err := a.takeIn(ctx, s, shim, images, work, f)
 	if err != nil {
 		return desc, result, errors.Join(err, shim.Close())

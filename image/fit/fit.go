@@ -36,7 +36,7 @@ type Rule struct {
 }
 
 // Forcible tells whether the rule can be overridden: something may come of it.
-func (r Rule) Forcible() bool { return !inexorable[r.Name] }
+func (r Rule) Forcible() bool { return !mandatory[r.Name] }
 
 // mismatch is what a rule has against a host.
 type mismatch struct{ problem, hint string }
@@ -88,7 +88,7 @@ func (v Verdict) Force(rules ...string) (Verdict, error) {
 	}
 	forced := Verdict{Findings: slices.Clone(v.Findings)}
 	for i, f := range forced.Findings {
-		if f.Fatal && (slices.Contains(rules, f.Rule) || slices.Contains(rules, "all")) && !inexorable[f.Rule] {
+		if f.Fatal && (slices.Contains(rules, f.Rule) || slices.Contains(rules, "all")) && !mandatory[f.Rule] {
 			forced.Findings[i].Forced = true
 		}
 	}

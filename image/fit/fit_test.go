@@ -169,7 +169,7 @@ func TestRulesAreComplete(t *testing.T) {
 		}
 		seen[r.Name] = true
 	}
-	for name := range inexorable {
+	for name := range mandatory {
 		if !seen[name] {
 			t.Errorf("no rule %s", name)
 		}

@@ -5,8 +5,8 @@ import (
 	"github.com/cryo-project/cryo/image/spec"
 )
 
-// inexorable are the rules that cannot be overridden: nothing could come of it.
-var inexorable = map[string]bool{
+// mandatory are the rules that cannot be overridden: nothing could come of it.
+var mandatory = map[string]bool{
 	"snapshot-version": true, "snapshot-spec": true, "os": true, "architecture": true, "page-size": true, "criu-missing": true,
 	"gpu-library": true, "gpu-keeper": true, "gpu-missing": true, "gpu-driver": true, "gpu-count": true, "gpu-architecture": true, "gpu-memory": true, "gpu-libraries": true,
 }

@@ -17,8 +17,8 @@ import (
 // Client is the command's side of a held checkpoint. Its methods are called in the order Frozen, Resume or Kill, Close;
 // Close at any time lets the container go on.
 type Client struct {
-	// Wishes are sent by Frozen.
-	Wishes Wishes
+	// Options are sent by Frozen.
+	Options Options
 
 	listener *net.UnixListener
 	devices  *net.UnixListener
@@ -77,7 +77,7 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 		return Dumped{}, errors.Join(fmt.Errorf("wait for the shim: %w", net.ErrClosed), conn.Close())
 	}
 	c.in, c.out = json.NewDecoder(io.LimitReader(conn, maxConversation)), json.NewEncoder(conn)
-	if err := c.out.Encode(message{Version: protocolVersion, Wishes: c.Wishes}); err != nil {
+	if err := c.out.Encode(message{Version: protocolVersion, Options: c.Options}); err != nil {
 		return Dumped{}, fmt.Errorf("greet the shim: %w", err)
 	}
 	close(c.greeted)

@@ -18,16 +18,16 @@ import (
 // maxConversation bounds what is read of a peer, bytes.
 const maxConversation = 1 << 16
 
-// maxGPUTimeout is the longest one may wish for, seconds.
+// maxGPUTimeout is the longest that is accepted, seconds.
 const maxGPUTimeout = 86400
 
-// MaxRounds is how many rounds of a pre-dump one may wish for. What is left after some is what is written all the time.
+// MaxRounds is how many rounds of a pre-dump are accepted. What is left after some is what is written all the time.
 const MaxRounds = 16
 
 // Conversation is the shim's side of a held checkpoint.
 type Conversation struct {
-	// Wishes are the command's.
-	Wishes Wishes
+	// Options are the command's.
+	Options Options
 
 	dir     string // in which the command listens
 	conn    net.Conn
@@ -96,7 +96,7 @@ func (c *Conversation) greet(in *json.Decoder) error {
 	if n := greeting.PreDump; n < 0 || n > MaxRounds {
 		return fmt.Errorf("%d rounds of a pre-dump: %w", n, errdefs.ErrInvalidArgument)
 	}
-	c.Wishes = greeting.Wishes
+	c.Options = greeting.Options
 	return nil
 }
 
@@ -105,7 +105,7 @@ const pagesBuffer = 4 << 20
 
 // Pages gives the socket over which CRIU shall send pages; nil if the command wants them in files. The caller closes it.
 func (c *Conversation) Pages(ctx context.Context) (*os.File, error) {
-	if !c.Wishes.Pages {
+	if !c.Options.Pages {
 		return nil, nil
 	}
 	return pagesTo(ctx, socketPath(c.dir))
@@ -136,7 +136,7 @@ func pagesTo(ctx context.Context, path string) (*os.File, error) {
 // The command reads the record beside the images, which must be there by now, to know what comes: the pieces of all processes, in
 // the order of the record. The caller closes the file.
 func (c *Conversation) Devices(ctx context.Context) (*os.File, error) {
-	if !c.Wishes.Devices {
+	if !c.Options.Devices {
 		return nil, nil
 	}
 	var d net.Dialer

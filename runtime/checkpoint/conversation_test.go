@@ -65,32 +65,32 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-func TestWishes(t *testing.T) {
+func TestOptions(t *testing.T) {
 	for _, test := range []struct {
-		wishes Wishes
-		err    bool
+		options Options
+		err     bool
 	}{
-		{wishes: Wishes{}},
-		{wishes: Wishes{GPUTimeout: 2.5, Force: []string{"gpu-several"}}},
-		{wishes: Wishes{Pages: true, PreDump: MaxRounds}},
-		{wishes: Wishes{GPUTimeout: -1}, err: true},
-		{wishes: Wishes{PreDump: -1}, err: true},
-		{wishes: Wishes{PreDump: MaxRounds + 1}, err: true},
-		{wishes: Wishes{GPUTimeout: 1e9}, err: true},
+		{options: Options{}},
+		{options: Options{GPUTimeout: 2.5, Force: []string{"gpu-several"}}},
+		{options: Options{Pages: true, PreDump: MaxRounds}},
+		{options: Options{GPUTimeout: -1}, err: true},
+		{options: Options{PreDump: -1}, err: true},
+		{options: Options{PreDump: MaxRounds + 1}, err: true},
+		{options: Options{GPUTimeout: 1e9}, err: true},
 	} {
 		client, dir := listen(t)
-		client.Wishes = test.wishes
+		client.Options = test.options
 		go func() { _, _ = client.Frozen(context.Background()) }()
 		shim, _, err := Join(t.Context(), dir)
 		switch {
 		case test.err:
 			if !errors.Is(err, errdefs.ErrInvalidArgument) {
-				t.Errorf("%+v: got %v", test.wishes, err)
+				t.Errorf("%+v: got %v", test.options, err)
 			}
 		case err != nil:
 			t.Error(err)
-		case !reflect.DeepEqual(shim.Wishes, test.wishes):
-			t.Errorf("got %+v, want %+v", shim.Wishes, test.wishes)
+		case !reflect.DeepEqual(shim.Options, test.options):
+			t.Errorf("got %+v, want %+v", shim.Options, test.options)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func TestWishes(t *testing.T) {
 // TestDevices: device memory has a connection of its own, that keeps messages apart, and may go on when the container runs again.
 func TestDevices(t *testing.T) {
 	client, dir := listen(t)
-	client.Wishes = Wishes{Devices: true}
+	client.Options = Options{Devices: true}
 	done := make(chan error, 1)
 	go func() {
 		done <- func() error {
@@ -290,7 +290,7 @@ func TestFrozenIsCancelled(t *testing.T) {
 func TestPages(t *testing.T) {
 	for _, wanted := range []bool{true, false} {
 		client, dir := listen(t)
-		client.Wishes.Pages = wanted
+		client.Options.Pages = wanted
 		go func() { _, _ = client.Frozen(context.Background()) }()
 		arrived := make(chan string, 1)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -34,9 +34,9 @@ const (
 	Kill   Decision = "kill"   // it ends
 )
 
-// Wishes are what the command asks of the shim beyond what containerd's request has fields for. A shim that does not know
+// Options are what the command asks of the shim beyond what containerd's request has fields for. A shim that does not know
 // one passes over it.
-type Wishes struct {
+type Options struct {
 	// GPUTimeout, in seconds, is how long processes may take to finish their work on GPUs; 0: as configured.
 	GPUTimeout float64 `json:"gpuTimeout,omitempty"`
 	// Force names rules of package gpu that are overridden; "all" is every one.
@@ -84,7 +84,7 @@ type Released struct {
 // answers released. Either side may send failed instead and hang up.
 type message struct {
 	Version int `json:"version,omitempty"`
-	Wishes
+	Options
 	Dumped   *Dumped    `json:"dumped,omitempty"`
 	Decision Decision   `json:"decision,omitempty"`
 	Released *Released  `json:"released,omitempty"`

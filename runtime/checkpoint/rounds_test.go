@@ -92,7 +92,7 @@ func TestRounds(t *testing.T) {
 // TestRoundConnections: each round comes over a connection of its own, of which none is the dump's.
 func TestRoundConnections(t *testing.T) {
 	client, dir := listen(t)
-	client.Wishes = Wishes{Pages: true, PreDump: 2}
+	client.Options = Options{Pages: true, PreDump: 2}
 	go func() {
 		shim, ctx, err := Join(context.Background(), dir)
 		if err != nil {

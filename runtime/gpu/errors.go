@@ -12,14 +12,14 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// Late is a process that had work on GPUs past the deadline.
-type Late struct {
+// Unfinished is a process that had work on GPUs past the deadline.
+type Unfinished struct {
 	Process
 	GPUs string // for people
 }
 
 // late names processes, and the GPUs they work on.
-func late(all []Late) string {
+func late(all []Unfinished) string {
 	names := make([]string, len(all))
 	for i, p := range all {
 		names[i] = fmt.Sprintf("%s on %s", p.Process, p.GPUs)
@@ -30,7 +30,7 @@ func late(all []Late) string {
 // DeadlineError says that processes had not finished their work on GPUs in time. Its kind is FailedPrecondition.
 type DeadlineError struct {
 	Timeout   time.Duration
-	Processes []Late
+	Processes []Unfinished
 }
 
 func (e *DeadlineError) Error() string {
@@ -49,7 +49,7 @@ func (e *DeadlineError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 // go on with it. Its kind is FailedPrecondition.
 type CapturingError struct {
 	Timeout   time.Duration
-	Processes []Late
+	Processes []Unfinished
 }
 
 func (e *CapturingError) Error() string {

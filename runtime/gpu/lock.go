@@ -41,7 +41,7 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, 
 }
 
 // tryLock has the processes wait at the door, and tells those that do and those that were still at work.
-func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Late, err error) {
+func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Unfinished, err error) {
 	outcomes, err := within(k, wait+askTime, func() ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
 		return nil, nil, err
@@ -53,7 +53,7 @@ func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wai
 			locked = append(locked, p)
 		case !e.host().alive(p.PID): // of its own accord
 		case o.Code == driver.NotReady:
-			late = append(late, Late{p.Process, label(e.record.known(), p.uuids())})
+			late = append(late, Unfinished{p.Process, label(e.record.known(), p.uuids())})
 		default:
 			return nil, nil, callError(p, o)
 		}

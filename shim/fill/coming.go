@@ -8,7 +8,7 @@ const does = "fills in the container's memory"
 
 // fetchAhead fetches what processes will want as soon as they run, in the background until ended ends it.
 func (s *source) fetchAhead(arrived func()) (ended func(), err error) {
-	wishes, err := wishesOf(s.images, s.pages)
+	needed, err := firstNeeded(s.images, s.pages)
 	if err != nil {
 		return nil, err
 	}
@@ -21,5 +21,5 @@ func (s *source) fetchAhead(arrived func()) (ended func(), err error) {
 		r.Ahead = true
 		return r, nil
 	}
-	return s.prefetch.begin(aheadWorkers, wishes, s.pages.There, open, arrived), nil
+	return s.prefetch.begin(aheadWorkers, needed, s.pages.There, open, arrived), nil
 }

@@ -19,8 +19,8 @@ type prefetch struct {
 // place names a piece of a process.
 type place struct{ pid, piece int }
 
-// wish is a piece that shall be fetched.
-type wish struct {
+// neededPiece is a piece that shall be fetched.
+type neededPiece struct {
 	place
 	part image.Part
 }
@@ -31,16 +31,16 @@ type parts interface {
 	Close()
 }
 
-// begin has so many goroutines fetch wishes in their order, but for those that are there. It never fails: what does not come is asked for again by who wants
+// begin has so many goroutines fetch what is needed in its order, but for pieces that are there. It never fails: what does not come is asked for again by who wants
 // it. arrived is called with each that has come. ended begins with nothing more and waits for what is on its way.
-func (p *prefetch) begin(readers int, wishes []wish, there func(image.Part) bool, open func() (parts, error), arrived func()) (ended func()) {
-	queue := make(chan wish, len(wishes))
-	for _, w := range wishes {
-		queue <- w
+func (p *prefetch) begin(readers int, needed []neededPiece, there func(image.Part) bool, open func() (parts, error), arrived func()) (ended func()) {
+	queue := make(chan neededPiece, len(needed))
+	for _, n := range needed {
+		queue <- n
 	}
 	close(queue)
 	var reading sync.WaitGroup
-	for range min(readers, len(wishes)) {
+	for range min(readers, len(needed)) {
 		reading.Go(func() {
 			from, err := open()
 			if err != nil {

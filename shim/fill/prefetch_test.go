@@ -54,7 +54,7 @@ func newPrefetch() *prefetch {
 // TestPrefetch fetches four pieces: one is taken before it is begun, one is there, one fails, and one is taken while it is on its way, so it is not given any more.
 // Another comes in time.
 func TestPrefetch(t *testing.T) {
-	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}, {place{2, 0}, at(3, 1)}, {place{2, 1}, at(4, 1)}}
+	needed := []neededPiece{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}, {place{1, 2}, at(2, 1)}, {place{2, 0}, at(3, 1)}, {place{2, 1}, at(4, 1)}}
 	p := newPrefetch()
 	if data := p.take(place{1, 0}); data != nil {
 		t.Errorf("what nobody has begun with gives %v", data)
@@ -75,8 +75,8 @@ func TestPrefetch(t *testing.T) {
 		}
 		return buf, nil
 	})
-	arrived := make(chan struct{}, len(wishes))
-	ended := p.begin(1, wishes, func(part image.Part) bool { return part.Runs[0].Addr == 1 }, func() (parts, error) { return from, nil }, func() { arrived <- struct{}{} })
+	arrived := make(chan struct{}, len(needed))
+	ended := p.begin(1, needed, func(part image.Part) bool { return part.Runs[0].Addr == 1 }, func() (parts, error) { return from, nil }, func() { arrived <- struct{}{} })
 	<-begun
 	if p.there(place{2, 0}) {
 		t.Error("what is on its way is there")
@@ -107,10 +107,10 @@ func TestPrefetch(t *testing.T) {
 
 // TestPrefetchEnds when the process runs or the restore is broken off: what is on its way is waited for, and nothing is begun.
 func TestPrefetchEnds(t *testing.T) {
-	wishes := []wish{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}}
+	needed := []neededPiece{{place{1, 0}, at(0, 1)}, {place{1, 1}, at(1, 1)}}
 	p := newPrefetch()
 	begun, let := make(chan struct{}), make(chan struct{})
-	ended := p.begin(1, wishes, func(image.Part) bool { return false }, func() (parts, error) {
+	ended := p.begin(1, needed, func(image.Part) bool { return false }, func() (parts, error) {
 		return slowParts(func(part image.Part) ([]byte, error) {
 			if part.Runs[0].Addr != 0 {
 				t.Error("it goes on")
@@ -127,6 +127,6 @@ func TestPrefetchEnds(t *testing.T) {
 	if !p.there(place{1, 0}) {
 		t.Error("the reader is not waited for")
 	}
-	ended = p.begin(2, wishes, nil, func() (parts, error) { return nil, errors.New("no memory") }, nil)
+	ended = p.begin(2, needed, nil, func() (parts, error) { return nil, errors.New("no memory") }, nil)
 	ended()
 }

@@ -33,10 +33,10 @@ type Plan struct {
 	Loaded   gpu.Loaded // how, once the container runs
 	Warnings []string
 
-	compared image.Config // with what the driver of GPUs will say; see Late
+	compared image.Config // with what the driver of GPUs will say; see DriverCheck
 }
 
-// newPlan decides how a snapshot is restored, or why not. If it may be early, what the driver of its GPUs says is left to [Plan.Late]. The caller closes
+// newPlan decides how a snapshot is restored, or why not. If it may be early, what the driver of its GPUs says is left to [Plan.CheckDriver]. The caller closes
 // the plan of its GPUs.
 func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Looking, early bool, o Options) (_ *Plan, err error) {
 	c := snapshot.Config

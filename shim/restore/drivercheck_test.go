@@ -18,8 +18,8 @@ import (
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
 
-// TestLate: what the driver says is heard while the container is made. It ends that, unless it is about memory that the container itself may have taken.
-func TestLate(t *testing.T) {
+// TestCheckDriver: what the driver says is heard while the container is made. It ends that, unless it is about memory that the container itself may have taken.
+func TestCheckDriver(t *testing.T) {
 	refused := fmt.Errorf("the shim: %w", errdefs.ErrFailedPrecondition)
 	broken := fmt.Errorf("CRIU: %w", errdefs.ErrAborted)
 	for name, test := range map[string]struct {
@@ -44,7 +44,7 @@ func TestLate(t *testing.T) {
 			a := restoretest.HostWith(t, test.driver, 2, test.free)
 			g := restoretest.Saved(1, "nvidia.com/gpu=1")
 			p := latePlan(t, a, g)
-			ctx, l := p.Late(t.Context())
+			ctx, l := p.CheckDriver(t.Context())
 			defer p.GPUs.Close()
 			err := l.Judge(test.started)
 			var misfit *fit.MisfitError
@@ -90,8 +90,8 @@ func latePlan(t *testing.T, a config.Config, g *image.GPU) *Plan {
 
 var errUnwanted = errors.New("nobody wants it any more")
 
-// TestLateInterrupted: who is not interested any more does not wait for the driver.
-func TestLateInterrupted(t *testing.T) {
+// TestCheckDriverInterrupted: who is not interested any more does not wait for the driver.
+func TestCheckDriverInterrupted(t *testing.T) {
 	a := restoretest.HelperDoes(t, "exec sleep 100")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	spec := restoretest.PlainSpec()
@@ -101,7 +101,7 @@ func TestLateInterrupted(t *testing.T) {
 	}
 	p := &Plan{GPUs: gpus}
 	defer p.GPUs.Close()
-	making, l := p.Late(ctx)
+	making, l := p.CheckDriver(ctx)
 	time.AfterFunc(10*time.Millisecond, func() { cancel(errUnwanted) })
 	<-making.Done()
 	undone := errors.New("called off")

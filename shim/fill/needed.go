@@ -16,13 +16,13 @@ const (
 	aheadThreads = 64       // of a process, that are looked at
 )
 
-// wishesOf lists what the processes whose images are in a directory will want first, as far as that can be told.
-func wishesOf(images string, p *image.Pages) ([]wish, error) {
+// firstNeeded lists what the processes whose images are in a directory need first, as far as that can be told.
+func firstNeeded(images string, p *image.Pages) ([]neededPiece, error) {
 	processes, err := pages.Processes(images)
 	if err != nil {
 		return nil, err
 	}
-	var all []wish
+	var all []neededPiece
 	left := int64(aheadMost)
 	for i, process := range processes {
 		var used []uint64
@@ -36,7 +36,7 @@ func wishesOf(images string, p *image.Pages) ([]wish, error) {
 		lazy := p.Lazy(process.PID)
 		share := left / int64(len(processes)-i)
 		for _, piece := range first(lazy, p.PageSize(), used, share) {
-			all = append(all, wish{place{process.PID, piece}, lazy[piece]})
+			all = append(all, neededPiece{place{process.PID, piece}, lazy[piece]})
 			left -= length(lazy[piece], p.PageSize())
 		}
 	}

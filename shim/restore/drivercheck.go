@@ -11,31 +11,31 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 )
 
-// Late is the rest of a plan, by what the driver of its GPUs says, which is heard while the container is made.
-type Late struct {
+// DriverCheck is the rest of a plan, by what the driver of its GPUs says, which is heard while the container is made.
+type DriverCheck struct {
 	done   chan struct{}
 	err    error // what stands in the way; this and memory are there when done is closed
 	memory bool  // err is nothing but want of free memory
 }
 
-// Late hears the driver. The context that it gives ends when what it says stands in the way.
-func (p *Plan) Late(ctx context.Context) (context.Context, *Late) {
-	l := &Late{done: make(chan struct{})}
+// CheckDriver waits for what the driver says, in the background. The context that it gives ends when that stands in the way.
+func (p *Plan) CheckDriver(ctx context.Context) (context.Context, *DriverCheck) {
+	c := &DriverCheck{done: make(chan struct{})}
 	if p.GPUs.asked == nil {
-		close(l.done)
-		return ctx, l
+		close(c.done)
+		return ctx, c
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
-		defer close(l.done)
-		if l.err = p.GPUs.decide(); l.err == nil {
-			l.err, l.memory = p.fitsGPUs()
+		defer close(c.done)
+		if c.err = p.GPUs.decide(); c.err == nil {
+			c.err, c.memory = p.fitsGPUs()
 		}
-		if l.err != nil && !l.memory {
-			cancel(l.err)
+		if c.err != nil && !c.memory {
+			cancel(c.err)
 		}
 	}()
-	return ctx, l
+	return ctx, c
 }
 
 // fitsGPUs compares the snapshot with the GPUs that the driver knows, as [Plan.fits] has not.
@@ -49,10 +49,10 @@ func (p *Plan) fitsGPUs() (err error, memory bool) {
 }
 
 // Said gives what stands in the way as far as it is known, before the container has taken anything.
-func (l *Late) Said() error {
+func (c *DriverCheck) Said() error {
 	select {
-	case <-l.done:
-		return l.err
+	case <-c.done:
+		return c.err
 	default:
 		return nil
 	}
@@ -60,12 +60,12 @@ func (l *Late) Said() error {
 
 // Judge waits for the driver's words, and gives what has kept the container from being made: err, or these where they stand in the way. What was free when the
 // driver was asked, the container itself may have taken: that stands in the way only of one that the shim has refused too.
-func (l *Late) Judge(err error) error {
-	<-l.done
+func (c *DriverCheck) Judge(err error) error {
+	<-c.done
 	var gone *unaskedError
 	switch {
-	case l.err == nil, l.memory && !errdefs.IsFailedPrecondition(err), errors.As(l.err, &gone) && err != nil:
+	case c.err == nil, c.memory && !errdefs.IsFailedPrecondition(err), errors.As(c.err, &gone) && err != nil:
 		return err
 	}
-	return l.err
+	return c.err
 }
