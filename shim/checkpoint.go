@@ -30,34 +30,32 @@ func (s *service) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 			return nil, reply(fmt.Errorf("read checkpoint options: %w: %w", err, errdefs.ErrInvalidArgument))
 		}
 	}
-	joined, err := s.checkpoint(ctx, r, &o)
-	if err != nil {
-		if !joined {
-			checkpoint.Refuse(context.WithoutCancel(ctx), o.WorkPath, err)
+	if err := s.checkpoint(ctx, r, &o); err != nil {
+		if left := checkpoint.Leave(o.WorkPath, native(err)); left != nil {
+			log.G(ctx).WithError(left).Warn("tell the command why there is no checkpoint")
 		}
 		return nil, reply(err)
 	}
 	return &ptypes.Empty{}, nil
 }
 
-// checkpoint tells whether it has joined a command, which has heard of the error then.
-func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest, o *options.CheckpointOptions) (joined bool, _ error) {
+func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskRequest, o *options.CheckpointOptions) error {
 	c := s.container(r.ID)
 	if c == nil {
-		return false, fmt.Errorf("checkpoint %s: no such container: %w", r.ID, errdefs.ErrNotFound)
+		return fmt.Errorf("checkpoint %s: no such container: %w", r.ID, errdefs.ErrNotFound)
 	}
 	if checkpoint.Held(o.WorkPath) {
 		ctx = context.WithoutCancel(ctx)
 	}
 	if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
-		return false, err
+		return err
 	}
 	ctx, open, ok, err := c.gate.close(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if !ok {
-		return false, &checkpoint.BusyError{ID: r.ID}
+		return &checkpoint.BusyError{ID: r.ID}
 	}
 	defer open()
 	if c.gpus.nvidia || c.gpus.amd {
@@ -67,56 +65,56 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 }
 
 // checkpointAlone runs while nothing else is at the container.
-func (s *service) checkpointAlone(ctx context.Context, c *container, images string, o *options.CheckpointOptions) (joined bool, _ error) {
+func (s *service) checkpointAlone(ctx context.Context, c *container, images string, o *options.CheckpointOptions) error {
 	id := c.request.ID
 	state, err := s.TTRPCTaskService.State(ctx, &taskAPI.StateRequest{ID: id})
 	if err != nil {
-		return false, err
+		return err
 	}
 	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
-		return false, &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
+		return &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
 	}
 	if _, err := s.giveCRIU(); err != nil {
-		return false, err
+		return err
 	}
 	criuOptions, err := s.criuOptions(c)
 	if err != nil {
-		return false, err
+		return err
 	}
 	criuOptions.LinkRemap = true
 	undo, err := makeImages(images)
 	if err != nil {
-		return false, err
+		return err
 	}
 	work := o.WorkPath
 	if work == "" {
 		if work, err = os.MkdirTemp(c.bundle.dir, "criu-"); err != nil {
-			return false, fmt.Errorf("make CRIU's work directory: %w", err)
+			return fmt.Errorf("make CRIU's work directory: %w", err)
 		}
 		defer os.RemoveAll(work)
 	} else if err := os.MkdirAll(work, 0o700); err != nil {
-		return false, fmt.Errorf("make CRIU's work directory: %w", err)
+		return fmt.Errorf("make CRIU's work directory: %w", err)
 	}
 	done, err := c.bundle.dumps(work)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer done()
 	conversation, ctx, err := checkpoint.Join(ctx, o.WorkPath)
 	if err != nil {
-		return false, err
+		return err
 	}
 	rounds, err := rounds(c, conversation, work)
 	if err != nil {
 		conversation.End(checkpoint.Result{}, err)
-		return conversation != nil, err
+		return err
 	}
 	pages, err := configure(ctx, c, criuOptions, conversation)
 	if err != nil {
 		if conversation != nil {
 			conversation.End(checkpoint.Result{}, err)
 		}
-		return conversation != nil, err
+		return err
 	}
 	defer settle(ctx, c, criuOptions)
 	defer pages.Close() // nil is closed without harm
@@ -159,7 +157,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if errors.As(err, new(*checkpoint.LostError)) { // who has asked may be gone
 		log.G(ctx).WithField("id", id).WithError(err).Error("a container was lost in a checkpoint")
 	}
-	return conversation != nil, err
+	return err
 }
 
 // run takes the checkpoint, with what the container has on GPUs. A container that is parked from a checkpoint before stays so.

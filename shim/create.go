@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/cryo-project/cryo/image/sandbox"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -36,8 +37,19 @@ func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, afre
 	if c != nil && c.annotated != nil && c.bundle.asked.start && ctx.Err() == nil {
 		return s.afresh(ctx, c, err)
 	}
+	c.tell(ctx, err)
 	s.drop(ctx, c)
 	return nil, err
+}
+
+// tell leaves the reason for which the container cannot be restored where the command finds it, if one asks.
+func (c *container) tell(ctx context.Context, reason error) {
+	if c == nil {
+		return
+	}
+	if err := failure.Leave(c.work, failure.Of(native(reason))); err != nil {
+		log.G(ctx).WithError(err).Warn("tell the command why the container cannot be restored")
+	}
 }
 
 // createPrepared has the stock service create a container.

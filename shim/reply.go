@@ -11,8 +11,9 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 )
 
-// reply gives an error the form in which it crosses to containerd: its kind, and its text once. errgrpc alone sends
-// every cause of an error that joins several a second time, and clients print them all.
+// reply gives an error the form in which it crosses to containerd: its kind, and its text once, with the hint as its last line, which is for
+// people: the command finds kind, message and hint in a file of its own ([failure.Leave]). errgrpc alone sends every cause of an error that joins
+// several a second time, and clients print them all.
 func reply(err error) error {
 	if err == nil {
 		return nil
@@ -25,9 +26,17 @@ func reply(err error) error {
 	}
 	text := trust.Lines(err.Error()) // a snapshot's names cannot look like a hint
 	if h := failure.Hint(err); h != "" {
-		text += "\nhint: " + trust.Lines(h) // types are lost on the way, and no client asks for more than text
+		text += "\nhint: " + trust.Lines(h)
 	}
 	return errgrpc.ToGRPC(&plainError{text: text, kind: errdefs.Resolve(err)})
+}
+
+// native gives an error of the stock service as what it says and its kind; others as they are.
+func native(err error) error {
+	if s, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
+		return &plainError{text: s.GRPCStatus().Message(), kind: errdefs.Resolve(errgrpc.ToNative(err))}
+	}
+	return err
 }
 
 // plainError is a text with a kind.

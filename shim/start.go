@@ -36,6 +36,9 @@ func (e *RestoreError) Error() string {
 	return fmt.Sprintf("restore %s: CRIU: %s", e.ID, e.Reason)
 }
 
+// Hint says what to do about what CRIU said.
+func (e *RestoreError) Hint() string { return criu.Remedy(e.Reason) }
+
 // Unwrap gives the kind and what runc, or the driver, said.
 func (e *RestoreError) Unwrap() []error {
 	if strings.Contains(e.Reason, tmpfs.Rule) {
@@ -64,7 +67,9 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	}
 	answer, err := restore(ctx, c, r)
 	if err != nil {
-		answer, err = s.startAfresh(ctx, c, r, err)
+		if answer, err = s.startAfresh(ctx, c, r, err); err != nil {
+			c.tell(ctx, err)
+		}
 		return answer, reply(err)
 	}
 	c.annotated.runs(ctx, c)
@@ -187,7 +192,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 			_ = endFilling(filling) // what it says comes of it
 			return nil, errors.Join(hung, left)
 		}
-		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, restoreLog)), Err: err}
+		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, restoreLog)), Err: native(err)}
 		if cause := endFilling(filling); cause != nil {
 			failed.Reason, failed.Err = "", cause
 		}

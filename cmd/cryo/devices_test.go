@@ -148,12 +148,15 @@ func TestDevicesArrive(t *testing.T) {
 
 // TestDevicesCutOff: a keeper that ends makes no snapshot, and the shim's word for it is what the user hears.
 func TestDevicesCutOff(t *testing.T) {
-	_, _, d, _, dir, images := takesIn(t)
+	_, _, d, client, dir, images := takesIn(t)
 	record, contents := handedRecord()
 	boom := errors.New("boom")
 	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
-	h := &held{call: make(chan error, 1), released: true, pending: true, patience: time.Minute}
-	h.call <- errors.New("the keeper was killed")
+	h := &held{client: client, call: make(chan error, 1), released: true, pending: true, patience: time.Minute}
+	if err := checkpoint.Leave(dir, errors.New("the keeper was killed")); err != nil {
+		t.Fatal(err)
+	}
+	h.call <- errors.New("what containerd says")
 	if _, err := d.arrived(t.Context(), h); err == nil || !strings.Contains(err.Error(), "the keeper was killed") {
 		t.Errorf("gives %v", err)
 	}

@@ -112,14 +112,11 @@ func (e *failedError) Error() string {
 }
 
 func (e *failedError) Hint() string {
-	text := e.err.Error()
 	switch {
 	case e.hint != "":
 		return e.hint
 	case restore.Hint(e.err) != "", errors.Is(e.err, errInterrupted), errors.Is(e.err, context.Canceled):
 		return "" // it is found there, or not needed
-	case remedy(text) != "":
-		return remedy(text)
 	case errdefs.IsUnavailable(e.err):
 		return "see that containerd runs, and try again"
 	case e.op == "checkpoint":
@@ -159,27 +156,11 @@ func (e *interruptedError) Error() string { return "interrupted: " + e.err.Error
 
 func (e *interruptedError) Unwrap() []error { return []error{errInterrupted, e.err} }
 
-// remoteError is an error of containerd or the shim. On its way here its text may have got the names of its kinds as
-// lines of their own, which tell a user nothing. The shim's hint is its last line.
+// remoteError is an error of containerd. On its way here its text may have got the names of its kinds as lines of their own, which tell a user
+// nothing.
 type remoteError struct{ err error }
 
 func (e *remoteError) Error() string {
-	text, _, _ := strings.Cut(e.text(), hintLine)
-	return text
-}
-
-// Hint is that of the shim, if it has given one.
-func (e *remoteError) Hint() string {
-	_, hint, _ := strings.Cut(e.text(), hintLine)
-	for _, k := range kinds {
-		hint = strings.TrimSuffix(hint, ": "+k.Error())
-	}
-	return hint
-}
-
-const hintLine = "\nhint: "
-
-func (e *remoteError) text() string {
 	text := strings.ReplaceAll(e.err.Error(), "rpc error: code = Unknown desc = ", "")
 	lines := strings.Split(text, "\n")
 	kept := lines[:1]

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
@@ -33,9 +32,6 @@ type held struct {
 
 // greetTime is how long a shim may take to turn to the command once containerd has gone away, if it was told to take a checkpoint before.
 const greetTime = 5 * time.Second
-
-// refuseTime is how long this command may take to hear a shim that has refused a checkpoint, once containerd has answered.
-const refuseTime = 500 * time.Millisecond
 
 // gpuUndoTime bounds the undoing of a checkpoint of a container with GPUs: device memory has to be moved back.
 const gpuUndoTime = 15 * time.Minute
@@ -99,11 +95,11 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 		}
 		return s.dumped, h.explain(s.err)
 	case err := <-h.call:
-		within := refuseTime
+		var within time.Duration
 		if containerdGone(err) {
 			within = greetTime
 		}
-		if err != nil && h.client.Greeted(within) {
+		if err != nil && (h.client.Left() == nil || ctx.Err() != nil) && h.client.Greeted(within) {
 			h.call <- err
 			s := <-spoken
 			if ctx.Err() != nil {
@@ -158,20 +154,16 @@ func isTold(err error) bool { return errors.As(err, new(*checkpoint.ToldError)) 
 
 // explain gives what the shim has told, or containerd, a type of ours.
 func (h *held) explain(err error) error {
-	var told *checkpoint.ToldError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &told):
-	// The shim's own word may not have come, where the container is being killed. Containerd passes on its text.
-	case strings.Contains(err.Error(), "the container is lost"):
-		return &lostError{err: &remoteError{err: err}}
-	case strings.Contains(err.Error(), "another checkpoint of this container is under way"):
-		return &checkpoint.BusyError{ID: h.name}
-	default:
-		return &remoteError{err: err}
+	}
+	var told *checkpoint.ToldError
+	if !errors.As(err, &told) {
+		told = h.client.Left() // what it said over the socket may not have come, where the container is being killed
 	}
 	switch {
+	case told == nil:
+		return &remoteError{err: err}
 	case told.Lost:
 		return &lostError{err: told}
 	case told.Busy:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
@@ -131,19 +132,21 @@ func TestInspectShowsGPUs(t *testing.T) {
 	}
 }
 
-// TestRemoteHint: the shim's hint crosses containerd as the last line of a text.
-func TestRemoteHint(t *testing.T) {
-	sent := errgrpc.ToGRPC(fmt.Errorf("checkpoint c: work still ran after 10s\nhint: wait longer: %w", errdefs.ErrFailedPrecondition))
-	for _, err := range []error{errgrpc.ToNative(sent), fmt.Errorf("checkpoint c: work still ran after 10s\nhint: wait longer: %w", errdefs.ErrFailedPrecondition)} {
-		remote := &remoteError{err: err}
-		failed := &failedError{op: "checkpoint", name: "c", err: remote}
-		if got := remote.Error(); got != "checkpoint c: work still ran after 10s" || restore.Hint(failed) != "wait longer" || !errdefs.IsFailedPrecondition(failed) {
-			t.Errorf("error %q, hint %q", got, restore.Hint(failed))
-		}
+// TestRemote: what the shim has left for the command counts, with its kind and its hint, and else what containerd says.
+func TestRemote(t *testing.T) {
+	dir := t.TempDir()
+	theirs := errgrpc.ToNative(errgrpc.ToGRPC(fmt.Errorf("a text\nhint: of somebody: %w", errdefs.ErrAborted)))
+	failed := &failedError{op: "restore", name: "c", err: remote(dir, theirs)}
+	if !strings.HasPrefix(failed.Error(), "restore c: a text\n") || strings.Contains(restore.Hint(failed), "of somebody") || !errdefs.IsAborted(failed) {
+		t.Errorf("of containerd: %q, hint %q", failed, restore.Hint(failed))
 	}
-	plain := &remoteError{err: errors.New("nothing known")}
-	if plain.Error() != "nothing known" || plain.Hint() != "" {
-		t.Errorf("error %q, hint %q", plain, plain.Hint())
+	told := failure.New(errdefs.ErrFailedPrecondition, "wait longer", "restore c: work still ran after 10s")
+	if err := errors.Join(failure.Expect(dir), failure.Leave(dir, told)); err != nil {
+		t.Fatal(err)
+	}
+	failed.err = remote(dir, theirs)
+	if failed.Error() != told.Message || restore.Hint(failed) != "wait longer" || !errdefs.IsFailedPrecondition(failed) {
+		t.Errorf("of the shim: %q, hint %q", failed, restore.Hint(failed))
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -104,24 +103,11 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 		f.preDump = 0
 		desc, result, err = attempt(false)
 	}
-	if err != nil && (errors.Is(err, unix.ENOSPC) || restore.NoSpace(err.Error()) || logFull(dumpLog(criuWork))) {
+	var told *checkpoint.ToldError
+	if errors.Is(err, unix.ENOSPC) || errors.As(err, &told) && errdefs.IsResourceExhausted(told) {
 		err = &restore.FullError{Dir: s.Root(), Err: err}
 	}
 	return desc, result, err
-}
-
-// dumpLog gives what CRIU and the programs it runs have said of a dump. Not every error of theirs says why.
-func dumpLog(criuWork string) string {
-	data, err := os.ReadFile(filepath.Join(criuWork, "dump.log"))
-	if err != nil {
-		return "" // there was no dump
-	}
-	return string(data)
-}
-
-// logFull tells whether a log says that a disk is full, or was itself cut short by it.
-func logFull(log string) bool {
-	return restore.NoSpace(log) || log != "" && !strings.HasSuffix(log, "\n")
 }
 
 // examine finds the container and refuses what would fail later.

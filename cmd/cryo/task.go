@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.
@@ -34,6 +36,9 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 	var task containerd.Task
 	var err error
 	for deadline := time.Now().Add(clearTime); ; time.Sleep(pollTime) {
+		if err = failure.Expect(criuWork); err != nil {
+			return nil, err
+		}
 		task, err = container.NewTask(calling, taskIO(p.Spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
 			o := runtimeOptions(p.Spec)
 			o.CriuImagePath, o.CriuWorkPath = p.Images, criuWork
@@ -46,7 +51,7 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create the task: %w", &remoteError{err: err})
+		return nil, fmt.Errorf("create the task: %w", remote(criuWork, err))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -65,9 +70,18 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("restore the processes: %w", &remoteError{err: err})
+		return nil, fmt.Errorf("restore the processes: %w", remote(criuWork, err))
 	}
 	return task, nil
+}
+
+// remote gives the error of a call of containerd: the one that the shim has left in CRIU's work directory, if it has, else containerd's.
+func remote(criuWork string, err error) error {
+	var told failure.Error
+	if failure.Find(criuWork, &told) {
+		return &told
+	}
+	return &remoteError{err: err}
 }
 
 // removeTask ends and removes the task of a container, if it has one.

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Client is the command's side of a held checkpoint. Its methods are called in the order Frozen, Resume or Kill, Close;
@@ -20,6 +22,7 @@ type Client struct {
 	// Options are sent by Frozen.
 	Options Options
 
+	dir      string
 	listener *net.UnixListener
 	devices  *net.UnixListener
 	rounds   *net.UnixListener
@@ -32,8 +35,11 @@ type Client struct {
 	closed bool
 }
 
-// Listen makes the socket in dir, which is then given to the shim as CRIU's work directory.
+// Listen makes the socket in dir, which is then given to the shim as CRIU's work directory, and the file where the shim leaves an error.
 func Listen(dir string) (*Client, error) {
+	if err := failure.Expect(dir); err != nil {
+		return nil, err
+	}
 	// Who finds the last socket may look for the others.
 	devices, err := listenAt("unixpacket", devicesPath(dir))
 	if err != nil {
@@ -50,7 +56,7 @@ func Listen(dir string) (*Client, error) {
 		rounds.Close()
 		return nil, err
 	}
-	return &Client{listener: l, devices: devices, rounds: rounds, greeted: make(chan struct{})}, nil
+	return &Client{dir: dir, listener: l, devices: devices, rounds: rounds, greeted: make(chan struct{})}, nil
 }
 
 func listenAt(network, path string) (*net.UnixListener, error) {
@@ -99,6 +105,15 @@ func (c *Client) Greeted(within time.Duration) bool {
 	case <-time.After(within):
 		return false
 	}
+}
+
+// Left gives the error with which the shim has answered containerd; nil if there is none. It is there before containerd's answer.
+func (c *Client) Left() *ToldError {
+	var e ToldError
+	if !failure.Find(c.dir, &e) {
+		return nil
+	}
+	return &e
 }
 
 // keep makes conn the one that Close closes; false: it is closed already.

@@ -71,13 +71,6 @@ func Join(ctx context.Context, dir string) (*Conversation, context.Context, erro
 	return c, ctx, nil
 }
 
-// Refuse tells the command that listens in CRIU's work directory dir, if one does, of an error that came before [Join].
-func Refuse(ctx context.Context, dir string, err error) {
-	if c, _, failed := Join(ctx, dir); failed == nil && c != nil {
-		c.End(Result{}, err)
-	}
-}
-
 func (c *Conversation) greet(in *json.Decoder) error {
 	_ = c.conn.SetDeadline(time.Now().Add(10 * time.Second))
 	defer func() { _ = c.conn.SetDeadline(time.Time{}) }()

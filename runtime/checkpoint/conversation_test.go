@@ -229,7 +229,7 @@ func TestFailureReachesTheCommand(t *testing.T) {
 	}
 }
 
-// TestToldOf has errors reach the command as they are: before it was joined, in the middle, and when it has hung up.
+// TestToldOf has errors reach the command as they are: by the file, and when it has hung up.
 func TestToldOf(t *testing.T) {
 	for name, test := range map[string]struct {
 		err        error
@@ -239,13 +239,19 @@ func TestToldOf(t *testing.T) {
 		"busy":    {fmt.Errorf("x: %w", &BusyError{ID: "c"}), false, true},
 		"neither": {&FailedError{ID: "c", Err: fmt.Errorf("y: %w", errdefs.ErrResourceExhausted)}, false, false},
 	} {
-		for _, how := range []string{"refused", "hung up"} {
+		for _, how := range []string{"left", "hung up"} {
 			client, dir := listen(t)
-			go func() {
-				if how == "refused" {
-					Refuse(context.Background(), dir, test.err)
-					return
+			if how == "left" {
+				if told := client.Left(); told != nil {
+					t.Errorf("%s: before there is one: %+v", name, told)
 				}
+				if err := Leave(dir, test.err); err != nil {
+					t.Fatal(err)
+				}
+				check(t, name, client.Left(), test.err, test.lost, test.busy)
+				continue
+			}
+			go func() {
 				shim, ctx, err := Join(context.Background(), dir)
 				if err == nil {
 					_, err = shim.Dumped(ctx, Dumped{})
@@ -255,23 +261,24 @@ func TestToldOf(t *testing.T) {
 				}
 				shim.End(Result{}, test.err)
 			}()
-			_, err := client.Frozen(t.Context())
-			if how == "hung up" {
-				if err != nil {
-					t.Fatal(err)
-				}
-				err = client.HangUp(t.Context())
+			if _, err := client.Frozen(t.Context()); err != nil {
+				t.Fatal(err)
 			}
-			var told *ToldError
-			if !errors.As(err, &told) || told.Error() != test.err.Error() || told.Lost != test.lost || told.Busy != test.busy ||
-				errdefs.Resolve(told) != errdefs.Resolve(test.err) || failure.Hint(told) != failure.Hint(test.err) {
-				t.Errorf("%s, %s: %+v", name, how, err)
-			}
+			check(t, name, client.HangUp(t.Context()), test.err, test.lost, test.busy)
 		}
 	}
 	client, _ := listen(t)
 	if err := client.HangUp(t.Context()); err != nil {
 		t.Errorf("on nobody: %v", err)
+	}
+}
+
+func check(t *testing.T, name string, got, want error, lost, busy bool) {
+	t.Helper()
+	var told *ToldError
+	if !errors.As(got, &told) || told == nil || told.Error() != want.Error() || told.Lost != lost || told.Busy != busy ||
+		errdefs.Resolve(told) != errdefs.Resolve(want) || failure.Hint(told) != failure.Hint(want) {
+		t.Errorf("%s: %+v", name, got)
 	}
 }
 

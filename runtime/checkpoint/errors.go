@@ -17,6 +17,9 @@ type ToldError struct {
 	Busy    bool          `json:"busy,omitempty"` // it was a [BusyError]
 }
 
+// Leave writes the error of a checkpoint where the command finds it, in CRIU's work directory dir. Where no command asks, it does nothing.
+func Leave(dir string, err error) error { return failure.Leave(dir, told(err)) }
+
 func told(err error) *ToldError {
 	return &ToldError{Failure: *failure.Of(err), Lost: errors.As(err, new(*LostError)), Busy: errors.As(err, new(*BusyError))}
 }

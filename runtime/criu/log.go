@@ -64,6 +64,15 @@ func contains(text string, parts []string) bool {
 	return false
 }
 
+// Full tells whether the log at path says that a disk is full, in the words of the C library, or was itself cut short by that.
+func Full(path string) bool {
+	data, err := os.ReadFile(filepath.Clean(path))
+	if err != nil || len(data) == 0 {
+		return false
+	}
+	return strings.Contains(strings.ToLower(string(data)), "no space left on device") || data[len(data)-1] != '\n'
+}
+
 // RunID gives the id that CRIU has made for the run with this log; empty if the log does not say.
 func RunID(log string) string {
 	f, err := os.Open(filepath.Clean(log))

@@ -49,6 +49,25 @@ func TestReason(t *testing.T) {
 	}
 }
 
+func TestFull(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": false, "(00.1) Error (criu/cr-dump.c:1): Dumping FAILED.\n": false,
+		"Error (tar): write the image: no space left on device\n(00.1) Dumping FAILED.\n": true,
+		"(00.1) Dumping proc": true,
+	} {
+		path := filepath.Join(t.TempDir(), "dump.log")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := Full(path); got != want {
+			t.Errorf("%q: got %v", text, got)
+		}
+	}
+	if Full(filepath.Join(t.TempDir(), "absent")) {
+		t.Error("a log that is not there is full")
+	}
+}
+
 func TestRestored(t *testing.T) {
 	for text, want := range map[string]bool{
 		"": false, "(00.2) Error (criu/cr-restore.c:1): Restoring FAILED.\n": false,

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 
@@ -37,12 +38,24 @@ type Dump struct {
 // PagesDescriptor is that of [Dump.Pages]. runc hands on descriptors that it does not know, and uses number 3 itself.
 const PagesDescriptor = 4
 
-// DumpError says why a dump did not come about.
+// DumpError says why a dump did not come about. Its kind is ResourceExhausted where there was no space, else it has none.
 type DumpError struct {
 	ID     string
 	Reason string // CRIU's or runc's own words
 	Log    string // CRIU's log
+	Full   bool   // no space was left for it
 }
+
+// Unwrap gives the kind.
+func (e *DumpError) Unwrap() error {
+	if e.Full {
+		return errdefs.ErrResourceExhausted
+	}
+	return nil
+}
+
+// Hint says what to do about what CRIU said.
+func (e *DumpError) Hint() string { return criu.Remedy(e.Reason) }
 
 func (e *DumpError) Error() string { return fmt.Sprintf("dump %s: %s", e.ID, e.Reason) }
 
@@ -113,7 +126,7 @@ func (c Container) dump(ctx context.Context, d Dump) error {
 		if reason == "" {
 			reason = fmt.Sprintf("%s exited with status %d: %s", cmd.Path, status, strings.TrimSpace(output.String()))
 		}
-		return &DumpError{ID: c.ID, Reason: reason, Log: log}
+		return &DumpError{ID: c.ID, Reason: reason, Log: log, Full: criu.Full(log)}
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // OptionError says that what was asked for makes no sense for the snapshot. Its kind is InvalidArgument.
@@ -97,22 +99,4 @@ func (e *CutOffError) Hint() string {
 func (e *CutOffError) Unwrap() error { return e.Err }
 
 // Hint gives the first hint in an error's tree; empty if there is none.
-func Hint(err error) string {
-	if err == nil {
-		return ""
-	}
-	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
-		return h.Hint()
-	}
-	switch u := err.(type) {
-	case interface{ Unwrap() error }:
-		return Hint(u.Unwrap())
-	case interface{ Unwrap() []error }:
-		for _, e := range u.Unwrap() {
-			if h := Hint(e); h != "" {
-				return h
-			}
-		}
-	}
-	return ""
-}
+func Hint(err error) string { return failure.Hint(err) }

@@ -71,7 +71,7 @@ func Serve(c config.Config) error {
 			_ = os.Setenv("HOME", u.HomeDir)
 		}
 	}
-	return restorer.Serve(restorer.Descriptor, Hint, func(ctx context.Context, r restorer.Request) (*restorer.Prepared, func() error, func(), error) {
+	return restorer.Serve(restorer.Descriptor, func(ctx context.Context, r restorer.Request) (*restorer.Prepared, func() error, func(), error) {
 		return serve(ctx, c, r)
 	})
 }

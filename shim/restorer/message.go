@@ -2,9 +2,8 @@ package restorer
 
 import (
 	"github.com/containerd/containerd/api/types"
-	"github.com/containerd/errdefs/pkg/errgrpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Command is the argument that makes the cryo program the restore process.
@@ -53,31 +52,6 @@ type Message struct {
 	Request *Request `json:"request,omitempty"` // the first
 	Running bool     `json:"running,omitempty"` // the container runs
 	// The process's answer to the request.
-	Prepared *Prepared `json:"prepared,omitempty"`
-	Failed   *Failure  `json:"failed,omitempty"`
-}
-
-// Failure is an error that crosses to another process.
-type Failure struct {
-	Code    codes.Code `json:"code"` // its kind, in the numbers of gRPC
-	Message string     `json:"message"`
-	Hint    string     `json:"hint,omitempty"`
-}
-
-// NewFailure takes an error apart.
-func NewFailure(err error, hint string) *Failure {
-	return &Failure{Code: status.Code(errgrpc.ToGRPC(err)), Message: err.Error(), Hint: hint}
-}
-
-// Error is what the restore process says went wrong.
-type Error struct{ failure Failure }
-
-func (e *Error) Error() string { return e.failure.Message }
-
-// Hint says what to do.
-func (e *Error) Hint() string { return e.failure.Hint }
-
-// Unwrap gives the kind.
-func (e *Error) Unwrap() error {
-	return errgrpc.ToNative(status.Error(e.failure.Code, ""))
+	Prepared *Prepared      `json:"prepared,omitempty"`
+	Failed   *failure.Error `json:"failed,omitempty"`
 }

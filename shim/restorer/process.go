@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/arrival"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
@@ -104,7 +105,7 @@ func Start(ctx context.Context, r Request) (_ *Process, _ *Prepared, err error) 
 	case err != nil:
 		return nil, nil, err
 	case m.Failed != nil:
-		return nil, nil, &Error{*m.Failed}
+		return nil, nil, m.Failed
 	case m.Prepared == nil:
 		return nil, nil, fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
 	}
@@ -152,7 +153,7 @@ func (p *Process) Let() {
 
 // Serve answers the shim on the channel with this descriptor. prepare does what a request asks for, and gives what is to be done when the container runs, and
 // what lets go in any case. ctx ends when the shim does, or does not want it any more.
-func Serve(descriptor int, hint func(error) string, prepare func(ctx context.Context, r Request) (_ *Prepared, running func() error, done func(), _ error)) error {
+func Serve(descriptor int, prepare func(ctx context.Context, r Request) (_ *Prepared, running func() error, done func(), _ error)) error {
 	c, err := channel.Open(descriptor)
 	if err != nil {
 		return err
@@ -164,7 +165,7 @@ func Serve(descriptor int, hint func(error) string, prepare func(ctx context.Con
 	}
 	if m.Request == nil || m.Request.Protocol != protocol {
 		err := fmt.Errorf("the shim's program and %s are of different versions: %w", program, errdefs.ErrFailedPrecondition)
-		return errors.Join(err, c.Send(Message{Failed: NewFailure(err, "install both of one version, and start the container again")}))
+		return errors.Join(err, c.Send(Message{Failed: failure.New(errdefs.ErrFailedPrecondition, "install both of one version, and start the container again", "%v", err)}))
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -184,7 +185,7 @@ func Serve(descriptor int, hint func(error) string, prepare func(ctx context.Con
 	}()
 	prepared, running, done, err := prepare(ctx, *m.Request)
 	if err != nil {
-		return errors.Join(err, c.Send(Message{Failed: NewFailure(err, hint(err))}))
+		return errors.Join(err, c.Send(Message{Failed: failure.Of(err)}))
 	}
 	defer done()
 	if err := c.Send(Message{Prepared: prepared}); err != nil {

@@ -4,12 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"reflect"
 	"testing"
 	"time"
 
 	"github.com/containerd/containerd/api/types"
-	"github.com/containerd/errdefs"
 )
 
 func overlay(upper string) []*types.Mount {
@@ -103,13 +101,3 @@ func TestGone(t *testing.T) {
 		t.Errorf("left %v", entries)
 	}
 }
-
-// TestFailure: an error crosses with its kind, its text and its hint.
-func TestFailure(t *testing.T) {
-	e := &Error{*NewFailure(&RootfsError{"it is full"}, "make room")}
-	if e.Error() != "rootfs-fresh: it is full" || e.Hint() != "make room" || !reflect.DeepEqual(errKind(e), errKind(&RootfsError{})) {
-		t.Errorf("it is %q, %q, %v", e, e.Hint(), errKind(e))
-	}
-}
-
-func errKind(err error) error { return errdefs.Resolve(err) }

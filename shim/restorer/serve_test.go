@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
@@ -26,7 +27,7 @@ func served(t *testing.T, prepare func(ctx context.Context, r Request) (*Prepare
 	}
 	other.Close()
 	ended = make(chan error, 1)
-	go func() { ended <- Serve(fd, func(error) string { return "a hint" }, prepare) }()
+	go func() { ended <- Serve(fd, prepare) }()
 	return shim, ended
 }
 
@@ -82,17 +83,17 @@ func TestServeFails(t *testing.T) {
 		is       func(error) bool
 	}{"refused": {protocol, errdefs.IsPermissionDenied}, "another version": {protocol + 1, errdefs.IsFailedPrecondition}} {
 		shim, ended := served(t, func(context.Context, Request) (*Prepared, func() error, func(), error) {
-			return nil, nil, nil, errdefs.ErrPermissionDenied.WithMessage("no")
+			return nil, nil, nil, failure.New(errdefs.ErrPermissionDenied, "ask for it", "no")
 		})
 		if err := shim.Send(Message{Request: &Request{Protocol: test.protocol}}); err != nil {
 			t.Fatal(err)
 		}
 		var m Message
-		if _, err := shim.Receive(&m); err != nil || m.Failed == nil || m.Failed.Hint == "" {
+		if _, err := shim.Receive(&m); err != nil || m.Failed == nil || m.Failed.Hint() == "" {
 			t.Fatalf("%s: %+v, %v", name, m, err)
 		}
-		if err := (&Error{*m.Failed}); !test.is(err) {
-			t.Errorf("%s: %v", name, err)
+		if !test.is(m.Failed) {
+			t.Errorf("%s: %v", name, m.Failed)
 		}
 		if err := <-ended; err == nil {
 			t.Errorf("%s: it ends without an error", name)

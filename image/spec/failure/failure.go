@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/containerd/errdefs"
 )
@@ -38,13 +39,17 @@ func New(kind error, advice, text string, args ...any) *Error {
 	return &Error{Kind: name(kind), Message: fmt.Sprintf(text, args...), Advice: advice}
 }
 
-// Of tells of err. Its kind is the first of those given that err has, else the last of them; where none is given, that which [errdefs.Resolve] finds.
+// Of tells of err. Its kind is the first of those given that err has, else the last of them; where none is given, that which [errdefs.Resolve] finds, or
+// ResourceExhausted where a disk is full.
 func Of(err error, of ...error) *Error {
 	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err)}
 	for _, kind := range of {
 		if e.Kind = name(kind); errors.Is(err, kind) {
 			break
 		}
+	}
+	if len(of) == 0 && errors.Is(err, syscall.ENOSPC) && (e.Kind == "unknown" || e.Kind == "aborted") {
+		e.Kind = "resource exhausted"
 	}
 	e.Message, e.Advice = e.Message[:min(len(e.Message), maxText)], e.Advice[:min(len(e.Advice), maxText)]
 	return e

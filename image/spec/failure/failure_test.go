@@ -5,7 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -27,6 +30,7 @@ func TestCross(t *testing.T) {
 		"hint below":     {fmt.Errorf("read: %w: %w", errdefs.ErrUnavailable, hinted{errors.New("x")}), []error{errdefs.ErrUnavailable}, errdefs.ErrUnavailable, "do this"},
 		"of no such":     {errdefs.ErrNotFound, []error{errdefs.ErrDataLoss, errdefs.ErrAborted}, errdefs.ErrAborted, ""},
 		"that ended":     {context.Canceled, []error{context.Canceled, errdefs.ErrUnavailable}, context.Canceled, ""},
+		"a full disk":    {fmt.Errorf("x: %w: %w", errdefs.ErrAborted, &os.PathError{Op: "write", Path: "y", Err: syscall.ENOSPC}), nil, errdefs.ErrResourceExhausted, ""},
 		"by itself":      {fmt.Errorf("x: %w", errdefs.ErrAlreadyExists), nil, errdefs.ErrAlreadyExists, ""},
 		"late":           {context.DeadlineExceeded, nil, context.DeadlineExceeded, ""},
 		"very long":      {errors.New(strings.Repeat("x", 1<<20)), []error{errdefs.ErrInternal}, errdefs.ErrInternal, ""},
@@ -56,5 +60,50 @@ func TestCross(t *testing.T) {
 	}
 	if e := New(errdefs.ErrAborted, "try again", "%d bytes", 7).Doing("write"); e.Error() != "write: 7 bytes" || !errdefs.IsAborted(e) || e.Hint() != "try again" {
 		t.Errorf("%+v", e)
+	}
+}
+
+// TestFile: an error crosses by a file where it is expected, and nothing is written elsewhere.
+func TestFile(t *testing.T) {
+	dir := t.TempDir()
+	left := Of(errors.Join(errdefs.ErrAborted, hinted{errors.New("x")}))
+	if err := Leave(dir, left); err != nil {
+		t.Fatal(err)
+	}
+	var got Error
+	if Find(dir, &got) || Leave("", left) != nil {
+		t.Errorf("nobody expects it, and it is there: %+v", got)
+	}
+	for range 2 {
+		if err := Expect(dir); err != nil {
+			t.Fatal(err)
+		}
+		if Find(dir, &got) {
+			t.Errorf("nothing was left, and it is there: %+v", got)
+		}
+		if err := Leave(dir, left); err != nil {
+			t.Fatal(err)
+		}
+		if got = (Error{}); !Find(dir, &got) || got != *left {
+			t.Errorf("got %+v, want %+v", got, left)
+		}
+	}
+	path := filepath.Join(dir, File)
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data[:len(data)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if Find(dir, &got) {
+		t.Error("half of an error is one")
+	}
+	other := filepath.Join(dir, "other")
+	if err := errors.Join(os.Remove(path), os.WriteFile(other, nil, 0o600), os.Symlink(other, path)); err != nil {
+		t.Fatal(err)
+	}
+	if err := Leave(dir, left); err == nil {
+		t.Error("a link was followed")
 	}
 }

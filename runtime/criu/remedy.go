@@ -1,4 +1,4 @@
-package main
+package criu
 
 import "strings"
 
@@ -18,8 +18,8 @@ var remedies = []struct{ words, hint string }{
 	{"has bad mode", "a mounted file is not as it was: copy the mount's files with their permissions"},
 }
 
-// remedy gives a hint on what CRIU said; empty if none is known.
-func remedy(text string) string {
+// Remedy gives a hint on what CRIU said; empty if none is known.
+func Remedy(text string) string {
 	for _, r := range remedies {
 		if strings.Contains(text, r.words) {
 			return r.hint
