@@ -95,7 +95,7 @@ func (b *bench) steady(ctx context.Context, r *result, program []string, each, m
 	costs := costsOf(seen)
 	if slices.ContainsFunc(costs, func(c cost) bool { return c.What == "launch" }) {
 		for _, i := range []int{1, 3} {
-			c, err := b.door(ctx, all[i])
+			c, err := b.gate(ctx, all[i])
 			if err != nil {
 				return err
 			}
@@ -113,9 +113,9 @@ func (b *bench) steady(ctx context.Context, r *result, program []string, each, m
 	return nil
 }
 
-// door compares launches through the library and past it in one process: containers differ by more than that.
-func (b *bench) door(ctx context.Context, c *container) (cost, error) {
-	a, err := c.ask(ctx, b.a, 0, "door 3")
+// gate compares launches through the library and past it in one process: containers differ by more than that.
+func (b *bench) gate(ctx context.Context, c *container) (cost, error) {
+	a, err := c.ask(ctx, b.a, 0, "gate 3")
 	if err != nil {
 		return cost{}, err
 	}

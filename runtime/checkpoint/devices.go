@@ -30,7 +30,7 @@ type Devices interface {
 // Saved says how a [Devices.Save] went. The zero value: there was nothing to save.
 type Saved struct {
 	Since time.Time     // when the first process was held up
-	Lock  time.Duration // until all stood at the door
+	Lock  time.Duration // until all were locked
 	Save  time.Duration // moving, afterwards
 }
 

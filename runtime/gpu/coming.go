@@ -173,7 +173,7 @@ func keepers(err error) bool {
 	return errors.As(err, &call) || errors.As(err, &hang) || errors.As(err, &died)
 }
 
-// attach gives restored processes what they had handed over, and opens their doors.
+// attach gives restored processes what they had handed over, and opens their gates.
 func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 	if r.coming == nil {
 		return nil

@@ -147,10 +147,10 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	}
 }
 
-// halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's door. It gives those
+// halt has processes, of which some were asked to interrupt their kernels, hand over what they can, and then wait at the driver's lock. It gives those
 // that have not ended meanwhile.
 func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []cudaProcess, err error) {
-	// Those that wait at a door launch nothing, and those that were late shall go on.
+	// Those that wait at a gate launch nothing, and those that were late shall go on.
 	defer e.uninterrupt(ctx, asked)
 	if fresh, err = e.handOver(ctx, fresh); err != nil || len(fresh) == 0 {
 		return nil, err

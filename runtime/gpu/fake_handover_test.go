@@ -101,7 +101,7 @@ func (w *world) keeper() (*fakeKeeper, error) {
 	return &fakeKeeper{w: w, gone: make(chan struct{})}, nil
 }
 
-// whole reports processes that do not have their memory, or wait at their door.
+// whole reports processes that do not have their memory, or wait at their gate.
 func (w *world) whole() {
 	w.t.Helper()
 	w.mu.Lock()
@@ -294,7 +294,7 @@ func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*o
 func (o *fakeOwner) Own(context.Context) (int, error) {
 	err := o.do("own")
 	if err == nil && o.library().state != library.Closed {
-		o.w.t.Error("memory is made a process's own while its door is open")
+		o.w.t.Error("memory is made a process's own while its gate is open")
 	}
 	if err == nil && !o.w.crowded(o.library()) {
 		o.library().foreign = o.library().stuck

@@ -113,7 +113,7 @@ func (g *given) own(ctx context.Context, hello library.Hello, timeout time.Durat
 	}
 	err := g.library.Close(ctx, timeout)
 	var unable *library.UnableError
-	if errors.As(err, &unable) { // its door may not be tight, and memory must not change while it is copied
+	if errors.As(err, &unable) { // its gate may not be tight, and memory must not change while it is copied
 		return &ForeignError{Process: g.Process, Pieces: hello.Foreign}
 	}
 	if err != nil {
@@ -159,7 +159,7 @@ func (e *Engine) awaitKeeper(ctx context.Context, fresh []cudaProcess) ([]cudaPr
 	return fresh, e.remaining(fresh)
 }
 
-// handOver takes memory from processes that were introduced, which wait at their library's door from then on.
+// handOver takes memory from processes that were introduced, which wait at their library's gate from then on.
 func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	var all []*given
 	for _, p := range fresh {
@@ -170,7 +170,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 	if len(all) == 0 {
 		return fresh, nil
 	}
-	all, err := e.closeDoors(ctx, all, fresh)
+	all, err := e.closeGates(ctx, all, fresh)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
-// giveBack has processes that run, with their door closed perhaps, have their memory again, and opens their doors when all have. It goes by
+// giveBack has processes that run, with their gate closed perhaps, have their memory again, and opens their gates when all have. It goes by
 // the state that their libraries tell, so it does not matter how far a hand-over had come, or who died over it. An error is a
 // [*checkpoint.LossError], or there is no room on a device for now, or what processes make cannot be filled. makeRoom is as for
 // [bringBack]; where it is nil, an [unmadeError] is given at once.
@@ -49,7 +49,7 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 
 func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler) error {
 	attach := func(g *given) error {
-		g.hangUp() // by which a door opens that has all behind it
+		g.hangUp() // by which a gate opens that has all its memory
 		if !g.released || !host.alive(g.PID) {
 			return nil
 		}
@@ -80,7 +80,7 @@ func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (
 	})
 }
 
-// attach gives one process its memory, and leaves its door closed.
+// attach gives one process its memory, and leaves its gate closed.
 func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), f *filler) error {
 	failed := func(err error) error {
 		err = fmt.Errorf("%s: give its device memory back: %w", g.Process, err)
@@ -143,7 +143,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	return nil
 }
 
-// mayGoOn is called when a library has not said how it comes by its memory: its door may open at any time.
+// mayGoOn is called when a library has not said how it comes by its memory: its gate may open at any time.
 func (g *given) mayGoOn() {
 	if g.doubt != nil {
 		g.doubt()

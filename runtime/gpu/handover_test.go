@@ -378,7 +378,7 @@ func TestKeeperOnly(t *testing.T) {
 		"not made for it": {func(_ *world, e *Engine) { e.Handover, e.Library = nil, nil }, "not made for"},
 		"no keeper":       {func(w *world, _ *Engine) { w.noKeeper = true }, "not exist"},
 		"full device":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "2" }, "ready"},
-		"at the door":     {func(w *world, _ *Engine) { w.fail, w.how = "close 102", "unable" }, "as ordered"},
+		"at the gate":     {func(w *world, _ *Engine) { w.fail, w.how = "close 102", "unable" }, "as ordered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 101, 102)
@@ -412,7 +412,7 @@ func TestFallbacks(t *testing.T) {
 		"no keeper":       {func(w *world, _ *Engine) { w.noKeeper = true }, "nothing can take its memory"},
 		"full device":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "2" }, "nothing can take its memory"},
 		"keeper dies":     {func(w *world, _ *Engine) { w.fail, w.how = "ready", "die" }, "nothing can take its memory"},
-		"at the door":     {func(w *world, _ *Engine) { w.fail, w.how = "close 101", "unable" }, "as ordered"},
+		"at the gate":     {func(w *world, _ *Engine) { w.fail, w.how = "close 101", "unable" }, "as ordered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 101)
@@ -480,7 +480,7 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// TestForeignUnable: a library that does not close its door cannot make memory the process's own.
+// TestForeignUnable: a library that does not close its gate cannot make memory the process's own.
 func TestForeignUnable(t *testing.T) {
 	w := newWorld(t, 101)
 	w.give(101, 3)
@@ -594,7 +594,7 @@ func TestRestoreHanded(t *testing.T) {
 				t.Errorf("closed is %v, %d keepers are left", source.closed, w.keepers)
 			}
 			if w.libraries[101].state == library.Whole && w.states[101] != driver.Running {
-				t.Error("a door is open before the driver is")
+				t.Error("a gate is open before the driver is")
 			}
 		})
 	}
@@ -1033,7 +1033,7 @@ func TestRestoreKeeperEnds(t *testing.T) {
 			w.mu.Unlock()
 			if !tight {
 				if w.libraries[101].state != library.Whole {
-					t.Error("a door is closed still")
+					t.Error("a gate is closed still")
 				}
 				time.AfterFunc(20*time.Millisecond, func() { close(w.ending) })
 			}

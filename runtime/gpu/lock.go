@@ -14,7 +14,7 @@ import (
 // wait for those of another process, as NCCL's do, never end once that process has been stopped ahead of its own.
 var attempts = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond}
 
-// lock has all processes finish their work and wait at the door, and gives those that have not ended meanwhile.
+// lock has all processes finish their work and locks them, and gives those that have not ended meanwhile.
 func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
 	k, err := e.line.driver(ctx)
 	if err != nil {
@@ -40,7 +40,7 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, 
 	}
 }
 
-// tryLock has the processes wait at the door, and tells those that do and those that were still at work.
+// tryLock locks the processes, and tells those that are locked and those that were still at work.
 func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Unfinished, err error) {
 	outcomes, err := within(k, wait+askTime, func() ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
@@ -61,7 +61,7 @@ func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wai
 	return locked, late, nil
 }
 
-// letGo opens the door for a moment, of a length by chance: what the processes do may come as regularly as the attempts.
+// letGo unlocks them for a moment, of a length by chance: what the processes do may come as regularly as the attempts.
 func (e *Engine) letGo(ctx context.Context, k Driver, locked []cudaProcess) error {
 	if len(locked) > 0 {
 		outcomes, err := within(k, askTime, func() ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
@@ -79,7 +79,7 @@ func (e *Engine) letGo(ctx context.Context, k Driver, locked []cudaProcess) erro
 
 func aMoment(ctx context.Context) error { return wait(ctx, rand.N(30*time.Millisecond)) }
 
-// interrupt asks kernels to return early, for both doors: to find the flags takes a look at all of a process's mappings. That is a help and no condition:
+// interrupt asks kernels to return early, for the call gate and for the driver: to find the flags takes a look at all of a process's mappings. That is a help and no condition:
 // what does not heed it has its deadline. It gives the processes that were asked.
 func (e *Engine) interrupt(ctx context.Context, all []cudaProcess) (asked []cudaProcess) {
 	if e.Interrupts == nil {

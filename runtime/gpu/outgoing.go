@@ -100,7 +100,7 @@ func (e *Engine) breakOff() {
 }
 
 // sent waits until all that processes gave has been sent, or cannot be, and ends the keeper. One that has found no room for a copy, whatever was
-// free before, goes on with that memory itself; until then it waits at its door.
+// free before, goes on with that memory itself; until then it waits at its gate.
 func (o *outgoing) sent(h Keeper) {
 	o.want()
 	<-o.done // bounded by the keeper's client, as long as nothing moves

@@ -3,9 +3,9 @@
 //   steady
 //
 // It answers as ask.py describes, and does nothing in between. Questions: "check"; "measure SECONDS" spends about that long, and answers with medians in
-// seconds: of a launch, in rows of 1000 with a wait at the end, and of a pair of cudaMalloc and cudaFree, by size; "door SECONDS" launches by the
+// seconds: of a launch, in rows of 1000 with a wait at the end, and of a pair of cudaMalloc and cudaFree, by size; "gate SECONDS" launches by the
 // function that dlsym gives and by the one in the driver's own table in turn, and answers with medians: "past" and "through", of a launch,
-// "ratio", of a row and the one before it, and "noise", of a row past the door and the one before of the same kind.
+// "ratio", of a row and the one before it, and "noise", of a row past the gate and the one before of the same kind.
 #include "ask.cuh"
 
 #include <cuda.h>
@@ -63,14 +63,14 @@ void *past(void *driver, const char *name) {
   return nullptr;
 }
 
-std::string door(cudaStream_t stream, double time, bool *ok) {
+std::string gate(cudaStream_t stream, double time, bool *ok) {
   const char *name = "cuLaunchKernel";
   using Launch = decltype(&cuLaunchKernel);
   void *driver = dlopen("libcuda.so.1", RTLD_NOW);
   cudaFunction_t kernel = nullptr;
   must(cudaGetFuncBySymbol(&kernel, reinterpret_cast<const void *>(nothing)), "find the kernel");
   const Launch all[] = {reinterpret_cast<Launch>(past(driver, name)), reinterpret_cast<Launch>(dlsym(driver, name))};
-  if (!(*ok = all[0] && all[1] && all[0] != all[1])) return "\"error\":\"there is no door\"";
+  if (!(*ok = all[0] && all[1] && all[0] != all[1])) return "\"error\":\"there is no gate\"";
   const int row = 1000;
   std::vector<double> times[2], ratios, noise;
   for (const double end = seconds() + time; seconds() < end;) {
@@ -118,8 +118,8 @@ int main() {
     std::string fields;
     if (q.word == "measure")
       fields = measure(stream, q.argument > 0 ? q.argument : 1);
-    else if (q.word == "door")
-      fields = door(stream, q.argument > 0 ? q.argument : 1, &ok);
+    else if (q.word == "gate")
+      fields = gate(stream, q.argument > 0 ? q.argument : 1, &ok);
     else if (q.word != "check")
       ok = false, fields = "\"error\":\"no such question\"";
     answer(q.sequence, ok, fields);

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestCaptureKeepsDoorOpen asks for a hand-over while a stream is being captured: neither the capture nor the program suffers.
-func TestCaptureKeepsDoorOpen(t *testing.T) {
+// TestCaptureKeepsGateOpen asks for a hand-over while a stream is being captured: neither the capture nor the program suffers.
+func TestCaptureKeepsGateOpen(t *testing.T) {
 	for _, mode := range []string{"0", "1", "2"} {
 		for _, bind := range []string{"direct", "dlsym", "proc"} {
 			a := newRig(t, 64).run("--blocks", "5", "--bind", bind)

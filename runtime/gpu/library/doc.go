@@ -6,7 +6,7 @@
 // namespace matter. wire.go has the messages.
 //
 // The order of a hand-over is Hello, Close, Table, Give, Release, HangUp; of the way back Hello, Attach, Own, Open, HangUp. Who hangs up
-// before Release leaves the process as it was: its library opens the door. After Release the door stays closed, since memory is elsewhere,
+// before Release leaves the process as it was: its library opens the gate. After Release the gate stays closed, since memory is elsewhere,
 // until an Attach has brought all of it back.
 //
 // A library to which nothing is said for a minute hangs up too. Memory that is still foreign after Own ([Hello.Foreign]) can be handed over again, but

@@ -400,7 +400,7 @@ func TestStorm(t *testing.T) {
 			descriptors, maps, tasks = links(t, a.pid, ""), lines(t, "/proc/%d/maps", a.pid), threads(t, a.pid)
 		}
 		if i > 5 {
-			// Behind the door the program has what the driver made for it: as much as its threads were at.
+			// Behind the gate the program has what the driver made for it: as much as its threads were at.
 			if n := links(t, a.pid, ""); n > descriptors+16 {
 				t.Errorf("round %d: %d descriptors, %d before", i, n, descriptors)
 			}

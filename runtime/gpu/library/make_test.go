@@ -72,7 +72,7 @@ func TestMake(t *testing.T) {
 	a.works()
 }
 
-// TestMakeUnfilled: until the host has filled it there is no such memory, and nobody passes the door.
+// TestMakeUnfilled: until the host has filled it there is no such memory, and nobody passes the gate.
 func TestMakeUnfilled(t *testing.T) {
 	r := newRig(t, 256)
 	a := r.run("--blocks", "5,9")

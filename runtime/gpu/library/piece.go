@@ -2,7 +2,7 @@ package library
 
 // Piece is device memory that can be handed over: it is mapped at its address in the process, and has a descriptor of its own.
 type Piece struct {
-	Number  uint32 // counts from 0 in ascending order of addresses, the same from Table until the door is opened
+	Number  uint32 // counts from 0 in ascending order of addresses, the same from Table until the gate is opened
 	Address uint64 // of the device, a multiple of granularity
 	Size    uint64 // bytes, a multiple of granularity
 	Device  string // "GPU-…", on which it is
@@ -20,8 +20,8 @@ type State uint32
 // The states there are.
 const (
 	Whole  State = 0 // the program runs, and has all of them
-	Closed State = 1 // it has all of them, and waits at the door
-	Given  State = 2 // they are elsewhere, and it waits at the door
+	Closed State = 1 // it has all of them, and waits at the gate
+	Given  State = 2 // they are elsewhere, and it waits at the gate
 )
 
 // String names the state for people.

@@ -46,8 +46,8 @@ func (p *Process) Hello() (Hello, error) {
 	return h, nil
 }
 
-// Close closes the door: the program's calls of the driver wait from then on, and its devices are idle. Where that is not so before the
-// deadline the error is a [BusyError], and where the memory cannot be handed over an [UnableError]; the door is open again.
+// Close closes the gate: the program's calls of the driver wait from then on, and its devices are idle. Where that is not so before the
+// deadline the error is a [BusyError], and where the memory cannot be handed over an [UnableError]; the gate is open again.
 func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 	const step = "stop"
 	ms := min(max(deadline.Milliseconds(), 1), 1<<31)
@@ -68,7 +68,7 @@ func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 	return p.result(step, h)
 }
 
-// Table lists the process's pieces. The door is closed.
+// Table lists the process's pieces. The gate is closed.
 func (p *Process) Table() ([]Piece, error) {
 	const step = "list"
 	var pieces []Piece
@@ -207,7 +207,7 @@ func (p *Process) Filled() error {
 	return err
 }
 
-// Own makes memory that was attached, and still is somebody else's, the process's own, piece by piece from device to device. The door
+// Own makes memory that was attached, and still is somebody else's, the process's own, piece by piece from device to device. The gate
 // is closed. It gives how many pieces there was no room for; they can be handed over again all the same.
 func (p *Process) Own(ctx context.Context) (int, error) {
 	const step = "make its own"
@@ -224,13 +224,13 @@ func (p *Process) Own(ctx context.Context) (int, error) {
 	return int(h.Count), nil
 }
 
-// Open opens the door.
+// Open opens the gate.
 func (p *Process) Open() error {
 	_, _, err := p.ask("let go on", header{Kind: opening}, nil)
 	return err
 }
 
-// HangUp ends the conversation; without a Release before it, or with an Attach after that, the library opens the door.
+// HangUp ends the conversation; without a Release before it, or with an Attach after that, the library opens the gate.
 func (p *Process) HangUp() error { return p.hangUp() }
 
 // Leave is HangUp, and waits until the library has nothing open any more, which a dump could meet.

@@ -274,7 +274,7 @@ func (a *app) must(err error) {
 	}
 }
 
-// whole waits until the library has seen that who talked to it is gone, and fails the test unless the door is open then.
+// whole waits until the library has seen that who talked to it is gone, and fails the test unless the gate is open then.
 func (a *app) whole() {
 	a.t.Helper()
 	p, h := a.dial()

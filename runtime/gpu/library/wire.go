@@ -21,7 +21,7 @@ type kind uint16
 
 const (
 	hello   kind = 1 // answer: u32 state, pieces, foreign, mistaken; char version[32]; the reason why not, to the end
-	closing kind = 2 // request: u32 deadline in ms; result 600, work, or 900, a capture, has not ended: the door is open again
+	closing kind = 2 // request: u32 deadline in ms; result 600, work, or 900, a capture, has not ended: the gate is open again
 	table   kind = 3 // answers of entries
 	give    kind = 4 // answers of u32 numbers, with a descriptor each
 	release kind = 5

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "capture.h"
 #include "able.h"
-#include "door.h"
+#include "gate.h"
 #include "hooks.h"
 
 #include <pthread.h>
@@ -66,7 +66,7 @@ int capture_any(void)
 		return 0;
 	pthread_mutex_lock(&lock);
 	for (unsigned i = count; i-- > 0;)
-		if (captures[i].thread && door_gone(captures[i].thread))
+		if (captures[i].thread && gate_gone(captures[i].thread))
 			drop(i);
 	pthread_mutex_unlock(&lock);
 	return __atomic_load_n(&count, __ATOMIC_SEQ_CST) != 0;

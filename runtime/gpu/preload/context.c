@@ -217,7 +217,7 @@ CUresult contexts_each(CUresult (*f)(CUcontext context))
 	return r;
 }
 
-// synchronize is called behind the closed door, where nothing is captured, or later, where whom it is for has given up.
+// synchronize is called behind the closed gate, where nothing is captured, or later, where whom it is for has given up.
 static CUresult synchronize(CUcontext context)
 {
 	CUresult r;

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "deadline.h"
-#include "door.h"
+#include "gate.h"
 #include "thread.h"
 
 #include <stddef.h>
@@ -16,7 +16,7 @@ static void *run(void *unused)
 {
 	(void)unused;
 	prctl(PR_SET_NAME, "cryo-wait"); // the host looks for the one that is called cryo-gpu
-	door_own();
+	gate_own();
 	result = function();
 	__atomic_store_n(&running, 0, __ATOMIC_RELEASE);
 	return NULL;

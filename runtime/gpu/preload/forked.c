@@ -4,7 +4,7 @@
 #include "capture.h"
 #include "context.h"
 #include "deadline.h"
-#include "door.h"
+#include "gate.h"
 #include "limits.h"
 #include "table.h"
 #include "thread.h"
@@ -27,7 +27,7 @@ static void parent(void)
 
 static void child(void)
 {
-	door_forked();
+	gate_forked();
 	if (thread_runs())
 		unable_in_child();
 	thread_forked();

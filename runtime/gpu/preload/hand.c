@@ -5,7 +5,7 @@
 #include "capture.h"
 #include "context.h"
 #include "deadline.h"
-#include "door.h"
+#include "gate.h"
 #include "limits.h"
 #include "own.h"
 #include "range.h"
@@ -63,7 +63,7 @@ void hand_look(void) { mistaken = range_mistaken(); }
 
 int hand_mistaken(void) { return mistaken; }
 
-// close_between closes the door while nothing is being captured: what was begun is not finished behind it, and waiting for the devices ends it.
+// close_between closes the gate while nothing is being captured: what was begun is not finished behind it, and waiting for the devices ends it.
 static CUresult close_between(int64_t deadline)
 {
 	struct timespec pause = {0, 1000000};
@@ -74,11 +74,11 @@ static CUresult close_between(int64_t deadline)
 				return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 			nanosleep(&pause, NULL);
 		}
-		if (!door_close(deadline))
+		if (!gate_close(deadline))
 			return capture_any() ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_ERROR_NOT_READY;
 		if (!capture_any())
 			return CUDA_SUCCESS;
-		door_open();
+		gate_open();
 	}
 }
 
@@ -101,7 +101,7 @@ CUresult hand_close(unsigned deadline_ms)
 	if (r == CUDA_SUCCESS && hand_reason()) // by the last call before
 		r = CUDA_ERROR_NOT_SUPPORTED;
 	if (r != CUDA_SUCCESS) {
-		door_open();
+		gate_open();
 		return r;
 	}
 	state = CLOSED;
@@ -343,7 +343,7 @@ CUresult hand_open(void)
 	if (state == GIVEN)
 		return CUDA_ERROR_ILLEGAL_STATE;
 	if (state == CLOSED)
-		door_open();
+		gate_open();
 	state = WHOLE;
 	return CUDA_SUCCESS;
 }

@@ -25,7 +25,7 @@ int cursor_next(struct cursor *c);
 
 // hand_reason says why nothing can be handed over as things are, or is NULL.
 const char *hand_reason(void);
-// hand_close closes the door and waits for the devices. The door is open after NOT_READY: some work had not ended; and after
+// hand_close closes the gate and waits for the devices. The gate is open after NOT_READY: some work had not ended; and after
 // STREAM_CAPTURE_UNSUPPORTED: a stream was being captured.
 CUresult hand_close(unsigned deadline_ms);
 // hand_look looks whether the driver would still find memory that comes by descriptors, while the program runs; hand_mistaken tells.

@@ -1,4 +1,4 @@
-// The library's versions of functions of the driver. They are called behind the door.
+// The library's versions of functions of the driver. They are called behind the gate.
 #ifndef CRYO_GPU_HOOKS_H
 #define CRYO_GPU_HOOKS_H
 

@@ -1,9 +1,9 @@
-// How the program gets at the driver: dlsym, cuGetProcAddress, or by the linker (door.S).
+// How the program gets at the driver: dlsym, cuGetProcAddress, or by the linker (gate.S).
 #define _GNU_SOURCE
 #include "interpose.h"
 #include "able.h"
 #include "cuda.h"
-#include "door.h"
+#include "gate.h"
 #include "elf.h"
 #include "hooks.h"
 
@@ -82,11 +82,11 @@ static void *by_driver(const char *name, void *real, int version, uint64_t flags
 // behind gives the stub for a function of the driver. Where there are no more, its work cannot be kept out of the device's memory.
 static void *behind(void *function)
 {
-	void *stub = door_for(function);
+	void *stub = gate_for(function);
 
 	if (stub)
 		return stub;
-	unable("the program uses more functions of the driver than there are doors");
+	unable("the program uses more functions of the driver than there are gates");
 	return function;
 }
 
@@ -105,7 +105,7 @@ static int find(const struct object *o, void *with)
 	return 1;
 }
 
-// between is for a library that does what this one does, such as one that shares GPUs: what it calls is not behind the door.
+// between is for a library that does what this one does, such as one that shares GPUs: what it calls is not behind the gate.
 static void between(void) { unable("another library stands between the program and the driver"); }
 
 // interpose_skipped is for who looks for a function of the driver behind itself (RTLD_NEXT), as such libraries do: it may get the driver's own.
@@ -146,7 +146,7 @@ __attribute__((visibility("hidden"))) void *interpose_find_next(void)
 }
 
 // interpose_dlsym is dlsym for names that look like the driver's. What is found in this library is a stub; a program that looks for it among all
-// libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the door as the others do, what is in its tables
+// libraries gets one only if the driver is there and has the function. cuGetExportTable goes through the gate as the others do, what is in its tables
 // does not: they have no names. The CUDA runtime uses them; sixty hand-overs under eight threads of such a program showed nothing that passed by.
 __attribute__((visibility("hidden"))) void *interpose_dlsym(void *handle, const char *name)
 {

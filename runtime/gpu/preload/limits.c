@@ -2,7 +2,7 @@
 #include "limits.h"
 #include "context.h"
 #include "deadline.h"
-#include "door.h"
+#include "gate.h"
 
 // LEAST is what a context has around the driver's checkpoint, bytes. Lower is not worth it: there are 66 MiB left of 264.
 #define LEAST ((size_t)256)

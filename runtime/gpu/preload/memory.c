@@ -70,7 +70,7 @@ static CUresult free_idle(struct range *r)
 }
 
 // put_off is for memory that is freed while a stream is being captured: what may still use it cannot be waited for. It goes with the next memory
-// that is allocated or freed when nothing is captured, or when the door is closed.
+// that is allocated or freed when nothing is captured, or when the gate is closed.
 static CUresult put_off(CUdeviceptr pointer) { return table_put_off(pointer) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE; }
 
 CUresult hook_cuMemFree_v2(CUdeviceptr pointer)

@@ -26,7 +26,7 @@ struct range {
 	int put_off;         // the program has freed it, while a stream was being captured
 };
 
-// The table is in ascending order of addresses. table_lock holds for everything that changes it; behind a closed door nobody else does.
+// The table is in ascending order of addresses. table_lock holds for everything that changes it; behind a closed gate nobody else does.
 void table_lock(void);
 void table_unlock(void);
 // table_at gives the range at a place, or NULL past the last.

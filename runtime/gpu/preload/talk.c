@@ -1,7 +1,7 @@
 #define _GNU_SOURCE
 #include "talk.h"
 #include "bound.h"
-#include "door.h"
+#include "gate.h"
 #include "hand.h"
 #include "thread.h"
 
@@ -100,7 +100,7 @@ static int hello(int socket, const struct message *m)
 	struct { uint32_t state, pieces, foreign, mistaken; char version[32], reason[512]; } text = {0};
 	const char *reason;
 
-	if (hand_state() == WHOLE) { // behind the door nothing is bound, and the program waits
+	if (hand_state() == WHOLE) { // behind the gate nothing is bound, and the program waits
 		bound_check();
 		hand_look();
 		grow(socket);
@@ -240,7 +240,7 @@ static int make(int socket, const struct message *m)
 	return ok;
 }
 
-static int close_door(int socket, const struct message *m)
+static int close_gate(int socket, const struct message *m)
 {
 	uint32_t ms;
 	CUresult r;
@@ -260,7 +260,7 @@ static int serve(int socket, struct message *m)
 
 	switch (m->header.kind) {
 	case HELLO: return hello(socket, m);
-	case CLOSE: return close_door(socket, m);
+	case CLOSE: return close_gate(socket, m);
 	case TABLE: return table(socket, m);
 	case GIVE: return give(socket, m);
 	case RELEASE: return plain(socket, m, hand_release(), 0);

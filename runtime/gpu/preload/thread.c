@@ -1,6 +1,6 @@
 #define _GNU_SOURCE
 #include "thread.h"
-#include "door.h"
+#include "gate.h"
 #include "elf.h"
 #include "hand.h"
 #include "talk.h"
@@ -97,7 +97,7 @@ static void *live(void *unused)
 
 	(void)unused;
 	prctl(PR_SET_NAME, NAME);
-	door_own();
+	gate_own();
 	sigemptyset(&wake);
 	sigaddset(&wake, WAKE);
 	__atomic_store_n(&runs, 1, __ATOMIC_RELEASE);
@@ -136,7 +136,7 @@ void thread_start(void)
 		return;
 	pthread_mutex_lock(&starting);
 	if (!thread_runs()) {
-		door_ready();
+		gate_ready();
 		// The program goes on when the host can find it.
 		if (thread_with(live))
 			while (!thread_runs())

@@ -1,15 +1,15 @@
-// The stubs that programs call in place of the driver's functions, and what they have in common. A stub has a number; door.c knows the
+// The stubs that programs call in place of the driver's functions, and what they have in common. A stub has a number; gate.c knows the
 // function behind it. The first ones are functions with names, for programs that are linked with the driver; the others are handed out.
 // Nothing here is written at run time, so no memory has to be both writable and executable.
-#include "door.h"
+#include "gate.h"
 
-	.file "door.S" // else it is called as the compiler calls what it gives to the assembler, and no two builds are alike
+	.file "gate.S" // else it is called as the compiler calls what it gives to the assembler, and no two builds are alike
 
 	.text
-	.hidden door_enter
-	.hidden door_functions
-	.hidden door_guard
-	.hidden door_seat
+	.hidden gate_enter
+	.hidden gate_functions
+	.hidden gate_guard
+	.hidden gate_seat
 	.hidden interpose_dlsym
 	.hidden interpose_next
 	.hidden interpose_find_next
@@ -19,9 +19,9 @@
 	.macro stub
 	.p2align 4
 	endbr64
-	movl $door_number, %r11d
-	jmp door_common
-	.set door_number, door_number + 1
+	movl $gate_number, %r11d
+	jmp gate_common
+	.set gate_number, gate_number + 1
 	.endm
 
 	.macro named name
@@ -33,27 +33,27 @@
 	.size \name, . - \name
 	.endm
 
-	.set door_number, 0
+	.set gate_number, 0
 	.p2align 4
-	.globl door_stubs
-	.hidden door_stubs
-door_stubs:
+	.globl gate_stubs
+	.hidden gate_stubs
+gate_stubs:
 	.cfi_startproc
 #define NAME(name) named name;
 #include "names.h"
 #undef NAME
-	.rept DOOR_HANDED
+	.rept GATE_HANDED
 	stub
 	.endr
 	.cfi_endproc
 
-// door_common counts the thread in, calls the function with the same arguments, and counts it out. Ten words of the caller's stack are
+// gate_common counts the thread in, calls the function with the same arguments, and counts it out. Ten words of the caller's stack are
 // copied, so functions may have sixteen integer arguments; the driver's longest has eleven. It has a frame and says so, for debuggers,
-// profilers and exceptions of callbacks, which pass through it; a thread that leaves so stays counted, and the door cannot be closed
-// until it has ended. What door_enter has to be asked for is left to it before anything is counted, or counted back.
+// profilers and exceptions of callbacks, which pass through it; a thread that leaves so stays counted, and the gate cannot be closed
+// until it has ended. What gate_enter has to be asked for is left to it before anything is counted, or counted back.
 	.p2align 4
-	.type door_common, @function
-door_common:
+	.type gate_common, @function
+gate_common:
 	.cfi_startproc
 	pushq %rbp
 	.cfi_def_cfa_offset 16
@@ -61,16 +61,16 @@ door_common:
 	movq %rsp, %rbp
 	.cfi_def_cfa_register %rbp
 	subq $208, %rsp
-	movq door_seat@gottpoff(%rip), %r10
+	movq gate_seat@gottpoff(%rip), %r10
 	movq %fs:(%r10), %r10
 	testq %r10, %r10
 	je 4f
 	addl $1, (%r10)
 	cmpl $1, (%r10)
 	jne 1f
-	cmpl $0, door_guard(%rip) // who closes the door sees to it that this is not done before the addition
+	cmpl $0, gate_guard(%rip) // who closes the gate sees to it that this is not done before the addition
 	jne 3f
-1:	leaq door_functions(%rip), %rax
+1:	leaq gate_functions(%rip), %rax
 	movq (%rax, %r11, 8), %rax
 	testq %rax, %rax
 	je 3f
@@ -85,7 +85,7 @@ door_common:
 	movups %xmm11, 48(%rsp)
 	movups %xmm12, 64(%rsp)
 	call *%rax
-	movq door_seat@gottpoff(%rip), %r10
+	movq gate_seat@gottpoff(%rip), %r10
 	movq %fs:(%r10), %r10
 	subl $1, (%r10)
 	leave
@@ -105,7 +105,7 @@ door_common:
 	movups %xmm2, -96(%rbp)
 	movups %xmm3, -112(%rbp)
 	movl %r11d, %edi
-	call door_enter
+	call gate_enter
 	movq -8(%rbp), %rdi
 	movq -16(%rbp), %rsi
 	movq -24(%rbp), %rdx
@@ -118,7 +118,7 @@ door_common:
 	movups -112(%rbp), %xmm3
 	jmp 2b
 	.cfi_endproc
-	.size door_common, . - door_common
+	.size gate_common, . - gate_common
 
 // dlsym: names that are not the driver's, and RTLD_NEXT, go on to the C library's by a jump, so that it sees its caller as if this were not
 // here: what comes next is next to that one.

@@ -10,9 +10,9 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
-// closeDoors has the program in each process wait, and its devices finish their work. Several are waited for in short attempts, as
+// closeGates has the program in each process wait, and its devices finish their work. Several are waited for in short attempts, as
 // for their lock. It gives those that wait: others have ended, or cannot hand over any more and are left to the driver.
-func (e *Engine) closeDoors(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
+func (e *Engine) closeGates(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
 	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
 		left := time.Until(deadline)
 		bound := left
@@ -29,7 +29,7 @@ func (e *Engine) closeDoors(ctx context.Context, all []*given, fresh []cudaProce
 		case bound == left:
 			return nil, &DeadlineError{Timeout: e.Timeout, Processes: late}
 		}
-		// Also of those that were late: an open door is opened without harm.
+		// Also of those that were late: an open gate is opened without harm.
 		err = each(all, func(g *given) error {
 			err := g.library.Open()
 			if err != nil && e.hasEnded(ctx, g) {

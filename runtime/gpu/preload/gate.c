@@ -1,5 +1,5 @@
 #define _GNU_SOURCE
-#include "door.h"
+#include "gate.h"
 #include "forked.h"
 #include "interpose.h"
 
@@ -12,19 +12,19 @@
 #include <unistd.h>
 
 // A seat is a thread's count of the calls it is in: one within another counts too, so that a callback which the driver makes in the
-// middle of a call does not wait at the door.
+// middle of a call does not wait at the gate.
 //
 // Who has an answer here, and which:
-// - A thread that waits for the device is in a call, and the door is not closed before it is back. The deadline is for that.
+// - A thread that waits for the device is in a call, and the gate is not closed before it is back. The deadline is for that.
 // - A thread of the driver's own (callbacks of cuLaunchHostFunc and cuStreamAddCallback) may not call the driver. One that does all the
-//   same waits; the devices do not become idle then, the deadline passes, and the door is opened.
-// - fork makes a child in which CUDA does not work, as without the library; it finds the door open (door_forked). vfork and
+//   same waits; the devices do not become idle then, the deadline passes, and the gate is opened.
+// - fork makes a child in which CUDA does not work, as without the library; it finds the gate open (gate_forked). vfork and
 //   posix_spawn do not come here.
 // - exec ends it all; what was handed over is freed when its last descriptor is closed.
-// - exit waits at the door with the driver's own handlers, until it is opened; SIGKILL and _exit do not.
+// - exit waits at the gate with the driver's own handlers, until it is opened; SIGKILL and _exit do not.
 // - A thread that dies in a call, or leaves it by an exception, longjmp or cancellation, is counted until its end.
 struct seat {
-	int depth; // the first, for door.S
+	int depth; // the first, for gate.S
 	int own;   // the library's: never waited for
 	pid_t tid; // 0: free
 } __attribute__((aligned(64))); // a line of the cache is one thread's
@@ -37,18 +37,18 @@ struct row {
 static struct row first;
 static pthread_mutex_t seating = PTHREAD_MUTEX_INITIALIZER;
 #define HIDDEN __attribute__((visibility("hidden")))
-HIDDEN __thread struct seat *door_seat __attribute__((tls_model("initial-exec"))); // this thread's; door.S counts in it too
+HIDDEN __thread struct seat *gate_seat __attribute__((tls_model("initial-exec"))); // this thread's; gate.S counts in it too
 
-// standing is for threads where there is no memory for a seat: they are not counted, and so the door is not closed any more.
+// standing is for threads where there is no memory for a seat: they are not counted, and so the gate is not closed any more.
 static struct seat standing;
 
 static int closed; // also the futex at which threads wait
 // fenced is for kernels, and seccomp filters, without membarrier: each call then costs a fence.
 static int fenced;
-// door_guard is true where either is: then door.S leaves all to door_enter.
-HIDDEN int door_guard;
+// gate_guard is true where either is: then gate.S leaves all to gate_enter.
+HIDDEN int gate_guard;
 
-extern char door_stubs[] __attribute__((visibility("hidden")));
+extern char gate_stubs[] __attribute__((visibility("hidden")));
 
 static const char *const names[] = {
 #define NAME(name) #name,
@@ -56,7 +56,7 @@ static const char *const names[] = {
 #undef NAME
 };
 #define NAMED (sizeof(names) / sizeof(*names))
-HIDDEN void *door_functions[NAMED + DOOR_HANDED]; // behind the stubs
+HIDDEN void *gate_functions[NAMED + GATE_HANDED]; // behind the stubs
 
 int64_t now_ns(void)
 {
@@ -66,7 +66,7 @@ int64_t now_ns(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-int door_gone(pid_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) < 0; }
+int gate_gone(pid_t tid) { return syscall(SYS_tgkill, getpid(), tid, 0) < 0; }
 
 // free_seat finds a seat, if need be that of a thread which has ended. seating is held.
 static struct seat *free_seat(void)
@@ -74,7 +74,7 @@ static struct seat *free_seat(void)
 	for (int look = 0; look < 2; look++)
 		for (struct row *r = &first; r; r = r->next)
 			for (struct seat *s = r->seats; s < r->seats + ROW; s++)
-				if (!s->tid || (look && door_gone(s->tid)))
+				if (!s->tid || (look && gate_gone(s->tid)))
 					return s;
 	return NULL;
 }
@@ -102,7 +102,7 @@ static struct seat *seat_take(void)
 	if (s != &standing)
 		*s = (struct seat){.tid = syscall(SYS_gettid)};
 	pthread_mutex_unlock(&seating);
-	return door_seat = s;
+	return gate_seat = s;
 }
 
 static void *resolve(unsigned number);
@@ -110,7 +110,7 @@ static void *resolve(unsigned number);
 static inline void count(struct seat *s, int depth)
 {
 	__atomic_store_n(&s->depth, depth, __ATOMIC_RELEASE);
-	if (depth == 1) { // what follows must not be done before; who closes the door sees to the processor's part
+	if (depth == 1) { // what follows must not be done before; who closes the gate sees to the processor's part
 		if (__builtin_expect(__atomic_load_n(&fenced, __ATOMIC_RELAXED), 0))
 			__atomic_thread_fence(__ATOMIC_SEQ_CST);
 		else
@@ -127,16 +127,16 @@ static void stand(struct seat *s)
 	}
 }
 
-// door_enter is called by the stub of that number where it is not as simple as it mostly is. It counts the thread in, and gives the function that it stands for.
-HIDDEN void *door_enter(unsigned number)
+// gate_enter is called by the stub of that number where it is not as simple as it mostly is. It counts the thread in, and gives the function that it stands for.
+HIDDEN void *gate_enter(unsigned number)
 {
-	struct seat *s = door_seat ? door_seat : seat_take();
+	struct seat *s = gate_seat ? gate_seat : seat_take();
 	void *function;
 
 	count(s, s->depth + 1);
 	if (s->depth == 1 && __builtin_expect(__atomic_load_n(&closed, __ATOMIC_ACQUIRE), 0))
 		stand(s);
-	function = __atomic_load_n(&door_functions[number], __ATOMIC_ACQUIRE);
+	function = __atomic_load_n(&gate_functions[number], __ATOMIC_ACQUIRE);
 	return function ? function : resolve(number);
 }
 
@@ -149,29 +149,29 @@ static void *resolve(unsigned number)
 
 	if (!function)
 		return missing;
-	__atomic_store_n(&door_functions[number], function, __ATOMIC_RELEASE);
+	__atomic_store_n(&gate_functions[number], function, __ATOMIC_RELEASE);
 	return function;
 }
 
 // handed finds a stub by its function. The next free one is at handing.
 static pthread_mutex_t handing = PTHREAD_MUTEX_INITIALIZER;
 
-void *door_for(void *function)
+void *gate_for(void *function)
 {
-	static unsigned short places[4 * DOOR_HANDED]; // numbers of stubs after NAMED, from 1, by the function's hash
+	static unsigned short places[4 * GATE_HANDED]; // numbers of stubs after NAMED, from 1, by the function's hash
 	static unsigned used;
-	unsigned at = ((uintptr_t)function >> 4) * 2654435761u % (4 * DOOR_HANDED);
+	unsigned at = ((uintptr_t)function >> 4) * 2654435761u % (4 * GATE_HANDED);
 	void *stub = NULL;
 
 	pthread_mutex_lock(&handing);
-	while (places[at] && door_functions[NAMED + places[at] - 1] != function)
-		at = (at + 1) % (4 * DOOR_HANDED);
-	if (!places[at] && used < DOOR_HANDED) {
-		__atomic_store_n(&door_functions[NAMED + used], function, __ATOMIC_RELEASE);
+	while (places[at] && gate_functions[NAMED + places[at] - 1] != function)
+		at = (at + 1) % (4 * GATE_HANDED);
+	if (!places[at] && used < GATE_HANDED) {
+		__atomic_store_n(&gate_functions[NAMED + used], function, __ATOMIC_RELEASE);
 		places[at] = ++used;
 	}
 	if (places[at])
-		stub = door_stubs + 16 * (size_t)(NAMED + places[at] - 1);
+		stub = gate_stubs + 16 * (size_t)(NAMED + places[at] - 1);
 	pthread_mutex_unlock(&handing);
 	return stub;
 }
@@ -181,17 +181,17 @@ enum { PRIVATE_EXPEDITED = 1 << 3, REGISTER_PRIVATE_EXPEDITED = 1 << 4 };
 
 static int membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 
-void door_ready(void)
+void gate_ready(void)
 {
 	if (membarrier(REGISTER_PRIVATE_EXPEDITED))
 		return;
 	__atomic_store_n(&fenced, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&door_guard, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&gate_guard, 1, __ATOMIC_SEQ_CST);
 }
 
-void door_own(void)
+void gate_own(void)
 {
-	struct seat *s = door_seat ? door_seat : seat_take();
+	struct seat *s = gate_seat ? gate_seat : seat_take();
 
 	s->own = 1;
 	s->depth = 1;
@@ -207,7 +207,7 @@ static int inside(void)
 		for (struct seat *s = r->seats; s < r->seats + ROW; s++) {
 			if (!s->tid || s->own || !__atomic_load_n(&s->depth, __ATOMIC_ACQUIRE))
 				continue;
-			if (door_gone(s->tid)) {
+			if (gate_gone(s->tid)) {
 				*s = (struct seat){0};
 				continue;
 			}
@@ -218,22 +218,22 @@ static int inside(void)
 	return found;
 }
 
-int door_close(int64_t deadline)
+int gate_close(int64_t deadline)
 {
 	struct timespec pause = {0, 20000};
 
 	__atomic_store_n(&closed, 1, __ATOMIC_SEQ_CST);
-	__atomic_store_n(&door_guard, 1, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&gate_guard, 1, __ATOMIC_SEQ_CST);
 	// Registered anew each time: it is a matter of the process, and a restored one is another. All other threads have passed a full fence
-	// after this: who has not seen the door closed is seen in its seat.
+	// after this: who has not seen the gate closed is seen in its seat.
 	if (!fenced && !(membarrier(REGISTER_PRIVATE_EXPEDITED) && membarrier(PRIVATE_EXPEDITED))) {
-		door_open();
+		gate_open();
 		return 0;
 	}
 	__atomic_thread_fence(__ATOMIC_SEQ_CST);
 	while (standing.tid || inside()) {
 		if (now_ns() > deadline) {
-			door_open();
+			gate_open();
 			return 0;
 		}
 		nanosleep(&pause, NULL);
@@ -243,23 +243,23 @@ int door_close(int64_t deadline)
 	return 1;
 }
 
-void door_open(void)
+void gate_open(void)
 {
-	__atomic_store_n(&door_guard, fenced, __ATOMIC_SEQ_CST);
+	__atomic_store_n(&gate_guard, fenced, __ATOMIC_SEQ_CST);
 	__atomic_store_n(&closed, 0, __ATOMIC_SEQ_CST);
 	syscall(SYS_futex, &closed, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-void door_forked(void)
+void gate_forked(void)
 {
 	pthread_mutex_init(&seating, NULL);
 	pthread_mutex_init(&handing, NULL);
 	closed = 0;
-	door_guard = fenced;
+	gate_guard = fenced;
 	for (struct row *r = &first; r; r = r->next)
 		for (struct seat *s = r->seats; s < r->seats + ROW; s++)
-			if (s != door_seat)
+			if (s != gate_seat)
 				*s = (struct seat){0};
-	if (door_seat)
-		door_seat->tid = syscall(SYS_gettid);
+	if (gate_seat)
+		gate_seat->tid = syscall(SYS_gettid);
 }

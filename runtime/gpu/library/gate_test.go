@@ -35,7 +35,7 @@ func (r *rig) output(path string, args ...string) string {
 	return string(out)
 }
 
-// TestUnwind goes up the stack from a callback that the driver makes, through the door, as profilers and exceptions do.
+// TestUnwind goes up the stack from a callback that the driver makes, through the gate, as profilers and exceptions do.
 func TestUnwind(t *testing.T) {
 	r := newRig(t, 64)
 	path := compile(t, t.TempDir(), "unwind", `
@@ -100,7 +100,7 @@ int main(void)
 	}
 }
 
-// TestBoundPast has a part of a program call the driver without the door.
+// TestBoundPast has a part of a program call the driver without the gate.
 func TestBoundPast(t *testing.T) {
 	r := newRig(t, 64)
 	dir := t.TempDir()

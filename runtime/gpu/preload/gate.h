@@ -1,0 +1,31 @@
+// The gate: every function of the driver that the program gets hold of is a stub that counts threads in and out, and that waits while
+// the gate is closed.
+#ifndef CRYO_GPU_GATE_H
+#define CRYO_GPU_GATE_H
+
+// GATE_HANDED is how many functions can be handed out beside those with names. The driver has some 700.
+#define GATE_HANDED 2048
+
+#ifndef __ASSEMBLER__
+#include <stdint.h>
+#include <sys/types.h>
+
+// gate_for gives the stub for a function, the same one each time; NULL where there is none left.
+void *gate_for(void *function);
+// gate_ready is called once, long before gate_close.
+void gate_ready(void);
+// gate_close makes new calls wait, and waits for those in progress until the deadline (CLOCK_MONOTONIC, ns). It is false where one was
+// still in progress; the gate is open again then.
+int gate_close(int64_t deadline);
+void gate_open(void);
+// gate_own is for the library's own threads: what they call passes.
+void gate_own(void);
+// gate_forked is for the child of a fork, in which only this thread runs.
+void gate_forked(void);
+// gate_gone is true for a thread of the process that has ended.
+int gate_gone(pid_t thread);
+
+int64_t now_ns(void);
+#endif
+
+#endif
