@@ -63,7 +63,11 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 	if c.gpus.nvidia || c.gpus.amd {
 		defer c.endsWhenKilled(ctx)()
 	}
-	return s.checkpointAlone(ctx, c, r.Path, o)
+	joined, err = s.checkpointAlone(ctx, c, r.Path, o)
+	if err != nil && errors.Is(context.Cause(ctx), errKilled) && !errors.As(err, new(*checkpoint.LostError)) {
+		err = &checkpoint.LostError{ID: r.ID, Err: err}
+	}
+	return joined, err
 }
 
 // checkpointAlone runs while nothing else is at the container.
