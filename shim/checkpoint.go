@@ -53,6 +53,9 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		return false, err
 	}
 	ctx, open, ok, err := c.gate.close(ctx)
+	if errors.Is(err, errKilled) {
+		return false, &checkpoint.LostError{ID: r.ID, Err: err}
+	}
 	if err != nil {
 		return false, err
 	}
