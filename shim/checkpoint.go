@@ -51,6 +51,9 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		return err
 	}
 	ctx, open, ok, err := c.gate.close(ctx)
+	if errors.Is(err, errKilled) {
+		return &checkpoint.LostError{ID: r.ID, Err: err}
+	}
 	if err != nil {
 		return err
 	}
@@ -61,7 +64,11 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 	if c.gpus.nvidia || c.gpus.amd {
 		defer c.endsWhenKilled(ctx)()
 	}
-	return s.checkpointAlone(ctx, c, r.Path, o)
+	err = s.checkpointAlone(ctx, c, r.Path, o)
+	if err != nil && errors.Is(context.Cause(ctx), errKilled) && !errors.As(err, new(*checkpoint.LostError)) {
+		err = &checkpoint.LostError{ID: r.ID, Err: err}
+	}
+	return err
 }
 
 // checkpointAlone runs while nothing else is at the container.

@@ -71,6 +71,8 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		}
 	}
 	if restoring != "" {
+		// CRIU, which is there already, is not told by its work directory any more where the command has removed that meanwhile. runc would wait for it.
+		_ = removeCgroup(bundle) // tried again below
 		if err := unmountBelow(restoring); err != nil {
 			log.G(ctx).WithError(err).Warn("unmount what CRIU has left of the restore of a dead shim")
 		}

@@ -58,7 +58,7 @@ func TestExitCode(t *testing.T) {
 		"failed":                        {&failedError{op: "checkpoint", err: errors.New("x")}, exitAborted},
 		"failed, from the shim":         {&failedError{err: overGRPC(&checkpoint.FailedError{Err: errors.New("x")})}, exitAborted},
 		"lost":                          {&checkpoint.LostError{}, exitLost},
-		"lost, from the shim":           {&failedError{err: (&held{}).explain(&checkpoint.ToldError{Lost: true})}, exitLost},
+		"lost, from the shim":           {&failedError{err: (&held{client: &checkpoint.Client{}}).explain(&checkpoint.ToldError{Lost: true})}, exitLost},
 		"unsupported":                   {&failedError{err: errdefs.ErrNotImplemented}, exitUnsupported},
 		"deadline":                      {&failedError{err: context.DeadlineExceeded}, exitDeadline},
 		"interrupted":                   {&interruptedError{err: context.Canceled}, exitInterrupted},

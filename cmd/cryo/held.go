@@ -157,12 +157,9 @@ func (h *held) explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	var told *checkpoint.ToldError
-	if !errors.As(err, &told) {
-		told = h.client.Left() // what it said over the socket may not have come, where the container is being killed
-	}
+	told := h.client.Left() // its last word: over the socket it may not know yet that the container is being killed
 	switch {
-	case told == nil:
+	case told == nil && !errors.As(err, &told):
 		return &remoteError{err: err}
 	case told.Lost:
 		return &lostError{err: told}
