@@ -18,6 +18,7 @@ type app struct {
 	namespace, address string // of containerd
 	root, configPath   string
 	debug, json        bool
+	printed            bool // the one JSON document
 }
 
 // config reads the configuration; flags and environment win over it.

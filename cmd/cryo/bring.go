@@ -37,7 +37,7 @@ type restoring struct {
 
 // restore finds the snapshot, plans, and brings the container to life.
 func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
-	options, err := f.registry.resolve(a)
+	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
 		return err
 	}

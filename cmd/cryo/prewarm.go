@@ -167,7 +167,7 @@ func (f *prewarmFlags) resolve(a *app) error {
 
 // prewarm fetches a snapshot where it is missing, and keeps it ready.
 func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err error) {
-	options, err := f.registry.resolve(a)
+	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
 		return err
 	}

@@ -30,7 +30,7 @@ interrupted goes on where it stopped when it is repeated.`,
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			options, err := flags.resolve(a)
+			options, err := flags.resolve(ctx, a)
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -10,7 +11,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
@@ -43,22 +43,16 @@ func (e *noPasswordError) Hint() string { return "put the password into COSIGN_P
 func (e *noPasswordError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
 
 // readKey reads a private key. Its password is in COSIGN_PASSWORD, as cosign has it, or asked for.
-func (a *app) readKey(path string) (*signature.PrivateKey, error) {
+func (a *app) readKey(ctx context.Context, path string) (*signature.PrivateKey, error) {
 	return signature.ReadPrivateKey(path, func() ([]byte, error) {
 		if password, set := os.LookupEnv("COSIGN_PASSWORD"); set {
 			return []byte(password), nil
 		}
-		in := int(os.Stdin.Fd())
-		if !term.IsTerminal(in) {
+		password, err := a.askPassword(ctx, path)
+		if errors.Is(err, errNoTerminal) {
 			return nil, &noPasswordError{path}
 		}
-		fmt.Fprint(a.stderr, format("password of %s: ", path))
-		password, err := term.ReadPassword(in)
-		fmt.Fprintln(a.stderr)
-		if err != nil {
-			return nil, fmt.Errorf("read the password of %s: %w", path, err)
-		}
-		return password, nil
+		return []byte(password), err
 	})
 }
 

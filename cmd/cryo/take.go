@@ -40,6 +40,8 @@ type subject struct {
 // and the container is as it was or the error is a [lostError]. A container that was lost although there is a snapshot is in the result.
 func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags) (ocispec.Descriptor, checkpointResult, error) {
 	var none ocispec.Descriptor
+	allowed := make(chan error, 1)
+	go func() { allowed <- f.sender.allowed(ctx, f.container) }()
 	sub, err := a.examine(ctx, client, f)
 	if err != nil {
 		return none, checkpointResult{}, err
@@ -51,6 +53,9 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 	}
 	if f.segmentBytes == 0 {
 		f.segmentBytes = segmentSize(sub.gpus, resident(sub.process.pid))
+	}
+	if err := <-allowed; err != nil {
+		return none, checkpointResult{}, err
 	}
 	op, err := s.Begin(ctx)
 	if err != nil {
@@ -150,7 +155,7 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 	}
 	process, err := identify(task.Pid(), status.Status == containerd.Paused)
 	if err != nil {
-		return nil, &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", f.container, ended, err)}
+		return nil, &lostError{container: f.container, err: fmt.Errorf("checkpoint %s: %s: %w", f.container, ended, err)}
 	}
 	if !ourShim(info.Runtime.Name, task.Pid()) {
 		return nil, &runtimeError{name: f.container, runtime: info.Runtime.Name}
