@@ -35,7 +35,7 @@ func TestBadReference(t *testing.T) {
 		{"restore of an image", "not a cryo snapshot", codeDamaged, []string{"restore", shared.image, "--plain-http"}},
 		{"restore of no file", "", codeNotFound, []string{"restore", "oci-archive:/nowhere/x.tar"}},
 		{"verify of unknown", "no snapshot", codeNotFound, []string{"verify", "bad/none:1"}},
-		{"inspect of unknown", "", codeNotFound, []string{"inspect", unknown}},
+		{"inspect of unknown", "the registry has no", codeNotFound, []string{"inspect", unknown, "--plain-http"}},
 		{"rm of unknown", "no snapshot", codeNotFound, []string{"rm", "bad/none:1"}},
 		{"unknown command", "there is no command", codeUsage, []string{"chekpoint", id}},
 		{"unknown flag", "unknown flag", codeUsage, []string{"checkpoint", "--leave-runing", id, "bad/flag:1"}},

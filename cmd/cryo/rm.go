@@ -8,8 +8,9 @@ import (
 )
 
 type removed struct {
-	Reference string `json:"reference"`
-	Freed     int64  `json:"freed"` // bytes
+	Reference string       `json:"reference"`
+	Freed     int64        `json:"freed"` // bytes
+	Error     *errorReport `json:"error,omitempty"`
 }
 
 func newRemove(a *app) *cobra.Command {
@@ -39,6 +40,7 @@ store, blobs are kept until it has ended.`,
 				freed, err := s.Remove(cmd.Context(), ref)
 				if err != nil {
 					failed = append(failed, err)
+					all = append(all, removed{Reference: ref, Error: a.errorReport(cmd.Context(), err)})
 					continue
 				}
 				all = append(all, removed{Reference: ref, Freed: freed})

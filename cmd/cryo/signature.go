@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
@@ -89,21 +88,13 @@ func signLocal(ctx context.Context, s *store.Store, subject ocispec.Descriptor, 
 	return already, s.Attach(ctx, made)
 }
 
-// signers says who has signed a snapshot of the local store.
-func (a *app) signers(ctx context.Context, s *store.Store, ref string, d digest.Digest) ([]signature.Signer, error) {
+// signers says who has signed a snapshot.
+func (a *app) signers(l *looked) ([]signature.Signer, error) {
 	j, err := a.judging(false)
 	if err != nil {
 		return nil, err
 	}
-	refs, err := restore.Names(ctx, s, ref, d)
-	if err != nil {
-		return nil, err
-	}
-	all, err := s.Signatures(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	return j.Policy.Signers(refs, d, all), nil
+	return j.Policy.Signers(l.names, l.desc.Digest, l.signed), nil
 }
 
 // signerRows are the lines of cryo inspect about signatures.
