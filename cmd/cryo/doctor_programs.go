@@ -107,14 +107,14 @@ func checkCRIU(ctx context.Context, p *patient) []examined {
 	}
 	version, err := host.CRIUVersion(ctx, path)
 	if err != nil {
-		return found("criu", trouble, restore.Hint(&criu.MissingError{}), "%v", err)
+		return found("criu", trouble, criu.InstallHint(criu.Needed(kernelRelease(p.root))), "%v", err)
 	}
 	if !criu.AtLeast(version, criu.Minimum) {
-		return found("criu", trouble, restore.Hint(&criu.MissingError{}), "%s at %s is older than %s", version, path, criu.Minimum)
+		return found("criu", trouble, criu.InstallHint(criu.Needed(kernelRelease(p.root))), "%s at %s is older than %s", version, path, criu.Minimum)
 	}
 	all := found("criu", good, "", "%s at %s", version, path)
-	if !criu.AtLeast(version, criu.ForSockets) && criu.AtLeast(kernelRelease(p.root), criu.SocketsKernel) {
-		all = found("criu", worry, restore.Hint(&criu.MissingError{}), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
+	if needed := criu.Needed(kernelRelease(p.root)); !criu.AtLeast(version, needed) {
+		all = found("criu", worry, criu.InstallHint(needed), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
 	}
 	out, err := criuCheck(ctx, path)
 	if err != nil {

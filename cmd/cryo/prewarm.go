@@ -263,7 +263,12 @@ func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc oc
 		return refuse(err)
 	} else if ready != nil {
 		r.Already = true
+		removed, err := d.Keep(ctx, ready, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)
 		closing(ctx, "prewarmed snapshot", ready)
+		r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
+		if err != nil {
+			return refuse(err)
+		}
 	} else {
 		// Before anything large is fetched.
 		removed, err := d.Room(ctx, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)

@@ -6,11 +6,13 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -127,17 +129,41 @@ func parse(path string, data []byte) (Config, error) {
 	c := Default()
 	d := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
 	if err := d.Decode(&c); err != nil {
-		var strict *toml.StrictMissingError
-		if errors.As(err, &strict) {
-			return Config{}, &Error{Path: path, Err: fmt.Errorf("unknown key: %s", strict.String())}
-		}
-		return Config{}, &Error{Path: path, Err: err}
+		return Config{}, &Error{Path: path, Err: explain(err)}
 	}
 	if err := c.validate(); err != nil {
 		return Config{}, &Error{Path: path, Err: err}
 	}
 	return c, nil
 }
+
+// explain says in a user's words, and with the line, what is wrong with TOML.
+func explain(err error) error {
+	var (
+		strict *toml.StrictMissingError
+		wrong  *toml.DecodeError
+		all    []error
+	)
+	switch {
+	case errors.As(err, &strict):
+		for i := range strict.Errors {
+			line, _ := strict.Errors[i].Position()
+			all = append(all, fmt.Errorf("line %d: there is no key %s", line, strings.Join(strict.Errors[i].Key(), ".")))
+		}
+		return errors.Join(all...)
+	case errors.As(err, &wrong):
+		line, _ := wrong.Position()
+		if _, of, is := strings.Cut(wrong.Error(), " into struct field "); is {
+			_, kind, _ := strings.Cut(of, " of type ")
+			return fmt.Errorf("line %d: %s is to be %s", line, strings.Join(wrong.Key(), "."), cmp.Or(kinds[kind], "a table"))
+		}
+		return fmt.Errorf("line %d: %s", line, strings.TrimPrefix(wrong.Error(), "toml: "))
+	}
+	return err
+}
+
+// kinds are the words for types of keys.
+var kinds = map[string]string{"int64": "a whole number", "string": "text in quotes", "bool": "true or false", "[]string": "a list of text in quotes"}
 
 func (c Config) validate() error {
 	switch {

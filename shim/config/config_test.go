@@ -71,6 +71,24 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// What is wrong is said with its line, and without words of Go.
+func TestLoadSaysWhere(t *testing.T) {
+	for text, want := range map[string]string{
+		"root = 1\n":                             "line 1: root is to be text in quotes",
+		"\n[dump]\nghost-limit = 'a'\n":          "line 3: dump.ghost-limit is to be a whole number",
+		"[restore]\nlazy = 1\n":                  "line 2: restore.lazy is to be true or false",
+		"[gpu]\ncdi = '/etc/cdi'\n":              "line 2: gpu.cdi is to be a list of text in quotes",
+		"dump = 3\n":                             "line 1: dump is to be a table",
+		"\n\n{":                                  "line 3: invalid character at start of key: U+007B '{'",
+		"[dump]\nghostlimit = 1\n[gpu]\nx = 2\n": "line 2: there is no key dump.ghostlimit\nline 4: there is no key gpu.x",
+	} {
+		_, err := parse("/etc/x.toml", []byte(text))
+		if err == nil || err.Error() != "read configuration /etc/x.toml: "+want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
+	}
+}
+
 func TestNamedFileMustExist(t *testing.T) {
 	t.Setenv("CRYO_CONFIG", filepath.Join(t.TempDir(), "absent.toml"))
 	if _, err := Load(""); !errors.Is(err, os.ErrNotExist) {
