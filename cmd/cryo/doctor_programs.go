@@ -116,6 +116,9 @@ func checkCRIU(ctx context.Context, p *patient) []examined {
 	if needed := criu.Needed(kernelRelease(p.root)); !criu.AtLeast(version, needed) {
 		all = found("criu", worry, criu.InstallHint(needed), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
 	}
+	if os.Geteuid() != 0 {
+		return append(all, found("criu check", note, "", "CRIU looks at the kernel for root alone: run cryo doctor as root")...)
+	}
 	out, err := criuCheck(ctx, path)
 	if err != nil {
 		return append(all, found("criu check", trouble, "use a kernel with CONFIG_CHECKPOINT_RESTORE and what else criu check names", "%s", out)...)
@@ -151,7 +154,7 @@ func criuCheck(ctx context.Context, path string, args ...string) (string, error)
 
 // checkFeatures are those of the kernel that make things faster, or that only some containers need.
 func checkFeatures(ctx context.Context, p *patient) []examined {
-	if p.criu == "" {
+	if p.criu == "" || os.Geteuid() != 0 {
 		return nil
 	}
 	var all []examined

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -78,7 +79,7 @@ func (e *nameTakenError) Hint() string { return "choose another with --name, or 
 
 func (e *nameTakenError) Is(target error) bool { return target == errdefs.ErrAlreadyExists }
 
-// daemonError says that containerd cannot be reached. Its kind is Unavailable.
+// daemonError says that containerd cannot be reached. Its kind is Unavailable, or PermissionDenied where it is not ours.
 type daemonError struct {
 	address string
 	err     error
@@ -89,12 +90,20 @@ func (e *daemonError) Error() string {
 }
 
 func (e *daemonError) Hint() string {
+	if errors.Is(e.err, fs.ErrPermission) {
+		return "run cryo as root (sudo): containerd's socket is root's"
+	}
 	return "see that containerd runs and that you may use its socket, or name it with --address"
 }
 
 func (e *daemonError) Unwrap() error { return e.err }
 
-func (e *daemonError) Is(target error) bool { return target == errdefs.ErrUnavailable }
+func (e *daemonError) Is(target error) bool {
+	if errors.Is(e.err, fs.ErrPermission) {
+		return target == errdefs.ErrPermissionDenied
+	}
+	return target == errdefs.ErrUnavailable
+}
 
 // failedError says that an operation did not come about and that all is as before. Its kind is its cause's, else Aborted.
 type failedError struct {

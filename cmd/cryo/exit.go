@@ -45,7 +45,7 @@ var exitTable = []struct {
 	{exitPrecondition, "precondition", "the container is not running or busy, or this host lacks something (cryo doctor tells what)"},
 	{exitExists, "exists", "the name is taken"},
 	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached (a container whose memory was still being pulled is removed)"},
-	{exitDenied, "denied", "wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
+	{exitDenied, "denied", "not root, wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
 	{exitDamaged, "damaged", "the snapshot is damaged, or is no snapshot"},
 	{exitMisfit, "misfit", "the snapshot does not fit this host (cryo inspect --check tells why)"},
 	{exitFull, "full", "no space left"},

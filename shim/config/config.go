@@ -210,7 +210,7 @@ func (c Config) validate() error {
 	return fmt.Errorf("dump.network-lock = %q is none of iptables, nftables, skip", c.Dump.NetworkLock)
 }
 
-// Error says what is wrong with the file. Its kind is InvalidArgument.
+// Error says what is wrong with the file. Its kind is InvalidArgument, or PermissionDenied where we may not read it.
 type Error struct {
 	Path string
 	Err  error
@@ -219,7 +219,17 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("read configuration %s: %v", e.Path, e.Err) }
 
 // Unwrap gives the kind and the cause.
-func (e *Error) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
+func (e *Error) Unwrap() []error {
+	if errors.Is(e.Err, fs.ErrPermission) {
+		return []error{errdefs.ErrPermissionDenied, e.Err}
+	}
+	return []error{errdefs.ErrInvalidArgument, e.Err}
+}
 
 // Hint says what to do.
-func (e *Error) Hint() string { return "mend the file, or name another with CRYO_CONFIG" }
+func (e *Error) Hint() string {
+	if errors.Is(e.Err, fs.ErrPermission) {
+		return "run cryo as root (sudo), or name another file with CRYO_CONFIG"
+	}
+	return "mend the file, or name another with CRYO_CONFIG"
+}
