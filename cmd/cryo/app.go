@@ -39,7 +39,12 @@ func (a *app) store() (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return store.Open(c.Root)
+	s, err := store.Open(c.Root)
+	if err != nil {
+		return nil, err
+	}
+	s.KeepPartial(c.Store.PartialAge())
+	return s, nil
 }
 
 // closing closes what cannot fail in a way that matters to the user, and says so to who debugs.

@@ -70,7 +70,7 @@ another host, where the container goes on as if nothing had happened.`,
 	f.BoolVar(&a.debug, "debug", false, "log each step on standard error")
 	f.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
-		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newInspect(a), newVerify(a), newSign(a), newRemove(a), newPrewarm(a),
+		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newInspect(a), newVerify(a), newSign(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
 		newDoctor(a), newVersion(a), newSweep(a), newExitCodes(), newReferences(),
 	)
 	return root

@@ -30,6 +30,8 @@ type Config struct {
 	Root string `toml:"root"`
 	// CRIU is the criu binary. Default: "criu" in PATH, then /opt/cryo/criu/bin/criu.
 	CRIU string `toml:"criu"`
+	// Store is about what the local store keeps.
+	Store Store `toml:"store"`
 	// Containerd is about how the cryo command asks it.
 	Containerd Containerd `toml:"containerd"`
 	// Dump holds CRIU's options for dumps.
@@ -43,6 +45,15 @@ type Config struct {
 	// Trust says whose signature snapshots must have, for the cryo command and for the shim.
 	Trust Trust `toml:"trust"`
 }
+
+// Store is about what the local store keeps.
+type Store struct {
+	// PartialPulls, in days, is how long an interrupted pull is kept for its next attempt. Default 7.
+	PartialPulls int64 `toml:"partial-pulls"`
+}
+
+// PartialAge is PartialPulls as a duration.
+func (s Store) PartialAge() time.Duration { return time.Duration(s.PartialPulls) * 24 * time.Hour }
 
 // Containerd is about how the cryo command asks it.
 type Containerd struct {
@@ -98,6 +109,7 @@ type GPU struct {
 func Default() Config {
 	return Config{
 		Root:       "/var/lib/cryo",
+		Store:      Store{PartialPulls: 7},
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
 		Restore:    Restore{Lazy: true, Timeout: 120, Annotation: Annotation{Timeout: 60}},
@@ -171,6 +183,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("root = %q is not an absolute path", c.Root)
 	case c.CRIU != "" && (!filepath.IsAbs(c.CRIU) || filepath.Base(c.CRIU) != "criu"):
 		return fmt.Errorf("criu = %q: runc runs the program by the name criu, so this must be an absolute path that ends in /criu", c.CRIU)
+	case c.Store.PartialPulls < 0 || c.Store.PartialPulls > 3650:
+		return fmt.Errorf("store.partial-pulls = %d is not between 0 and 3650 days", c.Store.PartialPulls)
 	case c.Dump.GhostLimit < 0:
 		return fmt.Errorf("dump.ghost-limit = %d is negative", c.Dump.GhostLimit)
 	case c.Dump.Timeout < 0 || c.Dump.Timeout > int64(time.Hour/time.Second):

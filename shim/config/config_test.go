@@ -21,6 +21,8 @@ func TestLoad(t *testing.T) {
 		{"not TOML", "{", false},
 		{"relative root", "root = 'r'\n", false},
 		{"criu by another name", "criu = '/usr/bin/criu-4'\n", false},
+		{"pulls that expire late", "[store]\npartial-pulls = 30\n", true},
+		{"pulls that expire before", "[store]\npartial-pulls = -1\n", false},
 		{"negative limit", "[dump]\nghost-limit = -1\n", false},
 		{"endless timeout", "[dump]\ntimeout = 100000\n", false},
 		{"negative rate", "[restore]\nfill-rate = -1\n", false},
