@@ -99,6 +99,11 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 	if err := p.each(ctx, p.small, p.o.concurrency(), p.fetchEarly); err != nil {
 		return err
 	}
+	if !p.look {
+		if err := p.dst.CheckRoom(ctx, p.segments, 0); err != nil {
+			return err
+		}
+	}
 	p.sum.add(desc.Size)
 	p.early.settle(p.dst, desc, data)
 	desc.ArtifactType = m.ArtifactType

@@ -106,7 +106,7 @@ func (e *DiskFullError) Unwrap() []error { return []error{errdefs.ErrResourceExh
 
 // Hint says how to make room.
 func (e *DiskFullError) Hint() string {
-	return "remove snapshots with `cryo rm`, make room on the file system, or use another with --root"
+	return "see what takes it with `cryo df`, remove snapshots with `cryo rm` and what nobody needs with `cryo prune`, or use another file system with --root"
 }
 
 // DiskError says that the disk under the root does not do what it shall. It is an errdefs.ErrInternal.

@@ -194,5 +194,32 @@ func (s Space) less(t Space) Space {
 	return Space{Files: max(0, s.Files-t.Files), Bytes: max(0, s.Bytes-t.Bytes)}
 }
 
+// CheckRoom says whether blobs that are to be fetched, and so many bytes more, fit on the disk. If not the error is a [*DiskFullError].
+func (s *Store) CheckRoom(ctx context.Context, blobs []ocispec.Descriptor, more int64) error {
+	need := more
+	for _, d := range blobs {
+		ok, err := s.Exists(ctx, d)
+		if err != nil {
+			return err
+		}
+		if ok {
+			continue
+		}
+		need += d.Size
+		var part unix.Stat_t
+		if unix.Lstat(filepath.Join(s.partial(), d.Digest.Encoded()), &part) == nil {
+			need -= min(part.Blocks*512, d.Size)
+		}
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(s.root, &disk); err != nil {
+		return fmt.Errorf("look for free space under %s: %w", s.root, mapError(s.root, err))
+	}
+	if free := int64(disk.Bfree) * disk.Bsize; need > free { // root may use what is reserved
+		return &DiskFullError{Root: s.root, Err: fmt.Errorf("%d MiB more are needed, and %d MiB are free", (need+1<<20-1)>>20, free>>20)}
+	}
+	return nil
+}
+
 // KeepPartial sets how long an interrupted pull is kept for its next attempt, instead of a week.
 func (s *Store) KeepPartial(age time.Duration) { s.partialAge = age }

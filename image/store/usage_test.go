@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -151,5 +152,21 @@ func TestPartialExpires(t *testing.T) {
 		if _, err := os.Stat(path); (err == nil) != c.stays {
 			t.Errorf("kept for %s, of an age of %s: %v", c.keep, c.age, err)
 		}
+	}
+}
+
+// TestCheckRoom counts what is here, in part too, as room that is not needed.
+func TestCheckRoom(t *testing.T) {
+	s, ctx := storetest.Open(t), t.Context()
+	var full *store.DiskFullError
+	if err := s.CheckRoom(ctx, []ocispec.Descriptor{{Digest: digest.FromString("elsewhere"), Size: 1 << 45}}, 0); !errors.As(err, &full) {
+		t.Errorf("a blob of 32 TiB: %v", err)
+	}
+	if err := s.CheckRoom(ctx, nil, 1<<60); !errors.As(err, &full) {
+		t.Errorf("32 TiB more: %v", err)
+	}
+	part := abandoned(t, s)
+	if err := s.CheckRoom(ctx, []ocispec.Descriptor{part}, 0); err != nil {
+		t.Error(err)
 	}
 }
