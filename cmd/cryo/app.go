@@ -14,6 +14,7 @@ import (
 type app struct {
 	stdout, stderr io.Writer
 	progress       progress
+	stages         stages
 
 	namespace, address string // of containerd
 	root, configPath   string

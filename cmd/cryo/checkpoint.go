@@ -280,6 +280,7 @@ func (a *app) signAndPush(ctx context.Context, s *store.Store, desc ocispec.Desc
 		return &kept
 	}
 	result.Pushed = true
+	a.stages.done(ctx, "the snapshot is pushed")
 	return nil
 }
 

@@ -35,6 +35,9 @@ func (r *registryFlags) register(cmd *cobra.Command) {
 func (r *registryFlags) resolve(ctx context.Context, a *app) (registry.Options, error) {
 	o := r.options
 	o.Progress = a.report()
+	if a.debug {
+		o.Trace = func(r registry.Request) { traceRequest(ctx, r) }
+	}
 	if o.Concurrency < 0 || o.Concurrency > 64 {
 		return o, &usageError{command: "cryo", problem: fmt.Sprintf("--concurrency %d is not between 1 and 64", o.Concurrency)}
 	}

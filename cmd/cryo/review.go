@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 
@@ -64,6 +65,7 @@ func (a *app) review(ctx context.Context, s *store.Store, from image.Fetcher, sn
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, fmt.Errorf("make a working directory: %w", err)
 	}
+	log.G(ctx).WithField("program", "/proc/self/exe").Debug("start a process: the review of CRIU's images")
 	box, err := sandbox.Open(dir)
 	if err != nil {
 		return r, err

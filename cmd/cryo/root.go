@@ -67,7 +67,7 @@ another host, where the container goes on as if nothing had happened.`,
 	f.StringVarP(&a.address, "address", "a", environment("CONTAINERD_ADDRESS", "/run/containerd/containerd.sock"), "containerd's socket (CONTAINERD_ADDRESS)")
 	f.StringVar(&a.root, "root", os.Getenv("CRYO_ROOT"), "where snapshots and working directories are kept (CRYO_ROOT; default: root of the configuration, /var/lib/cryo)")
 	f.StringVar(&a.configPath, "config", "", "configuration file (CRYO_CONFIG; default /etc/cryo/config.toml)")
-	f.BoolVar(&a.debug, "debug", false, "log each step on standard error")
+	f.BoolVar(&a.debug, "debug", false, "log each stage with its time, each request and each process that is started, on standard error")
 	f.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
 		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newInspect(a), newVerify(a), newSign(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
@@ -85,6 +85,7 @@ func environment(name, otherwise string) string {
 
 // prepare runs before every subcommand.
 func (a *app) prepare(*cobra.Command) error {
+	a.stages.begin()
 	level := "error"
 	if a.debug {
 		level = "debug"

@@ -54,8 +54,12 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 	if f.segmentBytes == 0 {
 		f.segmentBytes = segmentSize(sub.gpus, resident(sub.process.pid))
 	}
+	a.stages.done(ctx, "the container was examined")
 	if err := <-allowed; err != nil {
 		return none, checkpointResult{}, err
+	}
+	if f.push {
+		a.stages.done(ctx, "the registry lets us push")
 	}
 	op, err := s.Begin(ctx)
 	if err != nil {
@@ -234,12 +238,14 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, err
 	}
 	a.progress.over("dump")
+	a.stages.done(ctx, "the container is frozen and dumped")
 	d.dumped()
 	start := time.Now()
 	files, err := changed.capture(ctx, work)
 	if err != nil {
 		return desc, result, err
 	}
+	a.stages.done(ctx, "changed files are copied")
 	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
 	var device *image.DeviceIntake
 	if dumped.Devices && (!dumped.DevicesPending || !f.leaveRunning) {
@@ -268,6 +274,9 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		}
 	} else {
 		t.Freeze = time.Since(dumped.Frozen).Seconds()
+	}
+	if f.leaveRunning {
+		a.stages.done(ctx, "the container goes on")
 	}
 	f.sender.release()
 	intake.Hurry()
@@ -312,6 +321,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
+	a.stages.done(ctx, "the snapshot is packed")
 	pack := time.Since(packing).Seconds()
 	if !f.leaveRunning {
 		// The container is about to end, and all that is left of it has to be sound.
@@ -339,6 +349,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			return desc, result, err
 		}
 	}
+	a.stages.done(ctx, "the snapshot has its name, and the container ended unless it goes on")
 	// It is done: an interrupt that comes now does not change that.
 	if f.leaveRunning && result.lost == nil {
 		if err := remember(ctx, client, sub.info.ID, desc.Digest); err != nil {

@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -159,8 +160,12 @@ func TestPartialExpires(t *testing.T) {
 func TestCheckRoom(t *testing.T) {
 	s, ctx := storetest.Open(t), t.Context()
 	var full *store.DiskFullError
-	if err := s.CheckRoom(ctx, []ocispec.Descriptor{{Digest: digest.FromString("elsewhere"), Size: 1 << 45}}, 0); !errors.As(err, &full) {
-		t.Errorf("a blob of 32 TiB: %v", err)
+	var many []ocispec.Descriptor
+	for i := range 64 {
+		many = append(many, ocispec.Descriptor{MediaType: "x/y", Digest: digest.FromString(fmt.Sprint(i)), Size: 1 << 39})
+	}
+	if err := s.CheckRoom(ctx, many, 0); !errors.As(err, &full) {
+		t.Errorf("blobs of 32 TiB: %v", err)
 	}
 	if err := s.CheckRoom(ctx, nil, 1<<60); !errors.As(err, &full) {
 		t.Errorf("32 TiB more: %v", err)
