@@ -58,6 +58,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	defer closing(ctx, "containerd", client)
+	if ref, err = a.named(ctx, s, ref, f.pull); err != nil {
+		return err
+	}
 	work, err := s.Work(ctx)
 	if err != nil {
 		return err

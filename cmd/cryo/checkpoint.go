@@ -237,6 +237,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	defer closing(ctx, "containerd", client)
 	f.sender = &sender{}
 	if f.push {
+		a.warnHub(f.ref)
 		if f.sender, err = newSender(ctx, s, f.ref, options); err != nil {
 			return err
 		}

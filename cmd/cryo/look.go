@@ -25,6 +25,9 @@ type looked struct {
 // look finds a snapshot in the local store. Of one that only a registry has it fetches what is small, which close removes again. A name
 // without a registry is one of the local store.
 func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *registryFlags) (l *looked, err error) {
+	if ref, err = a.named(ctx, s, ref, "never"); err != nil {
+		return nil, err
+	}
 	l = &looked{from: s}
 	l.desc, err = s.Resolve(ctx, ref)
 	var unknown *store.UnknownRefError

@@ -183,6 +183,9 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	options.Counts = &counts
 	a.progress.waitsFor("pull", func() string { return "the registry" })
 	start := time.Now()
+	if ref, err = a.named(ctx, s, ref, f.pull); err != nil {
+		return err
+	}
 	_, err = s.Resolve(ctx, ref)
 	known := err == nil
 	ref, desc, pulling, err := restore.Locate(ctx, s, ref, f.pull, options, j)

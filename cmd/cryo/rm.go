@@ -37,7 +37,11 @@ store, blobs are kept until it has ended.`,
 			all := []removed{}
 			var failed []error
 			for _, ref := range args {
-				freed, err := s.Remove(cmd.Context(), ref)
+				full, err := a.named(cmd.Context(), s, ref, "never")
+				var freed int64
+				if err == nil {
+					freed, err = s.Remove(cmd.Context(), full)
+				}
 				if err != nil {
 					failed = append(failed, err)
 					all = append(all, removed{Reference: ref, Error: a.errorReport(cmd.Context(), err)})

@@ -77,6 +77,9 @@ func (a *app) sign(ctx context.Context, ref, keyFile string, flags *registryFlag
 	if err != nil {
 		return err
 	}
+	if ref, err = a.named(ctx, s, ref, ""); err != nil {
+		return err
+	}
 	r := signResult{Reference: ref, Key: key.Public.Fingerprint(), Where: "store"}
 	desc, err := s.Resolve(ctx, ref)
 	var unknown *store.UnknownRefError
