@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -112,7 +113,12 @@ cost it its processes.`,
   cryo checkpoint web web:before-upgrade --tcp-established
   cryo checkpoint db registry.example.com/snapshots/db:nightly --leave-running --pre-dump=2
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
-		Args:              exactly("NAME", "REF"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if number := slices.IndexFunc(args, func(arg string) bool { _, err := strconv.Atoi(arg); return err == nil }); len(args) > 2 && number >= 0 && cmd.Flags().Changed("pre-dump") {
+				return &usageError{command: cmd.CommandPath(), problem: "of --pre-dump, write --pre-dump=" + args[number]}
+			}
+			return exactly("NAME", "REF")(cmd, args)
+		},
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.container, f.ref = args[0], args[1]
