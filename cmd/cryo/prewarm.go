@@ -100,6 +100,7 @@ names another snapshot later, in the registry or here, restores do not use the o
 	flags.Lookup("device").Usage = "with --gpu: CDI device that restores will be given, such as nvidia.com/gpu=0 (default: those it had)"
 	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of prewarmed device memory on each GPU, as 40GiB (default: gpu under [prewarm] in the configuration, else what is free)")
 	f.registry.register(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]cobra.Completion{"missing", "always"}, cobra.ShellCompDirectiveNoFileComp)) // fails only for flags that there are not
 	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
 	return cmd
 }

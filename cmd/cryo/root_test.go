@@ -192,3 +192,27 @@ func TestTag(t *testing.T) {
 		t.Errorf("exit code %d: %q", code, stderr)
 	}
 }
+
+// TestCompletionOfFlags completes values of flags, and names of files only where the value is one.
+func TestCompletionOfFlags(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		want  string // the first line
+		files bool
+	}{
+		{[]string{"restore", "r", "--pull", ""}, "missing", false},
+		{[]string{"restore", "r", "--allow", ""}, "mounts", false},
+		{[]string{"checkpoint", "c", "r", "--compression", ""}, "zstd", false},
+		{[]string{"checkpoint", "c", "r", "--workers", ""}, ":4", false},
+		{[]string{"pull", "r", "--user", ""}, ":4", false},
+		{[]string{"ls", "--namespace", ""}, ":4", false},
+		{[]string{"sign", "r", "--key", ""}, ":0", true},
+		{[]string{"ls", "--config", ""}, ":0", true},
+	} {
+		code, stdout, _ := cryo(t, append([]string{"__complete"}, c.args...)...)
+		first, _, _ := strings.Cut(stdout, "\n")
+		if code != exitOK || first != c.want || strings.Contains(stdout, ":4\n") == c.files {
+			t.Errorf("%v: exit code %d, %q", c.args, code, stdout)
+		}
+	}
+}
