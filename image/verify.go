@@ -20,6 +20,19 @@ func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) 
 	})
 }
 
+// VerifySmall reads what is small of a snapshot, which is all but its memory and its files, and checks that as [Verify] does.
+func VerifySmall(ctx context.Context, src Fetcher, d ocispec.Descriptor) error {
+	s, err := Open(ctx, src, d)
+	if err != nil {
+		return err
+	}
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return err
+	}
+	return s.verifyCRIU(ctx, src, x)
+}
+
 // frameSink takes a frame that has been verified.
 type frameSink func(f *index.Frame, raw []byte) error
 

@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cryo-project/cryo/integration/lab"
@@ -59,6 +60,22 @@ func TestBadFullPull(t *testing.T) {
 	for _, mib := range []int{1, 20} {
 		inside, outside := small(t, b, mib)
 		refused(t, b, codeFull, "o space left", "pull", ref, "--plain-http", "--root", inside)
+		empty(t, outside)
+	}
+}
+
+// TestBadFullRestoreBefore has room for a part of a snapshot, whose size is known: no container begins, and hardly anything is fetched.
+func TestBadFullRestoreBefore(t *testing.T) {
+	a, b := pair(t)
+	ref := snapshotOf(t, a, "count", "--memory", "32")
+	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
+	inside, outside := small(t, b, 20)
+	for _, flags := range [][]string{nil, {"--pull-first"}, {"--eager"}} {
+		args := append([]string{"restore", ref, "--plain-http", "--root", inside}, flags...)
+		refused(t, b, codeFull, "MiB more are needed, and ", args...)
+		if said := b.Cryo(t.Context(), args...).Stderr; strings.Contains(said, "it ran") || strings.Contains(said, "is kept") || !strings.Contains(said, "cryo prune") {
+			t.Errorf("%v: it says:\n%s", flags, said)
+		}
 		empty(t, outside)
 	}
 }

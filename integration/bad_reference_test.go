@@ -1,6 +1,9 @@
 package integration
 
 import (
+	"encoding/json"
+	"io"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +35,7 @@ func TestBadReference(t *testing.T) {
 		{"restore of an image", "not a cryo snapshot", codeDamaged, []string{"restore", shared.image, "--plain-http"}},
 		{"restore of no file", "", codeNotFound, []string{"restore", "oci-archive:/nowhere/x.tar"}},
 		{"verify of unknown", "no snapshot", codeNotFound, []string{"verify", "bad/none:1"}},
-		{"inspect of unknown", "", codeNotFound, []string{"inspect", unknown}},
+		{"inspect of unknown", "the registry has no", codeNotFound, []string{"inspect", unknown, "--plain-http"}},
 		{"rm of unknown", "no snapshot", codeNotFound, []string{"rm", "bad/none:1"}},
 		{"unknown command", "there is no command", codeUsage, []string{"chekpoint", id}},
 		{"unknown flag", "unknown flag", codeUsage, []string{"checkpoint", "--leave-runing", id, "bad/flag:1"}},
@@ -82,18 +85,85 @@ func TestBadRegistry(t *testing.T) {
 	}
 }
 
-// TestBadPush takes a snapshot that cannot be sent: it is here all the same, and the container runs on.
+// TestBadPush takes snapshots for registries that do not take them: that is found out before anything is frozen.
 func TestBadPush(t *testing.T) {
 	a, _ := pair(t)
-	id, ref := name(t), "127.0.0.1:1/bad/push:1"
+	guarded := newRegistry(t, "bad-push", lab.RegistryOptions{Auth: lab.Basic})
+	id := name(t)
 	start(t, a, id, nil, "workload", "count")
-	forget(t, a, ref)
-	r := a.Cryo(t.Context(), "checkpoint", id, ref, "--leave-running", "--push")
-	if r.Code != codeUnavailable {
-		t.Errorf("exit code %d:\n%s", r.Code, r.Stderr)
+	nobody, inside := "127.0.0.1:1/bad/push:1", guarded.Reference("bad/push:1")
+	for _, test := range []struct {
+		name, words string
+		code        int
+		args        []string
+	}{
+		{"to nobody", "cannot be reached", codeUnavailable, []string{nobody}},
+		{"with a wrong password", "refuses the password", codeDenied, []string{inside, "--plain-http", "--user", lab.User + ":guess"}},
+		{"without a password", "has no password", codeUsage, []string{inside, "--plain-http", "--user", lab.User}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			args := append([]string{"checkpoint", id, "--push"}, test.args...)
+			refused(t, a, test.code, test.words, args...)
+			counts(t, a, id)
+			if names := must(t, a.Cryo(t.Context(), "ls", "-q")).Stdout; strings.Contains(names, test.args[0]) {
+				t.Errorf("it is in the local store:\n%s", names)
+			}
+		})
 	}
-	must(t, a.Cryo(t.Context(), "verify", ref))
-	counts(t, a, id)
+}
+
+// TestBadPushError has the error of a checkpoint for programs.
+func TestBadPushError(t *testing.T) {
+	a, _ := pair(t)
+	id := name(t)
+	start(t, a, id, nil, "workload", "count")
+	r := a.Cryo(t.Context(), "checkpoint", id, "127.0.0.1:1/bad/push:1", "--push", "--json")
+	var said struct{ Error reported }
+	if err := json.Unmarshal([]byte(r.Stdout), &said); err != nil {
+		t.Fatalf("%v:\n%s", err, r.Stdout)
+	}
+	e := said.Error
+	if e.Kind != "unavailable" || e.ExitCode != r.Code || e.Container != id || !e.Left.Running || e.Left.Snapshot != "" {
+		t.Errorf("error: %+v", e)
+	}
+	if r.Stderr != "cryo: "+e.Message+"\nhint: "+strings.ReplaceAll(e.Hint, "\n", "\n  ")+"\n" {
+		t.Errorf("error %q, hint %q, but on standard error:\n%s", e.Message, e.Hint, r.Stderr)
+	}
+}
+
+// reported is an error of cryo for programs.
+type reported struct {
+	Kind, Message, Hint, Container string
+	ExitCode                       int
+	Left                           struct {
+		Running  bool
+		Snapshot string
+	}
+}
+
+// TestBadLogin gives a password on a terminal, which does not show it.
+func TestBadLogin(t *testing.T) {
+	a, _ := pair(t)
+	guarded := newRegistry(t, "bad-login", lab.RegistryOptions{Auth: lab.Basic})
+	local, inside := snapshotOf(t, a, "count"), guarded.Reference("bad/login:1")
+	refused(t, a, codeUsage, "no terminal to ask for it", "push", local, inside, "--plain-http", "--user", lab.User)
+	refused(t, a, codeUsage, "is empty", "push", local, inside, "--plain-http", "--user", lab.User+":", "--password-stdin")
+	c := a.Command(t.Context(), "script", "--quiet", "--return", "--command", "cryo push "+local+" "+inside+" --plain-http -u "+lab.User, "/dev/null")
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan lab.Result, 1)
+	go func() { ended <- lab.Finish(c) }()
+	time.Sleep(2 * time.Second) // what is typed before the question is not an answer
+	if _, err := io.WriteString(in, lab.Password+"\n"); err != nil {
+		t.Fatal(err)
+	}
+	r := must(t, <-ended)
+	if !strings.Contains(r.Stdout, "password of user "+lab.User+":") || strings.Contains(r.Stdout, lab.Password) || !strings.Contains(r.Stdout, "pushed ") {
+		t.Errorf("on the terminal:\n%s", r.Stdout)
+	}
+	_ = in.Close() // script has ended
 }
 
 // TestBadPushLater has a registry begin three seconds after the checkpoint that pushes to it: it gets the snapshot.

@@ -14,7 +14,7 @@ import (
 func TestCLIHelp(t *testing.T) {
 	a, _ := pair(t)
 	commands := completions(t, "")
-	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "inspect", "verify", "sign", "rm", "prewarm", "doctor", "version", "completion"} {
+	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "inspect", "verify", "sign", "tag", "rm", "df", "prune", "prewarm", "doctor", "version", "completion"} {
 		if !slices.Contains(commands, command) {
 			t.Errorf("there is no command %s: %v", command, commands)
 		}
@@ -45,8 +45,8 @@ func TestCLIExitCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var documented []string
-	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| (.*) \|$`).FindAllStringSubmatch(string(readme), -1) {
-		documented = append(documented, fmt.Sprintf("  %3s  %s\n", row[1], strings.ReplaceAll(row[2], "`", "")))
+	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| (\S*) *\| (.*) \|$`).FindAllStringSubmatch(string(readme), -1) {
+		documented = append(documented, strings.ReplaceAll(fmt.Sprintf("  %3s  %-12s  %s\n", row[1], strings.Trim(row[2], "`"), row[3]), "`", ""))
 	}
 	help := must(t, a.Cryo(t.Context(), "help", "exit-codes")).Stdout
 	if table := strings.Join(documented, ""); len(documented) < 10 || !strings.Contains(help, "\n\n"+table+"\n") {

@@ -99,3 +99,25 @@ func TestCLIRestoreStreams(t *testing.T) {
 		}
 	}
 }
+
+// TestCLIDigestPrefix names a snapshot by the beginning of its digest, and one by a name that says no registry.
+func TestCLIDigestPrefix(t *testing.T) {
+	a, _ := pair(t)
+	f := freeze(t, []string{"count"})
+	begins := f.digest.Encoded()[:12]
+	for _, ref := range []string{begins, "sha256:" + begins} {
+		if got := inspect(t, a, ref).Digest; got != f.digest {
+			t.Errorf("%s is %s, want %s", ref, got, f.digest)
+		}
+		must(t, a.Cryo(t.Context(), "verify", ref))
+	}
+	cleanup(t, a, f.id)
+	must(t, a.Cryo(t.Context(), "restore", begins, "--pull", "never"))
+	goneOn(t, f.before, await(t, a, f.id))
+	must(t, a.Cryo(t.Context(), "rm", begins))
+	refusal(t, a.Cryo(t.Context(), "inspect", begins), codeNotFound, "no snapshot")
+	r := a.Cryo(t.Context(), "pull", "nobody/has:this")
+	if r.Code == 0 || !strings.HasPrefix(r.Stderr, "warning: nobody/has:this names no registry: docker.io is asked for docker.io/nobody/has:this\n") {
+		t.Errorf("exit code %d:\n%s", r.Code, r.Stderr)
+	}
+}

@@ -35,6 +35,8 @@ func TestCLIJSON(t *testing.T) {
 		{"push", moved, false, []string{"push", to, "--plain-http"}},
 		{"pull", moved, true, []string{"pull", to, "--plain-http"}},
 		{"restore", "container digest image lazy namespace pid prewarmed reference running seconds warnings", true, []string{"restore", to, "--plain-http"}},
+		{"df", "blobs free partial prewarmed snapshots unneeded working", false, []string{"df"}},
+		{"prune", "busy dryRun partial unneeded", false, []string{"prune", "--dry-run"}},
 		{"rm", "freed reference", false, []string{"rm", to}},
 		{"version", "config go platform version", false, []string{"version"}},
 		{"doctor", "detail name status", false, []string{"doctor"}},

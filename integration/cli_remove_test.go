@@ -3,7 +3,10 @@ package integration
 import (
 	"encoding/json"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // TestCLIRemove removes snapshots that share memory: what another needs stays, and in the end nothing is left.
@@ -44,5 +47,55 @@ func TestCLIRemove(t *testing.T) {
 	}
 	if both != 0 {
 		t.Errorf("%d bytes are left", both)
+	}
+}
+
+// TestCLIDiskUsage takes a snapshot of a name that another had, and leaves a pull: cryo df shows what there is, cryo prune removes what nobody needs.
+func TestCLIDiskUsage(t *testing.T) {
+	a, _ := pair(t)
+	id, root := name(t), filepath.Join(a.Dir, "home/usage")
+	t.Cleanup(func() { a.Run(cleanupContext(t), "rm", "-rf", root) })
+	start(t, a, id, nil, "workload", "region", "--memory", "32")
+	cryo := func(args ...string) lab.Result {
+		return a.Cryo(t.Context(), append([]string{"--root", root}, args...)...)
+	}
+	type space struct {
+		Files int
+		Bytes int64
+	}
+	type usage struct {
+		Snapshots                []struct{ Size, Own, Shared int64 }
+		Blobs, Unneeded, Partial space
+	}
+	look := func() usage { return said[usage](t, cryo("df", "--json")) }
+	for range 2 {
+		must(t, cryo("checkpoint", id, "cli/usage:1", "--leave-running", "--segment-size", "4MiB", "--parent", "none"))
+		if answer, err := a.Ask(t.Context(), id, "runs", "500", "1"); err != nil || !answer.OK {
+			t.Fatal(err, answer.Error)
+		}
+		u := look()
+		if held := treeSize(t, filepath.Join(root, "store/blobs")); len(u.Snapshots) != 1 || u.Blobs.Bytes != held || u.Unneeded.Files != 0 || u.Snapshots[0].Own != held {
+			t.Errorf("%d bytes are held, and there is %+v", held, u)
+		}
+	}
+	must(t, cryo("checkpoint", id, "cli/usage:2", "--leave-running", "--segment-size", "4MiB"))
+	u := look()
+	if len(u.Snapshots) != 2 || u.Snapshots[0].Shared == 0 || u.Snapshots[0].Shared != u.Snapshots[1].Shared || u.Blobs.Bytes != u.Snapshots[0].Size+u.Snapshots[1].Own {
+		t.Errorf("with an increment: %+v", u)
+	}
+	must(t, a.Run(t.Context(), "sh", "-c", "head -c 1000000 /dev/zero > "+filepath.Join(root, "partial", strings.Repeat("a", 64))))
+	type pruned struct{ Unneeded, Partial space }
+	for _, flags := range [][]string{{"--dry-run"}, nil} {
+		if p := said[pruned](t, cryo(append([]string{"prune", "--json"}, flags...)...)); p.Unneeded.Files != 0 || p.Partial.Files != 1 || p.Partial.Bytes < 1000000 {
+			t.Errorf("prune %v: %+v", flags, p)
+		}
+	}
+	if u = look(); u.Partial.Files != 0 {
+		t.Errorf("after cryo prune: %+v", u)
+	}
+	for command, words := range map[string]string{"df": "Interrupted pulls:", "prune": "that no snapshot needs"} {
+		if out := must(t, cryo(command)).Stdout; !strings.Contains(out, words) {
+			t.Errorf("%s:\n%s", command, out)
+		}
 	}
 }

@@ -18,6 +18,22 @@ func TestInsideListening(t *testing.T) {
 	travel(t, journey{run: plainTCP}, "tcp")
 }
 
+// TestInsidePortTaken restores a container that listens in the host's network beside the one that it was taken of.
+func TestInsidePortTaken(t *testing.T) {
+	dumpsNetwork(t)
+	a, _ := pair(t)
+	j := journey{id: name(t)}
+	startImage(t, a, shared.image, j.id, append([]string{"--net-host"}, plainTCP...), "workload", "tcp")
+	await(t, a, j.id)
+	forget(t, a, j.ref())
+	must(t, a.Cryo(t.Context(), "checkpoint", j.id, j.ref(), "--leave-running"))
+	r := a.Cryo(t.Context(), "restore", j.ref(), "--name", j.id+"-2", "--allow", "all")
+	if r.Code == 0 || !strings.Contains(r.Stderr, "ss -lntup") {
+		t.Errorf("exit code %d:\n%s", r.Code, r.Stderr)
+	}
+	await(t, a, j.id)
+}
+
 // TestInsideConnection has a TCP connection with both ends in the container, which goes on with the flag for it. Without
 // the flag there is no snapshot, and the container goes on.
 func TestInsideConnection(t *testing.T) {

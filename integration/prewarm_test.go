@@ -174,7 +174,8 @@ func TestPrewarmBudget(t *testing.T) {
 	wantWarm(t, h, refs[0], refs[2])
 	refused(t, h, codeFull, "the budget of all", "prewarm", refs[1], "--memory", "1MiB")
 	refused(t, h, codeUsage, "--memory", "prewarm", refs[1], "--memory", "much")
-	inspect(t, h, refs[1]) // it was not fetched, and so stays in the store
+	refused(t, h, codeFull, "the budget of all", "prewarm", refs[2], "--memory", "1MiB") // it is there already
+	inspect(t, h, refs[1])                                                               // it was not fetched, and so stays in the store
 
 	t.Run("in use", func(t *testing.T) {
 		id := restoreWarm(t, h, refs[0], true) // its memory takes half a minute to come

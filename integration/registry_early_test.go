@@ -146,30 +146,62 @@ func meanwhile(t *testing.T, h *lab.Host, args []string, do func(interrupt func(
 	return <-ended
 }
 
-// TestRegistryEarlyDies has the registry die while a container is dumped: the snapshot is whole, the error says so, and the next
-// push sends the rest.
+// TestRegistryEarlyDies has the registry die while a container is dumped: the snapshot is whole, that is said, and the next push sends the rest.
 func TestRegistryEarlyDies(t *testing.T) {
+	for _, test := range []struct {
+		name, words string
+		flags       []string
+	}{
+		{"and the container goes on", " runs on; ", []string{"--leave-running"}},
+		{"and the container ends", " was ended; ", []string{"--json"}},
+	} {
+		t.Run(test.name, func(t *testing.T) { dies(t, test.words, test.flags) })
+	}
+}
+
+func dies(t *testing.T, words string, flags []string) {
 	a, _ := pair(t)
-	r := newRegistry(t, "dying", lab.RegistryOptions{})
-	l := newLine(t, r)
 	id := name(t)
+	r := newRegistry(t, "dying"+id[len(id)-6:], lab.RegistryOptions{})
+	l := newLine(t, r)
 	ref := l.Address + "/early/" + id + ":1"
 	start(t, a, id, nil, "workload", "count", "--memory", "48")
 	away(t, ref)
 	l.Pause.Store(int64(3 * time.Millisecond))
 	// One at a time, so that some are there when it dies.
-	args := []string{"checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB", "--concurrency", "1"}
+	args := append([]string{"checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB", "--concurrency", "1"}, flags...)
 	ended := meanwhile(t, a, args, func(func()) {
 		eventually(t, "segments are on their way", time.Minute, func() bool { return l.Sent.Load() > 12<<20 })
 		if err := r.Stop(); err != nil {
 			t.Fatal(err)
 		}
 	})
-	refusal(t, ended, codeUnavailable, "push "+ref)
-	if !strings.Contains(ended.Stderr, "cryo push "+ref) {
-		t.Errorf("it does not say how to go on:\n%s", ended.Stderr)
+	if ended.Code != codeUnavailable || !strings.Contains(ended.Stderr, "cryo: push "+ref) {
+		t.Errorf("exit code %d:\n%s", ended.Code, ended.Stderr)
 	}
-	counts(t, a, id)
+	digest := inspect(t, a, ref).Digest.String()
+	hint := id + words + "the snapshot is safe as " + ref + " (" + digest + "); push it with cryo push " + ref
+	if !strings.Contains(ended.Stderr, hint) {
+		t.Errorf("it does not say what there is and how to go on:\n%s", ended.Stderr)
+	}
+	if slices.Contains(flags, "--json") {
+		var taken struct {
+			checkpointed
+			Error reported
+		}
+		if err := json.Unmarshal([]byte(ended.Stdout), &taken); err != nil {
+			t.Fatalf("%v:\n%s", err, ended.Stdout)
+		}
+		e := taken.Error
+		if taken.Pushed || e.Kind != "unavailable" || e.ExitCode != codeUnavailable || e.Container != id || e.Left.Running || e.Left.Snapshot != digest || !strings.Contains(e.Hint, hint) {
+			t.Errorf("the document:\n%s", ended.Stdout)
+		}
+	} else {
+		if !strings.HasPrefix(ended.Stdout, digest) {
+			t.Errorf("it does not say what was taken:\n%s", ended.Stdout)
+		}
+		counts(t, a, id)
+	}
 	must(t, a.Cryo(t.Context(), "verify", ref))
 	if err := r.Start(t.Context()); err != nil {
 		t.Fatal(err)

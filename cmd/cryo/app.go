@@ -14,10 +14,12 @@ import (
 type app struct {
 	stdout, stderr io.Writer
 	progress       progress
+	stages         stages
 
 	namespace, address string // of containerd
 	root, configPath   string
 	debug, json        bool
+	printed            bool // the one JSON document
 }
 
 // config reads the configuration; flags and environment win over it.
@@ -38,7 +40,12 @@ func (a *app) store() (*store.Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return store.Open(c.Root)
+	s, err := store.Open(c.Root)
+	if err != nil {
+		return nil, err
+	}
+	s.KeepPartial(c.Store.PartialAge())
+	return s, nil
 }
 
 // closing closes what cannot fail in a way that matters to the user, and says so to who debugs.

@@ -37,7 +37,7 @@ type restoring struct {
 
 // restore finds the snapshot, plans, and brings the container to life.
 func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
-	options, err := f.registry.resolve(a)
+	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -58,6 +58,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	defer closing(ctx, "containerd", client)
+	if ref, err = a.named(ctx, s, ref, f.pull); err != nil {
+		return err
+	}
 	work, err := s.Work(ctx)
 	if err != nil {
 		return err
@@ -95,6 +98,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		return err
 	}
 	defer p.Close()
+	a.stages.done(ctx, "the snapshot is found, fits, and is allowed")
 	for _, w := range p.Warnings {
 		a.warn("%s", w)
 	}
@@ -245,6 +249,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := group.Wait(); err != nil {
 		return nil, nil, ran, p.Cause(err)
 	}
+	a.stages.done(ctx, "the container is created, and CRIU's images are unpacked")
 	criuWork := filepath.Join(work, "criu")
 	if err := os.Mkdir(criuWork, 0o700); err != nil {
 		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
@@ -265,6 +270,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 		return nil, nil, ran, p.Because(err)
 	}
 	ran = time.Now()
+	a.stages.done(ctx, "the container runs")
 	if p.Loaded, err = gpu.ReadLoaded(criuWork); err != nil {
 		return nil, nil, ran, err
 	}
@@ -274,6 +280,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := p.Await(); err != nil {
 		return nil, nil, ran, err
 	}
+	a.stages.done(ctx, "all of its memory is in the local store")
 	if err := finished(context.WithoutCancel(ctx), container); err != nil {
 		return nil, nil, ran, err
 	}

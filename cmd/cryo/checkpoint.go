@@ -1,13 +1,16 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
@@ -56,6 +59,7 @@ type checkpointResult struct {
 	Signed    string        `json:"signed,omitempty"` // fingerprint of the key
 	Pushed    bool          `json:"pushed"`
 	Push      *transfer     `json:"push,omitempty"`
+	Error     *errorReport  `json:"error,omitempty"` // of what was to be done with the snapshot, which is safe here
 
 	lost error // why the container was lost, although there is a snapshot
 }
@@ -93,8 +97,8 @@ not paused. CRIU stops the processes for a moment in each round. Programs that w
 or whose heap grows, gain little. Use it with --leave-running: without, the container stands still until its
 snapshot is safe all the same.
 
-With --push, each part is sent as soon as it is on disk. If that fails, the snapshot is complete here, and
-cryo push sends what is missing. With --sign-key the snapshot is signed as cryo sign does, before it has its
+With --push, the registry is asked first whether it lets us push; if not, nothing is done. Each part is sent as
+soon as it is on disk. If that fails, the snapshot is complete here, and cryo push sends what is missing. With --sign-key the snapshot is signed as cryo sign does, before it has its
 name in the registry.
 
 Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs; then the
@@ -109,7 +113,12 @@ cost it its processes.`,
   cryo checkpoint web web:before-upgrade --tcp-established
   cryo checkpoint db registry.example.com/snapshots/db:nightly --leave-running --pre-dump=2
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
-		Args:              exactly("NAME", "REF"),
+		Args: func(cmd *cobra.Command, args []string) error {
+			if number := slices.IndexFunc(args, func(arg string) bool { _, err := strconv.Atoi(arg); return err == nil }); len(args) > 2 && number >= 0 && cmd.Flags().Changed("pre-dump") {
+				return &usageError{command: cmd.CommandPath(), problem: "of --pre-dump, write --pre-dump=" + args[number]}
+			}
+			return exactly("NAME", "REF")(cmd, args)
+		},
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			f.container, f.ref = args[0], args[1]
@@ -213,13 +222,13 @@ func (g *gpuSeconds) String() string {
 // checkpoint takes the snapshot, names it, and sends it away if that is wanted.
 func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	ctx := cmd.Context()
-	options, err := f.registry.resolve(a)
+	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
 		return err
 	}
 	var key *signature.PrivateKey
 	if f.signKey != "" { // before the container is touched
-		if key, err = a.readKey(f.signKey); err != nil {
+		if key, err = a.readKey(ctx, f.signKey); err != nil {
 			return err
 		}
 	}
@@ -234,6 +243,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	defer closing(ctx, "containerd", client)
 	f.sender = &sender{}
 	if f.push {
+		a.warnHub(f.ref)
 		if f.sender, err = newSender(ctx, s, f.ref, options); err != nil {
 			return err
 		}
@@ -246,27 +256,45 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if err != nil {
 		return err
 	}
+	err = a.signAndPush(ctx, s, desc, key, &result, f)
+	a.progress.stop()
+	if result.lost != nil {
+		err = &lostError{container: result.Container, ref: f.ref, digest: result.Digest, err: errors.Join(result.lost, err)}
+	}
+	if a.json {
+		result.Error = a.errorReport(ctx, err)
+		return errors.Join(a.printJSON(result), err)
+	}
+	a.printTaken(f.ref, result)
+	return err
+}
+
+// signAndPush does what is to be done with a snapshot that is safe here.
+func (a *app) signAndPush(ctx context.Context, s *store.Store, desc ocispec.Descriptor, key *signature.PrivateKey, result *checkpointResult, f checkpointFlags) (err error) {
+	kept := keptError{container: f.container, running: result.Running, ref: f.ref, digest: result.Digest}
 	if key != nil {
 		if _, err := signLocal(ctx, s, desc, key); err != nil {
-			return errors.Join(result.lost, fmt.Errorf("sign %s: %w", f.ref, err))
+			kept.err, kept.next = fmt.Errorf("sign %s: %w", f.ref, err), "sign it with cryo sign "+f.ref+" --key "+f.signKey
+			return &kept
 		}
 		result.Signed = key.Public.Fingerprint()
 	}
-	if f.push {
-		if result.Push, err = f.sender.finish(ctx, desc); err != nil {
-			return errors.Join(result.lost, err)
-		}
-		result.Pushed = true
+	if !f.push {
+		return nil
 	}
-	a.progress.stop()
-	if result.lost != nil {
-		err = &lostError{ref: f.ref, err: result.lost}
+	if result.Push, kept.err = f.sender.finish(ctx, desc); kept.err != nil {
+		kept.next = "push it with cryo push " + f.ref
+		return &kept
 	}
-	if a.json {
-		return errors.Join(a.printJSON(result), err)
-	}
+	result.Pushed = true
+	a.stages.done(ctx, "the snapshot is pushed")
+	return nil
+}
+
+// printTaken prints what a checkpoint came to.
+func (a *app) printTaken(ref string, result checkpointResult) {
 	a.line("%s", result.Digest)
-	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", f.ref, size(result.Memory), size(result.Size),
+	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", ref, size(result.Memory), size(result.Size),
 		seconds(result.Freeze), result.GPU, seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
 	if n := len(result.Rounds); n > 0 {
 		var all roundResult
@@ -278,5 +306,4 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if result.Shared > 0 {
 		a.line("%s of it are segments of %s", size(result.Shared), short(result.Parent))
 	}
-	return err
 }

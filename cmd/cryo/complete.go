@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
@@ -81,4 +82,32 @@ func (a *app) completeContainers(cmd *cobra.Command, args []string, _ string) ([
 		}
 	}
 	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// flagValues are the values of flags that have few.
+var flagValues = map[string][]cobra.Completion{
+	"pull":        {"missing", "always", "never"},
+	"compression": {"zstd", "none"},
+	"allow":       {"mounts", "devices", "capabilities", "namespaces", "privileges", "all"},
+}
+
+// fileFlags are those whose value is a file or directory.
+var fileFlags = []string{"config", "root", "address", "tlscacert", "sign-key", "key", "network-ns"}
+
+// completeFlags has the shell complete values of flags, and names of files only where the value is one.
+func completeFlags(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		completeFlags(sub)
+	}
+	complete := func(f *pflag.Flag) {
+		if _, has := cmd.GetFlagCompletionFunc(f.Name); has || slices.Contains(fileFlags, f.Name) {
+			return
+		}
+		of := cobra.FixedCompletions(flagValues[f.Name], cobra.ShellCompDirectiveNoFileComp)
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, of) // fails only for flags that there are not
+	}
+	cmd.LocalNonPersistentFlags().VisitAll(complete)
+	if !cmd.HasParent() {
+		cmd.PersistentFlags().VisitAll(complete)
+	}
 }

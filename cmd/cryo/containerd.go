@@ -41,7 +41,7 @@ func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client,
 	}
 	_ = conn.Close()
 	c, err := containerd.New(path, containerd.WithDefaultNamespace(a.namespace), containerd.WithTimeout(patience),
-		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(away{socket: path, patience: wait, say: a.say}.unary)}))
+		containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(away{socket: path, patience: wait, say: a.say}.unary, traceCall)}))
 	if err != nil {
 		return ctx, nil, &daemonError{address: a.address, err: err}
 	}

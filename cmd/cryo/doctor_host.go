@@ -18,7 +18,7 @@ import (
 
 func checkUser(context.Context, *patient) []examined {
 	if os.Geteuid() != 0 {
-		return found("user", trouble, "run cryo as root (sudo)", "not root")
+		return found("user", trouble, "run cryo as root (sudo)", "not root: what needs rights to be found out is left out")
 	}
 	return found("user", good, "", "root")
 }
@@ -56,6 +56,9 @@ func checkNetwork(ctx context.Context, p *patient) []examined {
 	if p.criu != "" {
 		if _, err := criuCheck(ctx, p.criu, "--feature", "network_lock_nftables"); err == nil {
 			return found("network lock", good, "", "nftables, by CRIU's own library")
+		}
+		if os.Geteuid() != 0 {
+			return found("network lock", note, "", "no iptables in PATH; whether CRIU has nftables it tells to root alone")
 		}
 	}
 	return found("network lock", worry, "install iptables, or a CRIU with nftables", "neither iptables nor CRIU's nftables: containers with a network namespace of their own cannot be dumped")

@@ -107,14 +107,17 @@ func checkCRIU(ctx context.Context, p *patient) []examined {
 	}
 	version, err := host.CRIUVersion(ctx, path)
 	if err != nil {
-		return found("criu", trouble, restore.Hint(&criu.MissingError{}), "%v", err)
+		return found("criu", trouble, criu.InstallHint(criu.Needed(kernelRelease(p.root))), "%v", err)
 	}
 	if !criu.AtLeast(version, criu.Minimum) {
-		return found("criu", trouble, restore.Hint(&criu.MissingError{}), "%s at %s is older than %s", version, path, criu.Minimum)
+		return found("criu", trouble, criu.InstallHint(criu.Needed(kernelRelease(p.root))), "%s at %s is older than %s", version, path, criu.Minimum)
 	}
 	all := found("criu", good, "", "%s at %s", version, path)
-	if !criu.AtLeast(version, criu.ForSockets) && criu.AtLeast(kernelRelease(p.root), criu.SocketsKernel) {
-		all = found("criu", worry, restore.Hint(&criu.MissingError{}), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
+	if needed := criu.Needed(kernelRelease(p.root)); !criu.AtLeast(version, needed) {
+		all = found("criu", worry, criu.InstallHint(needed), "%s at %s cannot dump network sockets on Linux %s and later: %s can", version, path, criu.SocketsKernel, criu.ForSockets)
+	}
+	if os.Geteuid() != 0 {
+		return append(all, found("criu check", note, "", "CRIU looks at the kernel for root alone: run cryo doctor as root")...)
 	}
 	out, err := criuCheck(ctx, path)
 	if err != nil {
@@ -151,7 +154,7 @@ func criuCheck(ctx context.Context, path string, args ...string) (string, error)
 
 // checkFeatures are those of the kernel that make things faster, or that only some containers need.
 func checkFeatures(ctx context.Context, p *patient) []examined {
-	if p.criu == "" {
+	if p.criu == "" || os.Geteuid() != 0 {
 		return nil
 	}
 	var all []examined

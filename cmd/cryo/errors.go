@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
@@ -78,7 +79,7 @@ func (e *nameTakenError) Hint() string { return "choose another with --name, or 
 
 func (e *nameTakenError) Is(target error) bool { return target == errdefs.ErrAlreadyExists }
 
-// daemonError says that containerd cannot be reached. Its kind is Unavailable.
+// daemonError says that containerd cannot be reached. Its kind is Unavailable, or PermissionDenied where it is not ours.
 type daemonError struct {
 	address string
 	err     error
@@ -89,12 +90,20 @@ func (e *daemonError) Error() string {
 }
 
 func (e *daemonError) Hint() string {
+	if errors.Is(e.err, fs.ErrPermission) {
+		return "run cryo as root (sudo): containerd's socket is root's"
+	}
 	return "see that containerd runs and that you may use its socket, or name it with --address"
 }
 
 func (e *daemonError) Unwrap() error { return e.err }
 
-func (e *daemonError) Is(target error) bool { return target == errdefs.ErrUnavailable }
+func (e *daemonError) Is(target error) bool {
+	if errors.Is(e.err, fs.ErrPermission) {
+		return target == errdefs.ErrPermissionDenied
+	}
+	return target == errdefs.ErrUnavailable
+}
 
 // failedError says that an operation did not come about and that all is as before. Its kind is its cause's, else Aborted.
 type failedError struct {
@@ -127,27 +136,65 @@ func (e *failedError) Hint() string {
 
 func (e *failedError) Unwrap() error { return e.err }
 
+func (e *failedError) left() (string, left) {
+	return e.name, left{Running: e.op == "checkpoint" && !isLost(e.err)}
+}
+
 func (e *failedError) Is(target error) bool {
 	return target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.err), errdefs.ErrUnknown)
 }
 
-// pushError says that a snapshot is safe here and did not reach the registry. Its kind is its cause's.
-type pushError struct {
-	ref string
-	err error
+// noPushError says that the registry does not let us push. Nothing was done. Its kind is its cause's.
+type noPushError struct {
+	container string
+	err       error
 }
 
-func (e *pushError) Error() string { return e.err.Error() }
+func (e *noPushError) Error() string { return e.err.Error() }
 
-func (e *pushError) Hint() string {
-	hint := "the snapshot is in the local store: cryo push " + e.ref + " sends what is missing"
+// Hint says what to do, and what can be done without the registry.
+func (e *noPushError) Hint() string {
+	hint := e.container + " runs on; without --push the snapshot is kept here, and cryo push sends it later"
 	if more := restore.Hint(e.err); more != "" {
 		hint = more + "\n" + hint
 	}
 	return hint
 }
 
-func (e *pushError) Unwrap() error { return e.err }
+func (e *noPushError) Unwrap() error { return e.err }
+
+func (e *noPushError) left() (string, left) { return e.container, left{Running: true} }
+
+// keptError says that a snapshot is safe here, and that it was not signed or did not reach the registry. Its kind is its cause's.
+type keptError struct {
+	container string
+	running   bool
+	ref       string
+	digest    string
+	next      string // the command that does what is missing
+	err       error
+}
+
+func (e *keptError) Error() string { return e.err.Error() }
+
+// Hint says what there is, and how to go on.
+func (e *keptError) Hint() string {
+	became := "was ended"
+	if e.running {
+		became = "runs on"
+	}
+	hint := fmt.Sprintf("%s %s; the snapshot is safe as %s (%s); %s", e.container, became, e.ref, e.digest, e.next)
+	if more := restore.Hint(e.err); more != "" {
+		hint = more + "\n" + hint
+	}
+	return hint
+}
+
+func (e *keptError) Unwrap() error { return e.err }
+
+func (e *keptError) left() (string, left) {
+	return e.container, left{Running: e.running, Snapshot: e.digest}
+}
 
 // interruptedError says that a signal ended the work.
 type interruptedError struct{ err error }

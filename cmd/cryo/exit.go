@@ -35,24 +35,25 @@ const (
 // exitTable documents the codes; `cryo help exit-codes` prints it.
 var exitTable = []struct {
 	code    int
+	kind    string // in JSON; empty: no error
 	meaning string
 }{
-	{exitOK, "done"},
-	{exitOther, "an error of no other kind"},
-	{exitUsage, "wrong usage, or an invalid argument or configuration"},
-	{exitNotFound, "no such container, snapshot, tag or file"},
-	{exitPrecondition, "the container is not running or busy, or this host lacks something (cryo doctor tells what)"},
-	{exitExists, "the name is taken"},
-	{exitUnavailable, "the registry or containerd cannot be reached (a container whose memory was still being pulled is removed)"},
-	{exitDenied, "wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
-	{exitDamaged, "the snapshot is damaged, or is no snapshot"},
-	{exitMisfit, "the snapshot does not fit this host (cryo inspect --check tells why)"},
-	{exitFull, "no space left"},
-	{exitAborted, "the checkpoint or restore failed; the container is as it was before"},
-	{exitLost, "the container was lost in the checkpoint; the hint says which snapshot of it exists"},
-	{exitUnsupported, "not supported"},
-	{exitDeadline, "it took too long"},
-	{exitInterrupted, "interrupted (Ctrl-C); what was done is undone"},
+	{exitOK, "", "done"},
+	{exitOther, "other", "an error of no other kind"},
+	{exitUsage, "usage", "wrong usage, or an invalid argument or configuration"},
+	{exitNotFound, "not-found", "no such container, snapshot, tag or file"},
+	{exitPrecondition, "precondition", "the container is not running or busy, or this host lacks something (cryo doctor tells what)"},
+	{exitExists, "exists", "the name is taken"},
+	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached (a container whose memory was still being pulled is removed)"},
+	{exitDenied, "denied", "not root, wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
+	{exitDamaged, "damaged", "the snapshot is damaged, or is no snapshot"},
+	{exitMisfit, "misfit", "the snapshot does not fit this host (cryo inspect --check tells why)"},
+	{exitFull, "full", "no space left"},
+	{exitAborted, "aborted", "the checkpoint or restore failed; the container is as it was before"},
+	{exitLost, "lost", "the container was lost in the checkpoint; the hint says which snapshot of it exists"},
+	{exitUnsupported, "unsupported", "not supported"},
+	{exitDeadline, "deadline", "it took too long"},
+	{exitInterrupted, "interrupted", "interrupted (Ctrl-C); what was done is undone, unless the hint says what is kept"},
 }
 
 // errInterrupted is the cause of a context that a signal cancelled.

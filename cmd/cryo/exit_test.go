@@ -47,7 +47,7 @@ func TestExitCode(t *testing.T) {
 		"name taken":                    {&failedError{op: "restore", err: &nameTakenError{}}, exitExists},
 		"no containerd":                 {&daemonError{err: unix.ECONNREFUSED}, exitUnavailable},
 		"refused":                       {&trust.RefusedError{}, exitDenied},
-		"unauthenticated":               {&pushError{err: errdefs.ErrUnauthenticated}, exitDenied},
+		"unauthenticated":               {&keptError{err: errdefs.ErrUnauthenticated}, exitDenied},
 		"damaged":                       {&failedError{err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
 		"not a snapshot":                {&store.NotSnapshotError{}, exitDamaged},
 		"misfit":                        {misfit, exitMisfit},

@@ -80,8 +80,10 @@ func (p firstProcess) look() fate {
 
 // lostError says that a checkpoint cost the container its processes. Its kind is Internal.
 type lostError struct {
-	ref string // of the snapshot that was complete before that; empty: there is none
-	err error
+	container string
+	ref       string // of the snapshot that was complete before that; empty: there is none
+	digest    string // likewise
+	err       error
 }
 
 func (e *lostError) Error() string { return e.err.Error() }
@@ -94,6 +96,8 @@ func (e *lostError) Hint() string {
 }
 
 func (e *lostError) Unwrap() error { return e.err }
+
+func (e *lostError) left() (string, left) { return e.container, left{Snapshot: e.digest} }
 
 func (e *lostError) Is(target error) bool { return target == errdefs.ErrInternal }
 
@@ -122,5 +126,5 @@ func (s *subject) lost(err error) error {
 	if became == runs {
 		return err
 	}
-	return &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
+	return &lostError{container: s.name, err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
 }

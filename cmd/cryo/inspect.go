@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -21,17 +22,19 @@ import (
 )
 
 type inspected struct {
-	Reference string  `json:"reference"`
-	Digest    string  `json:"digest"`
-	Size      int64   `json:"size"`             // bytes of all blobs
-	Shared    int64   `json:"shared,omitempty"` // bytes of segments that are its parent's too
-	Layers    []layer `json:"layers"`
-	// Signatures are those that the local store has.
+	Reference  string  `json:"reference"`
+	Digest     string  `json:"digest"`
+	InRegistry bool    `json:"inRegistry,omitempty"` // alone
+	Size       int64   `json:"size"`                 // bytes of all blobs
+	Shared     int64   `json:"shared,omitempty"`     // bytes of segments that are its parent's too
+	Layers     []layer `json:"layers"`
+	// Signatures are those that the local store has, or else the registry.
 	Signatures []signature.Signer `json:"signatures"`
 	reviewed
 	Config   image.Config  `json:"config"`
 	Fits     *bool         `json:"fits,omitempty"`    // with --check
 	Findings []fit.Finding `json:"findings,omitzero"` // likewise; empty if there are none
+	Error    *errorReport  `json:"error,omitempty"`
 }
 
 type layer struct {
@@ -53,10 +56,11 @@ func (e *verdictError) Unwrap() error { return e.err }
 
 func newInspect(a *app) *cobra.Command {
 	var check bool
+	var flags registryFlags
 	cmd := &cobra.Command{
 		Use:   "inspect REF",
 		Short: "Show what a snapshot holds and needs",
-		Long: `inspect shows a snapshot of the local store: its container, its processes and their memory, on GPUs too, what
+		Long: `inspect shows a snapshot of the local store or, where that has none of this name, of a registry: its container, its processes and their memory, on GPUs too, what
 a host must have for it, what it asks of a host (see --allow of cryo restore), what a restore would refuse
 whatever is allowed, its layers, and who has signed it. Signatures by keys that [trust] of the configuration
 does not name are shown unverified.
@@ -68,26 +72,28 @@ code is 9 if there is one that prevents a restore.`,
   cryo inspect app:warm --json | jq .config.spec`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
-		RunE:              abandonable(func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check) }),
+		RunE:              abandonable(func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check, &flags) }),
 	}
 	cmd.Flags().BoolVar(&check, "check", false, "compare the snapshot with this host")
+	flags.register(cmd)
 	return cmd
 }
 
-func (a *app) inspect(ctx context.Context, ref string, check bool) error {
+func (a *app) inspect(ctx context.Context, ref string, check bool, flags *registryFlags) (err error) {
 	s, err := a.store()
 	if err != nil {
 		return err
 	}
-	desc, err := s.Resolve(ctx, ref)
+	l, err := a.look(ctx, s, ref, flags)
 	if err != nil {
 		return err
 	}
-	snapshot, err := image.Open(ctx, s, desc)
+	defer func() { err = errors.Join(err, l.close()) }()
+	snapshot, err := image.Open(ctx, l.from, l.desc)
 	if err != nil {
 		return err
 	}
-	signers, err := a.signers(ctx, s, ref, desc.Digest)
+	signers, err := a.signers(l)
 	if err != nil {
 		return err
 	}
@@ -96,7 +102,8 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 	config, _ := withEtcFiles(snapshot.Config, etc)
 	i := describe(ref, snapshot)
 	i.Signatures = signers
-	if i.reviewed, err = a.review(ctx, s, snapshot, trust.Policy{}); err != nil {
+	i.InRegistry = l.puller != nil
+	if i.reviewed, err = a.review(ctx, s, l.from, snapshot, trust.Policy{}); err != nil {
 		return err
 	}
 	var misfit error
@@ -122,7 +129,9 @@ func (a *app) inspect(ctx context.Context, ref string, check bool) error {
 			misfit = &verdictError{ref: ref, err: err}
 		}
 	}
+	a.progress.stop()
 	if a.json {
+		i.Error = a.errorReport(ctx, misfit)
 		err = a.printJSON(i)
 	} else {
 		err = a.printInspected(i, check)
@@ -189,7 +198,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 	}
 	c := i.Config
 	rows := [][]string{
-		{"Reference:", i.Reference},
+		{"Reference:", i.Reference + where(i.InRegistry)},
 		{"Digest:", i.Digest},
 		{"Created:", c.Created.Local().Format(time.RFC3339) + " (" + age(c.Created) + ")"},
 		{"Container:", c.Container.ID + ", namespace " + c.Container.Namespace + ", runtime " + c.Container.Runtime},
@@ -249,6 +258,14 @@ func (a *app) printInspected(i inspected, check bool) error {
 		rows = append(rows, []string{"  " + l.Title, size(l.Size), l.Digest})
 	}
 	return a.table(rows...)
+}
+
+// where says that a snapshot is not here.
+func where(inRegistry bool) string {
+	if inRegistry {
+		return " (in the registry alone)"
+	}
+	return ""
 }
 
 // maxShown is how many processes are shown to people.

@@ -10,9 +10,12 @@ import (
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
-// parseMount reads type=bind,src=PATH,dst=PATH, in the words that ctr, nerdctl and Docker have for it.
+// parseMount reads type=bind,src=PATH,dst=PATH, in the words that ctr, nerdctl and Docker have for it, or SRC:DST.
 func parseMount(s string) (restore.Mount, error) {
 	var r restore.Mount
+	if src, dst, is := strings.Cut(s, ":"); is && filepath.IsAbs(src) && filepath.IsAbs(dst) && !strings.ContainsAny(s, "=,") {
+		return restore.Mount{Source: src, Destination: filepath.Clean(dst)}, nil
+	}
 	fields, err := csv.NewReader(strings.NewReader(s)).Read()
 	if err != nil {
 		return r, errors.New("is not a list of key=value")

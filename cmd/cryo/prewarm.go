@@ -100,6 +100,7 @@ names another snapshot later, in the registry or here, restores do not use the o
 	flags.Lookup("device").Usage = "with --gpu: CDI device that restores will be given, such as nvidia.com/gpu=0 (default: those it had)"
 	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of prewarmed device memory on each GPU, as 40GiB (default: gpu under [prewarm] in the configuration, else what is free)")
 	f.registry.register(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]cobra.Completion{"missing", "always"}, cobra.ShellCompDirectiveNoFileComp)) // fails only for flags that there are not
 	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
 	return cmd
 }
@@ -167,7 +168,7 @@ func (f *prewarmFlags) resolve(a *app) error {
 
 // prewarm fetches a snapshot where it is missing, and keeps it ready.
 func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err error) {
-	options, err := f.registry.resolve(a)
+	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -183,6 +184,9 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	options.Counts = &counts
 	a.progress.waitsFor("pull", func() string { return "the registry" })
 	start := time.Now()
+	if ref, err = a.named(ctx, s, ref, f.pull); err != nil {
+		return err
+	}
 	_, err = s.Resolve(ctx, ref)
 	known := err == nil
 	ref, desc, pulling, err := restore.Locate(ctx, s, ref, f.pull, options, j)
@@ -263,7 +267,12 @@ func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc oc
 		return refuse(err)
 	} else if ready != nil {
 		r.Already = true
+		removed, err := d.Keep(ctx, ready, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)
 		closing(ctx, "prewarmed snapshot", ready)
+		r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
+		if err != nil {
+			return refuse(err)
+		}
 	} else {
 		// Before anything large is fetched.
 		removed, err := d.Room(ctx, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)

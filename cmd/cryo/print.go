@@ -17,13 +17,18 @@ import (
 // report prints an error and what to do about it, as every subcommand does.
 func report(w io.Writer, err error) {
 	fmt.Fprintf(w, "cryo: %s\n", trust.Lines(err.Error()))
+	if hint := hintOf(err); hint != "" {
+		fmt.Fprintf(w, "hint: %s\n", trust.Lines(hint))
+	}
+}
+
+// hintOf says what to do about an error; empty if nothing is known.
+func hintOf(err error) string {
 	hint := restore.Hint(err)
 	if hint == "" && containerdGone(err) {
 		hint = "see that containerd runs, and try again"
 	}
-	if hint != "" {
-		fmt.Fprintf(w, "hint: %s\n", trust.Lines(hint))
-	}
+	return hint
 }
 
 // warn prints a warning on standard error.
@@ -65,6 +70,7 @@ func (f filledIn) Format(s fmt.State, verb rune) {
 
 // printJSON prints v, indented, as the one JSON document of the output.
 func (a *app) printJSON(v any) error {
+	a.printed = true
 	e := json.NewEncoder(a.stdout)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)

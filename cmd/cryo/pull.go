@@ -29,7 +29,7 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 		Args: exactly("REF"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			options, err := flags.resolve(a)
+			options, err := flags.resolve(ctx, a)
 			if err != nil {
 				return err
 			}
@@ -42,6 +42,7 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 			if err != nil {
 				return err
 			}
+			a.warnHub(args[0])
 			var counts registry.Counts
 			options.Counts = &counts
 			a.progress.waitsFor("pull", func() string { return "the registry" })

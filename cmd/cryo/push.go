@@ -30,7 +30,7 @@ interrupted goes on where it stopped when it is repeated.`,
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			options, err := flags.resolve(a)
+			options, err := flags.resolve(ctx, a)
 			if err != nil {
 				return err
 			}
@@ -43,11 +43,16 @@ interrupted goes on where it stopped when it is repeated.`,
 				return err
 			}
 			defer closing(ctx, "operation", op)
-			desc, err := s.Resolve(ctx, args[0])
+			ref, err := a.named(ctx, s, args[0], "never")
+			if err != nil {
+				return err
+			}
+			desc, err := s.Resolve(ctx, ref)
 			if err != nil {
 				return err
 			}
 			to := args[len(args)-1]
+			a.warnHub(to)
 			var counts registry.Counts
 			options.Counts = &counts
 			a.progress.waitsFor("push", func() string { return "the registry" })

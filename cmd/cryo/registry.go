@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/registry"
@@ -23,29 +26,64 @@ func (r *registryFlags) register(cmd *cobra.Command) {
 	f.BoolVar(&r.options.PlainHTTP, "plain-http", false, "speak HTTP without TLS")
 	f.BoolVarP(&r.options.Insecure, "skip-verify", "k", false, "accept any certificate of the registry")
 	f.StringVar(&r.options.CAFile, "tlscacert", "", "PEM file with certificate authorities to trust for the registry")
-	f.StringVarP(&r.user, "user", "u", "", "USER[:PASSWORD] for the registry (default: Docker's credential store)")
+	f.StringVarP(&r.user, "user", "u", "", "USER[:PASSWORD] for the registry; a password that is left out is asked for (default: Docker's credential store)")
 	f.BoolVar(&r.password, "password-stdin", false, "read the registry's password from standard input")
 	f.IntVar(&r.options.Concurrency, "concurrency", 0, "blobs transferred at once (default 4; for memory half the number of cores, 4 to 8)")
 }
 
-// resolve gives the options, the password included.
-func (r *registryFlags) resolve(a *app) (registry.Options, error) {
+// resolve gives the options. It reads the password from standard input, or asks for it.
+func (r *registryFlags) resolve(ctx context.Context, a *app) (registry.Options, error) {
 	o := r.options
 	o.Progress = a.report()
-	o.Username, o.Password, _ = strings.Cut(r.user, ":")
+	if a.debug {
+		o.Trace = func(r registry.Request) { traceRequest(ctx, r) }
+	}
 	if o.Concurrency < 0 || o.Concurrency > 64 {
 		return o, &usageError{command: "cryo", problem: fmt.Sprintf("--concurrency %d is not between 1 and 64", o.Concurrency)}
 	}
-	if r.password {
-		if o.Username == "" || o.Password != "" {
-			return o, &usageError{command: "cryo", problem: "--password-stdin needs --user USER without a password"}
+	var err error
+	o.Username, o.Password, err = r.login(ctx, a)
+	return o, err
+}
+
+// login gives user and password; none where nothing is said of them.
+func (r *registryFlags) login(ctx context.Context, a *app) (user, password string, err error) {
+	user, password, _ = strings.Cut(r.user, ":")
+	switch {
+	case r.password:
+		if user == "" || password != "" {
+			return "", "", &usageError{command: "cryo", problem: "--password-stdin needs --user USER without a password"}
 		}
 		const limit = 64 << 10
 		data, err := io.ReadAll(io.LimitReader(os.Stdin, limit))
 		if err != nil {
-			return o, fmt.Errorf("read the password: %w", err)
+			return "", "", fmt.Errorf("read the password: %w", err)
 		}
-		o.Password = strings.TrimRight(string(data), "\r\n")
+		password = strings.TrimRight(string(data), "\r\n")
+	case user != "" && password == "":
+		if password, err = a.askPassword(ctx, "user "+user); errors.Is(err, errNoTerminal) {
+			return "", "", &noLoginError{user}
+		}
+		if err != nil {
+			return "", "", err
+		}
 	}
-	return o, nil
+	if user != "" && password == "" {
+		return "", "", &usageError{command: "cryo", problem: fmt.Sprintf("the password of user %s is empty", user)}
+	}
+	return user, password, nil
 }
+
+// noLoginError says that nobody gives the password of a user. Its kind is InvalidArgument.
+type noLoginError struct{ user string }
+
+func (e *noLoginError) Error() string {
+	return fmt.Sprintf("--user %s has no password, and %v", e.user, errNoTerminal)
+}
+
+// Hint says how to give one.
+func (e *noLoginError) Hint() string {
+	return "give the password on standard input with --password-stdin, or leave --user out after docker login"
+}
+
+func (e *noLoginError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }

@@ -107,7 +107,7 @@ signature.`,
 	flags := cmd.Flags()
 	flags.StringVar(&f.name, "name", "", "name of the container (default: the name it had)")
 	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), always, or never")
-	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH")
+	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH, or SOURCE:PATH")
 	flags.StringArrayVar(&f.allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
 	flags.StringArrayVar(&f.force, "force", nil, "override a rule of cryo inspect --check by its name")
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 
@@ -42,8 +43,8 @@ func (r reviewed) Err() error {
 	return trust.Refuse(r.Asks)
 }
 
-// review compares a snapshot's specification, and CRIU's images with that. Of these, only what the review reads is unpacked.
-func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapshot, p trust.Policy) (r reviewed, err error) {
+// review compares a snapshot's specification, and CRIU's images with that, which from has. Of these, only what the review reads is unpacked.
+func (a *app) review(ctx context.Context, s *store.Store, from image.Fetcher, snapshot *image.Snapshot, p trust.Policy) (r reviewed, err error) {
 	config, provided := withEtcFiles(snapshot.Config, restore.EtcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID))
 	p.Mounts = append(p.Mounts, provided...) // restore makes them
 	refuse := func(rule, what string, err error) { r.Refused = &refusal{Rule: rule, What: what, err: err} }
@@ -64,12 +65,13 @@ func (a *app) review(ctx context.Context, s *store.Store, snapshot *image.Snapsh
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, fmt.Errorf("make a working directory: %w", err)
 	}
+	log.G(ctx).WithField("program", "/proc/self/exe").Debug("start a process: the review of CRIU's images")
 	box, err := sandbox.Open(dir)
 	if err != nil {
 		return r, err
 	}
 	defer closing(ctx, "sandbox", box)
-	err = snapshot.ReadImages(ctx, s, func(name string, from io.Reader) error { return writeReviewed(filepath.Join(dir, name), from) })
+	err = snapshot.ReadImages(ctx, from, func(name string, r io.Reader) error { return writeReviewed(filepath.Join(dir, name), r) })
 	switch {
 	case errdefs.IsDataLoss(err), errdefs.IsNotFound(err):
 		refuse("digests", err.Error(), err)

@@ -8,8 +8,9 @@ import (
 )
 
 type removed struct {
-	Reference string `json:"reference"`
-	Freed     int64  `json:"freed"` // bytes
+	Reference string       `json:"reference"`
+	Freed     int64        `json:"freed"` // bytes
+	Error     *errorReport `json:"error,omitempty"`
 }
 
 func newRemove(a *app) *cobra.Command {
@@ -36,9 +37,14 @@ store, blobs are kept until it has ended.`,
 			all := []removed{}
 			var failed []error
 			for _, ref := range args {
-				freed, err := s.Remove(cmd.Context(), ref)
+				full, err := a.named(cmd.Context(), s, ref, "never")
+				var freed int64
+				if err == nil {
+					freed, err = s.Remove(cmd.Context(), full)
+				}
 				if err != nil {
 					failed = append(failed, err)
+					all = append(all, removed{Reference: ref, Error: a.errorReport(cmd.Context(), err)})
 					continue
 				}
 				all = append(all, removed{Reference: ref, Freed: freed})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/containerd/log"
@@ -25,6 +26,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	err = interrupted(ctx, err)
 	report(stderr, err)
+	if a.json = a.json || slices.Contains(args, "--json"); a.json && !a.printed { // an error may come before flags are read
+		if err := a.printJSON(failure{a.errorReport(ctx, err)}); err != nil {
+			report(stderr, err)
+		}
+	}
 	return exitCode(err)
 }
 
@@ -52,6 +58,8 @@ another host, where the container goes on as if nothing had happened.`,
 		},
 	}
 	root.SuggestionsMinimumDistance = 2
+	root.Version = versions().Version
+	root.SetVersionTemplate("cryo {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{command: cmd.CommandPath(), problem: err.Error()}
@@ -61,12 +69,13 @@ another host, where the container goes on as if nothing had happened.`,
 	f.StringVarP(&a.address, "address", "a", environment("CONTAINERD_ADDRESS", "/run/containerd/containerd.sock"), "containerd's socket (CONTAINERD_ADDRESS)")
 	f.StringVar(&a.root, "root", os.Getenv("CRYO_ROOT"), "where snapshots and working directories are kept (CRYO_ROOT; default: root of the configuration, /var/lib/cryo)")
 	f.StringVar(&a.configPath, "config", "", "configuration file (CRYO_CONFIG; default /etc/cryo/config.toml)")
-	f.BoolVar(&a.debug, "debug", false, "log each step on standard error")
+	f.BoolVar(&a.debug, "debug", false, "log each stage with its time, each request and each process that is started, on standard error")
 	f.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
-		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newInspect(a), newVerify(a), newSign(a), newRemove(a), newPrewarm(a),
+		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
 		newDoctor(a), newVersion(a), newSweep(a), newExitCodes(), newReferences(),
 	)
+	completeFlags(root)
 	return root
 }
 
@@ -79,6 +88,7 @@ func environment(name, otherwise string) string {
 
 // prepare runs before every subcommand.
 func (a *app) prepare(*cobra.Command) error {
+	a.stages.begin()
 	level := "error"
 	if a.debug {
 		level = "debug"

@@ -6,6 +6,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
 // cryo runs a command line with a root of its own.
@@ -35,6 +38,9 @@ func TestUsageErrors(t *testing.T) {
 		{"checkpoint c r --segment-size lots", "--segment-size"},
 		{"checkpoint c r --compression lz4", "neither zstd nor none"},
 		{"checkpoint c r --workers -1", "negative"},
+		{"checkpoint c r --pre-dump 2", "write --pre-dump=2"},
+		{"checkpoint --pre-dump 2 c r", "write --pre-dump=2"},
+		{"tag a", "missing NEW"},
 		{"checkpoint c NotLower", "lower"},
 		{"checkpoint c oci:/tmp/x", "cryo push"},
 		{"checkpoint c r --concurrency 1000", "--concurrency"},
@@ -148,5 +154,65 @@ func TestFlagsWinOverEnvironment(t *testing.T) {
 	}
 	if a.namespace != "mine" || a.address != "/x.sock" || a.root != "/r" {
 		t.Errorf("flags: %+v", a)
+	}
+}
+
+func TestVersionFlag(t *testing.T) {
+	code, stdout, stderr := cryo(t, "--version")
+	if code != exitOK || stdout != "cryo "+versions().Version+"\n" || stderr != "" {
+		t.Errorf("exit code %d: %q %q", code, stdout, stderr)
+	}
+}
+
+func TestParseMountShort(t *testing.T) {
+	m, err := parseMount("/srv/data:/data/")
+	if err != nil || m.Source != "/srv/data" || m.Destination != "/data" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := parseMount("data:/data"); err == nil {
+		t.Error("a source that is not absolute is taken")
+	}
+}
+
+// TestTag gives a snapshot one more name, and names one that is not there.
+func TestTag(t *testing.T) {
+	root := t.TempDir()
+	s, err := store.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := storetest.MustPut(t, s, "a:1", storetest.Spec{Seed: 1, Segments: []uint64{1}})
+	if code, stdout, stderr := cryo(t, "--root", root, "tag", d.Digest.Encoded()[:8], "b:2"); code != exitOK || stdout != "b:2 "+d.Digest.String()+"\n" {
+		t.Errorf("exit code %d: %q %q", code, stdout, stderr)
+	}
+	if got, err := s.Resolve(t.Context(), "b:2"); err != nil || got.Digest != d.Digest {
+		t.Errorf("b:2 is %s, %v", got.Digest, err)
+	}
+	if code, _, stderr := cryo(t, "--root", root, "tag", "c:1", "b:2"); code != exitNotFound {
+		t.Errorf("exit code %d: %q", code, stderr)
+	}
+}
+
+// TestCompletionOfFlags completes values of flags, and names of files only where the value is one.
+func TestCompletionOfFlags(t *testing.T) {
+	for _, c := range []struct {
+		args  []string
+		want  string // the first line
+		files bool
+	}{
+		{[]string{"restore", "r", "--pull", ""}, "missing", false},
+		{[]string{"restore", "r", "--allow", ""}, "mounts", false},
+		{[]string{"checkpoint", "c", "r", "--compression", ""}, "zstd", false},
+		{[]string{"checkpoint", "c", "r", "--workers", ""}, ":4", false},
+		{[]string{"pull", "r", "--user", ""}, ":4", false},
+		{[]string{"ls", "--namespace", ""}, ":4", false},
+		{[]string{"sign", "r", "--key", ""}, ":0", true},
+		{[]string{"ls", "--config", ""}, ":0", true},
+	} {
+		code, stdout, _ := cryo(t, append([]string{"__complete"}, c.args...)...)
+		first, _, _ := strings.Cut(stdout, "\n")
+		if code != exitOK || first != c.want || strings.Contains(stdout, ":4\n") == c.files {
+			t.Errorf("%v: exit code %d, %q", c.args, code, stdout)
+		}
 	}
 }

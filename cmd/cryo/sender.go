@@ -30,6 +30,17 @@ func newSender(ctx context.Context, s *store.Store, ref string, o registry.Optio
 	return n, err
 }
 
+// allowed asks whether the registry lets us push. Nothing is sent where it does not.
+func (n *sender) allowed(ctx context.Context, container string) error {
+	if n.pusher == nil {
+		return nil
+	}
+	if err := n.pusher.Allowed(ctx); err != nil {
+		return &noPushError{container: container, err: err}
+	}
+	return nil
+}
+
 // watch gives a store that is s, of which the sender hears what is complete.
 func (n *sender) watch(s image.BlobStore) image.BlobStore {
 	return heardStore{s, n}
@@ -77,7 +88,7 @@ func (n *sender) release() {
 func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*transfer, error) {
 	start := time.Now()
 	if err := n.pusher.Finish(ctx, desc); err != nil {
-		return nil, &pushError{ref: n.ref, err: err}
+		return nil, err
 	}
 	return transferred(n.ref, &n.counts, start), nil
 }

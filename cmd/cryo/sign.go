@@ -65,16 +65,19 @@ A key that has signed the snapshot already does not sign it again.`,
 }
 
 func (a *app) sign(ctx context.Context, ref, keyFile string, flags *registryFlags) error {
-	options, err := flags.resolve(a)
+	options, err := flags.resolve(ctx, a)
 	if err != nil {
 		return err
 	}
-	key, err := a.readKey(keyFile)
+	key, err := a.readKey(ctx, keyFile)
 	if err != nil {
 		return err
 	}
 	s, err := a.store()
 	if err != nil {
+		return err
+	}
+	if ref, err = a.named(ctx, s, ref, ""); err != nil {
 		return err
 	}
 	r := signResult{Reference: ref, Key: key.Public.Fingerprint(), Where: "store"}

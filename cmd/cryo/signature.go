@@ -2,15 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
@@ -43,22 +42,16 @@ func (e *noPasswordError) Hint() string { return "put the password into COSIGN_P
 func (e *noPasswordError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
 
 // readKey reads a private key. Its password is in COSIGN_PASSWORD, as cosign has it, or asked for.
-func (a *app) readKey(path string) (*signature.PrivateKey, error) {
+func (a *app) readKey(ctx context.Context, path string) (*signature.PrivateKey, error) {
 	return signature.ReadPrivateKey(path, func() ([]byte, error) {
 		if password, set := os.LookupEnv("COSIGN_PASSWORD"); set {
 			return []byte(password), nil
 		}
-		in := int(os.Stdin.Fd())
-		if !term.IsTerminal(in) {
+		password, err := a.askPassword(ctx, path)
+		if errors.Is(err, errNoTerminal) {
 			return nil, &noPasswordError{path}
 		}
-		fmt.Fprint(a.stderr, format("password of %s: ", path))
-		password, err := term.ReadPassword(in)
-		fmt.Fprintln(a.stderr)
-		if err != nil {
-			return nil, fmt.Errorf("read the password of %s: %w", path, err)
-		}
-		return password, nil
+		return []byte(password), err
 	})
 }
 
@@ -95,21 +88,13 @@ func signLocal(ctx context.Context, s *store.Store, subject ocispec.Descriptor, 
 	return already, s.Attach(ctx, made)
 }
 
-// signers says who has signed a snapshot of the local store.
-func (a *app) signers(ctx context.Context, s *store.Store, ref string, d digest.Digest) ([]signature.Signer, error) {
+// signers says who has signed a snapshot.
+func (a *app) signers(l *looked) ([]signature.Signer, error) {
 	j, err := a.judging(false)
 	if err != nil {
 		return nil, err
 	}
-	refs, err := restore.Names(ctx, s, ref, d)
-	if err != nil {
-		return nil, err
-	}
-	all, err := s.Signatures(ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	return j.Policy.Signers(refs, d, all), nil
+	return j.Policy.Signers(l.names, l.desc.Digest, l.signed), nil
 }
 
 // signerRows are the lines of cryo inspect about signatures.

@@ -39,6 +39,8 @@ type subject struct {
 // and the container is as it was or the error is a [lostError]. A container that was lost although there is a snapshot is in the result.
 func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Store, f checkpointFlags) (ocispec.Descriptor, checkpointResult, error) {
 	var none ocispec.Descriptor
+	allowed := make(chan error, 1)
+	go func() { allowed <- f.sender.allowed(ctx, f.container) }()
 	sub, err := a.examine(ctx, client, f)
 	if err != nil {
 		return none, checkpointResult{}, err
@@ -50,6 +52,13 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 	}
 	if f.segmentBytes == 0 {
 		f.segmentBytes = segmentSize(sub.gpus, resident(sub.process.pid))
+	}
+	a.stages.done(ctx, "the container was examined")
+	if err := <-allowed; err != nil {
+		return none, checkpointResult{}, err
+	}
+	if f.push {
+		a.stages.done(ctx, "the registry lets us push")
 	}
 	op, err := s.Begin(ctx)
 	if err != nil {
@@ -136,7 +145,7 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 	}
 	process, err := identify(task.Pid(), status.Status == containerd.Paused)
 	if err != nil {
-		return nil, &lostError{err: fmt.Errorf("checkpoint %s: %s: %w", f.container, ended, err)}
+		return nil, &lostError{container: f.container, err: fmt.Errorf("checkpoint %s: %s: %w", f.container, ended, err)}
 	}
 	if !ourShim(info.Runtime.Name, task.Pid()) {
 		return nil, &runtimeError{name: f.container, runtime: info.Runtime.Name}
@@ -215,12 +224,14 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		return desc, result, err
 	}
 	a.progress.over("dump")
+	a.stages.done(ctx, "the container is frozen and dumped")
 	d.dumped()
 	start := time.Now()
 	files, err := changed.capture(ctx, work)
 	if err != nil {
 		return desc, result, err
 	}
+	a.stages.done(ctx, "changed files are copied")
 	t := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
 	var device *image.DeviceIntake
 	if dumped.Devices && (!dumped.DevicesPending || !f.leaveRunning) {
@@ -249,6 +260,9 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		}
 	} else {
 		t.Freeze = time.Since(dumped.Frozen).Seconds()
+	}
+	if f.leaveRunning {
+		a.stages.done(ctx, "the container goes on")
 	}
 	f.sender.release()
 	intake.Hurry()
@@ -293,6 +307,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return desc, result, err
 	}
+	a.stages.done(ctx, "the snapshot is packed")
 	pack := time.Since(packing).Seconds()
 	if !f.leaveRunning {
 		// The container is about to end, and all that is left of it has to be sound.
@@ -320,6 +335,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 			return desc, result, err
 		}
 	}
+	a.stages.done(ctx, "the snapshot has its name, and the container ended unless it goes on")
 	// It is done: an interrupt that comes now does not change that.
 	if f.leaveRunning && result.lost == nil {
 		if err := remember(ctx, client, sub.info.ID, desc.Digest); err != nil {

@@ -12,9 +12,11 @@ func newExitCodes() *cobra.Command {
 	var b strings.Builder
 	b.WriteString("cryo ends with one of these exit codes:\n\n")
 	for _, e := range exitTable {
-		fmt.Fprintf(&b, "  %3d  %s\n", e.code, e.meaning)
+		fmt.Fprintf(&b, "  %3d  %-12s  %s\n", e.code, e.kind, e.meaning)
 	}
-	b.WriteString("\nWhat went wrong is on standard error, as \"cryo: ...\", and what to do about it as \"hint: ...\".")
+	b.WriteString("\nWhat went wrong is on standard error, as \"cryo: ...\", and what to do about it as \"hint: ...\".\n" +
+		"With --json, standard output has it too: \"error\" with kind, as above, message, hint and exitCode, and with the\n" +
+		"container and what is left of it, where that is known.")
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: b.String()}
 }
 
@@ -23,7 +25,8 @@ func newReferences() *cobra.Command {
 		Use:   "references",
 		Short: "How snapshots are named",
 		Long: `A snapshot in the local store or in a registry is named as an image is: [HOST[:PORT]/]PATH[:TAG]. Without a host
-docker.io is meant, without a tag latest. In the local store the manifest's digest (sha256:...) names it too.
+docker.io is meant, without a tag latest. In the local store the manifest's digest (sha256:...) names it too, as does
+the beginning of the digest, from four digits on. Before docker.io is asked for a name without a host, that is said.
 
 As files, snapshots are named as skopeo names images:
 

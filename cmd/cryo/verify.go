@@ -1,29 +1,37 @@
 package main
 
 import (
+	"context"
 	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/trust"
 )
 
 type verified struct {
 	Reference string `json:"reference"`
 	Digest    string `json:"digest"`
 	Size      int64  `json:"size"`
+	NotRead   int64  `json:"notRead,omitempty"` // bytes that the registry alone has; it says that they are there
 	reviewed
+	Error *errorReport `json:"error,omitempty"`
 }
 
 func newVerify(a *app) *cobra.Command {
 	var allow []string
+	var flags registryFlags
 	cmd := &cobra.Command{
 		Use:   "verify REF",
 		Short: "Read all of a snapshot and check every digest",
 		Long: `verify reads every blob of a snapshot in the local store and checks every digest, every frame of memory and
 every reference between the parts. Then it reviews CRIU's images and what the snapshot asks of a host, as cryo
 restore does. The exit code is 7 if a restore would need --allow, and 8 if it would refuse the snapshot
-whatever is allowed.`,
+whatever is allowed.
+
+Of a snapshot that is in a registry alone it reads all but memory and files, and asks the registry whether those
+are there.`,
 		Example:           "  cryo verify app:warm",
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
@@ -32,39 +40,56 @@ whatever is allowed.`,
 			if err := f.check(); err != nil {
 				return err
 			}
-			ctx := cmd.Context()
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			op, err := s.Begin(ctx)
-			if err != nil {
-				return err
-			}
-			defer closing(ctx, "operation", op)
-			desc, err := s.Resolve(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			if err := image.Verify(ctx, s, desc, a.report()); err != nil {
-				return err
-			}
-			snapshot, err := image.Open(ctx, s, desc)
-			if err != nil {
-				return err
-			}
-			v := verified{Reference: args[0], Digest: desc.Digest.String(), Size: total(snapshot)}
-			if v.reviewed, err = a.review(ctx, s, snapshot, f.policy); err != nil {
-				return err
-			}
-			a.progress.stop()
-			if a.json {
-				return errors.Join(v.Err(), a.printJSON(v))
-			}
-			a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size(v.Size))
-			return v.Err()
+			return a.verify(cmd.Context(), args[0], f.policy, &flags)
 		}),
 	}
 	cmd.Flags().StringArrayVar(&allow, "allow", nil, "grant what this flag grants in cryo restore")
+	flags.register(cmd)
 	return cmd
+}
+
+func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *registryFlags) (err error) {
+	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, "operation", op)
+	l, err := a.look(ctx, s, ref, flags)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, l.close()) }()
+	v := verified{Reference: ref, Digest: l.desc.Digest.String()}
+	if l.puller == nil {
+		err = image.Verify(ctx, s, l.desc, a.report())
+	} else if err = image.VerifySmall(ctx, l.from, l.desc); err == nil {
+		v.NotRead, err = l.puller.CheckRest(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	snapshot, err := image.Open(ctx, l.from, l.desc)
+	if err != nil {
+		return err
+	}
+	v.Size = total(snapshot)
+	if v.reviewed, err = a.review(ctx, s, l.from, snapshot, p); err != nil {
+		return err
+	}
+	a.progress.stop()
+	refused := v.Err()
+	if a.json {
+		v.Error = a.errorReport(ctx, refused)
+		return errors.Join(refused, a.printJSON(v))
+	}
+	if l.puller == nil {
+		a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size(v.Size))
+	} else {
+		a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, size(v.Size-v.NotRead), size(v.NotRead))
+	}
+	return refused
 }

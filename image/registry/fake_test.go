@@ -111,6 +111,11 @@ func (f *fake) serveUpload(w http.ResponseWriter, r *http.Request, repo, name st
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
+	if r.Method == http.MethodDelete {
+		f.uploads--
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
 	f.mu.Unlock()
 	data, err := io.ReadAll(r.Body)
 	f.mu.Lock()

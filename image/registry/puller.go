@@ -30,8 +30,9 @@ type Puller struct {
 	o        Options
 	op       *store.Operation
 	desc     ocispec.Descriptor
+	look     bool // only what is small is wanted
 	small    []ocispec.Descriptor
-	segments []ocispec.Descriptor
+	segments []ocispec.Descriptor // and, to look, the files
 	signed   []signature.Attached
 	sum      *meter
 	early    *early
@@ -45,6 +46,15 @@ type Puller struct {
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
 // store, where they have no name. What is there is not fetched again. The caller must call Close.
 func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*Puller, error) {
+	return newPuller(ctx, dst, ref, o, false)
+}
+
+// Look is [NewPuller] for a snapshot that is only looked at: its files are left in the registry too. The caller calls [Puller.Abandon].
+func Look(ctx context.Context, dst *store.Store, ref string, o Options) (*Puller, error) {
+	return newPuller(ctx, dst, ref, o, true)
+}
+
+func newPuller(ctx context.Context, dst *store.Store, ref string, o Options, look bool) (*Puller, error) {
 	name, at, err := parse(ref, true)
 	if err != nil {
 		return nil, fmt.Errorf("pull: %w", err)
@@ -53,7 +63,7 @@ func NewPuller(ctx context.Context, dst *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("pull %s: %w", ref, err)
 	}
-	p := &Puller{dst: dst, ref: ref, repo: r, o: o, early: newEarly(ctx)}
+	p := &Puller{dst: dst, ref: ref, repo: r, o: o, look: look, early: newEarly(ctx)}
 	if err := p.begin(ctx); err != nil {
 		defer p.Close()
 		return nil, p.failed(ctx, err)
@@ -79,7 +89,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 	}
 	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
 	for _, d := range blobs {
-		if d.MediaType == image.MediaTypeSegment {
+		if d.MediaType == image.MediaTypeSegment || p.look && d.MediaType == image.MediaTypeRootFS {
 			p.segments = append(p.segments, d)
 		} else {
 			p.small = append(p.small, d)
@@ -88,6 +98,11 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 	p.sum = newMeter("pull", total(blobs)+desc.Size, p.o)
 	if err := p.each(ctx, p.small, p.o.concurrency(), p.fetchEarly); err != nil {
 		return err
+	}
+	if !p.look {
+		if err := p.dst.CheckRoom(ctx, p.segments, 0); err != nil {
+			return err
+		}
 	}
 	p.sum.add(desc.Size)
 	p.early.settle(p.dst, desc, data)
@@ -98,6 +113,33 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 
 // Descriptor is that of the snapshot's manifest.
 func (p *Puller) Descriptor() ocispec.Descriptor { return p.desc }
+
+// Signatures are those that the registry has of it, if a judge has asked for them.
+func (p *Puller) Signatures() []signature.Attached { return p.signed }
+
+// Name is the reference in its full form.
+func (p *Puller) Name() string { return p.repo.name }
+
+// CheckRest asks the registry whether it has what was not fetched, and returns how many bytes that is.
+func (p *Puller) CheckRest(ctx context.Context) (size int64, err error) {
+	ctx = p.repo.scoped(ctx, auth.ActionPull)
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(p.o.concurrency())
+	for _, d := range p.segments {
+		size += d.Size
+		group.Go(func() error {
+			has, err := p.repo.hasBlob(ctx, d)
+			if err == nil && !has {
+				err = &CorruptError{What: "snapshot " + p.repo.name, Err: fmt.Errorf("the registry has no blob %s of %d bytes", d.Digest, d.Size)}
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return size, fmt.Errorf("look for the rest of %s: %w", p.ref, p.repo.classify(ctx, err))
+	}
+	return size, nil
+}
 
 // Missing lists the segments that the store does not have yet.
 func (p *Puller) Missing(ctx context.Context) (missing []ocispec.Descriptor, err error) {
@@ -279,7 +321,11 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 		}
 		err = errors.Join(err, p.Abandon())
 	}
-	return fmt.Errorf("pull %s: %w", p.ref, p.repo.classify(ctx, err))
+	verb := "pull"
+	if p.look {
+		verb = "look at"
+	}
+	return fmt.Errorf("%s %s: %w", verb, p.ref, p.repo.classify(ctx, err))
 }
 
 // Close ends the work. What was fetched and has no name stays for the next attempt.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -195,4 +196,36 @@ func TestPullerAbandonsWhatIsNew(t *testing.T) {
 	if err := storetest.Check(t.Context(), s); err != nil {
 		t.Error(err)
 	}
+}
+
+// Looked at is what is small; of the rest the registry says whether it is there. Nothing stays.
+func TestLook(t *testing.T) {
+	f := newFake(t)
+	src, d := pushed(t, f, "p:1", spec(1, 2, 3))
+	m := manifestOf(t, src, d)
+	left := m.Layers[2:]
+	s := storetest.Open(t)
+	f.forget()
+	p, err := Look(t.Context(), s, f.ref("p:1"), fast())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if size, err := p.CheckRest(t.Context()); err != nil || size != total(left) {
+		t.Errorf("the rest is of %d bytes, want %d: %v", size, total(left), err)
+	}
+	for _, l := range left {
+		if n := f.count("GET /v2/p/blobs/" + l.Digest.String()); n != 0 {
+			t.Errorf("%s was read", l.MediaType)
+		}
+	}
+	f.mu.Lock()
+	delete(f.blobs["p"], left[0].Digest)
+	f.mu.Unlock()
+	if _, err := p.CheckRest(t.Context()); !errdefs.IsDataLoss(err) {
+		t.Errorf("without a blob: %v", err)
+	}
+	if err := p.Abandon(); err != nil {
+		t.Error(err)
+	}
+	wantThere(t, s, false, append([]ocispec.Descriptor{d, m.Config}, m.Layers...)...)
 }

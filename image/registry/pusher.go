@@ -38,10 +38,11 @@ type Pusher struct {
 	released chan struct{}
 	release  func() // closes released, once
 	whole    chan struct{}
-	hurry    func() // closes whole, once
+	hurry    func()        // closes whole, once
+	opened   chan struct{} // closed when repo is set
 	sum      *meter
 
-	// Set by run, for the workers and for whoever has waited for work.
+	// Set by run, for the workers and for whoever has waited for work, or for opened, which is about repo alone.
 	repo *repo
 	from map[digest.Digest]string
 
@@ -60,7 +61,7 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("push: %w", err)
 	}
-	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, released: make(chan struct{}), whole: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
+	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, released: make(chan struct{}), whole: make(chan struct{}), opened: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
 	p.release = sync.OnceFunc(func() { close(p.released) })
 	p.hurry = sync.OnceFunc(func() { close(p.whole) })
 	p.more.L = &p.mu
@@ -82,7 +83,9 @@ func (p *Pusher) run() error {
 	if err != nil {
 		return err
 	}
-	p.repo, p.from = r, mountable(p.ctx, p.src, r)
+	p.repo = r
+	close(p.opened)
+	p.from = mountable(p.ctx, p.src, r)
 	packing := cores.Half(cores.All())
 	early := min(packing, p.o.concurrency())
 	for n := range p.o.segments() {
@@ -153,6 +156,18 @@ func (p *Pusher) Add(blobs ...ocispec.Descriptor) {
 	p.more.Broadcast()
 }
 
+// Allowed asks whether the registry lets us push, by an upload that is begun and given up.
+func (p *Pusher) Allowed(ctx context.Context) error {
+	select {
+	case <-p.opened:
+		return p.failed(ctx, p.repo.askUpload(p.repo.scoped(ctx, auth.ActionPull, auth.ActionPush)))
+	case <-p.ctx.Done():
+		return p.failed(ctx, p.end(nil))
+	case <-ctx.Done():
+		return p.failed(ctx, context.Cause(ctx))
+	}
+}
+
 // Release says that the container is dumped: from now on CRIU needs no cores.
 func (p *Pusher) Release() { p.release() }
 
@@ -165,7 +180,11 @@ func (p *Pusher) Idle() bool {
 
 // Finish sends what is missing of the snapshot desc, its manifest, its signatures, and its name.
 func (p *Pusher) Finish(ctx context.Context, desc ocispec.Descriptor) error {
-	err := p.finish(ctx, desc)
+	return p.failed(ctx, p.finish(ctx, desc))
+}
+
+// failed says what came of it to a user.
+func (p *Pusher) failed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}

@@ -276,3 +276,53 @@ func TestPusherGivenUp(t *testing.T) {
 		})
 	}
 }
+
+// A registry says before anything is sent whether it lets us push, and keeps no upload for that.
+func TestPusherAllowed(t *testing.T) {
+	for name, c := range map[string]struct {
+		status int
+		is     func(error) bool
+	}{
+		"yes":              {0, func(err error) bool { return err == nil }},
+		"wrong password":   {http.StatusUnauthorized, errdefs.IsUnauthorized},
+		"reading only":     {http.StatusForbidden, errdefs.IsPermissionDenied},
+		"a broken service": {http.StatusInternalServerError, errdefs.IsUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake(t)
+			f.fault = func(w http.ResponseWriter, r *http.Request) bool {
+				if c.status == 0 || r.Method != http.MethodPost {
+					return false
+				}
+				refuse(w, c.status, "UNKNOWN")
+				return true
+			}
+			p, err := NewPusher(t.Context(), storetest.Open(t), f.ref("p:1"), fast())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if err := p.Allowed(t.Context()); !c.is(err) {
+				t.Errorf("it says %v", err)
+			}
+			if f.uploads != 0 || f.count("PUT") != 0 {
+				t.Errorf("%d uploads are left, %d requests sent something", f.uploads, f.count("PUT"))
+			}
+		})
+	}
+}
+
+// Where nobody answers, that is said.
+func TestPusherAllowedByNobody(t *testing.T) {
+	f := newFake(t)
+	ref := f.ref("p:1")
+	f.Close()
+	p, err := NewPusher(t.Context(), storetest.Open(t), ref, fast())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	if err := p.Allowed(t.Context()); !errdefs.IsUnavailable(err) {
+		t.Errorf("it says %v", err)
+	}
+}

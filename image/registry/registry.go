@@ -12,6 +12,8 @@
 package registry
 
 import (
+	"time"
+
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/signature"
@@ -41,8 +43,19 @@ type Options struct {
 	// Patient asks a registry that has never answered as often as one that has: nobody waits who may have mistyped its name.
 	Patient bool
 
+	// Trace, unless nil, is told of each request, also of those that are repeated.
+	Trace func(Request)
+
 	timing timing // tests have no time to wait
 	certs  string // in place of /etc/docker/certs.d
+}
+
+// Request is a request to a registry, and what came of it.
+type Request struct {
+	Method, URL string // without its query, which may hold a signature
+	Status      int    // of the answer; 0: none came
+	Took        time.Duration
+	Err         error // why none came
 }
 
 func (o Options) concurrency() int {

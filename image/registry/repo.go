@@ -89,7 +89,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 		r.scheme = "http"
 	}
 	base := newTransport(conf, o.segments(), newReach(ref.Host(), r.scheme))
-	repeating := &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts}
+	repeating := &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts, trace: o.Trace}
 	repeating.spoken.Store(o.Patient)
 	r.client = &auth.Client{
 		Client:     &http.Client{Transport: repeating},

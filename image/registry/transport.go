@@ -59,7 +59,24 @@ type transport struct {
 	slow   http.RoundTripper // for uploads: a registry may have to hash for minutes before it answers
 	timing timing
 	counts *Counts
-	spoken atomic.Bool // the host has answered once
+	trace  func(Request) // see Options
+	spoken atomic.Bool   // the host has answered once
+}
+
+// send sends a request once.
+func (t *transport) send(by http.RoundTripper, req *http.Request) (*http.Response, error) {
+	start := time.Now()
+	resp, err := by.RoundTrip(req)
+	if t.trace != nil {
+		u := *req.URL
+		u.RawQuery, u.User = "", nil
+		r := Request{Method: req.Method, URL: u.String(), Took: time.Since(start), Err: err}
+		if err == nil {
+			r.Status = resp.StatusCode
+		}
+		t.trace(r)
+	}
+	return resp, err
 }
 
 type onceKey struct{}
@@ -71,10 +88,10 @@ func once(ctx context.Context) context.Context { return context.WithValue(ctx, o
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	ctx := req.Context()
 	if ctx.Value(onceKey{}) != nil {
-		return t.slow.RoundTrip(req)
+		return t.send(t.slow, req)
 	}
 	for n := 0; ; n++ {
-		resp, err := t.base.RoundTrip(req)
+		resp, err := t.send(t.base, req)
 		if err == nil {
 			t.spoken.Store(true)
 			if err := t.wantsTLS(req, resp); err != nil {
@@ -143,7 +160,7 @@ func (t *transport) wantsTLS(req *http.Request, resp *http.Response) error {
 		if err != nil {
 			return err
 		}
-		if resp, err = t.base.RoundTrip(get); err != nil || resp.StatusCode != http.StatusBadRequest {
+		if resp, err = t.send(t.base, get); err != nil || resp.StatusCode != http.StatusBadRequest {
 			if err == nil {
 				resp.Body.Close()
 			}

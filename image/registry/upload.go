@@ -154,6 +154,23 @@ func (r *repo) startUpload(ctx context.Context, src source) (*http.Response, err
 	return resp, nil
 }
 
+// askUpload begins an upload and gives it up: a registry refuses that to whom it does not let push.
+func (r *repo) askUpload(ctx context.Context) error {
+	start, err := r.startUpload(ctx, source{})
+	if err != nil {
+		return fmt.Errorf("begin an upload: %w", err)
+	}
+	at, err := start.Location()
+	if err != nil || at.Hostname() != start.Request.URL.Hostname() {
+		return nil // where it leads to another host, sending a blob says so
+	}
+	// What is not given up the registry forgets by itself; not every one can give up.
+	if resp, err := r.do(once(ctx), http.MethodDelete, at.String(), nil); err == nil {
+		resp.Body.Close()
+	}
+	return nil
+}
+
 // location is where the blob is to be sent: on the registry's own host, or our credentials and the memory of processes could be
 // led elsewhere (GHSA-jxpm-75mh-9fp7 in oras-go).
 func (r *repo) location(resp *http.Response, d digest.Digest) (string, error) {

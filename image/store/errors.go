@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"syscall"
 
 	"github.com/containerd/errdefs"
@@ -105,7 +106,7 @@ func (e *DiskFullError) Unwrap() []error { return []error{errdefs.ErrResourceExh
 
 // Hint says how to make room.
 func (e *DiskFullError) Hint() string {
-	return "remove snapshots with `cryo rm`, make room on the file system, or use another with --root"
+	return "see what takes it with `cryo df`, remove snapshots with `cryo rm` and what nobody needs with `cryo prune`, or use another file system with --root"
 }
 
 // DiskError says that the disk under the root does not do what it shall. It is an errdefs.ErrInternal.
@@ -120,6 +121,26 @@ func (e *DiskError) Unwrap() []error { return []error{errdefs.ErrInternal, e.Err
 // Hint says where to look.
 func (e *DiskError) Hint() string {
 	return "look at the kernel's log (dmesg), mend or replace the disk, or use another with --root"
+}
+
+// RightsError says that this user may not use what is under the root. It is an errdefs.ErrPermissionDenied.
+type RightsError struct {
+	Root string
+	User int
+	Err  error
+}
+
+func (e *RightsError) Error() string {
+	return fmt.Sprintf("user %d may not use it: %v", e.User, e.Err)
+}
+func (e *RightsError) Unwrap() []error { return []error{errdefs.ErrPermissionDenied, e.Err} }
+
+// Hint says who may.
+func (e *RightsError) Hint() string {
+	if e.User == 0 {
+		return "see who owns " + e.Root + " and whether its file system is mounted for writing"
+	}
+	return "run cryo as root (sudo); to look at snapshots and move them, a store of your own will do: --root DIRECTORY"
 }
 
 // mapError gives errors of the operating system the kind that they have for users.
@@ -138,7 +159,10 @@ func mapError(root string, err error) error {
 		}
 		return &DiskError{Root: root, Err: err}
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w: %w", errdefs.ErrPermissionDenied, err)
+		if d := (*RightsError)(nil); errors.As(err, &d) {
+			return err
+		}
+		return &RightsError{Root: root, User: os.Geteuid(), Err: err}
 	}
 	return err
 }

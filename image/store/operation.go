@@ -10,9 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// partialAge is how long an interrupted download is kept for its next attempt.
-const partialAge = 7 * 24 * time.Hour
-
 // Operation keeps every blob in the store while it is open, tagged or not: whoever writes blobs opens one before the first
 // and closes it after the tag, whoever reads blobs for longer than a moment does too.
 type Operation struct {
@@ -40,7 +37,7 @@ func (s *Store) sweep() error {
 	if err := sweepFiles(s.ingest(), 0); err != nil {
 		return err
 	}
-	if err := sweepFiles(s.partial(), partialAge); err != nil {
+	if err := sweepFiles(s.partial(), s.partialAge); err != nil {
 		return err
 	}
 	return s.sweepWork()

@@ -121,6 +121,13 @@ func Familiar(ref string) string {
 	return short
 }
 
+// NamesRegistry says whether a reference says in which registry it is. Without, Docker's is meant.
+func NamesRegistry(ref string) bool {
+	first, _, slash := strings.Cut(ref, "/")
+	full, err := Normalize(ref)
+	return err == nil && slash && (first == oldHub || strings.HasPrefix(full, first+"/"))
+}
+
 // bareDigest says whether ref is a sha256 digest and nothing else.
 func bareDigest(ref string) (digest.Digest, bool) {
 	d := digest.Digest(ref)

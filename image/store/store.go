@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/content"
@@ -22,7 +23,8 @@ var (
 
 // Store is a local store of snapshots. Its methods may be called from several goroutines and processes at once.
 type Store struct {
-	root string
+	root       string
+	partialAge time.Duration // how long an interrupted download is kept for its next attempt
 }
 
 // Open opens the store under root, such as /var/lib/cryo, and creates it (directories 0700) if there is none.
@@ -31,7 +33,7 @@ func Open(root string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open store %s: %w", root, err)
 	}
-	s := &Store{root: root}
+	s := &Store{root: root, partialAge: 7 * 24 * time.Hour}
 	switch err := s.checkLayout(); {
 	case err == nil:
 		return s, s.makeDirs()

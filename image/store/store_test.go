@@ -269,3 +269,14 @@ func TestAbortedIndex(t *testing.T) {
 		t.Errorf("it is still there: %v", err)
 	}
 }
+
+func TestNamesRegistry(t *testing.T) {
+	for ref, want := range map[string]bool{
+		"app": false, "app:1": false, "team/app:1": false, "library/app": false, "sha256:" + strings.Repeat("a", 64): false, "a//b": false,
+		"docker.io/team/app:1": true, "index.docker.io/app": true, "localhost/app": true, "registry.example/app": true, "host:5000/app:1": true,
+	} {
+		if store.NamesRegistry(ref) != want {
+			t.Errorf("%s: %v", ref, !want)
+		}
+	}
+}

@@ -68,7 +68,7 @@ func matches(d ocispec.Descriptor, full string) bool {
 	return ok && d.Digest == dg
 }
 
-// Tag makes ref name the manifest d; a name that is in use moves. All that the manifest needs must be in the store, or the
+// Tag makes ref name the manifest d; a name that is in use moves, and what only the other one needed goes with the end of the last operation. All that the manifest needs must be in the store, or the
 // error is a [*MissingError].
 func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error {
 	full, err := Normalize(ref)
@@ -93,7 +93,13 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 		if err := syncDir(s.blobs()); err != nil {
 			return false, mapError(s.root, err)
 		}
-		i.Manifests = slices.DeleteFunc(i.Manifests, func(old ocispec.Descriptor) bool { return old.Annotations[ocispec.AnnotationRefName] == full })
+		named := func(old ocispec.Descriptor) bool { return old.Annotations[ocispec.AnnotationRefName] == full }
+		if slices.ContainsFunc(i.Manifests, func(old ocispec.Descriptor) bool { return named(old) && old.Digest != d.Digest }) {
+			if err := s.postpone(); err != nil {
+				return false, err
+			}
+		}
+		i.Manifests = slices.DeleteFunc(i.Manifests, named)
 		i.Manifests = append(i.Manifests, entry)
 		return true, nil
 	})

@@ -42,6 +42,19 @@ func (d *Dir) Room(ctx context.Context, need, budget Size) ([]Info, error) {
 	return d.room(need, budget)
 }
 
+// Keep is Room for a snapshot that is there: e, which stays, and takes size.
+func (d *Dir) Keep(ctx context.Context, e *Entry, size, budget Size) ([]Info, error) {
+	if err := fits(size, budget); err != nil {
+		return nil, err
+	}
+	lock, err := d.lock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	return d.room(Size{}, budget) // who has an entry open keeps it
+}
+
 func fits(need, budget Size) error {
 	switch {
 	case budget.Memory > 0 && need.Memory > budget.Memory:

@@ -215,3 +215,23 @@ func TestAvailable(t *testing.T) {
 		t.Errorf("more than there is gives %v", err)
 	}
 }
+
+// TestKeep makes room beside a snapshot that is there, which stays.
+func TestKeep(t *testing.T) {
+	d := newDir(t, "a", "b", "c")
+	e := find(t, d, "a")
+	defer e.Close()
+	var budget *BudgetError
+	if _, err := d.Keep(t.Context(), e, Size{Memory: 1 << 20}, Size{Memory: 1 << 19}); !errors.As(err, &budget) {
+		t.Errorf("a budget that it does not fit gives %v", err)
+	}
+	want(t, d, "b", "c", "a")
+	gone, err := d.Keep(t.Context(), e, Size{Memory: 1 << 20}, Size{Memory: 2 << 20})
+	if err != nil || len(gone) != 1 || gone[0].Reference != "b" {
+		t.Errorf("room for two: %v, %v", gone, err)
+	}
+	if _, err := d.Keep(t.Context(), e, Size{Memory: 1 << 20}, Size{Memory: 1 << 20}); err != nil {
+		t.Error(err)
+	}
+	want(t, d, "a")
+}

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	gorunc "github.com/containerd/go-runc"
+	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,6 +25,7 @@ func cache(path, dir string) <-chan struct{} {
 		close(done)
 		return done
 	}
+	log.L.WithFields(log.Fields{"program": path, "args": []string{"check", "--feature", "uffd"}}).Debug("start a process")
 	cmd := exec.Command(path, "check", "--feature", "uffd")
 	exited, err := gorunc.Monitor.Start(cmd)
 	if err != nil { // a restore says why

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
+	"github.com/containerd/log"
 )
 
 // checked remembers what was found out about a binary, until it changes.
@@ -58,6 +59,7 @@ const killedStatus = 128
 
 func check(path string) error {
 	var output bytes.Buffer
+	log.L.WithFields(log.Fields{"program": path, "args": []string{"--version"}}).Debug("start a process")
 	cmd := exec.Command(path, "--version")
 	cmd.Stdout, cmd.Stderr = &output, &output
 	exited, err := gorunc.Monitor.Start(cmd)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 )
 
 // Minimum is the oldest CRIU that cryo works with: what older ones lack on current kernels was not tried.
@@ -28,12 +29,34 @@ func (e *MissingError) Error() string {
 	if e.Version == "" {
 		return fmt.Sprintf("CRIU is missing (%s): %v", e.Path, e.Err)
 	}
-	return fmt.Sprintf("CRIU %s (%s) is too old: %s or later is needed", e.Version, e.Path, Minimum)
+	return fmt.Sprintf("CRIU %s (%s) is too old: %s or later is needed", e.Version, e.Path, Needed(kernel()))
 }
 
 // Hint says how to mend it.
 func (e *MissingError) Hint() string {
-	return "install CRIU " + Minimum + " or later (contrib/criu/install does on Debian) and name it in the configuration: criu = \"/path/to/criu\""
+	return InstallHint(Needed(kernel()))
+}
+
+// InstallHint says how to get a version.
+func InstallHint(version string) string {
+	return "install CRIU " + version + " or later; contrib/criu/install does on Debian. Where it is neither in PATH nor in /opt/cryo/criu, name it in /etc/cryo/config.toml, which the shim reads: criu = \"/path/to/criu\""
+}
+
+// Needed is the oldest version with which cryo works fully on a kernel, by its release; empty: not known.
+func Needed(kernel string) string {
+	if AtLeast(kernel, SocketsKernel) {
+		return ForSockets
+	}
+	return Minimum
+}
+
+// kernel is the release of the one that runs.
+func kernel() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return ""
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }
 
 // Unwrap gives the kind and the cause.

@@ -7,11 +7,14 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"github.com/containerd/log"
 )
 
 // Command prepares a program that looks at the host. When ctx ends, all that it has started ends with it: some of what
 // criu check tries are children that stand still until they are told to go on, and nobody is left to tell them.
 func Command(ctx context.Context, path string, args ...string) *exec.Cmd {
+	log.G(ctx).WithFields(log.Fields{"program": path, "args": args}).Debug("start a process")
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {

@@ -6,11 +6,13 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -28,6 +30,8 @@ type Config struct {
 	Root string `toml:"root"`
 	// CRIU is the criu binary. Default: "criu" in PATH, then /opt/cryo/criu/bin/criu.
 	CRIU string `toml:"criu"`
+	// Store is about what the local store keeps.
+	Store Store `toml:"store"`
 	// Containerd is about how the cryo command asks it.
 	Containerd Containerd `toml:"containerd"`
 	// Dump holds CRIU's options for dumps.
@@ -41,6 +45,15 @@ type Config struct {
 	// Trust says whose signature snapshots must have, for the cryo command and for the shim.
 	Trust Trust `toml:"trust"`
 }
+
+// Store is about what the local store keeps.
+type Store struct {
+	// PartialPulls, in days, is how long an interrupted pull is kept for its next attempt. Default 7.
+	PartialPulls int64 `toml:"partial-pulls"`
+}
+
+// PartialAge is PartialPulls as a duration.
+func (s Store) PartialAge() time.Duration { return time.Duration(s.PartialPulls) * 24 * time.Hour }
 
 // Containerd is about how the cryo command asks it.
 type Containerd struct {
@@ -96,6 +109,7 @@ type GPU struct {
 func Default() Config {
 	return Config{
 		Root:       "/var/lib/cryo",
+		Store:      Store{PartialPulls: 7},
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
 		Restore:    Restore{Lazy: true, Timeout: 120, Annotation: Annotation{Timeout: 60}},
@@ -127,11 +141,7 @@ func parse(path string, data []byte) (Config, error) {
 	c := Default()
 	d := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
 	if err := d.Decode(&c); err != nil {
-		var strict *toml.StrictMissingError
-		if errors.As(err, &strict) {
-			return Config{}, &Error{Path: path, Err: fmt.Errorf("unknown key: %s", strict.String())}
-		}
-		return Config{}, &Error{Path: path, Err: err}
+		return Config{}, &Error{Path: path, Err: explain(err)}
 	}
 	if err := c.validate(); err != nil {
 		return Config{}, &Error{Path: path, Err: err}
@@ -139,12 +149,42 @@ func parse(path string, data []byte) (Config, error) {
 	return c, nil
 }
 
+// explain says in a user's words, and with the line, what is wrong with TOML.
+func explain(err error) error {
+	var (
+		strict *toml.StrictMissingError
+		wrong  *toml.DecodeError
+		all    []error
+	)
+	switch {
+	case errors.As(err, &strict):
+		for i := range strict.Errors {
+			line, _ := strict.Errors[i].Position()
+			all = append(all, fmt.Errorf("line %d: there is no key %s", line, strings.Join(strict.Errors[i].Key(), ".")))
+		}
+		return errors.Join(all...)
+	case errors.As(err, &wrong):
+		line, _ := wrong.Position()
+		if _, of, is := strings.Cut(wrong.Error(), " into struct field "); is {
+			_, kind, _ := strings.Cut(of, " of type ")
+			return fmt.Errorf("line %d: %s is to be %s", line, strings.Join(wrong.Key(), "."), cmp.Or(kinds[kind], "a table"))
+		}
+		return fmt.Errorf("line %d: %s", line, strings.TrimPrefix(wrong.Error(), "toml: "))
+	}
+	return err
+}
+
+// kinds are the words for types of keys.
+var kinds = map[string]string{"int64": "a whole number", "string": "text in quotes", "bool": "true or false", "[]string": "a list of text in quotes"}
+
 func (c Config) validate() error {
 	switch {
 	case !filepath.IsAbs(c.Root):
 		return fmt.Errorf("root = %q is not an absolute path", c.Root)
 	case c.CRIU != "" && (!filepath.IsAbs(c.CRIU) || filepath.Base(c.CRIU) != "criu"):
 		return fmt.Errorf("criu = %q: runc runs the program by the name criu, so this must be an absolute path that ends in /criu", c.CRIU)
+	case c.Store.PartialPulls < 0 || c.Store.PartialPulls > 3650:
+		return fmt.Errorf("store.partial-pulls = %d is not between 0 and 3650 days", c.Store.PartialPulls)
 	case c.Dump.GhostLimit < 0:
 		return fmt.Errorf("dump.ghost-limit = %d is negative", c.Dump.GhostLimit)
 	case c.Dump.Timeout < 0 || c.Dump.Timeout > int64(time.Hour/time.Second):
@@ -184,7 +224,7 @@ func (c Config) validate() error {
 	return fmt.Errorf("dump.network-lock = %q is none of iptables, nftables, skip", c.Dump.NetworkLock)
 }
 
-// Error says what is wrong with the file. Its kind is InvalidArgument.
+// Error says what is wrong with the file. Its kind is InvalidArgument, or PermissionDenied where we may not read it.
 type Error struct {
 	Path string
 	Err  error
@@ -193,7 +233,17 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("read configuration %s: %v", e.Path, e.Err) }
 
 // Unwrap gives the kind and the cause.
-func (e *Error) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
+func (e *Error) Unwrap() []error {
+	if errors.Is(e.Err, fs.ErrPermission) {
+		return []error{errdefs.ErrPermissionDenied, e.Err}
+	}
+	return []error{errdefs.ErrInvalidArgument, e.Err}
+}
 
 // Hint says what to do.
-func (e *Error) Hint() string { return "mend the file, or name another with CRYO_CONFIG" }
+func (e *Error) Hint() string {
+	if errors.Is(e.Err, fs.ErrPermission) {
+		return "run cryo as root (sudo), or name another file with CRYO_CONFIG"
+	}
+	return "mend the file, or name another with CRYO_CONFIG"
+}

@@ -21,6 +21,8 @@ func TestLoad(t *testing.T) {
 		{"not TOML", "{", false},
 		{"relative root", "root = 'r'\n", false},
 		{"criu by another name", "criu = '/usr/bin/criu-4'\n", false},
+		{"pulls that expire late", "[store]\npartial-pulls = 30\n", true},
+		{"pulls that expire before", "[store]\npartial-pulls = -1\n", false},
 		{"negative limit", "[dump]\nghost-limit = -1\n", false},
 		{"endless timeout", "[dump]\ntimeout = 100000\n", false},
 		{"negative rate", "[restore]\nfill-rate = -1\n", false},
@@ -68,6 +70,24 @@ func TestLoad(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+// What is wrong is said with its line, and without words of Go.
+func TestLoadSaysWhere(t *testing.T) {
+	for text, want := range map[string]string{
+		"root = 1\n":                             "line 1: root is to be text in quotes",
+		"\n[dump]\nghost-limit = 'a'\n":          "line 3: dump.ghost-limit is to be a whole number",
+		"[restore]\nlazy = 1\n":                  "line 2: restore.lazy is to be true or false",
+		"[gpu]\ncdi = '/etc/cdi'\n":              "line 2: gpu.cdi is to be a list of text in quotes",
+		"dump = 3\n":                             "line 1: dump is to be a table",
+		"\n\n{":                                  "line 3: invalid character at start of key: U+007B '{'",
+		"[dump]\nghostlimit = 1\n[gpu]\nx = 2\n": "line 2: there is no key dump.ghostlimit\nline 4: there is no key gpu.x",
+	} {
+		_, err := parse("/etc/x.toml", []byte(text))
+		if err == nil || err.Error() != "read configuration /etc/x.toml: "+want {
+			t.Errorf("%q: %v, want %s", text, err, want)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/containerd/log"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -32,6 +33,7 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		return refuse(err)
 	}
 	images := filepath.Join(work, "images")
+	log.G(ctx).WithField("program", "/proc/self/exe").Debug("start a process: the review of CRIU's images")
 	box, err := sandbox.Open(images) // it takes some milliseconds to be ready
 	if err != nil {
 		return refuse(err)

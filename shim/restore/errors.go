@@ -85,6 +85,9 @@ func (e *CutOffError) Error() string {
 
 // Hint says what to do.
 func (e *CutOffError) Hint() string {
+	if errdefs.IsResourceExhausted(e.Err) {
+		return Hint(e.Err) // what was pulled has made room
+	}
 	hint := "what was pulled is kept: restore it again"
 	if e.Ran {
 		hint += ", with --pull-first to have it run when all is here"

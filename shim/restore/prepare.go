@@ -71,6 +71,9 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	r.Origin = j.Origin
 	r.Origin.Images = r.Images
 	r.Eager = r.eager(o)
+	if err := r.checkRoom(ctx); err != nil {
+		return nil, err
+	}
 	if r.puller == nil {
 		return r, nil
 	}
@@ -81,6 +84,25 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 		r.From = s
 	}
 	return r, r.begin(ctx, whyPullFirst)
+}
+
+// checkRoom refuses what does not fit on the disk: what is to be pulled has been found to, but not the memory that CRIU reads from files.
+func (r *Prepared) checkRoom(ctx context.Context) (err error) {
+	if r.Lazy() {
+		return nil
+	}
+	var missing []ocispec.Descriptor
+	if r.puller != nil {
+		if missing, err = r.puller.Missing(ctx); err != nil {
+			return err
+		}
+	}
+	m := r.Snapshot.Config.Memory
+	err = r.store.CheckRoom(ctx, missing, m.Total-m.Zero-m.Device)
+	if err != nil && r.puller != nil {
+		err = errors.Join(err, r.puller.Abandon())
+	}
+	return err
 }
 
 // TimeoutError says that a snapshot was not here in time. Its kind is DeadlineExceeded.

@@ -90,6 +90,7 @@ func serve(ctx context.Context, c config.Config, r restorer.Request) (_ *restore
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	s.KeepPartial(c.Store.PartialAge())
 	if err := allowed(ctx, s, c.Restore.Annotation, r.Ref); err != nil {
 		return nil, nil, nil, err
 	}

@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+	"errors"
+)
+
+// errorReport is an error for programs.
+type errorReport struct {
+	Kind      string `json:"kind"` // of exitTable
+	Message   string `json:"message"`
+	Hint      string `json:"hint,omitempty"` // what to do
+	ExitCode  int    `json:"exitCode"`
+	Container string `json:"container,omitempty"` // of which it is
+	Left      *left  `json:"left,omitempty"`      // what there is of it, if that is known
+}
+
+// left is what there is of a container after a checkpoint or restore that did not come about, or not all of it.
+type left struct {
+	Running  bool   `json:"running"`            // the container runs
+	Snapshot string `json:"snapshot,omitempty"` // digest of the snapshot that this command has taken
+}
+
+// failure is the JSON document of a command that has nothing but an error to say.
+type failure struct {
+	Error *errorReport `json:"error"`
+}
+
+// errorReport describes an error, and nothing where there is none.
+func (a *app) errorReport(ctx context.Context, err error) *errorReport {
+	if err == nil {
+		return nil
+	}
+	err = interrupted(ctx, err)
+	r := &errorReport{Message: err.Error(), Hint: hintOf(err), ExitCode: exitCode(err)}
+	for _, e := range exitTable {
+		if e.code == r.ExitCode {
+			r.Kind = e.kind
+		}
+	}
+	var of interface {
+		error
+		left() (string, left)
+	}
+	if errors.As(err, &of) {
+		name, l := of.left()
+		r.Container, r.Left = name, &l
+	}
+	return r
+}

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"context"
+	"errors"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/restore"
+)
+
+// looked is a snapshot that is looked at, where it is.
+type looked struct {
+	desc   ocispec.Descriptor
+	from   image.Fetcher    // what has its small parts
+	puller *registry.Puller // nil: it is in the local store
+	names  []string         // that it has
+	signed []signature.Attached
+}
+
+// look finds a snapshot in the local store. Of one that only a registry has it fetches what is small, which close removes again. A name
+// without a registry is one of the local store.
+func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *registryFlags) (l *looked, err error) {
+	if ref, err = a.named(ctx, s, ref, "never"); err != nil {
+		return nil, err
+	}
+	l = &looked{from: s}
+	l.desc, err = s.Resolve(ctx, ref)
+	var unknown *store.UnknownRefError
+	if errors.As(err, &unknown) && store.NamesRegistry(ref) {
+		return a.lookInRegistry(ctx, s, ref, flags)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if l.names, err = restore.Names(ctx, s, ref, l.desc.Digest); err != nil {
+		return nil, err
+	}
+	l.signed, err = s.Signatures(ctx, l.desc.Digest)
+	return l, err
+}
+
+func (a *app) lookInRegistry(ctx context.Context, s *store.Store, ref string, flags *registryFlags) (*looked, error) {
+	options, err := flags.resolve(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	j, err := a.judging(false)
+	if err != nil {
+		return nil, err
+	}
+	options.Judge = j.Judge
+	p, err := registry.Look(ctx, s, ref, options)
+	if err != nil {
+		return nil, err
+	}
+	return &looked{desc: p.Descriptor(), from: p, puller: p, names: []string{p.Name()}, signed: p.Signatures()}, nil
+}
+
+func (l *looked) close() error {
+	if l.puller == nil {
+		return nil
+	}
+	return l.puller.Abandon()
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+type pruneResult struct {
+	store.Pruned
+	DryRun bool `json:"dryRun"`
+}
+
+func newPrune(a *app) *cobra.Command {
+	var dry bool
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove from the local store what no snapshot needs",
+		Long: `prune removes interrupted pulls, which could still be resumed, and what no snapshot of the local store needs. The
+latter otherwise goes by itself when no cryo works on the store, and the former after a week (partial-pulls of
+[store] in the configuration). Snapshots stay: cryo rm removes them.`,
+		Example: `  cryo prune --dry-run
+  cryo prune`,
+		Args:              exactly(),
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := a.store()
+			if err != nil {
+				return err
+			}
+			r := pruneResult{DryRun: dry}
+			verb := "removed"
+			if dry {
+				verb = "would remove"
+				r.Pruned, err = s.Prunable(cmd.Context())
+			} else {
+				r.Pruned, err = s.Prune(cmd.Context())
+			}
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(r)
+			}
+			a.line("%s %s that no snapshot needs, in %d blobs", verb, size(r.Unneeded.Bytes), r.Unneeded.Files)
+			a.line("%s %s of interrupted pulls, in %d blobs", verb, size(r.Partial.Bytes), r.Partial.Files)
+			if r.Busy {
+				a.line("another cryo works on the store: what it may need stays until it has ended")
+			}
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, and say what would go")
+	return cmd
+}

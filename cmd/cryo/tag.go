@@ -1,0 +1,57 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/store"
+)
+
+type tagResult struct {
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+}
+
+func newTag(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "tag REF NEW",
+		Short: "Give a snapshot of the local store one more name",
+		Long: `tag gives the snapshot REF of the local store the name NEW too. If another snapshot has that name, it loses it, and
+what only that one needed is removed.`,
+		Example: `  cryo tag app:warm registry.example.com/snapshots/app:warm
+  cryo tag 4d5a2f0c91be app:good`,
+		Args:              exactly("REF", "NEW"),
+		ValidArgsFunction: a.completeRefs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx := cmd.Context()
+			s, err := a.store()
+			if err != nil {
+				return err
+			}
+			op, err := s.Begin(ctx)
+			if err != nil {
+				return err
+			}
+			defer closing(ctx, "operation", op)
+			ref, err := a.named(ctx, s, args[0], "never")
+			if err != nil {
+				return err
+			}
+			desc, err := s.Resolve(ctx, ref)
+			if err != nil {
+				return err
+			}
+			if err := s.Tag(ctx, desc, args[1]); err != nil {
+				return err
+			}
+			full, err := store.Normalize(args[1])
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(tagResult{Reference: full, Digest: desc.Digest.String()})
+			}
+			a.line("%s %s", store.Familiar(full), desc.Digest)
+			return nil
+		},
+	}
+}
