@@ -21,8 +21,8 @@ type left struct {
 	Snapshot string `json:"snapshot,omitempty"` // digest of the snapshot that this command has taken
 }
 
-// failure is the JSON document of a command that has nothing but an error to say.
-type failure struct {
+// failedReport is the JSON document of a command that has nothing but an error to say.
+type failedReport struct {
 	Error *errorReport `json:"error"`
 }
 
