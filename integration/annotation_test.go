@@ -164,7 +164,7 @@ func TestAnnotationArrives(t *testing.T) {
 	if len(restorers(t, h)) != 1 {
 		t.Error("there is no restore process")
 	}
-	if r := h.Cryo(t.Context(), "verify", ref); r.Code != codeNotFound {
+	if r := h.Cryo(t.Context(), "verify", "--pull", "never", ref); r.Code != codeNotFound {
 		t.Errorf("what has not come has a name: %d", r.Code)
 	}
 	g.open()

@@ -28,7 +28,7 @@ func TestBadHost(t *testing.T) {
 		{"missing", `criu = "/nowhere/criu"`, "/nowhere/criu", codePrecondition},
 		{"old", `criu = "` + old + `"`, "3.19", codePrecondition},
 		{"not TOML", "criu = /nowhere", "cryo.toml", codeUsage},
-		{"unknown key", "crui = \"/nowhere/criu\"", "unknown key", codeUsage},
+		{"unknown key", "crui = \"/nowhere/criu\"", "there is no key crui", codeUsage},
 		{"wrong type", "root = 7", "cryo.toml", codeUsage},
 		{"wrong value", "[dump]\nnetwork-lock = \"none\"", "dump.network-lock", codeUsage},
 	} {

@@ -69,7 +69,7 @@ func TestBadInterruptCheckpoint(t *testing.T) {
 	breakOff(t, a, takes, func(t *testing.T, r lab.Result) {
 		counts(t, a, id)
 		swept(t, a)
-		switch verified := a.Cryo(t.Context(), "verify", ref).Code; {
+		switch verified := a.Cryo(t.Context(), "verify", "--pull", "never", ref).Code; {
 		case verified == 0:
 			must(t, a.Cryo(t.Context(), "rm", ref))
 		case verified != codeNotFound || r.Code == 0:
@@ -100,7 +100,7 @@ func TestBadInterruptEnd(t *testing.T) {
 	args := []string{"checkpoint", id, ref}
 	breakOff(t, a, takes, func(t *testing.T, r lab.Result) {
 		swept(t, a)
-		verified := a.Cryo(t.Context(), "verify", ref).Code
+		verified := a.Cryo(t.Context(), "verify", "--pull", "never", ref).Code
 		if verified != 0 && (verified != codeNotFound || r.Code == 0) {
 			t.Errorf("verify: exit code %d", verified)
 		}
@@ -159,7 +159,7 @@ func TestBadInterruptPull(t *testing.T) {
 	before := trace(t, b)
 	breakOff(t, b, takes, func(t *testing.T, r lab.Result) {
 		swept(t, b)
-		verified := b.Cryo(t.Context(), "verify", ref).Code
+		verified := b.Cryo(t.Context(), "verify", "--pull", "never", ref).Code
 		if verified != 0 {
 			wantTrace(t, b, before, "blob ", "store /partial/")
 			if verified != codeNotFound || r.Code == 0 {

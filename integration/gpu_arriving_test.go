@@ -158,7 +158,7 @@ func nothingIn(t *testing.T, h *lab.Host, root, id, ref string) {
 	if out := must(t, h.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout; strings.Contains(out, id) {
 		t.Errorf("there is a container:\n%s", out)
 	}
-	if r := h.Cryo(t.Context(), "--root", root, "verify", "--allow", "all", ref); r.Code != codeNotFound {
+	if r := h.Cryo(t.Context(), "--root", root, "verify", "--pull", "never", "--allow", "all", ref); r.Code != codeNotFound {
 		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
 	}
 	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
@@ -207,7 +207,7 @@ func TestGPUArriving(t *testing.T) {
 				}
 			}
 			c.silent(t, b, id)
-			if r := b.Cryo(t.Context(), "--root", root, "verify", "--allow", "all", ref); r.Code != codeNotFound {
+			if r := b.Cryo(t.Context(), "--root", root, "verify", "--pull", "never", "--allow", "all", ref); r.Code != codeNotFound {
 				t.Errorf("what has not come has a name: %d", r.Code)
 			}
 			g.open()

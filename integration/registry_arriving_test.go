@@ -91,7 +91,7 @@ func nothing(t *testing.T, h *lab.Host, id, ref string) {
 	if out := must(t, h.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout; strings.Contains(out, id) {
 		t.Errorf("there is a container:\n%s", out)
 	}
-	if r := h.Cryo(t.Context(), "verify", ref); r.Code != codeNotFound {
+	if r := h.Cryo(t.Context(), "verify", "--pull", "never", ref); r.Code != codeNotFound {
 		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
 	}
 	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
@@ -113,7 +113,7 @@ func TestArriving(t *testing.T) {
 		}
 		eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
 		c.under(t)
-		if r := b.Cryo(t.Context(), "verify", ref); r.Code != codeNotFound {
+		if r := b.Cryo(t.Context(), "verify", "--pull", "never", ref); r.Code != codeNotFound {
 			t.Errorf("what has not come has a name: %d", r.Code)
 		}
 		g.open()

@@ -238,7 +238,7 @@ func TestRegistryEarlyInterrupted(t *testing.T) {
 	if named(t, shared.registry, ref) {
 		t.Error("the snapshot has a name in the registry")
 	}
-	switch verified := a.Cryo(t.Context(), "verify", ref).Code; verified {
+	switch verified := a.Cryo(t.Context(), "verify", "--pull", "never", ref).Code; verified {
 	case 0:
 		must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
 	case codeNotFound: // it was not taken yet

@@ -98,8 +98,8 @@ or whose heap grows, gain little. Use it with --leave-running: without, the cont
 snapshot is safe all the same.
 
 With --push, the registry is asked first whether it lets us push; if not, nothing is done. Each part is sent as
-soon as it is on disk. If that fails, the snapshot is complete here, and cryo push sends what is missing. With --sign-key the snapshot is signed as cryo sign does, before it has its
-name in the registry.
+soon as it is on disk. If that fails, the snapshot is complete here, and cryo push sends what is missing. With
+--sign-key the snapshot is signed as cryo sign does, before it has its name in the registry.
 
 Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs; then the
 driver moves device memory into the processes' own memory. A container that was created with the engine keeper

@@ -56,14 +56,14 @@ func (e *verdictError) Unwrap() error { return e.err }
 
 func newInspect(a *app) *cobra.Command {
 	var check bool
-	var flags registryFlags
+	var flags lookFlags
 	cmd := &cobra.Command{
 		Use:   "inspect REF",
 		Short: "Show what a snapshot holds and needs",
-		Long: `inspect shows a snapshot of the local store or, where that has none of this name, of a registry: its container, its processes and their memory, on GPUs too, what
-a host must have for it, what it asks of a host (see --allow of cryo restore), what a restore would refuse
-whatever is allowed, its layers, and who has signed it. Signatures by keys that [trust] of the configuration
-does not name are shown unverified.
+		Long: `inspect shows a snapshot of the local store or, where that has none of this name, of a registry: its container,
+its processes and their memory, on GPUs too, what a host must have for it, what it asks of a host (see --allow
+of cryo restore), what a restore would refuse whatever is allowed, its layers, and who has signed it.
+Signatures by keys that [trust] of the configuration does not name are shown unverified.
 
 With --check it compares the snapshot with this host as cryo restore does, and prints each mismatch. The exit
 code is 9 if there is one that prevents a restore.`,
@@ -79,7 +79,7 @@ code is 9 if there is one that prevents a restore.`,
 	return cmd
 }
 
-func (a *app) inspect(ctx context.Context, ref string, check bool, flags *registryFlags) (err error) {
+func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFlags) (err error) {
 	s, err := a.store()
 	if err != nil {
 		return err

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
@@ -12,6 +14,18 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/restore"
 )
+
+// lookFlags say where a snapshot is looked at.
+type lookFlags struct {
+	registry registryFlags
+	pull     string
+}
+
+func (f *lookFlags) register(cmd *cobra.Command) {
+	f.registry.register(cmd)
+	cmd.Flags().StringVar(&f.pull, "pull", restore.PullMissing, "look into the registry: missing (unless it is in the local store), or never")
+	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]cobra.Completion{restore.PullMissing, restore.PullNever}, cobra.ShellCompDirectiveNoFileComp)) // fails only for flags that there are not
+}
 
 // looked is a snapshot that is looked at, where it is.
 type looked struct {
@@ -24,15 +38,18 @@ type looked struct {
 
 // look finds a snapshot in the local store. Of one that only a registry has it fetches what is small, which close removes again. A name
 // without a registry is one of the local store.
-func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *registryFlags) (l *looked, err error) {
+func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookFlags) (l *looked, err error) {
+	if flags.pull != restore.PullMissing && flags.pull != restore.PullNever {
+		return nil, &usageError{command: "cryo", problem: fmt.Sprintf("--pull %q is none of missing, never", flags.pull)}
+	}
 	if ref, err = a.named(ctx, s, ref, "never"); err != nil {
 		return nil, err
 	}
 	l = &looked{from: s}
 	l.desc, err = s.Resolve(ctx, ref)
 	var unknown *store.UnknownRefError
-	if errors.As(err, &unknown) && store.NamesRegistry(ref) {
-		return a.lookInRegistry(ctx, s, ref, flags)
+	if errors.As(err, &unknown) && store.NamesRegistry(ref) && flags.pull != restore.PullNever {
+		return a.lookInRegistry(ctx, s, ref, &flags.registry)
 	}
 	if err != nil {
 		return nil, err

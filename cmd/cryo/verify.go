@@ -21,7 +21,7 @@ type verified struct {
 
 func newVerify(a *app) *cobra.Command {
 	var allow []string
-	var flags registryFlags
+	var flags lookFlags
 	cmd := &cobra.Command{
 		Use:   "verify REF",
 		Short: "Read all of a snapshot and check every digest",
@@ -48,7 +48,7 @@ are there.`,
 	return cmd
 }
 
-func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *registryFlags) (err error) {
+func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *lookFlags) (err error) {
 	s, err := a.store()
 	if err != nil {
 		return err
