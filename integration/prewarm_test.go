@@ -224,7 +224,7 @@ func TestPrewarmDisk(t *testing.T) {
 		t.Errorf("removed for it: %+v", w.Removed)
 	}
 	wantWarm(t, b, refs[1])
-	if r := b.Cryo(t.Context(), "inspect", refs[0]); r.Code != codeNotFound {
+	if r := b.Cryo(t.Context(), "inspect", "--pull", "never", refs[0]); r.Code != codeNotFound {
 		t.Errorf("what was fetched is still there: %v", r)
 	}
 	refused(t, b, codeFull, "--disk", "prewarm", refs[0], "--plain-http", "--disk", fmt.Sprint(disk/2))
