@@ -131,7 +131,7 @@ func TestAnnotation(t *testing.T) {
 	if r := must(t, h.Ctr(t.Context(), "tasks", "exec", "--exec-id", "x", id, "cat", "/etc/settings")); r.Stdout != "there\n" {
 		t.Errorf("the file mounted from the host is %q", r.Stdout)
 	}
-	eventually(t, "the snapshot is in the store", time.Minute, func() bool { return h.Cryo(t.Context(), "inspect", ref).Code == 0 })
+	eventually(t, "the snapshot is in the store", time.Minute, func() bool { return h.Cryo(t.Context(), "inspect", "--pull", "never", ref).Code == 0 })
 	eventually(t, "the end of the restore process", time.Minute, func() bool { return len(restorers(t, h)) == 0 })
 	must(t, h.Cryo(t.Context(), "rm", ref))
 	await(t, h, id)
