@@ -68,8 +68,8 @@ func matches(d ocispec.Descriptor, full string) bool {
 	return ok && d.Digest == dg
 }
 
-// Tag makes ref name the manifest d; a name that is in use moves, and what only the other one needed goes with the end of the last operation. All that the manifest needs must be in the store, or the
-// error is a [*MissingError].
+// Tag makes ref name the manifest d. A name that is in use moves, and what only the other manifest needed goes with the end of the last operation.
+// All that the manifest needs must be in the store, or the error is a [*MissingError].
 func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error {
 	full, err := Normalize(ref)
 	if err != nil {
