@@ -137,6 +137,9 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 		return nil, fmt.Errorf("examine %s: %w", f.container, err)
 	}
 	status, err := task.Status(ctx)
+	if errdefs.IsNotFound(err) { // it has ended meanwhile
+		return nil, &notRunningError{name: f.container, status: "stopped"}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("examine %s: %w", f.container, err)
 	}
