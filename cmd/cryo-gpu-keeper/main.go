@@ -76,5 +76,5 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// prepare takes away what would hide devices from the helper, though not from those it works on.
+// prepare unsets the variable that would hide devices from the helper. The processes of containers have variables of their own.
 func prepare() { os.Unsetenv("CUDA_VISIBLE_DEVICES") }

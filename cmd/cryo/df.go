@@ -13,7 +13,7 @@ import (
 // diskUsage is what takes space, in bytes.
 type diskUsage struct {
 	Snapshots []snapshotUsage `json:"snapshots"`
-	Blobs     store.Space     `json:"blobs"`     // of all snapshots; shared ones count once
+	Blobs     store.Space     `json:"blobs"`     // of all snapshots; a blob that several have counts once
 	Unneeded  store.Space     `json:"unneeded"`  // that no snapshot needs, or that a running command writes
 	Partial   store.Space     `json:"partial"`   // interrupted pulls
 	Working   store.Space     `json:"working"`   // of running commands
@@ -76,7 +76,7 @@ func (a *app) diskUsage(ctx context.Context, s *store.Store) (u diskUsage, err e
 	return u, err
 }
 
-// free is how much of the file system of dir is free, in bytes.
+// free gives the bytes that are free on the file system of dir.
 func free(dir string) (int64, error) {
 	var at unix.Statfs_t
 	if err := unix.Statfs(dir, &at); err != nil {

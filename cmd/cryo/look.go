@@ -36,8 +36,8 @@ type looked struct {
 	signed []signature.Attached
 }
 
-// look finds a snapshot in the local store. Of one that only a registry has it fetches what is small, which close removes again. A name
-// without a registry is one of the local store.
+// look finds a snapshot in the local store. If only a registry has it, look fetches its small parts, and close removes them. A name that says
+// no registry is looked for in the local store alone.
 func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookFlags) (l *looked, err error) {
 	if flags.pull != restore.PullMissing && flags.pull != restore.PullNever {
 		return nil, &usageError{command: "cryo", problem: fmt.Sprintf("--pull %q is none of missing, never", flags.pull)}

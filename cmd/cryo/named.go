@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// named gives the snapshot that a user names: the digest of one in the local store for the beginning of that digest, else ref itself. Where a
-// registry is to be asked that ref does not name, it says which. pull is as --pull of cryo restore.
+// named replaces the beginning of a digest by the digest of the snapshot in the local store, and gives any other ref back. If pull, which is as
+// --pull of cryo restore, has Docker's registry asked for a ref without a registry, it warns.
 func (a *app) named(ctx context.Context, s *store.Store, ref, pull string) (string, error) {
 	if archive.IsLocation(ref) {
 		return ref, nil
@@ -24,6 +27,24 @@ func (a *app) named(ctx context.Context, s *store.Store, ref, pull string) (stri
 	}
 	a.warnHub(ref)
 	return ref, nil
+}
+
+// keep finds the snapshot of the local store that a user names. Its blobs stay in the store until the caller closes the operation.
+func (a *app) keep(ctx context.Context, ref string) (_ *store.Store, op *store.Operation, desc ocispec.Descriptor, err error) {
+	s, err := a.store()
+	if err != nil {
+		return nil, nil, desc, err
+	}
+	if op, err = s.Begin(ctx); err != nil {
+		return nil, nil, desc, err
+	}
+	if ref, err = a.named(ctx, s, ref, "never"); err == nil {
+		desc, err = s.Resolve(ctx, ref)
+	}
+	if err != nil {
+		return nil, nil, desc, errors.Join(err, op.Close())
+	}
+	return s, op, desc, nil
 }
 
 // warnHub says that Docker's registry is used for a name without one.

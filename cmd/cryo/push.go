@@ -34,23 +34,11 @@ interrupted goes on where it stopped when it is repeated.`,
 			if err != nil {
 				return err
 			}
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			op, err := s.Begin(ctx)
+			s, op, desc, err := a.keep(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			defer closing(ctx, "operation", op)
-			ref, err := a.named(ctx, s, args[0], "never")
-			if err != nil {
-				return err
-			}
-			desc, err := s.Resolve(ctx, ref)
-			if err != nil {
-				return err
-			}
 			to := args[len(args)-1]
 			a.warnHub(to)
 			var counts registry.Counts

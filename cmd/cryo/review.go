@@ -43,7 +43,8 @@ func (r reviewed) Err() error {
 	return trust.Refuse(r.Asks)
 }
 
-// review compares a snapshot's specification, and CRIU's images with that, which from has. Of these, only what the review reads is unpacked.
+// review checks what a snapshot's specification asks of the host, and whether CRIU's images agree with the specification. It reads the images from
+// from, and unpacks only those that are checked.
 func (a *app) review(ctx context.Context, s *store.Store, from image.Fetcher, snapshot *image.Snapshot, p trust.Policy) (r reviewed, err error) {
 	config, provided := withEtcFiles(snapshot.Config, restore.EtcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID))
 	p.Mounts = append(p.Mounts, provided...) // restore makes them

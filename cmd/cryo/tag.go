@@ -23,23 +23,11 @@ what only that one needed is removed.`,
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			op, err := s.Begin(ctx)
+			s, op, desc, err := a.keep(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			defer closing(ctx, "operation", op)
-			ref, err := a.named(ctx, s, args[0], "never")
-			if err != nil {
-				return err
-			}
-			desc, err := s.Resolve(ctx, ref)
-			if err != nil {
-				return err
-			}
 			if err := s.Tag(ctx, desc, args[1]); err != nil {
 				return err
 			}

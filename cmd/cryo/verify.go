@@ -14,7 +14,7 @@ type verified struct {
 	Reference string `json:"reference"`
 	Digest    string `json:"digest"`
 	Size      int64  `json:"size"`
-	NotRead   int64  `json:"notRead,omitempty"` // bytes that the registry alone has; it says that they are there
+	NotRead   int64  `json:"notRead,omitempty"` // bytes that only the registry has: it said that it has them, and they were not read
 	reviewed
 	Error *errorReport `json:"error,omitempty"`
 }

@@ -198,7 +198,7 @@ func TestPullerAbandonsWhatIsNew(t *testing.T) {
 	}
 }
 
-// Looked at is what is small; of the rest the registry says whether it is there. Nothing stays.
+// TestLook fetches the small parts of a snapshot, asks the registry whether it has the others, and leaves nothing in the store.
 func TestLook(t *testing.T) {
 	f := newFake(t)
 	src, d := pushed(t, f, "p:1", spec(1, 2, 3))

@@ -156,7 +156,7 @@ func (p *Pusher) Add(blobs ...ocispec.Descriptor) {
 	p.more.Broadcast()
 }
 
-// Allowed asks whether the registry lets us push, by an upload that is begun and given up.
+// Allowed asks the registry whether we may push: it begins an upload and cancels it.
 func (p *Pusher) Allowed(ctx context.Context) error {
 	select {
 	case <-p.opened:

@@ -154,7 +154,7 @@ func (r *repo) startUpload(ctx context.Context, src source) (*http.Response, err
 	return resp, nil
 }
 
-// askUpload begins an upload and gives it up: a registry refuses that to whom it does not let push.
+// askUpload begins an upload and cancels it. A registry refuses to begin one for users who may not push.
 func (r *repo) askUpload(ctx context.Context) error {
 	start, err := r.startUpload(ctx, source{})
 	if err != nil {
@@ -164,7 +164,7 @@ func (r *repo) askUpload(ctx context.Context) error {
 	if err != nil || at.Hostname() != start.Request.URL.Hostname() {
 		return nil // where it leads to another host, sending a blob says so
 	}
-	// What is not given up the registry forgets by itself; not every one can give up.
+	// Not every registry can cancel an upload. What is not cancelled expires there.
 	if resp, err := r.do(once(ctx), http.MethodDelete, at.String(), nil); err == nil {
 		resp.Body.Close()
 	}

@@ -123,7 +123,7 @@ func (e *DiskError) Hint() string {
 	return "look at the kernel's log (dmesg), mend or replace the disk, or use another with --root"
 }
 
-// RightsError says that this user may not use what is under the root. It is an errdefs.ErrPermissionDenied.
+// RightsError says that this user may not read or write files under the root. It is an errdefs.ErrPermissionDenied.
 type RightsError struct {
 	Root string
 	User int

@@ -80,7 +80,7 @@ type rig struct {
 	devices []string
 }
 
-// newRig makes devices of 64 MiB. Helpers that are started until the test's end see them.
+// newRig makes devices of 64 MiB. All helpers that the test starts see them.
 func newRig(t *testing.T, devices int) *rig {
 	t.Helper()
 	need(t)

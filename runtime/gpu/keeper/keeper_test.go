@@ -322,7 +322,7 @@ func TestDiesAtEachCall(t *testing.T) {
 	}
 }
 
-// TestFailsAtEachCopy: an error of the driver is the client's, and the keeper goes on with another ring.
+// TestFailsAtEachCopy has each copy fail once. The client gets the driver's error, and the keeper takes the next request.
 func TestFailsAtEachCopy(t *testing.T) {
 	for _, at := range []string{"read 1", "read 50", "write 1", "write 50"} {
 		c := start(t, at+" 700")

@@ -45,7 +45,7 @@ var (
 	errStopped = fmt.Errorf("it was stopped: %w", errdefs.ErrAborted)
 )
 
-// lastTime is how long a request may take that is to end, as nobody waits for it. The driver may hang.
+// lastTime bounds a request that is under way when the client has gone. The driver may hang.
 var lastTime = 10 * time.Second
 
 // Serve is the keeper's side: it carries out what comes over the channel until the other end is closed or ctx ends. The caller ends the

@@ -1,4 +1,4 @@
-// Package restoretest makes hosts with GPUs up for tests: a helper that is a script, and CDI files as nvidia-ctk writes them.
+// Package restoretest gives tests a host that seems to have GPUs: a script in place of the helper, and CDI files as nvidia-ctk writes them.
 package restoretest
 
 import (
