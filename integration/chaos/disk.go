@@ -136,8 +136,22 @@ func breakDisk(_ context.Context, r *round, _ int) error {
 	return d.fail(r.choice.Target, errno)
 }
 
-// ended tells whether the container's first process has ended by now, by an order that only a snapshot allows.
+// ended tells whether the container's first process has ended by now, by an order that only a snapshot allows. Its number may be another process's since.
 func (r *round) ended() bool {
-	stat, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(r.world.pid), "stat"))
-	return err != nil || strings.Contains(string(stat), ") Z ")
+	since := began(r.world.pid)
+	return since == "" || since != r.world.since
+}
+
+// began is when a process began, in the kernel's ticks since the machine was started; empty if there is none, or it has ended. Source: proc_pid_stat(5).
+func began(pid int) string {
+	stat, err := os.ReadFile(filepath.Join("/proc", fmt.Sprint(pid), "stat"))
+	if err != nil {
+		return ""
+	}
+	const state, start = 0, 19 // places after the name, which may have spaces
+	fields := strings.Fields(string(stat[strings.LastIndex(string(stat), ")")+1:]))
+	if len(fields) <= start || fields[state] == "Z" {
+		return ""
+	}
+	return fields[start]
 }

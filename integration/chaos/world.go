@@ -34,6 +34,7 @@ type world struct {
 	engine string                   // of the container
 	life   string                   // of the container; "": there is none
 	pid    int                      // of its first process
+	since  string                   // when that began, see began
 	usual  map[string]time.Duration // how long operations take
 }
 
@@ -215,8 +216,11 @@ func (w *world) start(ctx context.Context, engine string) error {
 // met notes which container runs.
 func (w *world) met(ctx context.Context, life string) (err error) {
 	w.life = life
-	w.pid, _, err = w.a.Task(ctx, subject)
-	return err
+	if w.pid, _, err = w.a.Task(ctx, subject); err != nil {
+		return err
+	}
+	w.since = began(w.pid)
+	return nil
 }
 
 // remove does what a user does to be rid of a container.
