@@ -29,6 +29,7 @@ var cases = []benchCase{
 	{name: "restore", about: "time to the first answer, and until all memory is there", once: (*bench).lines, each: (*bench).restore, memory: 1, disk: 7},
 	{name: "second", about: "bytes of a second snapshot after 1 % of memory has changed", each: (*bench).second, memory: 1, disk: 3},
 	{name: "prewarm", about: "first answers of ten restores after cryo prewarm", each: (*bench).prewarm, memory: 2, disk: 5},
+	{name: "other", about: "checkpoint and restore beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
 }
 
 func checkCases(names []string) error {
@@ -62,7 +63,9 @@ func run(ctx context.Context, s settings) (err error) {
 		}
 		return errors.Join(finish(), ctx.Err())
 	}
-	chosen := func(c benchCase) bool { return len(s.cases) == 0 || slices.Contains(s.cases, c.name) }
+	chosen := func(c benchCase) bool {
+		return len(s.cases) == 0 && (c.name != "other" || s.otherPrograms != "") || slices.Contains(s.cases, c.name)
+	}
 	for _, c := range cases {
 		if c.once != nil && chosen(c) {
 			subject := "Shims"

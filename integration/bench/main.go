@@ -28,6 +28,8 @@ type settings struct {
 	cases    []string
 	subjects []subject
 	rounds   int
+
+	otherPrograms string // directory; empty: there is nothing to compare this cryo with
 }
 
 func main() {
@@ -78,6 +80,7 @@ func parse() (s settings, list bool, merged []string) {
 	flag.IntVar(&s.rounds, "rounds", quickRounds, "how often each is measured, in turns; starts of containers ten times as often")
 	flag.DurationVar(&s.budget, "budget", quickBudget, "begin nothing after that time; what is missing is reported as not run")
 	flag.StringVar(&s.store, "store", "", "directory of the lab: where containers, snapshots and the registry are (default: environment CRYO_LAB, or /var/tmp/cryo-lab)")
+	flag.StringVar(&s.otherPrograms, "other", "", "directory with cryo and containerd-shim-cryo-v1 of another commit, for the case other")
 	flag.BoolVar(&list, "list", false, "list the cases")
 	join := flag.Bool("merge", false, "make one report of those named as arguments, and write it to --json")
 	flag.Parse()
