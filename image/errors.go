@@ -62,7 +62,7 @@ func (e *DamagedError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.
 
 // Hint says what to do next.
 func (e *DamagedError) Hint() string {
-	return "the snapshot is damaged; remove it and pull it again, or take a new one"
+	return "the snapshot is damaged; repair it with cryo pull --repair, or take a new one"
 }
 
 // FullError says that a file system has no room, or no room for this user. Its kind is ResourceExhausted.

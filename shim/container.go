@@ -44,5 +44,5 @@ type runtimeContainer = runc.Container
 func newRuntimeContainer(id, bundle, namespace string, o *options.Options) runtimeContainer {
 	r := process.NewRunc(o.Root, bundle, namespace, o.BinaryName, o.SystemdCgroup)
 	r.Log = filepath.Join(bundle, "cryo-runc.json")
-	return runtimeContainer{ID: id, Runtime: r}
+	return runtimeContainer{ID: id, Bundle: bundle, Runtime: r}
 }

@@ -96,6 +96,10 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 	if err != nil {
 		return c, err
 	}
+	c.runtime, c.work = newRuntimeContainer(r.ID, r.Bundle, ns, options), options.CriuWorkPath
+	if err := c.runtime.Foreign(); err != nil {
+		return c, fmt.Errorf("create %s: %w", r.ID, err)
+	}
 	if b.asked.ref != "" && !afresh && r.Checkpoint == "" && options.CriuImagePath == "" {
 		if err := s.prepareAnnotated(ctx, c, r, ns, options); err != nil {
 			return c, err
@@ -111,7 +115,6 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 	if c.work == "" {
 		c.work = filepath.Join(b.dir, "work") // as in the stock service
 	}
-	c.runtime = newRuntimeContainer(r.ID, r.Bundle, ns, options)
 	if c.restore == "" {
 		c.gpus = b.gpus
 		return c, s.giveLibrary(ctx, c, r)

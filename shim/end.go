@@ -3,6 +3,7 @@ package shim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -21,7 +22,13 @@ var errDeleted = errors.New("the container is being deleted")
 // Kill sends a signal. SIGKILL to a container that is being dumped or restored breaks that off: the container is to end now.
 func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Empty, error) {
 	c := s.container(r.ID)
-	if c == nil || r.ExecID != "" || r.Signal != uint32(unix.SIGKILL) {
+	if c == nil || r.ExecID != "" {
+		return s.TTRPCTaskService.Kill(ctx, r)
+	}
+	if err := c.runtime.Foreign(); err != nil {
+		return nil, reply(fmt.Errorf("kill %s: %w", r.ID, err))
+	}
+	if r.Signal != uint32(unix.SIGKILL) {
 		return s.TTRPCTaskService.Kill(ctx, r)
 	}
 	aborted := c.gate.cancel(errKilled)
@@ -66,7 +73,11 @@ func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAP
 		}
 	}
 	s.deletions.add(r.ID)
-	answer, err := inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
+	remove := s.TTRPCTaskService.Delete
+	if c := s.container(r.ID); c != nil && c.runtime.Foreign() != nil {
+		remove = s.deleteForeign
+	}
+	answer, err := inOrder(ctx, s.container(r.ID), r, remove)
 	if err != nil {
 		s.deletions.drop(r.ID)
 		return nil, err

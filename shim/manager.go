@@ -12,10 +12,12 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/manager"
 	"github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2/runc"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/shim/restorer"
 )
@@ -37,7 +39,8 @@ func (m shimManager) Start(ctx context.Context, params *bootapi.BootstrapParams)
 const deleteTime = 3 * time.Second
 
 // Stop cleans up after a shim that died. A dump it had under way is ended, and what it froze for it is thawed first,
-// since a frozen process cannot be ended on cgroup v1. Of a restore it had under way nothing is left.
+// since a frozen process cannot be ended on cgroup v1. Of a restore it had under way nothing is left. What runc has by the container's name is left alone
+// if it is another containerd's, or if the shim had not come to ask runc for anything.
 func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
@@ -52,9 +55,13 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("end the restore of a dead shim")
 	}
-	c, unknown := containerOf(ctx, bundle, id)
-	if unknown != nil {
-		log.G(ctx).WithError(unknown).Warn("find the container's runtime options")
+	c, err := containerOf(ctx, bundle, id)
+	if err == nil {
+		err = c.Foreign()
+	}
+	ours := err == nil // else runc is not asked
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("find the container of a dead shim")
 	} else {
 		if err := c.Thaw(ctx); err != nil {
 			log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
@@ -71,8 +78,10 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		}
 	}
 	if restoring != "" {
-		// CRIU, which is there already, is not told by its work directory any more where the command has removed that meanwhile. runc would wait for it.
-		_ = removeCgroup(bundle) // tried again below
+		if ours {
+			// CRIU, which is there already, is not told by its work directory any more where the command has removed that meanwhile. runc would wait for it.
+			_ = removeCgroup(bundle) // tried again below
+		}
 		if err := unmountBelow(restoring); err != nil {
 			log.G(ctx).WithError(err).Warn("unmount what CRIU has left of the restore of a dead shim")
 		}
@@ -80,8 +89,12 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	if err := removeSockets(ctx, bundle, id); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
 	}
-	status, err := m.Shim.Stop(ctx, id)
-	if unknown == nil {
+	status := shim.StopStatus{ExitedAt: time.Now(), ExitStatus: 128 + int(unix.SIGKILL)}
+	var stopped error
+	if !ours {
+		stopped = mount.UnmountRecursive(filepath.Join(bundle, "rootfs"), 0)
+	} else {
+		status, stopped = m.Shim.Stop(ctx, id)
 		deleting, cancel := context.WithTimeout(ctx, deleteTime)
 		defer cancel()
 		if err := c.Delete(deleting); err != nil {
@@ -91,7 +104,7 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	if err := restorer.UndoRootfs(bundle); err != nil {
 		log.G(ctx).WithError(err).Warn("undo what the restore of a dead shim has changed in the root file system")
 	}
-	if restoring != "" {
+	if restoring != "" && ours {
 		if err := removeCgroup(bundle); err != nil {
 			log.G(ctx).WithError(err).Warn("remove the cgroup that the restore of a dead shim has left")
 		}
@@ -99,7 +112,7 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	if err := removeOwned(bundle); err != nil {
 		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
 	}
-	return status, err
+	return status, stopped
 }
 
 // Info takes options of every kind, where the stock manager takes runc's only.

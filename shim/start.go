@@ -153,7 +153,9 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, err
 	}
 	defer settle(ctx, c, criuOptions)
-	// Of another containerd that has the same namespace and the same root for runc. It must not be taken for ours below.
+	if err := c.runtime.Foreign(); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
@@ -232,6 +234,9 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 func (c *container) endRestore(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
+	if c.runtime.Foreign() != nil { // it has come since, and is why runc has failed
+		return errors.Join(runc.EndDump(c.work), unmountBelow(c.work))
+	}
 	if c.runtime.Known(ctx) {
 		_ = c.runtime.Kill(ctx) // it may have ended
 	}

@@ -104,6 +104,9 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	warned := len(p.Warnings)
 	task, img, ran, err := a.bring(ctx, client, s, p, f, options, work.Dir)
+	if errdefs.IsDataLoss(err) {
+		err = errors.Join(err, s.Suspect(context.WithoutCancel(ctx), p.Descriptor))
+	}
 	var misfit *fit.MisfitError
 	if errors.As(err, &misfit) {
 		return err // it was nothing about this container

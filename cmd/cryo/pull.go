@@ -14,17 +14,21 @@ import (
 
 func newPull(a *app) *cobra.Command {
 	var flags registryFlags
-	var require bool
+	var require, repair bool
 	cmd := &cobra.Command{
 		Use:   "pull REF",
 		Short: "Fetch a snapshot from a registry or a file",
 		Long: `pull fetches a snapshot into the local store and verifies it. What is there already is not fetched again, and
 a pull that was interrupted goes on where it stopped. The base image is left to restore.
 
+With --repair what is here is read, and fetched again where it is damaged, also if other snapshots share it. Without,
+that is done where cryo verify or a restore has found damage.
+
 Its signatures are fetched too. Where [trust] in the configuration, or --require-signature, asks for one, a
 snapshot without a trusted one is refused before anything else of it is read.`,
 		Example: `  cryo pull registry.example.com/snapshots/app:warm
   cryo pull registry.example.com/snapshots/app:warm --require-signature
+  cryo pull registry.example.com/snapshots/app:warm --repair
   cryo pull oci-archive:/mnt/usb/app.tar`,
 		Args: exactly("REF"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -37,7 +41,7 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 			if err != nil {
 				return err
 			}
-			options.Judge = j.Judge
+			options.Judge, options.Repair = j.Judge, repair
 			s, err := a.store()
 			if err != nil {
 				return err
@@ -54,6 +58,7 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 			return a.moved("pulled", ref, desc.Digest.String(), transferred(args[0], &counts, start))
 		},
 	}
+	cmd.Flags().BoolVar(&repair, "repair", false, "read and verify what is here already, and fetch again what is damaged")
 	requireSignature(cmd, &require)
 	flags.register(cmd)
 	return cmd
@@ -62,7 +67,7 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 // fetch brings a snapshot into the store, from wherever ref says it is. It returns the name it has there.
 func fetch(ctx context.Context, s *store.Store, ref string, o registry.Options) (string, ocispec.Descriptor, error) {
 	if archive.IsLocation(ref) {
-		return archive.Import(ctx, s, ref, o.Judge)
+		return archive.Import(ctx, s, ref, o.Judge, o.Repair)
 	}
 	desc, err := registry.Pull(ctx, s, ref, o)
 	return ref, desc, err

@@ -45,8 +45,8 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 			info.Options = o
 			return nil
 		})
-		// The container is new: the task is of one of this name whose shim has died, and containerd is clearing it away.
-		if !errdefs.IsAlreadyExists(err) || ctx.Err() != nil || time.Now().After(deadline) {
+		// The container is new: the task is of one of this name whose shim has died, and containerd is clearing it away. It is not if the shim says it.
+		if !errdefs.IsAlreadyExists(err) || failure.Find(criuWork, new(failure.Error)) || ctx.Err() != nil || time.Now().After(deadline) {
 			break
 		}
 	}

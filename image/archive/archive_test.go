@@ -35,7 +35,7 @@ func TestRoundTrip(t *testing.T) {
 			continue
 		}
 		dst := storetest.Open(t)
-		ref, got, err := Import(t.Context(), dst, location, nil)
+		ref, got, err := Import(t.Context(), dst, location, nil, false)
 		if err != nil || ref != want || got.Digest != d.Digest {
 			t.Errorf("import %s: %s, %v, %v", location, ref, got, err)
 			continue
@@ -56,16 +56,16 @@ func TestRoundTrip(t *testing.T) {
 	}
 	dst := storetest.Open(t)
 	var ambiguous *AmbiguousError
-	if _, _, err := Import(t.Context(), dst, both, nil); !errors.As(err, &ambiguous) || len(ambiguous.Tags) != 2 || !errdefs.IsInvalidArgument(err) {
+	if _, _, err := Import(t.Context(), dst, both, nil, false); !errors.As(err, &ambiguous) || len(ambiguous.Tags) != 2 || !errdefs.IsInvalidArgument(err) {
 		t.Errorf("two snapshots, no tag: %v", err)
 	}
 	for tag, want := range map[string]string{"app:v2": d2.Digest.String(), "docker.io/library/app:v1": d.Digest.String(), d.Digest.String(): d.Digest.String()} {
-		if _, got, err := Import(t.Context(), dst, both+":"+tag, nil); err != nil || got.Digest.String() != want {
+		if _, got, err := Import(t.Context(), dst, both+":"+tag, nil, false); err != nil || got.Digest.String() != want {
 			t.Errorf("%s: %v, %v", tag, got, err)
 		}
 	}
 	var missing *MissingError
-	if _, _, err := Import(t.Context(), dst, both+":nope", nil); !errors.As(err, &missing) || !errdefs.IsNotFound(err) || !strings.Contains(missing.Hint(), "app:v2") {
+	if _, _, err := Import(t.Context(), dst, both+":nope", nil, false); !errors.As(err, &missing) || !errdefs.IsNotFound(err) || !strings.Contains(missing.Hint(), "app:v2") {
 		t.Errorf("unknown tag: %v", err)
 	}
 }
@@ -95,7 +95,7 @@ func TestArchiveIsDeterministic(t *testing.T) {
 func TestImportFromStore(t *testing.T) {
 	src, dst := storetest.Open(t), storetest.Open(t)
 	d := storetest.MustPut(t, src, "app:v1", storetest.Spec{Seed: 1, Segments: []uint64{1}})
-	ref, got, err := Import(t.Context(), dst, "oci:"+src.Layout(), nil)
+	ref, got, err := Import(t.Context(), dst, "oci:"+src.Layout(), nil, false)
 	if err != nil || ref != "docker.io/library/app:v1" || got.Digest != d.Digest {
 		t.Errorf("%s, %v, %v", ref, got, err)
 	}
@@ -148,11 +148,11 @@ func TestLocations(t *testing.T) {
 	}
 	dst := storetest.Open(t)
 	for _, s := range []string{"oci:/nonexistent", "oci-archive:/nonexistent", "oci:" + t.TempDir()} {
-		if _, _, err := Import(t.Context(), dst, s, nil); !errdefs.IsNotFound(err) {
+		if _, _, err := Import(t.Context(), dst, s, nil, false); !errdefs.IsNotFound(err) {
 			t.Errorf("%s: %v", s, err)
 		}
 	}
-	if _, _, err := Import(t.Context(), dst, "oci-archive:"+t.TempDir(), nil); !errdefs.IsInvalidArgument(err) {
+	if _, _, err := Import(t.Context(), dst, "oci-archive:"+t.TempDir(), nil, false); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("a directory as archive: %v", err)
 	}
 }
@@ -180,7 +180,7 @@ func importBytes(t testing.TB, dst *store.Store, data []byte) error {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, _, err := Import(t.Context(), dst, "oci-archive:"+path, nil)
+	_, _, err := Import(t.Context(), dst, "oci-archive:"+path, nil, false)
 	if err != nil {
 		var hint interface{ Hint() string }
 		if !errors.As(err, &hint) {
@@ -336,7 +336,7 @@ func TestSymlinksInDirectory(t *testing.T) {
 	if err := os.Symlink(outside, blob); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Import(t.Context(), dst, "oci:"+dir, nil); err == nil {
+	if _, _, err := Import(t.Context(), dst, "oci:"+dir, nil, false); err == nil {
 		t.Error("followed a symbolic link out of the layout")
 	}
 }

@@ -24,16 +24,16 @@ import (
 // Import reads a snapshot from a location into the store and tags it with the name that it has there, which it returns. All of it
 // is verified; where something is wrong nothing of it stays in the store. A location without a tag must hold one manifest only.
 // A snapshot whose name there is just a tag is named after the file or directory. A name that another snapshot has in the store is a [*TakenError],
-// unless the location says it in full.
+// unless the location says it in full. What the store has of it already is left unread, unless it is to be repaired, or damage was found in it before.
 //
 // judge, unless it is nil, decides by its signatures, which come along, whether the snapshot may be imported. Where the location does not say the name in full,
 // whoever made the archive has chosen it, so what holds for a snapshot without a repository must hold as well.
-func Import(ctx context.Context, dst *store.Store, location string, judge signature.Judge) (ref string, desc ocispec.Descriptor, err error) {
+func Import(ctx context.Context, dst *store.Store, location string, judge signature.Judge, repair bool) (ref string, desc ocispec.Descriptor, err error) {
 	l, err := parseLocation(location)
 	if err != nil {
 		return "", desc, err
 	}
-	ref, desc, err = importFrom(ctx, dst, l, judge)
+	ref, desc, err = importFrom(ctx, dst, l, judge, repair)
 	if err != nil {
 		return "", ocispec.Descriptor{}, fmt.Errorf("import from %s: %w", l, l.classify(ctx, err))
 	}
@@ -59,7 +59,7 @@ func (l location) classify(ctx context.Context, err error) error {
 	return mapError(l, err)
 }
 
-func importFrom(ctx context.Context, dst *store.Store, l location, judge signature.Judge) (string, ocispec.Descriptor, error) {
+func importFrom(ctx context.Context, dst *store.Store, l location, judge signature.Judge, repair bool) (string, ocispec.Descriptor, error) {
 	none := ocispec.Descriptor{}
 	lay, err := openLayout(ctx, l)
 	if err != nil {
@@ -100,14 +100,14 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 	if err != nil {
 		return "", none, err
 	}
-	desc, err := copyIn(ctx, dst, src, entry, signed, ref)
+	desc, err := copyIn(ctx, dst, src, entry, signed, ref, repair)
 	if err != nil {
 		return "", none, errors.Join(err, op.Abandon())
 	}
 	return ref, desc, op.Close()
 }
 
-func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.Descriptor, signed []signature.Attached, ref string) (ocispec.Descriptor, error) {
+func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.Descriptor, signed []signature.Attached, ref string, repair bool) (ocispec.Descriptor, error) {
 	desc := ocispec.Descriptor{MediaType: entry.MediaType, Digest: entry.Digest, Size: entry.Size}
 	data, err := store.ReadAll(ctx, src, desc, store.MaxManifest)
 	if err != nil {
@@ -116,6 +116,11 @@ func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.De
 	m, err := store.ParseSnapshot(ref, desc, data)
 	if err != nil {
 		return desc, err
+	}
+	if all := append([]ocispec.Descriptor{desc, m.Config}, m.Layers...); repair || dst.Suspects(all) {
+		if err := dst.SuspectBlobs(all); err != nil {
+			return desc, err
+		}
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(4)

@@ -43,13 +43,13 @@ func TestSigned(t *testing.T) {
 				}
 				return os.ErrPermission
 			}
-			if _, _, err := Import(ctx, dst, at, judge); !errors.Is(err, os.ErrPermission) || storetest.Count(t, dst) != 0 {
+			if _, _, err := Import(ctx, dst, at, judge, false); !errors.Is(err, os.ErrPermission) || storetest.Count(t, dst) != 0 {
 				t.Errorf("%s: refused with %v, %d blobs are left", at, err, storetest.Count(t, dst))
 			}
 			if !slices.Equal(asked, want) {
 				t.Errorf("%s: judged as %q, want %q", at, asked, want)
 			}
-			_, _, err := Import(ctx, dst, at, func([]string, digest.Digest, []signature.Attached, error) error { return nil })
+			_, _, err := Import(ctx, dst, at, func([]string, digest.Digest, []signature.Attached, error) error { return nil }, false)
 			if err != nil {
 				t.Error(err)
 			}
@@ -60,7 +60,7 @@ func TestSigned(t *testing.T) {
 	}
 	// A store is a layout, too.
 	dst := storetest.Open(t)
-	if _, got, err := Import(ctx, dst, "oci:"+src.Layout(), nil); err != nil || got.Digest != d.Digest {
+	if _, got, err := Import(ctx, dst, "oci:"+src.Layout(), nil, false); err != nil || got.Digest != d.Digest {
 		t.Errorf("from a store: %v, %v", got, err)
 	}
 	// A bundle that is damaged is a signature that is.
@@ -77,7 +77,7 @@ func TestSigned(t *testing.T) {
 			t.Errorf("damaged: %+v", all)
 		}
 		return nil
-	})
+	}, false)
 	if err != nil {
 		t.Error(err)
 	}

@@ -19,13 +19,13 @@ func TestTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	var taken *TakenError
-	if _, _, err := Import(t.Context(), dst, at, nil); !errors.As(err, &taken) || !errdefs.IsAlreadyExists(err) {
+	if _, _, err := Import(t.Context(), dst, at, nil, false); !errors.As(err, &taken) || !errdefs.IsAlreadyExists(err) {
 		t.Errorf("Import = %v", err)
 	}
 	if d, err := dst.Resolve(t.Context(), taken.Ref); err != nil || d.Digest != ours.Digest {
 		t.Errorf("the name is of %v, %v", d, err)
 	}
-	if _, _, err := Import(t.Context(), dst, at+":app:v1", nil); err != nil {
+	if _, _, err := Import(t.Context(), dst, at+":app:v1", nil, false); err != nil {
 		t.Errorf("by its name: %v", err)
 	}
 	if d, err := dst.Resolve(t.Context(), taken.Ref); err != nil || d.Digest != theirs.Digest {

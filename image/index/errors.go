@@ -24,7 +24,7 @@ func (e *Error) Unwrap() error { return errdefs.ErrDataLoss }
 
 // Hint says what to do next.
 func (e *Error) Hint() string {
-	return "the snapshot is damaged or was not written by cryo; pull it again or take a new one"
+	return "the snapshot is damaged or was not written by cryo; repair it with cryo pull --repair, or take a new one"
 }
 
 // VersionError says that an index is of a version that this package does not read. Its kind is NotImplemented.

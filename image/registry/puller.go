@@ -95,6 +95,11 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 			p.small = append(p.small, d)
 		}
 	}
+	if all := append(blobs, desc); !p.look && (p.o.Repair || p.dst.Suspects(all)) {
+		if err := p.dst.SuspectBlobs(all); err != nil {
+			return err
+		}
+	}
 	p.sum = newMeter("pull", total(blobs)+desc.Size, p.o)
 	if err := p.each(ctx, p.small, p.o.concurrency(), p.fetchEarly); err != nil {
 		return err

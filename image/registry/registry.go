@@ -40,6 +40,9 @@ type Options struct {
 	Counts *Counts
 	// Judge decides by its signatures whether a snapshot is pulled; nil: all are, and without signatures.
 	Judge signature.Judge
+	// Repair has what the store has of the snapshot verified, and fetched again where it is damaged. That is done in any case where damage was found before
+	// ([store.Store.Suspect]).
+	Repair bool
 	// Patient asks a registry that has never answered as often as one that has: nobody waits who may have mistyped its name.
 	Patient bool
 

@@ -44,7 +44,7 @@ func (e *LayerError) Unwrap() error { return errdefs.ErrDataLoss }
 
 // Hint says what to do next.
 func (e *LayerError) Hint() string {
-	return "the snapshot was not written by cryo or is damaged; pull it again or take a new one"
+	return "the snapshot was not written by cryo or is damaged; repair it with cryo pull --repair, or take a new one"
 }
 
 // NotEmptyError says that there is something already where a copy should go. Its kind is FailedPrecondition.

@@ -24,7 +24,7 @@ func (e *FrameError) Unwrap() error { return errdefs.ErrDataLoss }
 
 // Hint says what to do next.
 func (e *FrameError) Hint() string {
-	return "the snapshot's memory is damaged; remove the snapshot and pull it again"
+	return "the snapshot's memory is damaged; repair it with cryo pull --repair, or take a new one"
 }
 
 func frameError(f *index.Frame, format string, args ...any) error {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -21,8 +22,8 @@ import (
 
 func (s *Store) blobPath(d digest.Digest) string { return filepath.Join(s.blobs(), d.Encoded()) }
 
-// Exists says whether the store has the blob, with the size that the descriptor gives.
-func (s *Store) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
+// Exists says whether the store has the blob, with the size that the descriptor gives, and not damaged as far as is known.
+func (s *Store) Exists(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	if err := checkDescriptor(d); err != nil {
 		return false, &CorruptError{What: "descriptor", Err: err}
 	}
@@ -33,14 +34,20 @@ func (s *Store) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("look for blob %s: %w", d.Digest, mapError(s.root, err))
 	}
-	return i.Mode().IsRegular() && i.Size() == d.Size, nil
+	if !i.Mode().IsRegular() || i.Size() != d.Size {
+		return false, nil
+	}
+	return s.sound(ctx, d)
 }
 
 // Fetch opens a blob; the reader is a [segment.Verified] where only this host's root can have written the blob since it came into the
 // store, verified; else a [*direct.Reader]. Here it is not verified beyond its size. Errors are [*MissingError] and [*CorruptError].
-func (s *Store) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+func (s *Store) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(d); err != nil {
 		return nil, &CorruptError{What: "descriptor", Err: err}
+	}
+	if ok, err := s.sound(ctx, d); err != nil || !ok {
+		return nil, cmp.Or[error](err, &CorruptError{What: "blob " + d.Digest.String(), Err: errDigest})
 	}
 	f, err := os.Open(s.blobPath(d.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -187,6 +194,7 @@ func (s *Store) place(ctx context.Context, f *os.File, d ocispec.Descriptor) err
 		if err := os.Rename(f.Name(), s.blobPath(d.Digest)); err != nil {
 			return fmt.Errorf("store blob %s: %w", d.Digest, mapError(s.root, err))
 		}
+		return s.trust(d.Digest)
 	}
 	return nil // the directory is synced before a name needs the blob
 }

@@ -171,6 +171,9 @@ func (s *Store) sweepBlobs(ctx context.Context, live map[digest.Digest]bool) (fr
 		if err := os.Remove(s.blobPath(d)); err != nil {
 			return freed, mapError(s.root, err)
 		}
+		if err := s.trust(d); err != nil {
+			return freed, err
+		}
 		freed += i.Size()
 	}
 	return freed, nil

@@ -70,7 +70,7 @@ func (e *CorruptError) Unwrap() []error { return []error{errdefs.ErrDataLoss, e.
 
 // Hint says how to mend it.
 func (e *CorruptError) Hint() string {
-	return "`cryo rm` the snapshot and `cryo pull` it again, or take a new one; check the disk and the source it came from"
+	return "`cryo pull --repair` the snapshot, or take a new one; check the disk and the source it came from"
 }
 
 // NotSnapshotError says that a manifest is fine and something else than a snapshot. It is an errdefs.ErrInvalidArgument.

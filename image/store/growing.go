@@ -54,7 +54,7 @@ func (g *Growing) There() (n int64, err error) {
 func (g *Growing) look() (int64, error) {
 	for range 3 { // the blob moves once, from where it grows to where it is whole
 		for _, path := range []string{filepath.Join(g.s.partial(), g.d.Digest.Encoded()), g.s.blobPath(g.d.Digest)} {
-			if g.f == nil {
+			if g.f == nil && (path != g.s.blobPath(g.d.Digest) || !g.s.Suspects([]ocispec.Descriptor{g.d})) { // else the pull verifies it, or brings it anew
 				f, err := os.Open(path)
 				if errors.Is(err, fs.ErrNotExist) {
 					continue

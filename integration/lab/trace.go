@@ -175,6 +175,7 @@ func TraceStore(root string) (found []string, err error) {
 			tags, err := traceIndex(path)
 			found = append(found, tags...)
 			return err
+		case strings.HasPrefix(name, "/suspect/"): // which blobs are to be verified, after damage was found
 		case strings.HasPrefix(name, "/store/blobs/"):
 			found = append(found, "blob "+name)
 		default:

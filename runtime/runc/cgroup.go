@@ -25,6 +25,9 @@ type cgroups map[string]string
 type state struct {
 	PID     int     `json:"init_process_pid"`
 	Cgroups cgroups `json:"cgroup_paths"`
+	Config  struct {
+		Labels []string `json:"labels"`
+	} `json:"config"`
 }
 
 func (c Container) state() (s state, err error) {

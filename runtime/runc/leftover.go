@@ -30,12 +30,15 @@ func (c Container) Delete(ctx context.Context) error {
 	return c.explain("delete", ctx.Err())
 }
 
+// criuRoot is where runc mounts the root file system for a restore, in its own directory for the container. Source: runc, libcontainer/criu_linux.go.
+const criuRoot = "criu-root"
+
 // SweepRestore removes what a runc leaves that was killed while it restored the container, as it is together with its shim:
 // a mount of the rootfs in its own directory for the container, and that directory, because of which it would say later
 // that there is a container of this name. A directory that holds more is one of a container that runc knows, and stays.
 func (c Container) SweepRestore() error {
 	dir := filepath.Join(c.Runtime.Root, c.ID)
-	root := filepath.Join(dir, "criu-root") // runc, libcontainer/criu_linux.go
+	root := filepath.Join(dir, criuRoot)
 	if _, err := os.Lstat(root); err != nil {
 		return nil
 	}

@@ -16,7 +16,8 @@ import (
 
 // Container is one container as runc knows it.
 type Container struct {
-	ID string
+	ID     string
+	Bundle string
 	// Runtime is how runc is called; its log must be of JSON format.
 	Runtime *gorunc.Runc
 }

@@ -64,6 +64,7 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 	if m.Order == nil {
 		return nil, Result{}, errors.New("begin: there is no order")
 	}
+	defer func() { err = m.Order.Damaged(err) }()
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
 	pages, coming, err := open(ctx, *m.Order)

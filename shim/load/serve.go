@@ -39,13 +39,14 @@ func Serve() error {
 	return errors.Join(err, c.Send(report{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}))
 }
 
-func serve(c *channel.Channel, peer *os.File) error {
+func serve(c *channel.Channel, peer *os.File) (err error) {
 	var o order.Order
 	files, err := c.Receive(&o)
 	channel.Close(files) // the shim sends none
 	if err != nil {
 		return err
 	}
+	defer func() { err = o.Damaged(err) }()
 	// The shim says no more: what comes is its end.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)

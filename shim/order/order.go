@@ -5,6 +5,7 @@ package order
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -57,6 +58,18 @@ func Read(work string, of Of, images string) (*Order, error) {
 		return nil, fmt.Errorf("%s: %s is not for %s: %w", doing, path, images, errdefs.ErrInvalidArgument)
 	}
 	return &o, nil
+}
+
+// Damaged has the store verify the snapshot's blobs before they are read again, if an error says that something of the snapshot is damaged. It returns the error.
+func (o Order) Damaged(err error) error {
+	if !errdefs.IsDataLoss(err) {
+		return err
+	}
+	s, failed := store.Open(o.Root)
+	if failed == nil {
+		failed = s.Suspect(context.Background(), o.Snapshot)
+	}
+	return errors.Join(err, failed)
 }
 
 // Open gives what has the snapshot's blobs, until done is called: what was opened by then stays. Where segments are missing still, coming is not nil, and the

@@ -31,7 +31,7 @@ func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Op
 	}
 	o.Judge = j.Judge
 	if archive.IsLocation(ref) {
-		name, desc, err := archive.Import(ctx, s, ref, o.Judge)
+		name, desc, err := archive.Import(ctx, s, ref, o.Judge, false)
 		return name, desc, nil, err
 	}
 	p, err := registry.NewPuller(ctx, s, ref, o)

@@ -1,0 +1,120 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/direct"
+)
+
+// Suspect notes that some blob of a snapshot may be damaged. Each that the store has is read and verified before it is read by others or counts as there again.
+// One that is damaged does not count as there: a pull fetches it once more, and puts it in the place of the damaged one.
+func (s *Store) Suspect(ctx context.Context, manifest ocispec.Descriptor) error {
+	blobs := []ocispec.Descriptor{manifest}
+	if data, err := ReadAll(ctx, s, manifest, MaxManifest); err == nil {
+		needed, err := Successors(manifest, data)
+		if err != nil {
+			return err
+		}
+		blobs = append(blobs, needed...)
+	}
+	return s.SuspectBlobs(blobs)
+}
+
+// SuspectBlobs is [Store.Suspect] for blobs.
+func (s *Store) SuspectBlobs(blobs []ocispec.Descriptor) error {
+	for _, d := range blobs {
+		if err := checkDescriptor(d); err != nil {
+			return &CorruptError{What: "descriptor", Err: err}
+		}
+		if !exists(s.blobPath(d.Digest)) {
+			continue
+		}
+		f, err := os.OpenFile(s.suspectPath(d.Digest), os.O_WRONLY|os.O_CREATE, 0o600)
+		if err == nil {
+			err = f.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("note that blob %s may be damaged: %w", d.Digest, mapError(s.root, err))
+		}
+	}
+	return nil
+}
+
+// Suspects tells whether some of the blobs may be damaged.
+func (s *Store) Suspects(blobs []ocispec.Descriptor) bool {
+	for _, d := range blobs {
+		if checkDescriptor(d) == nil && exists(s.suspectPath(d.Digest)) {
+			return true
+		}
+	}
+	return false
+}
+
+// suspectPath is an empty file that stands while a blob may be damaged.
+func (s *Store) suspectPath(d digest.Digest) string { return filepath.Join(s.suspect(), d.Encoded()) }
+
+// sound tells whether a blob may be taken for what it should be: nobody suspects it, or reading all of it shows that it is whole, which ends the suspicion.
+func (s *Store) sound(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+	if !exists(s.suspectPath(d.Digest)) {
+		return true, nil
+	}
+	whole, err := s.whole(ctx, d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil // there is none, as whoever opens it finds
+	}
+	if err != nil {
+		return false, fmt.Errorf("verify blob %s: %w", d.Digest, mapError(s.root, err))
+	}
+	if whole {
+		err = s.trust(d.Digest)
+	}
+	return whole, err
+}
+
+// trust ends a suspicion.
+func (s *Store) trust(d digest.Digest) error {
+	if err := os.Remove(s.suspectPath(d)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("note that blob %s is whole: %w", d, mapError(s.root, err))
+	}
+	return nil
+}
+
+// whole reads a blob and tells whether it is what it should be. Where the disk cannot read it any more, it is not.
+func (s *Store) whole(ctx context.Context, d ocispec.Descriptor) (bool, error) {
+	f, err := os.Open(s.blobPath(d.Digest))
+	if err != nil {
+		return false, err
+	}
+	file := direct.New(f)
+	defer file.Close()
+	buf := direct.Lend()
+	defer direct.Return(buf)
+	h := sha256.New()
+	for off := int64(0); ; {
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		n, err := file.ReadAt(buf, off)
+		h.Write(buf[:n])
+		off += int64(n)
+		switch {
+		case errors.Is(err, unix.EIO):
+			return false, nil
+		case errors.Is(err, io.EOF):
+			return off == d.Size && digest.NewDigest(digest.SHA256, h) == d.Digest, nil
+		case err != nil:
+			return false, err
+		}
+	}
+}
