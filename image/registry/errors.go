@@ -183,19 +183,19 @@ func (e *UnknownRefError) Hint() string {
 	return "check the name and the tag; a reference without host means docker.io"
 }
 
-// MissingError says that content which has to be sent is neither here nor in the registry. It is an errdefs.ErrNotFound.
-type MissingError struct {
+// UnsendableError says that content which has to be sent is neither here nor in the registry. It is an errdefs.ErrNotFound.
+type UnsendableError struct {
 	Ref    string
 	Digest digest.Digest
 }
 
-func (e *MissingError) Error() string {
+func (e *UnsendableError) Error() string {
 	return fmt.Sprintf("%s needs %s, which is neither here nor in the registry", e.Ref, e.Digest)
 }
-func (e *MissingError) Unwrap() error { return errdefs.ErrNotFound }
+func (e *UnsendableError) Unwrap() error { return errdefs.ErrNotFound }
 
 // Hint says how to get it.
-func (e *MissingError) Hint() string {
+func (e *UnsendableError) Hint() string {
 	return "pull the image for all platforms, or push the manifest of one platform instead of the index"
 }
 

@@ -355,7 +355,7 @@ func TestPushImage(t *testing.T) {
 	m := put(ocispec.MediaTypeImageManifest, ocispec.Manifest{Config: put(ocispec.MediaTypeImageConfig, "c"), Layers: []ocispec.Descriptor{put(ocispec.MediaTypeImageLayer, "l")}})
 	absent := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("absent"), Size: 6}
 	list := put(ocispec.MediaTypeImageIndex, ocispec.Index{Manifests: []ocispec.Descriptor{m, absent}})
-	var missing *MissingError
+	var missing *UnsendableError
 	if err := PushImage(t.Context(), s, f.ref("app"), list, fast()); !errors.As(err, &missing) || missing.Digest != absent.Digest {
 		t.Errorf("index with a platform that is not there: %v", err)
 	}

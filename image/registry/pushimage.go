@@ -67,7 +67,7 @@ func (p *imagePusher) push(ctx context.Context, desc ocispec.Descriptor) error {
 			if !ok {
 				ok, err = p.r.hasBlob(gctx, d)
 				if err == nil && !ok {
-					err = &MissingError{Ref: p.r.name, Digest: d.Digest}
+					err = &UnsendableError{Ref: p.r.name, Digest: d.Digest}
 				}
 				return err
 			}
@@ -132,7 +132,7 @@ func (p *imagePusher) checkManifest(ctx context.Context, d ocispec.Descriptor) e
 		return err
 	}
 	if !ok {
-		return &MissingError{Ref: p.r.name, Digest: d.Digest}
+		return &UnsendableError{Ref: p.r.name, Digest: d.Digest}
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func (r *repo) signatures(ctx context.Context, subject ocispec.Descriptor) ([]si
 func (r *repo) fetchSmall(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	data, err := store.ReadAll(ctx, r.manager, d, limit)
 	if errors.Is(err, errdef.ErrNotFound) {
-		err = &MissingError{Ref: r.name, Digest: d.Digest}
+		err = &UnsendableError{Ref: r.name, Digest: d.Digest}
 	}
 	return data, err
 }

@@ -45,7 +45,7 @@ func (s *Store) Partial(ctx context.Context, d ocispec.Descriptor) (*Partial, er
 		if err != nil {
 			return nil, fmt.Errorf("resume %s: %w", d.Digest, mapError(s.root, err))
 		}
-		if !still(f, path) {
+		if !Still(f, path) {
 			f.Close()
 			continue
 		}
@@ -235,7 +235,7 @@ func (p *Partial) Content() (*os.File, error) {
 
 // Drop removes what is there.
 func (p *Partial) Drop() error {
-	if still(p.f, p.path) {
+	if Still(p.f, p.path) {
 		return os.Remove(p.path)
 	}
 	return nil
@@ -266,7 +266,7 @@ func (s *Store) DropPartial(d ocispec.Descriptor) error {
 		return mapError(s.root, err)
 	}
 	defer f.Close()
-	if ok, err := tryLock(f, unix.LOCK_EX); err != nil || !ok || !still(f, path) {
+	if ok, err := TryLock(f, unix.LOCK_EX); err != nil || !ok || !Still(f, path) {
 		return err
 	}
 	return os.Remove(path)
