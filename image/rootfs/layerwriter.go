@@ -146,8 +146,8 @@ func (l *layerWriter) xattrs(h *tar.Header, path string) error {
 	return nil
 }
 
-// header writes what comes before the contents of an entry, of which the extents are to follow.
-func (l *layerWriter) header(h *tar.Header, contents ...sparsetar.Extent) error {
+// header writes what comes before the contents of an entry, of which the spans are to follow.
+func (l *layerWriter) header(h *tar.Header, contents ...sparsetar.Span) error {
 	if err := l.ctx.Err(); err != nil {
 		return err
 	}
@@ -168,15 +168,15 @@ func (l *layerWriter) file(h *tar.Header, path string) error {
 		return fmt.Errorf("read rootfs: %w", err)
 	}
 	defer f.Close()
-	extents, err := sparsetar.Extents(f, h.Size)
+	spans, err := sparsetar.Spans(f, h.Size)
 	if err != nil {
 		return fmt.Errorf("read rootfs: %q: %w", h.Name, err)
 	}
-	if err := l.header(h, extents...); err != nil {
+	if err := l.header(h, spans...); err != nil {
 		return err
 	}
 	stored := int64(0)
-	for _, x := range extents {
+	for _, x := range spans {
 		if err := l.contents(f, h.Name, x); err != nil {
 			return err
 		}
@@ -189,7 +189,7 @@ func (l *layerWriter) file(h *tar.Header, path string) error {
 }
 
 // contents writes a part of a file.
-func (l *layerWriter) contents(f *os.File, name string, part sparsetar.Extent) error {
+func (l *layerWriter) contents(f *os.File, name string, part sparsetar.Span) error {
 	for part.Length > 0 {
 		if err := l.ctx.Err(); err != nil {
 			return err

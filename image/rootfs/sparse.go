@@ -55,7 +55,7 @@ func (r *sparseReader) Read(p []byte) (int, error) {
 // header reads up to the contents of the next entry.
 func (r *sparseReader) header() error {
 	h, err := sparsetar.ReadHead(r.layer)
-	var format *sparsetar.FormatError
+	var format *sparsetar.TarError
 	switch {
 	case err == io.EOF:
 		r.ready, r.ended = make([]byte, sparsetar.Block), true
@@ -77,8 +77,8 @@ func (r *sparseReader) header() error {
 // fill writes the contents of a file that exists already. The file keeps its owner, mode, times and attributes.
 func (r *sparseReader) fill(f *sparsetar.Head) (err error) {
 	refuse := func(reason string) error { return &LayerError{Path: f.Name, Reason: "is a sparse file " + reason} }
-	extents, err := f.ReadMap(r.layer)
-	if format := (*sparsetar.FormatError)(nil); errors.As(err, &format) {
+	spans, err := f.ReadMap(r.layer)
+	if format := (*sparsetar.TarError)(nil); errors.As(err, &format) {
 		return &LayerError{Reason: format.Reason}
 	} else if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (r *sparseReader) fill(f *sparsetar.Head) (err error) {
 	if err := file.Truncate(f.Size); err != nil {
 		return err
 	}
-	for _, x := range extents {
+	for _, x := range spans {
 		if _, err := io.CopyN(io.NewOffsetWriter(file, x.Offset), r.layer, x.Length); err != nil {
 			return err
 		}

@@ -148,15 +148,15 @@ func (c *creator) regular(dir int, base string, h *tar.Header, size int64) (err 
 		return err
 	}
 	h.Size = size
-	extents, err := sparsetar.Extents(f, size)
+	spans, err := sparsetar.Spans(f, size)
 	if err != nil {
 		return err
 	}
-	if err := c.header(h, extents...); err != nil {
+	if err := c.header(h, spans...); err != nil {
 		return err
 	}
 	stored := int64(0)
-	for _, x := range extents {
+	for _, x := range spans {
 		n, err := io.CopyBuffer(onlyWriter{c.out}, io.NewSectionReader(f, x.Offset, x.Length), c.buf)
 		if err == nil && n < x.Length {
 			err = fmt.Errorf("the file has become shorter: %w", io.ErrUnexpectedEOF)
@@ -173,7 +173,7 @@ func (c *creator) regular(dir int, base string, h *tar.Header, size int64) (err 
 // onlyWriter has nothing but Write, so that a buffer is used.
 type onlyWriter struct{ io.Writer }
 
-func (c *creator) header(h *tar.Header, contents ...sparsetar.Extent) error {
+func (c *creator) header(h *tar.Header, contents ...sparsetar.Span) error {
 	b, err := sparsetar.Encode(h, contents)
 	if err != nil {
 		return fmt.Errorf("write %q: %w", h.Name, err)

@@ -157,16 +157,16 @@ func (x *extractor) regular(dir int, base string, h *sparsetar.Head) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	extents := []sparsetar.Extent{{Length: h.Size}}
+	spans := []sparsetar.Span{{Length: h.Size}}
 	if h.Sparse {
-		if extents, err = h.ReadMap(x.in); err != nil {
+		if spans, err = h.ReadMap(x.in); err != nil {
 			return cut(err)
 		}
 	}
 	if err := unix.Ftruncate(fd, h.Size); err != nil {
 		return err
 	}
-	for _, part := range extents {
+	for _, part := range spans {
 		if err := x.contents(fd, part); err != nil {
 			return err
 		}
@@ -181,7 +181,7 @@ func (x *extractor) regular(dir int, base string, h *sparsetar.Head) (err error)
 }
 
 // contents writes one part of a file, but for its pages of zeros.
-func (x *extractor) contents(fd int, part sparsetar.Extent) error {
+func (x *extractor) contents(fd int, part sparsetar.Span) error {
 	for part.Length > 0 {
 		b := x.buf[:min(part.Length, piece)]
 		if _, err := io.ReadFull(x.in, b); err != nil {

@@ -29,7 +29,7 @@ func entries(t testing.TB, all ...tar.Header) (b []byte) {
 	t.Helper()
 	for _, h := range all {
 		h.Format = tar.FormatPAX
-		head, err := sparsetar.Encode(&h, []sparsetar.Extent{{Length: h.Size}})
+		head, err := sparsetar.Encode(&h, []sparsetar.Span{{Length: h.Size}})
 		if err != nil {
 			t.Fatal(err)
 		}

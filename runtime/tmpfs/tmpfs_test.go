@@ -112,11 +112,11 @@ func describe(t *testing.T, dir string) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			extents, err := sparsetar.Extents(f, size)
+			spans, err := sparsetar.Spans(f, size)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, x := range extents {
+			for _, x := range spans {
 				b := make([]byte, x.Length)
 				if _, err := f.ReadAt(b, x.Offset); err != nil {
 					t.Fatal(err)

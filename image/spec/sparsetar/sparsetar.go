@@ -32,50 +32,50 @@ const (
 	maxRecords = 1 << 20
 	// minHole is the shortest hole that is kept, in bytes. Shorter ones are zeros in the tar.
 	minHole = 1 << 20
-	// maxExtents bounds how many parts a file has; 64 MiB of memory.
-	maxExtents = 4 << 20
+	// maxSpans bounds how many parts a file has; 64 MiB of memory.
+	maxSpans = 4 << 20
 )
 
-// FormatError says that a tar is not as it should be.
-type FormatError struct{ Reason string }
+// TarError says that a tar is not as it should be.
+type TarError struct{ Reason string }
 
-func (e *FormatError) Error() string { return e.Reason }
+func (e *TarError) Error() string { return e.Reason }
 
-func wrong(format string, a ...any) error { return &FormatError{fmt.Sprintf(format, a...)} }
+func wrong(format string, a ...any) error { return &TarError{fmt.Sprintf(format, a...)} }
 
 // Padding is what fills the last block of n bytes.
 func Padding(n int64) int64 { return -n & (Block - 1) }
 
-// Extent is a part of a file that is not a hole, in bytes.
-type Extent struct{ Offset, Length int64 }
+// Span is a part of a file that is not a hole, in bytes.
+type Span struct{ Offset, Length int64 }
 
-// Extents lists what is not a hole in the first size bytes of a file. Where there would be too many, longer holes count as contents too.
-func Extents(f *os.File, size int64) ([]Extent, error) {
+// Spans lists what is not a hole in the first size bytes of a file. Where there would be too many, longer holes count as contents too.
+func Spans(f *os.File, size int64) ([]Span, error) {
 	for hole := int64(minHole); ; hole *= 2 {
-		if extents, err := extentsBetween(f, size, hole); err != nil || len(extents) < maxExtents {
-			return extents, err
+		if spans, err := spansBetween(f, size, hole); err != nil || len(spans) < maxSpans {
+			return spans, err
 		}
 	}
 }
 
-// extentsBetween lists what is between holes of the length hole and more. It stops at maxExtents.
-func extentsBetween(f *os.File, size, hole int64) (extents []Extent, err error) {
-	for at := int64(0); at < size && len(extents) < maxExtents; {
+// spansBetween lists what is between holes of the length hole and more. It stops at maxSpans.
+func spansBetween(f *os.File, size, hole int64) (spans []Span, err error) {
+	for at := int64(0); at < size && len(spans) < maxSpans; {
 		from, to, err := NextData(f, at, size)
 		if err != nil {
 			return nil, err
 		}
-		switch last := len(extents) - 1; {
+		switch last := len(spans) - 1; {
 		case from-at >= hole:
-			extents = append(extents, Extent{from, to - from})
+			spans = append(spans, Span{from, to - from})
 		case last < 0:
-			extents = append(extents, Extent{at, to - at})
+			spans = append(spans, Span{at, to - at})
 		default:
-			extents[last].Length = to - extents[last].Offset
+			spans[last].Length = to - spans[last].Offset
 		}
 		at = to
 	}
-	return extents, nil
+	return spans, nil
 }
 
 // NextData gives the next part of a file of size bytes, from at on, that is not a hole, an empty one at the end where there is no more. Source: lseek(2).
@@ -96,18 +96,18 @@ func NextData(f *os.File, at, size int64) (from, to int64, err error) {
 	return min(from, size), min(to, size), nil
 }
 
-// Encode gives what comes before the contents of an entry. The contents are the extents one after the other, and what fills their last block. Size is the
+// Encode gives what comes before the contents of an entry. The contents are the spans one after the other, and what fills their last block. Size is the
 // file's length, holes included; a file without holes has one extent, and what is no file none.
-func Encode(h *tar.Header, extents []Extent) ([]byte, error) {
-	if h.Size == 0 || len(extents) == 1 && extents[0] == (Extent{0, h.Size}) {
+func Encode(h *tar.Header, spans []Span) ([]byte, error) {
+	if h.Size == 0 || len(spans) == 1 && spans[0] == (Span{0, h.Size}) {
 		return encode(h)
 	}
-	if n := len(extents); n == 0 || extents[n-1].Offset+extents[n-1].Length < h.Size {
-		extents = append(extents[:n:n], Extent{Offset: h.Size}) // by which GNU tar knows how long the file is
+	if n := len(spans); n == 0 || spans[n-1].Offset+spans[n-1].Length < h.Size {
+		spans = append(spans[:n:n], Span{Offset: h.Size}) // by which GNU tar knows how long the file is
 	}
-	m := fmt.Appendf(nil, "%d\n", len(extents))
+	m := fmt.Appendf(nil, "%d\n", len(spans))
 	stored := int64(0)
-	for _, x := range extents {
+	for _, x := range spans {
 		m = fmt.Appendf(m, "%d\n%d\n", x.Offset, x.Length)
 		stored += x.Length
 	}
@@ -161,7 +161,7 @@ type Head struct {
 	Raw        []byte // as archive/tar reads it; of a file with holes it says nothing of them
 }
 
-// ReadHead reads up to the contents of the next entry. It gives [io.EOF] where the tar ends, [io.ErrUnexpectedEOF] where it is cut short, a [*FormatError] for
+// ReadHead reads up to the contents of the next entry. It gives [io.EOF] where the tar ends, [io.ErrUnexpectedEOF] where it is cut short, a [*TarError] for
 // what no tar of cryo has, and errors of r as they are.
 func ReadHead(r io.Reader) (*Head, error) {
 	raw := make([]byte, Block)
@@ -236,16 +236,16 @@ func (h *Head) hide() (err error) {
 	return err
 }
 
-// ReadMap reads the map of a sparse file from the first Stored bytes after its head. The extents ascend and lie in the file, and what they have is all that is left of
+// ReadMap reads the map of a sparse file from the first Stored bytes after its head. The spans ascend and lie in the file, and what they have is all that is left of
 // these bytes.
-func (h *Head) ReadMap(r io.Reader) ([]Extent, error) {
+func (h *Head) ReadMap(r io.Reader) ([]Span, error) {
 	left := h.Stored
-	extents, err := readMap(r, &left)
+	spans, err := readMap(r, &left)
 	if err != nil {
 		return nil, err
 	}
 	end := int64(0)
-	for _, x := range extents {
+	for _, x := range spans {
 		if x.Offset < end || x.Offset > h.Size || x.Length > h.Size-x.Offset {
 			return nil, wrong("%.300q is a sparse file whose map of holes is not in order", h.Name)
 		}
@@ -254,11 +254,11 @@ func (h *Head) ReadMap(r io.Reader) ([]Extent, error) {
 	if left != 0 {
 		return nil, wrong("%.300q is a sparse file whose map of holes is another's", h.Name)
 	}
-	return extents, nil
+	return spans, nil
 }
 
 // readMap reads a map and what fills its last block, and takes that from left.
-func readMap(r io.Reader, left *int64) (extents []Extent, err error) {
+func readMap(r io.Reader, left *int64) (spans []Span, err error) {
 	var text []byte
 	number := func() (int64, error) {
 		i := bytes.IndexByte(text, '\n')
@@ -280,11 +280,11 @@ func readMap(r io.Reader, left *int64) (extents []Extent, err error) {
 		return int64(n), nil
 	}
 	count, err := number()
-	if err == nil && count > maxExtents {
-		err = wrong("the map of a sparse file has %d parts, more than %d", count, maxExtents)
+	if err == nil && count > maxSpans {
+		err = wrong("the map of a sparse file has %d parts, more than %d", count, maxSpans)
 	}
 	for range count {
-		var x Extent
+		var x Span
 		if err == nil {
 			x.Offset, err = number()
 		}
@@ -294,7 +294,7 @@ func readMap(r io.Reader, left *int64) (extents []Extent, err error) {
 		if err != nil {
 			return nil, err
 		}
-		extents = append(extents, x)
+		spans = append(spans, x)
 	}
-	return extents, err
+	return spans, err
 }

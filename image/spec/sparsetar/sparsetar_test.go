@@ -14,14 +14,14 @@ import (
 )
 
 // written gives an entry with its contents, and the end of a tar.
-func written(t testing.TB, h *tar.Header, content []byte, extents ...Extent) []byte {
+func written(t testing.TB, h *tar.Header, content []byte, spans ...Span) []byte {
 	t.Helper()
-	b, err := Encode(h, extents)
+	b, err := Encode(h, spans)
 	if err != nil {
 		t.Fatal(err)
 	}
 	stored := int64(0)
-	for _, x := range extents {
+	for _, x := range spans {
 		b = append(b, content[x.Offset:x.Offset+x.Length]...)
 		stored += x.Length
 	}
@@ -35,24 +35,24 @@ func TestArchiveTar(t *testing.T) {
 	copy(content[9000:], "more")
 	moment := time.Unix(-7, 1e8)
 	for name, test := range map[string]struct {
-		header  tar.Header
-		extents []Extent
+		header tar.Header
+		spans  []Span
 	}{
 		"directory":   {header: tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o1777}},
 		"link":        {header: tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: strings.Repeat("l", 1000)}},
 		"device":      {header: tar.Header{Name: "c", Typeflag: tar.TypeChar, Devmajor: 4095, Devminor: 1048575}},
 		"large ids":   {header: tar.Header{Name: "i", Typeflag: tar.TypeFifo, Uid: 1<<32 - 2, Gid: 1<<32 - 1}},
 		"empty":       {header: tar.Header{Name: "e", Typeflag: tar.TypeReg}},
-		"whole":       {tar.Header{Name: "w", Typeflag: tar.TypeReg, Size: 10000}, []Extent{{0, 10000}}},
+		"whole":       {tar.Header{Name: "w", Typeflag: tar.TypeReg, Size: 10000}, []Span{{0, 10000}}},
 		"a hole":      {header: tar.Header{Name: "h", Typeflag: tar.TypeReg, Size: 10000}},
-		"parts":       {tar.Header{Name: strings.Repeat("long/", 30) + "p", Typeflag: tar.TypeReg, Size: 10000}, []Extent{{100, 7}, {9000, 4}}},
-		"to the end":  {tar.Header{Name: "p", Typeflag: tar.TypeReg, Size: 10000}, []Extent{{9000, 1000}}},
-		"like a hole": {tar.Header{Name: "GNU.sparse.name", Typeflag: tar.TypeReg, Size: 10000, PAXRecords: map[string]string{"SCHILY.xattr.user.a": "\n22 GNU.sparse.major=1\n"}}, []Extent{{100, 7}}},
+		"parts":       {tar.Header{Name: strings.Repeat("long/", 30) + "p", Typeflag: tar.TypeReg, Size: 10000}, []Span{{100, 7}, {9000, 4}}},
+		"to the end":  {tar.Header{Name: "p", Typeflag: tar.TypeReg, Size: 10000}, []Span{{9000, 1000}}},
+		"like a hole": {tar.Header{Name: "GNU.sparse.name", Typeflag: tar.TypeReg, Size: 10000, PAXRecords: map[string]string{"SCHILY.xattr.user.a": "\n22 GNU.sparse.major=1\n"}}, []Span{{100, 7}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			want := test.header
 			want.Format, want.ModTime, want.AccessTime = tar.FormatPAX, moment, time.Unix(3, 4)
-			b := written(t, &want, content, test.extents...)
+			b := written(t, &want, content, test.spans...)
 			archive := tar.NewReader(bytes.NewReader(b))
 			by, err := archive.Next()
 			if err != nil {
@@ -70,13 +70,13 @@ func TestArchiveTar(t *testing.T) {
 					t.Errorf("%+v is read as %+v", want, g)
 				}
 			}
-			got, extents := make([]byte, h.Size), []Extent{{Length: h.Size}}
+			got, spans := make([]byte, h.Size), []Span{{Length: h.Size}}
 			if h.Sparse {
-				if extents, err = h.ReadMap(r); err != nil {
+				if spans, err = h.ReadMap(r); err != nil {
 					t.Fatal(err)
 				}
 			}
-			for _, x := range extents {
+			for _, x := range spans {
 				if _, err := io.ReadFull(r, got[x.Offset:x.Offset+x.Length]); err != nil {
 					t.Fatal(err)
 				}
@@ -111,8 +111,8 @@ func TestExtents(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := Extents(f, size)
-	if want := []Extent{{0, 1<<19 + 1<<16}, {4 << 20, 1 << 16}, {size - 1<<16, 1 << 16}}; err != nil || !slices.Equal(got, want) {
+	got, err := Spans(f, size)
+	if want := []Span{{0, 1<<19 + 1<<16}, {4 << 20, 1 << 16}, {size - 1<<16, 1 << 16}}; err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, want %v (%v)", got, want, err)
 	}
 }
@@ -127,7 +127,7 @@ func FuzzReadHead(f *testing.F) {
 		for {
 			h, err := ReadHead(r)
 			if err != nil {
-				if err != io.EOF && err != io.ErrUnexpectedEOF && !errors.As(err, new(*FormatError)) {
+				if err != io.EOF && err != io.ErrUnexpectedEOF && !errors.As(err, new(*TarError)) {
 					t.Fatalf("%T: %v", err, err)
 				}
 				return
@@ -137,12 +137,12 @@ func FuzzReadHead(f *testing.F) {
 			}
 			left := h.Stored
 			if h.Sparse {
-				extents, err := h.ReadMap(r)
+				spans, err := h.ReadMap(r)
 				if err != nil {
 					return
 				}
 				left = 0
-				for _, x := range extents {
+				for _, x := range spans {
 					if x.Length < 0 || x.Offset < 0 || x.Offset+x.Length > h.Size {
 						t.Fatalf("%v of %d", x, h.Size)
 					}
