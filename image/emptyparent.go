@@ -25,7 +25,11 @@ func addEmptyParent(dir string, maps []*pages.Pagemap) error {
 		if _, ok := pages.PagemapPID(m.Name); !ok {
 			continue
 		}
-		if err := os.WriteFile(filepath.Join(parent, m.Name), pages.EmptyPagemap(file), 0o600); err != nil {
+		empty, err := pages.EmptyPagemap(file)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(parent, m.Name), empty, 0o600)
+		}
+		if err != nil {
 			return fmt.Errorf("unpack: %w", err)
 		}
 	}

@@ -18,8 +18,7 @@ func TestRegistryRanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := registry.Options{PlainHTTP: true}
-	p, err := registry.NewPuller(t.Context(), s, f.ref, o)
+	p, err := registry.NewPuller(t.Context(), s, f.ref, registry.Options{PlainHTTP: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,11 +34,7 @@ func TestRegistryRanges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ranges, err := registry.NewRanges(t.Context(), f.ref, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ranges.Close()
+	ranges := p.Ranges()
 	decoder, err := segment.NewDecoder()
 	if err != nil {
 		t.Fatal(err)

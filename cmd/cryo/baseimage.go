@@ -70,7 +70,7 @@ func baseImage(ctx context.Context, client *containerd.Client, p base, o registr
 				return ignoreNotFound(client.ImageService().Delete(ctx, from))
 			})
 		}
-		img, err := client.Pull(ctx, from, containerd.WithResolver(resolver(ctx, optionsFor(o, p.ref, from))), containerd.WithPullUnpack, containerd.WithPullSnapshotter(p.snapshotter))
+		img, err := pullImage(ctx, client, from, p.snapshotter, optionsFor(o, p.ref, from))
 		if err != nil {
 			failed = append(failed, fmt.Errorf("pull %s: %w", from, err))
 			continue
@@ -83,8 +83,18 @@ func baseImage(ctx context.Context, client *containerd.Client, p base, o registr
 	return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: errors.Join(failed...)}
 }
 
+// pullImage has containerd fetch and unpack an image.
+func pullImage(ctx context.Context, client *containerd.Client, from, snapshotter string, o registry.Options) (containerd.Image, error) {
+	i, err := registry.NewImage(ctx, from, o)
+	if err != nil {
+		return nil, err
+	}
+	defer i.Close()
+	return client.Pull(ctx, from, containerd.WithResolver(resolver{i}), containerd.WithPullUnpack, containerd.WithPullSnapshotter(snapshotter))
+}
+
 // optionsFor are those for the registry of another reference: what the user gives by flags, a password above all, is for the registry of ref, and a snapshot
-// may name any host. Others have what their own configuration and Docker's credential store say.
+// may name any host. Others have what /etc/docker/certs.d and the credential store say.
 func optionsFor(o registry.Options, ref, other string) registry.Options {
 	a, err := reference.ParseNormalizedNamed(ref)
 	if err == nil {
@@ -93,7 +103,7 @@ func optionsFor(o registry.Options, ref, other string) registry.Options {
 			return o
 		}
 	}
-	return registry.Options{}
+	return registry.Options{DockerConfig: o.DockerConfig, Trace: o.Trace}
 }
 
 // preferred puts the image of a name first.

@@ -42,7 +42,7 @@ func TestExitCode(t *testing.T) {
 		"no soft-dirty":                 {&softDirtyError{}, exitPrecondition},
 		"rounds with GPUs":              {&preDumpGPUError{}, exitUnsupported},
 		"round out of order":            {&failedError{op: "checkpoint", err: &image.RoundError{}}, exitAborted},
-		"no CRIU":                       {&criu.MissingError{Err: os.ErrNotExist}, exitPrecondition},
+		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
 		"sick host":                     {&sickError{failed: []examined{{}}}, exitPrecondition},
 		"name taken":                    {&failedError{op: "restore", err: &nameTakenError{}}, exitExists},
 		"no containerd":                 {&daemonError{err: unix.ECONNREFUSED}, exitUnavailable},

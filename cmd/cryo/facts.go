@@ -31,10 +31,10 @@ func (a *app) facts(ctx context.Context, features []string) (host.Facts, error) 
 		return host.Facts{}, fmt.Errorf("look over the host: %w", cause) // CRIU was ended with it
 	}
 	if err != nil {
-		return host.Facts{}, &criu.MissingError{Path: path, Err: err}
+		return host.Facts{}, &criu.UnusableError{Path: path, Err: err}
 	}
 	if !criu.AtLeast(version, criu.Minimum) {
-		return host.Facts{}, &criu.MissingError{Path: path, Version: version}
+		return host.Facts{}, &criu.UnusableError{Path: path, Version: version}
 	}
 	facts, _, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
 	return facts, err

@@ -55,7 +55,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 	}
 	dst := storetest.Open(t)
-	var ambiguous *AmbiguousError
+	var ambiguous *SeveralError
 	if _, _, err := Import(t.Context(), dst, both, nil, false); !errors.As(err, &ambiguous) || len(ambiguous.Tags) != 2 || !errdefs.IsInvalidArgument(err) {
 		t.Errorf("two snapshots, no tag: %v", err)
 	}
@@ -64,7 +64,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%s: %v, %v", tag, got, err)
 		}
 	}
-	var missing *MissingError
+	var missing *UnknownLocationError
 	if _, _, err := Import(t.Context(), dst, both+":nope", nil, false); !errors.As(err, &missing) || !errdefs.IsNotFound(err) || !strings.Contains(missing.Hint(), "app:v2") {
 		t.Errorf("unknown tag: %v", err)
 	}

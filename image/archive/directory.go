@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
@@ -24,11 +23,14 @@ func (e *export) toDir(ctx context.Context) error {
 	if err := os.MkdirAll(blobs, 0o700); err != nil {
 		return err
 	}
-	unlock, err := lockDir(ctx, e.l.path)
+	dir, err := os.Open(e.l.path)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer dir.Close()
+	if err := store.Lock(ctx, dir, unix.LOCK_EX); err != nil {
+		return err
+	}
 	index, err := e.dirIndex()
 	if err != nil {
 		return err
@@ -37,9 +39,6 @@ func (e *export) toDir(ctx context.Context) error {
 		if err := e.placeBlob(ctx, filepath.Join(blobs, d.Digest.Encoded()), d); err != nil {
 			return err
 		}
-	}
-	if err := syncDir(blobs); err != nil {
-		return err
 	}
 	index.Manifests = slices.DeleteFunc(index.Manifests, func(d ocispec.Descriptor) bool {
 		return d.Annotations[ocispec.AnnotationRefName] == e.entry.Annotations[ocispec.AnnotationRefName]
@@ -54,13 +53,10 @@ func (e *export) toDir(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := replace(filepath.Join(e.l.path, ocispec.ImageLayoutFile), writeBytes(layoutJSON())); err != nil {
+	if err := store.ReplaceFile(filepath.Join(e.l.path, ocispec.ImageLayoutFile), store.Bytes(layoutJSON())); err != nil {
 		return err
 	}
-	if err := replace(filepath.Join(e.l.path, ocispec.ImageIndexFile), writeBytes(data)); err != nil {
-		return err
-	}
-	return syncDir(e.l.path)
+	return store.ReplaceFile(filepath.Join(e.l.path, ocispec.ImageIndexFile), store.Bytes(data))
 }
 
 // dirIndex reads the index of a layout that is there.
@@ -84,57 +80,5 @@ func (e *export) placeBlob(ctx context.Context, path string, d ocispec.Descripto
 	if i, err := os.Lstat(path); err == nil && i.Mode().IsRegular() && i.Size() == d.Size {
 		return nil
 	}
-	return replace(path, func(w io.Writer) error { return e.copyBlob(ctx, w, d) })
-}
-
-func writeBytes(data []byte) func(io.Writer) error {
-	return func(w io.Writer) error {
-		_, err := w.Write(data)
-		return err
-	}
-}
-
-// replace puts a file (mode 0600) at path once all of it is on the disk.
-func replace(path string, write func(io.Writer) error) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".cryo-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		f.Close()
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	if err := write(f); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
-}
-
-// lockDir keeps two exports to one directory apart. It polls: a blocked flock(2) could not be cancelled.
-func lockDir(ctx context.Context, dir string) (func(), error) {
-	f, err := os.Open(dir)
-	if err != nil {
-		return nil, err
-	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", dir, err)
-		}
-		select {
-		case <-ctx.Done():
-			f.Close()
-			return nil, context.Cause(ctx)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+	return store.ReplaceFile(path, func(w io.Writer) error { return store.Copy(ctx, w, e.src, d) })
 }

@@ -24,14 +24,14 @@ func (e *LocationError) Unwrap() error { return errdefs.ErrInvalidArgument }
 // Hint says how to write one.
 func (e *LocationError) Hint() string { return "write oci:DIR[:TAG] or oci-archive:FILE[:TAG]" }
 
-// MissingError says that there is no such directory, file or tag. It is an errdefs.ErrNotFound.
-type MissingError struct {
+// UnknownLocationError says that there is no such directory, file or tag. It is an errdefs.ErrNotFound.
+type UnknownLocationError struct {
 	Location string
 	Tags     []string // what there is instead
 	Err      error
 }
 
-func (e *MissingError) Error() string {
+func (e *UnknownLocationError) Error() string {
 	if e.Err != nil {
 		return fmt.Sprintf("open %s: %v", e.Location, e.Err)
 	}
@@ -39,7 +39,7 @@ func (e *MissingError) Error() string {
 }
 
 // Unwrap gives the kind and the cause.
-func (e *MissingError) Unwrap() []error {
+func (e *UnknownLocationError) Unwrap() []error {
 	if e.Err == nil {
 		return []error{errdefs.ErrNotFound}
 	}
@@ -47,26 +47,26 @@ func (e *MissingError) Unwrap() []error {
 }
 
 // Hint lists what is there.
-func (e *MissingError) Hint() string {
+func (e *UnknownLocationError) Hint() string {
 	if len(e.Tags) == 0 {
 		return "check the path; an OCI layout holds the files oci-layout and index.json"
 	}
 	return "it holds " + strings.Join(e.Tags[:min(len(e.Tags), 20)], ", ")
 }
 
-// AmbiguousError says that there are several snapshots at a location. It is an errdefs.ErrInvalidArgument.
-type AmbiguousError struct {
+// SeveralError says that there are several snapshots at a location. It is an errdefs.ErrInvalidArgument.
+type SeveralError struct {
 	Location string
 	Tags     []string
 }
 
-func (e *AmbiguousError) Error() string {
+func (e *SeveralError) Error() string {
 	return fmt.Sprintf("%s holds %d manifests", e.Location, len(e.Tags))
 }
-func (e *AmbiguousError) Unwrap() error { return errdefs.ErrInvalidArgument }
+func (e *SeveralError) Unwrap() error { return errdefs.ErrInvalidArgument }
 
 // Hint lists them.
-func (e *AmbiguousError) Hint() string {
+func (e *SeveralError) Hint() string {
 	return "name one behind a colon: " + strings.Join(e.Tags[:min(len(e.Tags), 20)], ", ")
 }
 

@@ -5,12 +5,9 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,9 +17,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 )
-
-// annotationName is what containerd names an imported image by.
-const annotationName = "io.containerd.image.name"
 
 // Export writes the snapshot desc to a location. It gets the location's tag there, or else the name ref. A directory may hold
 // other images already, an archive is replaced as a whole. The same snapshot and name give the same archive, byte for byte.
@@ -85,7 +79,7 @@ func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, r
 		Annotations:  map[string]string{ocispec.AnnotationRefName: name},
 	}
 	if full, ok := fullName(name); ok {
-		entry.Annotations[annotationName] = full
+		entry.Annotations[store.AnnotationName] = full
 	}
 	blobs := append([]ocispec.Descriptor{desc, m.Config}, m.Layers...)
 	all, err := src.Signatures(ctx, desc.Digest)
@@ -115,51 +109,15 @@ func indexOf(entries ...ocispec.Descriptor) ocispec.Index {
 	return ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: entries}
 }
 
-// copyBlob verifies as it copies: a damaged blob is not passed on.
-func (e *export) copyBlob(ctx context.Context, w io.Writer, d ocispec.Descriptor) error {
-	rc, err := e.src.Fetch(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer rc.Close()
-	v := d.Digest.Verifier()
-	n, err := io.Copy(io.MultiWriter(w, v), contextReader{ctx, rc})
-	if err != nil {
-		return fmt.Errorf("copy blob %s: %w", d.Digest, err)
-	}
-	if n != d.Size || !v.Verified() {
-		return &store.CorruptError{What: "blob " + d.Digest.String(), Err: errors.New("content does not have this digest")}
-	}
-	return nil
-}
-
 // toTar writes beside the file and renames, so that no part of an archive is ever there.
-func (e *export) toTar(ctx context.Context) (err error) {
-	dir := filepath.Dir(e.l.path)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(e.l.path)+"-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		f.Close()
-		if err != nil {
-			os.Remove(f.Name())
+func (e *export) toTar(ctx context.Context) error {
+	return store.ReplaceFile(e.l.path, func(w io.Writer) error {
+		buf := bufio.NewWriterSize(w, 1<<20)
+		if err := e.writeTar(ctx, buf); err != nil {
+			return err
 		}
-	}()
-	buf := bufio.NewWriterSize(f, 1<<20)
-	if err := e.writeTar(ctx, buf); err != nil {
-		return err
-	}
-	if err := buf.Flush(); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), e.l.path); err != nil {
-		return err
-	}
-	return syncDir(dir)
+		return buf.Flush()
+	})
 }
 
 func (e *export) writeTar(ctx context.Context, w io.Writer) error {
@@ -189,7 +147,7 @@ func (e *export) writeTar(ctx context.Context, w io.Writer) error {
 		if err := t.WriteHeader(&tar.Header{Name: blobName(d.Digest), Typeflag: tar.TypeReg, Mode: 0o600, Size: d.Size}); err != nil {
 			return err
 		}
-		if err := e.copyBlob(ctx, t, d); err != nil {
+		if err := store.Copy(ctx, t, e.src, d); err != nil {
 			return err
 		}
 	}
@@ -198,26 +156,4 @@ func (e *export) writeTar(ctx context.Context, w io.Writer) error {
 
 func blobName(d digest.Digest) string {
 	return path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded())
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return d.Sync()
-}
-
-// contextReader ends with the context.
-type contextReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (r contextReader) Read(p []byte) (int, error) {
-	if r.ctx.Err() != nil {
-		return 0, context.Cause(r.ctx)
-	}
-	return r.r.Read(p)
 }

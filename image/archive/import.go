@@ -54,7 +54,7 @@ func (l location) classify(ctx context.Context, err error) error {
 	case errors.As(err, &broken):
 		return damaged(l, broken.err)
 	case errors.Is(err, fs.ErrNotExist):
-		return &MissingError{Location: l.text, Err: err}
+		return &UnknownLocationError{Location: l.text, Err: err}
 	}
 	return mapError(l, err)
 }
@@ -212,11 +212,11 @@ func choose(l location, index ocispec.Index) (ocispec.Descriptor, error) {
 		if i := slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Digest.String() == l.tag }); i >= 0 {
 			return index.Manifests[i], nil
 		}
-		return ocispec.Descriptor{}, &MissingError{Location: l.text, Tags: tags}
+		return ocispec.Descriptor{}, &UnknownLocationError{Location: l.text, Tags: tags}
 	case len(tags) == 0:
-		return ocispec.Descriptor{}, &MissingError{Location: l.text, Err: errors.New("it is empty")}
+		return ocispec.Descriptor{}, &UnknownLocationError{Location: l.text, Err: errors.New("it is empty")}
 	case len(tags) > 1:
-		return ocispec.Descriptor{}, &AmbiguousError{Location: l.text, Tags: tags}
+		return ocispec.Descriptor{}, &SeveralError{Location: l.text, Tags: tags}
 	}
 	return index.Manifests[slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.ArtifactType != signature.MediaType })], nil
 }
@@ -241,7 +241,7 @@ var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
 // name is what the snapshot is called in the store.
 func (l location) name(entry ocispec.Descriptor) (string, error) {
 	tag := entry.Annotations[ocispec.AnnotationRefName]
-	for _, n := range []string{tag, entry.Annotations[annotationName]} {
+	for _, n := range []string{tag, entry.Annotations[store.AnnotationName]} {
 		if full, ok := fullName(n); ok {
 			return full, nil
 		}

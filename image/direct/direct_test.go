@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -220,63 +219,6 @@ func TestReader(t *testing.T) {
 	}
 	if _, err := rd.Seek(-1, io.SeekStart); err == nil {
 		t.Fatal("before the begin of the file")
-	}
-}
-
-// TestSendTo: from the page cache and from the disk, through a connection.
-func TestSendTo(t *testing.T) {
-	data := random(3*Piece + 77)
-	f := create(t)
-	if _, err := f.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	for _, cached := range []bool{true, false} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		if !cached {
-			drop(t, f)
-		}
-		got := make(chan []byte)
-		go func() {
-			c, err := l.Accept()
-			if err != nil {
-				close(got)
-				return
-			}
-			defer c.Close()
-			b, _ := io.ReadAll(c) // what is missing is seen
-			got <- b
-		}()
-		c, err := net.Dial("tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		again, err := os.Open(f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		rd := NewReader(again)
-		defer rd.Close()
-		head := make([]byte, 10)
-		if _, err := io.ReadFull(rd, head); err != nil {
-			t.Fatal(err)
-		}
-		for {
-			n, err := rd.SendTo(c.(*net.TCPConn), 1<<40)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n == 0 {
-				break
-			}
-		}
-		c.Close()
-		if b := <-got; !bytes.Equal(append(head, b...), data) {
-			t.Fatalf("cached %v: %d bytes of %d", cached, len(b)+10, len(data))
-		}
 	}
 }
 

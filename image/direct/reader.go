@@ -79,42 +79,6 @@ func (r *Reader) Seek(offset int64, whence int) (int64, error) {
 	return offset, nil
 }
 
-// Conn is what [Reader.SendTo] sends to, such as a [*net.TCPConn].
-type Conn interface {
-	io.Writer
-	io.ReaderFrom
-}
-
-// SendTo sends what comes next, n bytes of it at most and a piece at most: by the kernel, without copying, what is in the page cache.
-// Nothing is sent at the end of the file.
-func (r *Reader) SendTo(c Conn, n int64) (int64, error) {
-	n = min(n, Piece)
-	if b := r.ahead(); len(b) > 0 || !r.file.Cached(r.pos, n) {
-		return r.sendCopy(c, n)
-	}
-	if _, err := r.file.f.Seek(r.pos, io.SeekStart); err != nil {
-		return 0, err
-	}
-	sent, err := c.ReadFrom(&io.LimitedReader{R: r.file.f, N: n})
-	r.pos += sent
-	return sent, err
-}
-
-func (r *Reader) sendCopy(c Conn, n int64) (int64, error) {
-	b := Lend()
-	defer Return(b)
-	got, err := io.ReadFull(r, b[:n])
-	if got == 0 {
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
-		return 0, err
-	}
-	sent, err := c.Write(b[:got])
-	r.pos -= int64(got - sent) // what was not sent comes again
-	return int64(sent), err
-}
-
 // Close implements [io.Closer].
 func (r *Reader) Close() error {
 	if r.buf != nil {

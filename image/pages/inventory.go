@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
-	"google.golang.org/protobuf/proto"
 )
 
 // NetworkLock is how CRIU keeps a network still, for a dump and again for its restore.
@@ -53,9 +52,8 @@ func readNetworkLock(name string, r io.Reader) (NetworkLock, error) {
 		return 0, err
 	}
 	var e inventory.InventoryEntry
-	// Required fields may be missing in the images of other versions; only the lock is wanted here.
-	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, &e); err != nil {
-		return 0, malformed(name, "its record is no inventory: %v", err)
+	if err := unmarshal(name, record, &e, "its record is no inventory"); err != nil {
+		return 0, err
 	}
 	return NetworkLock(e.GetNetworkLockMethod()), nil
 }

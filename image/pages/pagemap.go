@@ -3,9 +3,8 @@ package pages
 import (
 	"encoding/binary"
 	"io"
-	"math"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
 )
 
 // Flags of a pagemap entry, from CRIU's criu/include/pagemap.h.
@@ -112,93 +111,47 @@ func join(runs []Run, r Run, pageSize int64) []Run {
 }
 
 func parseHead(name string, b []byte) (uint64, error) {
-	var id uint64
-	var seen bool
-	err := eachVarint(name, b, func(num protowire.Number, v uint64) {
-		if num == 1 {
-			id, seen = v, true
-		}
-	})
-	switch {
-	case err != nil:
+	var m pagemap.PagemapHead
+	if err := unmarshal(name, b, &m, "its head is none"); err != nil {
 		return 0, err
-	case !seen:
-		return 0, malformed(name, "its head names no pages file")
-	case id > math.MaxUint32:
-		return 0, malformed(name, "pages file number %d is too large", id)
 	}
-	return id, nil
+	if m.PagesId == nil {
+		return 0, malformed(name, "its head names no pages file")
+	}
+	return uint64(m.GetPagesId()), nil
 }
 
 type entry struct {
-	addr, count, flags uint64
-	wide               bool // the number of pages was in field 5
+	addr, count uint64
+	flags       uint32
+	wide        bool // the number of pages was in the field of 64 bits
 }
 
 // parseEntry reads a pagemap_entry. Images written before CRIU had flags hold present pages, or pages of the parent where
-// in_parent is set. nr_pages is field 2, and field 5 where it was widened to 64 bits (then field 2 is only for old readers).
+// in_parent is set. Where nr_pages was widened to 64 bits the field that it was in before is only for old readers.
 func parseEntry(name string, b []byte) (entry, error) {
-	var e entry
-	var hasAddr, hasCount, hasWide, hasFlags, inParent bool
-	err := eachVarint(name, b, func(num protowire.Number, v uint64) {
-		switch num {
-		case 1:
-			e.addr, hasAddr = v, true
-		case 2:
-			if !hasWide {
-				e.count = v
-			}
-			hasCount = true
-		case 3:
-			inParent = v != 0
-		case 4:
-			e.flags, hasFlags = v, true
-		case 5:
-			e.count, hasWide = v, true
-		}
-	})
-	e.wide = hasWide
+	var m pagemap.PagemapEntry
+	if err := unmarshal(name, b, &m, "a record is no entry"); err != nil {
+		return entry{}, err
+	}
+	e := entry{addr: m.GetVaddr(), count: m.GetNrPages(), flags: m.GetFlags(), wide: m.NrPages != nil}
+	if !e.wide {
+		e.count = uint64(m.GetCompatNrPages())
+	}
 	switch {
-	case err != nil:
-		return e, err
-	case !hasAddr || !hasCount && !hasWide:
+	case m.Vaddr == nil || m.CompatNrPages == nil && !e.wide:
 		return e, malformed(name, "an entry without address or number of pages")
-	case inParent:
+	case m.GetInParent():
 		e.flags |= flagParent
-	case !hasFlags:
+	case m.Flags == nil:
 		e.flags = flagPresent
 	}
 	return e, nil
 }
 
-// eachVarint calls f for every field of a message that is a varint; other fields are skipped, as protobuf wants it.
-func eachVarint(name string, b []byte, f func(protowire.Number, uint64)) error {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return malformed(name, "a record is not protobuf: %v", protowire.ParseError(n))
-		}
-		b = b[n:]
-		if typ == protowire.VarintType {
-			v, n := protowire.ConsumeVarint(b)
-			if n < 0 {
-				return malformed(name, "a record is not protobuf: %v", protowire.ParseError(n))
-			}
-			f(num, v)
-			b = b[n:]
-			continue
-		}
-		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return malformed(name, "a record is not protobuf: %v", protowire.ParseError(n))
-		}
-		b = b[n:]
-	}
-	return nil
-}
-
 // EmptyPagemap is a pagemap image that lists nothing, of the pages file with this number.
-func EmptyPagemap(file uint32) []byte {
+func EmptyPagemap(file uint32) ([]byte, error) {
 	b := binary.LittleEndian.AppendUint32(nil, magicCommon)
 	b = binary.LittleEndian.AppendUint32(b, magicPagemap)
-	return appendRecord(b, protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(file)))
+	return appendMessage(b, &pagemap.PagemapHead{PagesId: &file})
 }

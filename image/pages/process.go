@@ -88,20 +88,9 @@ func command(dir string, pid int) (string, error) {
 }
 
 func readCommand(name string, r io.Reader) (string, error) {
-	rs, err := newRecords(name, r, magicCore)
-	if err != nil {
-		return "", err
-	}
-	record, err := rs.next()
-	if err == io.EOF {
-		return "", malformed(name, "is empty")
-	} else if err != nil {
-		return "", err
-	}
 	var e criucore.CoreEntry
-	// Required fields may be missing in the images of other versions; only the name is wanted here.
-	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, &e); err != nil {
-		return "", malformed(name, "its record is not a core entry: %v", err)
+	if err := readRecord(name, r, magicCore, &e, "its record is not a core entry"); err != nil {
+		return "", err
 	}
 	// A name may hold any bytes (prctl PR_SET_NAME), and it goes to JSON and to terminals.
 	return strings.Map(func(c rune) rune {

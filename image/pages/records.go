@@ -89,6 +89,21 @@ func appendRecord(b, record []byte) []byte {
 	return append(binary.LittleEndian.AppendUint32(b, uint32(len(record))), record...)
 }
 
+// appendMessage is appendRecord of a message.
+func appendMessage(b []byte, m proto.Message) ([]byte, error) {
+	record, err := proto.Marshal(m)
+	return appendRecord(b, record), err
+}
+
+// unmarshal reads a record into m; problem is what is wrong where it cannot be. Required fields may be missing in the images of other versions: nobody wants
+// all of them here.
+func unmarshal(name string, record []byte, m proto.Message, problem string) error {
+	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, m); err != nil {
+		return malformed(name, "%s: %v", problem, err)
+	}
+	return nil
+}
+
 func (rs *records) failed(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return malformed(rs.file, "ends within a %s", what)
@@ -109,8 +124,7 @@ func readNumbered[T any](dir, kind string, number int, read func(name string, r 
 	return read(name, f)
 }
 
-// readRecord reads the first record of an image into e; problem is what is wrong where it cannot be. Required fields may be missing in
-// the images of other versions: nobody wants all of them here.
+// readRecord reads the first record of an image into e, as unmarshal does.
 func readRecord(name string, r io.Reader, magic uint32, e proto.Message, problem string) error {
 	rs, err := newRecords(name, r, magic)
 	if err != nil {
@@ -122,8 +136,5 @@ func readRecord(name string, r io.Reader, magic uint32, e proto.Message, problem
 	} else if err != nil {
 		return err
 	}
-	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, e); err != nil {
-		return malformed(name, "%s: %v", problem, err)
-	}
-	return nil
+	return unmarshal(name, record, e, problem)
 }

@@ -7,7 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
 )
 
 // Part is pages that follow each other in memory. Lazy says that a process can be restored before it has them.
@@ -73,7 +73,9 @@ func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, c
 				return nil, malformed(name, "%d pages of the parent at %#x continue with %d at %#x", e.count, e.addr, p.Count, p.Addr)
 			}
 			addr += uint64(p.Count * pageSize)
-			out = appendRecord(out, encodeEntry(p, e.wide))
+			if out, err = appendMessage(out, present(p, e.wide)); err != nil {
+				return nil, err
+			}
 		}
 		if addr != e.addr+e.count*uint64(pageSize) {
 			return nil, malformed(name, "%d pages of the parent at %#x end at %#x", e.count, e.addr, addr)
@@ -85,18 +87,17 @@ func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, c
 	return out, nil
 }
 
-// encodeEntry makes an entry of pages that are present. wide: the number of pages is in field 5, and 0 in field 2, which older images require.
-func encodeEntry(p Part, wide bool) []byte {
-	field := func(b []byte, n protowire.Number, v uint64) []byte {
-		return protowire.AppendVarint(protowire.AppendTag(b, n, protowire.VarintType), v)
-	}
-	flags := uint64(flagPresent)
+// present makes an entry of pages that are present. wide: the number of pages is in the field of 64 bits, and 0 in the other, which older images require.
+func present(p Part, wide bool) *pagemap.PagemapEntry {
+	flags := uint32(flagPresent)
 	if p.Lazy {
 		flags |= flagLazy
 	}
-	b := field(nil, 1, p.Addr)
-	if !wide {
-		return field(field(b, 2, uint64(p.Count)), 4, flags)
+	m := &pagemap.PagemapEntry{Vaddr: &p.Addr, CompatNrPages: new(uint32), Flags: &flags}
+	if wide {
+		m.NrPages = new(uint64(p.Count))
+	} else {
+		*m.CompatNrPages = uint32(p.Count)
 	}
-	return field(field(field(b, 2, 0), 4, flags), 5, uint64(p.Count))
+	return m
 }

@@ -80,7 +80,7 @@ func TestResolveRefuses(t *testing.T) {
 		"other image": {image(t, magicCore), nil, nil, errdefs.IsDataLoss},
 		"no head":     {image(t, magicPagemap), nil, nil, errdefs.IsDataLoss},
 		"cut":         {whole[:len(whole)-1], nil, nil, errdefs.IsDataLoss},
-		"too large":   {image(t, magicPagemap, fields(1, 3), fields(1, 0x2000, 2, 1<<62, 4, 1)), nil, nil, errdefs.IsDataLoss},
+		"too large":   {image(t, magicPagemap, fields(1, 3), fields(1, 0x2000, 2, 0, 4, 1, 5, 1<<62)), nil, nil, errdefs.IsDataLoss},
 		"nothing":     {whole, nil, nil, errdefs.IsDataLoss},
 		"too little":  {whole, []Part{{Addr: 0x2000, Count: 2}}, nil, errdefs.IsDataLoss},
 		"too much":    {whole, []Part{{Addr: 0x2000, Count: 4}}, nil, errdefs.IsDataLoss},

@@ -13,13 +13,13 @@ import (
 
 // Limits of segments whose digest is found out later.
 const (
-	deferredMost = 256 // that wait for it: each is open
-	deferredTime = 2 * time.Second
-	verifiers    = 16 // at most, with a buffer each
+	deferredMost = 256             // that wait for it: each is open
+	restTime     = 2 * time.Second // for which at most one that has come waits, to be hashed or for the disk
+	verifiers    = 16              // at most, with a buffer each
 )
 
 // deferred are segments that have come, or are coming, and are hashed when who reads them has all, so that it has the cores until then. Nothing waits for longer than
-// deferredTime: another process may want the segment, and have one that this process waits for.
+// restTime: another process may want the segment, and have one that this process waits for.
 type deferred struct {
 	filled func(ctx context.Context) // see Puller.Defer
 	time   time.Duration
@@ -32,7 +32,7 @@ type deferred struct {
 // come: who reads them verifies what it reads. Not even then does a segment get its name without.
 func (p *Puller) Defer(filled func(ctx context.Context)) {
 	p.deferred = &deferred{
-		filled: filled, time: deferredTime, places: make(chan struct{}, deferredMost),
+		filled: filled, time: restTime, places: make(chan struct{}, deferredMost),
 		ready: make(chan struct{}), turns: make(chan struct{}, min(runtime.GOMAXPROCS(0), verifiers)),
 	}
 }
@@ -76,12 +76,6 @@ func (l *deferred) wait(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// later brings a blob of which only the size is known to be right; else it is verified.
-func (r *repo) later(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, w *Wanted, t *tracker) error {
-	p.Defer()
-	return r.fill(ctx, p, d, x, w, t)
-}
-
 // settle verifies what later has brought, tells of it, and fetches it once more where it is damaged.
 func (p *Puller) settle(ctx context.Context, part *store.Partial, d ocispec.Descriptor, t *tracker) error {
 	done, err := p.deferred.wait(ctx)
@@ -91,7 +85,7 @@ func (p *Puller) settle(ctx context.Context, part *store.Partial, d ocispec.Desc
 	err = part.Verify(ctx)
 	done()
 	if errors.As(err, new(*CorruptError)) {
-		err = p.repo.complete(ctx, part, d, nil, nil, t, damageAttempts-1)
+		err = p.repo.complete(ctx, part, d, nil, t, damageAttempts-1)
 	}
 	if err != nil {
 		return err

@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -30,7 +29,7 @@ func deferring(t *testing.T, f *fake, s *store.Store, filled <-chan struct{}) *P
 		t.Fatal(err)
 	}
 	f.forget()
-	p.Behind(direct.NewBehind(1 << 40))
+	p.ThroughCache()
 	p.Defer(func(ctx context.Context) {
 		select {
 		case <-filled:
@@ -196,7 +195,7 @@ func TestDeferredRoom(t *testing.T) {
 		left  int // segments that wait
 	}{
 		"places": {func(p *Puller) { p.deferred.places = make(chan struct{}, 2) }, 2},
-		"disk":   {func(p *Puller) { p.Behind(nil) }, 0},
+		"disk":   {func(p *Puller) { p.cached = false }, 0},
 	} {
 		f := newFake(t)
 		pushed(t, f, "d:1", spec(1, 1, 2, 3, 4))

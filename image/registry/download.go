@@ -22,20 +22,19 @@ const damageAttempts = 2
 // verified brings a blob, which is still to be placed into the store, going on where an earlier attempt of any process stopped; nil: the
 // store has it. What comes goes past the page cache.
 func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
-	p, err := resume(ctx, dst, d, nil, t)
+	p, err := resume(ctx, dst, d, false, t)
 	if err != nil || p == nil {
 		return nil, err
 	}
-	if err := r.complete(ctx, p, d, nil, nil, t, damageAttempts); err != nil {
+	if err := r.complete(ctx, p, d, nil, t, damageAttempts); err != nil {
 		_ = p.Close() // err says more
 		return nil, err
 	}
 	return p, nil
 }
 
-// resume opens what an earlier attempt has left of a blob; nil: the store has it. What comes goes through the page cache by behind, past it where that is
-// nil.
-func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind *direct.Behind, t *tracker) (*store.Partial, error) {
+// resume opens what an earlier attempt has left of a blob; nil: the store has it. What comes goes past the page cache, unless cached.
+func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, cached bool, t *tracker) (*store.Partial, error) {
 	p, err := dst.Partial(ctx, d)
 	if err != nil {
 		return nil, err
@@ -45,15 +44,17 @@ func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, behind 
 		t.seek(d.Size)
 		return nil, nil
 	}
-	p.Behind(behind)
+	if cached {
+		p.ThroughCache()
+	}
 	t.there(p.Offset())
 	return p, nil
 }
 
-// complete brings what is missing of a blob, as x allows, and verifies it. Where it is damaged all of it comes again.
-func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, w *Wanted, t *tracker, attempts int) (err error) {
+// complete brings what is missing of a blob, and verifies it. Where it is damaged all of it comes again.
+func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, w *Wanted, t *tracker, attempts int) (err error) {
 	for range attempts {
-		if err = r.fill(ctx, p, d, x, w, t); err != nil {
+		if err = r.fill(ctx, p, d, w, t); err != nil {
 			return err
 		}
 		if err = p.Verify(ctx); !errors.As(err, new(*CorruptError)) {
@@ -64,7 +65,7 @@ func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descrip
 }
 
 // fill fetches what is missing, in parts where somebody may want some of it first. Cut connections are taken up again as long as every attempt brings something.
-func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, x *pace, w *Wanted, t *tracker) error {
+func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, w *Wanted, t *tracker) error {
 	high := p.Offset()
 	for n := 0; p.Offset() < d.Size; n++ {
 		t.seek(p.Offset())
@@ -73,7 +74,7 @@ func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 			return err
 		}
 		if p.Offset() < d.Size {
-			err = r.fetch(ctx, p, d, part, x, w, t)
+			err = r.fetch(ctx, p, d, part, w, t)
 		}
 		if err == nil && p.Offset() < part.end {
 			err = &sendError{io.ErrUnexpectedEOF, true}
@@ -129,7 +130,7 @@ func (r *repo) request(ctx context.Context, p *store.Partial, d ocispec.Descript
 }
 
 // fetch makes one request.
-func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor, part request, x *pace, w *Wanted, t *tracker) error {
+func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor, part request, w *Wanted, t *tracker) error {
 	defer part.turn.end()
 	ctx, dog := watch(ctx, r.timing.idle)
 	defer dog.stop()
@@ -171,7 +172,7 @@ func (r *repo) fetch(ctx context.Context, p *store.Partial, d ocispec.Descriptor
 		return answerError(resp)
 	}
 	dog.kick()
-	body := &watched{ReadCloser: x.body(resp.Body), w: dog, t: t}
+	body := &watched{ReadCloser: resp.Body, w: dog, t: t}
 	defer body.Close()
 	part.turn.answered()
 	return copyBody(ctx, p, part.turn.on(body), func() { w.brought(d, p.Offset(), part.end) }, dog.stop)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -181,22 +180,6 @@ func (e *UnknownRefError) Unwrap() []error { return []error{errdefs.ErrNotFound,
 // Hint says what to check.
 func (e *UnknownRefError) Hint() string {
 	return "check the name and the tag; a reference without host means docker.io"
-}
-
-// MissingError says that content which has to be sent is neither here nor in the registry. It is an errdefs.ErrNotFound.
-type MissingError struct {
-	Ref    string
-	Digest digest.Digest
-}
-
-func (e *MissingError) Error() string {
-	return fmt.Sprintf("%s needs %s, which is neither here nor in the registry", e.Ref, e.Digest)
-}
-func (e *MissingError) Unwrap() error { return errdefs.ErrNotFound }
-
-// Hint says how to get it.
-func (e *MissingError) Hint() string {
-	return "pull the image for all platforms, or push the manifest of one platform instead of the index"
 }
 
 // ServerError says that the registry answered with an error that repeating did not mend: an errdefs.ErrUnavailable for 5xx and

@@ -14,7 +14,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,7 +21,6 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -336,48 +334,5 @@ func TestUploadStaysOnHost(t *testing.T) {
 	d := storetest.MustPut(t, s, f.ref("s:1"), spec(1))
 	if err := Push(t.Context(), s, f.ref("s:1"), d, fast()); err == nil || reached.Load() {
 		t.Errorf("%v, reached %v", err, reached.Load())
-	}
-}
-
-func TestPushImage(t *testing.T) {
-	dockerConfig(t, "")
-	f := newFake(t)
-	s := storetest.Open(t)
-	put := func(mediaType string, v any) ocispec.Descriptor {
-		data, _ := json.Marshal(v)
-		d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
-		if err := s.Push(t.Context(), d, strings.NewReader(string(data))); err != nil {
-			t.Fatal(err)
-		}
-		return d
-	}
-	foreign := ocispec.Descriptor{MediaType: "application/vnd.oci.image.layer.nondistributable.v1.tar", Digest: digest.FromString("f"), Size: 1, URLs: []string{"https://x"}}
-	m := put(ocispec.MediaTypeImageManifest, ocispec.Manifest{Config: put(ocispec.MediaTypeImageConfig, "c"), Layers: []ocispec.Descriptor{put(ocispec.MediaTypeImageLayer, "l")}})
-	absent := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromString("absent"), Size: 6}
-	list := put(ocispec.MediaTypeImageIndex, ocispec.Index{Manifests: []ocispec.Descriptor{m, absent}})
-	var missing *MissingError
-	if err := PushImage(t.Context(), s, f.ref("app"), list, fast()); !errors.As(err, &missing) || missing.Digest != absent.Digest {
-		t.Errorf("index with a platform that is not there: %v", err)
-	}
-	if err := PushImage(t.Context(), s, f.ref("app"), m, fast()); err != nil {
-		t.Fatal(err)
-	}
-	if _, ok := f.manifests["app"]["latest"]; ok {
-		t.Error("a name alone was tagged")
-	}
-	f.seed("app", "x", ocispec.MediaTypeImageManifest, []byte("absent"))
-	if err := PushImage(t.Context(), s, f.ref("app:base"), list, fast()); err != nil {
-		t.Fatal(err)
-	}
-	if got := f.manifests["app"]["base"]; digest.FromBytes(got.data) != list.Digest {
-		t.Error("the index has not the tag")
-	}
-	withForeign := put(ocispec.MediaTypeImageManifest, ocispec.Manifest{Config: put(ocispec.MediaTypeImageConfig, "c"), Layers: []ocispec.Descriptor{foreign}})
-	if err := PushImage(t.Context(), s, f.ref("app2"), withForeign, fast()); err == nil || f.count("HEAD /v2/app2/blobs/"+string(foreign.Digest)) != 0 {
-		// The fake refuses it, as some registries do; what counts is that it was not looked for.
-		t.Logf("foreign layer: %v", err)
-	}
-	if slices.Contains(f.log, "HEAD /v2/app2/blobs/"+foreign.Digest.String()+" ") {
-		t.Error("a foreign layer was sent")
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -46,7 +45,7 @@ func transfer(what, root, ref string) error {
 			return err
 		}
 		defer p.Close()
-		p.Behind(direct.NewBehind(1 << 40))
+		p.ThroughCache()
 		p.Defer(func(context.Context) { time.Sleep(20 * time.Millisecond) })
 		return p.Finish(ctx)
 	}

@@ -12,7 +12,6 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
@@ -33,15 +32,13 @@ func TestPace(t *testing.T) {
 		f.forget()
 		all, let := make(chan struct{}), make(chan struct{})
 		var reading atomic.Int64
-		behind := direct.NewBehind(1 << 40)
-		behind.Later(time.Hour)
-		p.Behind(behind)
+		p.ThroughCache()
 		f.fault = func(http.ResponseWriter, *http.Request) bool {
 			reading.Add(1)
 			<-let
 			return false
 		}
-		p.Pace(Pace{All: all, MinParallel: few})
+		p.Pace(Pace{All: all, Slots: make(chan struct{}, few)})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(t.Context()) }()
 		time.Sleep(100 * time.Millisecond)
@@ -90,7 +87,7 @@ func TestPaceFirst(t *testing.T) {
 		t.Errorf("they come as %v", p.segments)
 	}
 	all := make(chan struct{})
-	p.Pace(Pace{All: all, MinParallel: Unpaced})
+	p.Pace(Pace{All: all})
 	done := make(chan error, 1)
 	go func() { done <- p.Finish(t.Context()) }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -127,47 +124,13 @@ func TestPaceEnds(t *testing.T) {
 			<-r.Context().Done()
 			return true
 		}
-		p.Pace(Pace{All: make(chan struct{}), MinParallel: few})
+		p.Pace(Pace{All: make(chan struct{}), Slots: make(chan struct{}, few)})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(ctx) }()
 		time.Sleep(20 * time.Millisecond)
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
 			t.Errorf("%d at once: %v", few, err)
-		}
-	}
-}
-
-// segmentOf gives bytes without end, a pause ahead of each read.
-type segmentOf struct{ pause time.Duration }
-
-func (s segmentOf) Read(p []byte) (int, error) {
-	time.Sleep(s.pause)
-	return len(p), nil
-}
-
-func (segmentOf) Close() error { return nil }
-
-// More segments are pulled at once where they come quickly, and not where they do not.
-func TestPaceGrows(t *testing.T) {
-	for pause, most := range map[time.Duration]int{0: 3, 2 * time.Millisecond: 1} {
-		x := newPace(Pace{All: make(chan struct{}), MinParallel: 1, MaxParallel: 3})
-		leave, err := x.enter(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, piece := x.body(segmentOf{pause}), make([]byte, maxPiece)
-		for range 20 * quickBytes / maxPiece {
-			if _, err := body.Read(piece); err != nil {
-				t.Fatal(err)
-			}
-			if pause == 0 && x.more.Load() < 0 {
-				break
-			}
-		}
-		leave()
-		if n := len(x.places); n != most {
-			t.Errorf("with pauses of %v, %d are pulled at once, want %d", pause, n, most)
 		}
 	}
 }

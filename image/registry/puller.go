@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -15,7 +14,6 @@ import (
 	"oras.land/oras-go/v2/registry/remote/auth"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -36,8 +34,8 @@ type Puller struct {
 	signed   []signature.Attached
 	sum      *meter
 	early    *early
-	behind   *direct.Behind                     // see Behind
-	pace     *pace                              // see Pace
+	cached   bool                               // see ThroughCache
+	pace     Pace                               // see Pace.
 	deferred *deferred                          // see Defer; nil: segments are hashed as they come
 	wanted   *Wanted                            // see Wanted; nil: segments are fetched whole
 	verified func(ocispec.Descriptor, *os.File) // see Verified
@@ -178,8 +176,9 @@ func (p *Puller) First(wanted []ocispec.Descriptor) {
 // Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.
 func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: p.o} }
 
-// Behind has segments go through the page cache by b: somebody reads them as they come.
-func (p *Puller) Behind(b *direct.Behind) { p.behind = b }
+// ThroughCache has segments go through the page cache: somebody reads them as they come. The disk is left alone for a moment, or until the pace lets all go on: a
+// registry on the same machine, containerd's database and the container may want it.
+func (p *Puller) ThroughCache() { p.cached = true }
 
 // Verified has f be told of each segment as soon as it is verified, also of those that were here before: what has it open for reading, which f closes; nil: it is in
 // the store.
@@ -226,7 +225,6 @@ const placedAtOnce = 128
 func (p *Puller) bring(ctx context.Context) error {
 	placing, all := errgroup.WithContext(ctx)
 	slots := make(chan struct{}, placedAtOnce)
-	var placed atomic.Int64
 	placing.Go(func() error { // an error of either ends both
 		err := p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
 			part, release, err := p.fetch(ctx, d, t)
@@ -247,9 +245,6 @@ func (p *Puller) bring(ctx context.Context) error {
 			if err := p.tell(d, part); err != nil || part == nil {
 				return errors.Join(err, closed(part))
 			}
-			if placed.Add(1) == placedAtOnce/2 {
-				p.behind.Hurry() // who comes later would wait for those
-			}
 			select {
 			case slots <- struct{}{}:
 			case <-all.Done():
@@ -257,7 +252,11 @@ func (p *Puller) bring(ctx context.Context) error {
 			}
 			placing.Go(func() error {
 				defer func() { <-slots }()
-				return errors.Join(part.Place(all), part.Close())
+				err := p.rest(all)
+				if err == nil {
+					err = part.Place(all)
+				}
+				return errors.Join(err, part.Close())
 			})
 			return nil
 		})
@@ -266,13 +265,25 @@ func (p *Puller) bring(ctx context.Context) error {
 		}
 		go func() { // until Wait returns: who waits may be done without
 			if p.pace.opened(all) == nil {
-				p.behind.Hurry() // nothing comes any more that would want the disk left alone
 				p.deferred.open(all)
 			}
 		}()
 		return nil
 	})
 	return placing.Wait()
+}
+
+// rest leaves the disk alone for a moment where that is wanted.
+func (p *Puller) rest(ctx context.Context) error {
+	if !p.cached {
+		return nil
+	}
+	moment, cancel := context.WithTimeout(ctx, restTime)
+	defer cancel()
+	if err := p.pace.opened(moment); ctx.Err() != nil {
+		return err
+	}
+	return nil
 }
 
 // fetch brings a segment as the pace allows; nil: the store has it. Where release is given it is still to be verified, and release called then.
@@ -282,17 +293,18 @@ func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker) (p
 		return nil, nil, err
 	}
 	defer leave()
-	if part, err = resume(ctx, p.dst, d, p.behind, t); err != nil || part == nil {
+	if part, err = resume(ctx, p.dst, d, p.cached, t); err != nil || part == nil {
 		return nil, nil, err
 	}
 	later := false
-	if p.behind != nil { // else it would be read back from the disk
+	if p.cached { // else it would be read back from the disk
 		release, later = p.deferred.take()
 	}
 	if later {
-		err = p.repo.later(ctx, part, d, p.pace, p.wanted, t)
+		part.Defer()
+		err = p.repo.fill(ctx, part, d, p.wanted, t)
 	} else {
-		err = p.repo.complete(ctx, part, d, p.pace, p.wanted, t, damageAttempts)
+		err = p.repo.complete(ctx, part, d, p.wanted, t, damageAttempts)
 	}
 	if err != nil {
 		if later {

@@ -13,7 +13,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -74,7 +73,7 @@ func TestPuller(t *testing.T) {
 			}
 			continue
 		}
-		p.Behind(direct.NewBehind(1))
+		p.ThroughCache()
 		if err := p.Finish(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -19,22 +19,6 @@ type Ranges struct {
 	o    Options
 }
 
-// NewRanges prepares to read from the repository of ref. The caller must call Close.
-func NewRanges(ctx context.Context, ref string, o Options) (*Ranges, error) {
-	name, at, err := parse(ref, true)
-	if err != nil {
-		return nil, fmt.Errorf("read from registry: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return nil, fmt.Errorf("read from %s: %w", ref, err)
-	}
-	return &Ranges{ref: ref, repo: r, o: o}, nil
-}
-
-// Close drops connections that are not in use.
-func (g *Ranges) Close() { g.repo.close() }
-
 // Read reads len(p) bytes of a blob from off on, again where the connection is cut. A part of a blob has no digest of its own, so
 // it cannot be verified here: check says whether p is what was wanted, and gets a second try where it is not. Its error is
 // returned as it is.

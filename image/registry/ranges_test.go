@@ -78,16 +78,12 @@ func TestRanges(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f.fault = c.fault
-			g, err := NewRanges(t.Context(), f.ref("r:1"), fast())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer g.Close()
+			g := ranges(t, f.ref("r:1"))
 			check := func([]byte) error { return nil }
 			if c.off >= 0 && c.off+c.n <= size {
 				check = same(c.off, c.n)
 			}
-			err = g.Read(t.Context(), d, int64(c.off), make([]byte, c.n), check)
+			err := g.Read(t.Context(), d, int64(c.off), make([]byte, c.n), check)
 			if c.kind == nil && err != nil || c.kind != nil && !c.kind(err) {
 				t.Error(err)
 			}
@@ -95,11 +91,7 @@ func TestRanges(t *testing.T) {
 	}
 	t.Run("side by side", func(t *testing.T) {
 		f.fault = nil
-		g, err := NewRanges(t.Context(), f.ref("r:1"), fast())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
+		g := ranges(t, f.ref("r:1"))
 		var all sync.WaitGroup
 		for off := 0; off < size; off += size / 16 {
 			all.Go(func() {
@@ -113,3 +105,18 @@ func TestRanges(t *testing.T) {
 }
 
 var errWrong = errors.New("these are not the bytes")
+
+// ranges are those of a reference's repository.
+func ranges(t *testing.T, ref string) *Ranges {
+	t.Helper()
+	name, at, err := parse(ref, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := open(t.Context(), name, at, fast())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	return &Ranges{ref: ref, repo: r, o: fast()}
+}

@@ -141,8 +141,7 @@ func newTransport(conf *tls.Config, connections int, near *reach) func(answer ti
 			Proxy: http.ProxyFromEnvironment,
 			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 				dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second, Control: near.control(address)}
-				c, err := dialer.DialContext(ctx, network, address)
-				return sendingFiles(c), err
+				return dialer.DialContext(ctx, network, address)
 			},
 			TLSClientConfig:       conf.Clone(),
 			TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},

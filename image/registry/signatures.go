@@ -8,6 +8,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
@@ -66,7 +67,7 @@ func (r *repo) signatures(ctx context.Context, subject ocispec.Descriptor) ([]si
 func (r *repo) fetchSmall(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	data, err := store.ReadAll(ctx, r.manager, d, limit)
 	if errors.Is(err, errdef.ErrNotFound) {
-		err = &MissingError{Ref: r.name, Digest: d.Digest}
+		err = fmt.Errorf("%s has no blob %s: %w", r.name, d.Digest, errdefs.ErrNotFound)
 	}
 	return data, err
 }

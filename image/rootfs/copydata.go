@@ -8,6 +8,8 @@ import (
 
 	"github.com/containerd/continuity/sysx"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/sparsetar"
 )
 
 // copyStep bounds one system call, so that cancelling is felt, in bytes.
@@ -41,7 +43,7 @@ func copyData(ctx context.Context, dst *os.File, src string) (int64, error) {
 	}
 	var total int64
 	for at := int64(0); at < size; {
-		from, to, err := dataRange(f, at, size)
+		from, to, err := sparsetar.NextData(f, at, size)
 		if err != nil {
 			return total, err
 		}
@@ -52,24 +54,6 @@ func copyData(ctx context.Context, dst *os.File, src string) (int64, error) {
 		at = to
 	}
 	return total, nil
-}
-
-// dataRange gives the next part of a file that is not a hole, an empty one at the end where there is no more.
-func dataRange(f *os.File, at, size int64) (from, to int64, err error) {
-	from, err = unix.Seek(int(f.Fd()), at, unix.SEEK_DATA)
-	switch {
-	case errors.Is(err, unix.ENXIO):
-		return size, size, nil
-	case errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP):
-		return at, size, nil // holes cannot be told
-	case err != nil:
-		return 0, 0, os.NewSyscallError("lseek", err)
-	}
-	to, err = unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE)
-	if err != nil {
-		return 0, 0, os.NewSyscallError("lseek", err)
-	}
-	return min(from, size), min(to, size), nil
 }
 
 func copyRange(ctx context.Context, dst, src *os.File, from, to int64) error {

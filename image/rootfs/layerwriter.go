@@ -13,6 +13,8 @@ import (
 
 	"github.com/containerd/continuity/sysx"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/sparsetar"
 )
 
 // paxXattr is the prefix of extended attributes in a tar, as GNU tar, star and containerd have it.
@@ -23,17 +25,16 @@ const paxXattr = "SCHILY.xattr."
 type layerWriter struct {
 	ctx   context.Context
 	w     io.Writer
-	tw    *tar.Writer      // to w
 	links map[inode]string // names of inodes that have several
 	buf   []byte
 }
 
 func newLayerWriter(ctx context.Context, w io.Writer) *layerWriter {
-	return &layerWriter{ctx: ctx, w: w, tw: tar.NewWriter(w), links: make(map[inode]string), buf: make([]byte, 1<<20)}
+	return &layerWriter{ctx: ctx, w: w, links: make(map[inode]string), buf: make([]byte, 1<<20)}
 }
 
 func (l *layerWriter) close() error {
-	if err := l.tw.Close(); err != nil {
+	if _, err := l.w.Write(make([]byte, 2*sparsetar.Block)); err != nil {
 		return fmt.Errorf("write rootfs difference: %w", err)
 	}
 	return nil
@@ -145,11 +146,16 @@ func (l *layerWriter) xattrs(h *tar.Header, path string) error {
 	return nil
 }
 
-func (l *layerWriter) header(h *tar.Header) error {
+// header writes what comes before the contents of an entry, of which the spans are to follow.
+func (l *layerWriter) header(h *tar.Header, contents ...sparsetar.Span) error {
 	if err := l.ctx.Err(); err != nil {
 		return err
 	}
-	if err := l.tw.WriteHeader(h); err != nil {
+	b, err := sparsetar.Encode(h, contents)
+	if err == nil {
+		_, err = l.w.Write(b)
+	}
+	if err != nil {
 		return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
 	}
 	return nil
@@ -162,50 +168,44 @@ func (l *layerWriter) file(h *tar.Header, path string) error {
 		return fmt.Errorf("read rootfs: %w", err)
 	}
 	defer f.Close()
-	extents, err := extentsOf(f, h.Size)
+	spans, err := sparsetar.Spans(f, h.Size)
 	if err != nil {
 		return fmt.Errorf("read rootfs: %q: %w", h.Name, err)
 	}
-	if len(extents) == 1 && extents[0].length == h.Size {
-		if err := l.header(h); err != nil {
-			return err
-		}
-		return l.contents(l.tw, f, h.Name, extents[0])
-	}
-	if err := l.sparse(h, extents); err != nil {
-		return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
+	if err := l.header(h, spans...); err != nil {
+		return err
 	}
 	stored := int64(0)
-	for _, x := range extents {
-		if err := l.contents(l.w, f, h.Name, x); err != nil {
+	for _, x := range spans {
+		if err := l.contents(f, h.Name, x); err != nil {
 			return err
 		}
-		stored += x.length
+		stored += x.Length
 	}
-	if _, err := l.w.Write(make([]byte, padding(stored))); err != nil {
+	if _, err := l.w.Write(make([]byte, sparsetar.Padding(stored))); err != nil {
 		return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
 	}
 	return nil
 }
 
 // contents writes a part of a file.
-func (l *layerWriter) contents(w io.Writer, f *os.File, name string, part extent) error {
-	for part.length > 0 {
+func (l *layerWriter) contents(f *os.File, name string, part sparsetar.Span) error {
+	for part.Length > 0 {
 		if err := l.ctx.Err(); err != nil {
 			return err
 		}
-		b := l.buf[:min(part.length, int64(len(l.buf)))]
-		if n, err := f.ReadAt(b, part.offset); n < len(b) {
+		b := l.buf[:min(part.Length, int64(len(l.buf)))]
+		if n, err := f.ReadAt(b, part.Offset); n < len(b) {
 			if err == io.EOF {
 				err = io.ErrUnexpectedEOF
 			}
 			return fmt.Errorf("read rootfs: %q: %w", name, err)
 		}
-		if _, err := w.Write(b); err != nil {
+		if _, err := l.w.Write(b); err != nil {
 			return fmt.Errorf("write rootfs difference: %q: %w", name, err)
 		}
-		part.offset += int64(len(b))
-		part.length -= int64(len(b))
+		part.Offset += int64(len(b))
+		part.Length -= int64(len(b))
 	}
 	return nil
 }

@@ -22,9 +22,6 @@ func (v Verified) ReadAt(p []byte, off int64) (int, error) { return v.r.ReadAt(p
 // Seek implements [io.Seeker].
 func (v Verified) Seek(offset int64, whence int) (int64, error) { return v.r.Seek(offset, whence) }
 
-// SendTo is [direct.Reader.SendTo].
-func (v Verified) SendTo(c direct.Conn, n int64) (int64, error) { return v.r.SendTo(c, n) }
-
 // Close implements [io.Closer].
 func (v Verified) Close() error { return v.r.Close() }
 

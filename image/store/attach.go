@@ -38,7 +38,7 @@ func (s *Store) Attach(ctx context.Context, all []signature.Attached) error {
 			}
 		}
 		if changed {
-			err = mapError(s.root, syncDir(s.blobs()))
+			err = mapError(s.root, SyncDir(s.blobs()))
 		}
 		return changed, err
 	})

@@ -172,7 +172,7 @@ func (w *writer) Close() error {
 	f := w.f
 	w.f = nil
 	w.w.Stop()
-	if still(f, f.Name()) {
+	if Still(f, f.Name()) {
 		os.Remove(f.Name())
 	}
 	return w.file.Close()
@@ -197,6 +197,24 @@ func (s *Store) place(ctx context.Context, f *os.File, d ocispec.Descriptor) err
 		return s.trust(d.Digest)
 	}
 	return nil // the directory is synced before a name needs the blob
+}
+
+// Copy copies a blob from src, such as a store, and verifies it: where it is damaged the error is a [*CorruptError], and what was written is of no use.
+func Copy(ctx context.Context, w io.Writer, src image.Fetcher, d ocispec.Descriptor) error {
+	r, err := src.Fetch(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	v := d.Digest.Verifier()
+	n, err := io.Copy(io.MultiWriter(w, v), io.LimitReader(contextReader{ctx, r}, d.Size+1))
+	if err != nil {
+		return fmt.Errorf("copy blob %s: %w", d.Digest, err)
+	}
+	if n != d.Size || !v.Verified() {
+		return &CorruptError{What: "blob " + d.Digest.String(), Err: errDigest}
+	}
+	return nil
 }
 
 // contextReader ends with the context.

@@ -49,7 +49,7 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 		return 0, mapError(s.root, err)
 	}
 	defer ops.Close()
-	if ok, err := tryLock(ops, unix.LOCK_EX); err != nil || !ok {
+	if ok, err := TryLock(ops, unix.LOCK_EX); err != nil || !ok {
 		return 0, err
 	}
 	unlock, err := lock(ctx, s.indexLock())

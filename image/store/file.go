@@ -24,34 +24,38 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 }
 
 // lockFile opens path, creating it, and takes its flock in the mode given. Closing the file gives the lock back, so does
-// the death of the process. It polls: a blocked flock(2) could not be cancelled.
+// the death of the process.
 func lockFile(ctx context.Context, path string, mode int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
+	if err := Lock(ctx, f, mode); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Lock takes the flock of an open file or directory, unix.LOCK_EX or unix.LOCK_SH, waiting as long as ctx allows. It polls: a blocked flock(2) could not be cancelled.
+func Lock(ctx context.Context, f *os.File, mode int) error {
 	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		ok, err := tryLock(f, mode)
-		if err != nil {
-			f.Close()
-			return nil, err
-		}
-		if ok {
-			return f, nil
+		ok, err := TryLock(f, mode)
+		if err != nil || ok {
+			return err
 		}
 		t := time.NewTimer(wait/2 + rand.N(wait))
 		select {
 		case <-ctx.Done():
 			t.Stop()
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))
+			return fmt.Errorf("lock %s: %w", f.Name(), context.Cause(ctx))
 		case <-t.C:
 		}
 	}
 }
 
-// tryLock says whether it got the flock, without waiting.
-func tryLock(f *os.File, mode int) (bool, error) {
+// TryLock takes the flock of an open file and says whether it got it, without waiting.
+func TryLock(f *os.File, mode int) (bool, error) {
 	for {
 		switch err := unix.Flock(int(f.Fd()), mode|unix.LOCK_NB); {
 		case err == nil:
@@ -65,8 +69,8 @@ func tryLock(f *os.File, mode int) (bool, error) {
 	}
 }
 
-// still says whether path names the file that f has open: it may have been swept between open and flock.
-func still(f *os.File, path string) bool {
+// Still says whether path names the file that f has open: it may have been swept between open and flock.
+func Still(f *os.File, path string) bool {
 	a, err := f.Stat()
 	if err != nil {
 		return false
@@ -82,8 +86,8 @@ func createTemp(dir, prefix string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		ok, err := tryLock(f, unix.LOCK_EX)
-		if err == nil && ok && still(f, f.Name()) {
+		ok, err := TryLock(f, unix.LOCK_EX)
+		if err == nil && ok && Still(f, f.Name()) {
 			return f, nil
 		}
 		f.Close()
@@ -109,7 +113,7 @@ func sweepFiles(dir string, age time.Duration) error {
 		if err != nil {
 			continue // gone meanwhile
 		}
-		if ok, err := tryLock(f, unix.LOCK_EX); err == nil && ok && still(f, path) {
+		if ok, err := TryLock(f, unix.LOCK_EX); err == nil && ok && Still(f, path) {
 			os.Remove(path)
 		}
 		f.Close()
@@ -117,8 +121,8 @@ func sweepFiles(dir string, age time.Duration) error {
 	return nil
 }
 
-// replaceFile puts data at path, durably: the old content or the new is there, whatever happens.
-func replaceFile(path string, data []byte) (err error) {
+// ReplaceFile puts what write writes at path, durably: the old content or the new is there, whatever happens.
+func ReplaceFile(path string, write func(io.Writer) error) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-")
 	if err != nil {
 		return err
@@ -129,7 +133,7 @@ func replaceFile(path string, data []byte) (err error) {
 			os.Remove(f.Name())
 		}
 	}()
-	if _, err := f.Write(data); err != nil {
+	if err := write(f); err != nil {
 		return err
 	}
 	if err := f.Sync(); err != nil {
@@ -138,10 +142,18 @@ func replaceFile(path string, data []byte) (err error) {
 	if err := os.Rename(f.Name(), path); err != nil {
 		return err
 	}
-	return syncDir(filepath.Dir(path))
+	return SyncDir(filepath.Dir(path))
 }
 
-// dropAborted removes what replaceFile left of path where it was killed. Nobody may be replacing path meanwhile.
+// Bytes is for [ReplaceFile].
+func Bytes(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := w.Write(data)
+		return err
+	}
+}
+
+// dropAborted removes what ReplaceFile left of path where it was killed. Nobody may be replacing path meanwhile.
 func dropAborted(path string) {
 	left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"-*")) // the pattern is well formed
 	for _, l := range left {
@@ -149,7 +161,8 @@ func dropAborted(path string) {
 	}
 }
 
-func syncDir(dir string) error {
+// SyncDir makes durable what names there are in a directory.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -72,7 +72,7 @@ func (g *Growing) look() (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("look at blob %s: %w", g.d.Digest, err)
 		}
-		if still(g.f, filepath.Join(g.s.partial(), g.d.Digest.Encoded())) || still(g.f, g.s.blobPath(g.d.Digest)) {
+		if Still(g.f, filepath.Join(g.s.partial(), g.d.Digest.Encoded())) || Still(g.f, g.s.blobPath(g.d.Digest)) {
 			return min(i.Size(), g.d.Size), nil
 		}
 		// Somebody else has brought the blob, or begins anew.

@@ -17,8 +17,8 @@ const (
 	maxIndexEntries = 1 << 17
 )
 
-// annotationName is what containerd names an imported image by.
-const annotationName = "io.containerd.image.name"
+// AnnotationName is what containerd names an imported image by.
+const AnnotationName = "io.containerd.image.name"
 
 func emptyIndex() ocispec.Index {
 	return ocispec.Index{
@@ -76,7 +76,7 @@ func (s *Store) writeIndex(i ocispec.Index) error {
 	}
 	path := filepath.Join(s.Layout(), ocispec.ImageIndexFile)
 	dropAborted(path)
-	if err := replaceFile(path, data); err != nil {
+	if err := ReplaceFile(path, Bytes(data)); err != nil {
 		return fmt.Errorf("write index: %w", mapError(s.root, err))
 	}
 	return nil

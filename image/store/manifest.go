@@ -118,15 +118,6 @@ func checkManifest(m ocispec.Manifest) error {
 	return nil
 }
 
-// Successors lists what a manifest or index needs, its subject not included.
-func Successors(d ocispec.Descriptor, data []byte) ([]ocispec.Descriptor, error) {
-	needed, _, err := successors(d, data)
-	if err != nil {
-		return nil, &CorruptError{What: "manifest " + d.Digest.String(), Err: err}
-	}
-	return needed, nil
-}
-
 // unmarshal decodes one JSON value and nothing after it.
 func unmarshal(data []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))

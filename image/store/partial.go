@@ -26,8 +26,7 @@ type Partial struct {
 	file *direct.File // f, past the page cache
 	path string
 
-	behind *direct.Behind     // nil: past the page cache
-	cached *direct.BehindFile // f, through it
+	cached bool // what comes goes through the page cache
 	h      hash.Hash
 	off    int64
 	hashed int64 // how much of that h has
@@ -46,7 +45,7 @@ func (s *Store) Partial(ctx context.Context, d ocispec.Descriptor) (*Partial, er
 		if err != nil {
 			return nil, fmt.Errorf("resume %s: %w", d.Digest, mapError(s.root, err))
 		}
-		if !still(f, path) {
+		if !Still(f, path) {
 			f.Close()
 			continue
 		}
@@ -102,12 +101,8 @@ func (p *Partial) hashFile(ctx context.Context) error {
 // else takes cores from them.
 func (p *Partial) Defer() { p.defers = true }
 
-// Behind has what is written from here on go through the page cache by b: somebody reads it soon.
-func (p *Partial) Behind(b *direct.Behind) {
-	if b != nil {
-		p.behind, p.cached = b, b.File(p.f, p.off)
-	}
-}
+// ThroughCache has what is written from here on go through the page cache: somebody reads it soon, and the kernel writes it to the disk when it likes, or Place does.
+func (p *Partial) ThroughCache() { p.cached = true }
 
 // Offset is how many bytes are there.
 func (p *Partial) Offset() int64 { return p.off }
@@ -128,8 +123,8 @@ func (p *Partial) Write(b []byte) (int, error) {
 // write writes and hashes side by side what is worth it.
 func (p *Partial) write(b []byte) (n int, err error) {
 	write := func(b []byte) (int, error) { return p.file.WriteAt(b, p.off) }
-	if p.cached != nil {
-		write = p.cached.Write
+	if p.cached {
+		write = func(b []byte) (int, error) { return p.f.WriteAt(b, p.off) }
 	}
 	if p.defers {
 		return write(b)
@@ -152,15 +147,11 @@ func (p *Partial) write(b []byte) (n int, err error) {
 
 // Reset starts from nothing.
 func (p *Partial) Reset() error {
-	if p.cached != nil {
-		p.cached.Close()
-	}
 	if err := p.f.Truncate(0); err != nil {
 		return mapError(p.s.root, err)
 	}
 	p.h.Reset()
 	p.off, p.hashed, p.defers = 0, 0, false
-	p.Behind(p.behind)
 	return nil
 }
 
@@ -201,8 +192,8 @@ func (p *Partial) Place(ctx context.Context) error {
 	if !p.right() {
 		return &CorruptError{What: "blob " + p.d.Digest.String(), Err: errDigest}
 	}
-	if p.cached != nil {
-		if err := p.cached.Flush(ctx); err != nil {
+	if p.cached {
+		if err := flush(ctx, p.f, p.off); err != nil {
 			return fmt.Errorf("write blob %s: %w", p.d.Digest, mapError(p.s.root, err))
 		}
 	}
@@ -210,6 +201,27 @@ func (p *Partial) Place(ctx context.Context) error {
 		return err
 	}
 	return p.Drop() // still there where another process was first
+}
+
+// flushStep is how much is brought to the disk at a time, in bytes.
+const flushStep = 32 << 20
+
+// flush brings the first n bytes of a file to the disk, as long as ctx allows: an fsync could not be cancelled. It does not make them durable. Source:
+// sync_file_range(2).
+func flush(ctx context.Context, f *os.File, n int64) error {
+	for off := int64(0); off < n; off += flushStep {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		err := unix.SyncFileRange(int(f.Fd()), off, flushStep, unix.SYNC_FILE_RANGE_WAIT_BEFORE|unix.SYNC_FILE_RANGE_WRITE|unix.SYNC_FILE_RANGE_WAIT_AFTER)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) || errors.Is(err, unix.EOPNOTSUPP) {
+			return nil // the kernel writes when it likes
+		}
+		if err != nil {
+			return os.NewSyscallError("sync_file_range", err)
+		}
+	}
+	return nil
 }
 
 // Content opens what is there. It can be read also when it has become a blob of the store, and after Close.
@@ -223,7 +235,7 @@ func (p *Partial) Content() (*os.File, error) {
 
 // Drop removes what is there.
 func (p *Partial) Drop() error {
-	if still(p.f, p.path) {
+	if Still(p.f, p.path) {
 		return os.Remove(p.path)
 	}
 	return nil
@@ -231,9 +243,6 @@ func (p *Partial) Drop() error {
 
 // Close lets others resume; an empty download leaves nothing.
 func (p *Partial) Close() error {
-	if p.cached != nil {
-		p.cached.Close()
-	}
 	if p.off == 0 {
 		if err := p.Drop(); err != nil {
 			p.file.Close()
@@ -257,7 +266,7 @@ func (s *Store) DropPartial(d ocispec.Descriptor) error {
 		return mapError(s.root, err)
 	}
 	defer f.Close()
-	if ok, err := tryLock(f, unix.LOCK_EX); err != nil || !ok || !still(f, path) {
+	if ok, err := TryLock(f, unix.LOCK_EX); err != nil || !ok || !Still(f, path) {
 		return err
 	}
 	return os.Remove(path)

@@ -93,11 +93,11 @@ func (s *Store) create() error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(filepath.Join(s.Layout(), ocispec.ImageLayoutFile), layout); err != nil {
+	if err := ReplaceFile(filepath.Join(s.Layout(), ocispec.ImageLayoutFile), Bytes(layout)); err != nil {
 		return err
 	}
 	// A new directory is there after a power failure when the one that it is in was synced.
-	return errors.Join(syncDir(filepath.Dir(s.blobs())), syncDir(s.root))
+	return errors.Join(SyncDir(filepath.Dir(s.blobs())), SyncDir(s.root))
 }
 
 // checkLayout reads oci-layout.

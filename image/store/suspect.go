@@ -22,7 +22,7 @@ import (
 func (s *Store) Suspect(ctx context.Context, manifest ocispec.Descriptor) error {
 	blobs := []ocispec.Descriptor{manifest}
 	if data, err := ReadAll(ctx, s, manifest, MaxManifest); err == nil {
-		needed, err := Successors(manifest, data)
+		needed, _, err := successors(manifest, data)
 		if err != nil {
 			return err
 		}

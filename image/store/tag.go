@@ -82,7 +82,7 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 		return &InvalidRefError{Ref: ref, Err: fmt.Errorf("the manifest has digest %s", d.Digest)}
 	}
 	entry := plain(d)
-	entry.Annotations = map[string]string{ocispec.AnnotationRefName: full, annotationName: full}
+	entry.Annotations = map[string]string{ocispec.AnnotationRefName: full, AnnotationName: full}
 	err = s.update(ctx, func(i *ocispec.Index) (bool, error) {
 		// Under the lock, so that no collection can come in between.
 		if err := s.checkComplete(ctx, d, ref, make(map[digest.Digest]bool)); err != nil {
@@ -90,7 +90,7 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 		}
 		// Once for all blobs: what no name needs yet may be gone after a power failure. Those that were here before are among them, since
 		// who brought them may not have come this far.
-		if err := syncDir(s.blobs()); err != nil {
+		if err := SyncDir(s.blobs()); err != nil {
 			return false, mapError(s.root, err)
 		}
 		named := func(old ocispec.Descriptor) bool { return old.Annotations[ocispec.AnnotationRefName] == full }

@@ -163,7 +163,7 @@ func (s *Store) Prunable(ctx context.Context) (p Pruned, err error) {
 		return p, mapError(s.root, err)
 	}
 	defer f.Close()
-	alone, err := tryLock(f, unix.LOCK_EX)
+	alone, err := TryLock(f, unix.LOCK_EX)
 	return Pruned{Unneeded: u.Unneeded, Partial: u.Partial, Busy: !alone}, err
 }
 

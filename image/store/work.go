@@ -53,13 +53,13 @@ func (s *Store) tryWork() (string, *os.File, error) {
 		os.RemoveAll(dir)
 		return "", nil, err
 	}
-	ok, err := tryLock(f, unix.LOCK_EX)
+	ok, err := TryLock(f, unix.LOCK_EX)
 	if err != nil {
 		f.Close()
 		os.RemoveAll(dir)
 		return "", nil, err
 	}
-	if !ok || !still(f, path) {
+	if !ok || !Still(f, path) {
 		f.Close()
 		return "", nil, nil
 	}
@@ -90,7 +90,7 @@ func (s *Store) sweepWork() error {
 		if err != nil {
 			continue // gone meanwhile
 		}
-		if ok, err := tryLock(f, unix.LOCK_EX); err == nil && ok && still(f, path) {
+		if ok, err := TryLock(f, unix.LOCK_EX); err == nil && ok && Still(f, path) {
 			// What cannot be removed now is tried again by the next operation.
 			_ = removeTree(dir)
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/store"
 )
 
 // AddOptions are the choices of [Dir.Add].
@@ -129,24 +129,11 @@ func blobs(s *image.Snapshot) []ocispec.Descriptor {
 
 // keep copies a blob, and verifies the copy.
 func keep(ctx context.Context, src image.Fetcher, d ocispec.Descriptor, path string) error {
-	r, err := src.Fetch(ctx, d)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
 		return nil // two layers may be one blob
 	} else if err != nil {
 		return err
 	}
-	verifier := d.Digest.Verifier()
-	_, err = io.Copy(io.MultiWriter(f, verifier), io.LimitReader(r, d.Size))
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil && !verifier.Verified() {
-		err = &image.DamagedError{Part: d.MediaType, Digest: d.Digest, Err: errors.New("its bytes do not have its digest")}
-	}
-	return err
+	return errors.Join(store.Copy(ctx, f, src, d), f.Close())
 }

@@ -133,11 +133,14 @@ func (d *Dir) lockPath() string { return d.path + ".lock" }
 
 // lock has nobody else add or remove.
 func (d *Dir) lock(ctx context.Context) (*os.File, error) {
-	f, err := store.Lock(ctx, d.lockPath(), unix.LOCK_EX)
-	if err != nil {
-		return nil, fmt.Errorf("wait for another cryo prewarm: %w", err)
+	f, err := os.OpenFile(d.lockPath(), os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		if err = store.Lock(ctx, f, unix.LOCK_EX); err == nil {
+			return f, nil
+		}
+		f.Close()
 	}
-	return f, nil
+	return nil, fmt.Errorf("wait for another cryo prewarm: %w", err)
 }
 
 // sweep removes what nobody will finish. The lock is held.

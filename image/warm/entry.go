@@ -54,41 +54,17 @@ func openLocked(ctx context.Context, path string, flag, how int) (*os.File, erro
 		return nil, nil
 	}
 	if err == nil {
-		err = await(ctx, f, how)
+		err = store.Lock(ctx, f, how)
 	}
 	if err != nil {
 		f.Close()
 		return nil, fmt.Errorf("open a prewarmed snapshot: %w", err)
 	}
-	if still(f, path) {
+	if store.Still(f, path) {
 		return f, nil
 	}
 	f.Close()
 	return nil, nil
-}
-
-// await takes a flock that others hold for moments.
-func await(ctx context.Context, f *os.File, how int) error {
-	for {
-		if ok, err := store.TryLock(f, how); err != nil || ok {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
-// still says whether path names the open file.
-func still(f *os.File, path string) bool {
-	a, err := f.Stat()
-	if err != nil {
-		return false
-	}
-	b, err := os.Lstat(path)
-	return err == nil && os.SameFile(a, b)
 }
 
 // Fetch implements [image.Fetcher].

@@ -12,7 +12,7 @@ import (
 )
 
 // other measures this cryo beside another one, whose programs are in the directory of --other, in turns: checkpoints of a container, and restores from the
-// local store. Each has a new host, whose processes nobody measures meanwhile, and takes the snapshot that it restores.
+// local store and from the registry. Each has a new host, whose processes nobody measures meanwhile, and takes the snapshot that it restores.
 func (b *bench) other(ctx context.Context, s subject) (err error) {
 	if b.otherPrograms == "" {
 		b.report.add(&figure{Case: "other", Subject: s.name(), What: "checkpoint and restore", NotRun: "--other DIR names no other cryo"})
@@ -37,7 +37,9 @@ func (b *bench) other(ctx context.Context, s subject) (err error) {
 	durable := &figure{What: "checkpoint: complete and durable"}
 	first := &figure{What: "restore, local, warm: first answer"}
 	filled := &figure{What: "restore, local, warm: filled"}
-	all := []*figure{pause, durable, first, filled}
+	pulled := &figure{What: "restore, registry, warm: first answer"}
+	whole := &figure{What: "restore, registry, warm: filled"}
+	all := []*figure{pause, durable, first, filled, pulled, whole}
 	defer func() {
 		for _, f := range all {
 			f.Case, f.Subject, f.Unit, f.BesideWhat = "other", s.name(), "s", "the other cryo"
@@ -50,19 +52,21 @@ func (b *bench) other(ctx context.Context, s subject) (err error) {
 		}
 		return &f.Beside
 	}
-	containers, ways := map[*lab.Host]*container{}, map[*lab.Host]*way{}
+	containers, locals, remotes := map[*lab.Host]*container{}, map[*lab.Host]*way{}, map[*lab.Host]*way{}
 	for _, host := range hosts {
 		c, err := b.container(ctx, host, cryoRuntime, s)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.remove(ctx)) }()
-		ref := "bench/other:" + c.id
-		if _, _, err := b.checkpoint(ctx, c, ref, "--leave-running"); err != nil {
+		ref := b.registry.Reference("bench/other:" + c.id)
+		if _, _, err := b.checkpoint(ctx, c, ref, "--leave-running", "--push", "--plain-http"); err != nil {
 			return err
 		}
 		containers[host] = c
-		ways[host] = &way{files: []string{host.CryoRoot()}, attempt: func() *attempt { return b.cryoAttempt(host, c.life, ref, "--pull", "never") }}
+		locals[host] = &way{files: []string{host.CryoRoot()}, attempt: func() *attempt { return b.cryoAttempt(host, c.life, ref, "--pull", "never") }}
+		remotes[host] = &way{files: []string{filepath.Join(b.registry.Dir, "data")}, attempt: func() *attempt { return b.cryoAttempt(host, c.life, ref, "--plain-http") },
+			prepare: func() error { return errors.Join(host.Cryo(ctx, "rm", ref).Err(), b.settle()) }}
 	}
 	for round := 0; round < b.rounds && (round == 0 || !b.late()); round++ {
 		for _, host := range hosts {
@@ -71,11 +75,15 @@ func (b *bench) other(ctx context.Context, s subject) (err error) {
 				return err
 			}
 			*to(host, durable), *to(host, pause) = append(*to(host, durable), took), append(*to(host, pause), gap)
-			w := ways[host]
-			if err := b.bringBack(ctx, w, &w.warm); err != nil {
+			local, remote := locals[host], remotes[host]
+			if err := b.bringBack(ctx, local, &local.warm); err != nil {
 				return err
 			}
-			*to(host, first), *to(host, filled) = w.warm.first, w.warm.filled
+			if err := b.bringBack(ctx, remote, &remote.warm); err != nil {
+				return err
+			}
+			*to(host, first), *to(host, filled) = local.warm.first, local.warm.filled
+			*to(host, pulled), *to(host, whole) = remote.warm.first, remote.warm.filled
 		}
 		slices.Reverse(hosts)
 	}

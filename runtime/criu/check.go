@@ -22,12 +22,12 @@ var checked struct {
 	err  error
 }
 
-// Check runs the binary at path for its version, and returns a [*MissingError] if it does not run or is older than
+// Check runs the binary at path for its version, and returns a [*UnusableError] if it does not run or is older than
 // [Minimum]. It does so through go-runc's monitor, since in a shim all children are reaped by one.
 func Check(path string) error {
 	info, err := os.Stat(path)
 	if err != nil {
-		return &MissingError{Path: path, Err: err}
+		return &UnusableError{Path: path, Err: err}
 	}
 	checked.Lock()
 	defer checked.Unlock()
@@ -64,21 +64,21 @@ func check(path string) error {
 	cmd.Stdout, cmd.Stderr = &output, &output
 	exited, err := gorunc.Monitor.Start(cmd)
 	if err != nil {
-		return &MissingError{Path: path, Err: err}
+		return &UnusableError{Path: path, Err: err}
 	}
 	status, err := gorunc.Monitor.Wait(cmd, exited)
 	if s := cmd.ProcessState; err == nil && status > killedStatus || s != nil && !s.Exited() {
 		return &killedError{status: status}
 	}
 	if err != nil || status != 0 {
-		return &MissingError{Path: path, Err: fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes()))}
+		return &UnusableError{Path: path, Err: fmt.Errorf("criu --version exits with status %d: %s", status, bytes.TrimSpace(output.Bytes()))}
 	}
 	version, err := ParseVersion(output.String())
 	if err != nil {
-		return &MissingError{Path: path, Err: err}
+		return &UnusableError{Path: path, Err: err}
 	}
 	if !AtLeast(version, Minimum) {
-		return &MissingError{Path: path, Version: version}
+		return &UnusableError{Path: path, Version: version}
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func TestCheck(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := Check(path)
-			var missing *MissingError
+			var missing *UnusableError
 			switch {
 			case test.ok && err != nil:
 				t.Error(err)
@@ -53,7 +53,7 @@ func TestCheckKilled(t *testing.T) {
 	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	var missing *MissingError
+	var missing *UnusableError
 	if err := Check(path); err == nil || errors.As(err, &missing) || !errors.Is(err, errdefs.ErrAborted) {
 		t.Errorf("killed: got %v", err)
 	}

@@ -18,14 +18,14 @@ const (
 	SocketsKernel = "6.16"
 )
 
-// MissingError says that CRIU is not there, or too old. Its kind is FailedPrecondition.
-type MissingError struct {
+// UnusableError says that CRIU is not there, or too old. Its kind is FailedPrecondition.
+type UnusableError struct {
 	Path    string // what was tried
 	Version string // empty: not there
 	Err     error
 }
 
-func (e *MissingError) Error() string {
+func (e *UnusableError) Error() string {
 	if e.Version == "" {
 		return fmt.Sprintf("CRIU is missing (%s): %v", e.Path, e.Err)
 	}
@@ -33,7 +33,7 @@ func (e *MissingError) Error() string {
 }
 
 // Hint says how to mend it.
-func (e *MissingError) Hint() string {
+func (e *UnusableError) Hint() string {
 	return InstallHint(Needed(kernel()))
 }
 
@@ -60,7 +60,7 @@ func kernel() string {
 }
 
 // Unwrap gives the kind and the cause.
-func (e *MissingError) Unwrap() []error {
+func (e *UnusableError) Unwrap() []error {
 	if e.Err == nil {
 		return []error{errdefs.ErrFailedPrecondition}
 	}

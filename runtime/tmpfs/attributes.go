@@ -1,11 +1,18 @@
 package tmpfs
 
 import (
+	"archive/tar"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/sparsetar"
 )
+
+// paxXattr is the prefix of extended attributes in a tar, as GNU tar has it.
+const paxXattr = "SCHILY.xattr."
 
 // kept tells which attributes are part of an image. Those of security modules belong to the host.
 func kept(name string) bool {
@@ -13,19 +20,20 @@ func kept(name string) bool {
 		name == "system.posix_acl_access" || name == "system.posix_acl_default"
 }
 
-// readXattrs reads the attributes of a file or directory; other kinds have none that are kept. Source: xattr(7).
-func readXattrs(fd int) (attrs []xattr, err error) {
+// readXattrs reads the attributes of a file or directory into its header; other kinds have none that are kept. Source: xattr(7).
+func readXattrs(fd int, h *tar.Header) error {
 	size, err := unix.Flistxattr(fd, nil)
 	if size == 0 || err == unix.ENOTSUP {
-		return nil, nil
+		return nil
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	list := make([]byte, size)
 	if size, err = unix.Flistxattr(fd, list); err != nil {
-		return nil, err
+		return err
 	}
+	h.PAXRecords = map[string]string{}
 	for _, name := range strings.Split(strings.TrimSuffix(string(list[:size]), "\x00"), "\x00") {
 		if !kept(name) {
 			continue
@@ -33,48 +41,55 @@ func readXattrs(fd int) (attrs []xattr, err error) {
 		value := make([]byte, 64<<10) // the kernel's bound
 		n, err := unix.Fgetxattr(fd, name, value)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
+			return fmt.Errorf("%s: %w", name, err)
 		}
-		attrs = append(attrs, xattr{name, string(value[:n])})
+		h.PAXRecords[paxXattr+name] = string(value[:n])
 	}
-	return attrs, nil
+	return nil
 }
 
 // setAttributes sets owner, mode and attributes, in this order: each takes away some of what comes after it.
-func setAttributes(fd int, e *entry) error {
-	if err := unix.Fchown(fd, int(e.uid), int(e.gid)); err != nil {
+func setAttributes(fd int, h *sparsetar.Head) error {
+	if err := unix.Fchown(fd, h.Uid, h.Gid); err != nil {
 		return fmt.Errorf("set owner: %w", err)
 	}
-	if err := unix.Fchmod(fd, e.mode); err != nil {
+	if err := unix.Fchmod(fd, uint32(h.Mode&0o7777)); err != nil {
 		return fmt.Errorf("set mode: %w", err)
 	}
-	for _, a := range e.xattrs {
-		if !kept(a.name) {
-			continue
-		}
-		if err := unix.Fsetxattr(fd, a.name, []byte(a.value), 0); err != nil {
-			return fmt.Errorf("set attribute %.100q: %w", a.name, err)
+	for key, value := range h.PAXRecords {
+		if name, ok := strings.CutPrefix(key, paxXattr); ok && kept(name) {
+			if err := unix.Fsetxattr(fd, name, []byte(value), 0); err != nil {
+				return fmt.Errorf("set attribute %.100q: %w", name, err)
+			}
 		}
 	}
 	return nil
 }
 
 // setByName sets what every file has. It is new and nobody else is there, so its name still means it.
-func setByName(dir int, base string, e *entry) error {
-	if err := unix.Fchownat(dir, base, int(e.uid), int(e.gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+func setByName(dir int, base string, h *sparsetar.Head) error {
+	if err := unix.Fchownat(dir, base, h.Uid, h.Gid, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("set owner: %w", err)
 	}
-	if e.kind != typeSymlink {
-		if err := unix.Fchmodat(dir, base, e.mode, 0); err != nil {
+	if h.Typeflag != tar.TypeSymlink {
+		if err := unix.Fchmodat(dir, base, uint32(h.Mode&0o7777), 0); err != nil {
 			return fmt.Errorf("set mode: %w", err)
 		}
 	}
-	return setTimes(dir, base, e)
+	return setTimes(dir, base, h)
 }
 
-func setTimes(dir int, base string, e *entry) error {
-	if err := unix.UtimesNanoAt(dir, base, []unix.Timespec{e.atime, e.mtime}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+func setTimes(dir int, base string, h *sparsetar.Head) error {
+	accessed, changed := h.AccessTime, h.ModTime
+	if accessed.IsZero() {
+		accessed = changed
+	}
+	if err := unix.UtimesNanoAt(dir, base, []unix.Timespec{timespec(accessed), timespec(changed)}, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return fmt.Errorf("set times: %w", err)
 	}
 	return nil
+}
+
+func timespec(t time.Time) unix.Timespec {
+	return unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}
 }

@@ -1,17 +1,28 @@
 package tmpfs
 
 import (
+	"archive/tar"
+	"bufio"
+	"cmp"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/sparsetar"
 )
+
+// piece is how much is read or written at once, in bytes.
+const piece = 1 << 20
 
 // creator writes the image of one directory.
 type creator struct {
-	out *storedWriter
+	out io.Writer
+	buf []byte // of the length piece
 	dev uint64 // of the file system
 	// links are the files with several names, by their inode, with the first name that was seen.
 	links map[uint64]string
@@ -27,24 +38,31 @@ func create(dir string, w io.Writer) (err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return errors.Join(err, unix.Close(fd))
 	}
-	c := creator{out: newStoredWriter(w), dev: st.Dev, links: map[uint64]string{}}
-	err = c.directory(fd, "./", &st)
-	if err == nil {
-		_, err = c.out.Write(make([]byte, 2*blockSize))
+	file := bufio.NewWriterSize(w, piece)
+	z, err := gzip.NewWriterLevel(file, gzip.NoCompression)
+	if err != nil {
+		return errors.Join(err, unix.Close(fd))
 	}
-	return c.out.close(err)
+	c := creator{out: z, buf: make([]byte, piece), dev: st.Dev, links: map[uint64]string{}}
+	if err := c.directory(fd, "./", &st); err != nil {
+		return err
+	}
+	_, err = z.Write(make([]byte, 2*sparsetar.Block))
+	if err := cmp.Or(err, z.Close(), file.Flush()); err != nil {
+		return fmt.Errorf("write the image: %w", err)
+	}
+	return nil
 }
 
 // directory writes a directory and what is below it. It closes fd.
 func (c *creator) directory(fd int, name string, st *unix.Stat_t) error {
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	e := entryOf(name, typeDirectory, st)
-	var err error
-	if e.xattrs, err = readXattrs(fd); err != nil {
+	h := headerOf(name, tar.TypeDir, st)
+	if err := readXattrs(fd, h); err != nil {
 		return fmt.Errorf("read attributes of %q: %w", name, err)
 	}
-	if err := c.write(e); err != nil {
+	if err := c.header(h); err != nil {
 		return err
 	}
 	if st.Dev != c.dev { // something is mounted there
@@ -78,9 +96,9 @@ func (c *creator) file(dir int, base, name string) error {
 	}
 	if kind != unix.S_IFDIR && st.Nlink > 1 && st.Dev == c.dev {
 		if first, seen := c.links[st.Ino]; seen {
-			e := entryOf(name, typeHardLink, &st)
-			e.link = first
-			return c.write(e)
+			h := headerOf(name, tar.TypeLink, &st)
+			h.Linkname = first
+			return c.header(h)
 		}
 		c.links[st.Ino] = name
 	}
@@ -92,75 +110,83 @@ func (c *creator) file(dir int, base, name string) error {
 		}
 		return c.directory(fd, name+"/", &st)
 	case unix.S_IFREG:
-		return c.regular(dir, base, entryOf(name, typeFile, &st), st.Size)
+		return c.regular(dir, base, headerOf(name, tar.TypeReg, &st), st.Size)
 	case unix.S_IFLNK:
-		e := entryOf(name, typeSymlink, &st)
+		h := headerOf(name, tar.TypeSymlink, &st)
 		target := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, base, target)
 		if err != nil {
 			return fmt.Errorf("read link %q: %w", name, err)
 		}
-		e.link = string(target[:n])
-		return c.write(e)
+		h.Linkname = string(target[:n])
+		return c.header(h)
 	case unix.S_IFIFO:
-		return c.write(entryOf(name, typeFIFO, &st))
+		return c.header(headerOf(name, tar.TypeFifo, &st))
 	}
-	e := entryOf(name, typeCharacter, &st)
+	h := headerOf(name, tar.TypeChar, &st)
 	if kind == unix.S_IFBLK {
-		e.kind = typeBlock
+		h.Typeflag = tar.TypeBlock
 	}
-	e.major, e.minor = unix.Major(st.Rdev), unix.Minor(st.Rdev)
-	return c.write(e)
+	h.Devmajor, h.Devminor = int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
+	return c.header(h)
 }
 
 // regular writes a regular file.
-func (c *creator) regular(dir int, base string, e *entry, size int64) (err error) {
+func (c *creator) regular(dir int, base string, h *tar.Header, size int64) (err error) {
 	defer func() {
 		if err != nil {
-			err = fmt.Errorf("read %q: %w", e.name, err)
+			err = fmt.Errorf("read %q: %w", h.Name, err)
 		}
 	}()
 	fd, err := open(dir, base, 0)
 	if err != nil {
 		return err
 	}
-	f := os.NewFile(uintptr(fd), e.name)
+	f := os.NewFile(uintptr(fd), h.Name)
 	defer f.Close()
-	if e.xattrs, err = readXattrs(fd); err != nil {
+	if err := readXattrs(fd, h); err != nil {
 		return err
 	}
-	e.size = size
-	whole := extent{length: size}
-	extents, err := readExtents(fd, size)
+	h.Size = size
+	spans, err := sparsetar.Spans(f, size)
 	if err != nil {
 		return err
 	}
-	if size > 0 && (len(extents) != 1 || extents[0] != whole) {
-		e.sparse, e.extents = true, extents
-	}
-	if err := c.write(e); err != nil {
+	if err := c.header(h, spans...); err != nil {
 		return err
 	}
-	for _, x := range extents {
-		if err := c.out.readAt(f, x.offset, x.length); err != nil {
+	stored := int64(0)
+	for _, x := range spans {
+		n, err := io.CopyBuffer(onlyWriter{c.out}, io.NewSectionReader(f, x.Offset, x.Length), c.buf)
+		if err == nil && n < x.Length {
+			err = fmt.Errorf("the file has become shorter: %w", io.ErrUnexpectedEOF)
+		}
+		if err != nil {
 			return err
 		}
+		stored += n
 	}
-	_, err = c.out.Write(make([]byte, padding(e.stored())))
+	_, err = c.out.Write(make([]byte, sparsetar.Padding(stored)))
 	return err
 }
 
-func (c *creator) write(e *entry) error {
-	b, err := encode(e)
+// onlyWriter has nothing but Write, so that a buffer is used.
+type onlyWriter struct{ io.Writer }
+
+func (c *creator) header(h *tar.Header, contents ...sparsetar.Span) error {
+	b, err := sparsetar.Encode(h, contents)
 	if err != nil {
-		return err
+		return fmt.Errorf("write %q: %w", h.Name, err)
 	}
 	_, err = c.out.Write(b)
 	return err
 }
 
-func entryOf(name string, kind byte, st *unix.Stat_t) *entry {
-	return &entry{name: name, kind: kind, mode: st.Mode & 0o7777, uid: st.Uid, gid: st.Gid, mtime: st.Mtim, atime: st.Atim}
+func headerOf(name string, kind byte, st *unix.Stat_t) *tar.Header {
+	return &tar.Header{
+		Format: tar.FormatPAX, Name: name, Typeflag: kind, Mode: int64(st.Mode & 0o7777), Uid: int(st.Uid), Gid: int(st.Gid),
+		ModTime: time.Unix(st.Mtim.Unix()), AccessTime: time.Unix(st.Atim.Unix()),
+	}
 }
 
 // open opens for reading, and leaves the time of the last access alone where the kernel allows that.
@@ -171,30 +197,4 @@ func open(dir int, base string, flags int) (int, error) {
 		return unix.Openat(dir, base, flags, 0)
 	}
 	return fd, err
-}
-
-// readExtents gives the parts of a file that are not holes. Source: lseek(2).
-func readExtents(fd int, size int64) (extents []extent, err error) {
-	for at := int64(0); at < size; {
-		start, err := unix.Seek(fd, at, unix.SEEK_DATA)
-		if err == unix.ENXIO {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
-		end, err := unix.Seek(fd, start, unix.SEEK_HOLE)
-		if err != nil {
-			return nil, err
-		}
-		if start >= size || end <= start {
-			break
-		}
-		at = min(end, size)
-		if len(extents) == maxExtents {
-			return nil, fmt.Errorf("it has more than %d holes", maxExtents)
-		}
-		extents = append(extents, extent{start, at - start})
-	}
-	return extents, nil
 }

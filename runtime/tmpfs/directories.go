@@ -6,13 +6,15 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/sparsetar"
 )
 
 // directory is one that is open. Its owner, mode and times are set when it is left: the files in it change them.
 type directory struct {
 	name string
 	fd   int
-	set  *entry // nil: as it is
+	set  *sparsetar.Head // nil: as it is
 }
 
 // enter goes to a directory, and leaves those on the way that it is not below.
@@ -68,7 +70,7 @@ func (x *extractor) leave() (err error) {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("directory %.300q: %w", d.set.name, err)
+		return fmt.Errorf("directory %.300q: %w", d.set.Name, err)
 	}
 	return nil
 }

@@ -6,9 +6,9 @@
 // So CRIU is given a PATH that begins with a directory in which tar is the shim's program, see package standin, and that program, called
 // by that name, is [Main].
 //
-// The images are what their name says: tar (POSIX pax; sparse files as GNU tar 1.0 has them) in gzip whose blocks are stored, not
-// compressed. GNU tar and a CRIU without this package read them. Unlike GNU tar's own, they keep extended attributes and
-// fractions of seconds. Images by GNU tar are read as well.
+// The images are what their name says: tar (POSIX pax; files with holes as GNU tar 1.0 has them, see package sparsetar) in gzip whose blocks are
+// stored, not compressed. GNU tar and a CRIU without this package read them. Unlike GNU tar's own, they keep extended attributes and
+// fractions of seconds. Images in GNU tar's own format are refused.
 //
 // Images come with snapshots, and restores run as root: whatever an image says, nothing is written outside of the directory.
 package tmpfs

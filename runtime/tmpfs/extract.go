@@ -1,13 +1,17 @@
 package tmpfs
 
 import (
+	"archive/tar"
+	"bufio"
 	"bytes"
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/sparsetar"
 )
 
 // extract makes in dir what an image has. Its errors come before, or together with, the image's end: what an image that is
@@ -17,9 +21,13 @@ func extract(dir string, r io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("open directory: %w", err)
 	}
-	x := extractor{in: newStream(r), open: []directory{{fd: root}}}
-	defer x.in.close()
-	err = x.all()
+	x := extractor{length: new(int64), buf: make([]byte, piece), open: []directory{{fd: root}}}
+	x.in, err = gzip.NewReader(bufio.NewReaderSize(&counted{r, x.length}, piece))
+	if err == nil {
+		err = x.all()
+	} else {
+		err = cut(err)
+	}
 	for len(x.open) > 0 {
 		err = errors.Join(err, x.leave())
 	}
@@ -28,9 +36,11 @@ func extract(dir string, r io.Reader) error {
 
 // extractor makes files. It is in one directory at a time, and never follows a symbolic link.
 type extractor struct {
-	in   *stream
-	open []directory // from the root to where it is
-	made int64       // bytes of memory, see make
+	in     io.Reader
+	length *int64      // of the image, as far as it was read, in bytes
+	buf    []byte      // of the length piece
+	open   []directory // from the root to where it is
+	made   int64       // bytes of memory, see take
 }
 
 // Bounds of the memory that an image makes: memoryFree bytes, and memoryFactor times the length of the image. Images of this package are not compressed.
@@ -45,7 +55,7 @@ const Rule = "unpacked-size"
 
 // take counts memory before it is made. The contents of a container's memory may be zeros for the most part, but these make none.
 func (x *extractor) take(n int64) error {
-	if x.made += n; x.made > memoryFree+memoryFactor*x.in.compressed.Load() {
+	if x.made += n; x.made > memoryFree+memoryFactor**x.length {
 		return fmt.Errorf("the image unpacks to more than %d bytes and %d times its length (rule %s)", memoryFree, memoryFactor, Rule)
 	}
 	return nil
@@ -53,19 +63,23 @@ func (x *extractor) take(n int64) error {
 
 func (x *extractor) all() error {
 	for {
-		e, err := decode(x.in)
-		if err == errEnd {
+		h, err := sparsetar.ReadHead(x.in)
+		if err == io.EOF {
 			return x.end()
 		}
 		if err != nil {
-			return err
+			return cut(err)
 		}
-		err = x.take(memoryEntry + e.attributes())
+		attributes := len(h.Name) + len(h.Linkname)
+		for key, value := range h.PAXRecords {
+			attributes += len(key) + len(value)
+		}
+		err = x.take(memoryEntry + int64(attributes))
 		if err == nil {
-			err = x.entry(e)
+			err = x.entry(h)
 		}
 		if err != nil {
-			return fmt.Errorf("make %.300q: %w", e.name, err)
+			return fmt.Errorf("make %.300q: %w", h.Name, err)
 		}
 	}
 }
@@ -73,30 +87,30 @@ func (x *extractor) all() error {
 // end reads what follows: zeros, and what gzip has to say on whether all before was sound.
 func (x *extractor) end() error {
 	for {
-		b, err := x.in.take(inPiece)
+		n, err := x.in.Read(x.buf)
+		if len(bytes.Trim(x.buf[:n], "\x00")) > 0 {
+			return errors.New("the image goes on after its end")
+		}
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
-			return err
-		}
-		if strings.Trim(string(b), "\x00") != "" {
-			return errors.New("the image goes on after its end")
+			return cut(err)
 		}
 	}
 }
 
 // entry makes one file.
-func (x *extractor) entry(e *entry) error {
-	path, err := split(e.name)
+func (x *extractor) entry(h *sparsetar.Head) error {
+	path, err := split(h.Name)
 	if err != nil {
 		return err
 	}
 	if len(path) == 0 {
-		if e.kind != typeDirectory {
+		if h.Typeflag != tar.TypeDir {
 			return errors.New("the directory itself is none")
 		}
-		x.open[0].set = e
+		x.open[0].set = h
 		return nil
 	}
 	dir, err := x.enter(path[:len(path)-1])
@@ -104,86 +118,88 @@ func (x *extractor) entry(e *entry) error {
 		return err
 	}
 	base := path[len(path)-1]
-	switch e.kind {
-	case typeDirectory:
+	switch h.Typeflag {
+	case tar.TypeDir:
 		if err := unix.Mkdirat(dir, base, 0o700); err != nil && err != unix.EEXIST {
 			return err
 		}
 		if _, err := x.enter(path); err != nil {
 			return err
 		}
-		x.open[len(x.open)-1].set = e
+		x.open[len(x.open)-1].set = h
 		return nil
-	case typeFile:
-		return x.regular(dir, base, e)
-	case typeHardLink:
-		return x.link(dir, base, e)
-	case typeSymlink:
-		if err := unix.Symlinkat(e.link, dir, base); err != nil {
+	case tar.TypeReg:
+		return x.regular(dir, base, h)
+	case tar.TypeLink:
+		return x.link(dir, base, h)
+	case tar.TypeSymlink:
+		if err := unix.Symlinkat(h.Linkname, dir, base); err != nil {
 			return err
 		}
-		return setByName(dir, base, e)
-	case typeFIFO:
+		return setByName(dir, base, h)
+	case tar.TypeFifo:
 		err = unix.Mknodat(dir, base, unix.S_IFIFO|0o600, 0)
-	case typeCharacter:
-		err = unix.Mknodat(dir, base, unix.S_IFCHR|0o600, int(unix.Mkdev(e.major, e.minor)))
-	case typeBlock:
-		err = unix.Mknodat(dir, base, unix.S_IFBLK|0o600, int(unix.Mkdev(e.major, e.minor)))
+	case tar.TypeChar:
+		err = unix.Mknodat(dir, base, unix.S_IFCHR|0o600, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
+	case tar.TypeBlock:
+		err = unix.Mknodat(dir, base, unix.S_IFBLK|0o600, int(unix.Mkdev(uint32(h.Devmajor), uint32(h.Devminor))))
 	}
 	if err != nil {
 		return err
 	}
-	return setByName(dir, base, e)
+	return setByName(dir, base, h)
 }
 
 // regular makes a regular file with its contents.
-func (x *extractor) regular(dir int, base string, e *entry) (err error) {
+func (x *extractor) regular(dir int, base string, h *sparsetar.Head) (err error) {
 	fd, err := unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, unix.Close(fd)) }()
-	extents := e.extents
-	if !e.sparse {
-		extents = []extent{{length: e.size}}
+	spans := []sparsetar.Span{{Length: h.Size}}
+	if h.Sparse {
+		if spans, err = h.ReadMap(x.in); err != nil {
+			return cut(err)
+		}
 	}
-	if err := unix.Ftruncate(fd, e.size); err != nil {
+	if err := unix.Ftruncate(fd, h.Size); err != nil {
 		return err
 	}
-	for _, part := range extents {
+	for _, part := range spans {
 		if err := x.contents(fd, part); err != nil {
 			return err
 		}
 	}
-	if err := x.skip(padding(e.stored())); err != nil {
+	if _, err := io.ReadFull(x.in, x.buf[:sparsetar.Padding(h.Stored)]); err != nil {
+		return cut(err)
+	}
+	if err := setAttributes(fd, h); err != nil {
 		return err
 	}
-	if err := setAttributes(fd, e); err != nil {
-		return err
-	}
-	return setTimes(dir, base, e)
+	return setTimes(dir, base, h)
 }
 
 // contents writes one part of a file, but for its pages of zeros.
-func (x *extractor) contents(fd int, part extent) error {
-	for part.length > 0 {
-		b, err := x.in.take(part.length)
-		if err != nil {
+func (x *extractor) contents(fd int, part sparsetar.Span) error {
+	for part.Length > 0 {
+		b := x.buf[:min(part.Length, piece)]
+		if _, err := io.ReadFull(x.in, b); err != nil {
 			return cut(err)
 		}
-		part.length -= int64(len(b))
+		part.Length -= int64(len(b))
 		for len(b) > 0 {
-			n, zero := pages(b, part.offset)
+			n, zero := pages(b, part.Offset)
 			if !zero {
 				if err := x.take(int64(n)); err != nil {
 					return err
 				}
-				if err := write(fd, b[:n], part.offset); err != nil {
+				if err := write(fd, b[:n], part.Offset); err != nil {
 					return err
 				}
 			}
 			b = b[n:]
-			part.offset += int64(n)
+			part.Offset += int64(n)
 		}
 	}
 	return nil
@@ -223,22 +239,11 @@ func write(fd int, b []byte, offset int64) error {
 	return nil
 }
 
-func (x *extractor) skip(n int64) error {
-	for n > 0 {
-		b, err := x.in.take(n)
-		if err != nil {
-			return cut(err)
-		}
-		n -= int64(len(b))
-	}
-	return nil
-}
-
 // link gives a file that was made before another name.
-func (x *extractor) link(dir int, base string, e *entry) error {
-	path, err := split(e.link)
+func (x *extractor) link(dir int, base string, h *sparsetar.Head) error {
+	path, err := split(h.Linkname)
 	if err != nil || len(path) == 0 {
-		return fmt.Errorf("it is a link to %.300q", e.link)
+		return fmt.Errorf("it is a link to %.300q", h.Linkname)
 	}
 	at, err := unix.FcntlInt(uintptr(x.open[0].fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -248,10 +253,30 @@ func (x *extractor) link(dir int, base string, e *entry) error {
 	for _, name := range path[:len(path)-1] {
 		next, err := openDirectory(at, name)
 		if err != nil {
-			return fmt.Errorf("it is a link to %.300q: %w", e.link, err)
+			return fmt.Errorf("it is a link to %.300q: %w", h.Linkname, err)
 		}
 		_ = unix.Close(at)
 		at = next
 	}
 	return unix.Linkat(at, path[len(path)-1], dir, base, 0)
+}
+
+// cut says what an end means where none may be.
+func cut(err error) error {
+	if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("the image is cut short: %w", io.ErrUnexpectedEOF)
+	}
+	return fmt.Errorf("read the image: %w", err)
+}
+
+// counted counts what is read.
+type counted struct {
+	r io.Reader
+	n *int64
+}
+
+func (c *counted) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	*c.n += int64(n)
+	return n, err
 }

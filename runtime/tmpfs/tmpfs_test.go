@@ -1,6 +1,7 @@
 package tmpfs
 
 import (
+	"archive/tar"
 	"bytes"
 	"compress/gzip"
 	"errors"
@@ -11,11 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/sparsetar"
 )
 
 // random gives the same bytes each time.
@@ -38,7 +42,7 @@ func tree(t *testing.T) (dir string) {
 	}
 	check(os.MkdirAll(at("directory/empty"), 0o755))
 	check(os.MkdirAll(at(strings.Repeat("deep/", 60)), 0o700))
-	for i, n := range []int{0, 1, 511, 512, 513, outBlock - storedHead, outBlock, outPiece, 3*outPiece + 7} {
+	for i, n := range []int{0, 1, 511, 512, 513, 1<<16 - 1, 1 << 16, piece, 3*piece + 7} {
 		check(os.WriteFile(at(fmt.Sprintf("directory/%d", i)), random(n), 0o640))
 	}
 	check(os.WriteFile(at(strings.Repeat("n", 150)), random(9), 0o604))
@@ -108,16 +112,16 @@ func describe(t *testing.T, dir string) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			extents, err := readExtents(int(f.Fd()), size)
+			spans, err := sparsetar.Spans(f, size)
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, x := range extents {
-				b := make([]byte, x.length)
-				if _, err := f.ReadAt(b, x.offset); err != nil {
+			for _, x := range spans {
+				b := make([]byte, x.Length)
+				if _, err := f.ReadAt(b, x.Offset); err != nil {
 					t.Fatal(err)
 				}
-				fmt.Fprintf(&out, " %d %d %x", x.offset, x.length, b[:min(len(b), 100)])
+				fmt.Fprintf(&out, " %d %d %x", x.Offset, x.Length, b[:min(len(b), 100)])
 			}
 			_ = f.Close()
 		}
@@ -190,20 +194,24 @@ func TestGNUTarReads(t *testing.T) {
 	same(t, describe(t, dir), describe(t, to))
 }
 
-// TestGNUTarWrites restores images that GNU tar has made, in all of its formats that CRIU's call can give.
-func TestGNUTarWrites(t *testing.T) {
+// TestArchiveTarReads has archive/tar list an image, as the review of a snapshot does.
+func TestArchiveTarReads(t *testing.T) {
 	dir := tree(t)
-	for _, format := range []string{"gnu", "posix", "oldgnu"} {
-		t.Run(format, func(t *testing.T) {
-			to := t.TempDir()
-			args := append(createArgs[:len(createArgs):len(createArgs)], dir, "--format="+format, ".")
-			if err := extract(to, bytes.NewReader(gnuTar(t, args, nil))); err != nil {
-				t.Fatal(err)
-			}
-			defer os.Chmod(filepath.Join(to, "directory"), 0o755)
-			same(t, describe(t, dir), describe(t, to))
-		})
+	var want, got []string
+	walk(t, dir, func(path string) { want = append(want, filepath.Join(".", strings.TrimPrefix(path, dir))) })
+	for r := tar.NewReader(bytes.NewReader(unzip(t, image(t, dir)))); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, filepath.Clean(h.Name))
 	}
+	slices.Sort(want)
+	slices.Sort(got)
+	same(t, strings.Join(want, "\n"), strings.Join(got, "\n"))
 }
 
 // TestDamage cuts an image and changes bytes of it: no such image is taken for whole.
@@ -219,7 +227,7 @@ func TestDamage(t *testing.T) {
 		if err := extract(t.TempDir(), bytes.NewReader(whole[:i])); err == nil {
 			t.Errorf("cut to %d of %d bytes, it passes", i, len(whole))
 		}
-		if i >= 3 && i < len(gzipHead) { // flags and time of gzip's header mean nothing
+		if i >= 3 && i < 10 { // flags and time of gzip's header mean nothing
 			continue
 		}
 		damaged := bytes.Clone(whole)
@@ -231,8 +239,7 @@ func TestDamage(t *testing.T) {
 	// What comes after a tar's end must be nothing.
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
-	tar := unzip(t, whole)
-	_, err := z.Write(append(tar, "more"...))
+	_, err := z.Write(append(unzip(t, whole), "more"...))
 	if err := errors.Join(err, z.Close(), extract(t.TempDir(), &b)); err == nil {
 		t.Error("with more after its end, it passes")
 	}
@@ -264,11 +271,11 @@ func (w *fullWriter) Write(p []byte) (int, error) {
 
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "file"), random(12*outPiece), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "file"), random(12*piece), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	whole := len(image(t, dir))
-	for _, room := range []int{0, outPiece, 5 * outPiece, whole - 1} {
+	for _, room := range []int{0, piece, 5 * piece, whole - 1} {
 		w := fullWriter(room)
 		if err := create(dir, &w); !errors.Is(err, unix.ENOSPC) {
 			t.Errorf("with room for %d bytes: %v", room, err)

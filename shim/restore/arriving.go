@@ -149,13 +149,13 @@ func (c *arriving) forget() error {
 	return arrival.Forget(c.work)
 }
 
-// headStart begins to pull while what makes the container run is at work: minParallel segments at once, maxParallel where they come quickly. 0: none before begin. Where the
+// headStart begins to pull while what makes the container run is at work: so many segments at once. 0: none before begin. Where the
 // container runs when all is here, nothing else is waited for, and all are pulled at once.
-func (c *arriving) headStart(minParallel, maxParallel int) {
+func (c *arriving) headStart(parallel int) {
 	c.all, c.pulled = make(chan struct{}), make(chan error, 1)
-	pace := registry.Pace{All: c.all, MinParallel: minParallel, MaxParallel: maxParallel}
+	pace := registry.Pace{All: c.all, Slots: make(chan struct{}, parallel)}
 	if c.whole {
-		pace.MinParallel = registry.Unpaced
+		pace.Slots = nil
 		c.puller.Verified(c.server.Verified)
 	} else {
 		c.puller.Defer(c.server.Alone)

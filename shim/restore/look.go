@@ -31,7 +31,7 @@ func Look(ctx context.Context, c config.Config) *Looking {
 		defer close(l.done)
 		var err error
 		l.criu, err = c.FindCRIU()
-		if missing := (*criu.MissingError)(nil); errors.As(err, &missing) {
+		if missing := (*criu.UnusableError)(nil); errors.As(err, &missing) {
 			l.criu = missing.Path
 		}
 		l.facts, l.runc, l.err = host.Collect(ctx, host.Options{CRIU: l.criu})

@@ -149,7 +149,7 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 	} else if r.PullFirst, err = whyPullFirst(r.Eager); err != nil {
 		return err
 	}
-	minParallel, maxParallel, err := throughCache(ctx, r.puller)
+	parallel, err := throughCache(ctx, r.puller)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 		if r.coming.whole {
 			r.puller.First(r.Unpacked.OfProcesses())
 		}
-		r.coming.headStart(minParallel, maxParallel)
+		r.coming.headStart(parallel)
 	}
 	r.Since = time.Now()
 	return err
