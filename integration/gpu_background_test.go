@@ -101,11 +101,6 @@ func serving(p process) bool {
 	return err == nil && strings.TrimSpace(string(parent)) == commands["shim"]
 }
 
-// asked tells whether a process is the helper of a command, which lives until the container runs.
-func asked(p process) bool {
-	return p.command == commands["helper"] && !holding(p) && !serving(p)
-}
-
 // commands are those of processes that take part; the kernel keeps 15 characters.
 var commands = map[string]string{"shim": "containerd-shim", "helper": "cryo-gpu-keeper", "criu": "criu"}
 

@@ -47,7 +47,7 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 		setGPUs(t, b, small, gpusOfB)
 		fails(t, codeMisfit, "gpu-memory")
 	})
-	for victim, is := range map[string]func(process) bool{"keeper": holding, "loader": called("cryo-load"), "helper": serving, "command's helper": asked} {
+	for victim, is := range map[string]func(process) bool{"keeper": holding, "loader": called("cryo-load"), "helper": serving} {
 		t.Run(victim+" killed", func(t *testing.T) {
 			order(t, b, "cuMemcpyHtoDAsync 1 delay 1500")
 			unchanged(t, b, func() {

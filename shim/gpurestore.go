@@ -188,7 +188,7 @@ func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pi
 	if err != nil {
 		return err
 	}
-	if err := gpu.WriteLoaded(c.work, gpu.Loaded{Seconds: took.Seconds(), Prewarmed: r.Prewarmed()}); err != nil {
+	if err := gpu.WriteLoaded(c.work, r.Loaded(took)); err != nil {
 		log.G(ctx).WithError(err).Warn("tell how long it took")
 	}
 	return nil

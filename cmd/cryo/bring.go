@@ -102,7 +102,6 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	for _, w := range p.Warnings {
 		a.warn("%s", w)
 	}
-	warned := len(p.Warnings)
 	task, img, ran, err := a.bring(ctx, client, s, p, f, options, work.Dir)
 	if errdefs.IsDataLoss(err) {
 		err = errors.Join(err, s.Suspect(context.WithoutCancel(ctx), p.Descriptor))
@@ -113,9 +112,6 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	if err != nil {
 		return &failedError{op: "restore", name: p.Name, err: err}
-	}
-	for _, w := range p.Warnings[warned:] {
-		a.warn("%s", w)
 	}
 	var pull *transfer
 	if p.Pulled {
@@ -131,7 +127,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	r := restoreResult{Container: p.Name, Namespace: a.namespace, PID: task.Pid(), Reference: p.Ref, Digest: p.Descriptor.Digest.String(),
 		Image: img.Name(), Seconds: ran.Sub(p.Since).Seconds(), Running: ran.Sub(begin).Seconds(), Pull: pull, PullFirst: p.PullFirst, Warnings: p.Warnings,
 		Lazy: p.Lazy(), Eager: p.Eager, Prewarmed: p.Prewarmed, GPUPrewarmed: p.Loaded.Prewarmed}
-	for _, pair := range p.GPUs.Pairs {
+	for _, pair := range p.Loaded.GPUs {
 		r.GPUs = append(r.GPUs, restoredGPU(pair))
 	}
 	if a.json {
@@ -226,8 +222,6 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 			a.warn("%v", left)
 		}
 	}()
-	ctx, check := p.CheckDriver(ctx)
-	defer func() { err = check.Judge(err) }() // and whatever it is, nobody hears the driver any more
 	leased, done, err := lease(context.WithoutCancel(ctx), client, work)
 	if err != nil {
 		return nil, nil, ran, err
@@ -263,12 +257,12 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	if err := p.WriteOrders(criuWork); err != nil {
 		return nil, nil, ran, err
 	}
-	if err := check.Said(); err != nil {
-		return nil, nil, ran, err
-	}
 	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
-	err = check.Judge(err)
-	p.GPUs.Driver.End()
+	if errdefs.IsFailedPrecondition(err) {
+		if misfit := p.Misfit(ctx); misfit != nil {
+			return nil, nil, ran, misfit
+		}
+	}
 	if err != nil {
 		return nil, nil, ran, p.Because(err)
 	}
@@ -276,6 +270,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	a.stages.done(ctx, "the container runs")
 	if p.Loaded, err = gpu.ReadLoaded(criuWork); err != nil {
 		return nil, nil, ran, err
+	}
+	if len(p.Loaded.GPUs) == 0 { // none was used
+		p.Loaded.GPUs = p.GPUs.Pairs
 	}
 	if arrives, whole := p.Arrives(); arrives && !whole {
 		a.say("%s runs, and its memory is on its way", p.Name)

@@ -156,7 +156,6 @@ func (a *app) withGPUs(ctx context.Context, c image.Config) (image.Config, fit.G
 	if err != nil {
 		return c, fit.GPUs{}, err
 	}
-	defer p.Driver.Close()
 	if c.Spec, err = json.Marshal(&spec); err != nil {
 		return c, p.Facts, fmt.Errorf("write the runtime specification: %w", err)
 	}

@@ -30,8 +30,6 @@ type preload struct {
 	begin *prewarmed.Beginning
 	info  prewarmed.Info
 	again bool // it is loaded already
-
-	driver *restore.OpenDriver
 }
 
 // planPreload decides where the snapshot's device memory goes, and makes room there. Nobody else does so until it is closed.
@@ -64,7 +62,6 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 	if err != nil {
 		return nil, err
 	}
-	l.driver = p.Driver // whoever loads it initialises it again
 	if err := gpuMisfit(snapshot.Config, p.Facts); err != nil {
 		return nil, err
 	}
@@ -190,7 +187,6 @@ func fillFrom(ctx context.Context, h *keeper.Client, memory *load.Memory) error 
 
 func (l *preload) close() {
 	if l != nil {
-		l.driver.Close()
 		_ = l.begin.Close() // a lock
 	}
 }

@@ -76,6 +76,3 @@ func (r *Restore) fitsBeside(ctx context.Context, loaded prewarmed.Info) error {
 	}
 	return r.Record.fits(facts, places)
 }
-
-// Prewarmed tells whether the processes got memory that was loaded before.
-func (r *Restore) Prewarmed() bool { return r.coming != nil && r.coming.kept != nil }

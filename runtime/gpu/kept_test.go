@@ -99,7 +99,7 @@ func TestRestoreKept(t *testing.T) {
 			if err == nil {
 				_, err = restore.Load(t.Context())
 			}
-			if prewarmed := restore.Prewarmed(); err == nil && prewarmed != (test.ends == "") {
+			if prewarmed := restore.Loaded(0).Prewarmed; err == nil && prewarmed != (test.ends == "") {
 				t.Errorf("it says that it was prewarmed: %v", prewarmed)
 			}
 			restore.Close()

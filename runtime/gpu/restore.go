@@ -137,6 +137,15 @@ func (r *Restore) Load(ctx context.Context) (time.Duration, error) {
 	return time.Since(start), nil
 }
 
+// Loaded says how the GPUs were loaded, when [Restore.Load] has taken so long.
+func (r *Restore) Loaded(took time.Duration) Loaded {
+	l := Loaded{Seconds: took.Seconds(), Prewarmed: r.coming != nil && r.coming.kept != nil}
+	for i, d := range r.places {
+		l.GPUs = append(l.GPUs, driver.Pair{Old: r.Record.Devices[i].UUID, New: d.UUID})
+	}
+	return l
+}
+
 // find gives the processes of the record. Those that have ended since CRIU let them run are passed over.
 func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 	pids, err := r.PIDs(ctx)

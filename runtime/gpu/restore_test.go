@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -199,14 +200,14 @@ func TestParseMap(t *testing.T) {
 
 func TestLoaded(t *testing.T) {
 	dir := t.TempDir()
-	if got, err := ReadLoaded(dir); got != (Loaded{}) || err != nil {
+	if got, err := ReadLoaded(dir); !reflect.DeepEqual(got, Loaded{}) || err != nil {
 		t.Errorf("none: %+v, %v", got, err)
 	}
-	want := Loaded{Seconds: 1.5, Prewarmed: true}
+	want := Loaded{Seconds: 1.5, Prewarmed: true, GPUs: []driver.Pair{{Old: uuidA, New: uuidB}}}
 	if err := WriteLoaded(dir, want); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := ReadLoaded(dir); got != want || err != nil {
+	if got, err := ReadLoaded(dir); !reflect.DeepEqual(got, want) || err != nil {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // timesName is a file in CRIU's work directory of a restore, for who has named that directory.
@@ -16,6 +18,8 @@ const timesName = "cryo-gpu-load.json"
 type Loaded struct {
 	Seconds   float64 `json:"load"`
 	Prewarmed bool    `json:"prewarmed,omitempty"` // what it had handed over was on the devices before
+	// GPUs say which took the place of which, in the order of the record.
+	GPUs []driver.Pair `json:"gpus,omitempty"`
 }
 
 // WriteLoaded leaves that in CRIU's work directory.

@@ -48,7 +48,8 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		unpacked, err = snapshot.UnpackImages(unpacking, from, images)
 		failed <- err
 	}()
-	p, planErr := newPlan(ctx, snapshot, ref, here, pulling == nil, o)
+	o.GPUs.LeaveToShim = pulling == nil // else nothing is fetched that the shim would refuse
+	p, planErr := newPlan(ctx, snapshot, ref, here, o)
 	if planErr != nil {
 		cancel()
 	}
@@ -61,7 +62,6 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		err = Unawaited(ctx, func() error { return p.checkImages(ctx, box, images) })
 	}
 	if err != nil {
-		p.GPUs.Close()
 		return refuse(&ImagesError{Name: p.Name, Err: Full(s.Root(), err)})
 	}
 	return p, nil

@@ -29,30 +29,15 @@ type GPUs struct {
 	Pairs   []driver.Pair   // which GPU takes the place of which
 	Known   driver.Facts    // of the driver
 	Places  []driver.Device // of the snapshot's devices, and others that the container gets
-	Driver  *OpenDriver     // by the helper that was asked; nil: none was
 
 	was    []image.GPUDevice // the snapshot's
 	minors []int             // of the nodes that the container gets
 	wanted []GPUPair
-	asked  *asked // nil: nobody was, or all is decided
 }
 
 // PlanGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
-// this host lacks is for the rules of fit to find. The driver stays open until the caller closes that.
+// this host lacks is for the rules of fit to find.
 func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec, o GPUOptions) (GPUs, error) {
-	p, err := beginGPUs(ctx, c, g, spec, o)
-	if err == nil {
-		err = p.decide()
-	}
-	if err != nil {
-		p.Close()
-		return GPUs{}, err
-	}
-	return p, nil
-}
-
-// beginGPUs is PlanGPUs, but for what the driver says: that may be on its way, and [GPUs.decide] waits for it. The caller closes it.
-func beginGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec, o GPUOptions) (GPUs, error) {
 	if g == nil {
 		if len(o.Devices)+len(o.Pairs) > 0 {
 			return GPUs{}, &OptionError{Problem: "the snapshot has no GPUs: leave --device and --gpu out"}
@@ -60,9 +45,6 @@ func beginGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec
 		return GPUs{}, nil
 	}
 	p := GPUs{devices: o.Devices, host: cdi.Open(c.CDI...), was: g.Devices, wanted: o.Pairs}
-	if len(o.Loaded) == 0 {
-		p.asked = ask(ctx) // which takes longer than all else
-	}
 	if g.Library != nil {
 		lib, err := library.Locate()
 		p.Facts.Library, p.Facts.NoLibrary = lib.Digest, err
@@ -88,36 +70,20 @@ func beginGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec
 		}
 		p.minors = cdi.Minors(has)
 	}
-	// Nobody asks the driver then. The shim looks at what is free besides.
-	for _, l := range o.Loaded {
-		with := p
-		if err := with.place(l.Facts); err != nil || p.Facts.NoGPU != nil || !slices.Equal(gpu.Pieces(g, with.Places), l.Pieces) {
-			continue // another error may come of what the driver says now
-		}
-		for i := range with.Facts.Devices {
-			with.Facts.Devices[i].Free = with.Facts.Devices[i].Memory
-		}
-		return with, nil
+	if p.Facts.Unasked = o.LeaveToShim && p.clear(g); p.Facts.Unasked {
+		return p, nil
 	}
-	if p.asked == nil {
-		p.asked = ask(ctx)
-	}
-	p.Facts.Unasked = true
-	return p, nil
+	return p, p.ask(ctx)
 }
 
-// decide waits for what the driver says, and decides the rest by that.
-func (p *GPUs) decide() error {
-	if p.asked == nil {
-		return nil
-	}
-	known, open, err := p.asked.wait()
-	p.asked, p.Driver, p.Facts.Unasked = nil, open, false
+// ask asks the driver, and decides by its answer which GPU takes the place of which.
+func (p *GPUs) ask(ctx context.Context) error {
+	known, err := driver.ReadFacts(ctx, "")
+	p.Facts.Unasked = false
 	var missing *driver.MissingError
-	var gone *unaskedError
 	switch {
-	case errors.As(err, &gone):
-		return err
+	case ctx.Err() != nil:
+		return fmt.Errorf("look at the GPUs: %w", context.Cause(ctx))
 	case errors.As(err, &missing):
 		p.Facts.NoHelper = err
 	case err != nil && p.Facts.NoGPU == nil:
@@ -129,20 +95,9 @@ func (p *GPUs) decide() error {
 	return p.place(known)
 }
 
-// clear tells whether it is known before the driver has said anything which GPUs the container gets, each in the place of one. Then the shim refuses what
-// the driver's words stand against, so nothing is lost by hearing them late.
+// clear tells whether it is known without the driver which GPUs the container gets, each in the place of one.
 func (p *GPUs) clear(g *image.GPU) bool {
 	return p.Facts.NoGPU == nil && len(p.wanted) == 0 && len(g.Processes) > 0 && len(p.minors) == len(g.Devices)
-}
-
-// Close ends what the plan has begun, and waits for that.
-func (p *GPUs) Close() {
-	if p.asked != nil {
-		p.asked.cancel()
-		_, p.Driver, _ = p.asked.wait()
-		p.asked = nil
-	}
-	p.Driver.Close()
 }
 
 // place decides which GPU takes the place of which.

@@ -2,7 +2,6 @@ package restore
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -55,15 +54,6 @@ func TestPlanGPUs(t *testing.T) {
 			p, err := PlanGPUs(t.Context(), a.GPU, c.gpu, spec, c.gpus)
 			if err != nil || p.Facts.NoGPU != nil || p.Facts.NoHelper != nil || p.Facts.Driver != "580.159.04" {
 				t.Fatalf("PlanGPUs = %+v, %v", p, err)
-			}
-			asked := fmt.Sprintf("/proc/%d", p.Driver.client.PID())
-			if !exists(asked) {
-				t.Error("the driver is not kept open")
-			}
-			p.Driver.End()
-			p.Driver.Close()
-			if exists(asked) {
-				t.Error("the driver is kept open for ever")
 			}
 			if !reflect.DeepEqual(spec, restoretest.PlainSpec()) {
 				t.Error("something was injected before it was granted")

@@ -8,14 +8,14 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
 // GPUOptions choose the GPUs that a snapshot gets. The zero value has each by the name that it had, in order.
 type GPUOptions struct {
-	Devices []string         // names of CDI devices, which are granted by that
-	Pairs   []GPUPair        // which GPU takes the place of which
-	Loaded  []prewarmed.Info // of the snapshot, by cryo prewarm --gpu
+	Devices []string  // names of CDI devices, which are granted by that
+	Pairs   []GPUPair // which GPU takes the place of which
+	// LeaveToShim has the driver not asked where it is known without it which GPUs the container gets. The shim asks it, and refuses what does not fit.
+	LeaveToShim bool
 }
 
 // GPUPair is a GPU of the snapshot and one of this host that takes its place, each by UUID or number.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -33,19 +35,13 @@ type Plan struct {
 	Loaded   gpu.Loaded // how, once the container runs
 	Warnings []string
 
-	compared image.Config // with what the driver of GPUs will say; see DriverCheck
+	compared image.Config // with this host
 }
 
-// newPlan decides how a snapshot is restored, or why not. If it may be early, what the driver of its GPUs says is left to [Plan.CheckDriver]. The caller closes
-// the plan of its GPUs.
-func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Looking, early bool, o Options) (_ *Plan, err error) {
+// newPlan decides how a snapshot is restored, or why not.
+func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Looking, o Options) (_ *Plan, err error) {
 	c := snapshot.Config
 	p := &Plan{Snapshot: snapshot, Ref: ref, Name: o.Name, Warnings: []string{}}
-	defer func() {
-		if err != nil {
-			p.GPUs.Close()
-		}
-	}()
 	if p.Name == "" {
 		p.Name = c.Container.ID
 	}
@@ -60,7 +56,7 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 		}
 	}
 	if o.Spec != nil {
-		return p, p.adopt(ctx, &spec, here, early, o)
+		return p, p.adopt(ctx, &spec, here, o)
 	}
 	policy := o.Policy
 	if policy.Mounts, err = replaceMounts(&spec, o.Mounts); err != nil {
@@ -78,13 +74,10 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 		p.Etc = etc
 		policy.Mounts = append(policy.Mounts, provided...)
 	}
-	if c.GPU != nil {
-		o.GPUs.Loaded = loadedOf(ctx, root, snapshot.Descriptor.Digest)
-	}
-	if p.GPUs, err = beginGPUs(ctx, o.Config.GPU, c.GPU, &spec, o.GPUs); err != nil {
+	if p.GPUs, err = PlanGPUs(ctx, o.Config.GPU, c.GPU, &spec, o.GPUs); err != nil {
 		return nil, err
 	}
-	if err := p.fits(ctx, here, host.Known(filepath.Join(root, knownFeatures)), o.Force, early); err != nil {
+	if err := p.fits(ctx, here, host.Known(filepath.Join(root, knownFeatures)), o.Force); err != nil {
 		return nil, err
 	}
 	p.Policy = policy
@@ -103,7 +96,7 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 }
 
 // adopt decides how the snapshot is restored into a container that has a specification of its own, where was is the snapshot's.
-func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, early bool, o Options) error {
+func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Options) error {
 	findings := reconcile(was, o.Spec)
 	if p.Snapshot.Config.GPU != nil {
 		findings = append(findings, fit.Finding{Rule: ruleGPUs, Fatal: true, Problem: "the snapshot has GPUs, which the annotation does not restore yet", Hint: "use cryo restore"})
@@ -112,15 +105,14 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, early 
 		return &MismatchError{Findings: findings}
 	}
 	p.Spec, p.Policy = o.Spec, o.Policy
-	return p.fits(ctx, here, host.Known(filepath.Join(o.Config.Root, knownFeatures)), o.Force, early)
+	return p.fits(ctx, here, host.Known(filepath.Join(o.Config.Root, knownFeatures)), o.Force)
 }
 
 // knownFeatures is the file in cryo's root of what CRIU has said that the host has.
 const knownFeatures = "features.json"
 
-// fits compares the snapshot, with the mounts it is to have, with this host. What the driver of its GPUs says is waited for, unless nothing else is wrong and
-// it may be looked at while the container is made.
-func (p *Plan) fits(ctx context.Context, here *Looking, known host.Known, force []string, early bool) error {
+// fits compares the snapshot, with the mounts it is to have, with this host.
+func (p *Plan) fits(ctx context.Context, here *Looking, known host.Known, force []string) error {
 	target, err := here.Target(ctx, p.Snapshot.Config.Host.Features, known.Features)
 	if err != nil {
 		return err
@@ -135,20 +127,22 @@ func (p *Plan) fits(ctx context.Context, here *Looking, known host.Known, force 
 	if err != nil {
 		return err
 	}
-	if p.GPUs.asked != nil && !(early && verdict.Fits() && p.GPUs.clear(config.GPU)) {
-		if err := p.GPUs.decide(); err != nil {
-			return err
-		}
-		target.GPUs = p.GPUs.Facts
-		if verdict, err = fit.Check(config, target).Force(force...); err != nil {
-			return err
-		}
-	}
-	if p.GPUs.asked != nil {
-		p.compared = config
-	}
+	p.compared = config
 	for _, w := range verdict.Warnings() {
 		p.Warnings = append(p.Warnings, w.Problem)
 	}
 	return verdict.Err()
+}
+
+// Misfit asks the driver why the shim has refused a container whose GPUs were left to it. It gives a [*fit.MisfitError], or nil where the driver does not say why.
+func (p *Plan) Misfit(ctx context.Context) error {
+	if !p.GPUs.Facts.Unasked {
+		return nil
+	}
+	if err := p.GPUs.ask(ctx); err != nil {
+		return nil
+	}
+	v := fit.Check(p.compared, fit.Target{PathExists: exists, GPUs: p.GPUs.Facts})
+	v.Findings = slices.DeleteFunc(v.Findings, func(f fit.Finding) bool { return !strings.HasPrefix(f.Rule, "gpu-") })
+	return v.Err()
 }

@@ -169,9 +169,6 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 // Close ends the pull, and lets go of what was prepared.
 func (r *Prepared) Close() {
 	r.coming.close()
-	if r.Plan != nil {
-		r.GPUs.Close()
-	}
 	if r.puller != nil {
 		r.puller.Close()
 	}

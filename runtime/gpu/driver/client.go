@@ -46,31 +46,17 @@ func Start(ctx context.Context, path string) (*Client, error) {
 	return c, nil
 }
 
-// Ask starts a helper as [Start] does, and asks it for facts. It is ended with ctx while that goes on, and by the caller afterwards. As long as it
-// lives, others have the driver initialised in a fraction of the time.
-func Ask(ctx context.Context, path string) (Facts, *Client, error) {
+// ReadFacts starts a helper as [Start] does, asks it for facts and ends it.
+func ReadFacts(ctx context.Context, path string) (Facts, error) {
 	c, err := Start(ctx, path)
 	if err != nil {
-		return Facts{}, nil, err
+		return Facts{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // it holds nothing
 	f, err := c.Facts(ctx)
 	stop()
-	if err != nil {
-		_ = c.Kill()
-		_ = c.Close() // it says nothing more
-		return Facts{}, nil, err
-	}
-	return f, c, nil
-}
-
-// ReadFacts is Ask of a helper that ends then.
-func ReadFacts(ctx context.Context, path string) (Facts, error) {
-	f, c, err := Ask(ctx, path)
-	if err == nil {
-		_ = c.Kill() // its own end would take the driver longer
-		_ = c.Close()
-	}
+	_ = c.Kill() // its own end would take the driver longer
+	_ = c.Close()
 	return f, err
 }
 

@@ -122,9 +122,6 @@ func (d *Dir) Lease(ctx context.Context, digest string, fits func(Info) bool) (*
 	return nil, err
 }
 
-// End ends who keeps it, without waiting for who is loading something else.
-func (i Info) End() error { return discard(i.dir) }
-
 // Remove ends what was loaded. What a restore has of it lives until it is used or given up.
 func (d *Dir) Remove(ctx context.Context, i Info) error {
 	f, err := d.lock(ctx)
