@@ -30,7 +30,6 @@ type Source interface {
 // coming is memory on its way to devices, for processes that are restored meanwhile, or that is there already.
 type coming struct {
 	keeper Keeper     // nil: it is kept
-	opened []string   // devices that the keeper has been told of
 	kept   Kept       // nil: it is not
 	files  []*os.File // of all pieces, in the order of the record
 
@@ -55,21 +54,13 @@ func Pieces(g *spec.GPU, places []driver.Device) (pieces []keeper.Piece) {
 	return pieces
 }
 
-// bring has a keeper take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised,
-// and while the keeper makes contexts on the devices that it will need, as far as these can be told.
+// bring has a keeper take memory for what was handed over, and has that filled. What must be known before goes on while the driver is initialised.
 func (r *Restore) bring(ctx context.Context, before func(context.Context) error) error {
-	c, err := r.launch(ctx, r.likely)
+	c, err := r.launch(ctx)
 	if err != nil {
 		return err
 	}
-	if err = before(ctx); r.presumed(c, err) {
-		c.end()
-		if c, err = r.launch(ctx, func() []string { return nil }); err != nil {
-			return err
-		}
-		err = before(ctx)
-	}
-	if err == nil {
+	if err = before(ctx); err == nil {
 		err = r.take(ctx, c)
 	}
 	if err != nil {
@@ -78,22 +69,9 @@ func (r *Restore) bring(ctx context.Context, before func(context.Context) error)
 	return err
 }
 
-// presumed tells whether the keeper has contexts that it should not have, by what was found out since: on other devices than are needed, or taking
-// the very room that is wanting.
-func (r *Restore) presumed(c *coming, err error) bool {
-	if c == nil || len(c.opened) == 0 {
-		return false
-	}
-	var misfit *MisfitError
-	if err != nil {
-		return errors.As(err, &misfit) && misfit.Rule == "gpu-memory"
-	}
-	return !slices.Equal(c.opened, r.devices(r.places))
-}
-
-// launch has a keeper initialise the driver and open the likely devices, and somebody open the snapshot, while it is not known yet what fits where.
+// launch has a keeper initialise the driver, and somebody open the snapshot, while it is not known yet what fits where.
 // It gives nil where nothing was handed over.
-func (r *Restore) launch(ctx context.Context, likely func() []string) (*coming, error) {
+func (r *Restore) launch(ctx context.Context) (*coming, error) {
 	if len(r.Record.Pieces()) == 0 {
 		return nil, nil
 	}
@@ -107,12 +85,6 @@ func (r *Restore) launch(ctx context.Context, likely func() []string) (*coming, 
 		defer close(c.brought)
 		c.source, c.unable = r.Bring(ctx)
 	}()
-	if c.opened = likely(); len(c.opened) > 0 {
-		if err := h.Open(c.opened); err != nil {
-			c.end()
-			return nil, err
-		}
-	}
 	return c, nil
 }
 
@@ -123,10 +95,8 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	}
 	pieces := Pieces(&r.Record.GPU, r.places)
 	defer context.AfterFunc(ctx, func() { _ = c.keeper.Kill() })() // it may have ended
-	if len(c.opened) == 0 {
-		if err := c.keeper.Open(keeper.DevicesOf(pieces)); err != nil {
-			return err
-		}
+	if err := c.keeper.Open(keeper.DevicesOf(pieces)); err != nil {
+		return err
 	}
 	if err := c.keeper.Ready(ctx); err != nil {
 		return err

@@ -487,7 +487,7 @@ func (h *fakeKeeper) Open(devices []string) error {
 	if h.devices != nil {
 		h.w.t.Errorf("a keeper is told of %q and then of %q", h.devices, devices)
 	}
-	h.devices, h.w.opened = devices, devices
+	h.devices = devices
 	return nil
 }
 
@@ -513,7 +513,6 @@ func (h *fakeKeeper) Close() error {
 	if !h.closed {
 		h.closed = true
 		h.w.keepers--
-		h.w.opened = nil
 	}
 	return nil
 }

@@ -111,9 +111,6 @@ type world struct {
 	launched  func() // when a keeper is; nil: nothing is to be done then
 	tight     bool   // no room for memory that is attached to be a process's own, beside what others have of it
 
-	opened   []string // devices by the last keeper, which has not ended
-	contexts int64    // what that takes of each, bytes
-
 	ending chan struct{} // unless nil, keepers end when it is closed
 	files  []*os.File
 	came   chan string // has what came to the peer
@@ -298,14 +295,7 @@ func (k *fakeDriver) Facts(ctx context.Context) (driver.Facts, error) {
 	_, err := k.do(ctx, "facts", []int{0}, "", "")
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
-	facts := k.w.facts
-	facts.Devices = slices.Clone(facts.Devices)
-	for i, d := range facts.Devices {
-		if slices.Contains(k.w.opened, d.UUID) {
-			facts.Devices[i].Free -= k.w.contexts
-		}
-	}
-	return facts, err
+	return k.w.facts, err
 }
 
 func (k *fakeDriver) States(ctx context.Context, pids []int) (map[int]driver.State, error) {

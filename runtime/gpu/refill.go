@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -15,11 +16,14 @@ import (
 func (r *Restore) refill(ctx context.Context, restored []cudaProcess) (err error) {
 	r.coming.end()
 	r.coming = nil
-	c, err := r.launch(ctx, func() []string { return r.devices(r.places) })
+	c, err := r.launch(ctx)
 	if err != nil {
 		return err
 	}
 	r.coming = c // it is ended with the restore
+	if err := c.keeper.Open(keeper.DevicesOf(Pieces(&r.Record.GPU, r.places))); err != nil {
+		return err
+	}
 	var all []*given
 	defer func() {
 		for _, g := range all {
