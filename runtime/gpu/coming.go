@@ -12,9 +12,9 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/image/spec"
-	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // Source brings device memory out of a snapshot.
@@ -152,23 +152,17 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 		r.coming.kept.Use(ctx)
 	}
 	err := r.attachTo(ctx, restored)
-	if r.coming.kept != nil && onlyRefused(err) {
-		// The memory, or a GPU, is not what it was when it was loaded. A process that has its own keeps it.
-		log.G(ctx).WithError(err).Warn("attach device memory that was kept loaded; it is loaded anew")
-		r.coming.end()
-		r.coming = nil
-		if again := r.bring(ctx, func(context.Context) error { return nil }); again != nil { // the places are known
-			return errors.Join(again, err)
-		}
-		err = r.attachTo(ctx, restored)
+	if r.coming.kept == nil || !onlyRefused(err) {
+		return err
 	}
-	var unmade unmadeError
-	var loss *checkpoint.LossError
-	if errors.As(err, &unmade) && !errors.As(err, &loss) {
-		log.G(ctx).WithError(err).Warn("fill device memory that processes make; it is loaded anew")
-		return r.refill(ctx, restored)
+	// The memory, or a GPU, is not what it was when it was loaded. A process that has its own keeps it.
+	log.G(ctx).WithError(err).Warn("attach device memory that was kept loaded; it is loaded anew")
+	r.coming.end()
+	r.coming = nil
+	if again := r.bring(ctx, func(context.Context) error { return nil }); again != nil { // the places are known
+		return errors.Join(again, err)
 	}
-	return err
+	return r.attachTo(ctx, restored)
 }
 
 // attachTo waits until all is on the devices.
@@ -194,6 +188,26 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 		}
 	}
 	return err
+}
+
+// owners are the processes that are to have memory which was handed over, without files of it.
+func (r *Restore) owners(restored []cudaProcess) (all []*given) {
+	next := 0
+	for _, saved := range r.Record.Processes {
+		first := next
+		next += len(saved.Pieces)
+		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
+		if i < 0 || len(saved.Pieces) == 0 {
+			continue
+		}
+		g := &given{cudaProcess: restored[i], first: first}
+		for n, piece := range saved.Pieces {
+			at := slices.IndexFunc(r.Record.Devices, func(d spec.GPUDevice) bool { return d.UUID == piece.Device }) // see Pieces
+			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: r.places[at].UUID})
+		}
+		all = append(all, g)
+	}
+	return all
 }
 
 // makeRoom waits until all is on the devices, and ends the keeper. ctx ends the wait, of which a registry may say how long it is.

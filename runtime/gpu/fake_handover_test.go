@@ -460,8 +460,6 @@ func (h *fakeKeeper) Make(_ context.Context, pieces []keeper.Piece) (files []*os
 	return slices.Clone(files), nil
 }
 
-func (h *fakeKeeper) Clear(context.Context) error { return h.do("clear") }
-
 func (h *fakeKeeper) Receive(_ context.Context, peer *os.File) error {
 	defer peer.Close()
 	if err := h.do("receive"); err != nil {

@@ -9,13 +9,14 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // giveBack has processes that run, with their gate closed perhaps, have their memory again, and opens their gates when all have. It goes by
 // the state that their libraries tell, so it does not matter how far a hand-over had come, or who died over it. An error is a
 // [*checkpoint.LossError], or there is no room on a device for now, or what processes make cannot be filled. makeRoom is as for
-// [bringBack]; where it is nil, an [unmadeError] is given at once.
+// [bringBack].
 func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	failed := 0
@@ -23,13 +24,10 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 		err := giveBackOnce(ctx, dial, host, all, f)
 		var later notYet
 		var loss *checkpoint.LossError
-		var unmade unmadeError
 		switch {
 		case err == nil:
 			return nil
 		case errors.As(err, &loss):
-			return err
-		case errors.As(err, &unmade) && makeRoom == nil:
 			return err
 		case errors.As(err, &later):
 			if time.Since(start) >= patience {
@@ -84,9 +82,8 @@ func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (
 func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), f *filler) error {
 	failed := func(err error) error {
 		err = fmt.Errorf("%s: give its device memory back: %w", g.Process, err)
-		var call *library.CallError
 		var gone *library.GoneError
-		if errors.As(err, &call) && call.Code == outOfMemory || errors.As(err, &gone) && gone.Silent {
+		if noRoom(err) || errors.As(err, &gone) && gone.Silent {
 			return notYet{err}
 		}
 		return err
@@ -103,7 +100,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 			var call *library.CallError
 			if errors.As(err, &call) && call.Code == invalidDevice {
 				if err := g.remake(ctx, f); err != nil {
-					return notYet{unmadeError{failed(err)}}
+					return failed(err)
 				}
 				g.settled = true
 				return nil
@@ -141,6 +138,13 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 		log.G(ctx).WithError(err).WithField("pid", g.PID).Warn("make device memory its own again")
 	}
 	return nil
+}
+
+// noRoom tells whether a device had no room for what a process, or a keeper, was to make there.
+func noRoom(err error) bool {
+	var process *library.CallError
+	var other *keeper.CallError
+	return errors.As(err, &process) && process.Code == outOfMemory || errors.As(err, &other) && other.Code == outOfMemory
 }
 
 // mayGoOn is called when a library has not said how it comes by its memory: its gate may open at any time.

@@ -49,7 +49,6 @@ type Keeper interface {
 	Send(ctx context.Context, peer *os.File) error
 	Make(ctx context.Context, pieces []keeper.Piece) ([]*os.File, error)
 	Copy(ctx context.Context, p keeper.Piece, from, to *os.File) error
-	Clear(ctx context.Context) error
 	Receive(ctx context.Context, peer *os.File) error
 	LetGo(ctx context.Context) error
 	Kill() error

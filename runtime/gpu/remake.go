@@ -2,7 +2,6 @@ package gpu
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,24 +10,17 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h: a process's driver takes memory that comes by a descriptor for that of another GPU, or of none. It goes by
 // the numbers that GPUs had where the process was started, so no further attempt changes that. Seen with driver 580 on two H200.
 const invalidDevice = 101
 
-// unmadeError is that of a process which could not make its memory, or have it filled. It has none of it, and what it is to have is in the files still.
-type unmadeError struct{ error }
-
-func (e unmadeError) Unwrap() error { return e.error }
-
 // remake has a process make its memory, and fills it with what the files have. Whatever fails, the files have all of it afterwards.
 func (g *given) remake(ctx context.Context, f *filler) error {
 	for n := range g.pieces {
 		if err := f.fill(ctx, g, n); err != nil {
-			var call *library.CallError
-			if errors.As(err, &call) && call.Code == outOfMemory && g.alone != nil {
+			if noRoom(err) && g.alone != nil {
 				g.alone() // for the next attempt
 			}
 			return err

@@ -168,23 +168,6 @@ func TestCopy(t *testing.T) {
 	same(t, "held", got, other.contents)
 }
 
-// TestClear: what others have given is zero afterwards, all of it.
-func TestClear(t *testing.T) {
-	c := start(t, "")
-	g := give(t, 6, 4, 2)
-	if err := errors.Join(c.Hold(t.Context(), g.pieces, g.files), c.Clear(t.Context())); err != nil {
-		t.Fatal(err)
-	}
-	got, err := drain(t, g.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, content := range g.contents {
-		clear(content)
-	}
-	same(t, "sent", got, g.contents)
-}
-
 func TestRefused(t *testing.T) {
 	c := start(t, "import 40 1, make 2 2, clear 2 700")
 	g := give(t, slicesOf(2, batch+10)...)

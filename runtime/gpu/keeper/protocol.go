@@ -24,7 +24,6 @@ const (
 	verbHold    verb = "hold"    // with a descriptor for each piece
 	verbCut     verb = "cut"     // lets go of all pieces but the first
 	verbRoom    verb = "room"    // for all that is held once more?
-	verbClear   verb = "clear"   // makes all that is held zero
 	verbMake    verb = "make"    // the answer has a descriptor for each piece
 	verbCopy    verb = "copy"    // one piece, with a descriptor to copy from and one to copy to
 	verbSend    verb = "send"    // with the socket of who receives
@@ -83,7 +82,7 @@ func (r request) check(files int) error {
 		used.Count = r.Count
 	case verbRoom:
 		used.Pieces, used.Spare = r.Pieces, r.Spare
-	case verbClear, verbStop:
+	case verbStop:
 	default:
 		return fmt.Errorf("no such request: %w", errdefs.ErrInvalidArgument)
 	}

@@ -164,8 +164,6 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 		err = s.cut(o.do.Count)
 	case verbRoom:
 		a.Room, err = s.room(o.do.Pieces, o.do.Spare)
-	case verbClear:
-		err = s.clear(0)
 	case verbSend, verbReceive:
 		err = s.move(o.ctx, o.do.Do, o.files[0])
 	default:

@@ -137,7 +137,7 @@ func TestServeRefuses(t *testing.T) {
 		"no descriptor":      {[]request{open}, request{Do: verbSend}, ""},
 		"an unknown field":   {nil, map[string]any{"do": "open", "more": 1}, ""},
 		"nothing to copy":    {[]request{open}, request{Do: verbCopy}, ""},
-		"pieces for nothing": {[]request{open}, request{Do: verbClear, Pieces: []Piece{{Device: uuids[0], Size: 2 * mib}}}, ""},
+		"pieces for nothing": {[]request{open}, request{Do: verbCut, Pieces: []Piece{{Device: uuids[0], Size: 2 * mib}}}, ""},
 	} {
 		c, ended := serving(t, newFake("", &fakeDevice{uuid: uuids[0], total: 1 << 30}))
 		for _, r := range test.before {

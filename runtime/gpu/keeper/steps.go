@@ -103,17 +103,6 @@ func (c *Client) Room(ctx context.Context, others []Piece, spare int64) (bool, e
 	return err == nil && a.Room, err
 }
 
-// Clear makes all that is held zero.
-func (c *Client) Clear(ctx context.Context) error {
-	end, err := c.begin(ctx)
-	if err != nil {
-		return fmt.Errorf("%s: %w", verbClear, err)
-	}
-	defer end()
-	_, _, err = c.ask(ctx, request{Do: verbClear}, nil, moveTime(sum(c.pieces)))
-	return err
-}
-
 // Send sends all that is held to peer, the end of a socket at whose other end is [ring.Receive], and returns when that has taken all.
 // peer is closed here, whatever comes of it. It may take as long as it likes while it moves: a peer that does nothing for
 // [ring.Patience] is an error. What is held is still held afterwards, and may be sent again to another peer, also after an error.
