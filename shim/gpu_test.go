@@ -144,7 +144,7 @@ func TestBringGPUs(t *testing.T) {
 			t.Errorf("told %v: got %v, %+v", told, got.Process.Env, got.Mounts)
 		}
 	}
-	var missing *cdi.MissingError
+	var missing *cdi.NoDeviceError
 	record.CDI = []string{"nvidia.com/gpu=7"}
 	b := bundle{dir: t.TempDir()}
 	if err := os.WriteFile(filepath.Join(b.dir, specFile), []byte(`{}`), 0o600); err != nil {

@@ -135,7 +135,7 @@ func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, con
 }
 
 func handover() *gpu.Handover {
-	return &gpu.Handover{Dial: gpu.DialLibrary, Start: gpu.StartKeeper, Launch: gpu.LaunchKeeper}
+	return &gpu.Handover{Dial: gpu.DialLibrary, Start: gpu.StartKeeper}
 }
 
 // drain waits until a copy of device memory is with the command, while the container runs and may be used.

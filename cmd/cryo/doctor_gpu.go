@@ -24,7 +24,7 @@ func checkGPU(ctx context.Context, p *patient) []examined {
 	path, _ := lookup(keeperName, p.paths) // else the helper beside cryo is asked
 	facts, err := driver.ReadFacts(ctx, path)
 	var (
-		missing *driver.MissingError
+		missing *driver.NoHelperError
 		fault   *driver.UnusableError
 	)
 	switch {

@@ -75,7 +75,7 @@ func (r *Restore) launch(ctx context.Context) (*coming, error) {
 	if len(r.Record.Pieces()) == 0 {
 		return nil, nil
 	}
-	h, err := r.Handover.Launch(ctx)
+	h, err := r.Handover.Start(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +179,7 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	for _, g := range all {
 		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, func() { r.makeRoom(ctx) }
 	}
-	f := &filler{start: r.Handover.Start, keeper: r.coming.keeper}
+	f := &filler{start: r.Handover.open, keeper: r.coming.keeper}
 	defer f.end()
 	err := giveBack(ctx, r.Handover.Dial, r.host(), all, f, nil)
 	if err != nil {

@@ -244,7 +244,7 @@ func (e *Engine) back(ctx context.Context) error {
 	if err := bringBack(ctx, &e.line, e.host(), e.held, nil, e.breakOff); err != nil || len(e.given) == 0 {
 		return err
 	}
-	f := &filler{start: e.Handover.Start, keeper: e.keeper}
+	f := &filler{start: e.Handover.open, keeper: e.keeper}
 	defer f.end()
 	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, f, e.breakOff); err != nil {
 		return err

@@ -235,10 +235,10 @@ func (e *MisfitError) Hint() string { return e.advice }
 // Unwrap gives the kind.
 func (e *MisfitError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// MissingError says that processes which had something on GPUs are not there to get it back. Its kind is DataLoss.
-type MissingError struct{ Processes []spec.GPUProcess }
+// NoProcessError says that processes which had something on GPUs are not there to get it back. Its kind is DataLoss.
+type NoProcessError struct{ Processes []spec.GPUProcess }
 
-func (e *MissingError) Error() string {
+func (e *NoProcessError) Error() string {
 	names := make([]string, len(e.Processes))
 	for i, p := range e.Processes {
 		names[i] = fmt.Sprintf("process %d of the container (%s)", p.PID, p.Command)
@@ -247,7 +247,7 @@ func (e *MissingError) Error() string {
 }
 
 // Unwrap gives the kind.
-func (e *MissingError) Unwrap() error { return errdefs.ErrDataLoss }
+func (e *NoProcessError) Unwrap() error { return errdefs.ErrDataLoss }
 
 // label names devices for people: by number where they are known, else by UUID.
 func label(devices []driver.Device, uuids []string) string {

@@ -57,14 +57,7 @@ func (w *world) handover() *Handover {
 			}
 			return o, o.do("dial")
 		},
-		Start: func(_ context.Context, devices []string) (Keeper, error) {
-			h, err := w.keeper()
-			if err != nil {
-				return nil, err
-			}
-			return h, h.Open(devices)
-		},
-		Launch: func(context.Context) (Keeper, error) {
+		Start: func(context.Context) (Keeper, error) {
 			h, err := w.keeper()
 			if err != nil {
 				return nil, err
@@ -91,7 +84,7 @@ func (w *world) keeper() (*fakeKeeper, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.noKeeper {
-		return nil, &driver.MissingError{Path: "there", Err: os.ErrNotExist}
+		return nil, &driver.NoHelperError{Path: "there", Err: os.ErrNotExist}
 	}
 	w.keepers++
 	if w.launched != nil {

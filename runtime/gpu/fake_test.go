@@ -149,7 +149,7 @@ func (w *world) container() Container {
 			w.started++
 			if w.started > 1 && w.noStart > 0 {
 				w.noStart--
-				return nil, &driver.MissingError{Path: "there", Err: os.ErrNotExist}
+				return nil, &driver.NoHelperError{Path: "there", Err: os.ErrNotExist}
 			}
 			w.open++
 			return &fakeDriver{w: w, gone: make(chan struct{})}, nil

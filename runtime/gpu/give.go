@@ -54,7 +54,7 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 	if len(e.given) == 0 || e.keeper != nil {
 		return e.present(fresh), nil
 	}
-	h, err := e.Handover.Start(ctx, devices)
+	h, err := e.Handover.open(ctx, devices)
 	if err != nil {
 		err = e.leaveAll(ctx, fresh, err)
 	} else {

@@ -2,6 +2,7 @@ package gpu
 
 import (
 	"context"
+	"errors"
 	"os"
 	"time"
 
@@ -57,17 +58,8 @@ type Keeper interface {
 
 var _ Keeper = (*keeper.Client)(nil)
 
-// StartKeeper starts the keeper that belongs to this program, for devices that are named by their UUIDs.
-func StartKeeper(ctx context.Context, devices []string) (Keeper, error) {
-	c, err := keeper.Start(ctx, keeper.Options{Devices: devices})
-	if err != nil {
-		return nil, err // not c, which would be an interface that is not nil
-	}
-	return c, nil
-}
-
-// LaunchKeeper starts one whose devices are told later, by its Open.
-func LaunchKeeper(ctx context.Context) (Keeper, error) {
+// StartKeeper starts the keeper that belongs to this program. It initialises the driver, and waits to be told its devices.
+func StartKeeper(ctx context.Context) (Keeper, error) {
 	c, err := keeper.Launch(ctx, keeper.Options{})
 	if err != nil {
 		return nil, err // not c, which would be an interface that is not nil
@@ -80,12 +72,22 @@ type Handover struct {
 	// Dial wakes the library in a process; [DialLibrary].
 	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Start starts a keeper; [StartKeeper].
-	Start func(ctx context.Context, devices []string) (Keeper, error)
-	// Launch starts a keeper that gets its devices told by Open, for a restore; [LaunchKeeper].
-	Launch func(ctx context.Context) (Keeper, error)
+	Start func(ctx context.Context) (Keeper, error)
 	// Peer gives a connection, which package ring speaks on, to who takes the memory. It is asked when the record lies beside
 	// the images.
 	Peer func() (*os.File, error)
+}
+
+// open starts a keeper and tells it its devices, by their UUIDs.
+func (h *Handover) open(ctx context.Context, devices []string) (Keeper, error) {
+	k, err := h.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := k.Open(devices); err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	return k, nil
 }
 
 // given is a process whose memory is, or may be, with the engine.

@@ -31,7 +31,7 @@ func (g *given) remake(ctx context.Context, f *filler) error {
 
 // filler has memory that processes make filled by a keeper, from device to device.
 type filler struct {
-	// start is as in [Handover].
+	// start is [Handover.open].
 	start func(ctx context.Context, devices []string) (Keeper, error)
 
 	mu      sync.Mutex // held for a piece: there may be room for no more than one

@@ -113,7 +113,7 @@ func TestRestoreOfNobody(t *testing.T) {
 		t.Errorf("%s, %v, %d helpers", took, err, w.started)
 	}
 	r.Record = saved(w, 101)
-	var missing *MissingError
+	var missing *NoProcessError
 	if _, err := r.Load(t.Context()); !errors.As(err, &missing) {
 		t.Errorf("got %v", err)
 	}

@@ -80,7 +80,7 @@ func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec,
 func (p *GPUs) ask(ctx context.Context) error {
 	known, err := driver.ReadFacts(ctx, "")
 	p.Facts.Unasked = false
-	var missing *driver.MissingError
+	var missing *driver.NoHelperError
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("look at the GPUs: %w", context.Cause(ctx))

@@ -26,7 +26,7 @@ type Host struct {
 }
 
 // Open reads the CDI files in directories, later ones winning over earlier ones. None: those of every CDI client, /etc/cdi
-// and /var/run/cdi. Files that are not as they should be define nothing; [MissingError] names them.
+// and /var/run/cdi. Files that are not as they should be define nothing; [NoDeviceError] names them.
 func Open(dirs ...string) *Host {
 	if len(dirs) == 0 {
 		dirs = cdi.DefaultSpecDirs
@@ -38,14 +38,14 @@ func Open(dirs ...string) *Host {
 // Names lists the devices that this host has, sorted.
 func (h *Host) Names() []string { return h.cache.ListDevices() }
 
-// Edits gives what devices put into a specification on this host. The error is a [*NameError], a [*MissingError] or, where the
+// Edits gives what devices put into a specification on this host. The error is a [*NameError], a [*NoDeviceError] or, where the
 // host cannot give what its CDI file says, a [*BrokenError].
 func (h *Host) Edits(names []string) (Edits, error) {
 	if err := Validate(names); err != nil {
 		return Edits{}, err
 	}
 	if missing := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return h.cache.GetDevice(n) != nil }); len(missing) > 0 {
-		return Edits{}, &MissingError{Names: missing, Have: h.Names(), Dirs: h.dirs, Files: h.damaged()}
+		return Edits{}, &NoDeviceError{Names: missing, Have: h.Names(), Dirs: h.dirs, Files: h.damaged()}
 	}
 	var added specs.Spec
 	if _, err := h.cache.InjectDevices(&added, names...); err != nil {

@@ -242,7 +242,7 @@ func TestMissing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := container()
 			err := Open(c.dirs...).Inject(spec, []string{"nvidia.com/gpu=7"})
-			var missing *MissingError
+			var missing *NoDeviceError
 			if !errors.As(err, &missing) || !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), c.says) || !strings.Contains(missing.Hint(), c.hint) {
 				t.Errorf("%v; %v", err, missing)
 			}

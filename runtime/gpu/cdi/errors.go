@@ -22,15 +22,15 @@ func (e *NameError) Hint() string {
 // Is makes the error one of kind InvalidArgument.
 func (e *NameError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
 
-// MissingError says that this host has no CDI devices of these names. Its kind is FailedPrecondition.
-type MissingError struct {
+// NoDeviceError says that this host has no CDI devices of these names. Its kind is FailedPrecondition.
+type NoDeviceError struct {
 	Names []string
 	Have  []string         // devices that there are
 	Dirs  []string         // where CDI files were looked for
 	Files map[string]error // those that cannot be used
 }
 
-func (e *MissingError) Error() string {
+func (e *NoDeviceError) Error() string {
 	text := "this host has no CDI device " + strings.Join(e.Names, ", ")
 	for _, file := range slices.Sorted(maps.Keys(e.Files)) {
 		text += fmt.Sprintf("; %s defines nothing: %v", file, e.Files[file])
@@ -39,7 +39,7 @@ func (e *MissingError) Error() string {
 }
 
 // Hint says how to make it, or which others there are.
-func (e *MissingError) Hint() string {
+func (e *NoDeviceError) Hint() string {
 	if len(e.Have) == 0 || len(e.Files) > 0 {
 		return "describe this host's GPUs: nvidia-ctk cdi generate --output=" + e.Dirs[0] + "/nvidia.yaml"
 	}
@@ -49,7 +49,7 @@ func (e *MissingError) Hint() string {
 }
 
 // Is makes the error one of kind FailedPrecondition.
-func (e *MissingError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+func (e *NoDeviceError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
 
 // BrokenError says that a CDI file promises what this host does not have, such as a device node. Its kind is FailedPrecondition.
 type BrokenError struct {

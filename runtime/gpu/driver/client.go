@@ -19,7 +19,7 @@ type Client struct {
 }
 
 // Start starts the helper at path, or, where path is "", the one beside the own executable, else that of PATH. It returns
-// when the driver is initialised, with [MissingError] or [UnusableError] where that cannot be. The helper leaves the session
+// when the driver is initialised, with [NoHelperError] or [UnusableError] where that cannot be. The helper leaves the session
 // of its parent, so that it outlives it long enough to undo.
 func Start(ctx context.Context, path string) (*Client, error) {
 	p, err := startProcess(path, "driver")

@@ -162,7 +162,7 @@ func TestStateErrorIsNone(t *testing.T) {
 func TestNoHelper(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	for _, path := range []string{"", filepath.Join(t.TempDir(), Name)} {
-		var missing *MissingError
+		var missing *NoHelperError
 		if _, err := Start(t.Context(), path); !errors.As(err, &missing) || missing.Hint() == "" || !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("start %q: %v", path, err)
 		}

@@ -6,23 +6,23 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// MissingError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
-type MissingError struct {
+// NoHelperError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
+type NoHelperError struct {
 	Path string // where it was looked for
 	Err  error
 }
 
-func (e *MissingError) Error() string {
+func (e *NoHelperError) Error() string {
 	return fmt.Sprintf("find cryo-gpu-keeper (%s): %v", e.Path, e.Err)
 }
 
 // Hint says what to do.
-func (e *MissingError) Hint() string {
+func (e *NoHelperError) Hint() string {
 	return "install cryo-gpu-keeper beside containerd-shim-cryo-v1 and cryo, or into a directory of PATH"
 }
 
 // Unwrap gives the cause and the kind.
-func (e *MissingError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
+func (e *NoHelperError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
 
 // Fault is what is wrong with a driver.
 type Fault string

@@ -30,7 +30,7 @@ type Program struct {
 func find(path string) (string, error) {
 	if path != "" {
 		if _, err := exec.LookPath(path); err != nil {
-			return "", &MissingError{Path: path, Err: err}
+			return "", &NoHelperError{Path: path, Err: err}
 		}
 		return path, nil
 	}
@@ -42,13 +42,13 @@ func find(path string) (string, error) {
 	}
 	found, err := exec.LookPath(Name)
 	if err != nil {
-		return "", &MissingError{Path: "beside the program and in PATH", Err: err}
+		return "", &NoHelperError{Path: "beside the program and in PATH", Err: err}
 	}
 	return found, nil
 }
 
 // Run starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. attach
-// gives the command its files; those that it needs for itself are the caller's to close. [MissingError]: there is none.
+// gives the command its files; those that it needs for itself are the caller's to close. [NoHelperError]: there is none.
 func Run(path string, attach func(*exec.Cmd), args ...string) (*Program, error) {
 	path, err := find(path)
 	if err != nil {

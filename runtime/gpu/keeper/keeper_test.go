@@ -235,7 +235,7 @@ func TestDriverCannotBeUsed(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	var missing *driver.MissingError
+	var missing *driver.NoHelperError
 	if _, err := Start(t.Context(), Options{Path: "/nowhere"}); !errors.As(err, &missing) {
 		t.Error(err)
 	}

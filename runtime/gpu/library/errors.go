@@ -8,23 +8,23 @@ import (
 	"github.com/containerd/errdefs"
 )
 
-// MissingError says that the library's file is not there. Its kind is FailedPrecondition.
-type MissingError struct {
+// NoLibraryError says that the library's file is not there. Its kind is FailedPrecondition.
+type NoLibraryError struct {
 	Paths []string // where it was looked for
 	Err   error
 }
 
-func (e *MissingError) Error() string {
+func (e *NoLibraryError) Error() string {
 	return fmt.Sprintf("find %s (%s): %v", File, strings.Join(e.Paths, ", "), e.Err)
 }
 
 // Hint says what to do.
-func (e *MissingError) Hint() string {
+func (e *NoLibraryError) Hint() string {
 	return fmt.Sprintf("install %s into lib/cryo beside the directory of containerd-shim-cryo-v1 (make install does), or set %s to its path", File, Variable)
 }
 
 // Unwrap gives the cause and the kind.
-func (e *MissingError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
+func (e *NoLibraryError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
 
 // CallError says that a call of the driver failed in the process. Its kind is Aborted.
 type CallError struct {

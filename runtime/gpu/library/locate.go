@@ -29,7 +29,7 @@ func Locate() (Lib, error) {
 	if paths[0] == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return Lib{}, &MissingError{Err: err}
+			return Lib{}, &NoLibraryError{Err: err}
 		}
 		dir := filepath.Dir(self)
 		paths = []string{filepath.Join(dir, "..", "lib", "cryo", File), filepath.Join(dir, File)}
@@ -40,11 +40,11 @@ func Locate() (Lib, error) {
 			continue
 		}
 		if err != nil {
-			return Lib{}, &MissingError{Paths: []string{path}, Err: err}
+			return Lib{}, &NoLibraryError{Paths: []string{path}, Err: err}
 		}
 		return Lib{Path: path, Digest: sum}, nil
 	}
-	return Lib{}, &MissingError{Paths: paths, Err: fs.ErrNotExist}
+	return Lib{}, &NoLibraryError{Paths: paths, Err: fs.ErrNotExist}
 }
 
 func sum(path string) (digest.Digest, error) {
