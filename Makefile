@@ -28,7 +28,7 @@ KEEPER   := cryo-gpu-keeper
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 BUILDCGO := CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w -extldflags=-Wl,-z,lazy -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
-PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
+PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates rpm
 UNIT      = $(shell $(GO) list ./... | grep -v '/integration$$')
 
 .PHONY: help
@@ -126,7 +126,7 @@ unit: fakecuda preload ## run the unit tests
 # Real daemons on a busy machine: one test that failed is run once more, by itself. Both runs are printed, and the last lines name it; a test that fails
 # twice, a panic, or something left behind is a failure. The number is 2 since gotestsum counts a part of a test and the test as two.
 .PHONY: integration
-integration: deps build weakened tools fakecuda ## run the integration tests: real containerds, runc, CRIU and registries (as root)
+integration: deps build weakened tools fakecuda packages ## run the integration tests: real containerds, runc, CRIU and registries (as root)
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 60m $(TESTFLAGS)
 
 .PHONY: lint
@@ -204,14 +204,47 @@ gpu-bundle: deps build tools ## pack what integration/gpu/run needs on a machine
 	@integration/gpu/bundle
 
 .PHONY: install
-install: build ## install cryo, the shim and the GPU helper below DESTDIR/PREFIX (/usr/local), with completion for bash, zsh and fish
+install: build man ## install cryo, the shim and the GPU helper below DESTDIR/PREFIX (/usr/local), with manual and completion for bash, zsh and fish
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/bin $(addprefix bin/,$(BINARIES) $(KEEPER))
 	install -D -m 0755 -t $(DESTDIR)$(PREFIX)/lib/cryo bin/libcryo-gpu.so
 	@d=$(DESTDIR)$(PREFIX)/share; \
 	mkdir -p $$d/bash-completion/completions $$d/zsh/site-functions $$d/fish/vendor_completions.d; \
 	bin/cryo completion bash >$$d/bash-completion/completions/cryo; \
 	bin/cryo completion zsh >$$d/zsh/site-functions/_cryo; \
-	bin/cryo completion fish >$$d/fish/vendor_completions.d/cryo.fish
+	bin/cryo completion fish >$$d/fish/vendor_completions.d/cryo.fish; \
+	install -D -m 0644 -t $$d/man/man1 bin/man/*.1; \
+	install -D -m 0644 -t $$d/doc/cryo LICENSE CHANGELOG.md
+
+.PHONY: man
+man: ## write the manual, from the commands, into bin/man/
+	@rm -rf bin/man
+	@$(BUILD) -tags man -o bin/cryo-man ./cmd/cryo $(QUIETLY)
+	@CRYO_MAN=bin/man SOURCE_DATE_EPOCH=$(SOURCE_DATE) bin/cryo-man
+
+# What is released. The package cryo wants CRIU 4.2 of the distribution or of the package cryo-criu. The example of the configuration is that of the
+# documentation, every line a comment. All times are those of the last commit, so that the same source gives the same files.
+RELEASE = bin/packages/cryo-$(VERSION)-linux-amd64
+SOURCE_DATE ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+.PHONY: packages
+packages: sbom bin/tools/nfpm ## build what is released: deb, rpm, an archive, bills of materials and SHA256SUMS, into bin/packages/
+	@rm -rf bin/packages bin/stage
+	@mkdir -p bin/packages bin/stage/etc/cryo bin/stage/usr/lib/systemd/system/containerd.service.d
+	@$(MAKE) --no-print-directory install DESTDIR=bin/stage PREFIX=/usr >/dev/null
+	@cp contrib/systemd/cryo.conf bin/stage/usr/lib/systemd/system/containerd.service.d/
+	@sed -n '/^```toml$$/,/^```$$/p' cmd/cryo/README.md | sed '/^```/d; s/^[^#]/# &/' >bin/stage/etc/cryo/config.toml
+	@tar --sort=name --owner=0 --group=0 --mtime=@$(SOURCE_DATE) --transform 's|^\.|$(notdir $(RELEASE))|' -C bin/stage/usr -cf - . | gzip -9n >$(RELEASE).tar.gz
+	@DESTDIR=$(CURDIR)/bin/criu contrib/criu/install >/dev/null
+	@cp -a bin/criu/opt/cryo/criu bin/stage/criu
+	@find bin/stage -exec touch --no-dereference --date @$(SOURCE_DATE) {} +
+	@for package in cryo cryo-criu; do \
+		for packager in deb rpm; do \
+			VERSION=$(VERSION) SOURCE_DATE_EPOCH=$(SOURCE_DATE) \
+				CRIU_VERSION=$$(bin/criu/opt/cryo/criu/lib/ld-linux-x86-64.so.2 --library-path bin/criu/opt/cryo/criu/lib bin/criu/opt/cryo/criu/bin/criu --version | sed -n 's/^Version: //p') \
+				bin/tools/nfpm package --config contrib/packages/$$package.yaml --packager $$packager --target bin/packages/; \
+		done; \
+	done
+	@cp bin/sbom/*.cdx.json bin/packages/
+	@cd bin/packages; sha256sum * >SHA256SUMS; ls -l
 
 .PHONY: clean
 clean: ## remove what was built

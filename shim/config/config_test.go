@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -71,6 +73,37 @@ func TestLoad(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDocumented: what the documentation shows, which packages install as an example, is a configuration, and has every key.
+func TestDocumented(t *testing.T) {
+	readme, err := os.ReadFile("../../cmd/cryo/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, _ := strings.Cut(string(readme), "\n```toml\n")
+	text, _, _ = strings.Cut(text, "\n```\n")
+	if _, err := parse("README.md", []byte(text)); err != nil {
+		t.Error(err)
+	}
+	for _, key := range keys(reflect.TypeFor[Config]()) {
+		if !strings.Contains("\n"+text, "\n"+key) {
+			t.Errorf("cmd/cryo/README.md does not show %s", key)
+		}
+	}
+}
+
+// keys are the beginnings of the lines by which all keys of a type are set.
+func keys(of reflect.Type) (all []string) {
+	for i := range of.NumField() {
+		switch name, field := of.Field(i).Tag.Get("toml"), of.Field(i).Type; {
+		case field.Kind() == reflect.Struct:
+			all = append(all, keys(field)...)
+		case field.Kind() != reflect.Map:
+			all = append(all, name+" = ")
+		}
+	}
+	return all
 }
 
 // What is wrong is said with its line, and without words of Go.
