@@ -2,6 +2,8 @@ package integration
 
 import (
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -123,6 +125,9 @@ func TestPackageInstalled(t *testing.T) {
 		t.Errorf("without CRIU the package is installed: exit status %d, %s", r.Code, r.Stderr)
 	}
 	must(t, h.Run(ctx, "dpkg", "--install", criu, cryo))
+	if len(filesOf(t, h)) < len(before)+30 {
+		t.Fatal("the test does not see what the packages install")
+	}
 	if r := must(t, h.Run(ctx, "which", "cryo", "containerd-shim-cryo-v1")); r.Stdout != "/usr/bin/cryo\n/usr/bin/containerd-shim-cryo-v1\n" {
 		t.Errorf("the programs are %s", r.Stdout)
 	}
@@ -155,14 +160,10 @@ func TestPackageInstalled(t *testing.T) {
 	must(t, h.Cryo(ctx, "prune"))
 
 	must(t, h.Run(ctx, "dpkg", "--purge", "cryo", "cryo-criu"))
-	after := filesOf(t, h)
-	for _, path := range after {
+	for _, path := range filesOf(t, h) {
 		if _, was := slices.BinarySearch(before, path); !was {
 			t.Errorf("after removal there is %s", path)
 		}
-	}
-	if len(after) < len(before) {
-		t.Errorf("%d of %d files are left", len(after), len(before))
 	}
 }
 
@@ -198,11 +199,11 @@ func bareHost(t *testing.T) *lab.Host {
 		t.Fatal(err)
 	}
 	for _, of := range own {
-		upper := filepath.Join(h.Dir, "own", strings.ReplaceAll(of, "/", "-"))
+		upper := upperOf(h, of)
 		must(t, h.Run(t.Context(), "mkdir", "-p", upper+"/upper", upper+"/work"))
 		must(t, h.Run(t.Context(), "mount", "-t", "overlay", "own", "-o", "lowerdir="+of+",upperdir="+upper+"/upper,workdir="+upper+"/work", of))
 	}
-	must(t, h.Run(t.Context(), "rm", "-rf", "/opt/cryo", "/var/lib/cryo", "/etc/cryo"))
+	must(t, h.Run(t.Context(), append([]string{"rm", "-rf"}, removed...)...))
 	if err := h.Import(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -212,16 +213,43 @@ func bareHost(t *testing.T) *lab.Host {
 // own are the directories that such a host has for itself; what is written there is gone with it.
 var own = []string{"/usr", "/etc", "/opt", "/var/lib", "/var/cache", "/var/log"}
 
-// filesOf lists what is in these directories and in /run/cryo, sorted, without what dpkg, man and ldconfig keep of all packages.
+// filesOf lists what the host has in these directories, and in /run/cryo, that the machine has not, sorted: not what dpkg, man and ldconfig keep of all packages.
 func filesOf(t *testing.T, h *lab.Host) (files []string) {
 	t.Helper()
-	args := slices.Concat([]string{"find"}, own, []string{"/run/cryo", "-xdev"})
 	books := regexp.MustCompile(`^(/var/lib/dpkg/|/var/cache/(man|ldconfig|debconf)/|/var/log/|/etc/ld\.so\.cache)`)
-	for path := range strings.Lines(h.Run(t.Context(), args...).Stdout) { // there may be no /run/cryo
-		if path = strings.TrimSpace(path); !books.MatchString(path) {
-			files = append(files, path)
+	list := func(root, at string, all bool) {
+		err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			path = at + strings.TrimPrefix(path, root)
+			whiteout := d.Type()&fs.ModeCharDevice != 0 // what the machine has and the host has not
+			if _, err := os.Lstat(path); (all || err != nil || hidden(path)) && !whiteout && !books.MatchString(path) {
+				files = append(files, path)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
 		}
 	}
+	for _, of := range own {
+		list(filepath.Join(upperOf(h, of), "upper"), of, false)
+	}
+	list(filepath.Join(h.Dir, "run/cryo"), "/run/cryo", true)
 	slices.Sort(files)
 	return files
+}
+
+// removed are directories of cryo's that the machine may have, and that such a host begins without.
+var removed = []string{"/opt/cryo", "/var/lib/cryo", "/etc/cryo"}
+
+// hidden tells whether a path is in one of them, so that what the machine has there says nothing.
+func hidden(path string) bool {
+	return slices.ContainsFunc(removed, func(dir string) bool { return path == dir || strings.HasPrefix(path, dir+"/") })
+}
+
+// upperOf is where the host's own part of a directory is.
+func upperOf(h *lab.Host, of string) string {
+	return filepath.Join(h.Dir, "own", strings.ReplaceAll(of, "/", "-"))
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -47,6 +48,46 @@ func (h *Host) ImportGPU(ctx context.Context) error {
 		return err
 	}
 	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", archive).Err()
+}
+
+// ImportPrograms imports an image, named ref, of programs of this machine, the libraries they need, and busybox. The programs' names in the image are the
+// keys, their paths on this machine the values.
+func (h *Host) ImportPrograms(ctx context.Context, ref string, command []string, programs map[string]string) error {
+	dir := filepath.Join(h.Dir, "programs")
+	for name, source := range programs {
+		libraries, err := exec.CommandContext(ctx, "ldd", source).Output()
+		if err != nil {
+			return &MissingError{"no " + source, "run: make deps"}
+		}
+		copies := map[string]string{"/bin/" + name: source}
+		for _, library := range paths.FindAllString(string(libraries), -1) {
+			copies[library] = library
+		}
+		for to, from := range copies {
+			if err := copyFile(filepath.Join(dir, to), from); err != nil {
+				return fmt.Errorf("read the programs of an image: %w", err)
+			}
+		}
+	}
+	archive := filepath.Join(h.Dir, "programs.tar")
+	if _, err := writeImage(archive, h.lab.Tool("workload"), dir, ref, command); err != nil {
+		return err
+	}
+	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", archive).Err()
+}
+
+// paths finds the paths in what ldd prints.
+var paths = regexp.MustCompile(`/\S+`)
+
+func copyFile(to, from string) error {
+	content, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(to, content, 0o755)
 }
 
 // Seed pushes an image of the host to a registry and gives its reference there, by which the other hosts, which have not
@@ -150,7 +191,7 @@ func added(dir string, files []file) ([]file, error) {
 }
 
 // writeImage writes an OCI image layout as a tar archive. The same programs and added files give the same digest.
-func writeImage(name, workload, add string) (Image, error) {
+func writeImage(name, workload, add, ref string, command []string) (Image, error) {
 	busyboxPath, err := exec.LookPath("busybox")
 	if err != nil {
 		return Image{}, &MissingError{"no busybox", "run: make deps"}
@@ -169,7 +210,7 @@ func writeImage(name, workload, add string) (Image, error) {
 			return Image{}, err
 		}
 	}
-	return writeLayout(name, ImageName, []string{"workload", "count"}, files)
+	return writeLayout(name, ref, command, files)
 }
 
 // writeGPUImage writes the image with fakeapp and its loader and C library.
