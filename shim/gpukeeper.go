@@ -121,7 +121,7 @@ func (e *LibraryError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // handOver says whether the container hands device memory over, or why it does not.
 func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, conversation *checkpoint.Conversation, frozen bool) {
-	e.Library, e.Fallback, e.Dial = c.gpus.library, c.gpus.fallback, gpu.DialLibrary
+	e.Library, e.Fallback = c.gpus.library, c.gpus.fallback
 	switch {
 	case e.Library == nil:
 	case conversation == nil || !conversation.Options.Devices:

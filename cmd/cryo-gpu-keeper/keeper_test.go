@@ -254,23 +254,21 @@ func TestHoldCopies(t *testing.T) {
 	if err := h.fill(from, pieces); err != nil {
 		t.Fatal(err)
 	}
-	for i, p := range pieces {
-		if err := c.Copy(t.Context(), p, old[i], made[i]); err != nil {
-			t.Fatal(err)
-		}
+	if err := c.Copy(t.Context(), pieces, old, made); err != nil {
+		t.Fatal(err)
 	}
 	if err := h.check(to, pieces); err != nil {
 		t.Error(err)
 	}
-	if err := c.Copy(t.Context(), pieces[0], old[0], made[1]); !errdefs.IsAborted(err) {
+	if err := c.Copy(t.Context(), pieces[:1], old[:1], made[1:2]); !errdefs.IsAborted(err) {
 		t.Errorf("to memory of another device: %v", err)
 	}
 	h.order("cuMemcpyDtoDAsync * error 700")
-	if err := c.Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*keeper.CallError)) {
+	if err := c.Copy(t.Context(), pieces[:1], old[:1], made[:1]); !errors.As(err, new(*keeper.CallError)) {
 		t.Error(err)
 	}
 	h.order()
-	if err := errors.Join(c.Copy(t.Context(), pieces[0], old[0], made[0]), h.check(to, pieces)); err != nil {
+	if err := errors.Join(c.Copy(t.Context(), pieces[:1], old[:1], made[:1]), h.check(to, pieces)); err != nil {
 		t.Error(err)
 	}
 	closeAll(old)

@@ -29,7 +29,7 @@ type Source interface {
 
 // coming is memory on its way to devices, for processes that are restored meanwhile, or that is there already.
 type coming struct {
-	keeper Keeper     // nil: it is kept
+	keeper Keeper
 	kept   Kept       // nil: it is not
 	files  []*os.File // of all pieces, in the order of the record
 
@@ -125,7 +125,7 @@ func (c *coming) receive() {
 	c.err = c.keeper.Receive(context.Background(), c.source.Peer()) // see end
 	switch {
 	case c.err == nil:
-		go c.keeper.LetGo(context.Background()) // where it fails, its end does so
+		_ = c.keeper.LetGo(context.Background()) // where it fails, its end does so
 	case !keepers(c.err):
 		if cause := c.source.Wait(); cause != nil {
 			c.err = cause
@@ -152,11 +152,11 @@ func (r *Restore) attach(ctx context.Context, restored []cudaProcess) error {
 		r.coming.kept.Use(ctx)
 	}
 	err := r.attachTo(ctx, restored)
-	if r.coming.kept == nil || !onlyRefused(err) {
+	if err == nil || r.coming.kept == nil {
 		return err
 	}
 	// The memory, or a GPU, is not what it was when it was loaded. A process that has its own keeps it.
-	log.G(ctx).WithError(err).Warn("attach device memory that was kept loaded; it is loaded anew")
+	log.G(ctx).WithError(err).Warn("give back device memory that was kept loaded; it is loaded anew")
 	r.coming.end()
 	r.coming = nil
 	if again := r.bring(ctx, func(context.Context) error { return nil }); again != nil { // the places are known
@@ -177,11 +177,11 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	}
 	all := r.owners(restored)
 	for _, g := range all {
-		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, func() { r.makeRoom(ctx) }
+		g.files, g.released = r.coming.files[g.first:g.first+len(g.pieces)], true
 	}
 	f := &filler{start: r.Handover.open, keeper: r.coming.keeper}
 	defer f.end()
-	err := giveBack(ctx, r.Handover.Dial, r.host(), all, f, nil)
+	err := giveBack(ctx, r.Handover.Dial, r.host(), all, f, func() { r.makeRoom(ctx) })
 	if err != nil {
 		for _, g := range all {
 			g.hangUp()

@@ -33,8 +33,6 @@ type Engine struct {
 	Nodes []spec.GPUNode
 	// Handover is the engine keeper. nil: all goes by the driver.
 	Handover *Handover
-	// Dial wakes the library in a process where there is a Library and no Handover; [DialLibrary].
-	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
 	Library *spec.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
@@ -214,7 +212,7 @@ func (e *Engine) Record(dir string) error {
 // Load implements [checkpoint.Devices]. It may be called long after Save, and again after an error that is no loss.
 func (e *Engine) Load(ctx context.Context) error {
 	e.line.start = e.Start
-	e.keep()
+	e.keep(ctx)
 	if err := e.back(ctx); err != nil {
 		e.Release()
 		return err
@@ -246,7 +244,7 @@ func (e *Engine) back(ctx context.Context) error {
 	}
 	f := &filler{start: e.Handover.open, keeper: e.keeper}
 	defer f.end()
-	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, f, e.breakOff); err != nil {
+	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, f, func() { e.makeRoom(ctx) }); err != nil {
 		return err
 	}
 	e.forget()

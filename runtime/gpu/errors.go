@@ -117,25 +117,6 @@ func (e *GivenError) Hint() string { return "end the container, and restore it f
 // Unwrap gives the kind.
 func (e *GivenError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// ForeignError says that a process has device memory that it was given, and that has not become its own for want of room. The driver
-// would save it and could not restore it. Its kind is FailedPrecondition.
-type ForeignError struct {
-	Process
-	Pieces int // of its memory
-}
-
-func (e *ForeignError) Error() string {
-	return fmt.Sprintf("save its GPUs: %d pieces of device memory of %s are not its own yet: there was no room on the device", e.Pieces, e.Process)
-}
-
-// Hint says what to do.
-func (e *ForeignError) Hint() string {
-	return "take the snapshot with cryo checkpoint and the engine keeper, or when 1 GiB is free on the device"
-}
-
-// Unwrap gives the kind.
-func (e *ForeignError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
 // UnsupportedError says that a process uses what the driver cannot save; nothing has happened to it. Its kind is
 // NotImplemented.
 type UnsupportedError struct {

@@ -20,11 +20,8 @@ import (
 type preloaded struct {
 	state  library.State
 	unable string
-	memory []string // of each piece; "" while it is elsewhere
-	// foreign is how many pieces are another's memory still, and stuck how many of these stay so.
-	foreign, stuck int
-	files          []*os.File // that it was attached by
-	made           []*os.File // by itself, to be filled
+	memory []string   // of each piece; "" while it is elsewhere
+	made   []*os.File // by itself, to be filled
 }
 
 // give puts the library into a process, with some pieces.
@@ -44,7 +41,6 @@ func (w *world) keeperEngine() *Engine {
 	e := w.engine()
 	e.Library = &spec.GPULibrary{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 	e.Handover = w.handover()
-	e.Dial = e.Handover.Dial
 	return e
 }
 
@@ -216,7 +212,7 @@ func (o *fakeOwner) library() *preloaded { return o.w.libraries[o.pid] }
 func (o *fakeOwner) Hello() (library.Hello, error) {
 	err := o.do("hello")
 	l := o.library()
-	return library.Hello{State: l.state, Pieces: len(l.memory), Version: "1", Unable: l.unable, Foreign: l.foreign, Mistaken: slices.Contains(o.w.mistaken, o.pid)}, err
+	return library.Hello{State: l.state, Pieces: len(l.memory), Version: "1", Unable: l.unable}, err
 }
 
 func (o *fakeOwner) Close(ctx context.Context, _ time.Duration) error {
@@ -266,52 +262,29 @@ func (o *fakeOwner) Release() error {
 	return err
 }
 
-func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*os.File) error {
-	if err := o.do("attach"); err != nil {
-		return err
-	}
-	if slices.Contains(o.w.mistaken, o.pid) {
-		return &library.CallError{PID: o.pid, Step: "attach", Code: invalidDevice}
-	}
+func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece, first, count int) (files []*os.File, err error) {
 	l := o.library()
-	for i, p := range pieces {
-		l.memory[p.Number] = read(files[i])
-	}
-	l.state, l.files = library.Closed, files
-	if o.w.tight {
-		l.foreign = len(pieces)
-	}
-	return nil
-}
-
-func (o *fakeOwner) Own(context.Context) (int, error) {
-	err := o.do("own")
-	if err == nil && o.library().state != library.Closed {
-		o.w.t.Error("memory is made a process's own while its gate is open")
-	}
-	if err == nil && !o.w.crowded(o.library()) {
-		o.library().foreign = o.library().stuck
-	}
-	return o.library().foreign, err
-}
-
-func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece, n int) (*os.File, error) {
-	l := o.library()
-	if n == 0 {
+	if first == 0 {
 		l.made = nil
 	}
-	if l.state != library.Given || n != len(l.made) || n >= len(pieces) {
-		o.w.t.Errorf("process %d makes piece %d of %d, after %d, while %s", o.pid, n, len(pieces), len(l.made), l.state)
+	if l.state != library.Given || first != len(l.made) || first+count > len(pieces) {
+		o.w.t.Errorf("process %d makes %d pieces from %d on of %d, after %d, while %s", o.pid, count, first, len(pieces), len(l.made), l.state)
 	}
-	if err := o.do("make own"); err != nil {
+	err = o.do("make own")
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	if err == nil && o.w.tight && !slices.Contains(o.w.did, "let go") {
+		err = &library.CallError{PID: o.pid, Step: "make", Code: outOfMemory}
+	}
+	if err != nil {
 		l.made = nil
 		return nil, err
 	}
-	o.w.mu.Lock()
-	defer o.w.mu.Unlock()
-	f := o.w.file("")
-	l.made = append(l.made, o.w.again(f))
-	return f, nil
+	for range count {
+		f := o.w.file("")
+		files, l.made = append(files, f), append(l.made, o.w.again(f))
+	}
+	return files, nil
 }
 
 func (o *fakeOwner) Filled() error {
@@ -325,22 +298,11 @@ func (o *fakeOwner) Filled() error {
 	for i, f := range l.made {
 		l.memory[i] = read(f)
 	}
-	l.state, l.foreign = library.Closed, 0
+	l.state = library.Closed
 	return nil
 }
 
 func (o *fakeOwner) Leave(context.Context) { _ = o.HangUp() }
-
-// crowded tells whether somebody still has what a process would have to have twice to make it its own.
-func (w *world) crowded(l *preloaded) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	open := slices.ContainsFunc(l.files, func(f *os.File) bool {
-		_, err := f.Stat()
-		return err == nil
-	})
-	return w.tight && (open || w.keepers > 0)
-}
 
 func (o *fakeOwner) Open() error {
 	if err := o.do("open"); err != nil {
@@ -414,12 +376,16 @@ func (h *fakeKeeper) Room(_ context.Context, others []keeper.Piece, _ int64) (bo
 	return h.w.room, h.do("room")
 }
 
-func (h *fakeKeeper) Copy(_ context.Context, _ keeper.Piece, from, to *os.File) error {
+func (h *fakeKeeper) Copy(_ context.Context, _ []keeper.Piece, from, to []*os.File) error {
 	if err := h.do("copy"); err != nil {
 		return err
 	}
-	_, err := to.WriteAt([]byte(read(from)), 0)
-	return err
+	for i, f := range from {
+		if _, err := to[i].WriteAt([]byte(read(f)), 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (h *fakeKeeper) Send(_ context.Context, peer *os.File) error {

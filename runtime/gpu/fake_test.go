@@ -106,10 +106,9 @@ type world struct {
 	keepers   int    // that run
 	noKeeper  bool   // none starts
 	room      bool   // for copies
-	mistaken  []int  // processes whose driver does not find memory
 	crammed   bool   // no room for one piece more
 	launched  func() // when a keeper is; nil: nothing is to be done then
-	tight     bool   // no room for memory that is attached to be a process's own, beside what others have of it
+	tight     bool   // no room for what processes make while the keeper has what they gave
 
 	ending chan struct{} // unless nil, keepers end when it is closed
 	files  []*os.File

@@ -38,24 +38,9 @@ func (e *Engine) leaveAll(ctx context.Context, fresh []cudaProcess, cause error)
 		if err := e.leave(ctx, &fresh[i], "nothing can take its memory: "+cause.Error()); err != nil {
 			return err
 		}
-		if err := e.giveUp(ctx, e.given[j]); err != nil {
-			return err
-		}
+		e.given[j].hangUp()
 	}
 	return nil
-}
-
-// giveUp ends the conversation with a process that goes by the driver.
-func (e *Engine) giveUp(ctx context.Context, g *given) error {
-	hello, err := g.library.Hello()
-	if err == nil {
-		err = g.own(ctx, hello, e.Timeout)
-	}
-	g.hangUp()
-	if err != nil && e.hasEnded(ctx, g) {
-		return nil
-	}
-	return err
 }
 
 // present leaves out those that have ended.

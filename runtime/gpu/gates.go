@@ -67,7 +67,7 @@ func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProces
 			if err := e.leave(ctx, &fresh[i], unable.Reason); err != nil {
 				return err
 			}
-			return e.giveUp(ctx, g)
+			g.hangUp()
 		case err != nil && e.hasEnded(ctx, g):
 			g.hangUp()
 		default:

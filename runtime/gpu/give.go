@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -24,7 +23,7 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 		if e.KeeperOnly {
 			return nil, &FallbackError{fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper")}
 		}
-		return fresh, e.ownAll(ctx, fresh)
+		return fresh, nil
 	}
 	var devices []string
 	for i, p := range fresh {
@@ -70,12 +69,11 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 	case err == nil && hello.State == library.Given:
 		err = &GivenError{g.Process}
 	case err == nil && hello.Unable == "":
-		e.record.Library.Version, g.expected, g.mistaken = hello.Version, hello.Pieces, hello.Mistaken
+		e.record.Library.Version, g.expected = hello.Version, hello.Pieces
 		return "", nil
 	case err == nil:
-		err = g.own(ctx, hello, e.Timeout)
 		g.hangUp()
-		return hello.Unable, err
+		return hello.Unable, nil
 	}
 	g.hangUp()
 	var gone *library.GoneError
@@ -83,47 +81,6 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 		return gone.Err.Error(), nil
 	}
 	return "", err
-}
-
-// ownAll makes sure that no process has memory of somebody else still where the driver is to save all of it.
-func (e *Engine) ownAll(ctx context.Context, fresh []cudaProcess) error {
-	if e.Library == nil {
-		return nil
-	}
-	for _, p := range fresh {
-		g := &given{cudaProcess: p}
-		hello, err := g.dial(ctx, e.Dial)
-		if err == nil {
-			err = g.own(ctx, hello, e.Timeout)
-		}
-		g.hangUp()
-		var gone *library.GoneError
-		if err != nil && (!errors.As(err, &gone) || gone.Silent && e.host().alive(p.PID) || context.Cause(ctx) != nil) {
-			return err
-		}
-	}
-	return nil
-}
-
-// own makes attached memory the process's own where there was no room for that before. What stays another's would be lost with the
-// driver: it saves it, and does not restore it.
-func (g *given) own(ctx context.Context, hello library.Hello, timeout time.Duration) error {
-	if hello.Foreign == 0 {
-		return nil
-	}
-	err := g.library.Close(ctx, timeout)
-	var unable *library.UnableError
-	if errors.As(err, &unable) { // its gate may not be tight, and memory must not change while it is copied
-		return &ForeignError{Process: g.Process, Pieces: hello.Foreign}
-	}
-	if err != nil {
-		return err
-	}
-	left, err := g.library.Own(ctx)
-	if err = errors.Join(err, g.library.Open()); err == nil && left > 0 {
-		err = &ForeignError{Process: g.Process, Pieces: left}
-	}
-	return err
 }
 
 // dial wakes a process's library.

@@ -46,12 +46,12 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 }
 
 func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler) error {
-	attach := func(g *given) error {
+	restore := func(g *given) error {
 		g.hangUp() // by which a gate opens that has all its memory
 		if !g.released || !host.alive(g.PID) {
 			return nil
 		}
-		err := g.attach(ctx, dial, f)
+		err := g.restore(ctx, dial, f)
 		if err != nil {
 			g.hangUp()
 			if !host.alive(g.PID) {
@@ -61,7 +61,7 @@ func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (
 		return err
 	}
 	// Only when all have theirs: those that work together go on together.
-	if err := each(all, attach); err != nil {
+	if err := each(all, restore); err != nil {
 		return err
 	}
 	return each(all, func(g *given) error {
@@ -78,66 +78,24 @@ func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (
 	})
 }
 
-// attach gives one process its memory, and leaves its gate closed.
-func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), f *filler) error {
-	failed := func(err error) error {
-		err = fmt.Errorf("%s: give its device memory back: %w", g.Process, err)
-		var gone *library.GoneError
-		if noRoom(err) || errors.As(err, &gone) && gone.Silent {
-			return notYet{err}
-		}
-		return err
-	}
-	bound := 2 * moveTime(g.bytes()) // memory that moves from device to device takes no such time
-	timed, cancel := context.WithTimeout(ctx, bound)
+// restore gives one process its memory, and leaves its gate closed.
+func (g *given) restore(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), f *filler) error {
+	// Memory that moves from device to device takes no such time.
+	timed, cancel := context.WithTimeout(ctx, 2*moveTime(g.bytes()))
 	defer cancel()
 	hello, err := g.dial(timed, dial)
-	if err != nil {
-		return failed(err)
+	if err == nil && hello.State == library.Given {
+		err = g.remake(timed, f)
 	}
-	if hello.State == library.Given {
-		if err := g.library.Attach(timed, g.pieces, g.files); err != nil {
-			var call *library.CallError
-			if errors.As(err, &call) && call.Code == invalidDevice {
-				if err := g.remake(ctx, f); err != nil {
-					return failed(err)
-				}
-				g.settled = true
-				return nil
-			}
-			if errors.As(err, &call) {
-				return refusedError{failed(err)}
-			}
-			g.mayGoOn()
-			return failed(err)
-		}
-	}
-	if hello.State == library.Whole {
+	if err == nil {
 		return nil
 	}
-	left, err := g.library.Own(timed)
-	if err != nil {
-		g.mayGoOn()
+	err = fmt.Errorf("%s: give its device memory back: %w", g.Process, err)
+	var gone *library.GoneError
+	if noRoom(err) || errors.As(err, &gone) && gone.Silent {
+		return notYet{err}
 	}
-	if err == nil && left > 0 {
-		// What else keeps it would have to fit on the device beside what it becomes.
-		if g.alone != nil {
-			g.alone()
-		}
-		g.closeFiles()
-		timed, cancel := context.WithTimeout(ctx, bound)
-		defer cancel()
-		_, err = g.library.Own(timed)
-	}
-	g.settled = err == nil && left == 0
-	var call *library.CallError
-	if errors.As(err, &call) {
-		return &checkpoint.LossError{Err: failed(err)} // what there was no room for is no error
-	}
-	if err != nil {
-		log.G(ctx).WithError(err).WithField("pid", g.PID).Warn("make device memory its own again")
-	}
-	return nil
+	return err
 }
 
 // noRoom tells whether a device had no room for what a process, or a keeper, was to make there.
@@ -145,24 +103,4 @@ func noRoom(err error) bool {
 	var process *library.CallError
 	var other *keeper.CallError
 	return errors.As(err, &process) && process.Code == outOfMemory || errors.As(err, &other) && other.Code == outOfMemory
-}
-
-// mayGoOn is called when a library has not said how it comes by its memory: its gate may open at any time.
-func (g *given) mayGoOn() {
-	if g.doubt != nil {
-		g.doubt()
-	}
-}
-
-// refusedError is that of a process whose driver has not attached what it was given. It has none of it, and can be given other memory.
-type refusedError struct{ error }
-
-func (e refusedError) Unwrap() error { return e.error }
-
-// onlyRefused tells whether [giveBack] has failed for nothing but that.
-func onlyRefused(err error) bool {
-	var refused refusedError
-	var within *checkpoint.LossError
-	last, ok := err.(*checkpoint.LossError) //nolint:errorlint // what is in it is of one process, and another loss
-	return ok && errors.As(last.Err, &refused) && !errors.As(last.Err, &within)
 }

@@ -21,9 +21,7 @@ type Owner interface {
 	Table() ([]library.Piece, error)
 	Give() ([]*os.File, error)
 	Release() error
-	Attach(ctx context.Context, pieces []library.Piece, files []*os.File) error
-	Own(ctx context.Context) (int, error)
-	Make(ctx context.Context, pieces []library.Piece, n int) (*os.File, error)
+	Make(ctx context.Context, pieces []library.Piece, first, count int) ([]*os.File, error)
 	Filled() error
 	Open() error
 	HangUp() error
@@ -49,7 +47,7 @@ type Keeper interface {
 	Room(ctx context.Context, others []keeper.Piece, spare int64) (bool, error)
 	Send(ctx context.Context, peer *os.File) error
 	Make(ctx context.Context, pieces []keeper.Piece) ([]*os.File, error)
-	Copy(ctx context.Context, p keeper.Piece, from, to *os.File) error
+	Copy(ctx context.Context, pieces []keeper.Piece, from, to []*os.File) error
 	Receive(ctx context.Context, peer *os.File) error
 	LetGo(ctx context.Context) error
 	Kill() error
@@ -100,10 +98,6 @@ type given struct {
 	first    int        // which of the record's is its first, of a restore
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that
-	settled  bool       // it has memory of its own again, which needs no file
-	mistaken bool       // its driver does not find what comes by files
-	alone    func()     // waits until nobody else has the memory but by files; nil: nobody has
-	doubt    func()     // says that the process may go on with the memory of the files; nil: nobody minds
 }
 
 // bytes are what the pieces come to.

@@ -71,8 +71,8 @@ func TestHandOver(t *testing.T) {
 				p[0].Fallback != "" || !strings.Contains(p[2].Fallback, "no thread") {
 				t.Errorf("record %+v", r)
 			}
-			order := strings.Join(w.did, ", ")
-			for _, pair := range [][2]string{{"ready", "close 101"}, {"close 102", "table 101"}, {"give 102", "release 101"}, {"hold", "room"}, {"release 102", "lock 101"}, {"unlock 103", "attach 101"}, {"attach 102", "open 101"}} {
+			order := strings.Join(w.did, ", ") + ", "
+			for _, pair := range [][2]string{{"ready", "close 101"}, {"close 102", "table 101"}, {"give 102", "release 101"}, {", hold", ", room,"}, {"release 102", "lock 101"}, {"unlock 103", "make own 101"}, {"filled 102", "open 101"}} {
 				if a, b := strings.Index(order, pair[0]), strings.Index(order, pair[1]); a < 0 || b < a {
 					t.Errorf("%s is not before %s in %s", pair[0], pair[1], order)
 				}
@@ -147,28 +147,9 @@ func TestFreezeBegins(t *testing.T) {
 	e.Release()
 }
 
-// TestSendGivenUp: what waits is given up, and that is said, when it takes the room that the processes need, or when one of them may have gone on with it.
-func TestSendGivenUp(t *testing.T) {
-	hasten(t)
-	for _, fail := range []string{"attach 101 2", "attach 102 2", "attach 101 die", "own 101 die", "own 102 die"} {
-		w := newWorld(t, 101, 102)
-		w.give(101, 2)
-		w.give(102, 1)
-		w.room = true
-		at := strings.LastIndex(fail, " ")
-		w.fail, w.how = fail[:at], fail[at+1:]
-		e := w.keeperEngine()
-		e.GoesOn = true
-		if err := take(t.Context(), e, t.TempDir()); !errdefs.IsAborted(err) {
-			t.Errorf("%s: got %v", fail, err)
-		}
-		w.settled()
-		w.whole()
-	}
-}
-
-// TestSendFirst: a process that has no room for a copy after all goes on with what it gave, when that has been sent.
+// TestSendFirst: a process that has no room for a copy after all gets its memory back piece by piece, when what it gave has been sent.
 func TestSendFirst(t *testing.T) {
+	hasten(t)
 	w := newWorld(t, 101)
 	w.give(101, 2)
 	w.room, w.tight = true, true
@@ -183,13 +164,10 @@ func TestSendFirst(t *testing.T) {
 		t.Errorf("there came %q", came)
 	}
 	order := strings.Join(w.did, ", ")
-	for _, pair := range [][2]string{{"own 101", "send"}, {"send", "end"}, {"end", "open 101"}} {
+	for _, pair := range [][2]string{{"make own 101", "send"}, {"send", "let go"}, {"let go", "open 101"}} {
 		if a, b := strings.Index(order, pair[0]), strings.Index(order, pair[1]); a < 0 || b < a {
 			t.Errorf("%s is not before %s in %s", pair[0], pair[1], order)
 		}
-	}
-	if left := w.libraries[101].foreign; left != 0 {
-		t.Errorf("it has %d pieces of somebody else's", left)
 	}
 }
 
@@ -198,15 +176,18 @@ func TestHandOverFails(t *testing.T) {
 	hasten(t)
 	var steps []string
 	for _, pid := range []int{101, 102} {
-		for _, call := range []string{"dial", "hello", "close", "table", "give", "release", "lock", "checkpoint", "restore", "unlock", "attach", "own", "open"} {
+		for _, call := range []string{"dial", "hello", "close", "table", "give", "release", "lock", "checkpoint", "restore", "unlock", "make own", "filled", "open"} {
 			steps = append(steps, fmt.Sprintf("%s %d", call, pid))
 		}
 	}
-	for _, step := range append(steps, "ready", "hold", "room", "send") {
+	for _, step := range append(steps, "ready", "hold", "room for one", "room", "send", "copy") {
 		for _, how := range []string{"1", "2", "die", "end", "hang", "cancel"} {
 			for _, way := range ways {
 				room := way.room
-				call, number, _ := strings.Cut(step, " ")
+				call, number := step, ""
+				if at := strings.LastIndex(step, " 10"); at > 0 {
+					call, number = step[:at], step[at+1:]
+				}
 				driver := strings.Contains("lock checkpoint restore unlock", call)
 				if how == "hang" && (call != "send" || !room || way.goesOn) || !room && way.goesOn || how == "end" && number == "" || driver && how == "2" {
 					continue
@@ -242,8 +223,8 @@ func TestHandOverFails(t *testing.T) {
 					e.GoesOn = way.goesOn
 					err := take(ctx, e, t.TempDir())
 					var loss *checkpoint.LossError
-					// The driver's word, and the library's, that something is gone.
-					gone := (call == "restore" || call == "unlock") && how == "1" || call == "own" && (how == "1" || how == "2")
+					// The driver's word that something is gone.
+					gone := (call == "restore" || call == "unlock") && how == "1"
 					if errors.As(err, &loss) != gone {
 						t.Errorf("lost: %v; did %q", err, w.did)
 					}
@@ -261,13 +242,10 @@ func TestHandOverFails(t *testing.T) {
 // TestNoWayBack: a process that cannot be given its memory is lost, and no descriptor is left.
 func TestNoWayBack(t *testing.T) {
 	hasten(t)
-	for _, test := range []struct {
-		fail, how string
-		mistaken  []int
-	}{{"attach 101", "1", nil}, {"make own 101", "2", []int{101}}, {"copy", "1", []int{101}}, {"filled 101", "1", []int{101}}} {
+	for _, test := range []struct{ fail, how string }{{"make own 101", "1"}, {"make own 101", "2"}, {"copy", "1"}, {"filled 101", "1"}} {
 		w := newWorld(t, 101)
 		w.give(101, 2)
-		w.fail, w.how, w.always, w.mistaken = test.fail, test.how, true, test.mistaken
+		w.fail, w.how, w.always = test.fail, test.how, true
 		err := take(t.Context(), w.keeperEngine(), t.TempDir())
 		var loss *checkpoint.LossError
 		if !errors.As(err, &loss) {
@@ -417,11 +395,7 @@ func TestFallbacks(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t, 101)
 			w.give(101, 1)
-			w.libraries[101].foreign = 1 // which the driver could not bring back
 			e := w.keeperEngine()
-			if name == "does not answer" {
-				w.libraries[101].foreign = 0
-			}
 			test.change(w, e)
 			dir := t.TempDir()
 			if err := take(t.Context(), e, dir); err != nil {
@@ -430,9 +404,6 @@ func TestFallbacks(t *testing.T) {
 			r, err := ReadRecord(dir)
 			if err != nil || len(r.Processes) != 1 || len(r.Processes[0].Pieces) != 0 || !strings.Contains(r.Processes[0].Fallback, test.want) {
 				t.Errorf("record %+v, %v", r, err)
-			}
-			if l := w.libraries[101]; l != nil && l.foreign > 0 {
-				t.Error("the driver was asked to save memory of somebody else")
 			}
 			w.settled()
 			w.whole()
@@ -450,49 +421,6 @@ func TestGivenBefore(t *testing.T) {
 	if !errors.As(err, &given) {
 		t.Errorf("got %v", err)
 	}
-}
-
-// TestForeign: the driver is not asked to save what it would not restore.
-func TestForeign(t *testing.T) {
-	for _, stuck := range []int{0, 1} {
-		for name, change := range map[string]func(w *world, e *Engine){
-			"no hand-over": func(_ *world, e *Engine) { e.Handover = nil },
-			"unable":       func(w *world, _ *Engine) { w.libraries[101].unable = "it has asked for an IPC handle" },
-		} {
-			t.Run(fmt.Sprintf("%s, %d stuck", name, stuck), func(t *testing.T) {
-				w := newWorld(t, 101)
-				w.give(101, 3)
-				w.libraries[101].foreign, w.libraries[101].stuck = 2, stuck
-				e := w.keeperEngine()
-				change(w, e)
-				err := take(t.Context(), e, t.TempDir())
-				w.settled()
-				w.whole()
-				var foreign *ForeignError
-				if errors.As(err, &foreign) != (stuck > 0) || stuck == 0 && err != nil {
-					t.Errorf("error: %v", err)
-				}
-				if order := strings.Join(w.did, ", "); stuck > 0 && strings.Contains(order, "lock") || w.libraries[101].state != library.Whole {
-					t.Errorf("it did %s, and the library's state is %v", order, w.libraries[101].state)
-				}
-			})
-		}
-	}
-}
-
-// TestForeignUnable: a library that does not close its gate cannot make memory the process's own.
-func TestForeignUnable(t *testing.T) {
-	w := newWorld(t, 101)
-	w.give(101, 3)
-	w.libraries[101].foreign, w.libraries[101].unable = 2, "it has asked for an IPC handle"
-	w.fail, w.how = "close 101", "unable"
-	_, err := w.keeperEngine().Save(t.Context())
-	var foreign *ForeignError
-	if !errors.As(err, &foreign) || foreign.Pieces != 2 {
-		t.Errorf("got %v", err)
-	}
-	w.settled()
-	w.whole()
 }
 
 // TestHandOverNeedsNoMemory: what is handed over does not have to fit into the host's memory, and what is not does.
@@ -565,7 +493,7 @@ func handed(t *testing.T) (*world, *Restore, *snapshotSource) {
 // TestRestoreHanded restores processes that have handed memory over, onto another GPU, with every failure.
 func TestRestoreHanded(t *testing.T) {
 	hasten(t)
-	for _, step := range []string{"", "ready", "make", "receive", "restore 101", "dial 101", "attach 102", "open 102", "bring"} {
+	for _, step := range []string{"", "ready", "make", "receive", "restore 101", "dial 101", "make own 102", "copy", "filled 101", "open 102", "bring"} {
 		t.Run(step, func(t *testing.T) {
 			w, restore, source := handed(t)
 			w.fail, w.how = step, "1"
@@ -580,7 +508,7 @@ func TestRestoreHanded(t *testing.T) {
 				_, err = restore.Load(t.Context())
 			}
 			restore.Close()
-			again := strings.HasPrefix(step, "dial") || strings.HasPrefix(step, "attach") || strings.HasPrefix(step, "open")
+			again := slices.Contains([]string{"dial 101", "make own 102", "copy", "filled 101", "open 102"}, step)
 			if fine := step == "" || again; (err == nil) != fine {
 				t.Errorf("got %v; did %q", err, w.did)
 			} else if fine {
@@ -600,32 +528,30 @@ func TestRestoreHanded(t *testing.T) {
 	}
 }
 
-// TestRestoreMistaken: where the driver of a process does not find memory that it is given, the process makes its own, and that is filled from what was loaded. Where
-// that fails it is tried again, and the process goes on with what it is to have, or not at all.
-func TestRestoreMistaken(t *testing.T) {
+// TestRestoreFilled: a process makes its memory, and that is filled from what was loaded. Where that fails it is tried again, and the process goes on with
+// what it is to have, or not at all.
+func TestRestoreFilled(t *testing.T) {
 	hasten(t)
 	for name, test := range map[string]struct {
-		pids       []int // that are mistaken
 		fail, how  string
 		always     bool
 		keepers    int
 		lost, dies bool
 	}{
-		"filled":                               {pids: []int{101, 102}, keepers: 1},
-		"one of them":                          {pids: []int{102}, keepers: 1},
-		"by another keeper":                    {pids: []int{101, 102}, fail: "copy", how: "1", keepers: 2},
-		"by another keeper than one that dies": {pids: []int{101, 102}, fail: "copy", how: "die", keepers: 2},
-		"by no keeper":                         {pids: []int{101, 102}, fail: "copy", how: "1", always: true, lost: true},
-		"no room for now":                      {pids: []int{101, 102}, fail: "make own 101", how: "2"},
-		"no room":                              {pids: []int{101, 102}, fail: "make own 101", how: "2", always: true, lost: true},
-		"nothing is made":                      {pids: []int{101, 102}, fail: "make own 102", how: "1", always: true, lost: true},
-		"it hangs up":                          {pids: []int{101, 102}, fail: "make own 102", how: "cut", keepers: 1},
-		"it is not known to be filled":         {pids: []int{101, 102}, fail: "filled 101", how: "1", keepers: 1},
-		"one ends":                             {pids: []int{101, 102}, fail: "make own 102", how: "end", keepers: 1, dies: true},
+		"filled":                               {keepers: 1},
+		"by another keeper":                    {fail: "copy", how: "1", keepers: 2},
+		"by another keeper than one that dies": {fail: "copy", how: "die", keepers: 2},
+		"by no keeper":                         {fail: "copy", how: "1", always: true, lost: true},
+		"no room for now":                      {fail: "make own 101", how: "2"},
+		"no room":                              {fail: "make own 101", how: "2", always: true, lost: true},
+		"nothing is made":                      {fail: "make own 102", how: "1", always: true, lost: true},
+		"it hangs up":                          {fail: "make own 102", how: "cut", keepers: 1},
+		"it is not known to be filled":         {fail: "filled 101", how: "1", keepers: 1},
+		"one ends":                             {fail: "make own 102", how: "end", keepers: 1, dies: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, restore, source := handed(t)
-			w.mistaken, w.fail, w.how, w.always = test.pids, test.fail, test.how, test.always
+			w.fail, w.how, w.always = test.fail, test.how, test.always
 			keepers := 0
 			w.launched = func() { keepers++ }
 			err := fits(t, restore)
@@ -656,50 +582,12 @@ func TestRestoreMistaken(t *testing.T) {
 	}
 }
 
-// TestHandOverMistaken: a process whose driver does not find what it is given gets its memory back by making it, whatever fails meanwhile.
-func TestHandOverMistaken(t *testing.T) {
-	hasten(t)
-	for _, fail := range []string{
-		"", "copy 1", "copy die", "make own 101 1", "make own 101 2", "make own 101 cut", "make own 102 2", "make own 102 end", "filled 101 1", "filled 102 cut",
-		"open 101 1", "room for one 1", "room for one die", "send 1", "hold 1", "hold die", "checkpoint 101 1", "release 101 cut", "release 102 1",
-	} {
-		for _, way := range ways {
-			t.Run(fmt.Sprintf("%s, %s", fail, way), func(t *testing.T) {
-				w := newWorld(t, 101, 102, 103)
-				w.give(101, 3)
-				w.give(102, 1)
-				w.give(103, 2)
-				w.mistaken, w.room = []int{101, 102}, way.room
-				if at := strings.LastIndex(fail, " "); at > 0 {
-					w.fail, w.how = fail[:at], fail[at+1:]
-				}
-				e := w.keeperEngine()
-				e.GoesOn = way.goesOn
-				err := take(t.Context(), e, t.TempDir())
-				if loss := (*checkpoint.LossError)(nil); errors.As(err, &loss) || fail == "" && err != nil {
-					t.Errorf("got %v; did %q", err, w.did)
-				}
-				w.whole()
-				if err == nil {
-					if came := <-w.came; came != "101/0\n101/1\n101/2\n102/0\n103/0\n103/1\n" {
-						t.Errorf("there came %q; did %q", came, w.did)
-					}
-				}
-				if order := strings.Join(w.did, ", "); fail == "" && (slices.Contains(w.did, "own 101") || slices.Contains(w.did, "own 102") || strings.Count(order, "copy") != 4) {
-					t.Errorf("did %q", order)
-				}
-			})
-		}
-	}
-}
-
 // TestHandOverCrammed: a process that could not be given its memory back goes by the driver, before it has let go of any.
 func TestHandOverCrammed(t *testing.T) {
 	for _, only := range []bool{false, true} {
 		w := newWorld(t, 101, 102)
 		w.give(101, 3)
-		w.give(102, 1)
-		w.mistaken, w.crammed = []int{101}, true
+		w.crammed = true
 		e := w.keeperEngine()
 		e.KeeperOnly = only
 		dir := t.TempDir()
@@ -718,14 +606,11 @@ func TestHandOverCrammed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if came := <-w.came; came != "102/0\n" {
-			t.Errorf("there came %q", came)
-		}
 		r, err := ReadRecord(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if p := r.Processes; len(p[0].Pieces) != 0 || !strings.Contains(p[0].Fallback, "no room") || len(p[1].Pieces) != 1 {
+		if p := r.Processes; len(p[0].Pieces) != 0 || !strings.Contains(p[0].Fallback, "no room") || !strings.Contains(p[1].Fallback, "no thread") {
 			t.Errorf("record %+v", p)
 		}
 	}
@@ -854,7 +739,10 @@ func TestRestoreKeeperEnds(t *testing.T) {
 	for name, tight := range map[string]bool{"room": false, "no room": true} {
 		t.Run(name, func(t *testing.T) {
 			w, restore, _ := handed(t)
-			w.tight, w.ending = tight, make(chan struct{})
+			w.ending = make(chan struct{})
+			if tight {
+				w.fail, w.how = "make own 101", "2"
+			}
 			if err := fits(t, restore); err != nil {
 				t.Fatal(err)
 			}
@@ -892,11 +780,6 @@ func TestRestoreKeeperEnds(t *testing.T) {
 			}
 			restore.Close()
 			w.whole()
-			for pid, l := range w.libraries {
-				if l.foreign > 0 {
-					t.Errorf("process %d: %d pieces are not its own; did %q", pid, l.foreign, w.did)
-				}
-			}
 		})
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
@@ -58,6 +59,17 @@ func (r *Restore) sameAs(i prewarmed.Info) ([]driver.Device, bool) {
 		roomy[n].Free = roomy[n].Memory // see fitsBeside
 	}
 	return places, r.Record.fits(i.Facts, roomy) == nil
+}
+
+// lend makes sure that there is room for what memory that was loaded before leaves to load, while a keeper, which will copy that memory, initialises the driver.
+func (r *Restore) lend(ctx context.Context, loaded prewarmed.Info) (err error) {
+	if r.coming.keeper, err = r.Handover.Start(ctx); err != nil {
+		return err
+	}
+	if err := r.fitsBeside(ctx, loaded); err != nil {
+		return err
+	}
+	return r.coming.keeper.Open(keeper.DevicesOf(loaded.Pieces))
 }
 
 // fitsBeside starts a helper, and makes sure that there is room for what memory that was loaded before leaves to load.

@@ -46,18 +46,17 @@ func TestRestoreKept(t *testing.T) {
 		ends      string
 		used      bool
 	}{
-		"fits":                     {used: true},
-		"another device":           {change: func(i *prewarmed.Info) { i.Pieces[0].Device = uuidA }, ends: again},
-		"another size":             {change: func(i *prewarmed.Info) { i.Pieces[1].Size *= 2 }, ends: again},
-		"fewer pieces":             {change: func(i *prewarmed.Info) { i.Pieces = i.Pieces[1:] }, ends: again},
-		"another branch":           {change: func(i *prewarmed.Info) { i.Facts.Driver = "570.1" }, ends: again},
-		"another GPU there":        {change: func(i *prewarmed.Info) { i.Facts.Devices = i.Facts.Devices[:1] }, ends: again},
-		"it cannot be had":         {none: os.ErrPermission, ends: again},
-		"no room for the rest":     {free: 1 << 20, ends: lost},
-		"the driver fails":         {fail: "restore 101", how: "1", ends: lost},
-		"attached at second try":   {fail: "attach 101", how: "1", used: true},
-		"not attached, but anew":   {fail: "attach 102", how: "thrice", ends: again, used: true},
-		"attached, but not as own": {fail: "own 101", how: "1", ends: lost, used: true},
+		"fits":                 {used: true},
+		"another device":       {change: func(i *prewarmed.Info) { i.Pieces[0].Device = uuidA }, ends: again},
+		"another size":         {change: func(i *prewarmed.Info) { i.Pieces[1].Size *= 2 }, ends: again},
+		"fewer pieces":         {change: func(i *prewarmed.Info) { i.Pieces = i.Pieces[1:] }, ends: again},
+		"another branch":       {change: func(i *prewarmed.Info) { i.Facts.Driver = "570.1" }, ends: again},
+		"another GPU there":    {change: func(i *prewarmed.Info) { i.Facts.Devices = i.Facts.Devices[:1] }, ends: again},
+		"it cannot be had":     {none: os.ErrPermission, ends: again},
+		"no room for the rest": {free: 1 << 20, ends: lost},
+		"the driver fails":     {fail: "restore 101", how: "1", ends: lost},
+		"filled at second try": {fail: "copy", how: "1", used: true},
+		"not filled, but anew": {fail: "make own 102", how: "thrice", ends: again, used: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, r := snapshot(t)
@@ -122,7 +121,7 @@ func TestRestoreKept(t *testing.T) {
 				w.settled()
 				w.whole()
 			}
-			if i, j := slices.Index(w.did, "use"), slices.IndexFunc(w.did, func(s string) bool { return strings.HasPrefix(s, "attach") }); k.used && i > j {
+			if i, j := slices.Index(w.did, "use"), slices.IndexFunc(w.did, func(s string) bool { return strings.HasPrefix(s, "make own") }); k.used && i > j {
 				t.Errorf("others have the memory when it is attached: %q", w.did)
 			}
 		})

@@ -22,6 +22,8 @@ type outgoing struct {
 	giveUp func()        // closes it
 	done   chan struct{} // closed when all has come, or cannot
 	err    error         // valid when done is closed
+
+	released bool // the keeper has let go of what it sent
 }
 
 func newOutgoing() *outgoing {
@@ -86,31 +88,26 @@ func (e *Engine) spare() int64 {
 	return rest
 }
 
-// breakOff ends the keeper, and lets go of what it alone would have been for: processes need the room to go on. What was on its way is broken off, and
-// Drain says so.
+// breakOff ends the keeper, and so what is on its way: processes need the room to go on. Drain says so.
 func (e *Engine) breakOff() {
 	o := e.outgoing
 	e.stop()
 	e.outgoing = o
-	for _, g := range e.given {
-		if g.settled {
-			g.closeFiles()
-		}
-	}
 }
 
-// sent waits until all that processes gave has been sent, or cannot be, and ends the keeper. One that has found no room for a copy, whatever was
-// free before, goes on with that memory itself; until then it waits at its gate.
-func (o *outgoing) sent(h Keeper) {
+// makeRoom is called where there was no room for copies of what the keeper has, whatever was free before: it has all of that sent, and lets go of it. Called again, it
+// ends the keeper, whose contexts take room too.
+func (e *Engine) makeRoom(ctx context.Context) {
+	o := e.outgoing
+	if e.keeper == nil || o == nil || o.released {
+		e.breakOff()
+		return
+	}
 	o.want()
 	<-o.done // bounded by the keeper's client, as long as nothing moves
-	_ = h.Close()
-}
-
-// doubt gives up what a process may have written to meanwhile.
-func (o *outgoing) doubt(h Keeper) {
-	o.giveUp()
-	_ = h.Kill() // it may have ended
+	if o.released = e.keeper.LetGo(ctx) == nil; !o.released {
+		e.breakOff()
+	}
 }
 
 // result is what came of it, when it is done.
@@ -158,21 +155,30 @@ func (e *Engine) Drain(ctx context.Context) error {
 	}
 }
 
-// keep gives up what is on its way unless the processes get copies: otherwise they go on with it, and it will not stay as it is.
-func (e *Engine) keep() {
-	if o := e.outgoing; o != nil {
-		select {
-		case <-o.looked:
-			if h := e.keeper; o.room && h != nil {
-				for _, g := range e.given {
-					g.alone, g.doubt = func() { o.sent(h) }, func() { o.doubt(h) }
-				}
-				return
-			}
-		default:
-		}
+// keep gives up what is on its way unless the processes get copies. What has been sent the keeper lets go of: there may be no room for a piece more before.
+func (e *Engine) keep(ctx context.Context) {
+	o := e.outgoing
+	if o == nil {
+		e.stop()
+		return
 	}
-	e.stop()
+	select {
+	case <-o.looked:
+	default:
+		e.stop()
+		return
+	}
+	if o.room && e.GoesOn {
+		return
+	}
+	select {
+	case <-o.done:
+		if o.released = o.err == nil && e.keeper != nil && e.keeper.LetGo(ctx) == nil; !o.released {
+			e.breakOff()
+		}
+	default:
+		e.stop()
+	}
 }
 
 // stop ends the keeper, and so what is on its way.

@@ -10,21 +10,28 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
-// invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h: a process's driver takes memory that comes by a descriptor for that of another GPU, or of none. It goes by
-// the numbers that GPUs had where the process was started, so no further attempt changes that. Seen with driver 580 on two H200.
-const invalidDevice = 101
-
-// remake has a process make its memory, and fills it with what the files have. Whatever fails, the files have all of it afterwards.
+// remake has a process make its memory, and fills it with what the files have. Whatever fails, the files have all of it afterwards. The pieces are made by the
+// room of the largest, so that no more than that is there twice.
 func (g *given) remake(ctx context.Context, f *filler) error {
-	for n := range g.pieces {
-		if err := f.fill(ctx, g, n); err != nil {
-			if noRoom(err) && g.alone != nil {
-				g.alone() // for the next attempt
+	var room uint64
+	for _, p := range g.pieces {
+		room = max(room, p.Size)
+	}
+	for first := 0; first < len(g.pieces); {
+		count, bytes := 0, uint64(0)
+		for _, p := range g.pieces[first:] {
+			if bytes += p.Size; bytes > room || count == library.MaxMake {
+				break
 			}
+			count++
+		}
+		if err := f.fill(ctx, g, first, count); err != nil {
 			return err
 		}
+		first += count
 	}
 	return g.library.Filled()
 }
@@ -39,37 +46,38 @@ type filler struct {
 	started Keeper     // it, where it was started here; guarded by mu
 }
 
-// fill has a process make a piece, and fills it. The file of what it was filled from is closed, so that its room is free for the next, and that of the piece takes
-// its place: what was filled outlives the process's part in it.
-func (f *filler) fill(ctx context.Context, g *given, n int) error {
+// fill has a process make pieces, count from number first on, and fills them. The files of what they were filled from are closed, so that their room is free for the next, and
+// those of the pieces take their place: what was filled outlives the process's part in it.
+func (f *filler) fill(ctx context.Context, g *given, first, count int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := keeper.Piece{Device: g.pieces[n].Device, Size: int64(g.pieces[n].Size)}
-	timed, cancel := context.WithTimeout(ctx, moveTime(p.Size))
-	defer cancel()
-	made, err := g.library.Make(timed, g.pieces, n)
+	var pieces []keeper.Piece
+	for _, p := range g.pieces[first : first+count] {
+		pieces = append(pieces, keeper.Piece{Device: p.Device, Size: int64(p.Size)})
+	}
+	made, err := g.library.Make(ctx, g.pieces, first, count)
 	if err != nil {
 		return err
 	}
-	if err := f.copy(ctx, p, g.files[n], made); err != nil {
-		made.Close()
+	if err := f.copy(ctx, pieces, g.files[first:first+count], made); err != nil {
+		closeFiles(made)
 		return err
 	}
-	g.files[n].Close()
-	g.files[n] = made
+	closeFiles(g.files[first : first+count])
+	copy(g.files[first:], made)
 	return nil
 }
 
-// copy copies a piece. What one keeper cannot do another may. mu is held.
-func (f *filler) copy(ctx context.Context, p keeper.Piece, from, to *os.File) (err error) {
+// copy copies pieces. What one keeper cannot do another may. mu is held.
+func (f *filler) copy(ctx context.Context, pieces []keeper.Piece, from, to []*os.File) (err error) {
 	for range 2 {
 		if f.keeper == nil {
-			if f.started, err = f.start(ctx, []string{p.Device}); err != nil {
+			if f.started, err = f.start(ctx, keeper.DevicesOf(pieces)); err != nil {
 				return err
 			}
 			f.keeper = f.started
 		}
-		if err = f.keeper.Copy(ctx, p, from, to); err == nil {
+		if err = f.keeper.Copy(ctx, pieces, from, to); err == nil {
 			return nil
 		}
 		log.G(ctx).WithError(err).Warn("fill device memory")
@@ -87,11 +95,10 @@ func (f *filler) end() {
 	f.keeper, f.started = nil, nil
 }
 
-// leaveCrowded leaves processes to the driver that would have to make their memory again, where there is no room for a piece beside what it is filled from. It gives
-// the others.
+// leaveCrowded leaves processes to the driver where there is no room for a piece beside what it will be filled from. It gives the others.
 func (e *Engine) leaveCrowded(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
 	for _, g := range all {
-		if !g.mistaken || len(g.pieces) == 0 {
+		if len(g.pieces) == 0 {
 			continue
 		}
 		room, err := e.keeper.Room(ctx, g.largest(), 0)
@@ -102,15 +109,13 @@ func (e *Engine) leaveCrowded(ctx context.Context, all []*given, fresh []cudaPro
 			continue
 		}
 		i := slices.IndexFunc(fresh, func(p cudaProcess) bool { return p.PID == g.PID })
-		if err := e.leave(ctx, &fresh[i], "it was restored onto a GPU with another number, where it gets its memory back piece by piece, and there is no room for one piece more"); err != nil {
+		if err := e.leave(ctx, &fresh[i], "it gets its memory back piece by piece, and there is no room for one piece more on its GPU"); err != nil {
 			return nil, err
 		}
 		e.pieces -= len(g.pieces)
 		g.pieces = nil
 		g.closeFiles()
-		if err := e.giveUp(ctx, g); err != nil {
-			return nil, err
-		}
+		g.hangUp()
 	}
 	return talking(all), nil
 }

@@ -60,7 +60,7 @@ func (r *Restore) begin(ctx context.Context) error {
 		go channel.Expect(n)
 	}
 	if kept := r.borrow(ctx); kept != nil {
-		return r.fitsBeside(ctx, kept.Info())
+		return r.lend(ctx, kept.Info())
 	}
 	return r.bring(ctx, r.check)
 }

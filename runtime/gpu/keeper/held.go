@@ -91,11 +91,20 @@ func (s *server) cut(count int) (err error) {
 	return err
 }
 
-// copy fills memory with what other memory has. Both are somebody else's, and neither is held afterwards.
-func (s *server) copy(p Piece, from, to *os.File) (err error) {
+// copy fills memory with what other memory has: files are of what is copied from, and then of what is copied to. None of it is held afterwards.
+func (s *server) copy(pieces []Piece, files []*os.File) error {
+	for i, p := range pieces {
+		if err := s.copyOne(p, files[i], files[len(pieces)+i]); err != nil {
+			return &PieceError{Number: i, Piece: p, Err: err}
+		}
+	}
+	return nil
+}
+
+func (s *server) copyOne(p Piece, from, to *os.File) error {
 	d, err := s.driver.Device(p.Device)
 	if err != nil {
-		return &PieceError{Piece: p, Err: err}
+		return err
 	}
 	var both []Memory
 	for _, f := range []*os.File{to, from} {
@@ -111,10 +120,7 @@ func (s *server) copy(p Piece, from, to *os.File) (err error) {
 	for _, m := range both {
 		err = errors.Join(err, m.Free())
 	}
-	if err != nil {
-		return &PieceError{Piece: p, Err: err}
-	}
-	return nil
+	return err
 }
 
 // room tells whether each device has room for what is held of it once more, for other pieces, and for so many bytes beside.

@@ -139,11 +139,11 @@ func TestCopy(t *testing.T) {
 	if err := c.Hold(t.Context(), other.pieces, other.files); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[0]); err != nil {
+	if err := c.Copy(t.Context(), from.pieces[:1], from.files[:1], to.files[:1]); err != nil {
 		t.Fatal(err)
 	}
 	for failed := 0; ; failed++ {
-		err := c.Copy(t.Context(), from.pieces[1], from.files[1], to.files[1])
+		err := c.Copy(t.Context(), from.pieces[1:], from.files[1:], to.files[1:2])
 		if err == nil && failed == 4 {
 			break
 		}
@@ -158,8 +158,12 @@ func TestCopy(t *testing.T) {
 			t.Errorf("piece %d is another, %v", i, err)
 		}
 	}
-	if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[2]); !errors.As(err, new(*CallError)) {
-		t.Errorf("to a smaller one: %v", err)
+	var piece *PieceError
+	if err := c.Copy(t.Context(), from.pieces, from.files, to.files[1:]); !errors.As(err, &piece) || piece.Number != 0 || !errors.As(err, new(*CallError)) {
+		t.Errorf("to smaller ones: %v", err)
+	}
+	if err := c.Copy(t.Context(), from.pieces, from.files, to.files[:2]); err != nil {
+		t.Errorf("both at once: %v", err)
 	}
 	got, err := drain(t, other.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
 	if err != nil {
@@ -277,7 +281,7 @@ func TestDiesAtEachCall(t *testing.T) {
 			step("hold", c.Hold(t.Context(), g.pieces, g.files))
 			_, err := c.Room(t.Context(), nil, 0)
 			step("room", err)
-			step("copy", c.Copy(t.Context(), g.pieces[0], g.files[0], give(t, 2).files[0]))
+			step("copy", c.Copy(t.Context(), g.pieces[:1], g.files[:1], give(t, 2).files[:1]))
 			_, err = drain(t, g.pieces, func(peer *os.File) error { return c.Send(t.Context(), peer) })
 			if failed && !errors.As(err, new(*ring.GoneError)) {
 				t.Errorf("the other side does not hear of it: %v", err)

@@ -25,7 +25,7 @@ const (
 	verbCut     verb = "cut"     // lets go of all pieces but the first
 	verbRoom    verb = "room"    // for all that is held once more?
 	verbMake    verb = "make"    // the answer has a descriptor for each piece
-	verbCopy    verb = "copy"    // one piece, with a descriptor to copy from and one to copy to
+	verbCopy    verb = "copy"    // with a descriptor of each piece to copy from, and then of each to copy to
 	verbSend    verb = "send"    // with the socket of who receives
 	verbReceive verb = "receive" // with the socket of who sends
 	verbStop    verb = "stop"    // ends send and receive; it has no answer of its own
@@ -75,7 +75,7 @@ func (r request) check(files int) error {
 	case verbMake:
 		used.Pieces = r.Pieces
 	case verbCopy:
-		used.Pieces, wanted = r.Pieces, 2
+		used.Pieces, wanted = r.Pieces, 2*len(r.Pieces)
 	case verbSend, verbReceive:
 		wanted = 1
 	case verbCut:
@@ -89,7 +89,7 @@ func (r request) check(files int) error {
 	if r.Version != used.Version || len(r.Devices) != len(used.Devices) || r.Ring != used.Ring || len(r.Pieces) != len(used.Pieces) || r.Count != used.Count || r.Spare != used.Spare || r.Spare < 0 {
 		return fmt.Errorf("more than belongs to it: %w", errdefs.ErrInvalidArgument)
 	}
-	if files != wanted || r.Do == verbCopy && len(r.Pieces) != 1 || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {
+	if files != wanted || r.Do == verbCopy && files == 0 || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {
 		return fmt.Errorf("%d descriptors, %d pieces, %d devices, a count of %d: %w", files, len(r.Pieces), len(r.Devices), r.Count, errdefs.ErrInvalidArgument)
 	}
 	for i, p := range r.Pieces {

@@ -159,7 +159,7 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 	case verbMake:
 		files, err = s.make(o.do.Pieces)
 	case verbCopy:
-		err = s.copy(o.do.Pieces[0], o.files[0], o.files[1])
+		err = s.copy(o.do.Pieces, o.files)
 	case verbCut:
 		err = s.cut(o.do.Count)
 	case verbRoom:

@@ -79,15 +79,18 @@ func (c *Client) cut(ctx context.Context, count int) error {
 	return err
 }
 
-// Copy fills a piece with what another of its size and device has, from device to device. Both are given by their descriptors, which remain the caller's, and
+// Copy fills pieces with what others of their sizes and devices have, from device to device. All are given by their descriptors, which remain the caller's, and
 // none of them is held afterwards.
-func (c *Client) Copy(ctx context.Context, p Piece, from, to *os.File) error {
+func (c *Client) Copy(ctx context.Context, pieces []Piece, from, to []*os.File) error {
+	if len(from) != len(pieces) || len(to) != len(pieces) {
+		return fmt.Errorf("%s: %d and %d descriptors for %d pieces: %w", verbCopy, len(from), len(to), len(pieces), errdefs.ErrInvalidArgument)
+	}
 	end, err := c.begin(ctx)
 	if err != nil {
 		return fmt.Errorf("%s: %w", verbCopy, err)
 	}
 	defer end()
-	_, _, err = c.ask(ctx, request{Do: verbCopy, Pieces: []Piece{p}}, []*os.File{from, to}, moveTime(p.Size))
+	_, _, err = c.ask(ctx, request{Do: verbCopy, Pieces: pieces}, slices.Concat(from, to), moveTime(sum(pieces)))
 	return err
 }
 

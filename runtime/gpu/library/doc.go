@@ -5,13 +5,11 @@
 // pair, says the number of one end in its own name, and that end is taken with pidfd_getfd(2). So no path, no network and no
 // namespace matter. wire.go has the messages.
 //
-// The order of a hand-over is Hello, Close, Table, Give, Release, HangUp; of the way back Hello, Attach, Own, Open, HangUp. Who hangs up
+// The order of a hand-over is Hello, Close, Table, Give, Release, HangUp; of the way back Hello, Make, Filled, Open, HangUp. Who hangs up
 // before Release leaves the process as it was: its library opens the gate. After Release the gate stays closed, since memory is elsewhere,
-// until an Attach has brought all of it back.
+// until the process has made all of it and is told that it is filled.
 //
-// A library to which nothing is said for a minute hangs up too. Memory that is still foreign after Own ([Hello.Foreign]) can be handed over again, but
-// must not be left to the driver's own checkpoint: the driver saves a process with imported memory and cannot load it. Processes that work
-// together are closed in short attempts, as those that wait for each other cannot be stopped one after the other.
+// A library to which nothing is said for a minute hangs up too. Processes that work together are closed in short attempts, as those that wait for each other cannot be stopped one after the other.
 //
 // The process is not trusted. Every count, size and descriptor that comes from it is checked, and nothing waits for it without a bound.
 package library

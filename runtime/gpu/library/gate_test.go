@@ -1,7 +1,6 @@
 package library
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -257,32 +256,4 @@ int main(void)
 			t.Errorf("%s: %+v, %v", preload, h, err)
 		}
 	}
-}
-
-// TestOpenFiles has a program that may not have as many descriptors as it may have to keep.
-func TestOpenFiles(t *testing.T) {
-	r := newRig(t, 64)
-	r.wrapper = compile(t, t.TempDir(), "limited", `
-#include <sys/resource.h>
-#include <unistd.h>
-int main(int argc, char **argv)
-{
-	struct rlimit few = {258, 258};
-	(void)argc;
-	setrlimit(RLIMIT_NOFILE, &few);
-	execv(argv[1], argv + 1);
-	return 1;
-}
-`)
-	a := r.run("--blocks", "5") // two pieces, and its counter is the driver's
-	pieces, files := a.take()
-	a.back(pieces, files)
-	a = r.run("--blocks", "5,2")
-	p, h := a.dial()
-	var unable *UnableError
-	if err := p.Close(t.Context(), patient); !strings.Contains(h.Unable, "open files") || !errors.As(err, &unable) || unable.Reason != h.Unable {
-		t.Fatalf("%+v, %v", h, err)
-	}
-	a.must(p.HangUp())
-	a.whole()
 }

@@ -75,7 +75,7 @@ func TestPieces(t *testing.T) {
 	a.works()
 }
 
-// TestOtherMemory attaches memory that the process has never had, as a restore does, and hands that over again.
+// TestOtherMemory fills memory from what the process has never had, as a restore does, and hands that over again.
 func TestOtherMemory(t *testing.T) {
 	r := newRig(t, 256)
 	a := r.run("--blocks", "5,9")
@@ -90,66 +90,15 @@ func TestOtherMemory(t *testing.T) {
 	a.works()
 }
 
-// TestNoRoom attaches where there is no room to make all memory the process's own at once.
-func TestNoRoom(t *testing.T) {
-	r := newRig(t, 256)
-	a := r.run("--blocks", "5,9")
-	pieces, files := a.take()
-	r.order("cuMemCreate * pass", "cuMemCreate * error 2")
-	p, _ := a.dial()
-	a.must(p.Attach(t.Context(), pieces, files))
-	if h, err := p.Hello(); err != nil || h.State != Closed || h.Foreign != len(pieces)-1 {
-		t.Fatalf("%+v, %v", h, err)
-	}
-	a.must(p.HangUp()) // all is attached: it goes on
-	closeFiles(files)
-	a.works()
-	// What is foreign can be handed over by the descriptors that are left of it.
-	pieces, files = a.take()
-	if n := links(t, a.pid, "/mem-"); n != 1 { // its counter's
-		t.Errorf("%d descriptors of memory are open", n)
-	}
-	a.back(pieces, files)
-	a.works()
-}
-
 // TestLittleRoom has a device with room for one more piece, and not for all of them twice.
 func TestLittleRoom(t *testing.T) {
 	r := newRig(t, 16)
 	a := r.run("--blocks", "9")
 	for range 3 {
 		pieces, files := a.take()
-		p, _ := a.dial()
-		a.must(p.Attach(t.Context(), pieces, files))
-		if h, err := p.Hello(); err != nil || h.Foreign != 2 {
-			t.Fatalf("%+v, %v", h, err)
-		}
-		closeFiles(files)
-		if left, err := p.Own(t.Context()); left != 0 || err != nil {
-			t.Fatal(left, err)
-		}
-		a.must(p.Open())
-		a.must(p.HangUp())
+		a.back(pieces, files)
 		a.works()
 	}
-}
-
-// TestOwnAsRoomAllows has room for a small piece and not for a large one that comes before.
-func TestOwnAsRoomAllows(t *testing.T) {
-	r := newRig(t, 18)
-	a := r.run("--blocks", "9")
-	pieces, files := a.take()
-	p, _ := a.dial()
-	a.must(p.Attach(t.Context(), pieces, files))
-	if left, err := p.Own(t.Context()); left != 1 || err != nil {
-		t.Fatal(left, err)
-	}
-	closeFiles(files)
-	if left, err := p.Own(t.Context()); left != 0 || err != nil {
-		t.Fatal(left, err)
-	}
-	a.must(p.HangUp())
-	a.works()
 }
 
 // TestHangUp goes away after each step. What was not handed over goes on; the rest is given back the next time.
@@ -170,12 +119,9 @@ func TestHangUp(t *testing.T) {
 	a.whole()
 	pieces, files := a.take()
 	p, _ = a.dial()
-	if _, _, _, err := p.request(t.Context(), "attach", header{Kind: attach, Count: uint32(len(pieces))}, nil, nil); err != nil {
-		t.Fatal(err)
-	}
-	if h, _, _, err := p.request(t.Context(), "attach", header{Kind: attach, Count: 1}, make([]byte, 4), files[:1]); err != nil || h.Result != 0 {
-		t.Fatal(h, err)
-	}
+	made, err := p.Make(t.Context(), pieces, 0, 2)
+	a.must(err)
+	closeFiles(made)
 	a.must(p.HangUp())
 	a.waits()
 	a.back(pieces, files)
@@ -216,7 +162,7 @@ func TestKilled(t *testing.T) {
 // TestDies has the program die in the driver's calls.
 func TestDies(t *testing.T) {
 	r := newRig(t, 256)
-	for _, call := range []string{"cuMemExportToShareableHandle", "cuMemUnmap", "cuMemRelease", "cuMemImportFromShareableHandle", "cuMemSetAccess"} {
+	for _, call := range []string{"cuMemExportToShareableHandle", "cuMemUnmap", "cuMemRelease", "cuMemCreate", "cuMemSetAccess"} {
 		r.order()
 		a := r.run("--blocks", "5,9")
 		r.order(call+" * pass", call+" * exit")
@@ -251,7 +197,7 @@ func everything(a *app) error {
 	if err := p.Release(); err != nil {
 		return err
 	}
-	if err := p.Attach(a.t.Context(), pieces, files); err != nil {
+	if err := a.remake(p, pieces, files); err != nil {
 		return err
 	}
 	return p.Open()
@@ -261,9 +207,8 @@ func everything(a *app) error {
 func TestRefused(t *testing.T) {
 	r := newRig(t, 256)
 	a := r.run("--blocks", "5,9")
-	const failing, all = " * error 999", 5 // pieces
+	const failing = " * error 999"
 	pass := func(call string, times int) []string { return slices.Repeat([]string{call + " * pass"}, times) }
-	// An attached piece takes two mappings, of own memory and of the attached beside it, and one where that fails.
 	for _, test := range []struct {
 		name   string
 		orders []string
@@ -272,19 +217,10 @@ func TestRefused(t *testing.T) {
 		{"export", append(pass("cuMemExportToShareableHandle", 2), "cuMemExportToShareableHandle"+failing), Whole},
 		{"unmap", append(pass("cuMemUnmap", 2), "cuMemUnmap"+failing), Whole},
 		{"wait", []string{"cuCtxSynchronize" + failing}, Whole},
-		{"import", append(pass("cuMemImportFromShareableHandle", 2), "cuMemImportFromShareableHandle"+failing), Given},
-		// All is attached, and not all of it the process's own.
-		{"reserve", []string{"cuMemAddressReserve" + failing}, Closed},
-		{"copy", append(pass("cuMemcpyDtoD", 2), "cuMemcpyDtoD"+failing), Closed},
-		{"wait for copies", append(pass("cuCtxSynchronize", 1), "cuCtxSynchronize"+failing), Closed},
-		{"map its own", append(pass("cuMemMap", 2), "cuMemMap"+failing), Closed},
-		{"map beside", append(pass("cuMemMap", 3), "cuMemMap"+failing), Closed},
-		{"access beside", append(pass("cuMemSetAccess", 3), "cuMemSetAccess"+failing), Closed},
-		// Nothing is.
-		{"map", append(pass("cuMemMap", 2), "cuMemMap"+failing, "cuMemMap"+failing), Given},
-		{"access", append(pass("cuMemSetAccess", 2), "cuMemSetAccess"+failing, "cuMemSetAccess"+failing), Given},
-		{"unmap beside", append(pass("cuMemUnmap", all), "cuMemUnmap"+failing), Given},
-		{"map after a failed copy", slices.Concat(pass("cuCtxSynchronize", 1), []string{"cuCtxSynchronize" + failing}, pass("cuMemMap", 2*all+1), []string{"cuMemMap" + failing}), Given},
+		{"make", append(pass("cuMemCreate", 2), "cuMemCreate"+failing), Given},
+		{"map", append(pass("cuMemMap", 2), "cuMemMap"+failing), Given},
+		{"access", append(pass("cuMemSetAccess", 2), "cuMemSetAccess"+failing), Given},
+		{"export what was made", append(pass("cuMemExportToShareableHandle", 5+2), "cuMemExportToShareableHandle"+failing), Given},
 	} {
 		r.order(test.orders...)
 		p, _ := a.dial()
@@ -301,10 +237,10 @@ func TestRefused(t *testing.T) {
 			err = p.Release()
 		}
 		if err == nil {
-			err = p.Attach(t.Context(), pieces, files)
+			_, err = a.made(p, pieces)
 		}
 		var call *CallError
-		if test.state == Closed && err != nil || test.state != Closed && !errors.As(err, &call) {
+		if !errors.As(err, &call) {
 			t.Fatalf("%s: %v", test.name, err)
 		}
 		a.must(p.HangUp())
@@ -316,16 +252,6 @@ func TestRefused(t *testing.T) {
 			a.whole()
 		}
 		closeFiles(files)
-		if test.state == Closed {
-			p, h := a.dial()
-			a.must(p.Close(t.Context(), patient))
-			left, err := p.Own(t.Context())
-			a.must(err)
-			a.must(p.HangUp())
-			if h.Foreign == 0 || left != 0 {
-				t.Errorf("%s: %d pieces are not its own, later %d", test.name, h.Foreign, left)
-			}
-		}
 		a.works()
 	}
 }

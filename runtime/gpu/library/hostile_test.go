@@ -69,11 +69,10 @@ func entries(pieces ...entry) []byte {
 	return b
 }
 
-func greeting(state, pieces, foreign uint32, reason string) []byte {
-	b := make([]byte, 16+32, 16+32+len(reason))
+func greeting(state, pieces uint32, reason string) []byte {
+	b := make([]byte, 8+32, 8+32+len(reason))
 	binary.LittleEndian.PutUint32(b, state)
 	binary.LittleEndian.PutUint32(b[4:], pieces)
-	binary.LittleEndian.PutUint32(b[8:], foreign)
 	return append(b, reason...)
 }
 
@@ -99,6 +98,10 @@ func TestHostile(t *testing.T) {
 		_, err := p.Give()
 		return err
 	}
+	make1 := func(p *Process) error {
+		_, err := p.Make(t.Context(), []Piece{{Address: at, Size: granularity}}, 0, 1)
+		return err
+	}
 	one := say(1, last, entries(entry{Address: at, Size: granularity}))
 	for _, test := range []struct {
 		name string
@@ -110,14 +113,13 @@ func TestHostile(t *testing.T) {
 		{"short", hi, []saying{{raw: []byte("CGPU")}}, "shorter"},
 		{"magic", hi, []saying{{raw: make([]byte, headerSize)}}, "CGPU"},
 		{"version", hi, []saying{{raw: append([]byte("CGPU\x02\x00"), make([]byte, 60)...)}}, "version 2"},
-		{"kind", hi, []saying{{header: header{Kind: table}, payload: greeting(0, 0, 0, "")}}, "kind 3"},
-		{"number", hi, []saying{{header: header{ID: 7}, payload: greeting(0, 0, 0, "")}}, "request"},
+		{"kind", hi, []saying{{header: header{Kind: table}, payload: greeting(0, 0, "")}}, "kind 3"},
+		{"number", hi, []saying{{header: header{ID: 7}, payload: greeting(0, 0, "")}}, "request"},
 		{"no greeting", hi, []saying{say(0, 0, nil)}, "shorter"},
-		{"long reason", hi, []saying{say(0, 0, greeting(0, 0, 0, strings.Repeat("x", 2000)))}, "shorter"},
-		{"state", hi, []saying{say(0, 0, greeting(3, 0, 0, ""))}, "state 3"},
-		{"pieces", hi, []saying{say(0, 0, greeting(0, maxPieces+1, 0, ""))}, "pieces"},
-		{"foreign", hi, []saying{say(0, 0, greeting(0, 1, 2, ""))}, "foreign"},
-		{"unasked descriptor", hi, []saying{say(0, 0, greeting(0, 0, 0, ""), pipe[0])}, "nobody asked"},
+		{"long reason", hi, []saying{say(0, 0, greeting(0, 0, strings.Repeat("x", 2000)))}, "shorter"},
+		{"state", hi, []saying{say(0, 0, greeting(3, 0, ""))}, "state 3"},
+		{"pieces", hi, []saying{say(0, 0, greeting(0, maxPieces+1, ""))}, "pieces"},
+		{"unasked descriptor", hi, []saying{say(0, 0, greeting(0, 0, ""), pipe[0])}, "nobody asked"},
 		{"count", list, []saying{say(1000, last, entries(entry{}))}, "shorter"},
 		{"no progress", list, []saying{say(0, 0, nil)}, "nothing"},
 		{"size", list, []saying{say(1, last, entries(entry{Address: at, Size: 4096}))}, "bytes at"},
@@ -132,8 +134,10 @@ func TestHostile(t *testing.T) {
 		{"another", give, []saying{one, say(1, last, []byte{9, 0, 0, 0}, pipe[0])}, "piece 9"},
 		{"none", give, []saying{one, say(0, 0, nil)}, "0 descriptors"},
 		{"driver", give, []saying{one, {header: header{Result: 999}}}, "CUDA_ERROR_UNKNOWN"},
-		{"own", func(p *Process) error { _, err := p.Own(t.Context()); return err }, []saying{say(1<<31, 0, nil)}, "left"},
-		{"attach", func(p *Process) error { return p.Attach(t.Context(), []Piece{{}}, nil) }, nil, "0 files for 1"},
+		{"other pieces", make1, []saying{say(0, last, nil)}, "other pieces"},
+		{"makes none", make1, []saying{one, say(1, last, make([]byte, 4))}, "0 descriptors"},
+		{"makes another", make1, []saying{one, say(1, last, []byte{9, 0, 0, 0}, pipe[0])}, "1 descriptors"},
+		{"makes no memory", make1, []saying{one, say(1, last, make([]byte, 4), pipe[0])}, "not memory"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := links(t, os.Getpid(), "pipe:")
@@ -160,7 +164,7 @@ func TestSilent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	var gone *GoneError
-	if err := p.Attach(ctx, nil, nil); !errors.As(err, &gone) {
+	if _, err := p.Make(ctx, nil, 1, 1); !errors.As(err, &gone) {
 		t.Fatal(err)
 	}
 }
@@ -203,7 +207,7 @@ func TestTake(t *testing.T) {
 
 // FuzzDecode reads messages of libraries.
 func FuzzDecode(f *testing.F) {
-	f.Add(header{Kind: hello}.encode(greeting(2, 3, 1, "reason")), 0)
+	f.Add(header{Kind: hello}.encode(greeting(2, 3, "reason")), 0)
 	f.Add(header{Kind: table, Count: 1, Flags: last}.encode(entries(entry{Address: 1 << 40, Size: granularity})), 0)
 	f.Add(header{Kind: give, Count: 2}.encode([]byte{3, 0, 0, 0, 4, 0, 0, 0}), 3)
 	f.Fuzz(func(t *testing.T, message []byte, next int) {
@@ -211,7 +215,7 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if hi, err := decodeHello(payload); err == nil && (hi.State > Given || hi.Pieces > maxPieces || hi.Foreign > hi.Pieces || len(hi.Unable) > 1024) {
+		if hi, err := decodeHello(payload); err == nil && (hi.State > Given || hi.Pieces > maxPieces || len(hi.Unable) > 1024) {
 			t.Fatalf("%+v", hi)
 		}
 		if pieces, err := decodeEntries(nil, h, payload); err == nil {

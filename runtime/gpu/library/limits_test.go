@@ -97,7 +97,7 @@ func TestLimitRefused(t *testing.T) {
 	}
 }
 
-// TestLimitNotSetBack has the driver fail to give a context what it had, or give it less: nothing is attached, and the program does not go on
+// TestLimitNotSetBack has the driver fail to give a context what it had, or give it less: nothing is made, and the program does not go on
 // before it has all.
 func TestLimitNotSetBack(t *testing.T) {
 	r := newRig(t, 256, 256)
@@ -112,13 +112,13 @@ func TestLimitNotSetBack(t *testing.T) {
 		{[]string{"cuCtxSetLimit * pass", "cuCtxSetLimit * error 999"}, 999},
 		{[]string{"stack * error 512"}, 1},
 		{[]string{"cuCtxGetLimit * error 999"}, 999},
-		{[]string{"cuMemImportFromShareableHandle * error 999"}, 999}, // after that
+		{[]string{"cuMemCreate * error 999"}, 999}, // after that
 	} {
 		pieces, files := a.take()
 		r.order(test.orders...)
 		p, _ := a.dial()
 		var call *CallError
-		if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != test.code {
+		if _, err := a.made(p, pieces); !errors.As(err, &call) || call.Code != test.code {
 			t.Fatalf("%q: %v", test.orders, err)
 		}
 		a.must(p.HangUp())
@@ -130,7 +130,7 @@ func TestLimitNotSetBack(t *testing.T) {
 	}
 }
 
-// TestLimitNoRoom has somebody else take the room that a context's local memory had: memory is not attached before there is some.
+// TestLimitNoRoom has somebody else take the room that a context's local memory had: memory is not made before there is some.
 func TestLimitNoRoom(t *testing.T) {
 	r := newRig(t, 64)
 	r.env = localMemory
@@ -140,7 +140,7 @@ func TestLimitNoRoom(t *testing.T) {
 	other := r.run("--blocks", "30")
 	p, _ := a.dial()
 	var call *CallError
-	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != 2 {
+	if _, err := a.made(p, pieces); !errors.As(err, &call) || call.Code != 2 {
 		t.Fatal(err)
 	}
 	a.must(p.HangUp())
@@ -165,7 +165,7 @@ func TestLimitLate(t *testing.T) {
 	p, _ := a.dial()
 	var call *CallError
 	begin := time.Now()
-	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 6*time.Second {
+	if _, err := a.made(p, pieces); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 6*time.Second {
 		t.Fatal(err, time.Since(begin))
 	}
 	a.must(p.HangUp())

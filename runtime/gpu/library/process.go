@@ -34,7 +34,7 @@ func (p *Process) Hello() (Hello, error) {
 	const step = "hello"
 	ctx, cancel := context.WithTimeout(context.Background(), wakeTimeout)
 	defer cancel()
-	head, payload, files, err := p.request(ctx, step, header{Kind: hello}, nil, nil)
+	head, payload, files, err := p.request(ctx, step, header{Kind: hello}, nil)
 	_, payload, err = p.plain(step, head, payload, files, err)
 	if err != nil {
 		return Hello{}, err
@@ -53,7 +53,7 @@ func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 	ms := min(max(deadline.Milliseconds(), 1), 1<<31)
 	ctx, cancel := context.WithTimeout(ctx, deadline+answerTimeout)
 	defer cancel()
-	h, _, _, err := p.request(ctx, step, header{Kind: closing}, binary.LittleEndian.AppendUint32(nil, uint32(ms)), nil)
+	h, _, _, err := p.request(ctx, step, header{Kind: closing}, binary.LittleEndian.AppendUint32(nil, uint32(ms)))
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (p *Process) Give() (files []*os.File, err error) {
 	}()
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
-	h, payload, got, err := p.request(ctx, step, header{Kind: give}, nil, nil)
+	h, payload, got, err := p.request(ctx, step, header{Kind: give}, nil)
 	for {
 		if err != nil {
 			return files, err
@@ -138,40 +138,15 @@ func (p *Process) Release() error {
 	return err
 }
 
-// Attach gives the process its pieces back, at the addresses they had: all, or after an error none. The files are in the order of the pieces;
-// they stay the caller's. What there is room for becomes the process's own memory at once; Own does the rest when the files are closed.
-func (p *Process) Attach(ctx context.Context, pieces []Piece, files []*os.File) error {
-	const step = "give back"
-	if len(pieces) != len(files) {
-		return fmt.Errorf("%s GPU memory of process %d: %d files for %d pieces", step, p.pid, len(files), len(pieces))
-	}
-	h, _, _, err := p.request(ctx, step, header{Kind: attach, Count: uint32(len(pieces))}, nil, nil)
-	if err == nil {
-		err = p.result(step, h)
-	}
-	for begin := 0; err == nil && begin < len(pieces); begin += batch {
-		end := min(begin+batch, len(pieces))
-		h := header{Kind: attach, Count: uint32(end - begin)}
-		if end == len(pieces) {
-			h.Flags = last
-		}
-		var numbers []byte
-		for _, piece := range pieces[begin:end] {
-			numbers = binary.LittleEndian.AppendUint32(numbers, piece.Number)
-		}
-		if h, _, _, err = p.request(ctx, step, h, numbers, files[begin:end]); err == nil {
-			err = p.result(step, h)
-		}
-	}
-	return err
-}
+// MaxMake is how many pieces Make makes at a time.
+const MaxMake = batch
 
-// Make has the process make memory of its own for one of its pieces, instead of Attach, and gives a descriptor of it for the caller to fill: one after the other, from the
-// first on. What is in it before is of no meaning. All pieces are made and filled, or none: the process has none of them when the conversation ends before Filled, or
-// after an error, and may be asked for the first again.
-func (p *Process) Make(ctx context.Context, pieces []Piece, n int) (*os.File, error) {
+// Make has the process make memory for some of its pieces, count from number first on, and gives descriptors of it for the caller to fill. All are made so, in order.
+// What is in them before is of no meaning. The process has none of them when the conversation ends before Filled, or after an error, and may be asked for the
+// first again.
+func (p *Process) Make(ctx context.Context, pieces []Piece, first, count int) (files []*os.File, err error) {
 	const step = "make"
-	if n == 0 {
+	if first == 0 {
 		has, err := p.Table()
 		if err != nil {
 			return nil, err
@@ -181,16 +156,16 @@ func (p *Process) Make(ctx context.Context, pieces []Piece, n int) (*os.File, er
 			return nil, p.wrong(errors.New("it makes other pieces than it gave"))
 		}
 	}
-	number := binary.LittleEndian.AppendUint32(nil, uint32(n))
-	h, payload, files, err := p.request(ctx, step, header{Kind: making, Count: uint32(len(pieces))}, number, nil)
+	wanted := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, uint32(first)), uint32(count))
+	h, payload, files, err := p.request(ctx, step, header{Kind: making, Count: uint32(len(pieces))}, wanted)
 	if err == nil {
 		err = p.result(step, h)
 	}
-	if err == nil && (h.Count != 1 || len(files) != 1 || decodeNumbers(n, h, payload) != nil) {
-		err = p.wrong(fmt.Errorf("%d descriptors came for piece %d", len(files), n))
+	if err == nil && (int(h.Count) != count || len(files) != count || decodeNumbers(first, h, payload) != nil) {
+		err = p.wrong(fmt.Errorf("%d descriptors came for %d pieces from %d on", len(files), count, first))
 	}
-	if err == nil {
-		if err = checkMemory(files[0]); err != nil {
+	for i := 0; err == nil && i < len(files); i++ {
+		if err = checkMemory(files[i]); err != nil {
 			err = p.wrong(err)
 		}
 	}
@@ -198,7 +173,7 @@ func (p *Process) Make(ctx context.Context, pieces []Piece, n int) (*os.File, er
 		closeFiles(files)
 		return nil, err
 	}
-	return files[0], nil
+	return files, nil
 }
 
 // Filled says that all that Make gave has its contents.
@@ -207,30 +182,13 @@ func (p *Process) Filled() error {
 	return err
 }
 
-// Own makes memory that was attached, and still is somebody else's, the process's own, piece by piece from device to device. The gate
-// is closed. It gives how many pieces there was no room for; they can be handed over again all the same.
-func (p *Process) Own(ctx context.Context) (int, error) {
-	const step = "make its own"
-	h, _, _, err := p.request(ctx, step, header{Kind: own}, nil, nil)
-	if err == nil {
-		err = p.result(step, h)
-	}
-	if err == nil && h.Count > maxPieces {
-		err = p.wrong(fmt.Errorf("it says that %d pieces are left", h.Count))
-	}
-	if err != nil {
-		return 0, err
-	}
-	return int(h.Count), nil
-}
-
 // Open opens the gate.
 func (p *Process) Open() error {
 	_, _, err := p.ask("let go on", header{Kind: opening}, nil)
 	return err
 }
 
-// HangUp ends the conversation; without a Release before it, or with an Attach after that, the library opens the gate.
+// HangUp ends the conversation; without a Release before it, or with Filled after that, the library opens the gate.
 func (p *Process) HangUp() error { return p.hangUp() }
 
 // Leave is HangUp, and waits until the library has nothing open any more, which a dump could meet.
@@ -250,7 +208,7 @@ func (p *Process) Leave(ctx context.Context) {
 func (p *Process) ask(step string, h header, payload []byte) (header, []byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), answerTimeout)
 	defer cancel()
-	h, payload, files, err := p.request(ctx, step, h, payload, nil)
+	h, payload, files, err := p.request(ctx, step, h, payload)
 	return p.plain(step, h, payload, files, err)
 }
 

@@ -251,20 +251,30 @@ func (a *app) given(p *Process) ([]Piece, []*os.File) {
 	return pieces, files
 }
 
-// back gives everything back.
+// back gives everything back: the program makes its memory, which is filled.
 func (a *app) back(pieces []Piece, files []*os.File) {
 	a.t.Helper()
 	p, h := a.dial()
 	if h.State != Given {
 		a.t.Fatalf("state %s", h.State)
 	}
-	a.must(p.Attach(a.t.Context(), pieces, files))
-	closeFiles(files)
-	if left, err := p.Own(a.t.Context()); err != nil || left != 0 {
-		a.t.Fatalf("%d pieces are not its own, %v", left, err)
-	}
+	a.must(a.remake(p, pieces, files))
 	a.must(p.Open())
 	a.must(p.HangUp())
+}
+
+// remake has the program make its memory piece by piece, and fills it. What it was filled from is closed.
+func (a *app) remake(p *Process, pieces []Piece, files []*os.File) error {
+	a.t.Helper()
+	for n, from := range files {
+		made, err := p.Make(a.t.Context(), pieces, n, 1)
+		if err != nil {
+			return err
+		}
+		a.fill(made, []*os.File{from})
+		closeFiles(append(made, from))
+	}
+	return p.Filled()
 }
 
 func (a *app) must(err error) {

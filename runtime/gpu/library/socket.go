@@ -11,21 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// request sends a message, with copies of files, and gives its first answer with what came with it.
-func (p *Process) request(ctx context.Context, step string, h header, payload []byte, files []*os.File) (header, []byte, []*os.File, error) {
+// request sends a message, and gives its first answer with what came with it.
+func (p *Process) request(ctx context.Context, step string, h header, payload []byte) (header, []byte, []*os.File, error) {
 	p.id++
 	h.ID = p.id
-	var rights []byte
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
-		rights = unix.UnixRights(fds...)
-	}
 	message := h.encode(payload)
 	err := p.when(ctx, unix.POLLOUT, func() error {
-		return unix.Sendmsg(p.socket, message, rights, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		return unix.Sendmsg(p.socket, message, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 	})
 	if err != nil {
 		return header{}, nil, nil, &GoneError{PID: p.pid, Step: step, Err: err}

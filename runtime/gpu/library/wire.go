@@ -20,19 +20,17 @@ const (
 type kind uint16
 
 const (
-	hello   kind = 1 // answer: u32 state, pieces, foreign, mistaken; char version[32]; the reason why not, to the end
+	hello   kind = 1 // answer: u32 state, pieces; char version[32]; the reason why not, to the end
 	closing kind = 2 // request: u32 deadline in ms; result 600, work, or 900, a capture, has not ended: the gate is open again
 	table   kind = 3 // answers of entries
 	give    kind = 4 // answers of u32 numbers, with a descriptor each
 	release kind = 5
-	attach  kind = 6 // count of all; then requests of u32 numbers, with a descriptor each, of which the last is marked
-	opening kind = 7
-	own     kind = 8 // answer: count of those that are still foreign
-	making  kind = 9 // count of all, u32 number; answer: u32 number, with a descriptor
-	filled  kind = 10
+	opening kind = 6
+	making  kind = 7 // count of all, u32 first number, count; answer: u32 numbers, with a descriptor each
+	filled  kind = 8
 )
 
-// last marks the last of several answers, or requests.
+// last marks the last of several answers.
 const last = 1
 
 // batch is how many descriptors go with a message.
@@ -88,18 +86,15 @@ func decode(b []byte) (h header, payload []byte, err error) {
 
 // decodeHello reads the answer to hello.
 func decodeHello(payload []byte) (Hello, error) {
-	const fixed = 16 + 32
+	const fixed = 8 + 32
 	if len(payload) < fixed || len(payload) > fixed+1024 {
 		return Hello{}, errShort
 	}
 	state, pieces := State(binary.LittleEndian.Uint32(payload)), binary.LittleEndian.Uint32(payload[4:])
-	foreign := binary.LittleEndian.Uint32(payload[8:])
-	if state > Given || pieces > maxPieces || foreign > pieces {
-		return Hello{}, fmt.Errorf("it says that it has %d pieces, %d foreign, in state %d", pieces, foreign, state)
+	if state > Given || pieces > maxPieces {
+		return Hello{}, fmt.Errorf("it says that it has %d pieces, in state %d", pieces, state)
 	}
-	h := Hello{State: state, Pieces: int(pieces), Foreign: int(foreign), Mistaken: binary.LittleEndian.Uint32(payload[12:]) != 0}
-	h.Version, h.Unable = printable(payload[16:fixed]), printable(payload[fixed:])
-	return h, nil
+	return Hello{State: state, Pieces: int(pieces), Version: printable(payload[8:fixed]), Unable: printable(payload[fixed:])}, nil
 }
 
 // printable is text from the process, as it may be shown and stored.

@@ -236,10 +236,8 @@ CUresult hook_cuInit(unsigned flags)
 {
 	CUresult r = driver.cuInit(flags);
 
-	if (r == CUDA_SUCCESS) {
-		range_begin();
+	if (r == CUDA_SUCCESS)
 		thread_start();
-	}
 	return r;
 }
 

@@ -19,7 +19,6 @@ enum {
 	CUDA_SUCCESS = 0,
 	CUDA_ERROR_INVALID_VALUE = 1,
 	CUDA_ERROR_OUT_OF_MEMORY = 2,
-	CUDA_ERROR_INVALID_DEVICE = 101,
 	CUDA_ERROR_INVALID_CONTEXT = 201,
 	CUDA_ERROR_OPERATING_SYSTEM = 304,
 	CUDA_ERROR_ILLEGAL_STATE = 401,
@@ -111,7 +110,6 @@ enum {
 	X(cuMemGetHandleForAddressRange, (void *handle, CUdeviceptr pointer, size_t bytes, int type, unsigned long long flags)) \
 	X(cuMemRetainAllocationHandle, (CUmemGenericAllocationHandle *handle, void *address)) \
 	X(cuMulticastAddDevice, (CUmemGenericAllocationHandle object, CUdevice device)) \
-	X(cuMemcpyDtoD_v2, (CUdeviceptr to, CUdeviceptr from, size_t bytes)) \
 	X(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *prop, unsigned long long flags)) \
 	X(cuMemRelease, (CUmemGenericAllocationHandle handle)) \
 	X(cuMemAddressReserve, (CUdeviceptr *pointer, size_t bytes, size_t alignment, CUdeviceptr wanted, unsigned long long flags)) \
@@ -119,9 +117,7 @@ enum {
 	X(cuMemMap, (CUdeviceptr pointer, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags)) \
 	X(cuMemUnmap, (CUdeviceptr pointer, size_t bytes)) \
 	X(cuMemSetAccess, (CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc *access, size_t count)) \
-	X(cuMemExportToShareableHandle, (void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags)) \
-	X(cuMemImportFromShareableHandle, (CUmemGenericAllocationHandle *handle, void *shared, int type)) \
-	X(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle))
+	X(cuMemExportToShareableHandle, (void *shared, CUmemGenericAllocationHandle handle, int type, unsigned long long flags))
 
 // driver has the driver's own functions. One that the driver does not have gives CUDA_ERROR_NOT_SUPPORTED.
 extern struct driver {

@@ -7,21 +7,17 @@
 #include "deadline.h"
 #include "gate.h"
 #include "limits.h"
-#include "own.h"
 #include "range.h"
 #include "thread.h"
 
 #include <string.h>
-#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
 static int state;
-static int given;               // the host has a descriptor of each piece
-static struct cursor attaching; // the last piece that was attached, or made
-static int filling;             // GIVEN, with memory that the host fills
-static int mistaken;            // the driver does not find memory by descriptors
-static int full;                // there is no room for own memory on a device; while attaching
+static int given;            // the host has a descriptor of each piece
+static struct cursor making; // the last piece that was made
+static int filling;          // GIVEN, with memory that the host fills
 
 int hand_state(void) { return state; }
 
@@ -46,22 +42,6 @@ int cursor_next(struct cursor *c)
 	c->piece = &c->range->pieces[c->number_in_range];
 	return 1;
 }
-
-const char *hand_reason(void)
-{
-	struct rlimit limit;
-
-	if (unable_reason())
-		return unable_reason();
-	// Where there is no room on a device when its memory comes back, the descriptors are kept.
-	if (!getrlimit(RLIMIT_NOFILE, &limit) && limit.rlim_max < table_pieces() + FILES)
-		return "its hard limit of open files (ulimit -Hn) is below the number of pieces of its GPU memory and 256";
-	return NULL;
-}
-
-void hand_look(void) { mistaken = range_mistaken(); }
-
-int hand_mistaken(void) { return mistaken; }
 
 // close_between closes the gate while nothing is being captured: what was begun is not finished behind it, and waiting for the devices ends it.
 static CUresult close_between(int64_t deadline)
@@ -90,7 +70,7 @@ CUresult hand_close(unsigned deadline_ms)
 	if (state != WHOLE)
 		return CUDA_SUCCESS;
 	bound_check();
-	if (hand_reason())
+	if (unable_reason())
 		return CUDA_ERROR_NOT_SUPPORTED;
 	r = close_between(deadline);
 	if (r != CUDA_SUCCESS)
@@ -98,7 +78,7 @@ CUresult hand_close(unsigned deadline_ms)
 	r = deadline_run(contexts_synchronize, deadline);
 	if (r == CUDA_SUCCESS)
 		range_free_put_off(1);
-	if (r == CUDA_SUCCESS && hand_reason()) // by the last call before
+	if (r == CUDA_SUCCESS && unable_reason()) // by the last call before
 		r = CUDA_ERROR_NOT_SUPPORTED;
 	if (r != CUDA_SUCCESS) {
 		gate_open();
@@ -111,13 +91,17 @@ CUresult hand_close(unsigned deadline_ms)
 
 CUresult hand_export(struct piece *p, int *fd)
 {
-	*fd = p->fd;
-	if (p->fd >= 0)
-		return CUDA_SUCCESS;
 	return driver.cuMemExportToShareableHandle(fd, p->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
 void hand_given(void) { given = 1; }
+
+// drop lets go of a piece that is not mapped any more.
+static void drop(struct piece *p)
+{
+	driver.cuMemRelease(p->handle);
+	p->handle = 0;
+}
 
 CUresult hand_release(void)
 {
@@ -137,7 +121,7 @@ CUresult hand_release(void)
 	for (back = (struct cursor){0}; cursor_next(&back);) {
 		if (lost)
 			driver.cuMemUnmap(back.address, back.piece->bytes);
-		own_drop(back.piece);
+		drop(back.piece);
 	}
 	state = GIVEN;
 	if (r == CUDA_SUCCESS)
@@ -145,33 +129,20 @@ CUresult hand_release(void)
 	return r;
 }
 
-// detach undoes what has been attached of all pieces.
+// detach undoes what has been made of all pieces.
 static void detach(void)
 {
-	own_end();
 	filling = 0;
 	for (struct cursor c = {0}; cursor_next(&c);) {
 		if (!c.piece->handle)
 			continue;
 		driver.cuMemUnmap(c.address, c.piece->bytes);
-		own_drop(c.piece);
+		drop(c.piece);
 	}
-	memset(&attaching, 0, sizeof(attaching));
+	memset(&making, 0, sizeof(making));
 }
 
-// allow makes room for so many descriptors, which are kept where memory cannot be made the process's own at once.
-static void allow(size_t count)
-{
-	struct rlimit limit;
-
-	count += FILES;
-	if (getrlimit(RLIMIT_NOFILE, &limit) || limit.rlim_cur >= count)
-		return;
-	limit.rlim_cur = count < limit.rlim_max ? count : limit.rlim_max;
-	setrlimit(RLIMIT_NOFILE, &limit);
-}
-
-// come_back is for the beginning of each way back.
+// come_back is for the beginning of the way back.
 static CUresult come_back(size_t count)
 {
 	if (state != GIVEN)
@@ -182,103 +153,21 @@ static CUresult come_back(size_t count)
 	return limits_set_back(); // before memory takes the room for it
 }
 
-CUresult hand_attach_begin(size_t count)
+// make makes one piece, with nothing in particular in it.
+static CUresult make(struct cursor *c)
 {
-	CUresult r = come_back(count);
+	CUmemGenericAllocationHandle handle;
+	CUresult r = range_create(c->range->device, c->piece->bytes, &handle);
 
 	if (r != CUDA_SUCCESS)
 		return r;
-	allow(count);
-	full = !own_reserve();
-	return CUDA_SUCCESS;
-}
-
-// place maps memory where a piece belongs. After an error it is released.
-static CUresult place(struct cursor *c, CUmemGenericAllocationHandle handle, int own, int fd)
-{
-	CUresult r = range_map(c->range->device, c->address, c->piece->bytes, handle);
-
+	r = range_map(c->range->device, c->address, c->piece->bytes, handle);
 	if (r != CUDA_SUCCESS) {
 		driver.cuMemRelease(handle);
 		return r;
 	}
 	c->piece->handle = handle;
-	c->piece->own = own;
-	c->piece->fd = fd;
 	return CUDA_SUCCESS;
-}
-
-static CUresult attach(struct cursor *c, int fd)
-{
-	CUmemGenericAllocationHandle handle;
-	CUresult r = range_import(c->range->device, fd, &handle);
-
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (!full) {
-		r = own_begin(c->range, c->piece, c->address, handle, fd);
-		if (r == CUDA_SUCCESS)
-			return r;
-		full = 1;
-	}
-	return place(c, handle, 0, fd);
-}
-
-CUresult hand_attach(uint32_t number, int fd)
-{
-	CUresult r = state == GIVEN ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
-
-	if (r == CUDA_SUCCESS && (!cursor_next(&attaching) || attaching.number != number))
-		r = CUDA_ERROR_INVALID_VALUE;
-	if (r == CUDA_SUCCESS)
-		r = attach(&attaching, fd);
-	if (r != CUDA_SUCCESS) {
-		if (!attaching.piece || attaching.piece->fd != fd)
-			close(fd);
-		if (state == GIVEN)
-			detach();
-	}
-	return r;
-}
-
-CUresult hand_attach_settle(void)
-{
-	CUresult r = own_settle();
-
-	if (r == CUDA_SUCCESS)
-		return r;
-	if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-		full = 1;
-		return CUDA_SUCCESS;
-	}
-	detach();
-	return r;
-}
-
-CUresult hand_attach_end(void)
-{
-	if (state != GIVEN)
-		return CUDA_ERROR_ILLEGAL_STATE;
-	if (cursor_next(&attaching)) {
-		detach();
-		return CUDA_ERROR_INVALID_VALUE;
-	}
-	own_end();
-	memset(&attaching, 0, sizeof(attaching));
-	state = CLOSED;
-	given = 0;
-	return CUDA_SUCCESS;
-}
-
-// make makes one piece, with nothing in particular in it.
-static CUresult make(struct cursor *c)
-{
-	CUmemGenericAllocationHandle own;
-	CUresult r = range_create(c->range->device, c->piece->bytes, &own);
-
-	if (r != CUDA_SUCCESS)
-		return r;
-	return place(c, own, 1, -1);
 }
 
 CUresult hand_make(size_t count, uint32_t number, int *fd)
@@ -289,13 +178,13 @@ CUresult hand_make(size_t count, uint32_t number, int *fd)
 		r = come_back(count);
 	else if (!filling)
 		r = CUDA_ERROR_ILLEGAL_STATE;
-	if (r == CUDA_SUCCESS && (!cursor_next(&attaching) || attaching.number != number))
+	if (r == CUDA_SUCCESS && (!cursor_next(&making) || making.number != number))
 		r = CUDA_ERROR_INVALID_VALUE;
 	if (r == CUDA_SUCCESS)
-		r = make(&attaching);
+		r = make(&making);
 	if (r == CUDA_SUCCESS) {
 		filling = 1;
-		r = hand_export(attaching.piece, fd);
+		r = hand_export(making.piece, fd);
 	}
 	if (r != CUDA_SUCCESS && state == GIVEN)
 		detach();
@@ -304,38 +193,15 @@ CUresult hand_make(size_t count, uint32_t number, int *fd)
 
 CUresult hand_filled(void)
 {
-	struct cursor c = attaching;
+	struct cursor c = making;
 
 	if (!filling || cursor_next(&c))
 		return CUDA_ERROR_ILLEGAL_STATE;
-	memset(&attaching, 0, sizeof(attaching));
+	memset(&making, 0, sizeof(making));
 	filling = 0;
 	state = CLOSED;
 	given = 0;
 	return CUDA_SUCCESS;
-}
-
-CUresult hand_own(void)
-{
-	size_t no_room = SIZE_MAX; // for a piece as large as this
-	CUresult r = CUDA_SUCCESS;
-
-	if (state != CLOSED)
-		return CUDA_ERROR_ILLEGAL_STATE;
-	given = 0; // descriptors given before are of memory that may be let go of now
-	if (!table_foreign() || !own_reserve())
-		return CUDA_SUCCESS;
-	for (struct cursor c = {0}; r == CUDA_SUCCESS && cursor_next(&c);) {
-		if (c.piece->own || c.piece->bytes >= no_room)
-			continue;
-		r = own_in_place(c.range, c.piece, c.address);
-		if (r == CUDA_ERROR_OUT_OF_MEMORY) {
-			no_room = c.piece->bytes;
-			r = CUDA_SUCCESS;
-		}
-	}
-	own_end();
-	return r;
 }
 
 CUresult hand_open(void)

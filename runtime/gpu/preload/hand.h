@@ -20,37 +20,20 @@ struct cursor {
 // cursor_next goes to the next piece, at first to the first; false where there is none.
 int cursor_next(struct cursor *c);
 
-// FILES is how many descriptors the program may have beside those of its memory.
-#define FILES 256
-
-// hand_reason says why nothing can be handed over as things are, or is NULL.
-const char *hand_reason(void);
 // hand_close closes the gate and waits for the devices. The gate is open after NOT_READY: some work had not ended; and after
 // STREAM_CAPTURE_UNSUPPORTED: a stream was being captured.
 CUresult hand_close(unsigned deadline_ms);
-// hand_look looks whether the driver would still find memory that comes by descriptors, while the program runs; hand_mistaken tells.
-void hand_look(void);
-int hand_mistaken(void);
-// hand_export gives a descriptor of a piece. The caller closes it if it is not the piece's own.
+// hand_export gives a descriptor of a piece, which is the caller's.
 CUresult hand_export(struct piece *p, int *fd);
 // hand_given says that all descriptors are with the host; hand_release may follow.
 void hand_given(void);
 // hand_release unmaps and releases all of it, and lowers limits around the driver's checkpoint. After an error all of it is there; where even that
 // could not be done, none, and the state is GIVEN.
 CUresult hand_release(void);
-// hand_attach_begin, which sets limits back, and hand_attach for each piece in order with a descriptor that it takes over. After an error none is attached.
-CUresult hand_attach_begin(size_t count);
-CUresult hand_attach(uint32_t number, int fd);
-// hand_attach_settle waits for what is being copied of those before, and comes ahead of an answer and of the end.
-CUresult hand_attach_settle(void);
-// hand_attach_end fails unless there has been one for each piece.
-CUresult hand_attach_end(void);
-// hand_make makes memory for one piece after the other, from number 0 on, and gives a descriptor, the caller's, by which the host fills it. hand_filled says
-// that it has filled all. Until then there is none of it if the conversation ends. After an error there is none either.
+// hand_make makes memory for one piece after the other, from number 0 on, and gives a descriptor, the caller's, by which the host fills it. It sets limits back
+// first. hand_filled says that the host has filled all. Until then there is none of it if the conversation ends. After an error there is none either.
 CUresult hand_make(size_t count, uint32_t number, int *fd);
 CUresult hand_filled(void);
-// hand_own makes what is somebody else's the process's own as far as there is room for it.
-CUresult hand_own(void);
 CUresult hand_open(void);
 // hand_end is for the end of a conversation: what is not handed over goes on.
 void hand_end(void);

@@ -2,13 +2,10 @@
 #include "range.h"
 
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
 // MAX_DEVICES is more than any host has; those above get no memory from the library.
 #define MAX_DEVICES 64
 
-static CUuuid first[MAX_DEVICES];        // of each device, when the driver was initialised
 static uint64_t accessors[MAX_DEVICES]; // of each device: those that cuCtxEnablePeerAccess gave access to it, by bits; under the table's lock
 
 // largest is how large a piece of a range may be: 256 MiB, and 1 GiB from 4 GiB on. A call of the driver takes nearly as long for a small piece, so a large range is
@@ -73,7 +70,7 @@ static CUresult make_pieces(struct range *r, unsigned *made)
 		struct piece *p = &r->pieces[*made];
 		CUresult result;
 
-		*p = (struct piece){.bytes = r->bytes - at < most ? r->bytes - at : most, .own = 1, .fd = -1};
+		*p = (struct piece){.bytes = r->bytes - at < most ? r->bytes - at : most};
 		result = range_create(r->device, p->bytes, &p->handle);
 		if (result != CUDA_SUCCESS)
 			return result;
@@ -108,17 +105,6 @@ static CUresult undo(struct range *r, unsigned made)
 	return first;
 }
 
-void range_begin(void)
-{
-	static const CUuuid none;
-	int count = 0;
-
-	driver.cuDeviceGetCount(&count);
-	for (CUdevice d = 0; d < count && d < MAX_DEVICES; d++)
-		if (!memcmp(&first[d], &none, sizeof(none)))
-			driver.cuDeviceGetUuid(&first[d], d);
-}
-
 CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct range *r)
 {
 	CUresult result;
@@ -144,13 +130,7 @@ CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct ran
 	return result;
 }
 
-CUresult range_free(struct range *r)
-{
-	for (unsigned i = 0; i < r->count; i++)
-		if (r->pieces[i].fd >= 0)
-			close(r->pieces[i].fd);
-	return undo(r, r->count);
-}
+CUresult range_free(struct range *r) { return undo(r, r->count); }
 
 CUresult range_wait(CUcontext context)
 {
@@ -180,56 +160,6 @@ void range_free_put_off(int idle)
 			range_free(&some[i]);
 		}
 	} while (n == sizeof(some) / sizeof(*some));
-}
-
-CUresult range_import(CUdevice device, int fd, CUmemGenericAllocationHandle *handle)
-{
-	CUmemAllocationProp prop = {0};
-	CUresult r = driver.cuMemImportFromShareableHandle(handle, (void *)(intptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-
-	if (r != CUDA_SUCCESS)
-		return r;
-	if (driver.cuMemGetAllocationPropertiesFromHandle(&prop, *handle) != CUDA_SUCCESS || prop.location.id == device)
-		return CUDA_SUCCESS;
-	driver.cuMemRelease(*handle);
-	return CUDA_ERROR_INVALID_DEVICE;
-}
-
-// mistakes tells whether the driver takes a piece for another device's when it comes by a descriptor.
-static int mistakes(CUdevice device, const struct piece *p)
-{
-	CUmemGenericAllocationHandle handle;
-	CUresult r;
-	int fd;
-
-	if (driver.cuMemExportToShareableHandle(&fd, p->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) != CUDA_SUCCESS)
-		return 0; // which is found out when it is handed over
-	r = range_import(device, fd, &handle);
-	close(fd);
-	if (r == CUDA_SUCCESS)
-		driver.cuMemRelease(handle);
-	return r == CUDA_ERROR_INVALID_DEVICE;
-}
-
-int range_mistaken(void)
-{
-	CUdevice looked = -1;
-	int found = 0;
-
-	table_lock();
-	for (size_t i = 0; !found && table_at(i); i++) {
-		struct range *r = table_at(i);
-		CUuuid now;
-
-		if (r->device == looked || !r->pieces[0].own)
-			continue;
-		looked = r->device;
-		// No GPU has taken the place of another where it is the one that it was.
-		if (driver.cuDeviceGetUuid(&now, r->device) == CUDA_SUCCESS && memcmp(&now, &first[r->device], sizeof(now)))
-			found = mistakes(r->device, &r->pieces[0]);
-	}
-	table_unlock();
-	return found;
 }
 
 CUresult range_access(CUdevice device, CUdevice other, int access)

@@ -4,8 +4,6 @@
 
 #include "table.h"
 
-// range_begin notes which GPU each device is, when the driver has been initialised.
-void range_begin(void);
 // range_make makes a range in a context on its device. After an error nothing is left of it.
 CUresult range_make(CUcontext context, CUdevice device, size_t asked, struct range *r);
 // range_free frees what range_make has made.
@@ -19,11 +17,6 @@ CUresult range_wait(CUcontext context);
 CUresult range_create(CUdevice device, size_t bytes, CUmemGenericAllocationHandle *handle);
 // range_map maps memory at an address, for its device and all that have access to it.
 CUresult range_map(CUdevice device, CUdeviceptr address, size_t bytes, CUmemGenericAllocationHandle handle);
-// range_import gives a handle of memory on a device by its descriptor, which remains the caller's. CUDA_ERROR_INVALID_DEVICE: the driver takes it for
-// another device's, as it does in a process that was restored onto a GPU with another number.
-CUresult range_import(CUdevice device, int fd, CUmemGenericAllocationHandle *handle);
-// range_mistaken is true where that is so with memory of the process's own.
-int range_mistaken(void);
 // range_access gives another device access to all ranges of a device, or takes it away.
 CUresult range_access(CUdevice device, CUdevice other, int access);
 

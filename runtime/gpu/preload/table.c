@@ -4,7 +4,6 @@
 #include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct range *ranges;
@@ -30,16 +29,6 @@ size_t table_pieces(void)
 
 	for (size_t i = 0; i < count; i++)
 		n += ranges[i].count;
-	return n;
-}
-
-size_t table_foreign(void)
-{
-	size_t n = 0;
-
-	for (size_t i = 0; i < count; i++)
-		for (unsigned p = 0; p < ranges[i].count; p++)
-			n += ranges[i].pieces[p].handle && !ranges[i].pieces[p].own;
 	return n;
 }
 
@@ -177,9 +166,5 @@ int table_take_of(CUcontext context, struct range *r)
 void table_forked(void)
 {
 	pthread_mutex_init(&lock, NULL);
-	for (size_t i = 0; i < count; i++)
-		for (unsigned p = 0; p < ranges[i].count; p++)
-			if (ranges[i].pieces[p].fd >= 0)
-				close(ranges[i].pieces[p].fd);
 	count = put_off = 0;
 }

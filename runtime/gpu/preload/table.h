@@ -7,12 +7,10 @@
 // GRANULARITY is cuMemGetAllocationGranularity of every GPU that has virtual memory management, bytes.
 #define GRANULARITY ((size_t)2 << 20)
 
-// piece is memory that has a handle of its own. own: the process made it; else it is somebody else's, which cannot be exported again, and fd is the
-// descriptor it came with. handle is 0 while the memory is elsewhere.
+// piece is memory that has a handle of its own, which is 0 while the memory is elsewhere.
 struct piece {
 	CUmemGenericAllocationHandle handle;
 	size_t bytes;
-	int own, fd;
 };
 
 // range is one allocation of the program: pieces side by side at a reserved address.
@@ -32,7 +30,6 @@ void table_unlock(void);
 // table_at gives the range at a place, or NULL past the last.
 struct range *table_at(size_t place);
 size_t table_pieces(void);
-size_t table_foreign(void); // pieces that are there and not the process's own
 // table_add takes a range over; it is false where there is no memory.
 int table_add(const struct range *r);
 // table_find copies the range that a pointer is in; false where there is none.
@@ -43,7 +40,7 @@ int table_take_of(CUcontext context, struct range *r);
 // table_put_off marks the range that begins at an address as freed: it is found no more. table_take_put_off takes out one of these.
 int table_put_off(CUdeviceptr address);
 int table_take_put_off(struct range *r);
-// table_forked is for the child of a fork: it closes what came with the memory, and forgets the rest.
+// table_forked is for the child of a fork: it forgets all.
 void table_forked(void);
 
 // room gives memory that is not malloc's, which the program may have replaced; NULL where there is none. room_free gives it back.

@@ -2,11 +2,11 @@
 #include "talk.h"
 #include "bound.h"
 #include "gate.h"
+#include "able.h"
 #include "hand.h"
 #include "thread.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -27,18 +27,16 @@
 #define LAST 1u       // flag of the last of several
 #define STUCK 10000   // ms for the host to take an answer
 
-enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, ATTACH, OPEN, OWN, MAKE, FILLED };
+enum { HELLO = 1, CLOSE, TABLE, GIVE, RELEASE, OPEN, MAKE, FILLED };
 
 struct header { uint32_t magic; uint16_t version, kind; uint32_t id; int32_t result; uint32_t count, flags; };
 struct entry { uint64_t address, size; uint8_t uuid[16]; uint32_t number, flags; };
 
-// message is one that came. Its descriptors are closed unless they are taken.
+// message is one that came.
 struct message {
 	struct header header;
 	uint8_t payload[PAYLOAD];
 	size_t size;
-	int files[BATCH];
-	unsigned files_count;
 };
 
 static int waiting_to_send(int socket)
@@ -80,39 +78,22 @@ static int answer(int socket, const struct message *m, struct header h, const vo
 	}
 }
 
-static int plain(int socket, const struct message *m, CUresult result, uint32_t count)
+static int plain(int socket, const struct message *m, CUresult result)
 {
-	return answer(socket, m, (struct header){.result = result, .count = count}, NULL, 0, NULL, 0);
-}
-
-// grow has the kernel's table of this process's descriptors grow before the program waits: where several threads run, that takes it some
-// milliseconds each time.
-static void grow(int socket)
-{
-	int fd = fcntl(socket, F_DUPFD_CLOEXEC, FILES + BATCH);
-
-	if (fd >= 0)
-		close(fd);
+	return answer(socket, m, (struct header){.result = result}, NULL, 0, NULL, 0);
 }
 
 static int hello(int socket, const struct message *m)
 {
-	struct { uint32_t state, pieces, foreign, mistaken; char version[32], reason[512]; } text = {0};
-	const char *reason;
+	struct { uint32_t state, pieces; char version[32], reason[512]; } text = {0};
 
-	if (hand_state() == WHOLE) { // behind the gate nothing is bound, and the program waits
+	if (hand_state() == WHOLE) // behind the gate nothing is bound
 		bound_check();
-		hand_look();
-		grow(socket);
-	}
-	reason = hand_reason();
 	text.state = hand_state();
 	text.pieces = table_pieces();
-	text.foreign = table_foreign();
-	text.mistaken = hand_mistaken();
 	snprintf(text.version, sizeof(text.version), "%s", VERSION);
-	if (reason)
-		snprintf(text.reason, sizeof(text.reason), "%s", reason);
+	if (unable_reason())
+		snprintf(text.reason, sizeof(text.reason), "%s", unable_reason());
 	return answer(socket, m, (struct header){0}, &text, offsetof(__typeof__(text), reason) + strlen(text.reason), NULL, 0);
 }
 
@@ -123,14 +104,14 @@ static int table(int socket, const struct message *m)
 	uint32_t n = 0;
 
 	if (hand_state() == WHOLE)
-		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
+		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE);
 	while (cursor_next(&c)) {
 		struct entry *e = &entries[n];
 		CUuuid uuid;
 		CUresult r = driver.cuDeviceGetUuid(&uuid, c.range->device);
 
 		if (r != CUDA_SUCCESS)
-			return plain(socket, m, r, 0);
+			return plain(socket, m, r);
 		*e = (struct entry){.address = c.address, .size = c.piece->bytes, .number = c.number};
 		memcpy(e->uuid, uuid.bytes, sizeof(e->uuid));
 		if (++n == ENTRIES) {
@@ -142,102 +123,72 @@ static int table(int socket, const struct message *m)
 	return answer(socket, m, (struct header){.count = n, .flags = LAST}, entries, n * sizeof(*entries), NULL, 0);
 }
 
-// give_batch sends descriptors, and closes those that were made for it.
-static int give_batch(int socket, const struct message *m, const uint32_t *numbers, int *files, const int *made, unsigned n, unsigned flags)
+// give_batch sends descriptors, and closes them.
+static int give_batch(int socket, const struct message *m, const uint32_t *numbers, const int *files, unsigned n, unsigned flags)
 {
 	int ok = answer(socket, m, (struct header){.count = n, .flags = flags}, numbers, n * sizeof(*numbers), files, n);
 
 	for (unsigned i = 0; i < n; i++)
-		if (made[i])
-			close(files[i]);
+		close(files[i]);
 	return ok;
+}
+
+// refuse answers with an error, and closes descriptors that were to be given.
+static int refuse(int socket, const struct message *m, CUresult r, const int *files, unsigned n)
+{
+	while (n-- > 0)
+		close(files[n]);
+	return plain(socket, m, r);
 }
 
 static int give(int socket, const struct message *m)
 {
 	struct cursor c = {0};
 	uint32_t numbers[BATCH];
-	int files[BATCH], made[BATCH];
+	int files[BATCH];
 	unsigned n = 0;
 
 	if (hand_state() != CLOSED)
-		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
+		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE);
 	while (cursor_next(&c)) {
 		CUresult r;
 
 		if (n == BATCH) {
-			if (!give_batch(socket, m, numbers, files, made, n, 0))
+			if (!give_batch(socket, m, numbers, files, n, 0))
 				return 0;
 			n = 0;
 		}
 		r = hand_export(c.piece, &files[n]);
-		if (r != CUDA_SUCCESS) {
-			while (n-- > 0)
-				if (made[n])
-					close(files[n]);
-			return plain(socket, m, r, 0);
-		}
-		numbers[n] = c.number;
-		made[n] = files[n] != c.piece->fd;
-		n++;
+		if (r != CUDA_SUCCESS)
+			return refuse(socket, m, r, files, n);
+		numbers[n++] = c.number;
 	}
-	if (!give_batch(socket, m, numbers, files, made, n, LAST))
+	if (!give_batch(socket, m, numbers, files, n, LAST))
 		return 0;
 	hand_given();
 	return 1;
 }
 
-// attach has a message with a count first, and then those with descriptors.
-static int attach(int socket, struct message *m)
-{
-	static int begun;
-	CUresult r = CUDA_SUCCESS;
-
-	if (!m->size && !m->files_count) {
-		r = hand_attach_begin(m->header.count);
-		begun = r == CUDA_SUCCESS;
-		if (begun && !m->header.count)
-			r = hand_attach_end();
-		return plain(socket, m, r, 0);
-	}
-	if (!begun)
-		return plain(socket, m, CUDA_ERROR_ILLEGAL_STATE, 0);
-	// Fewer descriptors than numbers: there was no room for more in this process.
-	if (m->size != m->header.count * sizeof(uint32_t) || m->files_count != m->header.count) {
-		hand_attach(UINT32_MAX, -1);
-		r = CUDA_ERROR_OPERATING_SYSTEM;
-	}
-	for (unsigned i = 0; i < m->header.count && r == CUDA_SUCCESS; i++) {
-		uint32_t number;
-
-		memcpy(&number, m->payload + i * sizeof(number), sizeof(number));
-		r = hand_attach(number, m->files[i]);
-		m->files[i] = -1;
-	}
-	if (r == CUDA_SUCCESS)
-		r = hand_attach_settle();
-	if (r == CUDA_SUCCESS && m->header.flags & LAST)
-		r = hand_attach_end();
-	if (r != CUDA_SUCCESS)
-		begun = 0;
-	return plain(socket, m, r, 0);
-}
-
+// make makes some pieces, and gives a descriptor of each.
 static int make(int socket, const struct message *m)
 {
-	uint32_t number;
-	CUresult r;
-	int fd = -1, ok;
+	struct { uint32_t first, count; } wanted;
+	uint32_t numbers[BATCH] = {0};
+	int files[BATCH] = {0};
 
-	if (m->size != sizeof(number))
+	if (m->size != sizeof(wanted))
 		return 0;
-	memcpy(&number, m->payload, sizeof(number));
-	r = hand_make(m->header.count, number, &fd);
-	if (r != CUDA_SUCCESS)
-		return plain(socket, m, r, 0);
-	ok = answer(socket, m, (struct header){.count = 1}, &number, sizeof(number), &fd, 1);
-	close(fd);
-	return ok;
+	memcpy(&wanted, m->payload, sizeof(wanted));
+	if (wanted.count > BATCH)
+		return 0;
+	for (unsigned n = 0; n < wanted.count; n++) {
+		CUresult r = hand_make(m->header.count, wanted.first + n, &files[n]);
+
+		if (r != CUDA_SUCCESS)
+			return refuse(socket, m, r, files, n);
+		numbers[n] = wanted.first + n;
+	}
+	return give_batch(socket, m, numbers, files, wanted.count, LAST);
 }
 
 static int close_gate(int socket, const struct message *m)
@@ -251,46 +202,32 @@ static int close_gate(int socket, const struct message *m)
 	thread_let_go(); // it may take as long as the host says, and opens nothing
 	r = hand_close(ms);
 	thread_hold();
-	return plain(socket, m, r, 0);
+	return plain(socket, m, r);
 }
 
-static int serve(int socket, struct message *m)
+static int serve(int socket, const struct message *m)
 {
-	CUresult r;
-
 	switch (m->header.kind) {
 	case HELLO: return hello(socket, m);
 	case CLOSE: return close_gate(socket, m);
 	case TABLE: return table(socket, m);
 	case GIVE: return give(socket, m);
-	case RELEASE: return plain(socket, m, hand_release(), 0);
-	case ATTACH: return attach(socket, m);
+	case RELEASE: return plain(socket, m, hand_release());
 	case MAKE: return make(socket, m);
-	case FILLED: return plain(socket, m, hand_filled(), 0);
-	case OPEN: return plain(socket, m, hand_open(), 0);
-	case OWN:
-		r = hand_own();
-		return plain(socket, m, r, table_foreign());
+	case FILLED: return plain(socket, m, hand_filled());
+	case OPEN: return plain(socket, m, hand_open());
 	}
-	return plain(socket, m, CUDA_ERROR_NOT_SUPPORTED, 0);
+	return plain(socket, m, CUDA_ERROR_NOT_SUPPORTED);
 }
 
 static int receive(int socket, struct message *m)
 {
-	union { struct cmsghdr header; char bytes[CMSG_SPACE(sizeof(int) * BATCH)]; } control;
 	struct iovec parts[] = {{&m->header, sizeof(m->header)}, {m->payload, sizeof(m->payload)}};
-	struct msghdr got = {.msg_iov = parts, .msg_iovlen = 2, .msg_control = control.bytes, .msg_controllen = sizeof(control)};
+	struct msghdr got = {.msg_iov = parts, .msg_iovlen = 2};
 	ssize_t n;
 
-	while ((n = recvmsg(socket, &got, MSG_DONTWAIT | MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR)
+	while ((n = recvmsg(socket, &got, MSG_DONTWAIT)) < 0 && errno == EINTR)
 		;
-	m->files_count = 0;
-	for (struct cmsghdr *c = n > 0 ? CMSG_FIRSTHDR(&got) : NULL; c; c = CMSG_NXTHDR(&got, c)) {
-		if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-			continue;
-		m->files_count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-		memcpy(m->files, CMSG_DATA(c), m->files_count * sizeof(int));
-	}
 	m->size = n - (ssize_t)sizeof(m->header);
 	return n >= (ssize_t)sizeof(m->header) && !(got.msg_flags & MSG_TRUNC) && m->header.magic == MAGIC && m->header.version == PROTOCOL;
 }
@@ -298,10 +235,6 @@ static int receive(int socket, struct message *m)
 int talk_once(int socket)
 {
 	static struct message m;
-	int more = receive(socket, &m) && serve(socket, &m);
 
-	for (unsigned i = 0; i < m.files_count; i++)
-		if (m.files[i] >= 0)
-			close(m.files[i]);
-	return more;
+	return receive(socket, &m) && serve(socket, &m);
 }
