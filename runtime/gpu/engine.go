@@ -51,7 +51,6 @@ type Engine struct {
 	given    []*given // all that may have handed memory over
 	pieces   int      // that they have handed over
 	outgoing *outgoing
-	holding  *holding // nil: all that was given has been taken
 }
 
 var _ checkpoint.Devices = (*Engine)(nil)
@@ -133,9 +132,6 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 		}
 		locked := time.Now()
 		if err := e.checkpoint(ctx, fresh); err != nil {
-			return s, err
-		}
-		if err := e.endHold(); err != nil {
 			return s, err
 		}
 		s.Lock += locked.Sub(start)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -153,8 +154,20 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 	if err := e.remaining(fresh); err != nil {
 		return nil, err
 	}
-	e.beginHold(ctx, all)
+	for _, g := range all {
+		if err := e.keeper.Hold(ctx, g.held(), g.files); err != nil {
+			return nil, err
+		}
+	}
 	return fresh, each(all, (*given).release)
+}
+
+// held are the pieces as the keeper has them.
+func (g *given) held() (pieces []keeper.Piece) {
+	for _, p := range g.pieces {
+		pieces = append(pieces, keeper.Piece{Device: p.Device, Size: int64(p.Size), Address: p.Address})
+	}
+	return pieces
 }
 
 // takeAll gets descriptors of what all can hand over, and gives those that have not ended meanwhile.

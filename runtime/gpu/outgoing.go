@@ -186,7 +186,6 @@ func (e *Engine) stop() {
 	if e.keeper == nil {
 		return
 	}
-	e.breakHold()
 	h, o := e.keeper, e.outgoing
 	e.keeper, e.outgoing = nil, nil
 	select {
