@@ -60,7 +60,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = driver.Serve(ctx, os.Stdin, stdout, openDriver)
 	case "keeper":
 		prepare()
-		soon()
 		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 		defer stop()
 		signal.Ignore(unix.SIGPIPE)
