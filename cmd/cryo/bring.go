@@ -103,9 +103,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 		a.warn("%s", w)
 	}
 	task, img, ran, err := a.bring(ctx, client, s, p, f, options, work.Dir)
-	if errdefs.IsDataLoss(err) {
-		err = errors.Join(err, s.Suspect(context.WithoutCancel(ctx), p.Descriptor))
-	}
+	err = s.Damaged(context.WithoutCancel(ctx), p.Descriptor, err)
 	var misfit *fit.MisfitError
 	if errors.As(err, &misfit) {
 		return err // it was nothing about this container

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
@@ -66,9 +65,7 @@ func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *loo
 	defer func() { err = errors.Join(err, l.close()) }()
 	v := verified{Reference: ref, Digest: l.desc.Digest.String()}
 	if l.puller == nil {
-		if err = image.Verify(ctx, s, l.desc, a.report()); errdefs.IsDataLoss(err) {
-			err = errors.Join(err, s.Suspect(ctx, l.desc))
-		}
+		err = s.Damaged(ctx, l.desc, image.Verify(ctx, s, l.desc, a.report()))
 	} else if err = image.VerifySmall(ctx, l.from, l.desc); err == nil {
 		v.NotRead, err = l.puller.CheckRest(ctx)
 	}

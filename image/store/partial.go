@@ -78,16 +78,19 @@ func (p *Partial) rehash(ctx context.Context) error {
 }
 
 // hashFile hashes what the file has beyond what is hashed.
-func (p *Partial) hashFile(ctx context.Context) error {
+func (p *Partial) hashFile(ctx context.Context) error { return hashFile(ctx, p.file, p.h, &p.hashed) }
+
+// hashFile hashes a file from *off to its end, and moves *off with it.
+func hashFile(ctx context.Context, f *direct.File, h hash.Hash, off *int64) error {
 	buf := direct.Lend()
 	defer direct.Return(buf)
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		n, err := p.file.ReadAt(buf, p.hashed)
-		p.h.Write(buf[:n])
-		p.hashed += int64(n)
+		n, err := f.ReadAt(buf, *off)
+		h.Write(buf[:n])
+		*off += int64(n)
 		if errors.Is(err, io.EOF) {
 			return nil
 		}

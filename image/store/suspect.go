@@ -5,11 +5,11 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
@@ -29,6 +29,14 @@ func (s *Store) Suspect(ctx context.Context, manifest ocispec.Descriptor) error 
 		blobs = append(blobs, needed...)
 	}
 	return s.SuspectBlobs(blobs)
+}
+
+// Damaged returns err. If err says that something of a snapshot is damaged, the snapshot is suspected first, and an error of that is joined.
+func (s *Store) Damaged(ctx context.Context, manifest ocispec.Descriptor, err error) error {
+	if !errdefs.IsDataLoss(err) {
+		return err
+	}
+	return errors.Join(err, s.Suspect(ctx, manifest))
 }
 
 // SuspectBlobs is [Store.Suspect] for blobs.
@@ -98,23 +106,12 @@ func (s *Store) whole(ctx context.Context, d ocispec.Descriptor) (bool, error) {
 	}
 	file := direct.New(f)
 	defer file.Close()
-	buf := direct.Lend()
-	defer direct.Return(buf)
-	h := sha256.New()
-	for off := int64(0); ; {
-		if ctx.Err() != nil {
-			return false, context.Cause(ctx)
-		}
-		n, err := file.ReadAt(buf, off)
-		h.Write(buf[:n])
-		off += int64(n)
-		switch {
-		case errors.Is(err, unix.EIO):
-			return false, nil
-		case errors.Is(err, io.EOF):
-			return off == d.Size && digest.NewDigest(digest.SHA256, h) == d.Digest, nil
-		case err != nil:
-			return false, err
-		}
+	h, n := sha256.New(), int64(0)
+	switch err := hashFile(ctx, file, h, &n); {
+	case errors.Is(err, unix.EIO):
+		return false, nil
+	case err != nil:
+		return false, err
 	}
+	return n == d.Size && digest.NewDigest(digest.SHA256, h) == d.Digest, nil
 }

@@ -66,10 +66,10 @@ func (o Order) Damaged(err error) error {
 		return err
 	}
 	s, failed := store.Open(o.Root)
-	if failed == nil {
-		failed = s.Suspect(context.Background(), o.Snapshot)
+	if failed != nil {
+		return errors.Join(err, failed)
 	}
-	return errors.Join(err, failed)
+	return s.Damaged(context.Background(), o.Snapshot, err)
 }
 
 // Open gives what has the snapshot's blobs, until done is called: what was opened by then stays. Where segments are missing still, coming is not nil, and the
