@@ -66,17 +66,17 @@ func (s *service) Delete(ctx context.Context, r *taskAPI.DeleteRequest) (*taskAP
 	if r.ExecID != "" {
 		return inOrder(ctx, s.container(r.ID), r, s.TTRPCTaskService.Delete)
 	}
+	remove := s.TTRPCTaskService.Delete
 	if c := s.container(r.ID); c != nil {
 		c.breakOff(ctx)
 		if err := c.gate.settle(ctx, errDeleted); err != nil {
 			return nil, reply(err)
 		}
+		if c.runtime.Foreign() != nil {
+			remove = s.deleteForeign
+		}
 	}
 	s.deletions.add(r.ID)
-	remove := s.TTRPCTaskService.Delete
-	if c := s.container(r.ID); c != nil && c.runtime.Foreign() != nil {
-		remove = s.deleteForeign
-	}
 	answer, err := inOrder(ctx, s.container(r.ID), r, remove)
 	if err != nil {
 		s.deletions.drop(r.ID)
