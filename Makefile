@@ -28,7 +28,9 @@ KEEPER   := cryo-gpu-keeper
 export CGO_CFLAGS ?= -O2 -g -Wno-deprecated-declarations
 BUILDCGO := CGO_ENABLED=1 $(GO) build -trimpath -ldflags "-s -w -extldflags=-Wl,-z,lazy -X main.version=$(VERSION) -X main.revision=$(REVISION)"
 QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
-PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates curl redis-tools rpm
+PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
+# What tests need beyond that.
+test integration: PACKAGES += curl redis-tools rpm
 UNIT      = $(shell $(GO) list ./... | grep -v '/integration$$')
 
 .PHONY: help
