@@ -12,7 +12,7 @@ type errorReport struct {
 	Hint      string `json:"hint,omitempty"` // what to do
 	ExitCode  int    `json:"exitCode"`
 	Container string `json:"container,omitempty"` // of which it is
-	Left      *left  `json:"left,omitempty"`      // what the command has left of it; nil: not known
+	Left      *left  `json:"left,omitempty"`      // what there is of it after the error; nil if unknown
 }
 
 // left is what there is of a container after a checkpoint or restore that did not come about, or not all of it.

@@ -21,8 +21,8 @@ func newPull(a *app) *cobra.Command {
 		Long: `pull fetches a snapshot into the local store and verifies it. What is there already is not fetched again, and
 a pull that was interrupted goes on where it stopped. The base image is left to restore.
 
-With --repair what is here is read, and fetched again where it is damaged, also if other snapshots share it. Without,
-that is done where cryo verify or a restore has found damage.
+With --repair, pull reads the parts that the local store has, and fetches the damaged ones again. Other snapshots that
+share a part get the new one too. After cryo verify or a restore has found damage, pull does this without the flag.
 
 Its signatures are fetched too. Where [trust] in the configuration, or --require-signature, asks for one, a
 snapshot without a trusted one is refused before anything else of it is read.`,

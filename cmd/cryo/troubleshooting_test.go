@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestTroubleshooting compares README.md with the source: every error that has a hint, and every remedy for what CRIU says, is found there by a part of its
-// message, and every message there is one that the source has.
+// TestTroubleshooting compares the troubleshooting tables of README.md with the source. Every error that has a hint, and every remedy for a message of CRIU's,
+// must have a row with a part of its message. Every row must name a message that the source has.
 func TestTroubleshooting(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {

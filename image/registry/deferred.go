@@ -13,9 +13,9 @@ import (
 
 // Limits of segments whose digest is found out later.
 const (
-	deferredMost = 256             // that wait for it: each is open
-	restTime     = 2 * time.Second // for which at most one that has come waits, to be hashed or for the disk
-	verifiers    = 16              // at most, with a buffer each
+	deferredMost = 256             // segments that wait to be hashed; each has its file open
+	restTime     = 2 * time.Second // the longest that a complete segment waits to be hashed or stored
+	verifiers    = 16              // goroutines that hash at once; each has a buffer
 )
 
 // deferred are segments that have come, or are coming, and are hashed when who reads them has all, so that it has the cores until then. Nothing waits for longer than

@@ -273,7 +273,7 @@ func (p *Puller) bring(ctx context.Context) error {
 	return placing.Wait()
 }
 
-// rest leaves the disk alone for a moment where that is wanted.
+// rest waits, for restTime at most, until the pull may use the disk. A segment that does not go through the page cache does not wait.
 func (p *Puller) rest(ctx context.Context) error {
 	if !p.cached {
 		return nil

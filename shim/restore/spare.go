@@ -11,9 +11,8 @@ import (
 // cacheLeast is how much memory, in bytes, must be left for what is pulled: with less it would wait for the disk all the time.
 const cacheLeast = 512 << 20
 
-// headSegments says how many segments are pulled at once before the container runs: half of half of the spare cores. Each takes a core to receive and write it, and as
-// much at a registry on the same machine. Few, since a disk that several read at once gives each less, and the container waits for what it asks for itself. None
-// where only one could be.
+// headSegments says how many segments are pulled at once before the container runs: a quarter of the cores, four at most, and none below eight cores. Receiving and
+// writing a segment takes a core, and a registry on the same machine takes another. A disk that several read at once gives each less.
 func headSegments(all int) int {
 	if n := cores.Half(all) / 2; n > 1 {
 		return min(n, 4)

@@ -135,7 +135,7 @@ func encode(h *tar.Header) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// rename changes the prefix of keys of a pax header, which may have zeros behind its records, and says whether there were any. Source: POSIX.1-2024, pax, "pax
+// rename replaces a prefix in the keys of a pax header's records, and says whether a key had it. Zeros may follow the records. Source: POSIX.1-2024, pax, "pax
 // Extended Header".
 func rename(pax []byte, from, to string) (found bool, err error) {
 	for len(bytes.TrimRight(pax, "\x00")) > 0 {
