@@ -12,6 +12,9 @@ import (
 	"time"
 
 	eventtypes "github.com/containerd/containerd/api/events"
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -167,12 +170,28 @@ func TestAnnotationArrives(t *testing.T) {
 	if r := h.Cryo(t.Context(), "verify", "--pull", "never", ref); r.Code != codeNotFound {
 		t.Errorf("what has not come has a name: %d", r.Code)
 	}
+	// A client that has not heard the answer asks again: that changes nothing.
+	if err := startAgain(t, h, id); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "it has been restored already") {
+		t.Errorf("started while it runs: %v", err)
+	}
 	g.open()
 	goneOn(t, before, await(t, h, id))
 	eventually(t, "the end of the restore process", time.Minute, func() bool { return len(restorers(t, h)) == 0 })
 	must(t, h.Cryo(t.Context(), "verify", ref))
 	remove(t.Context(), h, id)
 	must(t, h.Cryo(t.Context(), "rm", ref))
+}
+
+// startAgain asks for the start of a task that runs.
+func startAgain(t *testing.T, h *lab.Host, id string) error {
+	t.Helper()
+	client, err := h.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	_, err = client.TaskService().Start(t.Context(), &tasks.StartRequest{ContainerID: id})
+	return errgrpc.ToNative(err)
 }
 
 // TestAnnotationRestorerKilled has the restore process die while memory is missing: the container is ended, and its shim says why.

@@ -60,6 +60,9 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it is being restored already", r.ID)
 	}
 	defer c.restoring.Store(false)
+	if c.ran.Load() {
+		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it has been restored already", r.ID)
+	}
 	ctx = context.WithoutCancel(ctx) // containerd may be restarted meanwhile, and who has asked asks again
 	restore := s.restore
 	if c.gpus.record != nil {
