@@ -14,9 +14,9 @@ import (
 	"github.com/cryo-project/cryo/image/pages"
 )
 
-// maxCRIUFiles bounds the images of a snapshot. A process has six and a further thread one: these are those of 2,700 processes. Each is a file while they are
-// reviewed, and making and removing it takes up to 0.2 ms.
-const maxCRIUFiles = 1 << 14
+// maxCRIUFiles bounds the images of a snapshot. A process has six and a further thread one: these are those of 1,300 processes, or of 8,000 threads. Each is a
+// file while they are reviewed, and making and removing it takes up to 0.2 ms.
+const maxCRIUFiles = 1 << 13
 
 // writeCRIU writes CRIU's images as a tar: regular files only, by name, without owner and time, no pages.
 func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
