@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"strings"
+	"sync"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -14,8 +15,8 @@ import (
 //go:embed FIELDS.md
 var fieldsTable string
 
-// reviewed are the fields of each message that FIELDS.md has.
-var reviewed = readFields(fieldsTable)
+// reviewed gives the fields of each message that FIELDS.md has.
+var reviewed = sync.OnceValue(func() map[protoName]map[protoName]bool { return readFields(fieldsTable) })
 
 type protoName = protoreflect.Name
 
@@ -53,7 +54,7 @@ func allowed(d protoreflect.MessageDescriptor, data []byte) error {
 // allowedIn refuses a message, as it is written, with fields that are not in the table, and one that another decoder could read in another way: CRIU's is not this
 // one.
 func allowedIn(d protoreflect.MessageDescriptor, data []byte, depth int, left *int) error {
-	fields, ok := reviewed[d.Name()]
+	fields, ok := reviewed()[d.Name()]
 	if !ok || depth > maxNested {
 		return fmt.Errorf("a message %s, which no checkpoint writes", d.Name())
 	}

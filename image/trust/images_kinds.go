@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
+	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
@@ -40,7 +41,7 @@ import (
 
 // kind is one kind of image.
 type kind struct {
-	name   *regexp.Regexp
+	name   name
 	record proto.Message // nil: not of messages
 	first  proto.Message // the first record, where it is another
 	most   int           // records that CRIU reads
@@ -49,7 +50,12 @@ type kind struct {
 	review func(data []byte) error
 }
 
-func named(pattern string) *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) }
+// name gives the pattern of the names of a kind of images. It is compiled when it is first asked for: most processes of cryo review nothing.
+type name func() *regexp.Regexp
+
+func named(pattern string) name {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) })
+}
 
 // kinds are the images that a checkpoint of cryo's CRIU writes, with what runc and cryo put beside them. CRIU looks for others as well: for those of
 // its old formats, for policies of AppArmor, for devices and rules of networks, which runc has it leave alone, and for kinds of objects that
@@ -145,13 +151,13 @@ func Reviewed(name string) int64 {
 }
 
 // Unpacked tells whether an image is one of a file system in memory, which is looked through in whole, though not held.
-func Unpacked(name string) bool { return tmpfsImage.MatchString(name) }
+func Unpacked(name string) bool { return tmpfsImage().MatchString(name) }
 
 var tmpfsImage = named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)
 
 func kindOf(name string) *kind {
 	for i := range kinds {
-		if kinds[i].name.MatchString(name) {
+		if kinds[i].name().MatchString(name) {
 			return &kinds[i]
 		}
 	}
