@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	fuzzFor    = flag.Duration("fuzz-for", time.Minute, "how long TestFuzzRestore goes on")
+	fuzzFor    = flag.Duration("fuzz-for", 20*time.Second, "how long TestFuzzRestore goes on")
 	fuzzSeed   = flag.Uint64("fuzz-seed", 0, "where its choices begin; 0: anywhere")
 	fuzzCorpus = flag.String("fuzz-corpus", "", "directory in which it keeps what it found, and what was restored otherwise than the snapshot it was made of")
 )
