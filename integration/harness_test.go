@@ -120,8 +120,7 @@ func cleanupContext(t *testing.T) context.Context {
 
 // remove removes a container, its task and its snapshot, whatever there is of them.
 func remove(ctx context.Context, h *lab.Host, id string) {
-	h.Ctr(ctx, "tasks", "delete", "--force", id)
-	h.Ctr(ctx, "containers", "delete", id)
+	_ = h.Remove(ctx, id) // there may be none
 }
 
 // await waits until the workload answers, and ends the test where it does not or where its state is not whole.

@@ -10,6 +10,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/task"
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
 )
 
 // WorkloadSocket is where the workload program answers inside a container.
@@ -26,19 +33,56 @@ type Answer struct {
 	State map[string]any `json:"state"`
 }
 
-// Task says what "ctr task ls" says of a container's task; status "" where it has none.
+// Task says what containerd says of a container's task, in the words of ctr tasks ls; status "" where it has none.
 func (h *Host) Task(ctx context.Context, id string) (pid int, status string, err error) {
-	r := h.Ctr(ctx, "tasks", "ls")
-	if r.Err() != nil {
-		return 0, "", r.Err()
+	all, err := h.tasks(ctx)
+	if err != nil {
+		return 0, "", err
 	}
-	for line := range strings.Lines(r.Stdout) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == id {
-			pid, err = strconv.Atoi(f[1])
-			return pid, f[2], err
+	for _, t := range all {
+		if t.ID == id {
+			return int(t.Pid), t.Status.String(), nil
 		}
 	}
 	return 0, "", nil
+}
+
+// tasks are all tasks of the host. It is asked for them very often, and so without a process of ctr.
+func (h *Host) tasks(ctx context.Context) ([]*task.Process, error) {
+	c, err := h.Client()
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	all, err := c.TaskService().List(namespaces.WithNamespace(ctx, "default"), &tasks.ListTasksRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list the tasks of %s: %w", h.Name, errgrpc.ToNative(err))
+	}
+	return all.Tasks, nil
+}
+
+// Remove removes a container, its task and its snapshot, whatever there is of them, as ctr tasks delete --force and ctr containers delete do.
+func (h *Host) Remove(ctx context.Context, id string) error {
+	c, err := h.Client()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx = namespaces.WithNamespace(ctx, "default")
+	container, err := c.LoadContainer(ctx, id)
+	if err != nil {
+		return fmt.Errorf("remove %s: %w", id, err)
+	}
+	if t, err := container.Task(ctx, nil); err == nil {
+		_, err = t.Delete(ctx, containerd.WithProcessKill)
+		if err != nil && !errdefs.IsNotFound(err) {
+			return fmt.Errorf("remove the task of %s: %w", id, err)
+		}
+	}
+	if err := container.Delete(ctx, containerd.WithSnapshotCleanup); err != nil {
+		return fmt.Errorf("remove %s: %w", id, err)
+	}
+	return nil
 }
 
 // Ask asks the workload in a running container, through its file system and not through exec. The words are a command of

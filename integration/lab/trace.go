@@ -9,8 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -83,23 +85,23 @@ func (h *Host) traceContainerd(ctx context.Context) (found []string, err error) 
 
 // traceNetworks is what CRIU has put before the networks of containers that run.
 func (h *Host) traceNetworks(ctx context.Context) (found []string, err error) {
-	tasks := h.Ctr(ctx, "tasks", "ls")
-	if err := tasks.Err(); err != nil {
+	all, err := h.tasks(ctx)
+	if err != nil {
 		return nil, err
 	}
-	for line := range strings.Lines(tasks.Stdout) {
-		fields := strings.Fields(line)
-		if len(fields) != 3 || fields[2] != "RUNNING" {
+	for _, t := range all {
+		if t.Status != task.Status_RUNNING {
 			continue
 		}
-		// A program that is not there has made no rules either.
-		rules := h.Run(ctx, "nsenter", "--target", fields[1], "--net", "sh", "-c", "iptables-save; ip6tables-save; nft list tables; true")
+		// Tables of iptables as it was before nftables are listed by the kernel. A program that is not there has made no rules either.
+		rules := h.Run(ctx, "nsenter", "--target", strconv.Itoa(int(t.Pid)), "--net", "sh", "-c",
+			"nft list ruleset; if read table < /proc/self/net/ip_tables_names || read table < /proc/self/net/ip6_tables_names; then iptables-save; ip6tables-save; fi; true")
 		if err := rules.Err(); err != nil {
 			return nil, err
 		}
 		for rule := range strings.Lines(rules.Stdout) {
 			if strings.Contains(rule, "CRIU") {
-				found = append(found, fmt.Sprintf("network of %s: %s", fields[0], strings.TrimSpace(rule)))
+				found = append(found, fmt.Sprintf("network of %s: %s", t.ID, strings.TrimSpace(rule)))
 			}
 		}
 	}
