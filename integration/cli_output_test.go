@@ -28,6 +28,7 @@ func TestCLIJSON(t *testing.T) {
 	}{
 		{"checkpoint", "container digest dump freeze memory pack pushed reference rootfs running size", false, []string{"checkpoint", id, to}},
 		{"ls", "container created digest image memory reference size", false, []string{"ls"}},
+		{"ps", "container name pid status", false, []string{"ps"}},
 		{"inspect", "asks config digest layers reference signatures size", false, []string{"inspect", to}},
 		{"inspect --check", "asks config digest findings fits layers reference signatures size", false, []string{"inspect", to, "--check"}},
 		{"verify", "asks digest reference size", false, []string{"verify", to}},
