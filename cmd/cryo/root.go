@@ -72,7 +72,7 @@ another host, where the container goes on as if nothing had happened.`,
 	f.BoolVar(&a.debug, "debug", false, "log each stage with its time, each request and each process that is started, on standard error")
 	f.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
-		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newContainers(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
+		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newContainers(a), newLogs(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
 		newDoctor(a), newVersion(a), newSweep(a), newExitCodes(), newReferences(),
 	)
 	completeFlags(root)
