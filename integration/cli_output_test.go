@@ -83,6 +83,8 @@ func TestCLIText(t *testing.T) {
 	}{
 		{[]string{"ls"}, []string{"REFERENCE", f.ref, f.id, f.digest.String()[:19]}},
 		{[]string{"ls", "-q"}, []string{f.ref}},
+		{[]string{"ls", "--format", "{{.reference}} of {{.container}} has {{.memory}}{{.error}}."}, []string{" of " + f.id + " has "}},
+		{[]string{"inspect", f.ref, "--format", "{{.config.container.id}} runs {{index .config.spec.process.args 0}}"}, []string{f.id + " runs workload\n"}},
 		{[]string{"inspect", f.ref}, []string{f.digest.String(), shared.image, "workload", "segment-00000", "Needs:"}},
 		{[]string{"inspect", f.ref, "--check"}, []string{f.ref + " fits this host"}},
 		{[]string{"inspect", f.digest.String()}, []string{f.digest.String()}},

@@ -54,7 +54,7 @@ damaged or did not come, is lost, and the reason follows.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
+			if a.forPrograms() {
 				return a.printJSON(all)
 			}
 			if quiet {
@@ -66,6 +66,7 @@ damaged or did not come, is lost, and the reason follows.`,
 			return a.printContainers(all)
 		},
 	}
+	a.formatFlag(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "names only")
 	return cmd
 }

@@ -27,6 +27,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err = interrupted(ctx, err)
 	report(stderr, err)
 	if a.json = a.json || slices.Contains(args, "--json"); a.json && !a.printed { // an error may come before flags are read
+		a.format = nil
 		if err := a.printJSON(failedReport{a.errorReport(ctx, err)}); err != nil {
 			report(stderr, err)
 		}
