@@ -26,7 +26,7 @@ func TestCLIJSON(t *testing.T) {
 		onB        bool
 		args       []string
 	}{
-		{"checkpoint", "container digest dump freeze memory pack pushed reference rootfs running size", false, []string{"checkpoint", id, to}},
+		{"checkpoint", "container digest dump freeze memory pack pushed reference removed rootfs running size warnings", false, []string{"checkpoint", id, to}},
 		{"ls", "container created digest image memory reference size", false, []string{"ls"}},
 		{"ps", "container name pid status", false, []string{"ps"}},
 		{"inspect", "asks config digest layers reference signatures size", false, []string{"inspect", to}},
