@@ -14,7 +14,7 @@ import (
 func TestCLIHelp(t *testing.T) {
 	a, _ := pair(t)
 	commands := completions(t, "")
-	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "inspect", "verify", "sign", "tag", "rm", "df", "prune", "prewarm", "doctor", "version", "completion"} {
+	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "ps", "logs", "inspect", "verify", "sign", "tag", "rm", "df", "prune", "prewarm", "doctor", "version", "completion"} {
 		if !slices.Contains(commands, command) {
 			t.Errorf("there is no command %s: %v", command, commands)
 		}

@@ -26,8 +26,9 @@ func TestCLIJSON(t *testing.T) {
 		onB        bool
 		args       []string
 	}{
-		{"checkpoint", "container digest dump freeze memory pack pushed reference rootfs running size", false, []string{"checkpoint", id, to}},
+		{"checkpoint", "container digest dump freeze memory pack pushed reference removed rootfs running size warnings", false, []string{"checkpoint", id, to}},
 		{"ls", "container created digest image memory reference size", false, []string{"ls"}},
+		{"ps", "container name pid status", false, []string{"ps"}},
 		{"inspect", "asks config digest layers reference signatures size", false, []string{"inspect", to}},
 		{"inspect --check", "asks config digest findings fits layers reference signatures size", false, []string{"inspect", to, "--check"}},
 		{"verify", "asks digest reference size", false, []string{"verify", to}},
@@ -82,6 +83,8 @@ func TestCLIText(t *testing.T) {
 	}{
 		{[]string{"ls"}, []string{"REFERENCE", f.ref, f.id, f.digest.String()[:19]}},
 		{[]string{"ls", "-q"}, []string{f.ref}},
+		{[]string{"ls", "--format", "{{.reference}} of {{.container}} has {{.memory}}{{.error}}."}, []string{" of " + f.id + " has "}},
+		{[]string{"inspect", f.ref, "--format", "{{.config.container.id}} runs {{index .config.spec.process.args 0}}"}, []string{f.id + " runs workload\n"}},
 		{[]string{"inspect", f.ref}, []string{f.digest.String(), shared.image, "workload", "segment-00000", "Needs:"}},
 		{[]string{"inspect", f.ref, "--check"}, []string{f.ref + " fits this host"}},
 		{[]string{"inspect", f.digest.String()}, []string{f.digest.String()}},

@@ -107,8 +107,8 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 	if err := os.WriteFile(spec, c.bundle.written, 0o666); err != nil {
 		return nil, fmt.Errorf("write the bundle's %s: %w", specFile, err)
 	}
-	if err := os.Remove(filepath.Join(c.bundle.dir, streamIn)); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("undo a restore: %w", err)
+	if err := takeStreams(c.bundle.dir); err != nil {
+		return nil, err
 	}
 	s.publishFallback(ctx, c, reason)
 	return s.create(ctx, c.annotated.request, true)

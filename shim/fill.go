@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -13,11 +11,9 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/shim/fill"
+	"github.com/cryo-project/cryo/shim/notes"
 	"github.com/cryo-project/cryo/shim/order"
 )
-
-// lostFile in the bundle says why a container was ended that could not go on.
-const lostFile = "cryo-lost"
 
 // fillTime bounds how long a checkpoint or a pause waits for memory to be there.
 const fillTime = 5 * time.Minute
@@ -101,12 +97,42 @@ func followFilling(ctx context.Context, f *fill.Filling) error {
 	return f.Restored(context.WithoutCancel(ctx))
 }
 
+// noteTime is between two notes of how much memory is there.
+const noteTime = time.Second / 2
+
+// noteFilling notes in the bundle how much memory is there, until all is or filling has failed.
+func noteFilling(ctx context.Context, c *container, f *fill.Filling) {
+	var noted notes.Memory
+	note(ctx, noted.Write(c.bundle.dir))
+	ticker := time.NewTicker(noteTime)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-f.Done():
+			return
+		case <-ticker.C:
+		}
+		if there := f.There(); there != nil && *there != noted {
+			noted = *there
+			note(ctx, noted.Write(c.bundle.dir))
+		}
+	}
+}
+
+// note logs that something could not be noted, which only those miss who list containers.
+func note(ctx context.Context, err error) {
+	if err != nil {
+		log.G(ctx).WithError(err).Warn("note the state of a container")
+	}
+}
+
 // watchFilling waits until the container's memory is there. A container that cannot get it is ended.
 func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Filling) {
 	id := c.request.ID
-	<-f.Done()
+	noteFilling(ctx, c, f)
 	r, err := f.Result()
 	if err == nil {
+		note(ctx, notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
 		log.G(ctx).WithField("id", id).WithField("bytes", r.Bytes).WithField("seconds", r.Seconds).WithField("peak", r.Peak).
 			Info("the memory of a restored container is there")
 		return
@@ -116,9 +142,7 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 		return
 	}
 	log.G(ctx).WithField("id", id).WithError(err).Error("a container is ended since its memory cannot be filled in")
-	if err := os.WriteFile(filepath.Join(c.bundle.dir, lostFile), []byte(err.Error()+"\n"), 0o600); err != nil {
-		log.G(ctx).WithError(err).Warn("write down why a container was ended")
-	}
+	note(ctx, notes.WriteLost(c.bundle.dir, err))
 	ctx, cancel := context.WithTimeout(ctx, fillTime)
 	defer cancel()
 	// CRIU may be at work still, and wait for what does not come. It fails by itself where it finds nobody to give processes to.

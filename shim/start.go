@@ -177,13 +177,16 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, &RestoreError{ID: r.ID, Err: err}
 	}
 	defer relay.Close()
+	streams := holdOpen(c.request.Stdout, c.request.Stderr)
+	defer streams()
+	if err := c.keepOutput(); err != nil {
+		return nil, &RestoreError{ID: r.ID, Err: err}
+	}
 	filling, err := s.beginFilling(ctx, c, order)
 	if err != nil {
 		return nil, &RestoreError{ID: r.ID, Err: err}
 	}
 	over := make(chan struct{})
-	streams := holdOpen(c.request.Stdout, c.request.Stderr)
-	defer streams()
 	go c.runtime.Restoring(c.work).EndOrphans(over, func() bool { return criu.Restored(filepath.Join(c.work, restoreLog)) })
 	stalled := s.endStalled(c, filling, over)
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"context"
+	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/task"
@@ -11,11 +12,11 @@ import (
 // State answers at once also while a restore runs, when the stock service holds its lock.
 func (s *service) State(ctx context.Context, r *taskAPI.StateRequest) (*taskAPI.StateResponse, error) {
 	c := s.container(r.ID)
-	if c == nil || r.ExecID != "" || !c.restoring.Load() {
+	if c == nil || r.ExecID != "" {
 		return s.TTRPCTaskService.State(ctx, r)
 	}
 	q := c.request
-	return &taskAPI.StateResponse{
+	answer := &taskAPI.StateResponse{
 		ID:       q.ID,
 		Bundle:   q.Bundle,
 		Status:   task.Status_CREATED,
@@ -23,7 +24,17 @@ func (s *service) State(ctx context.Context, r *taskAPI.StateRequest) (*taskAPI.
 		Stdout:   q.Stdout,
 		Stderr:   q.Stderr,
 		Terminal: q.Terminal,
-	}, nil
+	}
+	if !c.restoring.Load() {
+		var err error
+		if answer, err = s.TTRPCTaskService.State(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	if c.keepsOutput() { // who attaches opens what State names
+		answer.Stdout, answer.Stderr = filepath.Join(c.bundle.dir, streamOut), ""
+	}
+	return answer, nil
 }
 
 // Stats of a restored container come from the cgroup that was found after the restore.

@@ -1,19 +1,23 @@
 package shim
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/shim/output"
 )
 
-// nowhere is the file that the stock service copies output to that nobody wants. Who attaches can open it as well.
-const nowhere = "/dev/null"
-
-// streamIn in the bundle is the standard input of a container that is restored, where its creator has named none.
-const streamIn = "stdin"
+// FIFOs in the bundle of a container that is restored, where its creator has named no streams.
+const (
+	streamIn  = "stdin"  // its standard input
+	streamOut = "stdout" // who attaches reads its output there
+)
 
 // giveStreams gives a container that is restored pipes where its creator has named no streams. The stock service would
 // give it the host's /dev/null, opened for reading: processes that write get EBADF, those that read get the end of
@@ -32,8 +36,40 @@ func giveStreams(r *taskAPI.CreateTaskRequest, bundle string) error {
 		r.Stdin = stdin
 	}
 	if r.Stdout == "" && r.Stderr == "" {
-		r.Stdout, r.Stderr = nowhere, nowhere
+		pipe := output.Pipe(bundle)
+		if err := errors.Join(unix.Mkfifo(pipe, 0o600), unix.Mkfifo(filepath.Join(bundle, streamOut), 0o600)); err != nil {
+			return fmt.Errorf("make standard output: %w", err)
+		}
+		r.Stdout, r.Stderr = pipe, pipe
 	}
+	return nil
+}
+
+// takeStreams undoes giveStreams.
+func takeStreams(bundle string) error {
+	for _, path := range []string{filepath.Join(bundle, streamIn), filepath.Join(bundle, streamOut), output.Pipe(bundle)} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("undo a restore: %w", err)
+		}
+	}
+	return nil
+}
+
+// keepsOutput tells whether giveStreams has given the container its output.
+func (c *container) keepsOutput() bool {
+	return c.request.Stdout == output.Pipe(c.bundle.dir)
+}
+
+// keepOutput begins to keep the container's output, which somebody must be able to write by now. It ends when nobody can write it any more.
+func (c *container) keepOutput() error {
+	if !c.keepsOutput() {
+		return nil
+	}
+	pipe, err := os.OpenFile(c.request.Stdout, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("keep the output: %w", err)
+	}
+	go output.Keep(pipe, filepath.Join(c.bundle.dir, streamOut), c.bundle.dir)
 	return nil
 }
 

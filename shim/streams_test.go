@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+
+	"github.com/cryo-project/cryo/shim/output"
 )
 
 // TestGiveStreams gives streams to who has none, and leaves those alone that are there.
@@ -14,13 +16,13 @@ func TestGiveStreams(t *testing.T) {
 		name                  string
 		terminal              bool
 		stdin, stdout, stderr string
-		want                  [3]string // "pipe": in the bundle
+		want                  [3]string // "pipe" and "output": in the bundle
 	}{
-		{name: "none", want: [3]string{"pipe", nowhere, nowhere}},
+		{name: "none", want: [3]string{"pipe", "output", "output"}},
 		{name: "terminal", terminal: true},
 		{name: "log", stdout: "file:///log", stderr: "file:///log", want: [3]string{"pipe", "file:///log", "file:///log"}},
 		{name: "all", stdin: "/in", stdout: "/out", stderr: "/err", want: [3]string{"/in", "/out", "/err"}},
-		{name: "input only", stdin: "/in", want: [3]string{"/in", nowhere, nowhere}},
+		{name: "input only", stdin: "/in", want: [3]string{"/in", "output", "output"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			bundle := t.TempDir()
@@ -34,8 +36,22 @@ func TestGiveStreams(t *testing.T) {
 					t.Errorf("standard input is %v, %v", info, err)
 				}
 			}
+			if test.want[1] == "output" {
+				test.want[1], test.want[2] = output.Pipe(bundle), output.Pipe(bundle)
+				for _, name := range []string{output.Pipe(bundle), filepath.Join(bundle, streamOut)} {
+					if info, err := os.Stat(name); err != nil || info.Mode() != os.ModeNamedPipe|0o600 {
+						t.Errorf("%s is %v, %v", name, info, err)
+					}
+				}
+			}
 			if got := [3]string{r.Stdin, r.Stdout, r.Stderr}; got != test.want {
 				t.Errorf("streams are %v, want %v", got, test.want)
+			}
+			if err := takeStreams(bundle); err != nil {
+				t.Error(err)
+			}
+			if left, err := os.ReadDir(bundle); len(left) > 0 || err != nil {
+				t.Errorf("left are %v, %v", left, err)
 			}
 		})
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"io"
+	"text/template"
 
 	"github.com/containerd/log"
 
@@ -19,7 +20,8 @@ type app struct {
 	namespace, address string // of containerd
 	root, configPath   string
 	debug, json        bool
-	printed            bool // the one JSON document
+	printed            bool               // the one JSON document
+	format             *template.Template // what to print of it instead; nil: all
 }
 
 // config reads the configuration; flags and environment win over it.

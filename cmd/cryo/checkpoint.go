@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
@@ -23,7 +24,7 @@ import (
 
 // checkpointFlags are the choices of cryo checkpoint.
 type checkpointFlags struct {
-	leaveRunning, push         bool
+	leaveRunning, push, remove bool
 	tcp, locks, externalUnix   bool
 	compression                string
 	parent                     string // a reference, none, or empty: found out
@@ -56,12 +57,15 @@ type checkpointResult struct {
 	GPU       *gpuSeconds   `json:"gpu,omitempty"`    // if it has GPUs
 	Rounds    []roundResult `json:"rounds,omitempty"` // of a pre-dump, before the freeze
 	Running   bool          `json:"running"`
+	Removed   bool          `json:"removed"`          // as --rm asked for
 	Signed    string        `json:"signed,omitempty"` // fingerprint of the key
 	Pushed    bool          `json:"pushed"`
 	Push      *transfer     `json:"push,omitempty"`
+	Warnings  []string      `json:"warnings"`
 	Error     *errorReport  `json:"error,omitempty"` // of what was to be done with the snapshot, which is safe here
 
-	lost error // why the container was lost, although there is a snapshot
+	madeBy string // see there
+	lost   error  // why the container was lost, although there is a snapshot
 }
 
 // gpuSeconds are what device memory has taken of the freeze, seconds.
@@ -84,7 +88,8 @@ func newCheckpoint(a *app) *cobra.Command {
 
 The container stands still while its memory is dumped and its files are copied. With --leave-running it then
 goes on, and the snapshot is finished while it runs. Without, the container ends when the snapshot is safe on
-disk. If anything fails before, it goes on.
+disk, and with --rm is then removed, if it is not nerdctl's or Kubernetes's. If anything fails before, it goes on.
+What exec has started in the container is not in the snapshot, and a warning names it.
 
 Memory that has not changed since the container's last snapshot, or the one it was restored from, is neither
 stored nor sent again, as long as that snapshot is in the local store. The new snapshot is complete by itself:
@@ -108,6 +113,7 @@ hands most of it over instead, which is faster. --gpu-engine driver has the driv
 cannot load again, the checkpoint is refused and the container runs on. --force RULE overrides that, and may
 cost it its processes.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
+  cryo checkpoint cache registry.example.com/snapshots/cache:warm --push --rm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push --sign-key cosign.key
   cryo checkpoint web web:before-upgrade --tcp-established
@@ -130,6 +136,7 @@ cost it its processes.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.leaveRunning, "leave-running", false, "let the container go on after it was dumped")
+	flags.BoolVar(&f.remove, "rm", false, "remove the container when it has ended and the snapshot is where it shall be")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
 	flags.StringVar(&f.signKey, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
 	flags.BoolVar(&f.tcp, "tcp-established", false, "save established TCP connections")
@@ -160,6 +167,9 @@ func (f *checkpointFlags) check() error {
 	}
 	if archive.IsLocation(f.ref) {
 		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", f.ref)
+	}
+	if f.remove && f.leaveRunning {
+		return wrong("--rm removes a container that has ended, and with --leave-running it goes on")
 	}
 	var err error
 	if f.normalized, err = store.Normalize(f.ref); err != nil {
@@ -257,6 +267,12 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		return err
 	}
 	err = a.signAndPush(ctx, s, desc, key, &result, f)
+	if err == nil && f.remove && result.lost == nil {
+		if err = removeEnded(context.WithoutCancel(ctx), client, result.Container); err != nil {
+			err = &keptError{container: f.container, ref: f.ref, digest: result.Digest, next: "remove the container with " + a.removal(result), err: err}
+		}
+		result.Removed = err == nil
+	}
 	a.progress.stop()
 	if result.lost != nil {
 		err = &lostError{container: result.Container, ref: f.ref, digest: result.Digest, err: errors.Join(result.lost, err)}
@@ -266,7 +282,39 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		return errors.Join(a.printJSON(result), err)
 	}
 	a.printTaken(f.ref, result)
+	if err == nil && result.Removed {
+		a.line("%s has ended and is removed", f.container)
+	} else if err == nil && !result.Running && result.madeBy != kubernetes {
+		a.line("%s has ended; to remove it: %s", f.container, a.removal(result))
+	}
 	return err
+}
+
+// removeEnded removes a container that has ended, and its root file system.
+func removeEnded(ctx context.Context, client *containerd.Client, id string) error {
+	container, err := client.LoadContainer(ctx, id)
+	if err == nil {
+		err = removeTask(ctx, container)
+	}
+	if err == nil {
+		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
+	}
+	if ignoreNotFound(err) != nil {
+		return fmt.Errorf("remove %s: %w", id, err)
+	}
+	return nil
+}
+
+// removal is the command that removes the container of which a snapshot was taken.
+func (a *app) removal(r checkpointResult) string {
+	address := ""
+	if a.address != environment("CONTAINERD_ADDRESS", defaultAddress) {
+		address = " --address " + a.address
+	}
+	if r.madeBy == nerdctl {
+		return "nerdctl" + address + " --namespace " + a.namespace + " rm " + r.Container
+	}
+	return "ctr" + address + " --namespace " + a.namespace + " containers rm " + r.Container
 }
 
 // signAndPush does what is to be done with a snapshot that is safe here.
@@ -305,5 +353,8 @@ func (a *app) printTaken(ref string, result checkpointResult) {
 	}
 	if result.Shared > 0 {
 		a.line("%s of it are segments of %s", size(result.Shared), short(result.Parent))
+	}
+	if result.Pushed {
+		a.line("pushed to %s: %s, complete %s after the snapshot was here", ref, size(result.Push.Moved), seconds(result.Push.Seconds))
 	}
 }

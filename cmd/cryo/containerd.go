@@ -25,6 +25,9 @@ var runtimeNames = []string{"io.containerd.cryo.v1", "io.containerd.runc.cryo.v1
 // shimName is the program behind them, and possibly behind other names (CRI's runtime_path, a link in containerd's PATH).
 const shimName = "containerd-shim-cryo-v1"
 
+// defaultAddress is containerd's own.
+const defaultAddress = "/run/containerd/containerd.sock"
+
 // connect reaches containerd. The context returned carries the namespace.
 func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
 	const patience = 10 * time.Second
@@ -72,6 +75,22 @@ func (a *app) find(ctx context.Context, c *containerd.Client, name string) (cont
 
 // nerdctlName is the label with the name that a user gave to nerdctl.
 const nerdctlName = "nerdctl/name"
+
+const (
+	nerdctl    = "nerdctl"
+	kubernetes = "Kubernetes"
+)
+
+// madeBy gives the client that has made a container and keeps files of its own for it, which go only if that removes it; empty: there is none.
+func madeBy(labels map[string]string) string {
+	switch {
+	case labels[nerdctlName] != "":
+		return nerdctl
+	case labels["io.cri-containerd.kind"] != "":
+		return kubernetes
+	}
+	return ""
+}
 
 // ourShim tells whether cryo's shim runs a task: by the runtime's name, or where another name leads to it, by the program
 // that is the parent of the task's first process.

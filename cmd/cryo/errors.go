@@ -165,7 +165,7 @@ func (e *noPushError) Unwrap() error { return e.err }
 
 func (e *noPushError) left() (string, left) { return e.container, left{Running: true} }
 
-// keptError says that a snapshot is safe here, and that it was not signed or did not reach the registry. Its kind is its cause's.
+// keptError says that a snapshot is safe here, and that not all was done after that which should be. Its kind is its cause's.
 type keptError struct {
 	container string
 	running   bool

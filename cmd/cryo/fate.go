@@ -3,6 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -47,6 +51,28 @@ func identify(pid uint32, paused bool) (p firstProcess, err error) {
 		p.shim, err = runc.Parent(p.pid)
 	}
 	return p, err
+}
+
+// beside gives the processes that somebody has started in the container beside its first: exec, of every client. They are children of its shim, as that is, with
+// its mounts. CRIU saves the first process and what comes of that.
+func (p firstProcess) beside() (found []string) {
+	mounts, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", p.pid))
+	if err != nil {
+		return nil
+	}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.shim)) // the pattern is well formed
+	for _, path := range threads {
+		children, _ := os.ReadFile(path) // none of a thread that has ended
+		for _, child := range strings.Fields(string(children)) {
+			theirs, err := os.Readlink("/proc/" + child + "/ns/mnt")
+			if err != nil || theirs != mounts || child == strconv.Itoa(p.pid) {
+				continue
+			}
+			name, _ := os.ReadFile("/proc/" + child + "/comm") // empty if it ends just now
+			found = append(found, fmt.Sprintf("%s (%s)", child, strings.TrimSpace(string(name))))
+		}
+	}
+	return found
 }
 
 // orphanTime is how long containerd may take to end a container whose shim has died.

@@ -69,11 +69,13 @@ With --check it compares the snapshot with this host as cryo restore does, and p
 code is 9 if there is one that prevents a restore.`,
 		Example: `  cryo inspect app:warm
   cryo inspect app:warm --check
+  cryo inspect app:warm --format '{{.config.container.image}}'
   cryo inspect app:warm --json | jq .config.spec`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
 		RunE:              abandonable(func(cmd *cobra.Command, args []string) error { return a.inspect(cmd.Context(), args[0], check, &flags) }),
 	}
+	a.formatFlag(cmd)
 	cmd.Flags().BoolVar(&check, "check", false, "compare the snapshot with this host")
 	flags.register(cmd)
 	return cmd
@@ -130,7 +132,7 @@ func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFl
 		}
 	}
 	a.progress.stop()
-	if a.json {
+	if a.forPrograms() {
 		i.Error = a.errorReport(ctx, misfit)
 		err = a.printJSON(i)
 	} else {

@@ -29,6 +29,7 @@ func newList(a *app) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List the snapshots of the local store",
 		Example: `  cryo ls
+  cryo ls --format '{{.reference}} {{.digest}}'
   cryo ls --json | jq -r '.[].reference'`,
 		Args: exactly(),
 		RunE: abandonable(func(cmd *cobra.Command, _ []string) error {
@@ -40,7 +41,7 @@ func newList(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
+			if a.forPrograms() {
 				return a.printJSON(list)
 			}
 			if quiet {
@@ -60,6 +61,7 @@ func newList(a *app) *cobra.Command {
 			return a.table(rows...)
 		}),
 	}
+	a.formatFlag(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "references only")
 	return cmd
 }

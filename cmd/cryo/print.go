@@ -1,14 +1,17 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+	"text/template"
 	"time"
 
 	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/restore"
@@ -68,8 +71,48 @@ func (f filledIn) Format(s fmt.State, verb rune) {
 	_, _ = io.WriteString(s, text) // the buffer of Sprintf
 }
 
-// printJSON prints v, indented, as the one JSON document of the output.
+// formatFlag gives a command that prints a JSON document the flag --format.
+func (a *app) formatFlag(cmd *cobra.Command) {
+	cmd.Flags().Func("format", "print fields of --json by a Go template, such as {{.digest}}, one line for each element of a list", func(text string) (err error) {
+		a.format, err = template.New("--format").Parse(text)
+		return err
+	})
+}
+
+// forPrograms tells whether the command prints by printJSON.
+func (a *app) forPrograms() bool { return a.json || a.format != nil }
+
+// printFormat prints what --format asks for of a JSON document.
+func (a *app) printFormat(v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber() // as they are written, where large
+	var document any
+	if err := d.Decode(&document); err != nil {
+		return fmt.Errorf("print the result: %w", err)
+	}
+	list, is := document.([]any)
+	if !is {
+		list = []any{document}
+	}
+	for _, element := range list {
+		var line strings.Builder
+		if err := a.format.Execute(&line, element); err != nil {
+			return &usageError{command: "cryo", problem: "--format: " + err.Error()}
+		}
+		a.line("%s", strings.ReplaceAll(line.String(), "<no value>", "")) // what has nothing to say is left out of the document
+	}
+	return nil
+}
+
+// printJSON prints v, indented, as the one JSON document of the output, or what --format asks for of it.
 func (a *app) printJSON(v any) error {
+	if a.format != nil {
+		return a.printFormat(v)
+	}
 	a.printed = true
 	e := json.NewEncoder(a.stdout)
 	e.SetIndent("", "  ")

@@ -13,6 +13,7 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
@@ -218,4 +219,32 @@ func printed(do func(*app, *bytes.Buffer)) string {
 	var out bytes.Buffer
 	do(&app{stdout: &out, stderr: &out}, &out)
 	return out.String()
+}
+
+// TestFormat prints fields of a document by a template: of a list one line for each element, of one that is not there nothing, and refuses wrong ones.
+func TestFormat(t *testing.T) {
+	for _, test := range []struct {
+		format string
+		v      any
+		want   string
+	}{
+		{"{{.reference}} {{.size}}", []listed{{Reference: "a", Size: 12345678901234567}, {Reference: "b"}}, "a 12345678901234567\nb 0\n"},
+		{"{{.error}}.", listed{}, ".\n"},
+		{"{{.digest}}", []listed{}, ""},
+		{"{{.reference}}", listed{Reference: "a\nb"}, "a?b\n"},
+		{"{{index .reference 7}}", listed{}, "usage"},
+		{"{{.reference", listed{}, "usage"},
+	} {
+		var out bytes.Buffer
+		a := &app{stdout: &out}
+		cmd := &cobra.Command{}
+		a.formatFlag(cmd)
+		err := cmd.Flags().Set("format", test.format)
+		if err == nil {
+			err = a.printJSON(test.v)
+		}
+		if (err != nil) != (test.want == "usage") || err == nil && out.String() != test.want {
+			t.Errorf("%s prints %q, %v; want %q", test.format, out.String(), err, test.want)
+		}
+	}
 }

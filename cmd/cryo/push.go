@@ -53,7 +53,7 @@ interrupted goes on where it stopped when it is repeated.`,
 			if err != nil {
 				return err
 			}
-			return a.moved("pushed", to, desc.Digest.String(), transferred(to, &counts, start))
+			return a.moved("pushed to", to, desc.Digest.String(), transferred(to, &counts, start))
 		},
 	}
 	flags.register(cmd)
@@ -66,6 +66,10 @@ func (a *app) moved(verb, ref, digest string, t *transfer) error {
 	if a.json {
 		return a.printJSON(movedResult{Reference: ref, Digest: digest, transfer: t})
 	}
-	a.line("%s %s %s", verb, ref, digest)
+	if t == nil {
+		a.line("%s %s %s", verb, ref, digest)
+	} else {
+		a.line("%s %s %s: %s in %s", verb, ref, digest, size(t.Moved), seconds(t.Seconds))
+	}
 	return nil
 }

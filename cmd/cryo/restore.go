@@ -114,7 +114,7 @@ signature.`,
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
 	requireSignature(cmd, &f.requireSignature)
-	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: nowhere)")
+	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
 	flags.StringVar(&f.runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fitRules())) // fails only for flags that there are not

@@ -27,6 +27,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err = interrupted(ctx, err)
 	report(stderr, err)
 	if a.json = a.json || slices.Contains(args, "--json"); a.json && !a.printed { // an error may come before flags are read
+		a.format = nil
 		if err := a.printJSON(failedReport{a.errorReport(ctx, err)}); err != nil {
 			report(stderr, err)
 		}
@@ -66,13 +67,13 @@ another host, where the container goes on as if nothing had happened.`,
 	})
 	f := root.PersistentFlags()
 	f.StringVarP(&a.namespace, "namespace", "n", environment("CONTAINERD_NAMESPACE", "default"), "containerd's namespace (CONTAINERD_NAMESPACE)")
-	f.StringVarP(&a.address, "address", "a", environment("CONTAINERD_ADDRESS", "/run/containerd/containerd.sock"), "containerd's socket (CONTAINERD_ADDRESS)")
+	f.StringVarP(&a.address, "address", "a", environment("CONTAINERD_ADDRESS", defaultAddress), "containerd's socket (CONTAINERD_ADDRESS)")
 	f.StringVar(&a.root, "root", os.Getenv("CRYO_ROOT"), "where snapshots and working directories are kept (CRYO_ROOT; default: root of the configuration, /var/lib/cryo)")
 	f.StringVar(&a.configPath, "config", "", "configuration file (CRYO_CONFIG; default /etc/cryo/config.toml)")
 	f.BoolVar(&a.debug, "debug", false, "log each stage with its time, each request and each process that is started, on standard error")
 	f.BoolVar(&a.json, "json", false, "print JSON")
 	root.AddCommand(
-		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
+		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newContainers(a), newLogs(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
 		newDoctor(a), newVersion(a), newSweep(a), newExitCodes(), newReferences(),
 	)
 	completeFlags(root)

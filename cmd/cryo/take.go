@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -60,6 +61,11 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 	if f.push {
 		a.stages.done(ctx, "the registry lets us push")
 	}
+	warnings := []string{}
+	if beside := sub.process.beside(); len(beside) > 0 {
+		warnings = append(warnings, "the snapshot will not have what exec has started in "+sub.name+": "+strings.Join(beside, ", "))
+		a.warn("%s", warnings[0])
+	}
 	op, err := s.Begin(ctx)
 	if err != nil {
 		return none, checkpointResult{}, err
@@ -73,6 +79,7 @@ func (a *app) take(ctx context.Context, client *containerd.Client, s *store.Stor
 		}
 		return none, checkpointResult{}, &failedError{op: "checkpoint", name: f.container, err: err}
 	}
+	result.Warnings = warnings
 	return desc, result, op.Close()
 }
 
@@ -152,6 +159,9 @@ func (a *app) examine(ctx context.Context, client *containerd.Client, f checkpoi
 	}
 	if !ourShim(info.Runtime.Name, task.Pid()) {
 		return nil, &runtimeError{name: f.container, runtime: info.Runtime.Name}
+	}
+	if other := madeBy(info.Labels); f.remove && other != "" {
+		return nil, &usageError{command: "cryo checkpoint", problem: fmt.Sprintf("--rm removes no container that %s made: have it removed by that", other)}
 	}
 	if info.SnapshotKey == "" {
 		return nil, fmt.Errorf("checkpoint %s: its rootfs is a plain directory (ctr run --rootfs), not a snapshot of an image: %w", f.container, errdefs.ErrNotImplemented)
@@ -346,7 +356,7 @@ func (a *app) freeze(ctx context.Context, client *containerd.Client, s *store.St
 		}
 	}
 	result = checkpointResult{
-		lost:      result.lost,
+		madeBy: madeBy(sub.info.Labels), lost: result.lost,
 		Reference: f.normalized, Digest: desc.Digest.String(), Container: sub.info.ID, Size: total(snapshot), Memory: snapshot.Config.Memory.Total,
 		Freeze: t.Freeze, Dump: t.Dump, RootFS: t.RootFS, Pack: pack, GPU: onGPU, Running: f.leaveRunning && result.lost == nil,
 		Shared: shared(snapshot), Rounds: m.rounds.results(),

@@ -97,7 +97,7 @@ func removeTask(ctx context.Context, container containerd.Container) error {
 	return ignoreNotFound(err)
 }
 
-// taskIO says where the container's output goes: to the log, or nowhere. A terminal keeps its FIFOs, so that
+// taskIO says where the container's output goes: to the log, or where the shim keeps it. A terminal keeps its FIFOs, so that
 // ctr task attach and nerdctl attach find it.
 func taskIO(spec *specs.Spec, f restoreFlags) cio.Creator {
 	terminal := spec.Process != nil && spec.Process.Terminal

@@ -50,6 +50,7 @@ type Filler struct {
 	end      sync.Once      // closes ended
 
 	filled atomic.Int64 // bytes
+	total  atomic.Int64 // bytes that CRIU has left out
 	pace   struct {
 		sync.Mutex
 		next time.Time // when more may be filled
@@ -78,12 +79,20 @@ func NewFiller(source Source) *Filler {
 // Filled is how many bytes were read from the source and filled so far.
 func (f *Filler) Filled() int64 { return f.filled.Load() }
 
+// Total is how many bytes CRIU has left out of the memory of all processes that were added.
+func (f *Filler) Total() int64 { return f.total.Load() }
+
 // Add adds a process, and closes its userfaultfd some time. The number, 1 or more, is what Drop gets.
 func (f *Filler) Add(id int, t Task) error {
 	layout, err := f.Source.Layout(t.PID)
 	if err != nil {
 		_ = unix.Close(t.UFFD)
 		return err
+	}
+	for _, piece := range layout.Pieces {
+		for _, e := range piece {
+			f.total.Add(int64(e.Length))
+		}
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()

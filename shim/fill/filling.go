@@ -20,6 +20,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/lazypages"
+	"github.com/cryo-project/cryo/shim/notes"
 	"github.com/cryo-project/cryo/shim/order"
 )
 
@@ -32,6 +33,7 @@ type Filling struct {
 	process *exec.Cmd
 	relayed chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
 	opened  atomic.Bool   // the daemon has opened the snapshot
+	there   atomic.Pointer[notes.Memory]
 	taken   chan struct{} // closed when the daemon has all it needs of all of them
 	done    chan struct{} // closed when result and err are there
 	ended   chan struct{} // closed when the daemon has ended
@@ -188,6 +190,8 @@ func (f *Filling) follow(late *time.Timer) {
 				delete(f.held, m.Drop)
 			}
 			f.mu.Unlock()
+		case m.There != nil:
+			f.there.Store(m.There)
 		case m.Failed != nil:
 			f.fail(m.Failed.Doing(doing))
 			return
@@ -221,6 +225,9 @@ func (f *Filling) PID() int { return f.process.Process.Pid }
 
 // Opened tells whether the daemon has opened the snapshot.
 func (f *Filling) Opened() bool { return f.opened.Load() }
+
+// There is how much memory the daemon has said is there; nil: it has not said yet.
+func (f *Filling) There() *notes.Memory { return f.there.Load() }
 
 // Ended is closed when the daemon has ended.
 func (f *Filling) Ended() <-chan struct{} { return f.ended }

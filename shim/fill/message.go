@@ -7,6 +7,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/shim/notes"
 	"github.com/cryo-project/cryo/shim/order"
 )
 
@@ -21,6 +22,7 @@ type message struct {
 	Taken  bool           `json:"taken,omitempty"`  // all tasks are known, and no file of the images is needed any more
 	Hold   int            `json:"hold,omitempty"`   // a number, with the userfaultfd of a child that was forked
 	Drop   int            `json:"drop,omitempty"`   // the number of a task or child that needs nothing any more
+	There  *notes.Memory  `json:"there,omitempty"`  // how much memory is there by now
 	Result *Result        `json:"result,omitempty"` // nothing is missing any more; the last
 	Failed *failure.Error `json:"failed,omitempty"` // the last
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/arrival"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/lazypages"
+	"github.com/cryo-project/cryo/shim/notes"
 	"github.com/cryo-project/cryo/shim/order"
 )
 
@@ -114,6 +115,7 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 			cancel(err)
 		}
 	}()
+	go tell(ctx, c, f)
 	if err := f.Run(ctx); err != nil {
 		return f, Result{}, err
 	}
@@ -174,6 +176,24 @@ func take(c line, f *lazypages.Filler, from *source, restored *atomic.Pointer[ti
 		}
 		if err != nil {
 			return err
+		}
+	}
+}
+
+// tellTime is between two messages about how much is there.
+const tellTime = time.Second / 2
+
+// tell tells the shim how much memory is there, until ctx ends.
+func tell(ctx context.Context, c line, f *lazypages.Filler) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(tellTime):
+		}
+		there := notes.Memory{Here: min(f.Filled(), f.Total()), Total: f.Total()} // children that were forked count twice
+		if err := c.send(message{There: &there}, -1); err != nil {
+			return // the shim is dead
 		}
 	}
 }
