@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 )
@@ -20,6 +21,19 @@ func TestCLIProgress(t *testing.T) {
 		}
 		if last := drawn[strings.LastIndex(drawn, "\033[K")+3:]; !strings.HasPrefix(last, "pushed ") && !strings.HasPrefix(last, f.ref) {
 			t.Errorf("%s leaves on the terminal %q", command, last)
+		}
+		var last struct {
+			Activity              string
+			BytesDone, BytesTotal int64
+			Ended                 bool
+		}
+		verb, _, _ := strings.Cut(command, " ")
+		lines := strings.Split(strings.TrimSpace(must(t, a.Cryo(t.Context(), append(args, "--progress", "json")...)).Stderr), "\n")
+		if err := json.Unmarshal([]byte(lines[len(lines)-1]), &last); err != nil || last.Activity != verb || !last.Ended || last.BytesDone == 0 || last.BytesDone != last.BytesTotal {
+			t.Errorf("%s tells programs %q, %v", command, lines, err)
+		}
+		if drawn := must(t, a.Run(t.Context(), "script", "--quiet", "--return", "--command", "cryo --progress none "+strings.Join(args, " "), "/dev/null")).Stdout; strings.Contains(drawn, "\033") {
+			t.Errorf("%s --progress none draws %q", command, drawn)
 		}
 	}
 }

@@ -20,6 +20,7 @@ type app struct {
 	namespace, address string // of containerd
 	root, configPath   string
 	debug, json        bool
+	showProgress       string             // as in progressAuto
 	printed            bool               // the one JSON document
 	format             *template.Template // what to print of it instead; nil: all
 }

@@ -88,6 +88,7 @@ func (a *app) completeContainers(cmd *cobra.Command, args []string, _ string) ([
 var flagValues = map[string][]cobra.Completion{
 	"pull":        {"missing", "always", "never"},
 	"compression": {"zstd", "none"},
+	"progress":    {progressAuto, progressJSON, progressNone},
 	"allow":       {"mounts", "devices", "capabilities", "namespaces", "privileges", "all"},
 }
 

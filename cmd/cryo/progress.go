@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -16,8 +17,16 @@ import (
 // stalled is how long nothing moves before the line says what for.
 const stalled = time.Second
 
-// progress draws one line on standard error while it is a terminal, and nothing otherwise.
+// How --progress has progress shown.
+const (
+	progressAuto = "auto" // one line that is drawn anew, on a terminal; else nothing
+	progressJSON = "json" // a line of JSON for each change
+	progressNone = "none"
+)
+
+// progress shows on standard error how far a long operation is.
 type progress struct {
+	json   bool // for programs
 	mu     sync.Mutex
 	tasks  []*activity              // guarded by mu; what is under way, in the order in which it began
 	waits  map[string]func() string // guarded by mu; what a stalled activity waits for, by its name
@@ -33,15 +42,25 @@ type activity struct {
 	start, moved      time.Time
 	base, done, total int64 // bytes: there when it started, there now, expected (0: not known)
 	over              bool
+	told              progressLine // the last
+}
+
+// progressLine is what programs are told of an activity.
+type progressLine struct {
+	Activity string `json:"activity"`
+	Done     int64  `json:"bytesDone"`
+	Total    int64  `json:"bytesTotal,omitempty"` // 0: not known
+	WaitsFor string `json:"waitsFor,omitempty"`   // why nothing moves
+	Ended    bool   `json:"ended,omitempty"`
 }
 
 // report gives the callback for a long operation; nil where nobody looks.
 func (a *app) report() image.Progress {
 	f, ok := a.stderr.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if a.showProgress == progressNone || a.showProgress != progressJSON && (!ok || !term.IsTerminal(int(f.Fd()))) {
 		return nil
 	}
-	return func(what string, done, total int64) { a.progress.draw(f, what, done, total, time.Now()) }
+	return func(what string, done, total int64) { a.progress.draw(a.stderr, what, done, total, time.Now()) }
 }
 
 // waitsFor says how to find out what an activity waits for while it does not move.
@@ -92,26 +111,47 @@ func (p *progress) task(what string, done int64, now time.Time) *activity {
 	return t
 }
 
-// paint draws what is under way, or what has ended last.
+// paint shows what is under way, or what has ended last.
 func (p *progress) paint(w io.Writer, now time.Time) {
 	var parts []string
 	for i, t := range p.tasks {
 		ended := t.over || t.total > 0 && t.done >= t.total
+		waitsFor := ""
+		if why := p.waits[t.what]; why != nil && !ended && now.Sub(t.moved) >= stalled {
+			waitsFor = why()
+		}
+		if p.json {
+			t.tell(w, progressLine{t.what, t.done, t.total, waitsFor, ended})
+			continue
+		}
 		if ended && (len(parts) > 0 || i < len(p.tasks)-1) {
 			continue
 		}
 		text := line(t.what, t.done, t.total, t.done-t.base, now.Sub(t.start))
-		if why := p.waits[t.what]; why != nil && !ended && now.Sub(t.moved) >= stalled {
-			text = line(t.what, t.done, t.total, 0, 0) + "  waits for " + why()
+		if waitsFor != "" {
+			text = line(t.what, t.done, t.total, 0, 0) + "  waits for " + waitsFor
 		}
 		parts = append(parts, text)
 	}
 	p.drawn, p.output = now, w
-	fmt.Fprintf(w, "\r\033[K%s", strings.Join(parts, "   "))
+	if !p.json {
+		fmt.Fprintf(w, "\r\033[K%s", strings.Join(parts, "   "))
+	}
 	if p.timer == nil {
 		p.timer = time.AfterFunc(stalled, p.again)
 	} else {
 		p.timer.Reset(stalled)
+	}
+}
+
+// tell prints a line, unless it is the last one again.
+func (t *activity) tell(w io.Writer, l progressLine) {
+	if l == t.told {
+		return
+	}
+	t.told = l
+	if data, err := json.Marshal(l); err == nil {
+		fmt.Fprintf(w, "%s\n", data)
 	}
 }
 
@@ -140,7 +180,7 @@ func line(what string, done, total, moved int64, took time.Duration) string {
 func (p *progress) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.output != nil {
+	if p.output != nil && !p.json {
 		fmt.Fprint(p.output, "\r\033[K")
 		p.output, p.drawn = nil, time.Time{}
 	}

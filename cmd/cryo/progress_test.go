@@ -49,3 +49,28 @@ func TestProgressSideBySide(t *testing.T) {
 		t.Errorf("drawn %q, want %q", last(&out), want)
 	}
 }
+
+// Programs get a line for each change of each activity, its end, and why it does not move.
+func TestProgressJSON(t *testing.T) {
+	var out bytes.Buffer
+	p := progress{json: true}
+	defer p.stop()
+	p.waitsFor("pull", func() string { return "the registry" })
+	now := time.Now()
+	at := func(seconds int) time.Time { return now.Add(time.Duration(seconds) * time.Second) }
+	p.draw(&out, "pull", 0, 100, at(0))
+	p.draw(&out, "pull", 10, 100, at(1))
+	p.draw(&out, "unpack", 5, 5, at(3))
+	p.draw(&out, "pull", 100, 100, at(4))
+	p.draw(&out, "pull", 100, 100, at(5))
+	p.clear()
+	want := `{"activity":"pull","bytesDone":0,"bytesTotal":100}
+{"activity":"pull","bytesDone":10,"bytesTotal":100}
+{"activity":"pull","bytesDone":10,"bytesTotal":100,"waitsFor":"the registry"}
+{"activity":"unpack","bytesDone":5,"bytesTotal":5,"ended":true}
+{"activity":"pull","bytesDone":100,"bytesTotal":100,"ended":true}
+`
+	if out.String() != want {
+		t.Errorf("it tells\n%s, want\n%s", out.String(), want)
+	}
+}

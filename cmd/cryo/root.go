@@ -72,6 +72,7 @@ another host, where the container goes on as if nothing had happened.`,
 	f.StringVar(&a.configPath, "config", "", "configuration file (CRYO_CONFIG; default /etc/cryo/config.toml)")
 	f.BoolVar(&a.debug, "debug", false, "log each stage with its time, each request and each process that is started, on standard error")
 	f.BoolVar(&a.json, "json", false, "print JSON")
+	f.StringVar(&a.showProgress, "progress", progressAuto, "show progress on standard error: auto (on a terminal), json (a line of JSON for each change), or none")
 	root.AddCommand(
 		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newContainers(a), newLogs(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
 		newDoctor(a), newVersion(a), newSweep(a), newExitCodes(), newReferences(),
@@ -88,7 +89,11 @@ func environment(name, otherwise string) string {
 }
 
 // prepare runs before every subcommand.
-func (a *app) prepare(*cobra.Command) error {
+func (a *app) prepare(cmd *cobra.Command) error {
+	if !slices.Contains(flagValues["progress"], a.showProgress) {
+		return &usageError{command: cmd.CommandPath(), problem: fmt.Sprintf("--progress %q is none of %s", a.showProgress, strings.Join(flagValues["progress"], ", "))}
+	}
+	a.progress.json = a.showProgress == progressJSON
 	a.stages.begin()
 	level := "error"
 	if a.debug {
