@@ -129,7 +129,7 @@ unit: fakecuda preload ## run the unit tests
 # twice, a panic, or something left behind is a failure. The number is 2 since gotestsum counts a part of a test and the test as two.
 .PHONY: integration
 integration: deps build weakened tools fakecuda packages ## run the integration tests: real containerds, runc, CRIU and registries (as root)
-	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 60m $(TESTFLAGS)
+	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 70m $(TESTFLAGS)
 
 .PHONY: lint
 lint: bin/tools/staticcheck ## check formatting, go vet, staticcheck and the syntax of scripts

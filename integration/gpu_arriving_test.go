@@ -236,12 +236,10 @@ func TestGPUArrivingWays(t *testing.T) {
 		gate              func(*gate)
 		flags             []string
 	}{
-		{"first", path, "--pull-first", before, nil, []string{"--pull-first"}},
 		{"eager", path, "--eager", before, nil, []string{"--eager"}},
 		{"no ranges", path, "parts of blobs", before, func(g *gate) { g.ranges.Store(false) }, nil},
-		{"one at a time", path, "", before, nil, []string{"--concurrency", "1"}},
 		{"damaged on the way", path, "", before, func(g *gate) { g.damaged, g.mends = one(device), true }, nil},
-		{"driver", driven, "", beforeDriven, nil, nil},
+		{"driver, one at a time", driven, "", beforeDriven, nil, []string{"--concurrency", "1"}},
 		{"driver, first", driven, "--pull-first", beforeDriven, nil, []string{"--pull-first"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -327,11 +327,11 @@ func threadsOf(t *testing.T, h *lab.Host, command string) (n int) {
 	return n
 }
 
-// TestGPUKeeperEngineAgain takes fifty checkpoints of one container: nothing grows.
+// TestGPUKeeperEngineAgain takes twenty checkpoints of one container: nothing grows.
 func TestGPUKeeperEngineAgain(t *testing.T) {
-	const cycles, settled = 50, 5
+	const cycles, settled = 20, 5
 	a, _ := gpuPair(t)
-	id, ref := name(t), "gpu/fifty:1"
+	id, ref := name(t), "gpu/again:1"
 	before := startGPU(t, a, id, handing, "--blocks", "3,4")
 	forget(t, a, ref)
 	var first usage

@@ -101,7 +101,7 @@ func TestHostileForks(t *testing.T) {
 func TestHostileProcesses(t *testing.T) {
 	a, _ := pair(t)
 	id, ref := name(t), "cryo.test/"+name(t)+":1"
-	const many = 2900
+	const many = 1450
 	startShell(t, a, id, fmt.Sprintf(`i=0; while [ $i -lt %d ]; do sleep 100000 & i=$((i+1)); done; wait`, many))
 	pid := runs(t, a, id)
 	eventually(t, "all processes are there", time.Minute, func() bool { return len(insiders(pid)) > many })

@@ -233,7 +233,7 @@ func TestLazyTwin(t *testing.T) {
 		forget(t, h, ref)
 		must(t, h.Cryo(t.Context(), "checkpoint", id, ref))
 		remove(t.Context(), h, id)
-		for seed := range 3 {
+		for seed := range 2 {
 			id := restoreLazily(t, h, ref)
 			if a, err := h.Ask(t.Context(), id, "churn", fmt.Sprint(seed)); err != nil || !a.OK {
 				t.Fatalf("%s, seed %d: %v, %s", h.Name, seed, err, a.Error)
