@@ -118,11 +118,16 @@ func TestBadStockPause(t *testing.T) {
 			}
 			<-ended
 			time.Sleep(50 * time.Millisecond) // what a killed client has asked for is done
-			pid, status, err := a.Task(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			frozen, err := runc.Frozen(int(pid))
+			var pid int
+			var status string
+			eventually(t, "the end of the pause", 10*time.Second, func() bool {
+				var err error
+				if pid, status, err = a.Task(t.Context(), id); err != nil {
+					t.Fatal(err)
+				}
+				return status != "PAUSING"
+			})
+			frozen, err := runc.Frozen(pid)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -74,9 +75,15 @@ func (h *Host) Remove(ctx context.Context, id string) error {
 		return fmt.Errorf("remove %s: %w", id, err)
 	}
 	if t, err := container.Task(ctx, nil); err == nil {
-		_, err = t.Delete(ctx, containerd.WithProcessKill)
-		if err != nil && !errdefs.IsNotFound(err) {
+		got, _ := c.TaskService().Get(ctx, &tasks.GetRequest{ContainerID: id}) // its shim may be dead
+		if _, err := t.Delete(ctx, containerd.WithProcessKill); err != nil && !errdefs.IsNotFound(err) {
 			return fmt.Errorf("remove the task of %s: %w", id, err)
+		}
+		// The directory of FIFOs is the client's, and named as the host's programs see it.
+		if fifos := filepath.Dir(got.GetProcess().GetStdout()); strings.HasPrefix(fifos, "/run/containerd/fifo/") {
+			if err := os.RemoveAll(filepath.Join(h.Dir, fifos)); err != nil {
+				return err
+			}
 		}
 	}
 	if err := container.Delete(ctx, containerd.WithSnapshotCleanup); err != nil {
