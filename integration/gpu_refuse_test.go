@@ -124,11 +124,15 @@ func TestGPUDeadline(t *testing.T) {
 			before := startGPU(t, a, id, slices.Concat(oneGPU, forceSeveral, test.run), "--processes", "2")
 			must(t, a.Cryo(t.Context(), append([]string{"checkpoint", id, ref, "--leave-running"}, test.flags...)...))
 			must(t, a.Cryo(t.Context(), "rm", ref))
-			if _, err := a.Ask(t.Context(), id, "launch", "1800"); err != nil {
-				t.Fatal(err)
+			launch := func() {
+				if _, err := a.Ask(t.Context(), id, "launch", "1800"); err != nil {
+					t.Fatal(err)
+				}
 			}
+			launch()
 			refused(t, a, codePrecondition, "after "+test.after, append([]string{"checkpoint", id, ref, "--leave-running"}, test.flags...)...)
 			if test.flags == nil && test.config == "" {
+				launch()
 				unchanged(t, a, func() { refusedStock(t, a, "(fakeapp) on GPU 0", id) })
 			}
 			unharmed(t, a, id, before)
