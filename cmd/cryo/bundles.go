@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// bundlesOf gives the directory in which containerd keeps the bundles of a namespace; empty if no shim of cryo's runs for it. containerd tells nobody: it is
-// where a shim with this socket of containerd's and this namespace works.
+// bundlesOf gives the directory in which containerd keeps the bundles of a namespace; "" if no shim of cryo's runs for it. containerd does not tell its clients
+// where that is. The working directory of a shim is a bundle, so a shim of this containerd and this namespace is looked for.
 func bundlesOf(address, namespace string) string {
 	own, _ := os.Readlink("/proc/self/ns/mnt")
 	processes, _ := filepath.Glob("/proc/[0-9]*") // the pattern is well formed

@@ -64,7 +64,7 @@ type checkpointResult struct {
 	Warnings  []string      `json:"warnings"`
 	Error     *errorReport  `json:"error,omitempty"` // of what was to be done with the snapshot, which is safe here
 
-	madeBy string // see there
+	madeBy string // the client that made the container, as the function madeBy tells
 	lost   error  // why the container was lost, although there is a snapshot
 }
 
@@ -136,7 +136,7 @@ cost it its processes.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&f.leaveRunning, "leave-running", false, "let the container go on after it was dumped")
-	flags.BoolVar(&f.remove, "rm", false, "remove the container when it has ended and the snapshot is where it shall be")
+	flags.BoolVar(&f.remove, "rm", false, "remove the container after it has ended and the snapshot is complete, and pushed if --push is given")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
 	flags.StringVar(&f.signKey, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
 	flags.BoolVar(&f.tcp, "tcp-established", false, "save established TCP connections")

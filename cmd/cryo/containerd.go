@@ -81,7 +81,8 @@ const (
 	kubernetes = "Kubernetes"
 )
 
-// madeBy gives the client that has made a container and keeps files of its own for it, which go only if that removes it; empty: there is none.
+// madeBy tells which client made a container, from its labels. nerdctl and Kubernetes keep files for their containers, which only they remove. It gives ""
+// for all other clients.
 func madeBy(labels map[string]string) string {
 	switch {
 	case labels[nerdctlName] != "":

@@ -53,8 +53,8 @@ func identify(pid uint32, paused bool) (p firstProcess, err error) {
 	return p, err
 }
 
-// beside gives the processes that somebody has started in the container beside its first: exec, of every client. They are children of its shim, as that is, with
-// its mounts. CRIU saves the first process and what comes of that.
+// beside lists the processes that exec has started in the container. CRIU saves only the first process and its descendants. A process of exec is a child of the
+// shim, as the first process is, and shares the mount namespace of that.
 func (p firstProcess) beside() (found []string) {
 	mounts, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", p.pid))
 	if err != nil {

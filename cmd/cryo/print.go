@@ -71,7 +71,7 @@ func (f filledIn) Format(s fmt.State, verb rune) {
 	_, _ = io.WriteString(s, text) // the buffer of Sprintf
 }
 
-// formatFlag gives a command that prints a JSON document the flag --format.
+// formatFlag adds the flag --format to a command that prints JSON.
 func (a *app) formatFlag(cmd *cobra.Command) {
 	cmd.Flags().Func("format", "print fields of --json by a Go template, such as {{.digest}}, one line for each element of a list", func(text string) (err error) {
 		a.format, err = template.New("--format").Parse(text)
@@ -82,7 +82,7 @@ func (a *app) formatFlag(cmd *cobra.Command) {
 // forPrograms tells whether the command prints by printJSON.
 func (a *app) forPrograms() bool { return a.json || a.format != nil }
 
-// printFormat prints what --format asks for of a JSON document.
+// printFormat prints v by the template of --format: one line, or one for each element where v is a list.
 func (a *app) printFormat(v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {

@@ -50,7 +50,7 @@ type progressLine struct {
 	Activity string `json:"activity"`
 	Done     int64  `json:"bytesDone"`
 	Total    int64  `json:"bytesTotal,omitempty"` // 0: not known
-	WaitsFor string `json:"waitsFor,omitempty"`   // why nothing moves
+	WaitsFor string `json:"waitsFor,omitempty"`   // what it waits for, while no byte comes
 	Ended    bool   `json:"ended,omitempty"`
 }
 

@@ -28,7 +28,7 @@ type runningContainer struct {
 	Snapshot  string        `json:"snapshot,omitempty"`  // digest of the one that it was restored from, else of the last that was taken while it ran on
 	Reference string        `json:"reference,omitempty"` // by which it was restored
 	Memory    *notes.Memory `json:"memory,omitempty"`    // of a restored container whose memory comes while it runs
-	Lost      string        `json:"lost,omitempty"`      // why it was ended
+	Lost      string        `json:"lost,omitempty"`      // the reason why the shim ended it
 }
 
 func newContainers(a *app) *cobra.Command {

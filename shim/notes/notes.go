@@ -1,5 +1,5 @@
-// Package notes is what a shim notes of a restored container in its bundle, and who lists containers reads there: how much of its memory is here, and why
-// it was ended if it could not go on. The notes go with the bundle.
+// Package notes has files in the bundle of a restored container. The shim writes them, and cryo ps reads them: how much of the container's memory is there, and
+// why the shim ended the container. They are removed with the bundle.
 package notes
 
 import (

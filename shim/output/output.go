@@ -1,5 +1,6 @@
-// Package output keeps the output of a restored container for which its creator has named no place: the last of it in files in the bundle, which go with it,
-// and all of it for who attaches. The container never waits for a disk, and for who attaches and does not read for a second at most.
+// Package output keeps the output of a restored container whose creator has named no place for it. The last 1 to 2 MiB are in files in the bundle, and are
+// removed with it. A client that attaches gets all that comes from then on. The container never waits for a disk. It waits for a second at most for a client that
+// attaches and does not read.
 package output
 
 import (
@@ -19,7 +20,7 @@ const most = 1 << 20
 // patience is how long somebody who attaches may take to read what a FIFO holds.
 const patience = time.Second
 
-// Path is the file with the latest output in a bundle. With more of it, it becomes the one that before gives.
+// Path is the file with the latest output in a bundle. When it is full, it is renamed to the name that before gives.
 func Path(bundle string) string { return filepath.Join(bundle, "cryo-output.log") }
 
 // Pipe is the FIFO in a bundle that Keep reads. It is removed when all of the output is kept.
@@ -92,11 +93,11 @@ func (l *log) close() {
 	}
 }
 
-// reader is who has attached.
+// reader is the client that has attached.
 type reader struct {
 	path string
 	file *os.File // nil: nobody
-	late bool     // it has not read in time, and is not waited for until it does
+	late bool     // it did not read within patience; until it reads again, nobody waits for it
 }
 
 func (r *reader) write(p []byte) {

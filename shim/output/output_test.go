@@ -66,7 +66,7 @@ func TestKeepNothing(t *testing.T) {
 	}
 }
 
-// TestKeepUnwritable loses output that cannot be written, and goes on.
+// TestKeepUnwritable has output for a bundle that is not there: it is left out, and the writer is not held up.
 func TestKeepUnwritable(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
