@@ -11,6 +11,7 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/defaults"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
@@ -308,7 +309,7 @@ func removeEnded(ctx context.Context, client *containerd.Client, id string) erro
 // removal is the command that removes the container of which a snapshot was taken.
 func (a *app) removal(r checkpointResult) string {
 	address := ""
-	if a.address != environment("CONTAINERD_ADDRESS", defaultAddress) {
+	if a.address != environment("CONTAINERD_ADDRESS", defaults.DefaultAddress) {
 		address = " --address " + a.address
 	}
 	if r.madeBy == nerdctl {

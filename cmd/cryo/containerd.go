@@ -25,9 +25,6 @@ var runtimeNames = []string{"io.containerd.cryo.v1", "io.containerd.runc.cryo.v1
 // shimName is the program behind them, and possibly behind other names (CRI's runtime_path, a link in containerd's PATH).
 const shimName = "containerd-shim-cryo-v1"
 
-// defaultAddress is containerd's own.
-const defaultAddress = "/run/containerd/containerd.sock"
-
 // connect reaches containerd. The context returned carries the namespace.
 func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
 	const patience = 10 * time.Second

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/log"
 	"github.com/spf13/cobra"
 )
@@ -67,7 +68,7 @@ another host, where the container goes on as if nothing had happened.`,
 	})
 	f := root.PersistentFlags()
 	f.StringVarP(&a.namespace, "namespace", "n", environment("CONTAINERD_NAMESPACE", "default"), "containerd's namespace (CONTAINERD_NAMESPACE)")
-	f.StringVarP(&a.address, "address", "a", environment("CONTAINERD_ADDRESS", defaultAddress), "containerd's socket (CONTAINERD_ADDRESS)")
+	f.StringVarP(&a.address, "address", "a", environment("CONTAINERD_ADDRESS", defaults.DefaultAddress), "containerd's socket (CONTAINERD_ADDRESS)")
 	f.StringVar(&a.root, "root", os.Getenv("CRYO_ROOT"), "where snapshots and working directories are kept (CRYO_ROOT; default: root of the configuration, /var/lib/cryo)")
 	f.StringVar(&a.configPath, "config", "", "configuration file (CRYO_CONFIG; default /etc/cryo/config.toml)")
 	f.BoolVar(&a.debug, "debug", false, "log each stage with its time, each request and each process that is started, on standard error")
