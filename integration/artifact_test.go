@@ -92,7 +92,7 @@ func thaw(t *testing.T, h *lab.Host, f frozen, from string, flags ...string) {
 	t.Helper()
 	id := f.id + "-thawed"
 	cleanup(t, h, id)
-	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", from, "--plain-http", "--name", id}, flags)...))
+	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", from, "--plain-http", "--wait", "--name", id}, flags)...))
 	goneOn(t, f.before, await(t, h, id))
 	remove(t.Context(), h, id)
 }

@@ -178,7 +178,7 @@ func TestAttackSizes(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			h := newHostile(t, g, test.m, func(http.ResponseWriter, *http.Request) bool { return false })
 			forget(t, b, h.ref("sizes"))
-			for _, args := range [][]string{{"pull", h.ref("sizes"), "--plain-http"}, {"restore", h.ref("sizes"), "--plain-http", "--name", "sizes"}} {
+			for _, args := range [][]string{{"pull", h.ref("sizes"), "--plain-http"}, {"restore", h.ref("sizes"), "--plain-http", "--wait", "--name", "sizes"}} {
 				before := trace(t, b)
 				r := harmless(t, b, nil, 64<<20, args...)
 				if args[0] == "pull" && r.Code == 0 { // what a config says is restore's to judge

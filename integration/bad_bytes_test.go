@@ -163,11 +163,12 @@ func TestBadServed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	args := []string{"restore", ref, "--plain-http", "--name", id, "--root", root}
+	args := []string{"restore", ref, "--plain-http", "--wait", "--name", id, "--root", root}
 	defer forgetRoot()
 	try := func(t *testing.T, p part, damage func([]byte) []byte, code int) {
 		forgetRoot()
 		damaged(t, servedAt(p.desc), damage, func() { refused(t, b, code, "", args...) })
+		remove(t.Context(), b, id) // what had run by then was ended, and is left for its user to see
 		for _, line := range traceStore(t, root) {
 			if !strings.HasPrefix(line, "blob ") && !strings.HasPrefix(line, "store /partial/") {
 				t.Error("left in the store:", line)

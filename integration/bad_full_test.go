@@ -71,7 +71,7 @@ func TestBadFullRestoreBefore(t *testing.T) {
 	must(t, a.Cryo(t.Context(), "push", ref, "--plain-http"))
 	inside, outside := small(t, b, 20)
 	for _, flags := range [][]string{nil, {"--pull-first"}, {"--eager"}} {
-		args := append([]string{"restore", ref, "--plain-http", "--root", inside}, flags...)
+		args := append([]string{"restore", ref, "--plain-http", "--wait", "--root", inside}, flags...)
 		refused(t, b, codeFull, "MiB more are needed, and ", args...)
 		if said := b.Cryo(t.Context(), args...).Stderr; strings.Contains(said, "it ran") || strings.Contains(said, "is kept") || !strings.Contains(said, "cryo prune") {
 			t.Errorf("%v: it says:\n%s", flags, said)
@@ -94,6 +94,6 @@ func TestBadFullRestore(t *testing.T) {
 	}
 	id := name(t)
 	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), "restore", ref, "--plain-http", "--root", inside, "--name", id))
+	must(t, b.Cryo(t.Context(), "restore", ref, "--plain-http", "--wait", "--root", inside, "--name", id))
 	await(t, b, id)
 }

@@ -17,7 +17,7 @@ func TestCLIRestoreName(t *testing.T) {
 	other := f.id + "-other"
 	cleanup(t, b, f.id)
 	cleanup(t, b, other)
-	if out := must(t, b.Cryo(t.Context(), "restore", f.ref, "--plain-http")).Stdout; out != f.id+"\n" {
+	if out := must(t, b.Cryo(t.Context(), "restore", f.ref, "--plain-http", "--wait")).Stdout; out != f.id+"\n" {
 		t.Errorf("restore printed %q", out)
 	}
 	goneOn(t, f.before, await(t, b, f.id))
@@ -35,7 +35,7 @@ func TestCLIRestoreOwn(t *testing.T) {
 	a, b := pair(t)
 	f := freeze(t, []string{"count", "--memory", "8"}, "--push", "--plain-http")
 	cleanup(t, b, f.id)
-	must(t, b.Cryo(t.Context(), "restore", f.ref, "--plain-http"))
+	must(t, b.Cryo(t.Context(), "restore", f.ref, "--plain-http", "--wait"))
 	middle := await(t, b, f.id)
 	goneOn(t, f.before, middle)
 	for _, list := range [][]string{{"containers", "ls", "-q"}, {"tasks", "ls", "-q"}} {
@@ -55,7 +55,7 @@ func TestCLIRestoreOwn(t *testing.T) {
 	must(t, b.Ctr(t.Context(), "tasks", "delete", f.id))
 	must(t, b.Ctr(t.Context(), "containers", "delete", f.id))
 	cleanup(t, a, f.id)
-	must(t, a.Cryo(t.Context(), "restore", second, "--plain-http"))
+	must(t, a.Cryo(t.Context(), "restore", second, "--plain-http", "--wait"))
 	last := await(t, a, f.id)
 	goneOn(t, middle, last)
 	if last.State["sha256"] != f.before.State["sha256"] {
@@ -88,7 +88,7 @@ func TestCLIRestoreStreams(t *testing.T) {
 			if err := b.Import(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			must(t, b.Cryo(t.Context(), "restore", refs[i], "--plain-http"))
+			must(t, b.Cryo(t.Context(), "restore", refs[i], "--plain-http", "--wait"))
 			after := await(t, b, id)
 			goneOn(t, before, after)
 			pid, _, err := b.Task(t.Context(), id)

@@ -35,7 +35,7 @@ func TestCLIJSON(t *testing.T) {
 		{"sign", "already digest key reference where", false, []string{"sign", to, "--key", key}},
 		{"push", moved, false, []string{"push", to, "--plain-http"}},
 		{"pull", moved, true, []string{"pull", to, "--plain-http"}},
-		{"restore", "container digest image lazy namespace pid prewarmed reference running seconds warnings", true, []string{"restore", to, "--plain-http"}},
+		{"restore", "complete container digest image lazy namespace pid prewarmed reference running seconds warnings", true, []string{"restore", to, "--plain-http"}},
 		{"df", "blobs free partial prewarmed snapshots unneeded working", false, []string{"df"}},
 		{"prune", "busy dryRun partial unneeded", false, []string{"prune", "--dry-run"}},
 		{"rm", "freed reference", false, []string{"rm", to}},

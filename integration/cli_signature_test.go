@@ -135,7 +135,7 @@ func TestSignature(t *testing.T) {
 					}
 					continue
 				}
-				r := must(t, trusting(t, b, policy.trust, append([]string{"restore", ref(name), "--plain-http", "--name", id}, policy.flags...)...))
+				r := must(t, trusting(t, b, policy.trust, append([]string{"restore", ref(name), "--plain-http", "--wait", "--name", id}, policy.flags...)...))
 				goneOn(t, f.before, await(t, b, id))
 				if warns != strings.Contains(r.Stderr, "warning: signature: ") || !strings.Contains(r.Stderr, warned) || strings.Count(r.Stderr, "\n") > 1 {
 					t.Errorf("%s: want one line of warning (%v, %q), got\n%s", name, warns, warned, r.Stderr)
@@ -174,7 +174,7 @@ func TestSignatureKept(t *testing.T) {
 	cleanup(t, b, id)
 	restored := func(ref string) {
 		t.Helper()
-		must(t, trusting(t, b, strict, "restore", ref, "--plain-http", "--name", id))
+		must(t, trusting(t, b, strict, "restore", ref, "--plain-http", "--wait", "--name", id))
 		goneOn(t, before, await(t, b, id))
 		remove(t.Context(), b, id)
 	}
@@ -264,7 +264,7 @@ func TestSignatureShim(t *testing.T) {
 			}
 		})
 		for _, flags := range [][]string{nil, {"--eager"}, {"--require-signature"}} { // from the registry, and then the store
-			must(t, a.Cryo(t.Context(), append([]string{"restore", ref, "--plain-http"}, flags...)...))
+			must(t, a.Cryo(t.Context(), append([]string{"restore", ref, "--plain-http", "--wait"}, flags...)...))
 			goneOn(t, before, await(t, a, id))
 			remove(t.Context(), a, id)
 		}

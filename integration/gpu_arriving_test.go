@@ -195,7 +195,7 @@ func TestGPUArriving(t *testing.T) {
 			root := ownRoot(t, b)
 			cleanup(t, b, id)
 			filled := filling(t, b)
-			c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json")
+			c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices", "--json")
 			eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
 			if test.filling {
 				eventually(t, "the first bytes on a device", 30*time.Second, func() bool { c.under(t); return filled() })
@@ -250,7 +250,7 @@ func TestGPUArrivingWays(t *testing.T) {
 			g.open()
 			ref, id, root := g.address+"/"+test.path, name(t), ownRoot(t, b)
 			cleanup(t, b, id)
-			args := slices.Concat([]string{"--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json"}, test.flags)
+			args := slices.Concat([]string{"--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices", "--json"}, test.flags)
 			r := said[arrivingRestored](t, b.Cryo(t.Context(), args...))
 			if !strings.Contains(r.PullFirst, test.first) || test.first == "" && r.PullFirst != "" {
 				t.Errorf("it says %+v", r)
@@ -286,7 +286,7 @@ func TestGPUArrivingOther(t *testing.T) {
 	t.Cleanup(func() { must(t, b.Run(context.Background(), "umount", "/proc/driver")) })
 	ref, id, root := shared.registry.Reference(path), name(t), ownRoot(t, b)
 	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+	must(t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices"))
 	goneOn(t, before, unharmed(t, b, id, before))
 	alone(t, b)
 	remove(t.Context(), b, id)
@@ -308,7 +308,7 @@ func TestGPUArrivingIncrement(t *testing.T) {
 	cleanup(t, b, id)
 	must(t, b.Cryo(t.Context(), "--root", root, "pull", shared.registry.Reference(first), "--plain-http"))
 	ref := shared.registry.Reference(second)
-	r := said[arrivingRestored](t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json"))
+	r := said[arrivingRestored](t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices", "--json"))
 	if r.PullFirst != "" || r.Pull.There == 0 || r.Pull.Moved == 0 {
 		t.Errorf("it says %+v", r)
 	}
@@ -320,12 +320,12 @@ func TestGPUArrivingIncrement(t *testing.T) {
 	_, device := segmentsOf(t, second)
 	g.segments, g.strict = some(device), true
 	ref, root = g.address+"/"+second, ownRoot(t, b)
-	c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")
+	c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices")
 	eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
 	c.signal(syscall.SIGINT)
 	<-c.ended
 	g.open()
-	r = said[arrivingRestored](t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices", "--json"))
+	r = said[arrivingRestored](t, b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices", "--json"))
 	if r.PullFirst != "" || r.Pull.There == 0 {
 		t.Errorf("it begins anew: %+v", r)
 	}
@@ -341,7 +341,7 @@ func TestGPUArrivingFull(t *testing.T) {
 	ref, id := shared.registry.Reference(path), name(t)
 	cleanup(t, b, id)
 	free := inUse(t, b)
-	refusal(t, quietly(b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")), codeFull, "o space left")
+	refusal(t, quietly(b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices")), codeFull, "o space left")
 	nothingIn(t, b, root, id, ref)
 	empty(t, outside)
 	eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
@@ -395,7 +395,7 @@ func TestGPUArrivingFails(t *testing.T) {
 			free := inUse(t, b)
 			filled := filling(t, b)
 			unchanged(t, b, func() {
-				c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")
+				c := begun(t, b, "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices")
 				eventually(t, "the first bytes on a device", 30*time.Second, func() bool { c.under(t); return g.held.Load() > 0 && filled() })
 				eventually(t, "processes", 30*time.Second, func() bool { return find(t, b, called("fakeapp")) != 0 })
 				c.silent(t, b, id)
@@ -423,7 +423,7 @@ func TestGPUArrivingFails(t *testing.T) {
 	ref, id := shared.registry.Reference(path), name(t)
 	cleanup(t, b, id)
 	forget(t, b, ref)
-	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--allow", "devices"))
+	must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices"))
 	goneOn(t, before, unharmed(t, b, id, before))
 	must(t, b.Cryo(t.Context(), "verify", "--allow", "all", ref))
 	alone(t, b)
@@ -438,7 +438,7 @@ func damagedGPU(t *testing.T, b *lab.Host, path, segment string) {
 	root := ownRoot(t, b)
 	cleanup(t, b, id)
 	free := inUse(t, b)
-	refusal(t, quietly(b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--allow", "devices")), codeDamaged, segment)
+	refusal(t, quietly(b.Cryo(t.Context(), "--root", root, "restore", ref, "--name", id, "--plain-http", "--wait", "--allow", "devices")), codeDamaged, segment)
 	nothingIn(t, b, root, id, ref)
 	eventually(t, "GPUs as free as before", 10*time.Second, func() bool { return inUse(t, b) == free })
 }

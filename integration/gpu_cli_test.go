@@ -51,7 +51,7 @@ func TestGPUJSON(t *testing.T) {
 	if names, _ := gpu["cdi"].([]any); len(names) != 1 || names[0] != "nvidia.com/gpu=0" || gpu["driver"] != "580.159.04" || gpu["engine"] != "driver" {
 		t.Errorf("inspect: %v", gpu)
 	}
-	restored := decoded(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--device", "nvidia.com/gpu=1", "--json"))
+	restored := decoded(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http", "--wait", "--device", "nvidia.com/gpu=1", "--json"))
 	pairs, _ := restored["gpus"].([]any)
 	if want := map[string]any{"old": a.UUID(0), "new": b.UUID(1)}; len(pairs) != 1 || !maps.Equal(pairs[0].(map[string]any), want) {
 		t.Errorf("restore: gpus are %v, want %v", pairs, want)

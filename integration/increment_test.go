@@ -83,7 +83,7 @@ func TestIncrement(t *testing.T) {
 	// It is pulled, and goes on, where nobody has ever had its parents.
 	j := journey{id: id, restore: []string{"--pull", "always"}}
 	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), "restore", ref("scattered"), "--plain-http", "--name", j.id))
+	must(t, b.Cryo(t.Context(), "restore", ref("scattered"), "--plain-http", "--wait", "--name", j.id))
 	after := await(t, b, id)
 	goneOn(t, before, after)
 	change(b, "1")

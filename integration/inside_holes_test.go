@@ -43,7 +43,7 @@ func TestInsideHoles(t *testing.T) {
 		t.Errorf("the snapshot has %d bytes", size)
 	}
 	cleanup(t, b, j.id)
-	r, c = measured(t, b, "restore", j.ref(), "--plain-http", "--name", j.id)
+	r, c = measured(t, b, "restore", j.ref(), "--plain-http", "--wait", "--name", j.id)
 	must(t, r)
 	affordable(t, r, c, 128<<20)
 	goneOn(t, before, await(t, b, j.id))

@@ -18,7 +18,7 @@ func TestInsideLarge(t *testing.T) {
 	taken := checkpoint(t, a, j)
 	pulled := must(t, b.Cryo(t.Context(), "pull", j.ref(), "--plain-http"))
 	cleanup(t, b, j.id)
-	restored := must(t, b.Cryo(t.Context(), "restore", j.ref(), "--plain-http"))
+	restored := must(t, b.Cryo(t.Context(), "restore", j.ref(), "--plain-http", "--wait"))
 	after := patient(t, b, j.id)
 	goneOn(t, before, after)
 	if before.State["sha256"] != after.State["sha256"] || after.State["bytes"] != float64(memory<<20) {

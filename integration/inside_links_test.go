@@ -30,7 +30,7 @@ func TestInsideLinkedMount(t *testing.T) {
 	await(t, a, id)
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
 	cleanup(t, b, id)
-	must(t, b.Cryo(t.Context(), "restore", ref, "--plain-http", "--allow", "mounts"))
+	must(t, b.Cryo(t.Context(), "restore", ref, "--plain-http", "--wait", "--allow", "mounts"))
 	await(t, b, id)
 	for _, path := range []string{"to-file", "to-directory/file", "to-link"} {
 		r := must(t, b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "e", id, "cat", "/mnt/"+path))

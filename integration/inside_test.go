@@ -69,7 +69,7 @@ func checkpoint(t *testing.T, h *lab.Host, j journey) lab.Result {
 func restore(t *testing.T, h *lab.Host, j journey) lab.Answer {
 	t.Helper()
 	cleanup(t, h, j.id)
-	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", j.ref(), "--plain-http", "--name", j.id}, j.restore)...))
+	must(t, h.Cryo(t.Context(), slices.Concat([]string{"restore", j.ref(), "--plain-http", "--wait", "--name", j.id}, j.restore)...))
 	return await(t, h, j.id)
 }
 

@@ -106,7 +106,7 @@ func TestArriving(t *testing.T) {
 		ref, id := g.address+"/"+path, name(t)
 		cleanup(t, b, id)
 		forget(t, b, ref)
-		c := begun(t, b, "restore", ref, "--name", id, "--plain-http", "--json")
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http", "--wait", "--json")
 		c.hello(t, b, id)
 		if g.parts.Load() == 0 {
 			t.Error("no part of a segment was asked for")
@@ -132,7 +132,7 @@ func TestArriving(t *testing.T) {
 		ref, id := g.address+"/"+path, name(t)
 		cleanup(t, b, id)
 		forget(t, b, ref)
-		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http", "--wait")
 		c.hello(t, b, id)
 		await(t, b, id)
 		c.under(t)
@@ -149,7 +149,7 @@ func TestArriving(t *testing.T) {
 			ref, id := g.address+"/"+path, name(t)
 			cleanup(t, b, id)
 			forget(t, b, ref)
-			c := under(t, b.Command(t.Context(), "env", "GOMAXPROCS=16", "cryo", "restore", ref, "--name", id, "--plain-http", "--json"))
+			c := under(t, b.Command(t.Context(), "env", "GOMAXPROCS=16", "cryo", "restore", ref, "--name", id, "--plain-http", "--wait", "--json"))
 			if held {
 				c.hello(t, b, id)
 				eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
@@ -174,7 +174,7 @@ func TestArriving(t *testing.T) {
 		ref, id := g.address+"/"+path, name(t)
 		cleanup(t, b, id)
 		forget(t, b, ref)
-		c := under(t, b.Command(t.Context(), "env", "GOMAXPROCS=16", "cryo", "restore", ref, "--name", id, "--plain-http"))
+		c := under(t, b.Command(t.Context(), "env", "GOMAXPROCS=16", "cryo", "restore", ref, "--name", id, "--plain-http", "--wait"))
 		c.hello(t, b, id)
 		g.open()
 		must(t, <-c.ended)
@@ -201,7 +201,7 @@ func TestArriving(t *testing.T) {
 			ref, id := g.address+"/"+path, name(t)
 			cleanup(t, b, id)
 			forget(t, b, ref)
-			args := append([]string{"restore", ref, "--name", id, "--plain-http", "--json"}, test.flags...)
+			args := append([]string{"restore", ref, "--name", id, "--plain-http", "--wait", "--json"}, test.flags...)
 			if r := said[arrivingRestored](t, b.Cryo(t.Context(), args...)); !strings.Contains(r.PullFirst, test.why) {
 				t.Errorf("it says %+v", r)
 			}
@@ -216,7 +216,7 @@ func TestArriving(t *testing.T) {
 		var commands []*underway
 		for _, id := range ids {
 			cleanup(t, b, id)
-			commands = append(commands, begun(t, b, "restore", ref, "--name", id, "--plain-http"))
+			commands = append(commands, begun(t, b, "restore", ref, "--name", id, "--plain-http", "--wait"))
 		}
 		for i, id := range ids {
 			commands[i].hello(t, b, id)
@@ -230,87 +230,117 @@ func TestArriving(t *testing.T) {
 	})
 }
 
-// TestArrivingFails has the rest of a container's memory not come.
-func TestArrivingFails(t *testing.T) {
+// TestArrivingLeft has the command end while memory is on its way, in every way: the container runs on, and gets its memory.
+func TestArrivingLeft(t *testing.T) {
 	b, _ := pair(t) // it has the base image
 	path := pushed(t, b)
 	for _, test := range []struct {
-		name  string
-		code  int
-		words string
-		do    func(*gate, *underway)
+		name string
+		wait bool
+		code int // of the command; -1: it is killed
+		do   func(*underway)
 	}{
-		{"registry dies", codeUnavailable, "did not all come", func(g *gate, _ *underway) { g.die() }},
-		{"interrupted", codeInterrupted, "interrupted", func(_ *gate, c *underway) { c.signal(syscall.SIGINT) }},
+		{"returned", false, 0, func(*underway) {}},
+		{"interrupted", true, codeInterrupted, func(c *underway) { c.signal(syscall.SIGINT) }},
+		{"terminated", true, codeInterrupted, func(c *underway) { c.signal(syscall.SIGTERM) }},
+		{"killed", true, -1, func(c *underway) { c.signal(syscall.SIGKILL) }},
+		{"stopped and killed", true, -1, func(c *underway) {
+			c.signal(syscall.SIGSTOP)
+			time.Sleep(200 * time.Millisecond) // a restore process that waited for it would wait by now
+			c.signal(syscall.SIGKILL)
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := newGate(t, shared.registry, path)
 			ref, id := g.address+"/"+path, name(t)
 			cleanup(t, b, id)
 			forget(t, b, ref)
-			c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
-			c.hello(t, b, id)
-			eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
-			test.do(g, c)
-			refusal(t, <-c.ended, test.code, test.words)
-			nothing(t, b, id, ref)
+			args := []string{"restore", ref, "--name", id, "--plain-http", "--json"}
+			if test.wait {
+				args = append(args, "--wait")
+			}
+			c := begun(t, b, args...)
+			eventually(t, id, time.Minute, func() bool {
+				a, err := b.Ask(t.Context(), id, "hello")
+				return err == nil && a.OK
+			})
+			eventually(t, "the mark's end", 30*time.Second, func() bool { // which says that the command knows that it runs, or could
+				return !strings.Contains(must(t, b.Ctr(t.Context(), "containers", "info", id)).Stdout, "io.cryo.work")
+			})
+			test.do(c)
+			r := <-c.ended
+			if test.code >= 0 && r.Code != test.code {
+				t.Fatalf("it ends with %d:\n%s%s", r.Code, r.Stdout, r.Stderr)
+			}
+			if test.code == codeInterrupted && !strings.Contains(r.Stderr, "runs on, and its memory still comes") {
+				t.Errorf("it says:\n%s", r.Stderr)
+			}
+			if test.code == 0 && strings.Contains(r.Stdout, `"complete": true`) {
+				t.Errorf("it says that all is here:\n%s", r.Stdout)
+			}
+			if pids := restorers(t, b); len(pids) != 1 {
+				t.Errorf("%d restore processes", len(pids))
+			}
+			if _, status, err := b.Task(t.Context(), id); err != nil || status != "RUNNING" {
+				t.Fatalf("the container is %s, %v", status, err)
+			}
+			g.open()
+			await(t, b, id)
+			eventually(t, "the end of the pull", 30*time.Second, func() bool { return len(restorers(t, b)) == 0 && len(fillers(t, b)) == 0 })
+			must(t, b.Cryo(t.Context(), "verify", "--pull", "never", ref))
+			must(t, b.Cryo(t.Context(), "rm", ref))
+			if left, err := os.ReadDir(filepath.Join(b.CryoRoot(), "work")); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+			await(t, b, id)
 		})
 	}
-	t.Run("killed command", func(t *testing.T) {
-		g := newGate(t, shared.registry, path)
-		ref, id := g.address+"/"+path, name(t)
-		cleanup(t, b, id)
-		forget(t, b, ref)
-		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
-		c.hello(t, b, id)
-		c.signal(syscall.SIGKILL)
-		<-c.ended
-		if reason := ended(t, b, id); reason != "" && !strings.Contains(reason, "has ended") { // it is gone when its shim has swept
-			t.Errorf("the reason is %q", reason)
-		}
-		g.open()
-		// It is removed, by its shim or the next one, which goes on.
-		must(t, b.Cryo(t.Context(), "restore", ref, "--name", id, "--plain-http"))
-		await(t, b, id)
-		must(t, b.Cryo(t.Context(), "verify", ref))
-		must(t, b.Cryo(t.Context(), "rm", ref))
-	})
-	t.Run("removed by another client", func(t *testing.T) { // when all are killed who know of it
-		g := newGate(t, shared.registry, path)
-		ref, id := g.address+"/"+path, name(t)
-		cleanup(t, b, id)
-		forget(t, b, ref)
-		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
-		c.hello(t, b, id)
-		c.signal(syscall.SIGSTOP)
-		kill(t, filler(t, b))
-		ended(t, b, id)
-		must(t, b.Ctr(t.Context(), "tasks", "delete", "--force", id))
-		must(t, b.Ctr(t.Context(), "containers", "delete", id))
-		c.signal(syscall.SIGKILL)
-		<-c.ended
-		must(t, b.Cryo(t.Context(), "sweep")) // as the next checkpoint or restore does
-		if left, err := os.ReadDir(filepath.Join(b.CryoRoot(), "work")); err != nil || len(left) > 0 {
-			t.Errorf("left: %v, %v", left, err)
-		}
-	})
-	t.Run("killed filler", func(t *testing.T) {
-		g := newGate(t, shared.registry, path)
-		ref, id := g.address+"/"+path, name(t)
-		cleanup(t, b, id)
-		forget(t, b, ref)
-		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
-		c.hello(t, b, id)
-		kill(t, filler(t, b))
-		refusal(t, <-c.ended, codeAborted, "fills in the container's memory has ended")
-		nothing(t, b, id, ref)
-	})
+}
+
+// TestArrivingFails has the rest of a container's memory not come.
+func TestArrivingFails(t *testing.T) {
+	b, _ := pair(t) // it has the base image
+	path := pushed(t, b)
+	for _, test := range []struct {
+		name          string
+		code          int
+		words, reason string
+		do            func(*gate)
+	}{
+		{"registry dies", codeUnavailable, "did not all come", "", func(g *gate) { g.die() }},
+		{"killed filler", codeAborted, "fills in the container's memory has ended", "has ended", func(*gate) { kill(t, filler(t, b)) }},
+		{"killed restore process", codeUnavailable, "the restore process has died", "has ended", func(*gate) { kill(t, restorers(t, b)[0]) }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			g := newGate(t, shared.registry, path)
+			ref, id := g.address+"/"+path, name(t)
+			cleanup(t, b, id)
+			forget(t, b, ref)
+			c := begun(t, b, "restore", ref, "--name", id, "--plain-http", "--wait")
+			c.hello(t, b, id)
+			eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
+			test.do(g)
+			refusal(t, <-c.ended, test.code, test.words)
+			if reason := ended(t, b, id); !strings.Contains(reason, test.reason) || reason == "" {
+				t.Errorf("the reason is %q", reason)
+			}
+			eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, b)) == 0 })
+			// What became of it stays to be seen until somebody removes it.
+			must(t, b.Ctr(t.Context(), "tasks", "delete", "--force", id))
+			must(t, b.Ctr(t.Context(), "containers", "delete", id))
+			nothing(t, b, id, ref)
+			must(t, b.Cryo(t.Context(), "prune")) // which removes working directories of who was killed
+			if left, err := os.ReadDir(filepath.Join(b.CryoRoot(), "work")); err != nil || len(left) > 0 {
+				t.Errorf("left: %v, %v", left, err)
+			}
+		})
+	}
 	t.Run("killed container", func(t *testing.T) {
 		g := newGate(t, shared.registry, path)
 		ref, id := g.address+"/"+path, name(t)
 		cleanup(t, b, id)
 		forget(t, b, ref)
-		c := begun(t, b, "restore", ref, "--name", id, "--plain-http")
+		c := begun(t, b, "restore", ref, "--name", id, "--plain-http", "--wait")
 		c.hello(t, b, id)
 		must(t, b.Ctr(t.Context(), "tasks", "kill", "--signal", "KILL", id))
 		ended(t, b, id)

@@ -39,7 +39,7 @@ func readSlowly(t *testing.T, b *lab.Host, path string, size int64, command []st
 	cleanup(t, b, id)
 	forget(t, b, ref)
 	began := time.Now()
-	args := append(command, "cryo", "restore", ref, "--name", id, "--plain-http", "--json")
+	args := append(command, "cryo", "restore", ref, "--name", id, "--plain-http", "--wait", "--json")
 	c := under(t, b.Command(t.Context(), args[0], args[1:]...))
 	c.hello(t, b, id)
 	t.Logf("it answers after %s, with %d bytes here", time.Since(began), l.Received.Load())

@@ -47,7 +47,6 @@ func askedBy(annotations map[string]string) (a asked, err error) {
 // annotated is a restore that a container's annotation asks for.
 type annotated struct {
 	request *taskAPI.CreateTaskRequest // as containerd sent it
-	process *restorer.Process          // nil: it has not prepared anything
 }
 
 // containerdAddress is the variable in which containerd tells a shim the address of its socket. Source: containerd, pkg/shim.
@@ -66,7 +65,7 @@ func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI
 	if err != nil {
 		return fmt.Errorf("restore %s from %s: %w", r.ID, ref, err)
 	}
-	c.annotated.process = process
+	c.process, c.prepared = process, *prepared
 	for _, w := range prepared.Warnings {
 		log.G(ctx).WithField("id", r.ID).WithField("snapshot", ref).Warn(w)
 	}
@@ -74,26 +73,45 @@ func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI
 	return nil
 }
 
-// runs tells the restore process that the container runs.
-func (a *annotated) runs(ctx context.Context, c *container) {
-	if a == nil {
+// join reaches the restore process of a command that has made the container, if there is one: the working directory of CRIU is its.
+func (c *container) join(ctx context.Context, id, namespace string) error {
+	process, prepared, err := restorer.Join(ctx, c.work, restorer.Application{ID: id, Namespace: namespace})
+	if err != nil {
+		return fmt.Errorf("restore %s: %w", id, err)
+	}
+	if process == nil {
+		return nil
+	}
+	if prepared.Images != c.restore || prepared.Work != c.work {
+		process.End()
+		return fmt.Errorf("restore %s: the restore process has prepared %s, not %s: %w", id, prepared.Images, c.restore, errdefs.ErrInvalidArgument)
+	}
+	c.process, c.prepared = process, *prepared
+	return nil
+}
+
+// runs tells the restore process that the container runs. Its root file system is its own from now on.
+func (c *container) runs(ctx context.Context) {
+	if c.process == nil {
 		return
 	}
-	if err := errors.Join(restorer.KeepRootfs(c.bundle.dir), a.process.Running()); err != nil {
+	var kept error
+	if c.annotated != nil {
+		kept = restorer.KeepRootfs(c.bundle.dir)
+	}
+	if err := errors.Join(kept, c.process.Running(c.loaded)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", c.request.ID).Warn("tell the restore process that the container runs") // if it has died, its memory does not come, and that is told
 	}
-	go a.process.Let()
+	go c.process.Let()
 }
 
 // undo leaves nothing of a restore that has not come about. The root file system must not be mounted. Of one that has, it ends the pull.
-func (a *annotated) undo(bundle string) error {
-	if a == nil {
+func (c *container) undo() error {
+	c.process.End()
+	if c.annotated == nil {
 		return nil
 	}
-	if a.process != nil {
-		a.process.End()
-	}
-	return restorer.UndoRootfs(bundle)
+	return restorer.UndoRootfs(c.bundle.dir)
 }
 
 // afresh undoes the restore of a container, of which the stock service knows nothing any more, and creates it as its client wrote it.
@@ -101,7 +119,7 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 	id := c.annotated.request.ID
 	log.G(ctx).WithError(reason).WithField("id", id).WithField("snapshot", c.bundle.asked.ref).Warn("a container is started afresh since it cannot be restored")
 	spec := filepath.Join(c.bundle.dir, specFile)
-	if err := c.annotated.undo(c.bundle.dir); err != nil {
+	if err := c.undo(); err != nil {
 		return nil, err
 	}
 	if err := os.WriteFile(spec, c.bundle.written, 0o666); err != nil {
@@ -133,7 +151,7 @@ func (s *service) startAfresh(ctx context.Context, c *container, r *taskAPI.Star
 	if c.annotated == nil {
 		return nil, reason
 	}
-	c.annotated.process.End()
+	c.process.End()
 	if !c.bundle.asked.start || c.ran.Load() || c.brokenOff.Load() {
 		return nil, reason // the root file system is mounted until the task is deleted
 	}

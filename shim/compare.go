@@ -6,20 +6,19 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/runtime/grant"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
-// compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by who restores it.
+// compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by who restores it. Then the restore
+// process has the last word.
 func (c *container) compare(init, criu int) error {
 	spec, err := c.bundle.spec()
 	if err != nil {
 		return err
 	}
-	allowed, err := order.Allowed(c.work)
-	if err != nil {
+	if err := grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: c.prepared.Allowed, User: c.annotated != nil}); err != nil {
 		return err
 	}
-	return grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: allowed, User: c.annotated != nil})
+	return c.process.Commit()
 }
 
 // rootfs is where the container's root file system is.

@@ -10,8 +10,10 @@ import (
 
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/fill"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // container is what cryo knows of a container beside what the stock service knows.
@@ -25,7 +27,10 @@ type container struct {
 	// checkpoint. Guarded by the gate: who has closed it writes, who has entered it may read.
 	parked checkpoint.Devices
 
-	annotated *annotated // nil: no restore by annotation
+	annotated *annotated        // nil: no restore by annotation
+	process   *restorer.Process // that has prepared the restore; nil: none has, a stock client restores
+	prepared  restorer.Prepared // by the process; the zero value: nothing
+	loaded    gpu.Loaded        // how its GPUs were
 
 	restore   string                          // directory of the images it is restored from; empty: started afresh
 	work      string                          // where CRIU leaves its log of the restore

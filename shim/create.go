@@ -15,7 +15,6 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/shim/sweep"
 )
 
 // Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
@@ -64,13 +63,6 @@ func (s *service) createPrepared(ctx context.Context, c *container, r *taskAPI.C
 		s.mu.Unlock()
 		return nil, err
 	}
-	if c.restore != "" {
-		go func() {
-			if err := sweep.After(context.Background(), filepath.Dir(c.work)); err != nil {
-				log.L.WithError(err).WithField("id", r.ID).Warn("what a killed command has left may be there still")
-			}
-		}()
-	}
 	return answer, nil
 }
 
@@ -118,6 +110,11 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 	if c.restore == "" {
 		c.gpus = b.gpus
 		return c, s.giveLibrary(ctx, c, r)
+	}
+	if c.process == nil {
+		if err := c.join(ctx, r.ID, ns); err != nil {
+			return c, err
+		}
 	}
 	if err := s.judge(c); err != nil {
 		return c, err
@@ -216,7 +213,7 @@ func (s *service) drop(ctx context.Context, c *container) {
 		return
 	}
 	_ = c.box.Swap(nil).Close()
-	if err := c.annotated.undo(c.bundle.dir); err != nil {
+	if err := c.undo(); err != nil {
 		log.G(ctx).WithError(err).Warn("undo what a restore has changed")
 	}
 	if err := removeOwned(c.bundle.dir); err != nil {

@@ -33,17 +33,17 @@ func (e *FillingError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // order gives what memory is to be filled in after the restore; nil: none.
 func (s *service) order(c *container) (*order.Order, error) {
-	o, err := order.Read(c.work, order.Memory, c.restore)
-	if err != nil || o == nil {
-		return nil, err
+	if c.prepared.Memory == nil {
+		return nil, nil
 	}
 	if !s.config.Restore.Lazy {
 		return nil, &lazyOffError{}
 	}
+	o := *c.prepared.Memory
 	if c.gpus.record == nil { // else the container waits for all of it
 		o.Rate = s.config.Restore.FillRate << 20
 	}
-	return o, nil
+	return &o, nil
 }
 
 // lazyOffError says that the command and the shim do not have the same configuration. Its kind is FailedPrecondition.

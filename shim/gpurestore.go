@@ -8,14 +8,12 @@ import (
 	"slices"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 	"github.com/cryo-project/cryo/shim/load"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
 // bringGPUs makes the specification of a container that is restored one for this host's GPUs. A stock client gives it as it was on
@@ -145,11 +143,7 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 		return nil, err
 	}
 	r := &gpu.Restore{Container: c.gpuContainer(spec), Record: *c.gpus.record, Map: wanted}
-	o, err := order.Read(c.work, order.Devices, c.restore)
-	if err != nil {
-		return nil, err
-	}
-	if o != nil {
+	if o := c.prepared.Devices; o != nil {
 		r.Handover = handover()
 		r.Bring = func(ctx context.Context) (gpu.Source, error) {
 			l, err := load.Start(ctx, *o)
@@ -188,9 +182,7 @@ func (s *service) loadGPUs(ctx context.Context, c *container, r *gpu.Restore, pi
 	if err != nil {
 		return err
 	}
-	if err := gpu.WriteLoaded(c.work, r.Loaded(took)); err != nil {
-		log.G(ctx).WithError(err).Warn("tell how long it took")
-	}
+	c.loaded = r.Loaded(took)
 	return nil
 }
 

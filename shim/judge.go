@@ -4,7 +4,6 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
 // NoSnapshotError says that images are of no snapshot that could be signed, where the configuration asks for a signature. Its kind is PermissionDenied.
@@ -22,14 +21,10 @@ func (e *NoSnapshotError) Hint() string {
 // Unwrap gives the kind.
 func (e *NoSnapshotError) Unwrap() error { return errdefs.ErrPermissionDenied }
 
-// judge decides by signatures whether a container may be restored, before anything of its images is read. The cryo command, which has judged by its own
-// configuration, says of which snapshot they are. Other clients have images without a snapshot: for these, the default of [config.Trust] holds.
+// judge decides by signatures whether a container may be restored, before anything of its images is read. The restore process, which has judged by its own
+// configuration, says of which snapshot they are. Stock clients have images without a snapshot: for these, the default of [config.Trust] holds.
 func (s *service) judge(c *container) error {
-	o, err := order.ReadOrigin(c.work, c.restore)
-	if err != nil {
-		return err
-	}
-	if o == nil {
+	if c.process == nil {
 		if s.config.Trust.Signed() {
 			return &NoSnapshotError{ID: c.runtime.ID}
 		}
@@ -39,6 +34,7 @@ func (s *service) judge(c *container) error {
 	if err != nil {
 		return err
 	}
-	_, err = p.Judge(o.Refs, o.Digest, o.Signatures, nil) // the command has warned
+	o := c.prepared.Origin
+	_, err = p.Judge(o.Refs, o.Digest, o.Signatures, nil) // the restore process has warned
 	return err
 }

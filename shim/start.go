@@ -70,12 +70,12 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	}
 	answer, err := restore(ctx, c, r)
 	if err != nil {
-		if answer, err = s.startAfresh(ctx, c, r, err); err != nil {
+		if answer, err = s.startAfresh(ctx, c, r, c.process.Because(native(err))); err != nil {
 			c.tell(ctx, err)
 		}
 		return answer, reply(err)
 	}
-	c.annotated.runs(ctx, c)
+	c.runs(ctx)
 	return answer, nil
 }
 

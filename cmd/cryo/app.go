@@ -13,6 +13,7 @@ import (
 
 // app is what all subcommands share.
 type app struct {
+	program        string // that of this process, which starts a restore process of it; empty in tests: none is started
 	stdout, stderr io.Writer
 	progress       progress
 	stages         stages

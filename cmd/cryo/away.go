@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
+
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // away waits for a containerd that goes away while a command has begun, as it does when it is restarted, and asks it again. What was
@@ -96,7 +98,7 @@ func (w away) made(method string, req, reply any, cc *grpc.ClientConn) func(cont
 		return func(ctx context.Context) (bool, error) {
 			got, err := containersapi.NewContainersClient(cc).Get(ctx, &containersapi.GetContainerRequest{ID: req.GetContainer().GetID()})
 			// One of this name that is not marked as this command's is another's.
-			if err != nil || got.GetContainer().GetLabels()[workLabel] != req.GetContainer().GetLabels()[workLabel] {
+			if err != nil || got.GetContainer().GetLabels()[restore.WorkLabel] != req.GetContainer().GetLabels()[restore.WorkLabel] {
 				return false, err
 			}
 			reply.(*containersapi.CreateContainerResponse).Container = got.GetContainer()

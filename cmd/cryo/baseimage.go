@@ -15,6 +15,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // baseImageError says that the base image was nowhere to be had. Its kind is its cause's.
@@ -67,7 +68,7 @@ func baseImage(ctx context.Context, client *containerd.Client, p base, o registr
 	for _, from := range sources(p.ref, c) {
 		if _, err := client.ImageService().Get(ctx, from); errdefs.IsNotFound(err) {
 			u.add("remove image "+from, func(ctx context.Context) error {
-				return ignoreNotFound(client.ImageService().Delete(ctx, from))
+				return restore.IgnoreNotFound(client.ImageService().Delete(ctx, from))
 			})
 		}
 		img, err := pullImage(ctx, client, from, p.snapshotter, optionsFor(o, p.ref, from))

@@ -5,51 +5,49 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"time"
 
+	"github.com/containerd/containerd/api/types"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/leases"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
-	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// restoring is a snapshot that was prepared, and how containerd is to have it.
+// restoring is a container that is made of a snapshot, by this command and a restore process.
 type restoring struct {
-	*restore.Prepared
+	*restorer.Plan
+	process     *restorer.Owner
+	was         image.Container // what the snapshot's was
+	work        string          // the process's working directory, by which all is marked that is made in containerd
 	runtime     string
 	snapshotter string
 }
 
-// restore finds the snapshot, plans, and brings the container to life.
+// patience is how long a restore process may take to undo what was made, before the command ends without it.
+const patience = 5 * time.Second
+
+// restore has a restore process find the snapshot and prepare it, and brings the container to life.
 func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
 		return err
 	}
-	j, err := a.judging(f.requireSignature)
+	settings, err := a.config()
 	if err != nil {
 		return err
 	}
 	s, err := a.store()
-	if err != nil {
-		return err
-	}
-	settings, err := a.config()
 	if err != nil {
 		return err
 	}
@@ -61,73 +59,66 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if ref, err = a.named(ctx, s, ref, f.pull); err != nil {
 		return err
 	}
-	work, err := s.Work(ctx)
-	if err != nil {
-		return err
-	}
-	defer closing(ctx, "work", work)
-	if err := mountIn(work.Dir); err != nil {
-		return err
-	}
-	if err := removeAbandoned(ctx, client, work.Dir); err != nil {
-		a.warn("%v", err)
-	}
-	if f.name != "" {
-		if err := a.checkName(ctx, client, f.name); err != nil {
-			return err // before anything is fetched
-		}
-	}
-	here := restore.Look(ctx, settings)
-	defer here.End()
-	var pulled registry.Counts
-	options.Counts = &pulled
-	a.progress.waitsFor("pull", func() string { return "the registry" })
 	begin := time.Now()
-	p := &restoring{runtime: f.runtime}
-	o := f.options(settings)
-	o.Namespace, o.Address, o.Registry = a.namespace, a.address, options
-	o.Check = func(c image.Config, name string, spec *specs.Spec) error {
-		return a.admit(ctx, client, c, name, spec, f, p)
-	}
-	p.Prepared, err = restore.Prepare(ctx, s, work.Dir, ref, here, j, o)
-	var unusable *restore.ImagesError
-	if errors.As(err, &unusable) {
-		return &failedError{op: "restore", name: unusable.Name, err: err}
-	}
+	a.progress.waitsFor("pull", func() string { return "the registry" })
+	request := restorer.Request{Ref: ref, ID: f.name, Namespace: a.namespace, Address: a.address, Choices: f.choices(a, options)}
+	ctx, process, err := restorer.Ask(ctx, a.program, request, a.variables(settings), restorer.Told{
+		Progress: a.report(), Log: func(line string) { fmt.Fprint(a.stderr, line) },
+	})
 	if err != nil {
 		return err
 	}
-	defer p.Close()
+	ran := false
+	defer func() {
+		if ran {
+			process.End(0)
+			return
+		}
+		process.End(patience)
+	}()
+	p := &restoring{process: process, runtime: f.runtime}
+	if err := a.plan(ctx, client, f, p); err != nil {
+		return about(err)
+	}
 	a.stages.done(ctx, "the snapshot is found, fits, and is allowed")
 	for _, w := range p.Warnings {
 		a.warn("%s", w)
 	}
-	task, img, ran, err := a.bring(ctx, client, s, p, f, options, work.Dir)
-	err = s.Damaged(context.WithoutCancel(ctx), p.Descriptor, err)
-	var misfit *fit.MisfitError
-	if errors.As(err, &misfit) {
+	task, img, runs, err := a.bring(ctx, client, s, p, f, options)
+	if errors.Is(err, failure.ErrMisfit) {
 		return err // it was nothing about this container
 	}
 	if err != nil {
 		return &failedError{op: "restore", name: p.Name, err: err}
 	}
-	var pull *transfer
+	ran = true
+	now := time.Now()
+	a.stages.done(ctx, "the container runs")
+	if runs.Loaded.Prewarmed {
+		a.say("the device memory of %s was prewarmed", p.Name)
+	}
+	r := restoreResult{Container: p.Name, Namespace: a.namespace, PID: task.Pid(), Reference: p.Ref, Digest: p.Digest.String(),
+		Image: img.Name(), Seconds: now.Sub(p.Since).Seconds(), Running: now.Sub(begin).Seconds(), PullFirst: p.PullFirst, Warnings: p.Warnings,
+		Lazy: p.Eager == "", Eager: p.Eager, Prewarmed: p.Prewarmed, GPUPrewarmed: runs.Loaded.Prewarmed, Complete: !p.Arrives}
+	counts := &runs.Counts
+	if f.wait && p.Arrives {
+		a.say("%s runs, and its memory is on its way", p.Name)
+		if counts, err = process.Complete(); err != nil {
+			return a.incomplete(p.Name, err)
+		}
+		a.stages.done(ctx, "all of its memory is in the local store")
+		r.Complete = true
+	}
 	if p.Pulled {
-		pull = transferred(p.Ref, &pulled, begin)
+		r.Pull = &transfer{Moved: counts.Moved, There: counts.There, Retries: counts.Repeated, Seconds: time.Since(begin).Seconds()}
+	}
+	for _, pair := range runs.Loaded.GPUs {
+		r.GPUs = append(r.GPUs, restoredGPU(pair))
 	}
 	if err := a.sweepEtcFiles(ctx, client, s.Root()); err != nil {
 		a.warn("%v", err)
 	}
 	a.progress.stop()
-	if p.Loaded.Prewarmed {
-		a.say("the device memory of %s was prewarmed", p.Name)
-	}
-	r := restoreResult{Container: p.Name, Namespace: a.namespace, PID: task.Pid(), Reference: p.Ref, Digest: p.Descriptor.Digest.String(),
-		Image: img.Name(), Seconds: ran.Sub(p.Since).Seconds(), Running: ran.Sub(begin).Seconds(), Pull: pull, PullFirst: p.PullFirst, Warnings: p.Warnings,
-		Lazy: p.Lazy(), Eager: p.Eager, Prewarmed: p.Prewarmed, GPUPrewarmed: p.Loaded.Prewarmed}
-	for _, pair := range p.Loaded.GPUs {
-		r.GPUs = append(r.GPUs, restoredGPU(pair))
-	}
 	if a.json {
 		return a.printJSON(r)
 	}
@@ -135,20 +126,91 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	return nil
 }
 
-// options are what the flags choose of a restore.
-func (f *restoreFlags) options(c config.Config) restore.Options {
-	return restore.Options{
-		Config: c, Name: f.name, Pull: f.pull, Mounts: f.replace, NetworkNS: f.networkNS, Policy: f.policy, Force: f.force,
-		GPUs: f.gpu.options(), Eager: f.eager, PullFirst: f.pullFirst,
+// about gives an error of the restore process that is about a container in the words of a command.
+func about(err error) error {
+	var of *restorer.ContainerError
+	if errors.As(err, &of) {
+		return &failedError{op: "restore", name: of.Name, err: of.Err}
 	}
+	return err
+}
+
+// incomplete is the error of a command that has waited for all memory of a container that runs.
+func (a *app) incomplete(name string, err error) error {
+	if errors.Is(err, errInterrupted) {
+		return &waitError{name: name}
+	}
+	return about(err)
+}
+
+// waitError says that a command was interrupted that waited for a container's memory.
+type waitError struct{ name string }
+
+func (e *waitError) Error() string { return "wait for the memory of " + e.name + ": interrupted" }
+
+// Hint says what becomes of the container.
+func (e *waitError) Hint() string { return e.name + " runs on, and its memory still comes" }
+
+func (e *waitError) Unwrap() error { return errInterrupted }
+
+func (e *waitError) left() (string, left) { return e.name, left{Running: true} }
+
+// variables are what the restore process needs to have this command's configuration.
+func (a *app) variables(c config.Config) []string {
+	all := []string{"CRYO_ROOT=" + c.Root}
+	if a.configPath != "" {
+		all = append(all, "CRYO_CONFIG="+a.configPath)
+	}
+	return all
+}
+
+// choices are what the flags say to the restore process.
+func (f *restoreFlags) choices(a *app, o registry.Options) *restorer.Choices {
+	c := &restorer.Choices{
+		Pull: f.pull, Allow: f.allow, Force: f.force, NetworkNS: f.networkNS, Eager: f.eager, PullFirst: f.pullFirst, RequireSignature: f.requireSignature,
+		Devices: f.gpu.devices, GPUs: f.gpu.gpus, Progress: a.report() != nil, Debug: a.debug,
+		Registry: restorer.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, CAFile: o.CAFile, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency},
+	}
+	for _, m := range f.replace {
+		c.Mounts = append(c.Mounts, restorer.Mount(m))
+	}
+	return c
+}
+
+// plan waits until the process has decided how the snapshot is restored, and decides what is containerd's to say.
+func (a *app) plan(ctx context.Context, client *containerd.Client, f restoreFlags, p *restoring) (err error) {
+	if p.work, err = p.process.Begun(); err != nil {
+		return err
+	}
+	if err := restore.RemoveAbandoned(ctx, client, p.work); err != nil {
+		a.warn("%v", err)
+	}
+	if f.name != "" {
+		if err := a.checkName(ctx, client, f.name); err != nil {
+			return err // before anything is fetched
+		}
+	}
+	c, err := p.process.Considered()
+	if err != nil {
+		return err
+	}
+	p.was = c.Container
+	if err := a.admit(ctx, client, c, f, p); err != nil {
+		return err
+	}
+	if err := p.process.Admit(); err != nil {
+		return err
+	}
+	p.Plan, err = p.process.Planned()
+	return err
 }
 
 // admit refuses what containerd cannot have, and decides by which runtime and snapshotter it has the rest.
-func (a *app) admit(ctx context.Context, client *containerd.Client, c image.Config, name string, spec *specs.Spec, f restoreFlags, p *restoring) (err error) {
-	if err := a.checkName(ctx, client, name); err != nil {
+func (a *app) admit(ctx context.Context, client *containerd.Client, c *restorer.Considered, f restoreFlags, p *restoring) (err error) {
+	if err := a.checkName(ctx, client, c.Name); err != nil {
 		return err
 	}
-	if f.log != nil && f.log.Scheme == "file" && spec.Process != nil && spec.Process.Terminal {
+	if f.log != nil && f.log.Scheme == "file" && c.Terminal {
 		return &usageError{command: "cryo restore", problem: "--log-uri file:// does not work for a container with a terminal: use binary://, or leave it out and attach"}
 	}
 	if p.runtime == "" {
@@ -205,92 +267,52 @@ func chooseSnapshotter(ctx context.Context, client *containerd.Client, asked, ha
 // defaultSnapshotter is containerd's own default on Linux.
 const defaultSnapshotter = "overlayfs"
 
-// bring makes the container and its task, which has run since ran, and waits for all memory that is still being pulled. If it
-// fails, or ctx ends, nothing of them is left.
-func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *restoring, f restoreFlags, o registry.Options, work string) (_ containerd.Task, _ containerd.Image, ran time.Time, err error) {
+// bring makes the container and its task, and waits until it runs. If it fails, or ctx ends, nothing of them is left.
+func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Store, p *restoring, f restoreFlags, o registry.Options) (_ containerd.Task, _ containerd.Image, runs *restorer.Runs, err error) {
 	var u undo
 	defer func() {
 		if err != nil {
-			if left := u.run(ctx); left != nil { // the next command needs to know
-				err = errors.Join(err, left)
-				return
-			}
-		}
-		if left := p.Forget(); left != nil {
-			a.warn("%v", left)
+			err = errors.Join(err, u.run(ctx))
 		}
 	}()
-	leased, done, err := lease(context.WithoutCancel(ctx), client, work)
+	leased, done, err := restore.Lease(context.WithoutCancel(ctx), client, p.work)
 	if err != nil {
-		return nil, nil, ran, err
+		return nil, nil, nil, err
 	}
 	id, _ := leases.FromContext(leased)
 	ctx = leases.WithLease(ctx, id)
 	// Last of all, whatever happens: without the lease, containerd may collect what nothing refers to.
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
-	var img containerd.Image
-	var container containerd.Container
-	group, both := errgroup.WithContext(ctx)
-	group.Go(func() error {
-		return p.UnpackMemory(both, s, image.UnpackOptions{Progress: a.report(), Lazy: p.Lazy()})
-	})
-	group.Go(func() (err error) {
-		if img, err = baseImage(both, client, base{container: p.Snapshot.Config.Container, ref: p.Ref, snapshotter: p.snapshotter}, o, &u); err != nil {
-			return err
-		}
-		container, err = a.create(both, client, s, p, img, work, &u)
-		return err
-	})
-	if err := group.Wait(); err != nil {
-		return nil, nil, ran, p.Cause(err)
-	}
-	a.stages.done(ctx, "the container is created, and CRIU's images are unpacked")
-	criuWork := filepath.Join(work, "criu")
-	if err := os.Mkdir(criuWork, 0o700); err != nil {
-		return nil, nil, ran, fmt.Errorf("make a working directory: %w", err)
-	}
-	if err := a.leaveOrder(work, s.Root()); err != nil {
-		return nil, nil, ran, restore.Full(s.Root(), err)
-	}
-	if err := p.WriteOrders(criuWork); err != nil {
-		return nil, nil, ran, err
-	}
-	task, err := a.start(ctx, client, container, p, f, criuWork, &u)
-	if errdefs.IsFailedPrecondition(err) {
-		if misfit := p.Misfit(ctx); misfit != nil {
-			return nil, nil, ran, misfit
-		}
-	}
+	img, err := baseImage(ctx, client, base{container: p.was, ref: p.Ref, snapshotter: p.snapshotter}, o, &u)
 	if err != nil {
-		return nil, nil, ran, p.Because(err)
+		return nil, nil, nil, because(ctx, err)
 	}
-	ran = time.Now()
-	a.stages.done(ctx, "the container runs")
-	if p.Loaded, err = gpu.ReadLoaded(criuWork); err != nil {
-		return nil, nil, ran, err
+	container, err := a.create(ctx, client, s, p, img, &u)
+	if err != nil {
+		return nil, nil, nil, because(ctx, err)
 	}
-	if len(p.Loaded.GPUs) == 0 { // none was used
-		p.Loaded.GPUs = p.GPUs.Pairs
+	a.stages.done(ctx, "the container is created")
+	task, err := a.start(ctx, client, container, p, f, &u)
+	if err != nil {
+		return nil, nil, nil, err
 	}
-	if arrives, whole := p.Arrives(); arrives && !whole {
-		a.say("%s runs, and its memory is on its way", p.Name)
-	}
-	if err := p.Await(); err != nil {
-		return nil, nil, ran, err
-	}
-	a.stages.done(ctx, "all of its memory is in the local store")
-	if err := finished(context.WithoutCancel(ctx), container); err != nil {
-		return nil, nil, ran, err
-	}
-	if err := context.Cause(ctx); err != nil {
-		return nil, nil, ran, err
+	if runs, err = p.process.Runs(); err != nil {
+		return nil, nil, nil, err
 	}
 	u.release()
-	return task, img, ran, nil
+	return task, img, runs, nil
+}
+
+// because gives the reason why something has failed with err, where that is that the restore process has.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errInterrupted) {
+		return cause
+	}
+	return err
 }
 
 // create makes the container, and files for it: rootfs of the base image, the snapshot's difference applied, and the specification.
-func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *restoring, img containerd.Image, work string, u *undo) (containerd.Container, error) {
+func (a *app) create(ctx context.Context, client *containerd.Client, s *store.Store, p *restoring, img containerd.Image, u *undo) (containerd.Container, error) {
 	if p.Etc != "" {
 		u.add("remove "+p.Etc, func(context.Context) error { return os.RemoveAll(p.Etc) })
 		if err := restore.WriteEtcFiles(p.Etc, p.Spec.Hostname); err != nil {
@@ -309,11 +331,10 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 	rootFS := func(ctx context.Context, client *containerd.Client, c *containers.Container) error {
 		err := prepare(ctx, client, c)
 		if !errdefs.IsAlreadyExists(err) { // else it is that of another command, which restores under the same name
-			u.add("remove rootfs "+key, func(ctx context.Context) error { return ignoreNotFound(sn.Remove(ctx, key)) })
+			u.add("remove rootfs "+key, func(ctx context.Context) error { return restore.IgnoreNotFound(sn.Remove(ctx, key)) })
 		}
 		return err
 	}
-	c := p.Snapshot.Config
 	// Cancelling a call to containerd does not take back what it does, so short ones are let end and are undone then.
 	container, err := client.NewContainer(context.WithoutCancel(ctx), p.Name,
 		containerd.WithSnapshotter(p.snapshotter),
@@ -323,8 +344,8 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 		},
 		containerd.WithSpec(p.Spec),
 		containerd.WithRuntime(p.runtime, runtimeOptions(p.Spec)),
-		containerd.WithContainerLabels(containerLabels(c.Container.Labels, a.namespace, p.Name, p.Snapshot.Descriptor.Digest.String(), p.Ref)),
-		containerd.WithAdditionalContainerLabels(map[string]string{workLabel: mark(work)}),
+		containerd.WithContainerLabels(containerLabels(p.was.Labels, a.namespace, p.Name, p.Digest.String(), p.Ref)),
+		containerd.WithAdditionalContainerLabels(map[string]string{restore.WorkLabel: restore.Mark(p.work)}),
 	)
 	if errdefs.IsAlreadyExists(err) {
 		return nil, &nameTakenError{name: p.Name, namespace: a.namespace}
@@ -332,34 +353,22 @@ func (a *app) create(ctx context.Context, client *containerd.Client, s *store.St
 	if err != nil {
 		return nil, fmt.Errorf("create the container: %w", restore.Full("containerd's root", err))
 	}
-	u.add("remove container "+p.Name, func(ctx context.Context) error { return ignoreNotFound(container.Delete(ctx)) })
+	u.add("remove container "+p.Name, func(ctx context.Context) error { return restore.IgnoreNotFound(container.Delete(ctx)) })
 	return container, nil
 }
 
-func ignoreNotFound(err error) error {
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	return err
-}
-
-// applyRootFS puts what the snapshot's container had changed into its new rootfs.
+// applyRootFS has what the snapshot's container had changed put into its new rootfs.
 func applyRootFS(ctx context.Context, client *containerd.Client, p *restoring, key string) error {
-	if _, ok := p.Snapshot.RootFS(); !ok {
+	if !p.RootFS {
 		return nil
 	}
 	mounts, err := client.SnapshotService(p.snapshotter).Mounts(ctx, key)
 	if err != nil {
 		return fmt.Errorf("find the new rootfs: %w", err)
 	}
-	var applied error
-	err = mount.WithTempMount(ctx, mounts, func(root string) error {
-		applied = p.ApplyRootFS(ctx, root)
-		return applied
-	})
-	if applied != nil {
-		log.G(ctx).WithError(err).Debug("apply rootfs") // err names a directory that is gone
-		return applied
+	var all []*types.Mount
+	for _, m := range mounts {
+		all = append(all, &types.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
 	}
-	return err
+	return p.process.Apply(all)
 }

@@ -20,6 +20,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/rootfs"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // layerWriter writes the rootfs difference as an uncompressed OCI layer.
@@ -81,7 +82,7 @@ func upperDir(mounts []mount.Mount) string {
 
 // withView mounts a committed snapshot, read-only, for as long as f runs.
 func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, parent, work string, f func(root string) error) (err error) {
-	ctx, done, err := lease(ctx, client, work)
+	ctx, done, err := restore.Lease(ctx, client, work)
 	if err != nil {
 		return err
 	}
@@ -98,7 +99,7 @@ func withView(ctx context.Context, client *containerd.Client, sn snapshots.Snaps
 // captureDiff has containerd compare the rootfs with its base, for snapshotters other than overlayfs. That takes longer
 // than a copy, and the container stands still meanwhile.
 func captureDiff(ctx context.Context, client *containerd.Client, sn snapshots.Snapshotter, info containers.Container, work string) (_ layerWriter, err error) {
-	ctx, done, err := lease(ctx, client, work)
+	ctx, done, err := restore.Lease(ctx, client, work)
 	if err != nil {
 		return nil, err
 	}

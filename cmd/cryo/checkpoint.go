@@ -21,6 +21,7 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // checkpointFlags are the choices of cryo checkpoint.
@@ -295,12 +296,12 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 func removeEnded(ctx context.Context, client *containerd.Client, id string) error {
 	container, err := client.LoadContainer(ctx, id)
 	if err == nil {
-		err = removeTask(ctx, container)
+		err = restore.RemoveTask(ctx, container)
 	}
 	if err == nil {
 		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
 	}
-	if ignoreNotFound(err) != nil {
+	if restore.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("remove %s: %w", id, err)
 	}
 	return nil

@@ -8,8 +8,6 @@ import (
 
 	"github.com/containerd/log"
 	"google.golang.org/grpc"
-
-	"github.com/cryo-project/cryo/image/registry"
 )
 
 // stages tells who debugs what a command has done, and how long it took.
@@ -32,16 +30,6 @@ func (s *stages) begin() {
 	defer s.mu.Unlock()
 	s.start = time.Now()
 	s.last = s.start
-}
-
-// traceRequest tells of a request to a registry.
-func traceRequest(ctx context.Context, r registry.Request) {
-	e := log.G(ctx).WithFields(log.Fields{"method": r.Method, "url": r.URL, "took": r.Took.Round(time.Microsecond)})
-	if r.Err != nil {
-		e.WithError(r.Err).Debug("request to the registry")
-		return
-	}
-	e.WithField("status", r.Status).Debug("request to the registry")
 }
 
 // traceCall is a [grpc.UnaryClientInterceptor] that tells of a request to containerd.

@@ -7,8 +7,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
 
@@ -44,7 +43,7 @@ var exitTable = []struct {
 	{exitNotFound, "not-found", "no such container, snapshot, tag or file"},
 	{exitPrecondition, "precondition", "the container is not running or busy, or this host lacks something (cryo doctor tells what)"},
 	{exitExists, "exists", "the name is taken"},
-	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached (a container whose memory was still being pulled is removed)"},
+	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached (a container whose memory was still being pulled is ended)"},
 	{exitDenied, "denied", "not root, wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
 	{exitDamaged, "damaged", "the snapshot is damaged, or is no snapshot"},
 	{exitMisfit, "misfit", "the snapshot does not fit this host (cryo inspect --check tells why)"},
@@ -71,10 +70,8 @@ func interrupted(ctx context.Context, err error) error {
 // exitCode maps an error to an exit code, by its type first and then by its errdefs kind.
 func exitCode(err error) int {
 	var (
-		misfit  *fit.MisfitError
 		lost    *checkpoint.LostError
 		lostRPC *lostError
-		other   *store.NotSnapshotError
 	)
 	switch {
 	case err == nil:
@@ -83,10 +80,8 @@ func exitCode(err error) int {
 		return exitLost
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted
-	case errors.As(err, &misfit):
+	case errors.Is(err, failure.ErrMisfit):
 		return exitMisfit
-	case errors.As(err, &other):
-		return exitDamaged
 	case errors.Is(err, unix.ENOSPC), errdefs.IsResourceExhausted(err):
 		return exitFull
 	}

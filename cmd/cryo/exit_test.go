@@ -74,7 +74,7 @@ func TestExitCode(t *testing.T) {
 
 func TestEveryExitCodeIsDocumented(t *testing.T) {
 	var out bytes.Buffer
-	if code := run(t.Context(), []string{"help", "exit-codes"}, &out, &out); code != exitOK {
+	if code := (&app{stdout: &out, stderr: &out}).run(t.Context(), []string{"help", "exit-codes"}); code != exitOK {
 		t.Fatalf("exit code %d: %s", code, &out)
 	}
 	seen := map[int]bool{}

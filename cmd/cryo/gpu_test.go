@@ -9,10 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/typeurl/v2"
-	"github.com/opencontainers/runtime-spec/specs-go"
-
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -56,27 +52,6 @@ func TestRecordGPUs(t *testing.T) {
 	c = image.Config{Spec: c.Spec}
 	if err := recordGPUs(settings.GPU, &c, t.TempDir(), checkpoint.Dumped{}); err != nil || c.GPU != nil {
 		t.Errorf("of a container without GPUs: %+v, %v", c.GPU, err)
-	}
-}
-
-func TestForgetIn(t *testing.T) {
-	spec := restoretest.PlainSpec()
-	cdi.Annotate(spec, []string{"nvidia.com/gpu=0"})
-	spec.Annotations[gpu.MapAnnotation], spec.Annotations["mine"] = "x=y", "kept"
-	packed, err := typeurl.MarshalAny(spec)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := containers.Container{Spec: packed}
-	if err := forgetIn(&c); err != nil {
-		t.Fatal(err)
-	}
-	var left specs.Spec
-	if err := json.Unmarshal(c.Spec.GetValue(), &left); err != nil {
-		t.Fatal(err)
-	}
-	if c.Spec.GetTypeUrl() != packed.GetTypeUrl() || !reflect.DeepEqual(left.Annotations, map[string]string{"mine": "kept"}) {
-		t.Errorf("left %v of %s", left.Annotations, c.Spec.GetTypeUrl())
 	}
 }
 

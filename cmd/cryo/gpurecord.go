@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/typeurl/v2"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -13,6 +11,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // recordGPUs puts into a snapshot's config what the shim has written beside the images of the container's GPUs. What CDI
@@ -38,33 +37,9 @@ func recordGPUs(settings config.GPU, c *image.Config, images string, dumped chec
 	for _, m := range edits.Mounts {
 		c.GPU.Mounts = append(c.GPU.Mounts, m.Destination)
 	}
-	forget(&spec)
+	restore.Forget(&spec)
 	if c.Spec, err = json.Marshal(&spec); err != nil {
 		return fmt.Errorf("write the runtime specification: %w", err)
 	}
-	return nil
-}
-
-// forget removes what was told to the shim for one restore. It is no property of the container.
-func forget(spec *specs.Spec) {
-	delete(spec.Annotations, cdi.Annotation)
-	delete(spec.Annotations, gpu.MapAnnotation)
-}
-
-// forgetIn does so in containerd's record of a container.
-func forgetIn(c *containers.Container) error {
-	var spec specs.Spec
-	if err := json.Unmarshal(c.Spec.GetValue(), &spec); err != nil {
-		return fmt.Errorf("read the runtime specification: %w", err)
-	}
-	if _, told := spec.Annotations[cdi.Annotation]; !told {
-		return nil
-	}
-	forget(&spec)
-	packed, err := typeurl.MarshalAnyToProto(&spec)
-	if err != nil {
-		return fmt.Errorf("write the runtime specification: %w", err)
-	}
-	c.Spec = packed
 	return nil
 }

@@ -35,7 +35,8 @@ func main() {
 		return
 	}
 	ctx, cancel := interruptible(context.Background())
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	a := &app{program: "/proc/self/exe", stdout: os.Stdout, stderr: os.Stderr} // not by name: an update may have replaced the file
+	code := a.run(ctx, os.Args[1:])
 	cancel()
 	os.Exit(code)
 }

@@ -307,7 +307,7 @@ func (a *app) bringBase(ctx context.Context, snapshot *image.Snapshot, ref, snap
 		return "", err
 	}
 	defer closing(ctx, "containerd", client)
-	if err := removeAbandoned(ctx, client, work); err != nil {
+	if err := restore.RemoveAbandoned(ctx, client, work); err != nil {
 		a.warn("%v", err)
 	}
 	var u undo
@@ -316,7 +316,7 @@ func (a *app) bringBase(ctx context.Context, snapshot *image.Snapshot, ref, snap
 			err = errors.Join(err, u.run(ctx))
 		}
 	}()
-	ctx, done, err := lease(ctx, client, work)
+	ctx, done, err := restore.Lease(ctx, client, work)
 	if err != nil {
 		return "", err
 	}

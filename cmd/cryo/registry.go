@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // registryFlags say how to reach a registry; names are those of ctr.
@@ -36,7 +37,7 @@ func (r *registryFlags) resolve(ctx context.Context, a *app) (registry.Options, 
 	o := r.options
 	o.Progress = a.report()
 	if a.debug {
-		o.Trace = func(r registry.Request) { traceRequest(ctx, r) }
+		o.Trace = func(r registry.Request) { restore.TraceRequest(ctx, r) }
 	}
 	if o.Concurrency < 0 || o.Concurrency > 64 {
 		return o, &usageError{command: "cryo", problem: fmt.Sprintf("--concurrency %d is not between 1 and 64", o.Concurrency)}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -18,6 +17,7 @@ type restoreFlags struct {
 	mounts, allow, force []string
 	networkNS            string
 	eager, pullFirst     bool
+	wait                 bool
 	requireSignature     bool
 	logURI               string
 	runtime, snapshotter string
@@ -25,7 +25,6 @@ type restoreFlags struct {
 	registry             registryFlags
 
 	replace []restore.Mount // of mounts
-	policy  trust.Policy    // of allow, mounts and networkNS
 	log     *url.URL        // of logURI; nil: none
 }
 
@@ -44,7 +43,8 @@ type restoreResult struct {
 	// GPUPrewarmed: what its processes had handed over was on the GPUs already.
 	GPUPrewarmed bool          `json:"gpuPrewarmed,omitempty"`
 	GPUs         []restoredGPU `json:"gpus,omitempty"`
-	Pull         *transfer     `json:"pull,omitempty"`      // where it had to be fetched
+	Complete     bool          `json:"complete"`            // all of the snapshot is in the local store
+	Pull         *transfer     `json:"pull,omitempty"`      // where it had to be fetched: what was, until now
 	PullFirst    string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
 	Warnings     []string      `json:"warnings"`
 }
@@ -73,9 +73,10 @@ log of its shim says why. All memory is read and verified before it runs with --
 fill it in later, where the container has a user namespace, and where processes share much memory since they
 were forked.
 
-From a registry, the container runs while its memory is pulled, and the command ends when all is in the local
-store. If the command is ended before, or the registry fails for longer than requests are repeated, the
-container is ended and removed. What has come is kept for the next attempt. With --pull-first all memory is
+From a registry, the container runs while its memory is pulled. The command ends when the container runs; with
+--wait it stays until all is in the local store. What becomes of the command after that changes nothing for
+the container. Until then, Ctrl-C or its end undoes all. If the registry fails for longer than requests are
+repeated, the container is ended; what has come is kept for the next attempt. With --pull-first all memory is
 here before the container is made. That is also done with --eager, and where the registry does not serve parts
 of blobs.
 
@@ -113,6 +114,7 @@ signature.`,
 	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
 	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
+	flags.BoolVar(&f.wait, "wait", false, "wait until all memory is in the local store, which Ctrl-C ends without harm")
 	requireSignature(cmd, &f.requireSignature)
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
 	flags.StringVar(&f.runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
@@ -131,12 +133,8 @@ func (f *restoreFlags) check() error {
 	if !slices.Contains([]string{restore.PullMissing, restore.PullAlways, restore.PullNever}, f.pull) {
 		return wrong("--pull %q is none of missing, always, never", f.pull)
 	}
-	for _, name := range f.allow {
-		g, err := trust.ParseGrant(name)
-		if err != nil {
-			return err
-		}
-		f.policy.Allow = append(f.policy.Allow, g)
+	if _, err := restore.Grants(f.allow); err != nil {
+		return err
 	}
 	for _, m := range f.mounts {
 		r, err := parseMount(m)
@@ -148,7 +146,6 @@ func (f *restoreFlags) check() error {
 	if err := f.gpu.check(); err != nil {
 		return err
 	}
-	f.policy.Devices = f.gpu.devices
 	if f.networkNS != "" && !filepath.IsAbs(f.networkNS) {
 		return wrong("--network-ns %s is not an absolute path", f.networkNS)
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -14,23 +13,22 @@ import (
 )
 
 // run executes the command line args and gives the exit code.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	a := &app{stdout: stdout, stderr: stderr}
+func (a *app) run(ctx context.Context, args []string) int {
 	root := newRoot(a)
 	root.SetArgs(args)
-	root.SetOut(stdout)
-	root.SetErr(stderr)
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
 	a.progress.stop()
 	if err == nil {
 		return exitOK
 	}
 	err = interrupted(ctx, err)
-	report(stderr, err)
+	report(a.stderr, err)
 	if a.json = a.json || slices.Contains(args, "--json"); a.json && !a.printed { // an error may come before flags are read
 		a.format = nil
 		if err := a.printJSON(failedReport{a.errorReport(ctx, err)}); err != nil {
-			report(stderr, err)
+			report(a.stderr, err)
 		}
 	}
 	return exitCode(err)
@@ -76,7 +74,7 @@ another host, where the container goes on as if nothing had happened.`,
 	f.StringVar(&a.showProgress, "progress", progressAuto, "show progress on standard error: auto (on a terminal), json (a line of JSON for each change), or none")
 	root.AddCommand(
 		newCheckpoint(a), newRestore(a), newPush(a), newPull(a), newList(a), newContainers(a), newLogs(a), newInspect(a), newVerify(a), newSign(a), newTag(a), newRemove(a), newDiskUsage(a), newPrune(a), newPrewarm(a),
-		newDoctor(a), newVersion(a), newSweep(a), newExitCodes(), newReferences(),
+		newDoctor(a), newVersion(a), newExitCodes(), newReferences(),
 	)
 	completeFlags(root)
 	return root

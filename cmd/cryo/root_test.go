@@ -18,7 +18,7 @@ func cryo(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Setenv("CRYO_CONFIG", "")
 	t.Setenv("CONTAINERD_ADDRESS", filepath.Join(t.TempDir(), "none.sock"))
 	var out, err bytes.Buffer
-	code = run(t.Context(), args, &out, &err)
+	code = (&app{stdout: &out, stderr: &err}).run(t.Context(), args)
 	return code, out.String(), err.String()
 }
 

@@ -94,7 +94,7 @@ func (a *app) takeInto(ctx context.Context, client *containerd.Client, s *store.
 	if err := mountIn(work.Dir); err != nil {
 		return none, checkpointResult{}, err
 	}
-	if err := removeAbandoned(ctx, client, work.Dir); err != nil {
+	if err := restore.RemoveAbandoned(ctx, client, work.Dir); err != nil {
 		a.warn("%v", err)
 	}
 	if f.opened, err = a.parentOf(ctx, s, f, sub.info.Labels); err != nil {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.
@@ -28,30 +29,30 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 const clearTime = 10 * time.Second
 
 // start makes the task out of CRIU's images and lets it run.
-func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *restoring, f restoreFlags, criuWork string, u *undo) (containerd.Task, error) {
+func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *restoring, f restoreFlags, u *undo) (containerd.Task, error) {
 	id := container.ID()
-	u.add("remove task "+id, func(ctx context.Context) error { return removeTask(ctx, container) })
+	u.add("remove task "+id, func(ctx context.Context) error { return restore.RemoveTask(ctx, container) })
 	// Cancelling a call does not end what it is about: the shim is told to.
 	calling := context.WithoutCancel(ctx)
 	var task containerd.Task
 	var err error
 	for deadline := time.Now().Add(clearTime); ; time.Sleep(pollTime) {
-		if err = failure.Expect(criuWork); err != nil {
+		if err = failure.Expect(p.Work); err != nil {
 			return nil, err
 		}
 		task, err = container.NewTask(calling, taskIO(p.Spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
 			o := runtimeOptions(p.Spec)
-			o.CriuImagePath, o.CriuWorkPath = p.Images, criuWork
+			o.CriuImagePath, o.CriuWorkPath = p.Images, p.Work
 			info.Options = o
 			return nil
 		})
 		// The container is new: the task is of one of this name whose shim has died, and containerd is clearing it away. It is not if the shim says it.
-		if !errdefs.IsAlreadyExists(err) || failure.Find(criuWork, new(failure.Error)) || ctx.Err() != nil || time.Now().After(deadline) {
+		if !errdefs.IsAlreadyExists(err) || failure.Find(p.Work, new(failure.Error)) || ctx.Err() != nil || time.Now().After(deadline) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create the task: %w", remote(criuWork, err))
+		return nil, fmt.Errorf("create the task: %w", remote(p.Work, err))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -63,14 +64,14 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 	case <-ctx.Done():
 		killing, cancel := context.WithTimeout(calling, undoTime)
 		defer cancel()
-		err = errors.Join(ignoreNotFound(task.Kill(killing, unix.SIGKILL)), <-started)
+		err = errors.Join(restore.IgnoreNotFound(task.Kill(killing, unix.SIGKILL)), <-started)
 		if err == nil { // it was restored by then, and is undone
 			return task, nil
 		}
 		return nil, context.Cause(ctx)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("restore the processes: %w", remote(criuWork, err))
+		return nil, fmt.Errorf("restore the processes: %w", remote(p.Work, err))
 	}
 	return task, nil
 }
@@ -82,19 +83,6 @@ func remote(criuWork string, err error) error {
 		return &told
 	}
 	return &remoteError{err: err}
-}
-
-// removeTask ends and removes the task of a container, if it has one.
-func removeTask(ctx context.Context, container containerd.Container) error {
-	task, err := container.Task(ctx, nil)
-	if errdefs.IsNotFound(err) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	_, err = task.Delete(ctx, containerd.WithProcessKill)
-	return ignoreNotFound(err)
 }
 
 // taskIO says where the container's output goes: to the log, or where the shim keeps it. A terminal keeps its FIFOs, so that

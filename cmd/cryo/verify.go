@@ -8,6 +8,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 type verified struct {
@@ -36,11 +37,11 @@ are there.`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: abandonable(func(cmd *cobra.Command, args []string) error {
-			f := restoreFlags{pull: "never", allow: allow}
-			if err := f.check(); err != nil {
+			granted, err := restore.Grants(allow)
+			if err != nil {
 				return err
 			}
-			return a.verify(cmd.Context(), args[0], f.policy, &flags)
+			return a.verify(cmd.Context(), args[0], trust.Policy{Allow: granted}, &flags)
 		}),
 	}
 	cmd.Flags().StringArrayVar(&allow, "allow", nil, "grant what this flag grants in cryo restore")

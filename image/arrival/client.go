@@ -27,7 +27,7 @@ type Client struct {
 func Dial(dir, who string) (*Client, error) {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, fmt.Errorf("reach the command that pulls: %w", err)
+		return nil, fmt.Errorf("reach the process that pulls: %w", err)
 	}
 	c := &Client{dir: d}
 	if c.watch, err = c.dial(); err == nil {
@@ -35,7 +35,7 @@ func Dial(dir, who string) (*Client, error) {
 	}
 	if err != nil {
 		c.Close()
-		return nil, fmt.Errorf("reach the command that pulls: %w", err)
+		return nil, fmt.Errorf("reach the process that pulls: %w", err)
 	}
 	return c, nil
 }
@@ -83,7 +83,7 @@ func (c *Client) read(conn net.Conn, d ocispec.Descriptor, off int64, p []byte, 
 	case m.Failed != nil:
 		return true, m.Failed.Doing(doing)
 	case m.Bytes != int64(len(p)):
-		return false, fmt.Errorf("the command that pulls sends %d bytes instead of %d", m.Bytes, len(p))
+		return false, fmt.Errorf("the process that pulls sends %d bytes instead of %d", m.Bytes, len(p))
 	}
 	if _, err := io.ReadFull(conn, p); err != nil {
 		return false, errGone
@@ -130,7 +130,7 @@ func (c *Client) Wait() error {
 	case m.Failed != nil:
 		return m.Failed.Doing(doing)
 	case !m.Complete:
-		return errors.New("a message of the command that pulls is not understood")
+		return errors.New("a message of the process that pulls is not understood")
 	}
 	return nil
 }

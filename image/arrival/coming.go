@@ -3,7 +3,6 @@ package arrival
 import (
 	"context"
 	"net"
-	"sync"
 
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -12,21 +11,17 @@ import (
 type Coming struct {
 	*Source
 	client *Client
-	file   string   // see Expect
 	list   net.Conn // nil: see Whole
-
-	once    sync.Once
-	settled error // valid when once is done
 }
 
-// Join reaches the process that serves dir, and has made file by [Expect]. who says in that process's errors what this one does with the segments, such as "fills in
+// Join reaches the process that serves dir. who says in that process's errors what this one does with the segments, such as "fills in
 // memory". The caller calls End.
-func Join(ctx context.Context, s *store.Store, dir, file, who string) (*Coming, error) {
+func Join(ctx context.Context, s *store.Store, dir, who string) (*Coming, error) {
 	client, err := Dial(dir, who)
 	if err != nil {
 		return nil, err
 	}
-	return &Coming{client: client, Source: NewSource(ctx, s, client.Read), file: file}, nil
+	return &Coming{client: client, Source: NewSource(ctx, s, client.Read)}, nil
 }
 
 // Await waits until nothing of the other process is needed any more, and fails where what is missing will not come.
@@ -34,22 +29,10 @@ func (c *Coming) Await(ctx context.Context) error {
 	err := c.client.Wait()
 	if err == nil {
 		if err = c.Hold(ctx); err == nil {
-			err = c.Settle()
-		}
-		if err == nil {
 			c.client.End(nil)
 		}
 	}
 	return err
-}
-
-// Settle says that this process needs nothing any more. After an error it is not to go on: the container has been given up. nil needs nothing.
-func (c *Coming) Settle() error {
-	if c == nil {
-		return nil
-	}
-	c.once.Do(func() { c.settled = settle(c.file) })
-	return c.settled
 }
 
 // End tells the other process how it has ended. nil has nobody to tell.

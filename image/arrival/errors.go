@@ -24,7 +24,7 @@ func failed(err error) *failure.Error {
 }
 
 // errGone is the error of a client whose server has ended without a word.
-var errGone = failure.New(errdefs.ErrUnavailable, restoreAgain, "the command that pulled them has ended").Doing(doing)
+var errGone = failure.New(errdefs.ErrUnavailable, restoreAgain, "the process that pulled them has ended").Doing(doing)
 
 // LeftError says that a client has ended without a word. Who sees to that process may know why. Its kind is Aborted.
 type LeftError struct {

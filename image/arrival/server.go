@@ -197,7 +197,7 @@ func (s *Server) Alone(ctx context.Context) {
 }
 
 // errClosed is what remaining clients are told by Close.
-var errClosed = errors.New("the command that pulls has ended")
+var errClosed = errors.New("the process that pulls has ended")
 
 // Close hangs up.
 func (s *Server) Close() {

@@ -75,7 +75,7 @@ func (c *Client) verified(conn *net.UnixConn) (v verified, err error) {
 	r := &rightsReader{conn: conn}
 	m, err := readMessage(r)
 	if err == nil && m.Verified.Validate() != nil {
-		err = errors.New("a message of the command that pulls is not understood")
+		err = errors.New("a message of the process that pulls is not understood")
 	}
 	if err != nil {
 		if r.file != nil {

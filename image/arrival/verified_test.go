@@ -14,11 +14,7 @@ import (
 // joins gives a process that takes segments as wholes.
 func joins(t *testing.T, r *rig) *Coming {
 	t.Helper()
-	file, err := Expect(filepath.Join(t.TempDir(), "work"), "reads")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := Join(t.Context(), r.store, r.client.dir.Name(), file, "reads")
+	c, err := Join(t.Context(), r.store, r.client.dir.Name(), "reads")
 	if err != nil {
 		t.Fatal(err)
 	}

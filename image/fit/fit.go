@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Target is the host that shall run the snapshot.
@@ -115,7 +116,7 @@ func (v Verdict) fatal() []Finding {
 	return slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return !f.Fatal || f.Forced })
 }
 
-// MisfitError lists all that keeps a snapshot from running on a host. Its kind is FailedPrecondition; the command line
+// MisfitError lists all that keeps a snapshot from running on a host. Its kind is [failure.ErrMisfit]; the command line
 // gives it an exit code of its own.
 type MisfitError struct{ Findings []Finding }
 
@@ -139,8 +140,8 @@ func (e *MisfitError) Hint() string {
 	return strings.Join(lines, "\n")
 }
 
-// Is makes the error one of kind FailedPrecondition.
-func (e *MisfitError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
+// Unwrap gives the kind.
+func (e *MisfitError) Unwrap() error { return failure.ErrMisfit }
 
 // RuleError says that there is no rule of this name. Its kind is InvalidArgument.
 type RuleError struct{ Name string }

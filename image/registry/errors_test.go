@@ -232,7 +232,7 @@ func TestUnreachable(t *testing.T) {
 		"teapot":         {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.WriteHeader(418); return true }, errdefs.IsFailedPrecondition},
 		"no reference":   {"A//b", nil, errdefs.IsInvalidArgument},
 		"digest alone":   {d.Digest.String(), nil, errdefs.IsInvalidArgument},
-		"not a registry": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte("<html>")); return true }, errdefs.IsInvalidArgument},
+		"not a registry": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool { w.Write([]byte("<html>")); return true }, errdefs.IsDataLoss},
 		"endless redirect": {f.ref("u:1"), func(w http.ResponseWriter, r *http.Request) bool {
 			http.Redirect(w, r, "/v2/x", http.StatusFound)
 			return true

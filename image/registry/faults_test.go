@@ -326,9 +326,9 @@ func TestPullHostileManifest(t *testing.T) {
 		data      []byte
 		kind      func(error) bool
 	}{
-		"index":         {ocispec.MediaTypeImageIndex, []byte(`{"schemaVersion":2,"manifests":[]}`), errdefs.IsInvalidArgument},
-		"image":         {oci, change(func(m *ocispec.Manifest) { m.ArtifactType = "" }), errdefs.IsInvalidArgument},
-		"other":         {oci, change(func(m *ocispec.Manifest) { m.ArtifactType = "application/x" }), errdefs.IsInvalidArgument},
+		"index":         {ocispec.MediaTypeImageIndex, []byte(`{"schemaVersion":2,"manifests":[]}`), errdefs.IsDataLoss},
+		"image":         {oci, change(func(m *ocispec.Manifest) { m.ArtifactType = "" }), errdefs.IsDataLoss},
+		"other":         {oci, change(func(m *ocispec.Manifest) { m.ArtifactType = "application/x" }), errdefs.IsDataLoss},
 		"json":          {oci, []byte(`{"schemaVersion":2`), errdefs.IsDataLoss},
 		"trailing":      {oci, append(change(func(*ocispec.Manifest) {}), "{}"...), errdefs.IsDataLoss},
 		"path":          {oci, change(func(m *ocispec.Manifest) { m.Layers[0].Digest = "sha256:../../../../../../etc/passwd" }), errdefs.IsDataLoss},

@@ -73,7 +73,7 @@ func (e *CorruptError) Hint() string {
 	return "`cryo pull --repair` the snapshot, or take a new one; check the disk and the source it came from"
 }
 
-// NotSnapshotError says that a manifest is fine and something else than a snapshot. It is an errdefs.ErrInvalidArgument.
+// NotSnapshotError says that a manifest is fine and something else than a snapshot. Its kind is DataLoss.
 type NotSnapshotError struct {
 	Ref          string
 	MediaType    string
@@ -86,7 +86,7 @@ func (e *NotSnapshotError) Error() string {
 	}
 	return fmt.Sprintf("%s is not a cryo snapshot but %s", e.Ref, e.MediaType)
 }
-func (e *NotSnapshotError) Unwrap() error { return errdefs.ErrInvalidArgument }
+func (e *NotSnapshotError) Unwrap() error { return errdefs.ErrDataLoss }
 
 // Hint says what was expected.
 func (e *NotSnapshotError) Hint() string {

@@ -66,9 +66,8 @@ func (s *Store) tryWork() (string, *os.File, error) {
 	return dir, f, nil
 }
 
-// Close removes the directory and ends the operation. Who has its lock open is told by its contents that its owner was not killed, see package shim/sweep.
+// Close removes the directory and ends the operation.
 func (w *Work) Close() error {
-	_, _ = w.lock.WriteString("ended\n") // where it cannot be written, what there is to sweep is looked for in vain
 	err := removeTree(w.Dir)
 	w.lock.Close()
 	return errors.Join(err, w.op.Close())

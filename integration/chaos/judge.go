@@ -39,6 +39,11 @@ func (s seen) late() bool {
 	return s.code == exitState && strings.Contains(s.text, "the container is stopped, not running")
 }
 
+// ran tells whether a restore says that its container ran before it was ended.
+func (s seen) ran() bool {
+	return s.failed() && strings.Contains(s.text, "it ran, and was ended, since its memory did not all come")
+}
+
 // Outcomes of a round.
 const (
 	ranOn     = "ran on"  // the container runs, or what was asked for was done
@@ -143,7 +148,10 @@ func judgeRestore(s seen) verdict {
 	case stopped, absent:
 		v.be(refused)
 		switch {
-		case s.code == exitOK && s.harmedOne("shim", "fill", "load", "keeper", "host", "store"):
+		case s.state == stopped && s.ran():
+			v.be(gone)
+			v.judgeReason(s, true)
+		case s.code == exitOK && s.harmedOne("shim", "fill", "restore", "load", "keeper", "host", "store"):
 			v.be(gone)
 			v.judgeReason(s, true)
 		case s.code == exitOK:

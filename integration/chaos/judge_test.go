@@ -59,6 +59,7 @@ func TestJudgeRestore(t *testing.T) {
 		{"killed, undone", seen{code: exitKilled, state: absent}, refused},
 		{"gone with its memory", seen{state: stopped, harmed: "fill"}, gone},
 		{"gone", seen{state: stopped, harmed: "cryo"}, violation},
+		{"gone while its memory was waited for", seen{code: 6, text: "it ran, and was ended, since its memory did not all come", state: stopped}, gone},
 		{"wrong", seen{state: wrong}, violation},
 		{"half pulled", seen{code: 6, text: "no", state: absent, listed: true}, violation},
 	} {

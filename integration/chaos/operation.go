@@ -32,7 +32,7 @@ type operation struct {
 
 var (
 	dumpers    = []string{"containerd", "shim", "criu", "runc", "cryo"}
-	restorers  = append([]string{"fill"}, dumpers...)
+	restorers  = append([]string{"fill", "restore"}, dumpers...)
 	dumpSteps  = []string{"work", "criu", "runc", "log", "dumped", "blob", "tag"}
 	everywhere = []string{"store", "containerd-root", "run"}
 	startSteps = []string{"work", "bundle", "state", "shim", "runc", "criu", "log", "fill"}
@@ -64,6 +64,7 @@ var operations = []*operation{
 	},
 	restore("restore", "", "cryo restore from the local store", false),
 	restore("restore-pull", "", "cryo restore from the registry, which runs before its memory is there", true),
+	restore("restore-wait", "", "cryo restore --wait from the registry", true, "--wait"),
 	restore("restore-eager", "", "cryo restore --eager from the local store", false, "--eager"),
 	restore("restore-driver", "driver", "cryo restore from the local store, with a GPU", false),
 	restore("restore-keeper", "keeper", "cryo restore from the local store, with a GPU", false),

@@ -21,11 +21,15 @@ type Channel struct {
 	data []byte // of receiving
 }
 
-// Limits of a message.
+// Limits of a message. What is longer than MaxMessage travels in a file in memory, of which the message has the descriptor.
 const (
 	MaxMessage     = 64 << 10 // bytes
+	MaxFile        = 64 << 20 // bytes
 	MaxDescriptors = 128      // the kernel's SCM_MAX_FD is 253
 )
+
+// inFile is the message whose text is in the file that comes first with it. No JSON begins so.
+const inFile = 'f'
 
 // Pair gives both ends. The other is for a process that is to be started.
 func Pair() (own *Channel, other *os.File, err error) {
@@ -59,8 +63,16 @@ func (c *Channel) Send(message any, fds ...int) error {
 	if err != nil {
 		return err
 	}
-	if len(data) > MaxMessage || len(fds) > MaxDescriptors {
+	if len(data) > MaxFile || len(fds) > MaxDescriptors {
 		return fmt.Errorf("send to the other process: %d bytes and %d descriptors: %w", len(data), len(fds), unix.EMSGSIZE)
+	}
+	if len(data) > MaxMessage {
+		file, err := fileOf(data)
+		if err != nil {
+			return fmt.Errorf("send to the other process: %w", err)
+		}
+		defer file.Close()
+		data, fds = []byte{inFile}, append([]int{int(file.Fd())}, fds...)
 	}
 	var rights []byte
 	if len(fds) > 0 {
@@ -83,12 +95,40 @@ func (c *Channel) Send(message any, fds ...int) error {
 	return nil
 }
 
+// fileOf gives a file in memory with this text.
+func fileOf(data []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("message", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("make a file in memory: %w", err)
+	}
+	file := os.NewFile(uintptr(fd), "message")
+	if _, err := file.Write(data); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+// readFile gives the text of such a file, and closes it.
+func readFile(fd int) ([]byte, error) {
+	file := os.NewFile(uintptr(fd), "message")
+	defer file.Close()
+	data, err := io.ReadAll(io.NewSectionReader(file, 0, MaxFile+1))
+	if err == nil && len(data) > MaxFile {
+		err = io.ErrShortBuffer
+	}
+	return data, err
+}
+
 // Receive gives the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
 // closed.
 func (c *Channel) Receive(message any) ([]int, error) {
 	data, fds, err := c.receive()
 	if errors.Is(err, io.EOF) {
 		return nil, io.EOF
+	}
+	if err == nil && len(data) == 1 && data[0] == inFile && len(fds) > 0 {
+		data, err = readFile(fds[0])
+		fds = fds[1:]
 	}
 	if err == nil {
 		err = json.Unmarshal(data, message)

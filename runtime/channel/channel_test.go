@@ -92,7 +92,7 @@ func TestEnd(t *testing.T) {
 
 func TestNoMessage(t *testing.T) {
 	a, b := ends(t)
-	if err := a.Send(said{strings.Repeat("x", MaxMessage)}); !errors.Is(err, unix.EMSGSIZE) {
+	if err := a.Send(said{strings.Repeat("x", MaxFile)}); !errors.Is(err, unix.EMSGSIZE) {
 		t.Errorf("a long one: %v", err)
 	}
 	if err := a.Send(make(chan int)); err == nil {
@@ -112,6 +112,34 @@ func TestNoMessage(t *testing.T) {
 	}
 	if _, err := r.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("its descriptor is open still: %v", err)
+	}
+}
+
+// TestLong: what is too long for a message arrives all the same, with its descriptors.
+func TestLong(t *testing.T) {
+	a, b := ends(t)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	want := said{strings.Repeat("x", 20*MaxMessage)}
+	if err := a.Send(want, int(w.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	var got said
+	fds, err := b.Receive(&got)
+	if err != nil || got != want || len(fds) != 1 {
+		t.Fatalf("%d bytes, %d descriptors, %v", len(got.Words), len(fds), err)
+	}
+	if _, err := unix.Write(fds[0], []byte("y")); err != nil {
+		t.Error(err)
+	}
+	Close(fds)
+	one := make([]byte, 2)
+	if n, err := r.Read(one); n != 1 || err != nil {
+		t.Errorf("through its descriptor come %d bytes, %v", n, err)
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -195,19 +194,5 @@ func TestParseMap(t *testing.T) {
 		if m, err := ParseMap(text); err == nil {
 			t.Errorf("%s: got %v", text, m)
 		}
-	}
-}
-
-func TestLoaded(t *testing.T) {
-	dir := t.TempDir()
-	if got, err := ReadLoaded(dir); !reflect.DeepEqual(got, Loaded{}) || err != nil {
-		t.Errorf("none: %+v, %v", got, err)
-	}
-	want := Loaded{Seconds: 1.5, Prewarmed: true, GPUs: []driver.Pair{{Old: uuidA, New: uuidB}}}
-	if err := WriteLoaded(dir, want); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := ReadLoaded(dir); !reflect.DeepEqual(got, want) || err != nil {
-		t.Errorf("got %+v, %v", got, err)
 	}
 }

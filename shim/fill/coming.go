@@ -3,7 +3,7 @@ package fill
 // urgent is how many pages are fetched side by side for which somebody waits: each takes as long as the network does.
 const urgent = 4
 
-// does is what this process does with the segments that the command is pulling.
+// does is what this process does with the segments that the restore process is pulling.
 const does = "fills in the container's memory"
 
 // fetchAhead fetches what processes will want as soon as they run, in the background until ended ends it.

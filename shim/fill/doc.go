@@ -5,5 +5,5 @@
 // Both hold each userfaultfd. While one of them lives, no process goes on with memory that is not its own: who touches what is not
 // there waits. So the container can be ended in peace when the other dies, or the snapshot turns out to be damaged.
 //
-// They speak over a socket pair, in messages of JSON; see message.go. What is to be read the cryo command tells; see package order.
+// They speak over a socket pair, in messages of JSON; see message.go. The restore process says what to read; see package order.
 package fill

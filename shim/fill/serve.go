@@ -119,13 +119,10 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 	if err := f.Run(ctx); err != nil {
 		return f, Result{}, err
 	}
-	if err := coming.Settle(); err != nil {
-		return f, Result{}, err
-	}
 	return f, Result{Bytes: f.Filled(), Seconds: time.Since(*restored.Load()).Seconds(), Peak: peak()}, nil
 }
 
-// open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm. Where
+// open opens all that will be needed: what happens to the store and to the restore process's directories afterwards does no harm. Where
 // segments are missing still, coming is not nil.
 func open(ctx context.Context, o order.Order) (_ *image.Pages, coming *arrival.Coming, err error) {
 	from, coming, done, err := o.Open(ctx, does)

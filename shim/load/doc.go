@@ -5,5 +5,5 @@
 // which opens the snapshot, says that it is ready, and sends pieces through the keeper's ring. It has one end of a channel for what they
 // say to each other, and one of the connection on which package ring speaks, whose other end the shim gives to the keeper.
 //
-// What is to be loaded the cryo command tells; see package order.
+// The restore process says what to load; see package order.
 package load

@@ -143,8 +143,8 @@ func (l *Loading) Wait() error {
 	return l.err
 }
 
-// endTime is how long the daemon may take to end when it is told to. It then tells the command that pulls the segments that it needs none; a daemon that is
-// killed cannot, and the command takes its death for a failure.
+// endTime is how long the daemon may take to end when it is told to. It then tells the process that pulls the segments that it needs none; a daemon that is
+// killed cannot, and that process takes its death for a failure.
 const endTime = 2 * time.Second
 
 // Close ends the daemon, and waits for it.

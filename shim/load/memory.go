@@ -14,10 +14,10 @@ type Memory struct {
 	coming *arrival.Coming // nil: all is here
 }
 
-// does is what this process does with the segments that the command is pulling.
+// does is what this process does with the segments that the restore process is pulling.
 const does = "loads device memory"
 
-// Open opens all that will be needed: what happens to the store and to the command's directories afterwards does no harm.
+// Open opens all that will be needed: what happens to the store and to the restore process's directories afterwards does no harm.
 func Open(ctx context.Context, o order.Order) (*Memory, error) {
 	from, coming, done, err := o.Open(ctx, does)
 	defer done()

@@ -63,10 +63,7 @@ func serve(c *channel.Channel, peer *os.File) (err error) {
 	if err := c.Send(report{Ready: true}); err != nil {
 		return err
 	}
-	if err := Send(ctx, m, peer); err != nil {
-		return err
-	}
-	return m.coming.Settle()
+	return Send(ctx, m, peer)
 }
 
 // reader reads a snapshot's device memory, as an [image.DevicesReader] does.

@@ -24,7 +24,6 @@ type arriving struct {
 	server *arrival.Server
 	parts  *registry.Wanted // nil: the container waits for all segments
 	dir    string           // of the server's socket
-	work   string           // the working directory of the process that pulls
 	cancel context.CancelFunc
 	ctx    context.Context // of the pull
 	pulled chan error      // nil: it has not begun
@@ -94,7 +93,7 @@ func unchecked([]byte) error { return nil }
 
 // newArriving makes ready to serve segments that the puller has not finished.
 func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work string, whole bool) (*arriving, error) {
-	c := &arriving{puller: p, whole: whole, dir: filepath.Join(work, "arrival"), work: work}
+	c := &arriving{puller: p, whole: whole, dir: filepath.Join(work, "arrival")}
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make a working directory: %w", err)
 	}
@@ -131,22 +130,6 @@ func (c *arriving) where() string {
 		return ""
 	}
 	return c.dir
-}
-
-// expect gives the file of a process that will need segments; empty: it will need none.
-func (c *arriving) expect(who string) (string, error) {
-	if c == nil {
-		return "", nil
-	}
-	return arrival.Expect(c.work, who)
-}
-
-// forget is for when the container is whole, or nothing is left of it.
-func (c *arriving) forget() error {
-	if c == nil {
-		return nil
-	}
-	return arrival.Forget(c.work)
 }
 
 // headStart begins to pull while what makes the container run is at work: so many segments at once. 0: none before begin. Where the

@@ -2,5 +2,5 @@
 // registry, its signatures are judged, it is compared with the host and with what it may have, CRIU's images are unpacked, and memory that is not here
 // yet is pulled while the container runs. [Prepare] does all that in order, and changes nothing but the store and a working directory.
 //
-// It knows neither containerd nor a command line: the cryo command makes a container of what was prepared, and the shim has runc restore it.
+// [Serve] is the restore process, which does that for a container, and outlives the command: see package restorer.
 package restore

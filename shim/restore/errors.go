@@ -78,7 +78,7 @@ type CutOffError struct {
 func (e *CutOffError) Error() string {
 	ran := ""
 	if e.Ran {
-		ran = "it ran, and was ended and removed, since "
+		ran = "it ran, and was ended, since "
 	}
 	return fmt.Sprintf("restore %s: %sits memory did not all come: %v", e.Name, ran, e.Err)
 }
@@ -90,7 +90,7 @@ func (e *CutOffError) Hint() string {
 	}
 	hint := "what was pulled is kept: restore it again"
 	if e.Ran {
-		hint += ", with --pull-first to have it run when all is here"
+		hint = "what was pulled is kept: remove the container, and restore it again, with --pull-first to have it run when all is here"
 	}
 	if more := Hint(e.Err); more != "" {
 		hint = more + "\n" + hint

@@ -14,7 +14,6 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/order"
 )
@@ -32,7 +31,6 @@ type Plan struct {
 	Policy   trust.Policy // by which Spec was confined
 	Etc      string       // directory of files for /etc that are to be made; empty: none
 	GPUs     GPUs
-	Loaded   gpu.Loaded // how, once the container runs
 	Warnings []string
 
 	compared image.Config // with this host

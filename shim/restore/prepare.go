@@ -15,8 +15,6 @@ import (
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/warm"
-	"github.com/cryo-project/cryo/shim/fill"
-	"github.com/cryo-project/cryo/shim/load"
 	"github.com/cryo-project/cryo/shim/order"
 )
 
@@ -69,7 +67,6 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	located()
 	r.Warnings = append(j.warning(), r.Warnings...)
 	r.Origin = j.Origin
-	r.Origin.Images = r.Images
 	r.Eager = r.eager(o)
 	if err := r.checkRoom(ctx); err != nil {
 		return nil, err
@@ -186,9 +183,6 @@ func (r *Prepared) Cause(err error) error { return r.coming.cause(err) }
 // Because gives the reason why the container could not be started where that is that its memory does not come.
 func (r *Prepared) Because(err error) error { return r.coming.because(r.Name, err) }
 
-// Forget removes what stands for processes that need memory: the container is whole, or nothing is left of it.
-func (r *Prepared) Forget() error { return r.coming.forget() }
-
 // Arrives tells whether memory is being pulled, and whether the container waits for all of it.
 func (r *Prepared) Arrives() (arrives, whole bool) {
 	return r.coming != nil, r.coming != nil && r.coming.whole
@@ -207,34 +201,25 @@ func (r *Prepared) Await() error {
 	return nil
 }
 
-// WriteOrders tells the shim, in CRIU's work directory, what was prepared: who has signed it, what it may have, and where memory is.
-func (r *Prepared) WriteOrders(criuWork string) error {
-	full := func(err error) error { return Full(r.store.Root(), err) }
-	if err := r.Origin.Write(criuWork); err != nil {
-		return full(err)
+// memory says where the memory is that is filled in while the container runs; nil: CRIU's images have all.
+func (r *Prepared) memory() *order.Order {
+	if !r.Lazy() {
+		return nil
 	}
-	if err := order.Allow(criuWork, r.Allowed()); err != nil {
-		return full(err)
-	}
-	if r.Lazy() {
-		if err := r.order(criuWork, order.Memory, fill.Command, r.coming != nil && r.coming.whole); err != nil {
-			return full(err)
-		}
-	}
-	if g := r.Snapshot.Config.GPU; g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
-		if err := r.order(criuWork, order.Devices, load.Command, true); err != nil {
-			return full(err)
-		}
-	}
-	return nil
+	return r.order(r.coming != nil && r.coming.whole)
 }
 
-func (r *Prepared) order(criuWork string, of order.Of, who string, whole bool) (err error) {
-	o := order.Order{Root: r.store.Root(), Snapshot: r.Snapshot.Descriptor, Images: r.Images, Arrival: r.coming.where(), Whole: whole}
-	if o.Awaited, err = r.coming.expect(who); err != nil {
-		return err
+// devices says where the memory is that processes had handed over; nil: they had none.
+func (r *Prepared) devices() *order.Order {
+	g := r.Snapshot.Config.GPU
+	if g == nil || !slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
+		return nil
 	}
-	return o.Write(criuWork, of)
+	return r.order(true)
+}
+
+func (r *Prepared) order(whole bool) *order.Order {
+	return &order.Order{Root: r.store.Root(), Snapshot: r.Snapshot.Descriptor, Images: r.Images, Arrival: r.coming.where(), Whole: whole}
 }
 
 // ApplyRootFS writes what the snapshot's container had changed into its root file system at root.

@@ -2,68 +2,58 @@ package restore
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/containerd/containerd/api/types"
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/identity"
+	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// NotAllowedError says that the host's configuration does not allow a snapshot for the annotation. Its kind is PermissionDenied.
-type NotAllowedError struct{ Ref string }
+// serving is a restore that this process does.
+type serving struct {
+	config  config.Config
+	request restorer.Request
+	ctx     context.Context // ends when nobody wants the restore any more
+	cancel  context.CancelCauseFunc
+	counts  registry.Counts
 
-func (e *NotAllowedError) Error() string {
-	return fmt.Sprintf("restore-annotation: the configuration does not allow a container to be restored from %s by its annotation", e.Ref)
+	store    *store.Store
+	work     *store.Work
+	here     *Looking
+	prepared *Prepared
+
+	mu        sync.Mutex
+	calledOff bool // the command has ended before; guarded by mu
+	committed bool // the container may run, whatever becomes of the command; guarded by mu
 }
 
-// Hint says what to do.
-func (e *NotAllowedError) Hint() string {
-	return "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml"
-}
+// Why a restore ends that nobody wants any more.
+var (
+	errGone      = errors.New("the shim has called the restore off")
+	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", errdefs.ErrAborted)
+)
 
-// Unwrap gives the kind.
-func (e *NotAllowedError) Unwrap() error { return errdefs.ErrPermissionDenied }
-
-// MismatchError says that a snapshot cannot be restored into a container with another specification, or root file system. Its kind is FailedPrecondition.
-type MismatchError struct{ Findings []fit.Finding }
-
-func (e *MismatchError) Error() string {
-	text := "the snapshot cannot be restored into this container:"
-	for _, f := range e.Findings {
-		text += fmt.Sprintf("\n  %s: %s", f.Rule, f.Problem)
-	}
-	return text
-}
-
-// Hint says what to do.
-func (e *MismatchError) Hint() string { return (&fit.MisfitError{Findings: e.Findings}).Hint() }
-
-// Unwrap gives the kind.
-func (e *MismatchError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// Serve is the restore process: it does what the shim asks for on a channel, see package restorer.
+// Serve is the restore process: it does what the shim or a command asks for on a channel, see package restorer.
 func Serve(c config.Config) error {
 	_ = os.WriteFile("/proc/self/comm", []byte("cryo-restore"), 0) // for ps
 	if os.Getenv("HOME") == "" {                                   // as in a service of systemd's, and Docker's credentials are there
@@ -71,218 +61,444 @@ func Serve(c config.Config) error {
 			_ = os.Setenv("HOME", u.HomeDir)
 		}
 	}
-	return restorer.Serve(restorer.Descriptor, func(ctx context.Context, r restorer.Request) (*restorer.Prepared, func() error, func(), error) {
-		return serve(ctx, c, r)
-	})
-}
-
-// serve prepares a snapshot for a container. running is to be called when it runs, and what lets go in any case.
-func serve(ctx context.Context, c config.Config, r restorer.Request) (_ *restorer.Prepared, running func() error, _ func(), err error) {
-	o, err := annotated(c, r)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	j, err := NewJudging(c.Trust, false)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	s, err := store.Open(c.Root)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	s.KeepPartial(c.Store.PartialAge())
-	if err := allowed(ctx, s, c.Restore.Annotation, r.Ref); err != nil {
-		return nil, nil, nil, err
-	}
-	work, err := s.Work(ctx)
-	if err != nil {
-		return nil, nil, nil, err
-	}
-	here := Look(ctx, c)
-	var p *Prepared
-	done := func() {
-		if p != nil {
-			p.Close()
-			_ = p.Forget() // the next command does it
-		}
-		here.End()
-		_ = work.Close() // likewise
-	}
-	defer func() {
-		if err != nil {
-			done()
-		}
-	}()
-	if err := mount.SetTempMountLocation(filepath.Join(work.Dir, "mounts")); err != nil {
-		return nil, nil, nil, fmt.Errorf("make a place for mounts: %w", err)
-	}
-	if p, err = Prepare(ctx, s, work.Dir, r.Ref, here, j, o); err != nil {
-		return nil, nil, nil, err
-	}
-	if err := checkBase(ctx, r, p.Snapshot.Config.Container); err != nil {
-		return nil, nil, nil, err
-	}
-	criu := filepath.Join(work.Dir, "criu")
-	if err := os.Mkdir(criu, 0o700); err != nil {
-		return nil, nil, nil, fmt.Errorf("make a working directory: %w", err)
-	}
-	group, both := errgroup.WithContext(ctx)
-	group.Go(func() error { return p.UnpackMemory(both, s, image.UnpackOptions{Lazy: p.Lazy()}) })
-	group.Go(func() error { return applyTo(both, p, r) })
-	if err := group.Wait(); err != nil {
-		return nil, nil, nil, p.Cause(err)
-	}
-	if err := p.WriteOrders(criu); err != nil {
-		return nil, nil, nil, err
-	}
-	prepared := &restorer.Prepared{Digest: p.Descriptor.Digest.String(), Images: p.Images, Work: criu, Warnings: p.Warnings}
-	running = func() error {
-		labelled := make(chan struct{})
-		go func() {
-			defer close(labelled)
-			_ = label(ctx, r, p.Descriptor.Digest) // without it, the next snapshot shares less with this one
-		}()
-		defer func() { <-labelled }()
-		return p.Await()
-	}
-	return prepared, running, done, nil
-}
-
-// SnapshotLabel is the label of a container that names the snapshot it was made of by its digest.
-const SnapshotLabel = "io.cryo.snapshot"
-
-// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
-const labelTime = 10 * time.Second
-
-// label says on the container in containerd what it was restored from.
-func label(ctx context.Context, r restorer.Request, d digest.Digest) error {
-	client, err := containerd.New(r.Address, containerd.WithDefaultNamespace(r.Namespace), containerd.WithTimeout(labelTime))
-	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", r.Address, err)
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.Namespace), labelTime)
-	defer cancel()
-	_, err = client.ContainerService().Update(ctx, containers.Container{ID: r.ID, Labels: map[string]string{SnapshotLabel: d.String()}}, "labels."+SnapshotLabel)
-	return err
-}
-
-// annotated are the options of a restore by annotation: the container's specification is its client's, and the rest is the host's configuration.
-func annotated(c config.Config, r restorer.Request) (Options, error) {
-	o := Options{
-		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Pull: PullMissing, Force: c.Restore.Annotation.Force, Timeout: c.Restore.Annotation.Patience(),
-		Registry: registry.Options{DockerConfig: c.Restore.Annotation.Credentials},
-	}
-	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong
-		o.Registry.PlainHTTP = c.Restore.Annotation.Plain(full)
-	}
-	for _, name := range c.Restore.Annotation.Allow {
-		g, err := trust.ParseGrant(name)
-		if err != nil {
-			return o, fmt.Errorf("restore.annotation.allow in the configuration: %w", err)
-		}
-		o.Policy.Allow = append(o.Policy.Allow, g)
-	}
-	data, err := os.ReadFile(filepath.Join(r.Bundle, "config.json"))
-	if err != nil {
-		return o, fmt.Errorf("read the container's specification: %w", err)
-	}
-	o.Spec = &specs.Spec{}
-	if err := json.Unmarshal(data, o.Spec); err != nil {
-		return o, fmt.Errorf("read the container's specification: %w", err)
-	}
-	return o, nil
-}
-
-// allowed refuses what the configuration does not allow for the annotation. A digest is of all repositories of which the store has it.
-func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
-	if archive.IsLocation(ref) {
-		return &NotAllowedError{Ref: ref} // a file of the host's
-	}
-	full, err := store.Normalize(ref)
+	asked, request, err := restorer.Serve(restorer.Descriptor)
 	if err != nil {
 		return err
 	}
-	refs := []string{full}
-	if desc, err := s.Resolve(ctx, ref); err == nil {
-		if refs, err = Names(ctx, s, ref, desc.Digest); err != nil {
+	defer asked.Close()
+	v := &serving{config: c, request: request}
+	v.ctx, v.cancel = context.WithCancelCause(context.Background())
+	defer v.cancel(nil)
+	defer v.close()
+	if request.Choices == nil {
+		return v.forShim(asked)
+	}
+	return v.forCommand(asked)
+}
+
+// open begins to look over the host, and makes a working directory.
+func (v *serving) open() (err error) {
+	if v.store, err = store.Open(v.config.Root); err != nil {
+		return err
+	}
+	v.store.KeepPartial(v.config.Store.PartialAge())
+	if v.request.Choices == nil {
+		if err := allowed(v.ctx, v.store, v.config.Restore.Annotation, v.request.Ref); err != nil {
 			return err
 		}
 	}
-	if !slices.ContainsFunc(refs, a.Allows) {
-		return &NotAllowedError{Ref: ref}
+	v.here = Look(v.ctx, v.config)
+	if v.work, err = v.store.Work(v.ctx); err != nil {
+		return err
+	}
+	if err := mount.SetTempMountLocation(filepath.Join(v.work.Dir, "mounts")); err != nil {
+		return fmt.Errorf("make a place for mounts: %w", err)
 	}
 	return nil
 }
 
-// checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files.
-func checkBase(ctx context.Context, r restorer.Request, was image.Container) (err error) {
-	client, err := containerd.New(r.Address, containerd.WithDefaultNamespace(r.Namespace))
-	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", r.Address, err)
+// close lets go of all.
+func (v *serving) close() {
+	if v.prepared != nil {
+		v.prepared.Close()
 	}
-	defer client.Close()
-	ctx = namespaces.WithNamespace(ctx, r.Namespace)
-	info, err := client.ContainerService().Get(ctx, r.ID)
-	if err != nil {
-		return fmt.Errorf("find the container's image: %w", err)
+	if v.here != nil {
+		v.here.End()
 	}
-	mismatch := func(why string) error {
-		return &MismatchError{[]fit.Finding{{
-			Rule: ruleBaseImage, Fatal: true, Problem: fmt.Sprintf("the snapshot's container was made from %s (%s), and this one %s", was.Image, was.ImageDigest, why),
-			Hint: fmt.Sprintf("create the container from the image with the digest %s", was.ImageDigest),
-		}}}
+	if v.work != nil {
+		_ = v.work.Close() // the next process does it
 	}
-	if info.SnapshotKey == "" {
-		return mismatch("from no image")
-	}
-	sn := client.SnapshotService(info.Snapshotter)
-	stat, err := sn.Stat(ctx, info.SnapshotKey)
-	if err != nil {
-		return fmt.Errorf("find the container's image: %w", err)
-	}
-	parents := []string{stat.Parent}
-	// With mappings of user ids, a layer may be between, with the image's files shifted to other owners. Source: containerd's client, resolveSnapshotOptions.
-	if shifted, err := sn.Stat(ctx, stat.Parent); err == nil && shifted.Parent != "" && strings.HasPrefix(stat.Parent, shifted.Parent+"-") {
-		parents = append(parents, shifted.Parent)
-	}
-	if err := was.ImageDigest.Validate(); err != nil {
-		return fmt.Errorf("the snapshot names its base image by a digest that is none: %w: %w", err, errdefs.ErrDataLoss)
-	}
-	here, err := client.ImageService().List(ctx, "target.digest=="+was.ImageDigest.String())
-	if err != nil {
-		return fmt.Errorf("list containerd's images: %w", err)
-	}
-	for _, i := range here {
-		diffs, err := containerd.NewImage(client, i).RootFS(ctx)
-		if err == nil && slices.Contains(parents, identity.ChainID(diffs).String()) {
-			return nil
-		}
-	}
-	return mismatch("from " + info.Image)
 }
 
-// applyTo writes what the snapshot's container had changed into the container's root file system. The shim has seen to it that it can be undone.
-func applyTo(ctx context.Context, p *Prepared, r restorer.Request) error {
-	if _, ok := p.Snapshot.RootFS(); !ok {
-		return nil
-	}
-	var mounts []mount.Mount
-	for _, m := range r.Rootfs {
-		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
-	unlock, err := restorer.LockRootfs(r.Bundle)
+// prepare has all ready that can be without the container.
+func (v *serving) prepare(o Options, require bool) error {
+	j, err := NewJudging(v.config.Trust, require)
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	if v.prepared, err = Prepare(v.ctx, v.store, v.work.Dir, v.request.Ref, v.here, j, o); err != nil {
+		return err
+	}
+	if err := os.Mkdir(v.criu(), 0o700); err != nil {
+		return fmt.Errorf("make a working directory: %w", err)
+	}
+	return nil
+}
+
+// criu is CRIU's work directory.
+func (v *serving) criu() string { return filepath.Join(v.work.Dir, "criu") }
+
+// unpack unpacks the memory that CRIU reads, in the background. The context that it gives ends with the group.
+func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Group) {
+	group, both := errgroup.WithContext(v.ctx)
+	group.Go(func() error {
+		return v.prepared.UnpackMemory(both, v.store, image.UnpackOptions{Progress: report, Lazy: v.prepared.Lazy()})
+	})
+	return both, group
+}
+
+// apply writes what the snapshot's container had changed into a root file system.
+func (v *serving) apply(ctx context.Context, rootfs []*types.Mount) error {
+	if _, ok := v.prepared.Snapshot.RootFS(); !ok {
+		return nil
+	}
+	var mounts []mount.Mount
+	for _, m := range rootfs {
+		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
+	}
 	var applied error
-	err = mount.WithTempMount(ctx, mounts, func(root string) error {
-		applied = p.ApplyRootFS(ctx, root)
+	err := mount.WithTempMount(ctx, mounts, func(root string) error {
+		applied = v.prepared.ApplyRootFS(ctx, root)
 		return applied
 	})
 	if applied != nil {
 		return applied // err names a directory that is gone
 	}
 	return err
+}
+
+// forShim restores into a container whose annotation asks for it. What the shim does not want any more is undone.
+func (v *serving) forShim(asked *restorer.Conversation) error {
+	asked.Hear(func() { v.cancel(errGone) })
+	if err := v.annotated(); err != nil {
+		asked.Tell(restorer.Message{Failed: failure.Of(err)})
+		return err
+	}
+	return v.attend(asked, nil)
+}
+
+// annotated prepares the snapshot for a container that exists.
+func (v *serving) annotated() error {
+	o, err := annotated(v.config, v.request)
+	if err != nil {
+		return err
+	}
+	if err := v.open(); err != nil {
+		return err
+	}
+	if err := v.prepare(o, false); err != nil {
+		return err
+	}
+	if err := checkBase(v.ctx, v.request, v.prepared.Snapshot.Config.Container); err != nil {
+		return err
+	}
+	both, group := v.unpack(nil)
+	group.Go(func() error {
+		unlock, err := restorer.LockRootfs(v.request.Bundle) // which the shim has seen to that it can be undone
+		if err != nil {
+			return err
+		}
+		defer unlock()
+		return v.apply(both, v.request.Rootfs)
+	})
+	if err := group.Wait(); err != nil {
+		return v.prepared.Cause(err)
+	}
+	return nil
+}
+
+// attend tells the shim what is prepared, answers it until the container runs, and then brings the rest. asked is a command that wants to know; nil: none does.
+func (v *serving) attend(shim, asked *restorer.Conversation) error {
+	p := v.prepared
+	shim.Tell(restorer.Message{Prepared: &restorer.Prepared{
+		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: p.Allowed(), Memory: p.memory(), Devices: p.devices(),
+	}})
+	for {
+		m, ok, err := shim.Next(v.ctx)
+		switch {
+		case err != nil:
+			return err
+		case !ok:
+			return errGone
+		case m.Commit:
+			answer := restorer.Message{Committed: true}
+			if err := v.commit(); err != nil {
+				answer = restorer.Message{Failed: failure.Of(err)}
+			}
+			shim.Tell(answer)
+		case m.Failed != nil:
+			shim.Tell(restorer.Message{Failed: failure.Of(v.because(m.Failed))})
+		case m.Running != nil:
+			return v.runs(asked, *m.Running)
+		}
+	}
+}
+
+// because gives the reason why a restore has failed with err.
+func (v *serving) because(err error) error {
+	p := v.prepared
+	if errdefs.IsFailedPrecondition(err) {
+		if misfit := p.Misfit(v.ctx); misfit != nil {
+			return misfit
+		}
+	}
+	return p.Because(v.suspect(err))
+}
+
+// suspect has the store verify the snapshot's blobs before they are read again, if err says that something of it is damaged.
+func (v *serving) suspect(err error) error {
+	return v.store.Damaged(context.WithoutCancel(v.ctx), v.prepared.Descriptor, err)
+}
+
+// commit lets the container run, unless the command has ended. From then on its end is none.
+func (v *serving) commit() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.calledOff {
+		return errCalledOff
+	}
+	v.committed = true
+	return nil
+}
+
+// left is for when the command has ended.
+func (v *serving) left() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if !v.committed {
+		v.calledOff = true
+		v.cancel(errCalledOff)
+	}
+}
+
+// ranError is why all memory of a container that runs has not come.
+type ranError struct{ err error }
+
+func (e *ranError) Error() string { return e.err.Error() }
+
+func (e *ranError) Unwrap() error { return e.err }
+
+// runs brings what is missing, the container running.
+func (v *serving) runs(asked *restorer.Conversation, loaded gpu.Loaded) error {
+	p := v.prepared
+	_ = os.Chdir("/") // what the command's user mounts and unmounts is none of this
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		v.finish()
+	}()
+	defer func() { <-finished }()
+	if len(loaded.GPUs) == 0 { // none was used
+		loaded.GPUs = p.GPUs.Pairs
+	}
+	if asked != nil {
+		asked.Tell(restorer.Message{Runs: &restorer.Runs{Loaded: loaded, Counts: v.counted()}})
+	}
+	err := p.Await()
+	if err != nil {
+		return &ranError{err}
+	}
+	if asked != nil {
+		counts := v.counted()
+		asked.Tell(restorer.Message{Complete: &counts})
+	}
+	return nil
+}
+
+func (v *serving) counted() restorer.Counts {
+	return restorer.Counts{Moved: v.counts.Moved(), There: v.counts.There(), Repeated: v.counts.Repeated()}
+}
+
+// finish says in containerd that the container is whole, as far as that is to be said.
+func (v *serving) finish() {
+	if v.request.Choices == nil {
+		_ = label(v.ctx, v.request, v.prepared.Descriptor.Digest) // without it, the next snapshot shares less with this one
+		return
+	}
+	v.settle(finished)
+}
+
+// How long containerd, which may be away, is tried to be told what has become of a container, and how long is between two attempts.
+const (
+	settleTime = 5 * time.Minute
+	againTime  = time.Second
+)
+
+// settle does something with what the command has made in containerd, until it has been done.
+func (v *serving) settle(do func(context.Context, containerd.Container) error) {
+	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), v.request.Namespace), settleTime)
+	defer cancel()
+	for {
+		err := v.tryToSettle(ctx, do)
+		if err == nil {
+			return
+		}
+		select {
+		case <-time.After(againTime):
+		case <-ctx.Done():
+			log.G(ctx).WithError(err).Error("what a command has made in containerd is not settled; the next command does it")
+			return
+		}
+	}
+}
+
+func (v *serving) tryToSettle(ctx context.Context, do func(context.Context, containerd.Container) error) error {
+	client, err := containerd.New(strings.TrimPrefix(v.request.Address, "unix://"), containerd.WithDefaultNamespace(v.request.Namespace), containerd.WithTimeout(labelTime))
+	if err != nil {
+		return fmt.Errorf("reach containerd at %s: %w", v.request.Address, err)
+	}
+	defer client.Close()
+	return eachOwn(ctx, client, v.work.Dir, do)
+}
+
+// forCommand restores for a command, which makes the container. If the command ends before the container runs, what it has made is removed.
+func (v *serving) forCommand(asked *restorer.Conversation) error {
+	asked.Hear(v.left)
+	if c := v.request.Choices; c.Debug {
+		_ = log.SetLevel("debug") // which it knows
+		log.L.Logger.SetOutput(lines{asked})
+	}
+	planned, err := v.commanded(asked)
+	if err == nil {
+		return nil
+	}
+	m := restorer.Message{Failed: failure.Of(err)}
+	var images *ImagesError
+	var ran *ranError
+	switch {
+	case errors.As(err, &ran), planned && !errors.Is(err, failure.ErrMisfit):
+		m.Container = v.prepared.Name
+	case errors.As(err, &images):
+		m.Container = images.Name
+	}
+	asked.Tell(m)
+	if ran == nil {
+		asked.Left() // it undoes what it can
+		if planned {
+			v.settle(undo)
+			v.clear()
+		}
+	}
+	return err
+}
+
+// clear removes what CRIU was given and has made, which may still be at it.
+func (v *serving) clear() {
+	for deadline := time.Now().Add(undoTime); time.Now().Before(deadline); time.Sleep(pollTime) {
+		if errors.Join(os.RemoveAll(v.prepared.Images), os.RemoveAll(v.criu())) == nil {
+			return
+		}
+	}
+}
+
+// lines tells a command what is logged.
+type lines struct{ asked *restorer.Conversation }
+
+func (l lines) Write(p []byte) (int, error) {
+	l.asked.Tell(restorer.Message{Log: string(p)})
+	return len(p), nil
+}
+
+// commanded restores for a command. planned tells whether the command may have made something by then.
+func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err error) {
+	o, err := v.chosen(asked)
+	if err != nil {
+		return false, err
+	}
+	if err := v.open(); err != nil {
+		return false, err
+	}
+	asked.Tell(restorer.Message{Begun: v.work.Dir})
+	socket, err := restorer.Listen(v.work.Dir)
+	if err != nil {
+		return false, err
+	}
+	defer socket.Close()
+	if err := v.prepare(o, v.request.Choices.RequireSignature); err != nil {
+		return false, err
+	}
+	p := v.prepared
+	_, rootfs := p.Snapshot.RootFS()
+	arrives, whole := p.Arrives()
+	plan := &restorer.Plan{
+		Name: p.Name, Ref: p.Ref, Digest: p.Descriptor.Digest, Spec: p.Spec, Etc: p.Etc, Images: p.Images, Work: v.criu(), RootFS: rootfs, Warnings: p.Warnings,
+		Since: p.Since, Eager: p.Eager, PullFirst: p.PullFirst, Pulled: p.Pulled, Prewarmed: p.Prewarmed, Arrives: arrives && !whole,
+	}
+	asked.Tell(restorer.Message{Planned: plan})
+	both, group := v.unpack(o.Registry.Progress)
+	if rootfs {
+		group.Go(func() error {
+			m, ok, err := asked.Next(both)
+			if err == nil && (!ok || len(m.Apply) == 0) {
+				err = errCalledOff
+			}
+			if err == nil {
+				err = v.apply(both, m.Apply)
+			}
+			if err == nil {
+				asked.Tell(restorer.Message{Applied: true})
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return true, v.suspect(p.Cause(err))
+	}
+	shim, of, err := socket.Accept(v.ctx)
+	if err != nil {
+		return true, err
+	}
+	defer shim.Close()
+	shim.Hear(func() { v.cancel(errGone) }) // nobody needs what is pulled
+	if of.ID != p.Name || of.Namespace != v.request.Namespace {
+		err := fmt.Errorf("the restore process is for the container %s in %s, not for %s in %s: %w", p.Name, v.request.Namespace, of.ID, of.Namespace, errdefs.ErrPermissionDenied)
+		shim.Tell(restorer.Message{Failed: failure.Of(err)})
+		return true, err
+	}
+	return true, v.attend(shim, asked)
+}
+
+// chosen are the options that the command's flags say.
+func (v *serving) chosen(asked *restorer.Conversation) (Options, error) {
+	c := v.request.Choices
+	o := Options{
+		Config: v.config, Name: v.request.ID, Namespace: v.request.Namespace, Address: v.request.Address, Pull: c.Pull, NetworkNS: c.NetworkNS, Force: c.Force,
+		Eager: c.Eager, PullFirst: c.PullFirst, GPUs: GPUOptions{Devices: c.Devices},
+		Registry: registry.Options{
+			PlainHTTP: c.Registry.PlainHTTP, Insecure: c.Registry.Insecure, CAFile: c.Registry.CAFile, Username: c.Registry.Username, Password: c.Registry.Password,
+			Concurrency: c.Registry.Concurrency, Counts: &v.counts,
+		},
+	}
+	for _, m := range c.Mounts {
+		o.Mounts = append(o.Mounts, Mount(m))
+	}
+	o.Policy.Devices = c.Devices
+	var err error
+	if o.Policy.Allow, err = Grants(c.Allow); err != nil {
+		return o, err
+	}
+	for _, text := range c.GPUs {
+		pair, err := ParseGPUPair(text)
+		if err != nil {
+			return o, fmt.Errorf("--gpu %s: %w: %w", text, err, errdefs.ErrInvalidArgument)
+		}
+		o.GPUs.Pairs = append(o.GPUs.Pairs, pair)
+	}
+	if c.Progress {
+		o.Registry.Progress = func(what string, done, total int64) {
+			asked.Tell(restorer.Message{Progress: &restorer.Progress{What: what, Done: done, Total: total}})
+		}
+	}
+	if c.Debug {
+		o.Registry.Trace = func(r registry.Request) { TraceRequest(v.ctx, r) }
+	}
+	o.Check = func(c image.Config, name string, spec *specs.Spec) error {
+		asked.Tell(restorer.Message{Considered: &restorer.Considered{Name: name, Container: c.Container, Terminal: spec.Process != nil && spec.Process.Terminal}})
+		m, ok, err := asked.Next(v.ctx)
+		if err == nil && (!ok || !m.Admitted) {
+			err = errCalledOff
+		}
+		return err
+	}
+	return o, nil
+}
+
+// TraceRequest tells who debugs of a request to a registry.
+func TraceRequest(ctx context.Context, r registry.Request) {
+	e := log.G(ctx).WithFields(log.Fields{"method": r.Method, "url": r.URL, "took": r.Took.Round(time.Microsecond)})
+	if r.Err != nil {
+		e.WithError(r.Err).Debug("request to the registry")
+		return
+	}
+	e.WithField("status", r.Status).Debug("request to the registry")
 }

@@ -1,3 +1,10 @@
-// Package restorer is the shim's side of the restore process: the cryo program beside the shim's, which finds a snapshot, prepares it for a container, and
-// pulls what is missing of it while the container runs. What the process does is package shim/restore, which the shim does not link: see shim/README.md.
+// Package restorer is what is said with the restore process: the cryo program, which finds a snapshot, prepares it for a container, and pulls what is missing of
+// it while the container runs. What the process does is package shim/restore, which the shim does not link: see shim/README.md.
+//
+// For a container whose annotation asks for a restore the shim starts the process ([Start]). For cryo restore the command does ([Ask]), before there is a container;
+// the shim reaches it then by a socket in its working directory ([Join]), which lies beside CRIU's work directory that the command names to containerd. Only root
+// can enter that directory or give a task such options, and annotations say nothing of it.
+//
+// Ahead of the container's first instruction the shim asks for leave ([Process.Commit]). Until then, the end of the command calls the restore off. From then on
+// the command counts for nothing.
 package restorer

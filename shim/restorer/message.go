@@ -1,16 +1,26 @@
 package restorer
 
 import (
-	"github.com/containerd/containerd/api/types"
+	"time"
 
+	"github.com/containerd/containerd/api/types"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/order"
 )
 
 // Command is the argument that makes the cryo program the restore process.
 const Command = "restore-process"
 
-// Descriptor is the process's end of the channel.
+// Descriptor is the process's end of the channel to who has started it.
 const Descriptor = 3
+
+// SocketName is the socket, in the working directory of a process that a command has started, on which the shim reaches it.
+const SocketName = "shim.sock"
 
 // The annotations of a container that ask for a restore.
 const (
@@ -25,33 +35,153 @@ const (
 )
 
 // protocol is the version of the messages. Both programs are of one build, or one of them is refused.
-const protocol = 1
+const protocol = 2
 
 // Request says what is to be restored.
 type Request struct {
-	Protocol  int            `json:"protocol"`
-	Ref       string         `json:"ref"`       // as the annotation has it
-	ID        string         `json:"id"`        // of the container
-	Namespace string         `json:"namespace"` // of containerd
-	Address   string         `json:"address"`   // of containerd's socket
-	Bundle    string         `json:"bundle"`
-	Rootfs    []*types.Mount `json:"rootfs"`
+	Protocol  int    `json:"protocol"`
+	Ref       string `json:"ref"`       // of the snapshot
+	ID        string `json:"id"`        // of the container; empty: that which the snapshot's had
+	Namespace string `json:"namespace"` // of containerd
+	Address   string `json:"address"`   // of containerd's socket
+	// Of a container that exists, whose annotation asks.
+	Bundle string         `json:"bundle,omitempty"`
+	Rootfs []*types.Mount `json:"rootfs,omitempty"`
+	// Choices are those of who runs cryo restore, which makes the container. nil: the container's annotation asks, and the host's configuration says what it may
+	// have.
+	Choices *Choices `json:"choices,omitempty"`
 }
 
-// Prepared says where all is that the shim needs to restore the container.
+// Choices are what the flags of cryo restore say; see there.
+type Choices struct {
+	Pull             string   `json:"pull"`
+	Mounts           []Mount  `json:"mounts,omitempty"`
+	Allow            []string `json:"allow,omitempty"`
+	Force            []string `json:"force,omitempty"`
+	NetworkNS        string   `json:"networkNS,omitempty"`
+	Eager            bool     `json:"eager,omitempty"`
+	PullFirst        bool     `json:"pullFirst,omitempty"`
+	RequireSignature bool     `json:"requireSignature,omitempty"`
+	Devices          []string `json:"devices,omitempty"` // names of CDI devices
+	GPUs             []string `json:"gpus,omitempty"`    // OLD=NEW
+	Registry         Registry `json:"registry"`
+	Progress         bool     `json:"progress,omitempty"` // somebody looks at it
+	Debug            bool     `json:"debug,omitempty"`    // the process says what it does
+}
+
+// Mount gives a bind mount of the container another source.
+type Mount struct{ Source, Destination string }
+
+// Registry says how the snapshot's registry is reached; see [registry.Options].
+type Registry struct {
+	PlainHTTP   bool   `json:"plainHTTP,omitempty"`
+	Insecure    bool   `json:"insecure,omitempty"`
+	CAFile      string `json:"caFile,omitempty"`
+	Username    string `json:"username,omitempty"`
+	Password    string `json:"password,omitempty"`
+	Concurrency int    `json:"concurrency,omitempty"`
+}
+
+// Considered is a snapshot that was found, before anything else is decided of it.
+type Considered struct {
+	Name      string          `json:"name"` // of the container
+	Container image.Container `json:"container"`
+	Terminal  bool            `json:"terminal,omitempty"`
+}
+
+// Plan is a snapshot that may be restored here, for who makes the container.
+type Plan struct {
+	Name     string        `json:"name"`
+	Ref      string        `json:"ref"` // in the store
+	Digest   digest.Digest `json:"digest"`
+	Spec     *specs.Spec   `json:"spec"`             // of the container
+	Etc      string        `json:"etc,omitempty"`    // directory for files for /etc, which the specification mounts; empty: none
+	Images   string        `json:"images"`           // CRIU's
+	Work     string        `json:"work"`             // CRIU's work directory
+	RootFS   bool          `json:"rootfs,omitempty"` // the snapshot's container had changed its root file system
+	Warnings []string      `json:"warnings,omitempty"`
+
+	Since     time.Time `json:"since"`               // when reading the snapshot began
+	Eager     string    `json:"eager,omitempty"`     // why memory is not filled in while the container runs; empty: it is
+	PullFirst string    `json:"pullFirst,omitempty"` // why all was pulled before; empty: it was not
+	Pulled    bool      `json:"pulled,omitempty"`    // some of it was not in the local store
+	Prewarmed bool      `json:"prewarmed,omitempty"` // cryo prewarm has kept it ready
+	Arrives   bool      `json:"arrives,omitempty"`   // the container runs while its memory is pulled
+}
+
+// Prepared has all that the shim needs to restore the container.
 type Prepared struct {
-	Digest   string   `json:"digest"` // of the snapshot
-	Images   string   `json:"images"` // CRIU's
-	Work     string   `json:"work"`   // CRIU's work directory
-	Warnings []string `json:"warnings,omitempty"`
+	Digest   digest.Digest `json:"digest"` // of the snapshot
+	Images   string        `json:"images"` // CRIU's
+	Work     string        `json:"work"`   // CRIU's work directory
+	Warnings []string      `json:"warnings,omitempty"`
+	// Origin is what the snapshot is judged by, which the shim does once more.
+	Origin order.Origin `json:"origin"`
+	// Allowed is what the container may have beyond its specification.
+	Allowed []string `json:"allowed,omitempty"`
+	// Memory and Devices say where memory is that CRIU's images lack; nil: they lack none.
+	Memory  *order.Order `json:"memory,omitempty"`
+	Devices *order.Order `json:"devices,omitempty"`
 }
 
-// Message is what the two processes tell each other. One of its members is there.
+// Counts say what was pulled, see [registry.Counts].
+type Counts struct {
+	Moved    int64 `json:"moved"`
+	There    int64 `json:"there"`
+	Repeated int64 `json:"repeated"`
+}
+
+// Runs says that the container runs.
+type Runs struct {
+	Loaded gpu.Loaded `json:"loaded"`
+	Counts Counts     `json:"counts"` // until now
+}
+
+// Progress is how far a part of the work is, bytes; see [image.Progress].
+type Progress struct {
+	What  string `json:"what"`
+	Done  int64  `json:"done"`
+	Total int64  `json:"total"`
+}
+
+// Application says for which container the shim reaches a process that a command has started.
+type Application struct {
+	Protocol  int    `json:"protocol"`
+	ID        string `json:"id"`
+	Namespace string `json:"namespace"`
+}
+
+// Message is what the processes tell each other. One of its members is there.
 type Message struct {
+	// Who starts the process says first what is wanted.
+	Request *Request `json:"request,omitempty"`
+
+	// The command's.
+	Admitted bool           `json:"admitted,omitempty"` // the answer to Considered
+	Apply    []*types.Mount `json:"apply,omitempty"`    // the container's new root file system, which is to get what the snapshot's had changed
+
 	// The shim's.
-	Request *Request `json:"request,omitempty"` // the first
-	Running bool     `json:"running,omitempty"` // the container runs
-	// The process's answer to the request.
-	Prepared *Prepared      `json:"prepared,omitempty"`
-	Failed   *failure.Error `json:"failed,omitempty"`
+	Join    *Application `json:"join,omitempty"`    // the first of a shim that has not started the process
+	Commit  bool         `json:"commit,omitempty"`  // the container is about to run: may it?
+	Running *gpu.Loaded  `json:"running,omitempty"` // it runs
+
+	// The process's to the command, in this order.
+	Begun      string      `json:"begun,omitempty"` // its working directory
+	Considered *Considered `json:"considered,omitempty"`
+	Planned    *Plan       `json:"planned,omitempty"`
+	Applied    bool        `json:"applied,omitempty"`
+	Runs       *Runs       `json:"runs,omitempty"`
+	Complete   *Counts     `json:"complete,omitempty"` // all memory is in the local store; the last
+	// At any time.
+	Progress *Progress `json:"progress,omitempty"`
+	Log      string    `json:"log,omitempty"`
+
+	// The process's to the shim.
+	Prepared  *Prepared `json:"prepared,omitempty"`
+	Committed bool      `json:"committed,omitempty"` // the answer to Commit
+
+	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
+	Failed *failure.Error `json:"failed,omitempty"`
+	// Container is that which Failed is about; empty: it is about none.
+	Container string `json:"container,omitempty"`
 }

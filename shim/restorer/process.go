@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,29 +12,38 @@ import (
 	"sync"
 	"time"
 
+	"github.com/containerd/cgroups/v3"
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
+	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image/arrival"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
 // program is the restore process's program, beside the shim's.
 const program = "cryo"
 
-// endTime is how long the process may take to undo what it did.
-const endTime = 15 * time.Second
+// How long the process may take to undo what it did, and to answer whether a container may run.
+const (
+	endTime    = 15 * time.Second
+	answerTime = 5 * time.Minute
+)
 
-// Process is a restore process. It ends by itself when all memory is in the local store, and it ends when the shim does.
+// Process is a restore process as the shim sees it. It ends by itself when all memory is in the local store, and it ends when the shim does.
 type Process struct {
 	channel *channel.Channel
-	command *exec.Cmd
+	command *exec.Cmd // nil: a command has started it, and sees to what it leaves
+	answers chan Message
 	ended   chan struct{} // closed when the process has ended
+	moved   chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
 	closing sync.Once
-	work    string // its working directory; empty: not known
+	work    string // its working directory; empty: not known, or not the shim's to remove
 }
 
 // MissingError says that the program is not there. Its kind is FailedPrecondition.
@@ -50,8 +59,12 @@ func (e *MissingError) Hint() string { return "make install puts both in one dir
 // Unwrap gives the kind.
 func (e *MissingError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
+// errDied is the error of a process that has ended without a word.
+var errDied = failure.New(errdefs.ErrUnavailable, "restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)",
+	"the restore process has died")
+
 // Start starts a restore process and waits until it has prepared all that r asks for. If ctx ends, it is ended, and has undone what it did.
-func Start(ctx context.Context, r Request) (_ *Process, _ *Prepared, err error) {
+func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, nil, fmt.Errorf("find the shim's program: %w", err)
@@ -60,65 +73,240 @@ func Start(ctx context.Context, r Request) (_ *Process, _ *Prepared, err error) 
 	if path, err = exec.LookPath(path); err != nil {
 		return nil, nil, &MissingError{Err: err}
 	}
+	command := exec.Command(path, Command)
+	command.Dir = "/"
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "GOMAXPROCS=") { // the shim has two cores, the process all
+			command.Env = append(command.Env, v)
+		}
+	}
+	own, ended, err := start(command)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &Process{channel: own, command: command, ended: ended}
+	r.Protocol = protocol
+	return p.prepare(ctx, Message{Request: &r})
+}
+
+// start starts the process, and gives the channel to it.
+func start(command *exec.Cmd) (_ *channel.Channel, ended chan struct{}, err error) {
 	own, other, err := channel.Pair()
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &Process{channel: own, ended: make(chan struct{})}
-	p.command = exec.Command(path, Command)
-	p.command.ExtraFiles = []*os.File{other}
-	p.command.Dir = "/"
-	p.command.SysProcAttr = &unix.SysProcAttr{Setsid: true} // no signal that is meant for others ends it
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "GOMAXPROCS=") { // the shim has two cores, the process all
-			p.command.Env = append(p.command.Env, v)
-		}
-	}
-	exited, err := gorunc.Monitor.Start(p.command)
+	command.ExtraFiles = []*os.File{other}
+	command.SysProcAttr = &unix.SysProcAttr{Setsid: true} // no signal that is meant for others ends it
+	exited, err := gorunc.Monitor.Start(command)
 	other.Close() // the process's death is heard when nobody else has it
 	if err != nil {
-		own.Close()
-		return nil, nil, fmt.Errorf("start the restore process: %w", err)
+		return nil, nil, errors.Join(fmt.Errorf("start the restore process: %w", err), own.Close())
 	}
+	ended = make(chan struct{})
 	go func() {
-		_, _ = gorunc.Monitor.Wait(p.command, exited)
-		close(p.ended)
+		_, _ = gorunc.Monitor.Wait(command, exited)
+		close(ended)
 	}()
+	return own, ended, nil
+}
+
+// Join reaches the restore process that a command has started, if CRIU's work directory criu is one of its; nil: it is not. From then on the process lives
+// where the shim does, so that what ends the command and all that it has started does not end it.
+func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared, error) {
+	dir := filepath.Dir(criu)
+	if _, err := os.Lstat(filepath.Join(dir, SocketName)); err != nil {
+		return nil, nil, nil //nolint:nilerr // another client's
+	}
+	c, pid, err := dial(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reach the restore process: %w: %w", err, errdefs.ErrUnavailable)
+	}
+	p := &Process{channel: c, ended: make(chan struct{}), moved: make(chan struct{})}
+	go func() {
+		defer close(p.moved)
+		if err := shareCgroup(pid); err != nil {
+			log.G(ctx).WithError(err).Warn("the restore process remains in the cgroup of the command, and ends with that")
+		}
+	}()
+	j.Protocol = protocol
+	return p.prepare(ctx, Message{Join: &j})
+}
+
+// dial connects to the process that listens in a directory. Its path may be too long for a socket's address.
+func dial(dir string) (_ *channel.Channel, pid int, err error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer d.Close()
+	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: socketIn(d)})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer conn.Close()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	var peer *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return nil, 0, err
+	}
+	if failed != nil {
+		return nil, 0, failed
+	}
+	c, err := own(conn)
+	return c, int(peer.Pid), err
+}
+
+// socketIn is the address of the socket in a directory that is open.
+func socketIn(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), SocketName) }
+
+// own makes a connection, which remains the caller's, a channel.
+func own(conn *net.UnixConn) (*channel.Channel, error) {
+	file, err := conn.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return channel.Open(fd)
+}
+
+// shareCgroup puts a process into this one's cgroup.
+func shareCgroup(pid int) error {
+	if cgroups.Mode() == cgroups.Unified {
+		path, err := cgroup2.PidGroupPath(os.Getpid())
+		if err != nil {
+			return err
+		}
+		m, err := cgroup2.Load(path)
+		if err != nil {
+			return err
+		}
+		return m.AddProc(uint64(pid))
+	}
+	cg, err := cgroup1.Load(cgroup1.PidPath(os.Getpid()))
+	if err != nil {
+		return err
+	}
+	return cg.AddProc(uint64(pid))
+}
+
+// prepare asks the process first of all, and waits for what it has prepared.
+func (p *Process) prepare(ctx context.Context, m Message) (_ *Process, _ *Prepared, err error) {
+	p.answers = make(chan Message)
+	go p.listen()
 	defer func() {
 		if err != nil {
 			p.End()
 		}
 	}()
-	r.Protocol = protocol
-	if err := own.Send(Message{Request: &r}); err != nil {
-		return nil, nil, err
-	}
-	stop := context.AfterFunc(ctx, func() { _ = own.HangUp() }) // the process then says that it was called off, or ends
+	stop := context.AfterFunc(ctx, func() { _ = p.channel.HangUp() }) // the process then says that it was called off, or ends
 	defer stop()
-	var m Message
-	_, err = own.Receive(&m)
+	answer, err := p.ask(m)
 	switch {
 	case ctx.Err() != nil:
 		return nil, nil, context.Cause(ctx)
-	case errors.Is(err, io.EOF):
-		return nil, nil, fmt.Errorf("the restore process has died: %w", errdefs.ErrUnavailable)
 	case err != nil:
 		return nil, nil, err
-	case m.Failed != nil:
-		return nil, nil, m.Failed
-	case m.Prepared == nil:
-		return nil, nil, fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
+	case answer.Prepared == nil:
+		return nil, nil, unexpected(answer)
 	}
-	p.work = filepath.Dir(m.Prepared.Work)
-	return p, m.Prepared, nil
+	if p.command != nil {
+		p.work = filepath.Dir(answer.Prepared.Work)
+	}
+	return p, answer.Prepared, nil
+}
+
+// listen passes answers on until the process has ended.
+func (p *Process) listen() {
+	defer close(p.answers)
+	if p.command == nil {
+		defer close(p.ended)
+	}
+	for {
+		var m Message
+		fds, err := p.channel.Receive(&m)
+		channel.Close(fds) // it sends none
+		if err != nil {
+			return
+		}
+		p.answers <- m
+	}
+}
+
+// ask asks the process, and gives its answer. Errors are the process's.
+func (p *Process) ask(m Message) (Message, error) {
+	if err := p.channel.Send(m); err != nil {
+		return Message{}, errors.Join(errDied, err)
+	}
+	answer, ok := <-p.answers
+	switch {
+	case !ok:
+		return answer, errDied
+	case answer.Failed != nil:
+		return answer, answer.Failed
+	}
+	return answer, nil
+}
+
+func unexpected(m Message) error {
+	return fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
+}
+
+// Commit asks whether the container may run, which whoever asked for it may not want any more. After it, the container does not depend on that. nil has nobody to
+// ask.
+func (p *Process) Commit() error {
+	if p == nil {
+		return nil
+	}
+	if p.moved != nil {
+		<-p.moved
+	}
+	late := time.AfterFunc(answerTime, p.hangUp)
+	defer late.Stop()
+	answer, err := p.ask(Message{Commit: true})
+	if err == nil && !answer.Committed {
+		err = unexpected(answer)
+	}
+	return err
+}
+
+// Because gives the reason why a restore has failed with err, where the process knows better. nil knows nothing.
+func (p *Process) Because(err error) error {
+	if p == nil {
+		return err
+	}
+	late := time.AfterFunc(answerTime, p.hangUp)
+	defer late.Stop()
+	switch answer, failed := p.ask(Message{Failed: failure.Of(err)}); {
+	case answer.Failed == nil || failed == nil, *answer.Failed == *failure.Of(err):
+		return err
+	default:
+		return failed
+	}
 }
 
 // Running tells the process that the container runs: from now on it pulls what nobody waits for, and ends when all is here.
-func (p *Process) Running() error { return p.channel.Send(Message{Running: true}) }
+func (p *Process) Running(l gpu.Loaded) error { return p.channel.Send(Message{Running: &l}) }
 
-// End ends the process, which undoes what it did but for the root file system, and waits until it has ended.
+func (p *Process) hangUp() { p.closing.Do(func() { _ = p.channel.Close() }) }
+
+// End ends the process, which undoes what it did but for the root file system, and waits until it has ended; for one that a command has started it does not wait.
+// nil is none.
 func (p *Process) End() {
-	p.closing.Do(func() { _ = p.channel.Close() })
+	if p == nil {
+		return
+	}
+	p.hangUp()
+	if p.command == nil {
+		return
+	}
 	select {
 	case <-p.ended:
 	case <-time.After(endTime):
@@ -138,66 +326,11 @@ func (p *Process) sweep() {
 	}
 	_ = mount.UnmountRecursive(p.work, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // there may be none
 	_ = os.RemoveAll(p.work)                                                 // what cannot be removed now, the next process sweeps
-	_ = arrival.Forget(p.work)
 }
-
-// Ended is closed when the process has ended.
-func (p *Process) Ended() <-chan struct{} { return p.ended }
 
 // Let closes the channel when the process has ended, so that nothing is left of it.
 func (p *Process) Let() {
 	<-p.ended
-	p.closing.Do(func() { _ = p.channel.Close() })
+	p.hangUp()
 	p.sweep()
 }
-
-// Serve answers the shim on the channel with this descriptor. prepare does what a request asks for, and gives what is to be done when the container runs, and
-// what lets go in any case. ctx ends when the shim does, or does not want it any more.
-func Serve(descriptor int, prepare func(ctx context.Context, r Request) (_ *Prepared, running func() error, done func(), _ error)) error {
-	c, err := channel.Open(descriptor)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	var m Message
-	if _, err := c.Receive(&m); err != nil {
-		return err
-	}
-	if m.Request == nil || m.Request.Protocol != protocol {
-		err := fmt.Errorf("the shim's program and %s are of different versions: %w", program, errdefs.ErrFailedPrecondition)
-		return errors.Join(err, c.Send(Message{Failed: failure.New(errdefs.ErrFailedPrecondition, "install both of one version, and start the container again", "%v", err)}))
-	}
-	ctx, cancel := context.WithCancelCause(context.Background())
-	defer cancel(nil)
-	runs := make(chan struct{})
-	run := sync.OnceFunc(func() { close(runs) })
-	go func() {
-		for {
-			var m Message
-			if _, err := c.Receive(&m); err != nil {
-				cancel(errGone)
-				return
-			}
-			if m.Running {
-				run()
-			}
-		}
-	}()
-	prepared, running, done, err := prepare(ctx, *m.Request)
-	if err != nil {
-		return errors.Join(err, c.Send(Message{Failed: failure.Of(err)}))
-	}
-	defer done()
-	if err := c.Send(Message{Prepared: prepared}); err != nil {
-		return err
-	}
-	select {
-	case <-runs:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	return running()
-}
-
-// errGone is why a restore ends whose shim has ended, or does not want it any more.
-var errGone = errors.New("the shim has called the restore off")

@@ -3,103 +3,213 @@ package restorer
 import (
 	"context"
 	"errors"
-	"io"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
-// served is a restore process in this one, and the shim's end of its channel.
-func served(t *testing.T, prepare func(ctx context.Context, r Request) (*Prepared, func() error, func(), error)) (shim *channel.Channel, ended chan error) {
+// pair gives the process's descriptor, and the other's end.
+func pair(t *testing.T) (descriptor int, other *channel.Channel) {
 	t.Helper()
-	shim, other, err := channel.Pair()
+	other, file, err := channel.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { shim.Close() })
-	fd, err := unix.Dup(int(other.Fd()))
+	t.Cleanup(func() { other.Close() })
+	if descriptor, err = unix.Dup(int(file.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	file.Close()
+	return descriptor, other
+}
+
+// process is a restore process as the shim sees it, of which this one plays the part.
+func process(t *testing.T) (*Process, *Conversation) {
+	t.Helper()
+	descriptor, other := pair(t)
+	c, err := channel.Open(descriptor)
 	if err != nil {
 		t.Fatal(err)
+	}
+	v := converse(c)
+	v.Hear(func() {})
+	p := &Process{channel: other, answers: make(chan Message), ended: make(chan struct{})}
+	go p.listen()
+	return p, v
+}
+
+// TestServe: the request arrives, large messages too, and the end of who asks is heard.
+func TestServe(t *testing.T) {
+	descriptor, other := pair(t)
+	if err := other.Send(Message{Request: &Request{Protocol: protocol, Ref: "r:1"}}); err != nil {
+		t.Fatal(err)
+	}
+	v, r, err := Serve(descriptor)
+	if err != nil || r.Ref != "r:1" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	gone := make(chan struct{})
+	v.Hear(func() { close(gone) })
+	long := strings.Repeat("x", 3*channel.MaxMessage)
+	v.Tell(Message{Planned: &Plan{Name: long}})
+	var m Message
+	if _, err := other.Receive(&m); err != nil || m.Planned == nil || m.Planned.Name != long {
+		t.Fatalf("a long message does not arrive: %v", err)
 	}
 	other.Close()
-	ended = make(chan error, 1)
-	go func() { ended <- Serve(fd, prepare) }()
-	return shim, ended
-}
-
-// TestServe: what was prepared is let go whatever comes, and goes on when the container runs.
-func TestServe(t *testing.T) {
-	for _, runs := range []bool{true, false} {
-		ran, let := false, false
-		shim, ended := served(t, func(_ context.Context, r Request) (*Prepared, func() error, func(), error) {
-			return &Prepared{Images: r.Ref}, func() error { ran = true; return nil }, func() { let = true }, nil
-		})
-		if err := shim.Send(Message{Request: &Request{Protocol: protocol, Ref: "r:1"}}); err != nil {
-			t.Fatal(err)
-		}
-		var m Message
-		if _, err := shim.Receive(&m); err != nil || m.Prepared == nil || m.Prepared.Images != "r:1" {
-			t.Fatalf("%+v, %v", m, err)
-		}
-		if runs {
-			if err := shim.Send(Message{Running: true}); err != nil {
-				t.Fatal(err)
-			}
-		} else if err := shim.HangUp(); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-ended; runs != (err == nil) || !runs && !errors.Is(err, errGone) {
-			t.Errorf("runs %v: %v", runs, err)
-		}
-		if ran != runs || !let {
-			t.Errorf("runs %v: ran %v, let go %v", runs, ran, let)
-		}
+	<-gone
+	if _, ok, err := v.Next(t.Context()); ok || err != nil {
+		t.Errorf("after the end comes %v, %v", ok, err)
 	}
+	v.Left()
+	v.Close()
 }
 
-// TestServeCalledOff: a shim that goes away while something is prepared ends that.
-func TestServeCalledOff(t *testing.T) {
-	shim, ended := served(t, func(ctx context.Context, _ Request) (*Prepared, func() error, func(), error) {
-		<-ctx.Done()
-		return nil, nil, nil, context.Cause(ctx)
-	})
-	if err := shim.Send(Message{Request: &Request{Protocol: protocol}}); err != nil {
+// TestServeVersion: a program of another version is refused with what to do, at either door.
+func TestServeVersion(t *testing.T) {
+	descriptor, other := pair(t)
+	if err := other.Send(Message{Request: &Request{Protocol: protocol + 1}}); err != nil {
 		t.Fatal(err)
 	}
-	shim.Close()
-	if err := <-ended; !errors.Is(err, errGone) {
-		t.Errorf("it ends with %v", err)
+	if _, _, err := Serve(descriptor); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("it goes on with %v", err)
+	}
+	var m Message
+	if _, err := other.Receive(&m); err != nil || m.Failed == nil || m.Failed.Hint() == "" {
+		t.Errorf("it says %+v, %v", m, err)
+	}
+	work := t.TempDir()
+	l, err := Listen(work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		c, _, err := dial(work)
+		if err == nil {
+			_ = c.Send(Message{Join: &Application{Protocol: protocol + 1}})
+		}
+	}()
+	if _, _, err := l.Accept(t.Context()); !errdefs.IsFailedPrecondition(err) {
+		t.Errorf("it goes on with %v", err)
 	}
 }
 
-// TestServeFails: errors arrive with kind and hint, also where the programs are of different versions.
-func TestServeFails(t *testing.T) {
-	for name, test := range map[string]struct {
-		protocol int
-		is       func(error) bool
-	}{"refused": {protocol, errdefs.IsPermissionDenied}, "another version": {protocol + 1, errdefs.IsFailedPrecondition}} {
-		shim, ended := served(t, func(context.Context, Request) (*Prepared, func() error, func(), error) {
-			return nil, nil, nil, failure.New(errdefs.ErrPermissionDenied, "ask for it", "no")
-		})
-		if err := shim.Send(Message{Request: &Request{Protocol: test.protocol}}); err != nil {
+// TestTell: who does not listen holds nobody up, and loses progress only.
+func TestTell(t *testing.T) {
+	descriptor, other := pair(t)
+	c, err := channel.Open(descriptor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := converse(c)
+	const many = 100_000
+	for i := range many {
+		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i)}})
+		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i + 1)}})
+	}
+	v.Tell(Message{Complete: &Counts{Moved: 7}})
+	for {
+		var m Message
+		if _, err := other.Receive(&m); err != nil {
 			t.Fatal(err)
 		}
-		var m Message
-		if _, err := shim.Receive(&m); err != nil || m.Failed == nil || m.Failed.Hint() == "" {
-			t.Fatalf("%s: %+v, %v", name, m, err)
+		if m.Complete != nil {
+			break
 		}
-		if !test.is(m.Failed) {
-			t.Errorf("%s: %v", name, m.Failed)
+	}
+	v.Close()
+}
+
+// TestJoin: the shim finds a process by CRIU's work directory, asks it for leave and for reasons, and tells it what runs.
+func TestJoin(t *testing.T) {
+	work := t.TempDir()
+	criu := work + "/criu"
+	if p, _, err := Join(t.Context(), criu, Application{}); p != nil || err != nil {
+		t.Fatalf("where nobody listens: %v, %v", p, err)
+	}
+	l, err := Listen(work)
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		v, of, err := l.Accept(t.Context())
+		if err != nil {
+			return
 		}
-		if err := <-ended; err == nil {
-			t.Errorf("%s: it ends without an error", name)
+		defer v.Close()
+		v.Hear(func() {})
+		v.Tell(Message{Prepared: &Prepared{Work: criu, Images: of.ID}})
+		for {
+			m, ok, _ := v.Next(t.Context())
+			switch {
+			case !ok || m.Running != nil:
+				return
+			case m.Commit:
+				v.Tell(Message{Failed: failure.New(errdefs.ErrAborted, "", "called off")})
+			case m.Failed != nil && m.Failed.Message == "known":
+				v.Tell(Message{Failed: failure.New(errdefs.ErrUnavailable, "wait", "the registry is away")})
+			case m.Failed != nil:
+				v.Tell(Message{Failed: m.Failed})
+			}
 		}
-		if _, err := shim.Receive(&m); !errors.Is(err, io.EOF) {
-			t.Errorf("%s: then comes %v", name, err)
-		}
+	}()
+	p, prepared, err := Join(t.Context(), criu, Application{ID: "a"})
+	if err != nil || prepared.Images != "a" {
+		t.Fatalf("%+v, %v", prepared, err)
+	}
+	if err := p.Commit(); !errdefs.IsAborted(err) {
+		t.Errorf("it may run: %v", err)
+	}
+	if err := p.Because(errors.New("known")); !errdefs.IsUnavailable(err) || failure.Hint(err) != "wait" {
+		t.Errorf("the reason is %v", err)
+	}
+	if err := errors.New("unknown"); p.Because(err) != err {
+		t.Error("a reason is given that is none")
+	}
+	if err := p.Running(gpu.Loaded{}); err != nil {
+		t.Error(err)
+	}
+	p.Let()
+	if err := p.Commit(); !errdefs.IsUnavailable(err) {
+		t.Errorf("after its end it may run: %v", err)
+	}
+	if _, _, err := Join(t.Context(), criu, Application{}); !errdefs.IsUnavailable(err) {
+		t.Errorf("after its end: %v", err)
+	}
+	if err := (*Process)(nil).Commit(); err != nil {
+		t.Errorf("without a process: %v", err)
+	}
+	if _, _, err := l.Accept(t.Context()); err == nil {
+		t.Error("it listens to one more")
+	}
+}
+
+// TestAccept: nobody waits for a shim where nobody wants one.
+func TestAccept(t *testing.T) {
+	l, err := Listen(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	over := errors.New("over")
+	time.AfterFunc(10*time.Millisecond, func() { cancel(over) })
+	if _, _, err := l.Accept(ctx); !errors.Is(err, over) {
+		t.Errorf("it gives %v", err)
+	}
+}
+
+// TestDied: a process that ends without a word is told from one that says why.
+func TestDied(t *testing.T) {
+	p, v := process(t)
+	v.Close()
+	if err := p.Commit(); !errors.Is(err, errDied) {
+		t.Errorf("it gives %v", err)
 	}
 }

@@ -21,12 +21,15 @@ type Error struct {
 // Kind names one of containerd's kinds of errors, or that of a context that has ended.
 type Kind string
 
+// ErrMisfit is the kind of what does not fit a host. It is a FailedPrecondition.
+var ErrMisfit = fmt.Errorf("it does not fit this host: %w", errdefs.ErrFailedPrecondition)
+
 // kinds are all that cross.
 var kinds = map[Kind]error{
 	"aborted": errdefs.ErrAborted, "already exists": errdefs.ErrAlreadyExists, "canceled": context.Canceled, "data loss": errdefs.ErrDataLoss,
 	"deadline exceeded":   context.DeadlineExceeded,
 	"failed precondition": errdefs.ErrFailedPrecondition, "internal": errdefs.ErrInternal, "invalid argument": errdefs.ErrInvalidArgument,
-	"not found": errdefs.ErrNotFound, "not implemented": errdefs.ErrNotImplemented, "permission denied": errdefs.ErrPermissionDenied,
+	"misfit": ErrMisfit, "not found": errdefs.ErrNotFound, "not implemented": errdefs.ErrNotImplemented, "permission denied": errdefs.ErrPermissionDenied,
 	"resource exhausted": errdefs.ErrResourceExhausted, "unauthenticated": errdefs.ErrUnauthenticated, "unavailable": errdefs.ErrUnavailable,
 	"unknown": errdefs.ErrUnknown,
 }
@@ -43,6 +46,9 @@ func New(kind error, advice, text string, args ...any) *Error {
 // ResourceExhausted where a disk is full.
 func Of(err error, of ...error) *Error {
 	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err)}
+	if errors.Is(err, ErrMisfit) {
+		e.Kind = name(ErrMisfit)
+	}
 	for _, kind := range of {
 		if e.Kind = name(kind); errors.Is(err, kind) {
 			break

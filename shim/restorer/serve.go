@@ -1,0 +1,200 @@
+package restorer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
+)
+
+// Conversation is the restore process's end of what it says with the shim, or with a command. What it says it never waits for, unless it closes.
+type Conversation struct {
+	channel *channel.Channel
+	heard   chan Message // closed when the other has ended
+
+	mu     sync.Mutex
+	change *sync.Cond // of what follows
+	queue  []Message  // to be sent; guarded by mu
+	over   bool       // nothing more is to come; guarded by mu
+	sent   chan struct{}
+}
+
+// maxQueue is how many messages may wait to be sent. More, which are no answers, are dropped: the other does not listen.
+const maxQueue = 1000
+
+// converse begins to listen and to send.
+func converse(c *channel.Channel) *Conversation {
+	v := &Conversation{channel: c, heard: make(chan Message), sent: make(chan struct{})}
+	v.change = sync.NewCond(&v.mu)
+	go v.send()
+	return v
+}
+
+// Serve takes the first message on the process's descriptor, which says what is to be done.
+func Serve(descriptor int) (*Conversation, Request, error) {
+	c, err := channel.Open(descriptor)
+	if err != nil {
+		return nil, Request{}, err
+	}
+	m, err := first(c)
+	if err != nil {
+		return nil, Request{}, errors.Join(err, c.Close())
+	}
+	v := converse(c)
+	if m.Request == nil || m.Request.Protocol != protocol {
+		return nil, Request{}, v.refuseVersion()
+	}
+	return v, *m.Request, nil
+}
+
+func first(c *channel.Channel) (m Message, err error) {
+	fds, err := c.Receive(&m)
+	channel.Close(fds) // nobody sends any
+	return m, err
+}
+
+func (v *Conversation) refuseVersion() error {
+	err := failure.New(errdefs.ErrFailedPrecondition, "install both of one version, and start the container again",
+		"the shim's program and %s are of different versions", program)
+	v.Tell(Message{Failed: err})
+	v.Close()
+	return err
+}
+
+// Hear has gone called when the other has ended. It is called once, before anything is heard.
+func (v *Conversation) Hear(gone func()) {
+	go func() {
+		defer close(v.heard)
+		defer gone()
+		for {
+			m, err := first(v.channel)
+			if err != nil {
+				return
+			}
+			v.heard <- m
+		}
+	}()
+}
+
+// Next gives the next message; false: the other has ended.
+func (v *Conversation) Next(ctx context.Context) (m Message, ok bool, err error) {
+	select {
+	case m, ok = <-v.heard:
+		return m, ok, nil
+	case <-ctx.Done():
+		return m, true, context.Cause(ctx)
+	}
+}
+
+// Left waits until the other has ended, and passes over what it says.
+func (v *Conversation) Left() {
+	for range v.heard {
+	}
+}
+
+// Tell sends a message as soon as the other takes it.
+func (v *Conversation) Tell(m Message) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if n := len(v.queue); m.Progress != nil && n > 0 && v.queue[n-1].Progress != nil && v.queue[n-1].Progress.What == m.Progress.What {
+		v.queue[n-1] = m
+		return
+	}
+	if (m.Progress != nil || m.Log != "") && len(v.queue) >= maxQueue {
+		return
+	}
+	v.queue = append(v.queue, m)
+	v.change.Broadcast()
+}
+
+// send sends what is told.
+func (v *Conversation) send() {
+	defer close(v.sent)
+	for {
+		v.mu.Lock()
+		for len(v.queue) == 0 && !v.over {
+			v.change.Wait()
+		}
+		if len(v.queue) == 0 {
+			v.mu.Unlock()
+			return
+		}
+		m := v.queue[0]
+		v.queue = v.queue[1:]
+		v.mu.Unlock()
+		_ = v.channel.Send(m) // who has ended does not hear it, and that is heard
+	}
+}
+
+// lastTime is how long the other may take to hear what was told last.
+const lastTime = 10 * time.Second
+
+// Close ends the conversation when all that was told is heard.
+func (v *Conversation) Close() {
+	v.mu.Lock()
+	v.over = true
+	v.change.Broadcast()
+	v.mu.Unlock()
+	select {
+	case <-v.sent:
+	case <-time.After(lastTime):
+	}
+	_ = v.channel.Close()
+}
+
+// Listener is where the shim reaches a process that a command has started.
+type Listener struct{ listener *net.UnixListener }
+
+// Listen listens in the process's working directory, which only root may enter.
+func Listen(work string) (*Listener, error) {
+	d, err := os.Open(work)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the shim: %w", err)
+	}
+	defer d.Close()
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: socketIn(d)})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the shim: %w", err)
+	}
+	l.SetUnlinkOnClose(false) // by a descriptor that is another file's by then; the directory goes as a whole
+	return &Listener{l}, nil
+}
+
+// Accept waits for the shim, and for which container it comes. It is the first that comes, and the last.
+func (l *Listener) Accept(ctx context.Context) (*Conversation, Application, error) {
+	defer l.Close()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	conn, err := l.listener.AcceptUnix()
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, Application{}, err
+	}
+	defer conn.Close()
+	c, err := own(conn)
+	if err != nil {
+		return nil, Application{}, fmt.Errorf("listen for the shim: %w", err)
+	}
+	m, err := first(c)
+	if err != nil {
+		return nil, Application{}, errors.Join(fmt.Errorf("listen for the shim: %w", err), c.Close())
+	}
+	v := converse(c)
+	if m.Join == nil || m.Join.Protocol != protocol {
+		return nil, Application{}, v.refuseVersion()
+	}
+	return v, *m.Join, nil
+}
+
+// Close ends the listening.
+func (l *Listener) Close() { _ = l.listener.Close() }
