@@ -134,8 +134,10 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 		return c, err
 	}
 	criu.Cache(program)
-	if err := reviewImages(ctx, c); err != nil {
-		return c, err
+	if c.process == nil { // else it has reviewed them
+		if err := reviewImages(ctx, c); err != nil {
+			return c, err
+		}
 	}
 	record, err := gpu.ReadRecord(c.restore)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"path"
 	"regexp"
 	"slices"
+	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -66,7 +67,7 @@ func nodesOf(spec *specs.Spec) nodes {
 		return n
 	}
 	for _, d := range spec.Linux.Devices {
-		if at := path.Clean(d.Path); gpuNode.MatchString(at) {
+		if at := path.Clean(d.Path); gpuNode().MatchString(at) {
 			n.gpus++
 		} else if !isNVIDIA(at) {
 			n.others[at] = true
@@ -76,7 +77,7 @@ func nodesOf(spec *specs.Spec) nodes {
 }
 
 // gpuNode is the device node of a GPU, where the others of the driver are of no use without one.
-var gpuNode = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
+var gpuNode = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/dev/nvidia[0-9]+$`) })
 
 // covers refuses a specification that has more devices than were granted: which ones there are on this host the record beside CRIU's images says, and that
 // the container has any its client has to say.

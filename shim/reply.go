@@ -28,7 +28,11 @@ func reply(err error) error {
 	if h := failure.Hint(err); h != "" {
 		text += "\nhint: " + trust.Lines(h)
 	}
-	return errgrpc.ToGRPC(&plainError{text: text, kind: errdefs.Resolve(err)})
+	kind := errdefs.Resolve(err)
+	if errors.Is(kind, errdefs.ErrUnavailable) { // clients take that for containerd's absence, and ask again
+		kind = errdefs.ErrAborted
+	}
+	return errgrpc.ToGRPC(&plainError{text: text, kind: kind})
 }
 
 // native gives an error of the stock service as what it says and its kind; others as they are.

@@ -41,7 +41,7 @@ func (w away) unary(ctx context.Context, method string, req, reply any, cc *grpc
 		return err
 	}
 	w.say("containerd is away; waiting for it, for up to %s", w.patience)
-	for deadline := time.Now().Add(w.patience); containerdGone(err) && w.back(ctx, deadline); {
+	for deadline := time.Now().Add(w.patience); containerdGone(err) && time.Now().Before(deadline) && w.back(ctx, deadline); {
 		if made != nil {
 			if done, asked := made(ctx); done || containerdGone(asked) {
 				err = asked

@@ -78,7 +78,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}()
 	p := &restoring{process: process, runtime: f.runtime}
 	if err := a.plan(ctx, client, f, p); err != nil {
-		return about(err)
+		return about(because(ctx, err))
 	}
 	a.stages.done(ctx, "the snapshot is found, fits, and is allowed")
 	for _, w := range p.Warnings {
@@ -182,7 +182,7 @@ func (a *app) plan(ctx context.Context, client *containerd.Client, f restoreFlag
 	if p.work, err = p.process.Begun(); err != nil {
 		return err
 	}
-	if err := restore.RemoveAbandoned(ctx, client, p.work); err != nil {
+	if err := restore.RemoveAbandoned(ctx, client, p.work); err != nil && ctx.Err() == nil {
 		a.warn("%v", err)
 	}
 	if f.name != "" {
@@ -294,7 +294,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	a.stages.done(ctx, "the container is created")
 	task, err := a.start(ctx, client, container, p, f, &u)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, nil, because(ctx, err)
 	}
 	if runs, err = p.process.Runs(); err != nil {
 		return nil, nil, nil, err
@@ -303,9 +303,9 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	return task, img, runs, nil
 }
 
-// because gives the reason why something has failed with err, where that is that the restore process has.
+// because gives the reason why something has failed with err, where that is that the restore process has. That the shim has called it off is none.
 func because(ctx context.Context, err error) error {
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errInterrupted) {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errInterrupted) && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
 	return err

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
@@ -39,7 +40,7 @@ func writeManual(dir string) error {
 }
 
 // indented are lines of examples and tables. The generator reads Markdown, which wants them further in.
-var indented = regexp.MustCompile(`(?m)^ +`)
+var indented = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?m)^ +`) })
 
 func writePages(cmd *cobra.Command, dir string) error {
 	if cmd.Hidden || cmd.Name() == "help" {
@@ -56,7 +57,7 @@ func writePages(cmd *cobra.Command, dir string) error {
 		return err
 	}
 	defer f.Close()
-	cmd.Long = indented.ReplaceAllString(cmd.Long, "    $0")
+	cmd.Long = indented().ReplaceAllString(cmd.Long, "    $0")
 	header := &doc.GenManHeader{Title: strings.ToUpper(name), Section: "1", Source: "cryo " + version, Manual: "cryo"}
 	if err := doc.GenMan(cmd, header, f); err != nil {
 		return err

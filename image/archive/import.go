@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -236,7 +237,7 @@ func sameName(a, b string) bool {
 	return ok && ok2 && x == y
 }
 
-var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+var notInNames = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`[^a-z0-9]+`) })
 
 // name is what the snapshot is called in the store.
 func (l location) name(entry ocispec.Descriptor) (string, error) {
@@ -250,7 +251,7 @@ func (l location) name(entry ocispec.Descriptor) (string, error) {
 		tag = "latest"
 	}
 	base := filepath.Base(l.path)
-	base = strings.Trim(notInNames.ReplaceAllString(strings.ToLower(strings.TrimSuffix(base, ".tar")), "-"), "-")
+	base = strings.Trim(notInNames().ReplaceAllString(strings.ToLower(strings.TrimSuffix(base, ".tar")), "-"), "-")
 	if base == "" {
 		base = "imported"
 	}

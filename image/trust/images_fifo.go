@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	imagefs "github.com/checkpoint-restore/go-criu/v8/crit/images/fs"
@@ -166,4 +167,4 @@ func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 }
 
 // ghost is what CRIU calls a deleted file while it restores; a symbolic link may be one of them. Source: CRIU 4.2, criu/files-reg.c, ghost_path.
-var ghost = regexp.MustCompile(`\.cr\.[0-9a-f]+\.ghost$`)
+var ghost = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.cr\.[0-9a-f]+\.ghost$`) })

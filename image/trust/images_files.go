@@ -29,7 +29,7 @@ func inside(p string) error {
 		switch {
 		case part == "..":
 			return fmt.Errorf("the path %q leads out of its directory", p)
-		case ghost.MatchString(part):
+		case ghost().MatchString(part):
 			return fmt.Errorf("the path %q has a name that CRIU gives deleted files", p)
 		case len(part) > maxName:
 			return fmt.Errorf("the path %q has a part of %d bytes", p, len(part))

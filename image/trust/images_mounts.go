@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
 	"golang.org/x/sys/unix"
@@ -127,13 +128,15 @@ func (r *imageReviewer) propagation(e *mnt.MntEntry, root bool) {
 
 // optionOf is an option of those file systems that the kernel makes anew: it says whose the files are, how large they may become, or how they
 // are stored.
-var optionOf = regexp.MustCompile(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
+var optionOf = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
+})
 
 // options reviews those of one that the kernel makes anew. One that the specification has may not be larger than there.
 func (r *imageReviewer) options(e *mnt.MntEntry) error {
 	size := int64(-1)
 	for o := range strings.SplitSeq(e.GetOptions(), ",") {
-		if e.GetFstype() == uint32(mnt.Fstype_TMPFS) && !optionOf.MatchString(o) {
+		if e.GetFstype() == uint32(mnt.Fstype_TMPFS) && !optionOf().MatchString(o) {
 			return fmt.Errorf("a mount at %q with the option %q", e.GetMountpoint(), o)
 		}
 		if s, ok := strings.CutPrefix(o, "size="); ok {
@@ -255,7 +258,7 @@ func (r *imageReviewer) made(e *mnt.MntEntry) bool {
 	case uint32(mnt.Fstype_DEVPTS):
 		return strings.Count(within, "/") == 1
 	case uint32(mnt.Fstype_PROC):
-		return at == "/proc" && within == "/" || readonly && at == path.Join("/proc", within) && !perProcess.MatchString(within)
+		return at == "/proc" && within == "/" || readonly && at == path.Join("/proc", within) && !perProcess().MatchString(within)
 	case uint32(mnt.Fstype_SYSFS):
 		return readonly && at == path.Join("/sys", within)
 	case uint32(mnt.Fstype_CGROUP), uint32(mnt.Fstype_CGROUP2):
@@ -265,7 +268,7 @@ func (r *imageReviewer) made(e *mnt.MntEntry) bool {
 }
 
 // perProcess are directories of /proc whose links lead anywhere.
-var perProcess = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/|$)`)
+var perProcess = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/([0-9]+|self|thread-self)(/|$)`) })
 
 // dangerous are the files of /proc that let a container's root reach the host, of those that are masked or read-only.
 var dangerous = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/kcore", "/proc/keys", "/proc/timer_list"}

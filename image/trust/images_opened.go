@@ -10,6 +10,7 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
@@ -89,7 +90,9 @@ func namesOf(f *fdinfo.FileEntry) (names []string) {
 
 // magic are the paths below /proc whose links lead out of any root: to what CRIU itself has open, among others. No file that is open has such a name: the
 // kernel gives names without links.
-var magic = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
+var magic = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
+})
 
 // Kinds of files beside those of stat(2).
 const (
@@ -187,7 +190,7 @@ func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
 		if m != t.root {
 			within = path.Join("/", strings.TrimPrefix(next, path.Clean(m.GetMountpoint())))
 		}
-		if m.GetFstype() == uint32(mnt.Fstype_PROC) && magic.MatchString(path.Join(clean(m.GetRoot()), within)+"/") {
+		if m.GetFstype() == uint32(mnt.Fstype_PROC) && magic().MatchString(path.Join(clean(m.GetRoot()), within)+"/") {
 			return missing, errors.New("a link of /proc leads out of the container")
 		}
 		e, err := w.see(t, m, within, len(rest) > 0)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
@@ -153,7 +154,7 @@ func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
 }
 
 // runID is how CRIU names a dump; it is a part of the name of a table of nftables, in a command. Source: CRIU 4.2, criu/netfilter.c.
-var runID = regexp.MustCompile(`^([0-9a-f-]{36})?$`)
+var runID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f-]{36})?$`) })
 
 func (r *imageReviewer) inventory() error {
 	const name = "inventory.img"
@@ -162,7 +163,7 @@ func (r *imageReviewer) inventory() error {
 		return err
 	}
 	for _, e := range entries {
-		if id := e.GetDumpCriuRunId(); !runID.MatchString(id) {
+		if id := e.GetDumpCriuRunId(); !runID().MatchString(id) {
 			return &DamagedError{File: name, Err: fmt.Errorf("a dump of the name %q", id)}
 		}
 	}

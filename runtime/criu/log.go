@@ -7,11 +7,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // errorLine matches what CRIU prints of an error: "(00.038615) Error (criu/files-reg.c:1790): text", a pid before Error where it is known.
 // Programs that it executes, and what it says when it cannot, have no time.
-var errorLine = regexp.MustCompile(`^(?:\([0-9.]+\)\s+)?(?:[0-9]+:\s+)?Error \(([^)]*)\):\s*(.*)$`)
+var errorLine = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:\([0-9.]+\)\s+)?(?:[0-9]+:\s+)?Error \(([^)]*)\):\s*(.*)$`)
+})
 
 // harmless are errors that CRIU prints and survives.
 var harmless = []string{
@@ -40,7 +43,7 @@ func Reason(path string) string {
 	s := bufio.NewScanner(f)
 	s.Buffer(nil, 1<<20)
 	for s.Scan() {
-		m := errorLine.FindStringSubmatch(s.Text())
+		m := errorLine().FindStringSubmatch(s.Text())
 		if m == nil || contains(m[2], harmless) {
 			continue
 		}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -29,7 +30,7 @@ func HostNode(name string) (specs.LinuxDevice, error) {
 }
 
 // unit matches nodes of single GPUs.
-var unit = regexp.MustCompile(`^/dev/nvidia[0-9]+$`)
+var unit = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/dev/nvidia[0-9]+$`) })
 
 // MakeNodes makes the device nodes of a restored container those of this host: CRIU makes them with the numbers they had.
 // root is the container's root directory as a process of it sees it, /proc/PID/root. Nodes of single GPUs that were there and are not
@@ -49,7 +50,7 @@ func MakeNodes(root string, nodes []specs.LinuxDevice, were []spec.GPUNode) erro
 		}
 	}
 	for _, n := range were {
-		if name := path.Clean(n.Path); unit.MatchString(name) && !now[name] {
+		if name := path.Clean(n.Path); unit().MatchString(name) && !now[name] {
 			if err := removeNode(dir, name); err != nil {
 				return fmt.Errorf("remove device node %s: %w", name, err)
 			}

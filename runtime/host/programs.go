@@ -79,7 +79,7 @@ func RuncVersion(ctx context.Context, path string) (Runc, error) {
 }
 
 // featureName is what CRIU's names of features look like; others never reach its command line.
-var featureName = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,40}$`)
+var featureName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z0-9_-]{0,40}$`) })
 
 // Features gives those of names that the host has, as criu check --feature tells. The program is that at path; empty means criu in PATH.
 func Features(ctx context.Context, criu string, names []string) []string {
@@ -89,7 +89,7 @@ func Features(ctx context.Context, criu string, names []string) []string {
 	const limit = 32 // more than CRIU knows
 	var asked []string
 	for _, name := range names[:min(len(names), limit)] {
-		if featureName.MatchString(name) && !slices.Contains(asked, name) {
+		if featureName().MatchString(name) && !slices.Contains(asked, name) {
 			asked = append(asked, name)
 		}
 	}

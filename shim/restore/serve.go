@@ -49,7 +49,7 @@ type serving struct {
 
 // Why a restore ends that nobody wants any more.
 var (
-	errGone      = errors.New("the shim has called the restore off")
+	errGone      = fmt.Errorf("the shim has called the restore off: %w", context.Canceled)
 	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", errdefs.ErrAborted)
 )
 
@@ -251,6 +251,13 @@ func (v *serving) commit() error {
 	return nil
 }
 
+// mayRun tells whether the container was let run.
+func (v *serving) mayRun() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.committed
+}
+
 // left is for when the command has ended.
 func (v *serving) left() {
 	v.mu.Lock()
@@ -434,18 +441,33 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 	if err := group.Wait(); err != nil {
 		return true, v.suspect(p.Cause(err))
 	}
+	for {
+		err := v.serveShim(socket, asked)
+		if !errors.Is(err, errGone) || v.mayRun() {
+			return true, err
+		}
+		// A containerd that was restarted meanwhile begins anew, with another shim.
+	}
+}
+
+// serveShim waits for the shim, and serves it until all memory is here.
+func (v *serving) serveShim(socket *restorer.Listener, asked *restorer.Conversation) error {
 	shim, of, err := socket.Accept(v.ctx)
 	if err != nil {
-		return true, err
+		return err
 	}
 	defer shim.Close()
-	shim.Hear(func() { v.cancel(errGone) }) // nobody needs what is pulled
-	if of.ID != p.Name || of.Namespace != v.request.Namespace {
+	shim.Hear(func() {
+		if v.mayRun() {
+			v.cancel(errGone) // nobody needs what is pulled
+		}
+	})
+	if p := v.prepared; of.ID != p.Name || of.Namespace != v.request.Namespace {
 		err := fmt.Errorf("the restore process is for the container %s in %s, not for %s in %s: %w", p.Name, v.request.Namespace, of.ID, of.Namespace, errdefs.ErrPermissionDenied)
 		shim.Tell(restorer.Message{Failed: failure.Of(err)})
-		return true, err
+		return err
 	}
-	return true, v.attend(shim, asked)
+	return v.attend(shim, asked)
 }
 
 // chosen are the options that the command's flags say.

@@ -168,9 +168,8 @@ func Listen(work string) (*Listener, error) {
 	return &Listener{l}, nil
 }
 
-// Accept waits for the shim, and for which container it comes. It is the first that comes, and the last.
+// Accept waits for the shim, and for which container it comes.
 func (l *Listener) Accept(ctx context.Context) (*Conversation, Application, error) {
-	defer l.Close()
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	conn, err := l.listener.AcceptUnix()

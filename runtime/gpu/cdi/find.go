@@ -57,7 +57,7 @@ func (h *Host) Find(spec *specs.Spec) []string {
 func unitsOf(devices []specs.LinuxDevice) []string {
 	var units []string
 	for _, d := range devices {
-		if p := path.Clean(d.Path); unit.MatchString(p) {
+		if p := path.Clean(d.Path); unit().MatchString(p) {
 			units = append(units, p)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -35,7 +36,9 @@ func has(spec *specs.Spec, is func(path string) bool) bool {
 }
 
 // unit matches nodes that belong to one GPU, or to a part of one; others serve all of them.
-var unit = regexp.MustCompile(`^/dev/(nvidia[0-9]+|nvidia-caps/.+|nvidia-caps-imex-channels/.+|dri/.+)$`)
+var unit = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^/dev/(nvidia[0-9]+|nvidia-caps/.+|nvidia-caps-imex-channels/.+|dri/.+)$`)
+})
 
 // Minors lists the NVIDIA GPUs that a container has nodes of, by the numbers in /dev/nvidiaN, ascending.
 func Minors(spec *specs.Spec) []int { return edits(spec).Minors() }
