@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/cgroups/v3/cgroup1"
@@ -95,6 +96,21 @@ func removeCgroup(dir string) error {
 		}
 	}
 	return cg.Delete()
+}
+
+// hybrid is where the cgroups of version 2 are on hosts that have both versions.
+const hybrid = "/sys/fs/cgroup/unified"
+
+// removeHybrid removes the empty cgroup of version 2 that runc may leave on hosts that have both versions, where a killed process takes its time.
+func removeHybrid(dir string) {
+	spec, err := bundle{dir: dir}.spec()
+	if err != nil || cgroups.Mode() != cgroups.Hybrid || spec.Linux == nil || !strings.HasPrefix(spec.Linux.CgroupsPath, "/") {
+		return
+	}
+	path := filepath.Join(hybrid, filepath.Clean(spec.Linux.CgroupsPath))
+	for deadline := time.Now().Add(time.Second); unix.Rmdir(path) == unix.EBUSY && time.Now().Before(deadline); {
+		time.Sleep(10 * time.Millisecond)
+	}
 }
 
 // stats reads the cgroup's counters in the form containerd's metrics have.

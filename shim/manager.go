@@ -100,6 +100,7 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		if err := c.Delete(deleting); err != nil {
 			log.G(ctx).WithError(err).Warn("have runc forget the container of a dead shim")
 		}
+		removeHybrid(bundle)
 	}
 	if err := restorer.UndoRootfs(bundle); err != nil {
 		log.G(ctx).WithError(err).Warn("undo what the restore of a dead shim has changed in the root file system")

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // operation is something that a user does.
@@ -218,6 +219,9 @@ func checkpoint(name, engine string, ending, push bool) *operation {
 	return o
 }
 
+// arrivalTime is how long the memory of a container that runs may be on its way.
+const arrivalTime = 2 * time.Minute
+
 // restore makes a container of the snapshot.
 func restore(name, engine, about string, second bool, flags ...string) *operation {
 	o := &operation{name: name, engine: engine, about: about, second: second, fresh: true, processes: restorers, events: startSteps, flips: []string{"store"}, fills: everywhere, stores: true}
@@ -235,13 +239,19 @@ func restore(name, engine, about string, second bool, flags ...string) *operatio
 		return slices.Concat([]string{"cryo", "restore", r.golden(), "--plain-http", "--name", r.id}, deviceOf(engine), flags)
 	}
 	o.judge = func(ctx context.Context, r *round) (verdict, error) {
-		state, err := r.look(ctx, r.host, r.id, "")
-		if err != nil {
-			return verdict{}, err
-		}
-		s := r.seen(state)
-		if s.listed, s.whole, err = r.stored(ctx, r.host, r.golden()); err != nil {
-			return verdict{}, err
+		var s seen
+		for deadline := time.Now().Add(arrivalTime); ; time.Sleep(time.Second) {
+			state, err := r.look(ctx, r.host, r.id, "")
+			if err != nil {
+				return verdict{}, err
+			}
+			s = r.seen(state)
+			if s.listed, s.whole, err = r.stored(ctx, r.host, r.golden()); err != nil {
+				return verdict{}, err
+			}
+			if coming := second && s.code == exitOK && s.state == runs && !s.whole; !coming || time.Now().After(deadline) {
+				break
+			}
 		}
 		v := judgeRestore(s)
 		switch {

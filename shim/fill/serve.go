@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -38,8 +37,7 @@ func Serve() error {
 	if err != nil {
 		return err
 	}
-	name, _ := unix.BytePtrFromString("cryo-fill")
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // for ps; it was exe
+	_ = os.WriteFile("/proc/self/comm", []byte("cryo-fill"), 0) // for ps; it was exe
 	defer channel.Close()
 	f, result, err := serve(channel)
 	if err == nil {

@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"sync"
 	"time"
-	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -28,8 +27,7 @@ func Serve() error {
 	}
 	defer c.Close()
 	unix.CloseOnExec(peerDescriptor)
-	name, _ := unix.BytePtrFromString("cryo-load")
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // for ps; it was exe
+	_ = os.WriteFile("/proc/self/comm", []byte("cryo-load"), 0) // for ps; it was exe
 	peer := os.NewFile(peerDescriptor, "keeper")
 	defer peer.Close()
 	err = serve(c, peer)

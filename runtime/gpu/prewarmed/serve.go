@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
-	"unsafe"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -37,8 +36,7 @@ type keep struct {
 // Serve is the process: it takes over descriptors on descriptor 3, and keeps them until it is told to let go. Who starts it dies early:
 // it ends.
 func Serve() error {
-	name, _ := unix.BytePtrFromString(Name)
-	_ = unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(name)), 0, 0, 0) // for ps; it was exe
+	_ = os.WriteFile("/proc/self/comm", []byte(Name), 0) // for ps; it was exe
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGPIPE)
 	c, err := channel.Open(beginDescriptor)
 	if err != nil {
