@@ -184,6 +184,17 @@ func (s *service) awaitFilled(ctx context.Context, c *container, late <-chan tim
 	return nil
 }
 
+// filled waits until a container's memory is there, and tells whether all came.
+func (c *container) filled() bool {
+	f := c.filling.Load()
+	if f == nil {
+		return true
+	}
+	<-f.Done()
+	_, err := f.Result()
+	return err == nil
+}
+
 // outliveFilling waits, though not for ever, until nothing is left of what filled in the memory of a container that has ended.
 func (s *service) outliveFilling(ctx context.Context, c *container) {
 	if c == nil || c.filling.Load() == nil {

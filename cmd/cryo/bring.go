@@ -140,8 +140,19 @@ func (a *app) incomplete(name string, err error) error {
 	if errors.Is(err, errInterrupted) {
 		return &waitError{name: name}
 	}
+	var of *restorer.ContainerError
+	if errors.As(err, &of) && of.RunsOn {
+		return &incompleteError{of}
+	}
 	return about(err)
 }
+
+// incompleteError says that a container runs, and that not all of its snapshot is in the local store.
+type incompleteError struct{ *restorer.ContainerError }
+
+func (e *incompleteError) Unwrap() error { return e.ContainerError }
+
+func (e *incompleteError) left() (string, left) { return e.Name, left{Running: true} }
 
 // waitError says that a command was interrupted that waited for a container's memory.
 type waitError struct{ name string }

@@ -59,6 +59,8 @@ func TestJudgeRestore(t *testing.T) {
 		{"killed, undone", seen{code: exitKilled, state: absent}, refused},
 		{"gone with its memory", seen{state: stopped, harmed: "fill"}, gone},
 		{"gone", seen{state: stopped, harmed: "cryo"}, violation},
+		{"gone while its memory came", seen{state: stopped, coming: true}, gone},
+		{"runs with all its memory", seen{code: 10, text: "a runs and has all its memory, but not all of the snapshot is in the local store", state: runs}, ranOn},
 		{"gone while its memory was waited for", seen{code: 6, text: "it ran, and was ended, since its memory did not all come", state: stopped}, gone},
 		{"wrong", seen{state: wrong}, violation},
 		{"half pulled", seen{code: 6, text: "no", state: absent, listed: true}, violation},

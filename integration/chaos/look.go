@@ -169,20 +169,15 @@ func deviceMemory(h *lab.Host) (found []string) {
 
 // stored tells whether a host's store has a name, and whether what it names is whole.
 func (r *round) stored(ctx context.Context, h *lab.Host, ref string) (listed, whole bool, err error) {
-	list := h.Cryo(ctx, "ls", "--json")
-	if err := list.Err(); err != nil {
+	if listed, err = lists(ctx, h, ref); err != nil {
 		return false, false, err
 	}
-	var all []struct {
-		Reference string `json:"reference"`
-	}
-	if err := json.Unmarshal([]byte(list.Stdout), &all); err != nil {
-		return false, false, fmt.Errorf("cryo ls --json: %w", err)
-	}
-	for _, s := range all {
-		listed = listed || s.Reference == ref
-	}
 	verified := h.Cryo(ctx, "verify", "--allow", "all", ref)
+	if !listed { // it may have come between
+		if listed, err = lists(ctx, h, ref); err != nil {
+			return false, false, err
+		}
+	}
 	switch {
 	case verified.Code == 0 && !listed:
 		r.violate("cryo ls does not list %s, which cryo verify finds whole", ref)
@@ -192,6 +187,26 @@ func (r *round) stored(ctx context.Context, h *lab.Host, ref string) (listed, wh
 		r.note("verify %s: exit %d: %s", ref, verified.Code, verified.Stderr)
 	}
 	return listed, verified.Code == 0, nil
+}
+
+// lists tells whether cryo ls has a name.
+func lists(ctx context.Context, h *lab.Host, ref string) (bool, error) {
+	list := h.Cryo(ctx, "ls", "--json")
+	if err := list.Err(); err != nil {
+		return false, err
+	}
+	var all []struct {
+		Reference string `json:"reference"`
+	}
+	if err := json.Unmarshal([]byte(list.Stdout), &all); err != nil {
+		return false, fmt.Errorf("cryo ls --json: %w", err)
+	}
+	for _, s := range all {
+		if s.Reference == ref {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // pushed tells the same of the registry, past the line. Every byte is read.

@@ -68,14 +68,19 @@ func NoSpace(text string) bool {
 	return strings.Contains(strings.ToLower(text), "no space left on device")
 }
 
-// CutOffError says that not all of a container's memory came while it was being restored, or while it ran: it was ended. Its kind is its cause's.
+// CutOffError says that not all of a snapshot came while its container was being restored, or while it ran. A container without all of its memory was ended. Its kind
+// is its cause's.
 type CutOffError struct {
-	Name string
-	Ran  bool
-	Err  error
+	Name  string
+	Ran   bool
+	Whole bool // the container had all of its memory by then, and runs on
+	Err   error
 }
 
 func (e *CutOffError) Error() string {
+	if e.Whole {
+		return fmt.Sprintf("%s runs and has all its memory, but not all of the snapshot is in the local store: %v", e.Name, e.Err)
+	}
 	ran := ""
 	if e.Ran {
 		ran = "it ran, and was ended, since "
@@ -89,7 +94,10 @@ func (e *CutOffError) Hint() string {
 		return Hint(e.Err) // what was pulled has made room
 	}
 	hint := "what was pulled is kept: restore it again"
-	if e.Ran {
+	switch {
+	case e.Whole:
+		hint = "what was pulled is kept: fetch the rest with cryo pull"
+	case e.Ran:
 		hint = "what was pulled is kept: remove the container, and restore it again, with --pull-first to have it run when all is here"
 	}
 	if more := Hint(e.Err); more != "" {

@@ -195,10 +195,7 @@ func (r *Prepared) Await() error {
 		return nil
 	}
 	r.coming.begin()
-	if err := r.coming.await(); err != nil {
-		return &CutOffError{Name: r.Name, Ran: true, Err: err}
-	}
-	return nil
+	return r.coming.await()
 }
 
 // memory says where the memory is that is filled in while the container runs; nil: CRIU's images have all.

@@ -219,7 +219,7 @@ func (v *serving) attend(shim, asked *restorer.Conversation) error {
 		case m.Failed != nil:
 			shim.Tell(restorer.Message{Failed: failure.Of(v.because(m.Failed))})
 		case m.Running != nil:
-			return v.runs(asked, *m.Running)
+			return v.runs(shim, asked, *m.Running)
 		}
 	}
 }
@@ -268,15 +268,18 @@ func (v *serving) left() {
 	}
 }
 
-// ranError is why all memory of a container that runs has not come.
-type ranError struct{ err error }
+// ranError is why not all of the snapshot of a container that runs has come.
+type ranError struct {
+	runsOn bool
+	err    error
+}
 
 func (e *ranError) Error() string { return e.err.Error() }
 
 func (e *ranError) Unwrap() error { return e.err }
 
 // runs brings what is missing, the container running.
-func (v *serving) runs(asked *restorer.Conversation, loaded gpu.Loaded) error {
+func (v *serving) runs(shim, asked *restorer.Conversation, loaded gpu.Loaded) error {
 	p := v.prepared
 	_ = os.Chdir("/") // what the command's user mounts and unmounts is none of this
 	finished := make(chan struct{})
@@ -291,15 +294,27 @@ func (v *serving) runs(asked *restorer.Conversation, loaded gpu.Loaded) error {
 	if asked != nil {
 		asked.Tell(restorer.Message{Runs: &restorer.Runs{Loaded: loaded, Counts: v.counted()}})
 	}
-	err := p.Await()
-	if err != nil {
-		return &ranError{err}
+	if err := p.Await(); err != nil {
+		cut := &CutOffError{Name: p.Name, Ran: true, Whole: v.filled(shim), Err: err}
+		return &ranError{runsOn: cut.Whole, err: cut}
 	}
 	if asked != nil {
 		counts := v.counted()
 		asked.Tell(restorer.Message{Complete: &counts})
 	}
 	return nil
+}
+
+// filledTime is how long the shim may take to notice that a container's memory does not come.
+const filledTime = time.Minute
+
+// filled asks the shim whether the container has all its memory, though not all of the snapshot came: then it runs on.
+func (v *serving) filled(shim *restorer.Conversation) bool {
+	ctx, cancel := context.WithTimeout(v.ctx, filledTime)
+	defer cancel()
+	shim.Tell(restorer.Message{Incomplete: true})
+	m, ok, err := shim.Next(ctx)
+	return err == nil && ok && m.Filled != nil && *m.Filled
 }
 
 func (v *serving) counted() restorer.Counts {
@@ -365,6 +380,7 @@ func (v *serving) forCommand(asked *restorer.Conversation) error {
 	switch {
 	case errors.As(err, &ran), planned && !errors.Is(err, failure.ErrMisfit):
 		m.Container = v.prepared.Name
+		m.RunsOn = ran != nil && ran.runsOn
 	case errors.As(err, &images):
 		m.Container = images.Name
 	}

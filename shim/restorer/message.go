@@ -164,6 +164,7 @@ type Message struct {
 	Join    *Application `json:"join,omitempty"`    // the first of a shim that has not started the process
 	Commit  bool         `json:"commit,omitempty"`  // the container is about to run: may it?
 	Running *gpu.Loaded  `json:"running,omitempty"` // it runs
+	Filled  *bool        `json:"filled,omitempty"`  // the answer to Incomplete: the container has all its memory and runs on; else it is ended
 
 	// The process's to the command, in this order.
 	Begun      string      `json:"begun,omitempty"` // its working directory
@@ -179,9 +180,13 @@ type Message struct {
 	// The process's to the shim.
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
+	// Incomplete: not all of the snapshot came. What becomes of the container?
+	Incomplete bool `json:"incomplete,omitempty"`
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
 	Failed *failure.Error `json:"failed,omitempty"`
 	// Container is that which Failed is about; empty: it is about none.
 	Container string `json:"container,omitempty"`
+	// RunsOn: Failed does no harm to the container.
+	RunsOn bool `json:"runsOn,omitempty"`
 }

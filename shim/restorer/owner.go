@@ -29,8 +29,9 @@ type Told struct {
 
 // ContainerError is a failure that is about a container.
 type ContainerError struct {
-	Name string
-	Err  *failure.Error
+	Name   string
+	RunsOn bool // the container
+	Err    *failure.Error
 }
 
 func (e *ContainerError) Error() string { return e.Err.Error() }
@@ -74,7 +75,7 @@ func (o *Owner) listen(told Told) error {
 		case err != nil:
 			return errDied
 		case m.Failed != nil && m.Container != "":
-			return &ContainerError{Name: m.Container, Err: m.Failed}
+			return &ContainerError{Name: m.Container, RunsOn: m.RunsOn, Err: m.Failed}
 		case m.Failed != nil:
 			return m.Failed
 		case m.Progress != nil:

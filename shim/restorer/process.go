@@ -328,8 +328,14 @@ func (p *Process) sweep() {
 	_ = os.RemoveAll(p.work)                                                 // what cannot be removed now, the next process sweeps
 }
 
-// Let closes the channel when the process has ended, so that nothing is left of it.
-func (p *Process) Let() {
+// Let closes the channel when the process has ended, so that nothing is left of it. filled waits for the container's memory, and tells whether all came. The process
+// asks that where not all of the snapshot came.
+func (p *Process) Let(filled func() bool) {
+	for m := range p.answers {
+		if m.Incomplete {
+			_ = p.channel.Send(Message{Filled: new(filled())}) // a process that has ended does not hear it
+		}
+	}
 	<-p.ended
 	p.hangUp()
 	p.sweep()

@@ -149,7 +149,14 @@ func TestJoin(t *testing.T) {
 		for {
 			m, ok, _ := v.Next(t.Context())
 			switch {
-			case !ok || m.Running != nil:
+			case m.Running != nil:
+				v.Tell(Message{Incomplete: true})
+			case !ok:
+				return
+			case m.Filled != nil:
+				if !*m.Filled {
+					t.Error("the container is said not to have its memory")
+				}
 				return
 			case m.Commit:
 				v.Tell(Message{Failed: failure.New(errdefs.ErrAborted, "", "called off")})
@@ -186,7 +193,7 @@ func TestJoin(t *testing.T) {
 	if err := p.Running(gpu.Loaded{}); err != nil {
 		t.Error(err)
 	}
-	p.Let()
+	p.Let(func() bool { return true })
 	if err := p.Commit(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after its end it may run: %v", err)
 	}
