@@ -27,7 +27,7 @@ func TestForgedSandbox(t *testing.T) {
 	}{
 		{"cryo\x00inspect\x00" + ref, []string{"inspect", ref}},
 		{"cryo\x00verify\x00" + ref, []string{"verify", ref}},
-		{"cryo\x00restore\x00" + ref, []string{"restore", ref, "--name", id}},
+		{"\x00restore-process\x00", []string{"restore", ref, "--name", id}},
 		{"-id\x00" + id + "\x00", []string{"restore", ref, "--name", id}},
 	} {
 		t.Run(strings.Trim(strings.ReplaceAll(test.by, "\x00", " "), " -"), func(t *testing.T) {

@@ -184,15 +184,16 @@ func (s *service) awaitFilled(ctx context.Context, c *container, late <-chan tim
 	return nil
 }
 
-// filled waits until a container's memory is there, and tells whether all came.
-func (c *container) filled() bool {
-	f := c.filling.Load()
-	if f == nil {
-		return true
+// filled waits until a container's memory is there, and tells whether all came. incomplete is why not all of the snapshot did.
+func (c *container) filled(ctx context.Context, incomplete error) bool {
+	if f := c.filling.Load(); f != nil {
+		<-f.Done()
+		if _, err := f.Result(); err != nil {
+			return false
+		}
 	}
-	<-f.Done()
-	_, err := f.Result()
-	return err == nil
+	log.G(ctx).WithField("id", c.request.ID).WithError(incomplete).Warn("a restored container has all its memory, and not all of its snapshot is in the local store")
+	return true
 }
 
 // outliveFilling waits, though not for ever, until nothing is left of what filled in the memory of a container that has ended.

@@ -189,9 +189,12 @@ func (r *round) stored(ctx context.Context, h *lab.Host, ref string) (listed, wh
 	return listed, verified.Code == 0, nil
 }
 
-// lists tells whether cryo ls has a name.
+// lists tells whether cryo ls has a name. It asks twice: the disk whose power can be cut has no file for a moment where one is being replaced.
 func lists(ctx context.Context, h *lab.Host, ref string) (bool, error) {
 	list := h.Cryo(ctx, "ls", "--json")
+	if list.Code != exitOK {
+		list = h.Cryo(ctx, "ls", "--json")
+	}
 	if err := list.Err(); err != nil {
 		return false, err
 	}

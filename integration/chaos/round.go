@@ -325,8 +325,12 @@ func (r *round) excuseLeases(ctx context.Context) error {
 // descriptions of device memory that nobody keeps any more, when somebody looks for it, and the sockets of restores, when the next one begins. It excuses leases: a command
 // knows those of another by the number of a directory, and the disk has other numbers when its power has come back.
 func (r *round) settleDisk(ctx context.Context) error {
-	return errors.Join(r.host.Cryo(ctx, "pull", r.world.reference(spare), "--plain-http").Err(),
-		r.host.Cryo(ctx, "rm", r.world.reference(spare)).Err(), r.host.Cryo(ctx, "prewarm", "ls").Err(), r.host.Cryo(ctx, "sweep").Err(), r.excuseLeases(ctx))
+	err := errors.Join(r.host.Cryo(ctx, "pull", r.world.reference(spare), "--plain-http").Err(), r.host.Cryo(ctx, "rm", r.world.reference(spare)).Err(),
+		r.host.Cryo(ctx, "prewarm", "ls").Err())
+	if restored := r.host.Cryo(ctx, "restore", r.world.reference("none"), "--pull", "never"); restored.Code != exitNotFound {
+		err = errors.Join(err, fmt.Errorf("restore what is not there: %w", restored.Err()))
+	}
+	return errors.Join(err, r.excuseLeases(ctx))
 }
 
 // ofSubject tells whether a line of a trace is that of the container's task, as it is now.

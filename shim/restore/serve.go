@@ -295,7 +295,7 @@ func (v *serving) runs(shim, asked *restorer.Conversation, loaded gpu.Loaded) er
 		asked.Tell(restorer.Message{Runs: &restorer.Runs{Loaded: loaded, Counts: v.counted()}})
 	}
 	if err := p.Await(); err != nil {
-		cut := &CutOffError{Name: p.Name, Ran: true, Whole: v.filled(shim), Err: err}
+		cut := &CutOffError{Name: p.Name, Ran: true, Whole: v.filled(shim, err), Err: err}
 		return &ranError{runsOn: cut.Whole, err: cut}
 	}
 	if asked != nil {
@@ -309,10 +309,10 @@ func (v *serving) runs(shim, asked *restorer.Conversation, loaded gpu.Loaded) er
 const filledTime = time.Minute
 
 // filled asks the shim whether the container has all its memory, though not all of the snapshot came: then it runs on.
-func (v *serving) filled(shim *restorer.Conversation) bool {
+func (v *serving) filled(shim *restorer.Conversation, reason error) bool {
 	ctx, cancel := context.WithTimeout(v.ctx, filledTime)
 	defer cancel()
-	shim.Tell(restorer.Message{Incomplete: true})
+	shim.Tell(restorer.Message{Incomplete: failure.Of(reason)})
 	m, ok, err := shim.Next(ctx)
 	return err == nil && ok && m.Filled != nil && *m.Filled
 }

@@ -180,8 +180,8 @@ type Message struct {
 	// The process's to the shim.
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
-	// Incomplete: not all of the snapshot came. What becomes of the container?
-	Incomplete bool `json:"incomplete,omitempty"`
+	// Incomplete is why not all of the snapshot came. What becomes of the container?
+	Incomplete *failure.Error `json:"incomplete,omitempty"`
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
 	Failed *failure.Error `json:"failed,omitempty"`

@@ -329,11 +329,11 @@ func (p *Process) sweep() {
 }
 
 // Let closes the channel when the process has ended, so that nothing is left of it. filled waits for the container's memory, and tells whether all came. The process
-// asks that where not all of the snapshot came.
-func (p *Process) Let(filled func() bool) {
+// asks that where not all of the snapshot came, and gives the reason.
+func (p *Process) Let(filled func(incomplete error) bool) {
 	for m := range p.answers {
-		if m.Incomplete {
-			_ = p.channel.Send(Message{Filled: new(filled())}) // a process that has ended does not hear it
+		if m.Incomplete != nil {
+			_ = p.channel.Send(Message{Filled: new(filled(m.Incomplete))}) // a process that has ended does not hear it
 		}
 	}
 	<-p.ended

@@ -150,7 +150,7 @@ func TestJoin(t *testing.T) {
 			m, ok, _ := v.Next(t.Context())
 			switch {
 			case m.Running != nil:
-				v.Tell(Message{Incomplete: true})
+				v.Tell(Message{Incomplete: failure.New(errdefs.ErrUnavailable, "", "away")})
 			case !ok:
 				return
 			case m.Filled != nil:
@@ -193,7 +193,7 @@ func TestJoin(t *testing.T) {
 	if err := p.Running(gpu.Loaded{}); err != nil {
 		t.Error(err)
 	}
-	p.Let(func() bool { return true })
+	p.Let(func(error) bool { return true })
 	if err := p.Commit(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after its end it may run: %v", err)
 	}
