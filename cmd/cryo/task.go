@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,11 +65,13 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 	case <-ctx.Done():
 		killing, cancel := context.WithTimeout(calling, undoTime)
 		defer cancel()
-		err = errors.Join(restore.IgnoreNotFound(task.Kill(killing, unix.SIGKILL)), <-started)
-		if err == nil { // it was restored by then, and is undone
+		killed := restore.IgnoreNotFound(task.Kill(killing, unix.SIGKILL))
+		if err = cmp.Or(<-started, killed); err == nil { // it was restored by then, and is undone
 			return task, nil
 		}
-		return nil, context.Cause(ctx)
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) { // else the shim has called it off, and has said why
+			return nil, cause
+		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("restore the processes: %w", remote(p.Work, err))

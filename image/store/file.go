@@ -98,14 +98,17 @@ func createTemp(dir, prefix string) (*os.File, error) {
 	}
 }
 
-// sweepFiles removes the files in dir that nobody has locked and that are older than age.
-func sweepFiles(dir string, age time.Duration) error {
+// all is for [sweepFiles].
+func all(fs.FileInfo) bool { return true }
+
+// sweepFiles removes the files in dir that nobody has locked and of which over is true.
+func sweepFiles(dir string, over func(fs.FileInfo) bool) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if i, err := e.Info(); err != nil || !i.Mode().IsRegular() || time.Since(i.ModTime()) < age {
+		if i, err := e.Info(); err != nil || !i.Mode().IsRegular() || !over(i) {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())

@@ -3,7 +3,9 @@ package store
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
 
@@ -34,13 +36,18 @@ func (s *Store) Begin(ctx context.Context) (*Operation, error) {
 
 // sweep removes what nobody will finish.
 func (s *Store) sweep() error {
-	if err := sweepFiles(s.ingest(), 0); err != nil {
+	if err := sweepFiles(s.ingest(), all); err != nil {
 		return err
 	}
-	if err := sweepFiles(s.partial(), s.partialAge); err != nil {
+	if err := sweepFiles(s.partial(), s.over); err != nil {
 		return err
 	}
 	return s.sweepWork()
+}
+
+// over tells whether an interrupted pull is worth nothing: it is old, or the blob is there, as after a power failure that has brought back what was removed.
+func (s *Store) over(part fs.FileInfo) bool {
+	return time.Since(part.ModTime()) >= s.partialAge || exists(filepath.Join(s.blobs(), part.Name()))
 }
 
 // Close ends the operation. The last one makes up for a collection that had to wait.

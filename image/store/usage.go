@@ -178,7 +178,7 @@ func (s *Store) Prune(ctx context.Context) (p Pruned, err error) {
 	if err != nil {
 		return p, err
 	}
-	if err := errors.Join(s.postpone(), mapError(s.root, sweepFiles(s.partial(), 0)), op.Close()); err != nil {
+	if err := errors.Join(s.postpone(), mapError(s.root, sweepFiles(s.partial(), all)), op.Close()); err != nil {
 		return p, err
 	}
 	if _, err := s.collect(ctx); err != nil { // its end may have met an error that it does not return

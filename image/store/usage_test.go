@@ -156,6 +156,24 @@ func TestPartialExpires(t *testing.T) {
 	}
 }
 
+// TestPartialIsBack has an interrupted pull's file there again though its blob is, as after a power failure.
+func TestPartialIsBack(t *testing.T) {
+	s := storetest.Open(t)
+	name := abandoned(t, s).Digest.Encoded()
+	part := filepath.Join(s.Root(), "partial", name)
+	if err := os.WriteFile(filepath.Join(s.Layout(), "blobs", "sha256", name), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	op, err := s.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	op.Close()
+	if _, err := os.Stat(part); err == nil {
+		t.Error("it stays")
+	}
+}
+
 // TestCheckRoom counts what is here, in part too, as room that is not needed.
 func TestCheckRoom(t *testing.T) {
 	s, ctx := storetest.Open(t), t.Context()
