@@ -167,8 +167,12 @@ func TestBadServed(t *testing.T) {
 	defer forgetRoot()
 	try := func(t *testing.T, p part, damage func([]byte) []byte, code int) {
 		forgetRoot()
-		damaged(t, servedAt(p.desc), damage, func() { refused(t, b, code, "", args...) })
-		remove(t.Context(), b, id) // what had run by then was ended, and is left for its user to see
+		damaged(t, servedAt(p.desc), damage, func() {
+			unchanged(t, b, func() {
+				refusal(t, b.Cryo(t.Context(), args...), code, "")
+				remove(t.Context(), b, id) // what had run by then was ended, and is left for its user to see
+			})
+		})
 		for _, line := range traceStore(t, root) {
 			if !strings.HasPrefix(line, "blob ") && !strings.HasPrefix(line, "store /partial/") {
 				t.Error("left in the store:", line)

@@ -104,7 +104,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if f.wait && p.Arrives {
 		a.say("%s runs, and its memory is on its way", p.Name)
 		if counts, err = process.Complete(); err != nil {
-			return a.incomplete(p.Name, err)
+			return a.incomplete(ctx, task, p.Name, err)
 		}
 		a.stages.done(ctx, "all of its memory is in the local store")
 		r.Complete = true
@@ -136,13 +136,19 @@ func about(err error) error {
 }
 
 // incomplete is the error of a command that has waited for all memory of a container that runs.
-func (a *app) incomplete(name string, err error) error {
+func (a *app) incomplete(ctx context.Context, task containerd.Task, name string, err error) error {
 	if errors.Is(err, errInterrupted) {
 		return &waitError{name: name}
 	}
 	var of *restorer.ContainerError
 	if errors.As(err, &of) && of.RunsOn {
 		return &incompleteError{of}
+	}
+	// The shim is about to end it: what is said shall be so.
+	waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearTime)
+	defer cancel()
+	if ended, err := task.Wait(waiting); err == nil {
+		<-ended
 	}
 	return about(err)
 }

@@ -26,7 +26,7 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 	return &options.Options{SystemdCgroup: systemd}
 }
 
-// clearTime bounds how long containerd is waited for that clears away what a dead shim has left.
+// clearTime bounds how long is waited for containerd that clears away what a dead shim has left, and for a shim that ends a container.
 const clearTime = 10 * time.Second
 
 // start makes the task out of CRIU's images and lets it run.
