@@ -53,9 +53,14 @@ func TestBadAwayForGood(t *testing.T) {
 	if err := h.StopDaemon(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	refusal(t, <-ended, codeUnavailable, "")
+	r := <-ended
+	refusal(t, r, codeUnavailable, "")
 	if err := h.StartDaemon(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	cleanup(t, h, id)
+	if strings.Contains(r.Stderr, id+" runs, and containerd cannot be reached") {
+		counts(t, h, id)
 	}
 	cleanup(t, h, id+"-2")
 	must(t, h.Cryo(t.Context(), "restore", ref, "--name", id+"-2"))

@@ -168,10 +168,10 @@ func TestBadServed(t *testing.T) {
 	try := func(t *testing.T, p part, damage func([]byte) []byte, code int) {
 		forgetRoot()
 		damaged(t, servedAt(p.desc), damage, func() {
-			unchanged(t, b, func() {
-				refusal(t, b.Cryo(t.Context(), args...), code, "")
-				remove(t.Context(), b, id) // what had run by then was ended, and is left for its user to see
-			})
+			before := trace(t, b)
+			refusal(t, b.Cryo(t.Context(), args...), code, "")
+			remove(t.Context(), b, id) // what had run by then was ended, and is left for its user to see, as the base image is
+			wantTrace(t, b, before, "image ", "snapshot sha256:")
 		})
 		for _, line := range traceStore(t, root) {
 			if !strings.HasPrefix(line, "blob ") && !strings.HasPrefix(line, "store /partial/") {

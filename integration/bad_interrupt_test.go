@@ -197,9 +197,16 @@ func TestBadInterruptRestore(t *testing.T) {
 			remove(t.Context(), a, otherID)
 		}
 		var status string
+		var left []os.DirEntry
+		defer func() {
+			if t.Failed() {
+				t.Logf("the task is %q, and there is %v; the command ended with %d: %s", status, left, r.Code, r.Stderr)
+			}
+		}()
 		eventually(t, "restoring or sweeping", 30*time.Second, func() bool { // the shim may be at it
 			_, now, err := a.Task(t.Context(), id)
-			left, err2 := os.ReadDir(filepath.Join(a.CryoRoot(), "work"))
+			var err2 error
+			left, err2 = os.ReadDir(filepath.Join(a.CryoRoot(), "work"))
 			status = now
 			return err == nil && err2 == nil && len(left) == 0 && (now == "" || now == "RUNNING")
 		})

@@ -88,6 +88,10 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	if errors.Is(err, failure.ErrMisfit) {
 		return err // it was nothing about this container
 	}
+	var unreachable *unreachableError
+	if ran = errors.As(err, &unreachable); ran {
+		return unreachable
+	}
 	if err != nil {
 		return &failedError{op: "restore", name: p.Name, err: err}
 	}
@@ -311,7 +315,11 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	a.stages.done(ctx, "the container is created")
 	task, err := a.start(ctx, client, container, p, f, &u)
 	if err != nil {
-		return nil, nil, nil, because(ctx, err)
+		if err = because(ctx, err); containerdGone(err) && p.runs() {
+			u.release()
+			err = &unreachableError{name: p.Name, err: err}
+		}
+		return nil, nil, nil, err
 	}
 	if runs, err = p.process.Runs(); err != nil {
 		return nil, nil, nil, err
@@ -319,6 +327,38 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	u.release()
 	return task, img, runs, nil
 }
+
+// runs tells whether the container runs, where containerd cannot say it: the restore process hears it from the shim.
+func (p *restoring) runs() bool {
+	heard := make(chan error, 1)
+	go func() {
+		_, err := p.process.Runs()
+		heard <- err
+	}()
+	select {
+	case err := <-heard:
+		return err == nil
+	case <-time.After(clearTime):
+		return false
+	}
+}
+
+// unreachableError says that a container was restored while containerd went away. Its kind is its cause's.
+type unreachableError struct {
+	name string
+	err  error
+}
+
+func (e *unreachableError) Error() string {
+	return fmt.Sprintf("%s runs, and containerd cannot be reached: %v", e.name, e.err)
+}
+
+// Hint says what to do.
+func (e *unreachableError) Hint() string { return "see that containerd runs; it finds the container then" }
+
+func (e *unreachableError) Unwrap() error { return e.err }
+
+func (e *unreachableError) left() (string, left) { return e.name, left{Running: true} }
 
 // because gives the reason why something has failed with err, where that is that the restore process has. That the shim has called it off is none.
 func because(ctx context.Context, err error) error {

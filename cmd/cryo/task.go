@@ -66,10 +66,8 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 		killing, cancel := context.WithTimeout(calling, undoTime)
 		defer cancel()
 		killed := restore.IgnoreNotFound(task.Kill(killing, unix.SIGKILL))
-		if err = cmp.Or(<-started, killed); err == nil { // it was restored by then, and is undone
-			return task, nil
-		}
-		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) { // else the shim has called it off, and has said why
+		err = cmp.Or(<-started, killed)
+		if cause := context.Cause(ctx); err == nil || !errors.Is(cause, context.Canceled) { // else the shim has called it off, and has said why
 			return nil, cause
 		}
 	}
