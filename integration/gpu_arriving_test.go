@@ -155,9 +155,9 @@ func ownRoot(t *testing.T, h *lab.Host) string {
 // nothingIn sees that neither the container nor a name of the snapshot is left in a store.
 func nothingIn(t *testing.T, h *lab.Host, root, id, ref string) {
 	t.Helper()
-	eventually(t, "no container "+id, 30*time.Second, func() bool { // the restore process removes what a killed command has made
-		return !strings.Contains(must(t, h.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout, id)
-	})
+	if out := must(t, h.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout; strings.Contains(out, id) {
+		t.Errorf("there is a container:\n%s", out)
+	}
 	if r := h.Cryo(t.Context(), "--root", root, "verify", "--pull", "never", "--allow", "all", ref); r.Code != codeNotFound {
 		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
 	}
@@ -405,6 +405,17 @@ func TestGPUArrivingFails(t *testing.T) {
 					refusal(t, r, test.code, test.words)
 				} else if r.Code != test.code {
 					t.Errorf("exit code %d, want %d:\n%s", r.Code, test.code, r.Stderr)
+				}
+				if test.code == codeKilled { // it may have been about to run, and does then
+					g.open()
+					eventually(t, "no container, or one that answers", 30*time.Second, func() bool {
+						_, err := b.Ask(t.Context(), id)
+						return err == nil || !strings.Contains(must(t, b.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout, id)
+					})
+					remove(t.Context(), b, id)
+					eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, b)) == 0 })
+					alone(t, b)
+					return
 				}
 				nothingIn(t, b, root, id, ref)
 			})
