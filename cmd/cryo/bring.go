@@ -354,7 +354,9 @@ func (e *unreachableError) Error() string {
 }
 
 // Hint says what to do.
-func (e *unreachableError) Hint() string { return "see that containerd runs; it finds the container then" }
+func (e *unreachableError) Hint() string {
+	return "see that containerd runs; it finds the container then"
+}
 
 func (e *unreachableError) Unwrap() error { return e.err }
 
