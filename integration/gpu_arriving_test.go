@@ -406,7 +406,7 @@ func TestGPUArrivingFails(t *testing.T) {
 				} else if r.Code != test.code {
 					t.Errorf("exit code %d, want %d:\n%s", r.Code, test.code, r.Stderr)
 				}
-				if test.code == codeKilled { // it may have been about to run, and does then
+				if test.code == codeKilled { // if the restore process had already let the container run, it runs all the same
 					g.open()
 					eventually(t, "no container, or one that answers", 30*time.Second, func() bool {
 						_, err := b.Ask(t.Context(), id)

@@ -325,7 +325,7 @@ func TestArrivingFails(t *testing.T) {
 				t.Errorf("the reason is %q", reason)
 			}
 			eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, b)) == 0 })
-			// What became of it stays to be seen until somebody removes it.
+			// The ended container is there until its user removes it, so that its exit status can be read.
 			must(t, b.Ctr(t.Context(), "tasks", "delete", "--force", id))
 			must(t, b.Ctr(t.Context(), "containers", "delete", id))
 			nothing(t, b, id, ref)

@@ -101,7 +101,7 @@ func removeCgroup(dir string) error {
 // hybrid is where the cgroups of version 2 are on hosts that have both versions.
 const hybrid = "/sys/fs/cgroup/unified"
 
-// removeHybrid removes the empty cgroup of version 2 that runc may leave on hosts that have both versions, where a killed process takes its time.
+// removeHybrid removes the empty cgroup of version 2 that runc leaves behind on hosts with both versions when a killed process ends slowly.
 func removeHybrid(dir string) {
 	spec, err := bundle{dir: dir}.spec()
 	if err != nil || cgroups.Mode() != cgroups.Hybrid || spec.Linux == nil || !strings.HasPrefix(spec.Linux.CgroupsPath, "/") {

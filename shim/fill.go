@@ -184,7 +184,7 @@ func (s *service) awaitFilled(ctx context.Context, c *container, late <-chan tim
 	return nil
 }
 
-// filled waits until a container's memory is there, and tells whether all came. incomplete is why not all of the snapshot did.
+// filled waits until a container's memory has come or cannot come, and tells whether all came. incomplete says why not all of the snapshot came.
 func (c *container) filled(ctx context.Context, incomplete error) bool {
 	if f := c.filling.Load(); f != nil {
 		<-f.Done()

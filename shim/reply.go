@@ -29,7 +29,7 @@ func reply(err error) error {
 		text += "\nhint: " + trust.Lines(h)
 	}
 	kind := errdefs.Resolve(err)
-	if errors.Is(kind, errdefs.ErrUnavailable) { // clients take that for containerd's absence, and ask again
+	if errors.Is(kind, errdefs.ErrUnavailable) { // clients take Unavailable to mean that containerd is away, and ask again
 		kind = errdefs.ErrAborted
 	}
 	return errgrpc.ToGRPC(&plainError{text: text, kind: kind})

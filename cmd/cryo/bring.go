@@ -24,12 +24,12 @@ import (
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// restoring is a container that is made of a snapshot, by this command and a restore process.
+// restoring is a container that this command and a restore process make of a snapshot.
 type restoring struct {
 	*restorer.Plan
 	process     *restorer.Owner
 	was         image.Container // what the snapshot's was
-	work        string          // the process's working directory, by which all is marked that is made in containerd
+	work        string          // the process's working directory; what is made in containerd is labelled with it
 	runtime     string
 	snapshotter string
 }
@@ -37,7 +37,7 @@ type restoring struct {
 // patience is how long a restore process may take to undo what was made, before the command ends without it.
 const patience = 5 * time.Second
 
-// restore has a restore process find the snapshot and prepare it, and brings the container to life.
+// restore starts a restore process, which finds and prepares the snapshot, and makes a running container of it.
 func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
@@ -130,7 +130,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	return nil
 }
 
-// about gives an error of the restore process that is about a container in the words of a command.
+// about adds the container's name to an error of the restore process that concerns a container.
 func about(err error) error {
 	var of *restorer.ContainerError
 	if errors.As(err, &of) {
@@ -139,7 +139,7 @@ func about(err error) error {
 	return err
 }
 
-// incomplete is the error of a command that has waited for all memory of a container that runs.
+// incomplete gives the error of cryo restore --wait where the wait has failed: the container runs on, or it was ended.
 func (a *app) incomplete(ctx context.Context, task containerd.Task, name string, err error) error {
 	if errors.Is(err, errInterrupted) {
 		return &waitError{name: name}
@@ -148,7 +148,7 @@ func (a *app) incomplete(ctx context.Context, task containerd.Task, name string,
 	if errors.As(err, &of) && of.RunsOn {
 		return &incompleteError{of}
 	}
-	// The shim is about to end it: what is said shall be so.
+	// The shim is ending the container. The command says so when it has ended.
 	waiting, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearTime)
 	defer cancel()
 	if ended, err := task.Wait(waiting); err == nil {
@@ -176,7 +176,7 @@ func (e *waitError) Unwrap() error { return errInterrupted }
 
 func (e *waitError) left() (string, left) { return e.name, left{Running: true} }
 
-// variables are what the restore process needs to have this command's configuration.
+// variables give the restore process the configuration of this command.
 func (a *app) variables(c config.Config) []string {
 	all := []string{"CRYO_ROOT=" + c.Root}
 	if a.configPath != "" {
@@ -185,7 +185,7 @@ func (a *app) variables(c config.Config) []string {
 	return all
 }
 
-// choices are what the flags say to the restore process.
+// choices gives the flags in the form in which they are sent to the restore process.
 func (f *restoreFlags) choices(a *app, o registry.Options) *restorer.Choices {
 	c := &restorer.Choices{
 		Pull: f.pull, Allow: f.allow, Force: f.force, NetworkNS: f.networkNS, Eager: f.eager, PullFirst: f.pullFirst, RequireSignature: f.requireSignature,
@@ -198,7 +198,7 @@ func (f *restoreFlags) choices(a *app, o registry.Options) *restorer.Choices {
 	return c
 }
 
-// plan waits until the process has decided how the snapshot is restored, and decides what is containerd's to say.
+// plan waits for the restore process's plan. Before it comes, plan checks the container's name and chooses runtime and snapshotter, which only containerd knows.
 func (a *app) plan(ctx context.Context, client *containerd.Client, f restoreFlags, p *restoring) (err error) {
 	if p.work, err = p.process.Begun(); err != nil {
 		return err
@@ -328,7 +328,7 @@ func (a *app) bring(ctx context.Context, client *containerd.Client, s *store.Sto
 	return task, img, runs, nil
 }
 
-// runs tells whether the container runs, where containerd cannot say it: the restore process hears it from the shim.
+// runs tells whether the container runs. It is for when containerd cannot be asked: the shim tells the restore process, and that tells this command.
 func (p *restoring) runs() bool {
 	heard := make(chan error, 1)
 	go func() {
@@ -362,7 +362,7 @@ func (e *unreachableError) Unwrap() error { return e.err }
 
 func (e *unreachableError) left() (string, left) { return e.name, left{Running: true} }
 
-// because gives the reason why something has failed with err, where that is that the restore process has. That the shim has called it off is none.
+// because gives the restore process's error instead of err if that process has failed: then err only follows from it. An interrupt, and a restore that the shim has ended, are not such failures.
 func because(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, errInterrupted) && !errors.Is(cause, context.Canceled) {
 		return cause

@@ -35,7 +35,7 @@ func main() {
 		return
 	}
 	ctx, cancel := interruptible(context.Background())
-	a := &app{program: "/proc/self/exe", stdout: os.Stdout, stderr: os.Stderr} // not by name: an update may have replaced the file
+	a := &app{program: "/proc/self/exe", stdout: os.Stdout, stderr: os.Stderr} // this program itself, also when an update has replaced its file
 	code := a.run(ctx, os.Args[1:])
 	cancel()
 	os.Exit(code)

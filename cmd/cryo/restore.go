@@ -43,8 +43,8 @@ type restoreResult struct {
 	// GPUPrewarmed: what its processes had handed over was on the GPUs already.
 	GPUPrewarmed bool          `json:"gpuPrewarmed,omitempty"`
 	GPUs         []restoredGPU `json:"gpus,omitempty"`
-	Complete     bool          `json:"complete"`            // all of the snapshot is in the local store
-	Pull         *transfer     `json:"pull,omitempty"`      // where it had to be fetched: what was, until now
+	Complete     bool          `json:"complete"`            // the whole snapshot is in the local store
+	Pull         *transfer     `json:"pull,omitempty"`      // what was fetched until the command ended; nil: nothing was missing
 	PullFirst    string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
 	Warnings     []string      `json:"warnings"`
 }

@@ -26,7 +26,7 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 	return &options.Options{SystemdCgroup: systemd}
 }
 
-// clearTime bounds how long is waited for containerd that clears away what a dead shim has left, and for a shim that ends a container.
+// clearTime bounds how long the command waits for containerd to clear away what a dead shim has left, and for a shim to end a container or to let it run.
 const clearTime = 10 * time.Second
 
 // start makes the task out of CRIU's images and lets it run.
@@ -67,7 +67,7 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 		defer cancel()
 		killed := restore.IgnoreNotFound(task.Kill(killing, unix.SIGKILL))
 		err = cmp.Or(<-started, killed)
-		if cause := context.Cause(ctx); err == nil || !errors.Is(cause, context.Canceled) { // else the shim has called it off, and has said why
+		if cause := context.Cause(ctx); err == nil || !errors.Is(cause, context.Canceled) { // else the shim has ended the restore, and err says why
 			return nil, cause
 		}
 	}

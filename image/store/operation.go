@@ -45,7 +45,7 @@ func (s *Store) sweep() error {
 	return s.sweepWork()
 }
 
-// over tells whether an interrupted pull is worth nothing: it is old, or the blob is there, as after a power failure that has brought back what was removed.
+// over tells whether the file of an interrupted pull can be removed: it is too old, or its blob is complete. A power failure can bring a removed file back beside its blob.
 func (s *Store) over(part fs.FileInfo) bool {
 	return time.Since(part.ModTime()) >= s.partialAge || exists(filepath.Join(s.blobs(), part.Name()))
 }

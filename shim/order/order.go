@@ -1,5 +1,5 @@
-// Package order says to the processes of the shim that bring memory, of processes (package fill) and of devices (package load), where that is which CRIU's
-// images lack; and to the shim who has signed them. The restore process decides both.
+// Package order has what the restore process tells the shim about memory that is not in CRIU's images: where it is. The shim passes this on to the processes that bring the
+// memory: package fill for memory of processes, package load for memory of GPUs. It also has by which signatures the snapshot was accepted.
 package order
 
 import (

@@ -82,7 +82,7 @@ func finished(ctx context.Context, container containerd.Container) error {
 	return nil
 }
 
-// abandon removes a container that was not finished; a start that is under way is broken off. One that runs stays: somebody may have been told so.
+// abandon removes a container whose restore was not finished, and ends a start that is under way. A container that runs stays: a user may have been told that it runs.
 func abandon(ctx context.Context, container containerd.Container) error {
 	return remove(ctx, container, func() bool {
 		switch status(ctx, container) {
@@ -93,12 +93,12 @@ func abandon(ctx context.Context, container containerd.Container) error {
 	})
 }
 
-// undo removes a container that has not run.
+// undo removes a container that has not run yet.
 func undo(ctx context.Context, container containerd.Container) error {
 	return remove(ctx, container, func() bool { return false })
 }
 
-// remove removes a container, unless it is found to stay.
+// remove removes a container, unless stays says that it is to be kept.
 func remove(ctx context.Context, container containerd.Container, stays func() bool) (err error) {
 	for deadline := time.Now().Add(undoTime); ; time.Sleep(pollTime) {
 		if stays() {
@@ -179,13 +179,13 @@ func RemoveAbandoned(ctx context.Context, client *containerd.Client, work string
 	})
 }
 
-// eachOwn does something with the container that is marked by this working directory, and removes the lease.
+// eachOwn calls do for the container that is labelled with this working directory, and deletes the lease that is.
 func eachOwn(ctx context.Context, client *containerd.Client, work string, do func(context.Context, containerd.Container) error) error {
 	own := Mark(work)
 	return eachMarked(ctx, client, work, do, func(mark string) bool { return mark == own })
 }
 
-// eachMarked does something with containers that have a mark of a command that is not finished, and removes leases with one, where is says so of it.
+// eachMarked calls do for each container whose label [WorkLabel] is accepts, and deletes the leases whose label it accepts.
 func eachMarked(ctx context.Context, client *containerd.Client, work string, do func(context.Context, containerd.Container) error, is func(mark string) bool) error {
 	alone, err := sweepAlone(ctx, filepath.Dir(work))
 	if err != nil {

@@ -79,7 +79,7 @@ func label(ctx context.Context, r restorer.Request, d digest.Digest) error {
 	return err
 }
 
-// annotated are the options of a restore by annotation: the container's specification is its client's, and the rest is the host's configuration.
+// annotated gives the options of a restore that an annotation asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
 		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Pull: PullMissing, Force: c.Restore.Annotation.Force, Timeout: c.Restore.Annotation.Patience(),

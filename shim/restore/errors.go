@@ -68,8 +68,8 @@ func NoSpace(text string) bool {
 	return strings.Contains(strings.ToLower(text), "no space left on device")
 }
 
-// CutOffError says that not all of a snapshot came while its container was being restored, or while it ran. A container without all of its memory was ended. Its kind
-// is its cause's.
+// CutOffError says that not all of a snapshot came while its container was being restored, or while it ran. The shim has ended the container if it lacked memory. The
+// error's kind is that of its cause.
 type CutOffError struct {
 	Name  string
 	Ran   bool

@@ -53,7 +53,7 @@ var (
 	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", errdefs.ErrAborted)
 )
 
-// Serve is the restore process: it does what the shim or a command asks for on a channel, see package restorer.
+// Serve runs the restore process. The shim or a command sends it a request over a channel; package restorer has the messages.
 func Serve(c config.Config) error {
 	_ = os.WriteFile("/proc/self/comm", []byte("cryo-restore"), 0) // for ps
 	if os.Getenv("HOME") == "" {                                   // as in a service of systemd's, and Docker's credentials are there
@@ -240,7 +240,7 @@ func (v *serving) suspect(err error) error {
 	return v.store.Damaged(context.WithoutCancel(v.ctx), v.prepared.Descriptor, err)
 }
 
-// commit lets the container run, unless the command has ended. From then on its end is none.
+// commit allows the container to run, unless the command has ended. From then on, the end of the command changes nothing.
 func (v *serving) commit() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -251,14 +251,14 @@ func (v *serving) commit() error {
 	return nil
 }
 
-// mayRun tells whether the container was let run.
+// mayRun tells whether the shim was allowed to let the container run.
 func (v *serving) mayRun() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.committed
 }
 
-// left is for when the command has ended.
+// left is called when the command has ended. It calls the restore off, unless the container may run already.
 func (v *serving) left() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -268,7 +268,7 @@ func (v *serving) left() {
 	}
 }
 
-// ranError is why not all of the snapshot of a container that runs has come.
+// ranError says why not all of a snapshot came while its container ran.
 type ranError struct {
 	runsOn bool
 	err    error
@@ -308,7 +308,7 @@ func (v *serving) runs(shim, asked *restorer.Conversation, loaded gpu.Loaded) er
 // filledTime is how long the shim may take to notice that a container's memory does not come.
 const filledTime = time.Minute
 
-// filled asks the shim whether the container has all its memory, though not all of the snapshot came: then it runs on.
+// filled asks the shim whether the container has all its memory, though not all of the snapshot came. If it has, it runs on.
 func (v *serving) filled(shim *restorer.Conversation, reason error) bool {
 	ctx, cancel := context.WithTimeout(v.ctx, filledTime)
 	defer cancel()
@@ -321,7 +321,7 @@ func (v *serving) counted() restorer.Counts {
 	return restorer.Counts{Moved: v.counts.Moved(), There: v.counts.There(), Repeated: v.counts.Repeated()}
 }
 
-// finish says in containerd that the container is whole, as far as that is to be said.
+// finish removes the label [WorkLabel] from the container, or, for an annotation, labels it with its snapshot.
 func (v *serving) finish() {
 	if v.request.Choices == nil {
 		_ = label(v.ctx, v.request, v.prepared.Descriptor.Digest) // without it, the next snapshot shares less with this one
@@ -462,11 +462,11 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 		if !errors.Is(err, errGone) || v.mayRun() {
 			return true, err
 		}
-		// A containerd that was restarted meanwhile begins anew, with another shim.
+		// containerd was restarted and starts another shim, which connects again.
 	}
 }
 
-// serveShim waits for the shim, and serves it until all memory is here.
+// serveShim waits for the shim to connect, and answers it until all memory is in the local store.
 func (v *serving) serveShim(socket *restorer.Listener, asked *restorer.Conversation) error {
 	shim, of, err := socket.Accept(v.ctx)
 	if err != nil {

@@ -328,8 +328,8 @@ func (p *Process) sweep() {
 	_ = os.RemoveAll(p.work)                                                 // what cannot be removed now, the next process sweeps
 }
 
-// Let closes the channel when the process has ended, so that nothing is left of it. filled waits for the container's memory, and tells whether all came. The process
-// asks that where not all of the snapshot came, and gives the reason.
+// Let answers the process until it ends, and then closes the channel. Where not all of the snapshot came, the process says why, and asks whether the container has all its
+// memory: filled waits until that is known, and tells it.
 func (p *Process) Let(filled func(incomplete error) bool) {
 	for m := range p.answers {
 		if m.Incomplete != nil {

@@ -127,7 +127,8 @@ func TestTell(t *testing.T) {
 	v.Close()
 }
 
-// TestJoin: the shim finds a process by CRIU's work directory, asks it for leave and for reasons, and tells it what runs. Another shim may have been there, and have ended before.
+// TestJoin has a shim connect to a restore process that it finds by CRIU's work directory, after another shim that has ended. It asks whether the container may run, and why a
+// restore failed, and says that the container runs.
 func TestJoin(t *testing.T) {
 	work := t.TempDir()
 	criu := work + "/criu"

@@ -21,7 +21,7 @@ type Error struct {
 // Kind names one of containerd's kinds of errors, or that of a context that has ended.
 type Kind string
 
-// ErrMisfit is the kind of what does not fit a host. It is a FailedPrecondition.
+// ErrMisfit is the kind of errors that say that a snapshot does not fit this host. It wraps FailedPrecondition.
 var ErrMisfit = fmt.Errorf("it does not fit this host: %w", errdefs.ErrFailedPrecondition)
 
 // kinds are all that cross.
