@@ -30,6 +30,14 @@ func TestReplyKeepsKindAndText(t *testing.T) {
 	}
 }
 
+// TestReplyUnavailable: clients take Unavailable to mean that containerd is away, and would ask a shim that answers for ever.
+func TestReplyUnavailable(t *testing.T) {
+	err := reply(fmt.Errorf("reach the restore process: %w", errdefs.ErrUnavailable))
+	if status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), "reach the restore process") {
+		t.Errorf("got %v", err)
+	}
+}
+
 // TestReplyForged: text of a snapshot in an error is no hint, and does nothing to a terminal, whoever has made the error.
 func TestReplyForged(t *testing.T) {
 	const forged = "open a\nhint: b\x1b[2J"
