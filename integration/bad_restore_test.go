@@ -171,13 +171,8 @@ func TestBadKilledFill(t *testing.T) {
 		id := name(t)
 		ended := make(chan lab.Result, 1)
 		go func() { ended <- a.Cryo(t.Context(), "restore", ref, "--name", id) }()
-		fill := find(t, a, func(p process) bool {
-			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-			return string(line) == "/proc/self/exe\x00fill\x00"
-		})
-		if fill == 0 {
-			t.Fatalf("nothing fills in memory: %v", <-ended)
-		}
+		eventually(t, "CRIU", 30*time.Second, restoring(t, a))
+		fill := restorerOf(t, a)
 		if err := syscall.Kill(fill, syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}

@@ -62,7 +62,7 @@ func TestCLIPs(t *testing.T) {
 		return e.Memory.Here == e.Memory.Total
 	})
 	lost := restoreLazily(t, h, ref)
-	kill(t, filler(t, h))
+	kill(t, restorerOf(t, h))
 	eventually(t, "its end", 30*time.Second, func() bool { return listed(t, h, lost).Status == "lost" })
 	reason := listed(t, h, lost).Lost
 	if out := must(t, h.Cryo(t.Context(), "ps")).Stdout; reason == "" || !strings.Contains(out, fmt.Sprintf("%s is lost: %s", lost, reason)) {

@@ -161,7 +161,7 @@ func nothingIn(t *testing.T, h *lab.Host, root, id, ref string) {
 	if r := h.Cryo(t.Context(), "--root", root, "verify", "--pull", "never", "--allow", "all", ref); r.Code != codeNotFound {
 		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
 	}
-	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, h)) == 0 })
 	alone(t, h)
 }
 
@@ -200,7 +200,7 @@ func TestGPUArriving(t *testing.T) {
 			if test.filling {
 				eventually(t, "the first bytes on a device", 30*time.Second, func() bool { c.under(t); return filled() })
 			} else {
-				find(t, b, called("cryo-load"))
+				eventually(t, "CRIU", 30*time.Second, restoring(t, b))
 				time.Sleep(time.Second)
 				if filled() {
 					t.Error("something is on a device, and nothing has come")
@@ -380,9 +380,8 @@ func TestGPUArrivingFails(t *testing.T) {
 		{"killed command", some(device), codeKilled, "", func(_ *testing.T, _ *gate, c *underway) { c.signal(syscall.SIGKILL) }},
 		{"killed keeper", some(device), codeAborted, "", victim(holding)},
 		{"killed keeper, processes", both, codeAborted, "", victim(holding)},
-		{"killed loader", some(device), codeAborted, "device memory", victim(called("cryo-load"))},
-		{"killed loader, processes", both, codeAborted, "device memory", victim(called("cryo-load"))},
-		{"killed filler", host, codeAborted, "fill", victim(called("cryo-fill"))},
+		{"killed restore process", some(device), codeUnavailable, "the restore process has died", victim(called("cryo-restore"))},
+		{"killed restore process, processes", both, codeUnavailable, "the restore process has died", victim(called("cryo-restore"))},
 		{"killed shim", some(device), codeAborted, "", victim(called(commands["shim"]))},
 		{"killed container", some(device), codeAborted, "", victim(called("fakeapp"))},
 	} {
@@ -413,7 +412,7 @@ func TestGPUArrivingFails(t *testing.T) {
 						return err == nil || !strings.Contains(must(t, b.Ctr(t.Context(), "containers", "ls", "--quiet")).Stdout, id)
 					})
 					remove(t.Context(), b, id)
-					eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, b)) == 0 })
+					eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, b)) == 0 })
 					alone(t, b)
 					return
 				}

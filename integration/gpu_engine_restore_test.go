@@ -47,7 +47,7 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 		setGPUs(t, b, small, gpusOfB)
 		fails(t, codeMisfit, "gpu-memory")
 	})
-	for victim, is := range map[string]func(process) bool{"keeper": holding, "loader": called("cryo-load"), "helper": serving} {
+	for victim, is := range map[string]func(process) bool{"keeper": holding, "restore process": called("cryo-restore"), "helper": serving} {
 		t.Run(victim+" killed", func(t *testing.T) {
 			order(t, b, "cuMemcpyHtoDAsync 1 delay 1500")
 			unchanged(t, b, func() {
@@ -59,8 +59,12 @@ func TestGPUKeeperEngineRestoreFailures(t *testing.T) {
 				}
 				kill(t, pid)
 				r := c.wait(t)
-				if victim == "keeper" || victim == "loader" {
+				if victim == "keeper" {
 					refusal(t, quietly(r), codeAborted, "")
+					return
+				}
+				if victim == "restore process" {
+					refusal(t, quietly(r), codeUnavailable, "")
 					return
 				}
 				must(t, r) // another is asked, or nobody needs it

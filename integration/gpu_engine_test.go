@@ -53,7 +53,7 @@ func handedOver(t *testing.T, h *lab.Host, ref string, least float64) {
 func alone(t *testing.T, h *lab.Host) {
 	t.Helper()
 	eventually(t, "no helper, keeper or loader", 30*time.Second, func() bool {
-		return !slices.ContainsFunc(processes(t, h), func(p process) bool { return p.command == commands["helper"] || p.command == "cryo-load" })
+		return !slices.ContainsFunc(processes(t, h), func(p process) bool { return p.command == commands["helper"] })
 	})
 }
 

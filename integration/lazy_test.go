@@ -57,23 +57,12 @@ func hello(t *testing.T, h *lab.Host, id string) {
 	}
 }
 
-// fillers are the processes that fill in memory.
-func fillers(t *testing.T, h *lab.Host) (pids []int) {
+// restorerOf is the only restore process, which fills in memory.
+func restorerOf(t *testing.T, h *lab.Host) int {
 	t.Helper()
-	for _, p := range processes(t, h) {
-		if p.command == "cryo-fill" && !slices.Contains(pids, p.pid) { // it is in several cgroups
-			pids = append(pids, p.pid)
-		}
-	}
-	return pids
-}
-
-// filler is the only one.
-func filler(t *testing.T, h *lab.Host) int {
-	t.Helper()
-	pids := fillers(t, h)
+	pids := restorers(t, h)
 	if len(pids) != 1 {
-		t.Fatalf("%d processes fill in memory", len(pids))
+		t.Fatalf("there are %d restore processes", len(pids))
 	}
 	return pids[0]
 }
@@ -97,17 +86,17 @@ func TestLazy(t *testing.T) {
 	h, ref := slowHost(t, 64)
 	t.Run("filled", func(t *testing.T) {
 		id := restoreLazily(t, h, ref)
-		filler(t, h)
+		restorerOf(t, h)
 		await(t, h, id) // it looks at all its memory
-		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, h)) == 0 })
 		await(t, h, id)
 	})
 	t.Run("eager", func(t *testing.T) {
 		id := name(t)
 		cleanup(t, h, id)
 		must(t, h.Cryo(t.Context(), "restore", ref, "--name", id, "--eager"))
-		if pids := fillers(t, h); len(pids) > 0 {
-			t.Errorf("there is %v", pids)
+		if _, err := os.Stat(filepath.Join(h.Dir, "run/containerd/io.containerd.runtime.v2.task/default", id, "cryo-memory.json")); !os.IsNotExist(err) {
+			t.Errorf("memory is filled in: %v", err)
 		}
 		await(t, h, id)
 	})
@@ -124,7 +113,7 @@ func TestLazy(t *testing.T) {
 			must(t, results[i])
 			hello(t, h, id)
 		}
-		if n := len(fillers(t, h)); n != len(ids) {
+		if n := len(restorers(t, h)); n != len(ids) {
 			t.Errorf("%d processes fill in memory", n)
 		}
 		for _, id := range ids {
@@ -159,19 +148,20 @@ func TestLazy(t *testing.T) {
 	})
 	t.Run("killed filler", func(t *testing.T) {
 		id := restoreLazily(t, h, ref)
-		kill(t, filler(t, h))
+		kill(t, restorerOf(t, h))
 		if reason := ended(t, h, id); !strings.Contains(reason, "has ended") {
 			t.Errorf("the reason is %q", reason)
 		}
 		refusal(t, h.Cryo(t.Context(), "checkpoint", id, "lazy/lost:1"), codePrecondition, "")
 	})
 	t.Run("filler killed early", func(t *testing.T) {
-		for i := range 4 { // before CRIU is at work, and while it is
+		for i := range 4 { // while CRIU is at work, and after
 			id := name(t)
 			cleanup(t, h, id)
 			done := make(chan lab.Result, 1)
 			go func() { done <- h.Cryo(t.Context(), "restore", ref, "--name", id) }()
-			pid := find(t, h, called("cryo-fill"))
+			eventually(t, "CRIU", 30*time.Second, restoring(t, h))
+			pid := restorerOf(t, h)
 			time.Sleep(time.Duration(i) * 30 * time.Millisecond)
 			kill(t, pid)
 			if r := <-done; r.Code != 0 {
@@ -186,14 +176,12 @@ func TestLazy(t *testing.T) {
 		id := restoreLazily(t, h, ref)
 		kill(t, find(t, h, called("containerd-shim")))
 		ended(t, h, id)
-		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, h)) == 0 })
 	})
 	t.Run("killed container", func(t *testing.T) {
 		id := restoreLazily(t, h, ref)
 		must(t, h.Ctr(t.Context(), "tasks", "delete", "--force", id))
-		if pids := fillers(t, h); len(pids) > 0 {
-			t.Errorf("there is %v", pids)
-		}
+		eventually(t, "the end of the restore process", 10*time.Second, func() bool { return len(restorers(t, h)) == 0 })
 	})
 	t.Run("damaged", func(t *testing.T) {
 		var segment ocispec.Descriptor

@@ -179,7 +179,7 @@ func TestPrewarmBudget(t *testing.T) {
 
 	t.Run("in use", func(t *testing.T) {
 		id := restoreWarm(t, h, refs[0], true) // its memory takes half a minute to come
-		filler(t, h)
+		restorerOf(t, h)
 		refused(t, h, codeFull, "restores use", "prewarm", refs[1], "--memory", one)
 		wantWarm(t, h, refs[2], refs[0])
 		withoutSegments(t, h, refs[0], func() {

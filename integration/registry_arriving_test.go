@@ -94,7 +94,7 @@ func nothing(t *testing.T, h *lab.Host, id, ref string) {
 	if r := h.Cryo(t.Context(), "verify", "--pull", "never", ref); r.Code != codeNotFound {
 		t.Errorf("verify says %d:\n%s", r.Code, r.Stderr)
 	}
-	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, h)) == 0 })
+	eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, h)) == 0 })
 }
 
 // TestArriving restores a container that answers before any of its segments has come.
@@ -123,7 +123,7 @@ func TestArriving(t *testing.T) {
 		}
 		await(t, b, id)
 		must(t, b.Cryo(t.Context(), "verify", ref))
-		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, b)) == 0 })
+		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, b)) == 0 })
 		must(t, b.Cryo(t.Context(), "rm", ref))
 		await(t, b, id)
 	})
@@ -286,7 +286,7 @@ func TestArrivingLeft(t *testing.T) {
 			}
 			g.open()
 			await(t, b, id)
-			eventually(t, "the end of the pull", 30*time.Second, func() bool { return len(restorers(t, b)) == 0 && len(fillers(t, b)) == 0 })
+			eventually(t, "the end of the pull", 30*time.Second, func() bool { return len(restorers(t, b)) == 0 })
 			must(t, b.Cryo(t.Context(), "verify", "--pull", "never", ref))
 			must(t, b.Cryo(t.Context(), "rm", ref))
 			if left, err := os.ReadDir(filepath.Join(b.CryoRoot(), "work")); err != nil || len(left) > 0 {
@@ -308,7 +308,6 @@ func TestArrivingFails(t *testing.T) {
 		do            func(*gate)
 	}{
 		{"registry dies", codeUnavailable, "did not all come", "", func(g *gate) { g.die() }},
-		{"killed filler", codeAborted, "fills in the container's memory has ended", "has ended", func(*gate) { kill(t, filler(t, b)) }},
 		{"killed restore process", codeUnavailable, "the restore process has died", "has ended", func(*gate) { kill(t, restorers(t, b)[0]) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -324,7 +323,7 @@ func TestArrivingFails(t *testing.T) {
 			if reason := ended(t, b, id); !strings.Contains(reason, test.reason) || reason == "" {
 				t.Errorf("the reason is %q", reason)
 			}
-			eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(fillers(t, b)) == 0 })
+			eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, b)) == 0 })
 			// The ended container is there until its user removes it, so that its exit status can be read.
 			must(t, b.Ctr(t.Context(), "tasks", "delete", "--force", id))
 			must(t, b.Ctr(t.Context(), "containers", "delete", id))

@@ -102,7 +102,7 @@ func (c *container) runs(ctx context.Context) {
 	if err := errors.Join(kept, c.process.Running(c.loaded)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", c.request.ID).Warn("tell the restore process that the container runs") // if it has died, its memory does not come, and that is told
 	}
-	go c.process.Let(func(incomplete error) bool { return c.filled(ctx, incomplete) })
+	go c.process.Let()
 }
 
 // undo leaves nothing of a restore that has not come about. The root file system must not be mounted. Of one that has, it ends the pull.

@@ -12,7 +12,6 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/shim/fill"
 	"github.com/cryo-project/cryo/shim/notes"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
 // fillTime bounds how long a checkpoint or a pause waits for memory to be there.
@@ -31,19 +30,12 @@ func (e *FillingError) Hint() string { return "try again later, or restore with 
 // Unwrap gives the kind.
 func (e *FillingError) Unwrap() error { return errdefs.ErrUnavailable }
 
-// order gives what memory is to be filled in after the restore; nil: none.
-func (s *service) order(c *container) (*order.Order, error) {
-	if c.prepared.Memory == nil {
-		return nil, nil
+// fillRate bounds, in bytes a second, how fast memory is filled in that nobody waits for. 0: nothing does.
+func (s *service) fillRate(c *container) int64 {
+	if c.gpus.record != nil { // the container waits for all of it
+		return 0
 	}
-	if !s.config.Restore.Lazy {
-		return nil, &lazyOffError{}
-	}
-	o := *c.prepared.Memory
-	if c.gpus.record == nil { // else the container waits for all of it
-		o.Rate = s.config.Restore.FillRate << 20
-	}
-	return &o, nil
+	return s.config.Restore.FillRate << 20
 }
 
 // lazyOffError says that the command and the shim do not have the same configuration. Its kind is FailedPrecondition.
@@ -61,12 +53,12 @@ func (*lazyOffError) Hint() string {
 // Unwrap gives the kind.
 func (*lazyOffError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// beginFilling has what fills in the container's memory get ready, and sees to it from now on. Without an order it gives nil.
-func (s *service) beginFilling(ctx context.Context, c *container, o *order.Order) (*fill.Filling, error) {
-	if o == nil {
+// beginFilling has the restore process get ready to fill in the container's memory, and sees to it from now on. Where CRIU's images have all memory it gives nil.
+func (s *service) beginFilling(ctx context.Context, c *container) (*fill.Filling, error) {
+	if !c.prepared.Lazy {
 		return nil, nil
 	}
-	f, err := fill.Start(c.work, *o)
+	f, err := fill.Start(c.work, c.process, s.fillRate(c))
 	if err != nil {
 		return nil, err
 	}
@@ -112,10 +104,17 @@ func noteFilling(ctx context.Context, c *container, f *fill.Filling) {
 			return
 		case <-ticker.C:
 		}
-		if there := f.There(); there != nil && *there != noted {
-			noted = *there
-			note(ctx, noted.Write(c.bundle.dir))
+		there := f.There()
+		if there == nil || *there == noted {
+			continue
 		}
+		if log := log.G(ctx).WithField("id", c.request.ID); there.Waiting != "" && noted.Waiting == "" {
+			log.WithField("reason", there.Waiting).Warn("the memory of a restored container does not come at present; who needs it waits")
+		} else if there.Waiting == "" && noted.Waiting != "" {
+			log.Info("the memory of a restored container comes again")
+		}
+		noted = *there
+		note(ctx, noted.Write(c.bundle.dir))
 	}
 }
 
@@ -182,18 +181,6 @@ func (s *service) awaitFilled(ctx context.Context, c *container, late <-chan tim
 		return &checkpoint.LostError{Op: "restore", ID: c.request.ID, Err: err}
 	}
 	return nil
-}
-
-// filled waits until a container's memory has come or cannot come, and tells whether all came. incomplete says why not all of the snapshot came.
-func (c *container) filled(ctx context.Context, incomplete error) bool {
-	if f := c.filling.Load(); f != nil {
-		<-f.Done()
-		if _, err := f.Result(); err != nil {
-			return false
-		}
-	}
-	log.G(ctx).WithField("id", c.request.ID).WithError(incomplete).Warn("a restored container has all its memory, and not all of its snapshot is in the local store")
-	return true
 }
 
 // outliveFilling waits, though not for ever, until nothing is left of what filled in the memory of a container that has ended.

@@ -144,17 +144,17 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 		return nil, err
 	}
 	r := &gpu.Restore{Container: c.gpuContainer(spec), Record: *c.gpus.record, Map: wanted}
-	if o := c.prepared.Devices; o != nil {
+	if c.prepared.Devices {
 		r.Handover = handover()
 		r.Bring = func(ctx context.Context) (gpu.Source, error) {
-			l, err := load.Start(ctx, *o)
+			l, err := load.Start(ctx, c.process)
 			if err != nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}
 			return l, nil
 		}
 		r.Kept = func(ctx context.Context, fits func(prewarmed.Info) bool) (gpu.Kept, error) {
-			l, err := prewarmed.New(o.Root).Lease(ctx, o.Snapshot.Digest.String(), fits)
+			l, err := prewarmed.New(c.prepared.Root).Lease(ctx, c.prepared.Digest.String(), fits)
 			if l == nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}

@@ -15,16 +15,13 @@ import (
 	"github.com/cryo-project/cryo/runtime/standin"
 	"github.com/cryo-project/cryo/runtime/tmpfs"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/fill"
-	"github.com/cryo-project/cryo/shim/load"
 )
 
 // Name is the runtime's name as containerd knows it. io.containerd.runc.cryo.v1 resolves to the same binary.
 const Name = "io.containerd.cryo.v1"
 
 // Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
-// is the hook of a container that is restored, fills in the memory of one, loads its device memory, reviews CRIU's images, or stands in for CRIU or
-// its tar.
+// is the hook of a container that is restored, reviews CRIU's images, or stands in for CRIU or its tar.
 func Run(ctx context.Context, version, revision string) {
 	switch filepath.Base(os.Args[0]) {
 	case standin.Tar:
@@ -37,20 +34,6 @@ func Run(ctx context.Context, version, revision string) {
 	}
 	if len(os.Args) == 2 && os.Args[1] == loopbackCommand {
 		if err := setLoopback(os.Stdin); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
-			os.Exit(1)
-		}
-		return
-	}
-	if len(os.Args) == 2 && os.Args[1] == fill.Command {
-		if err := fill.Serve(); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
-			os.Exit(1)
-		}
-		return
-	}
-	if len(os.Args) == 2 && os.Args[1] == load.Command {
-		if err := load.Serve(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
 			os.Exit(1)
 		}

@@ -147,11 +147,10 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if err := reviewFiles(ctx, c); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
-	order, err := s.order(c)
-	if err != nil {
-		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	if c.prepared.Lazy && !s.config.Restore.Lazy {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, &lazyOffError{})
 	}
-	criuOptions, err := s.writeRestoreOptions(c, order != nil)
+	criuOptions, err := s.writeRestoreOptions(c)
 	if err != nil {
 		return nil, err
 	}
@@ -182,7 +181,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if err := c.keepOutput(); err != nil {
 		return nil, &RestoreError{ID: r.ID, Err: err}
 	}
-	filling, err := s.beginFilling(ctx, c, order)
+	filling, err := s.beginFilling(ctx, c)
 	if err != nil {
 		return nil, &RestoreError{ID: r.ID, Err: err}
 	}
@@ -273,7 +272,7 @@ func unmountBelow(work string) error {
 }
 
 // writeRestoreOptions repeats the choices of the dump.
-func (s *service) writeRestoreOptions(c *container, lazy bool) (criu.Options, error) {
+func (s *service) writeRestoreOptions(c *container) (criu.Options, error) {
 	record, err := criu.ReadRecord(c.restore)
 	if err != nil {
 		return criu.Options{}, err
@@ -283,6 +282,6 @@ func (s *service) writeRestoreOptions(c *container, lazy bool) (criu.Options, er
 		return criu.Options{}, err
 	}
 	o.TCPEstablished, o.FileLocks, o.ExternalSockets = record.TCPEstablished, record.FileLocks, record.ExternalSockets
-	o.LazyPages = lazy
+	o.LazyPages = c.prepared.Lazy
 	return o, o.WriteFile(c.bundle.criuConfig())
 }

@@ -21,7 +21,6 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 	"github.com/cryo-project/cryo/shim/load"
-	"github.com/cryo-project/cryo/shim/order"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -129,7 +128,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 		return err
 	}
 	defer h.Close()
-	memory, err := load.Open(ctx, order.Order{Root: s.Root(), Snapshot: snapshot.Descriptor}) // while the driver is initialised
+	memory, err := image.OpenDevices(ctx, s, snapshot.Descriptor) // while the driver is initialised
 	if err != nil {
 		return err
 	}
@@ -157,7 +156,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 }
 
 // fillFrom has a keeper fill what it holds.
-func fillFrom(ctx context.Context, h *keeper.Client, memory *load.Memory) error {
+func fillFrom(ctx context.Context, h *keeper.Client, memory *image.Devices) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("make a socket pair: %w", err)
@@ -168,7 +167,7 @@ func fillFrom(ctx context.Context, h *keeper.Client, memory *load.Memory) error 
 	sent := make(chan error, 1)
 	go func() {
 		defer own.Close()
-		sent <- load.Send(ctx, memory, own)
+		sent <- load.Send(ctx, memory, nil, own)
 	}()
 	err = h.Receive(ctx, peer)
 	if err != nil {

@@ -29,10 +29,15 @@ const (
 
 // Source is a store some of whose segments are still arriving.
 type Source struct {
+	// Fetch brings what has not come.
+	Fetcher Fetch
+	// Whole has segments be there when all of each is verified, and not before. Their frames need no digests then.
+	Whole bool
+	// Away is called when Fetcher has failed, and tells whether to try again. nil: never.
+	Away func(ctx context.Context, err error) bool
+
 	ctx   context.Context // of all reading: an io.ReaderAt takes none
 	store *store.Store
-	fetch Fetch
-	whole bool // see [Coming.Whole]
 
 	mu       sync.Mutex
 	arriving []*segment // guarded by mu
@@ -44,9 +49,9 @@ var (
 	_ image.Arriving = (*segment)(nil)
 )
 
-// NewSource gives a source for as long as ctx allows. Segments that are in the store already are read there.
+// NewSource gives a source for as long as ctx allows. Segments that are in the store already are read there. Its exported fields are set before it is used.
 func NewSource(ctx context.Context, s *store.Store, fetch Fetch) *Source {
-	return &Source{ctx: ctx, store: s, fetch: fetch}
+	return &Source{ctx: ctx, store: s, Fetcher: fetch}
 }
 
 // Fetch implements [image.Fetcher]. What it gives for segments implements [image.Arriving], unless all is there.
@@ -183,7 +188,7 @@ func (g *segment) look() {
 	if n, err := growing.There(); err == nil { // else the next read says what is wrong
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.whole.Load() == nil && !g.source.whole {
+		if g.whole.Load() == nil && !g.source.Whole {
 			g.there.Store(n)
 		}
 	}
@@ -259,14 +264,23 @@ func (g *segment) fetch(p []byte, off int64, why Why) (int, error) {
 	if f := g.whole.Load(); f != nil {
 		return (*f).ReadAt(p, off)
 	}
-	err := g.source.fetch(g.source.ctx, g.d, off, p, why)
-	if err == nil {
-		return len(p), nil
+	ctx := g.source.ctx
+	for {
+		err := g.source.Fetcher(ctx, g.d, off, p, why)
+		if err == nil {
+			return len(p), nil
+		}
+		again := ctx.Err() == nil && g.source.Away != nil && g.source.Away(ctx, err)
+		if again {
+			_ = g.hold(ctx) // another process may have brought it
+		}
+		if f := g.whole.Load(); f != nil { // it came another way meanwhile, and who was asked may have ended for that
+			return (*f).ReadAt(p, off)
+		}
+		if !again {
+			return 0, err
+		}
 	}
-	if f := g.whole.Load(); f != nil { // it came another way meanwhile, and who was asked may have ended for that
-		return (*f).ReadAt(p, off)
-	}
-	return 0, err
 }
 
 // Read implements [io.Reader]; segments are read by [image.Pages] only, which does not call it.

@@ -1,7 +1,6 @@
 package arrival
 
 import (
-	"context"
 	"os"
 	"path/filepath"
 	"testing"
@@ -10,21 +9,6 @@ import (
 	"github.com/cryo-project/cryo/image"
 	segments "github.com/cryo-project/cryo/image/segment"
 )
-
-// joins gives a process that takes segments as wholes.
-func joins(t *testing.T, r *rig) *Coming {
-	t.Helper()
-	c, err := Join(t.Context(), r.store, r.client.dir.Name(), "reads")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.End(nil) })
-	if err := c.Whole(); err != nil {
-		t.Fatal(err)
-	}
-	r.source = c.Source
-	return c
-}
 
 // content writes all of the segment, which is on its way, and gives what passes it on.
 func content(t *testing.T, r *rig) *os.File {
@@ -62,13 +46,13 @@ func TestWhole(t *testing.T) {
 	for name, late := range map[string]bool{"opened before": false, "opened after": true} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			c := joins(t, r)
+			r.source.Whole = true
 			f := content(t, r)
 			var a image.Arriving
 			if !late {
 				a = r.open(t)
 				follows := make(chan struct{})
-				go c.Follow(t.Context(), func() { close(follows) })
+				go r.source.Follow(t.Context(), func() { close(follows) })
 				time.Sleep(20 * time.Millisecond)
 				r.reads(t, a, 0, 4096)
 				if a.There(1) || trusted(a) {
@@ -83,16 +67,15 @@ func TestWhole(t *testing.T) {
 			if err := os.WriteFile(path, make([]byte, len(r.data)), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			r.server.Verified(r.segment, f)
-			eventually(t, func() bool {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				return len(c.verified) == 1
-			})
+			if err := r.source.Verified(r.segment, f); err != nil {
+				t.Fatal(err)
+			}
 			if late {
 				a = r.open(t)
 			}
-			eventually(t, func() bool { return a.There(r.segment.Size) })
+			if !a.There(r.segment.Size) {
+				t.Error("it is verified, and not there")
+			}
 			r.reads(t, a, 0, len(r.data))
 			if root := os.Geteuid() == 0; trusted(a) != root {
 				t.Errorf("it is verified: %v, root: %v", !root, root)
@@ -101,31 +84,28 @@ func TestWhole(t *testing.T) {
 	}
 }
 
-// TestWholeStored has a segment come into the store by other hands, and one that cannot be opened end all.
+// TestWholeStored has a segment come into the store by other hands, and refuses one that cannot be opened.
 func TestWholeStored(t *testing.T) {
 	r := newRig(t)
-	joins(t, r)
+	r.source.Whole = true
 	a := r.open(t)
 	f := content(t, r)
 	f.Close()
 	if err := os.Rename(filepath.Join(r.store.Root(), "partial", r.segment.Digest.Encoded()), filepath.Join(r.store.Layout(), "blobs", "sha256", r.segment.Digest.Encoded())); err != nil {
 		t.Fatal(err)
 	}
-	r.server.Verified(r.segment, nil)
-	eventually(t, func() bool { return a.There(r.segment.Size) })
+	if err := r.source.Verified(r.segment, nil); err != nil || !a.There(r.segment.Size) {
+		t.Errorf("it is in the store, and not there: %v", err)
+	}
 
 	r = newRig(t)
-	c := joins(t, r)
+	r.source.Whole = true
 	r.open(t)
 	short, err := os.Create(filepath.Join(t.TempDir(), "short"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	waits := make(chan error, 1)
-	go func() { waits <- c.Await(context.Background()) }()
-	r.server.Verified(r.segment, short)
-	if err := <-waits; err == nil {
-		t.Error("a segment that is another is waited for")
+	if err := r.source.Verified(r.segment, short); err == nil {
+		t.Error("a segment that is another is taken")
 	}
-	<-r.server.Failed()
 }

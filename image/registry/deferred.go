@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"sync"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -25,6 +26,7 @@ type deferred struct {
 	time   time.Duration
 	places chan struct{} // of those that wait
 	ready  chan struct{} // closed when nobody needs the cores any more
+	opened sync.Once     // closes ready: a pull that has failed may be begun again
 	turns  chan struct{} // of verifying
 }
 
@@ -54,7 +56,7 @@ func (l *deferred) take() (release func(), ok bool) {
 func (l *deferred) open(ctx context.Context) {
 	if l != nil {
 		l.filled(ctx)
-		close(l.ready)
+		l.opened.Do(func() { close(l.ready) })
 	}
 }
 

@@ -34,11 +34,11 @@ type Puller struct {
 	signed   []signature.Attached
 	sum      *meter
 	early    *early
-	cached   bool                               // see ThroughCache
-	pace     Pace                               // see Pace.
-	deferred *deferred                          // see Defer; nil: segments are hashed as they come
-	wanted   *Wanted                            // see Wanted; nil: segments are fetched whole
-	verified func(ocispec.Descriptor, *os.File) // see Verified
+	cached   bool                                     // see ThroughCache
+	pace     Pace                                     // see Pace.
+	deferred *deferred                                // see Defer; nil: segments are hashed as they come
+	wanted   *Wanted                                  // see Wanted; nil: segments are fetched whole
+	verified func(ocispec.Descriptor, *os.File) error // see Verified
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -181,8 +181,8 @@ func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: 
 func (p *Puller) ThroughCache() { p.cached = true }
 
 // Verified has f be told of each segment as soon as it is verified, also of those that were here before: what has it open for reading, which f closes; nil: it is in
-// the store.
-func (p *Puller) Verified(f func(d ocispec.Descriptor, open *os.File)) { p.verified = f }
+// the store. An error of f ends the pull.
+func (p *Puller) Verified(f func(d ocispec.Descriptor, open *os.File) error) { p.verified = f }
 
 // tell tells of a segment that was verified; nil: it is in the store.
 func (p *Puller) tell(d ocispec.Descriptor, part *store.Partial) error {
@@ -196,11 +196,10 @@ func (p *Puller) tell(d ocispec.Descriptor, part *store.Partial) error {
 			return err
 		}
 	}
-	p.verified(d, open)
-	return nil
+	return p.verified(d, open)
 }
 
-// Finish fetches the segments and gives the snapshot its name in the store, which keeps its signatures with it.
+// Finish fetches the segments and gives the snapshot its name in the store, which keeps its signatures with it. After an error it may be called again, and goes on.
 func (p *Puller) Finish(ctx context.Context) error {
 	err := p.early.settled()
 	if err == nil {

@@ -101,7 +101,7 @@ func TestPullerVerified(t *testing.T) {
 		defer p.Close()
 		var mu sync.Mutex
 		told := make(map[digest.Digest]int)
-		p.Verified(func(d ocispec.Descriptor, open *os.File) {
+		p.Verified(func(d ocispec.Descriptor, open *os.File) error {
 			mu.Lock()
 			defer mu.Unlock()
 			told[d.Digest]++
@@ -109,12 +109,13 @@ func TestPullerVerified(t *testing.T) {
 				t.Errorf("%s comes with %v", d.Digest, open)
 			}
 			if open == nil {
-				return
+				return nil
 			}
 			defer open.Close()
 			if data, err := io.ReadAll(open); err != nil || digest.FromBytes(data) != d.Digest {
 				t.Errorf("%s is %d bytes of another, %v", d.Digest, len(data), err)
 			}
+			return nil
 		})
 		if err := p.Finish(t.Context()); err != nil {
 			t.Fatal(err)

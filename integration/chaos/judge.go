@@ -157,7 +157,7 @@ func judgeRestore(s seen) verdict {
 		case s.state == stopped && s.ran():
 			v.be(gone)
 			v.judgeReason(s, true)
-		case s.code == exitOK && (s.coming || s.harmedOne("shim", "fill", "restore", "load", "keeper", "host", "store")):
+		case s.code == exitOK && (s.coming || s.harmedOne("shim", "restore", "keeper", "host", "store")):
 			v.be(gone)
 			v.judgeReason(s, true)
 		case s.code == exitOK:
@@ -186,7 +186,7 @@ func judgeStock(s seen, restore bool) verdict {
 	case stopped, absent, taskless, "created", "paused":
 		v.be(refused)
 		switch {
-		case s.code == exitOK && !s.harmedOne("shim", "fill", "host"):
+		case s.code == exitOK && !s.harmedOne("shim", "host"):
 			v.violate("done, and the container is %s", s.state)
 		case s.code == exitOK || !restore && s.state == stopped && s.harmedOne("shim", "criu", "runc", "host"):
 			v.be(gone)

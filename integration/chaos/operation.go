@@ -33,10 +33,10 @@ type operation struct {
 
 var (
 	dumpers    = []string{"containerd", "shim", "criu", "runc", "cryo"}
-	restorers  = append([]string{"fill", "restore"}, dumpers...)
+	restorers  = append([]string{"restore"}, dumpers...)
 	dumpSteps  = []string{"work", "criu", "runc", "log", "dumped", "blob", "tag"}
 	everywhere = []string{"store", "containerd-root", "run"}
-	startSteps = []string{"work", "bundle", "state", "shim", "runc", "criu", "log", "fill"}
+	startSteps = []string{"work", "bundle", "state", "shim", "runc", "criu", "log", "restore"}
 )
 
 // operations are all there are.
@@ -231,9 +231,6 @@ func restore(name, engine, about string, second bool, flags ...string) *operatio
 	}
 	if engine != "" {
 		o.processes, o.events = append([]string{"keeper"}, o.processes...), append([]string{"keeper"}, o.events...)
-	}
-	if engine == "keeper" {
-		o.processes, o.events = append([]string{"load"}, o.processes...), append([]string{"load"}, o.events...)
 	}
 	o.words = func(r *round) []string {
 		return slices.Concat([]string{"cryo", "restore", r.golden(), "--plain-http", "--name", r.id}, deviceOf(engine), flags)

@@ -169,7 +169,7 @@ func (r *round) act(ctx context.Context) error {
 		r.tagged = r.result.Code == exitOK
 		return power(ctx, r, 0)
 	}
-	if r.choice.Target == "fill" && r.choice.Fault == "kill" { // it works on when the command has ended
+	if r.choice.Target == "restore" && r.choice.Fault == "kill" { // it works on when the command has ended
 		time.Sleep(200 * time.Millisecond)
 	}
 	done()

@@ -15,7 +15,7 @@ import (
 
 // commands are the names by which the kernel knows the processes that are targets and events.
 var commands = map[string]string{
-	"containerd": "containerd", "shim": "containerd-shim", "fill": "cryo-fill", "restore": "cryo-restore", "load": "cryo-load", "criu": "criu", "runc": "runc",
+	"containerd": "containerd", "shim": "containerd-shim", "restore": "cryo-restore", "criu": "criu", "runc": "runc",
 	"keeper": "cryo-gpu-keeper", "cryo": "cryo", "ctr": "ctr",
 }
 

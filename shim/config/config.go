@@ -79,6 +79,9 @@ type Restore struct {
 	FillRate int64 `toml:"fill-rate"`
 	// Timeout, in seconds, is how long CRIU may restore a container without progress before it is ended. Default 120.
 	Timeout int64 `toml:"timeout"`
+	// RegistryTimeout, in seconds, is how long a container that runs waits for memory that is still to be pulled while the registry brings nothing. Then it is ended.
+	// Default 3600.
+	RegistryTimeout int64 `toml:"registry-timeout"`
 	// Annotation says what containers may be restored from by their annotation.
 	Annotation Annotation `toml:"annotation"`
 }
@@ -112,7 +115,7 @@ func Default() Config {
 		Store:      Store{PartialPulls: 7},
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
-		Restore:    Restore{Lazy: true, Timeout: 120, Annotation: Annotation{Timeout: 60}},
+		Restore:    Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Annotation: Annotation{Timeout: 60}},
 		GPU:        GPU{Timeout: 10, Engine: spec.DriverEngine},
 		Trust:      Trust{Default: unsigned},
 	}
@@ -196,6 +199,9 @@ func (c Config) validate() error {
 	}
 	if t := c.Restore.Timeout; t < 1 || t > int64(time.Hour/time.Second) {
 		return fmt.Errorf("restore.timeout = %d is not between 1 and 3600 seconds", t)
+	}
+	if t := c.Restore.RegistryTimeout; t < 0 || t > int64(30*24*time.Hour/time.Second) {
+		return fmt.Errorf("restore.registry-timeout = %d is not between 0 and %d seconds", t, 30*24*time.Hour/time.Second)
 	}
 	if p := c.Prewarm; min(p.Memory, p.Disk, p.GPU) < 0 || max(p.Memory, p.Disk, p.GPU) > 1<<40 {
 		return fmt.Errorf("prewarm.memory = %d, prewarm.disk = %d, prewarm.gpu = %d: not between 0 and %d MiB", p.Memory, p.Disk, p.GPU, int64(1)<<40)

@@ -3,9 +3,6 @@ package fill
 // urgent is how many pages are fetched side by side for which somebody waits: each takes as long as the network does.
 const urgent = 4
 
-// does is what this process does with the segments that the restore process is pulling.
-const does = "fills in the container's memory"
-
 // fetchAhead fetches what processes will want as soon as they run, in the background until ended ends it.
 func (s *source) fetchAhead(arrived func()) (ended func(), err error) {
 	needed, err := firstNeeded(s.images, s.pages)

@@ -19,8 +19,6 @@ func aborted(advice, text string, args ...any) error {
 	return failure.New(errdefs.ErrAborted, advice, text, args...).Doing(doing)
 }
 
-// died is the error of a daemon that has said nothing.
-func died(status int) error {
-	return aborted("restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?), and see cryo restore --eager",
-		"the process that did it has ended (status %d)", status)
-}
+// died is the error of a server that has said nothing.
+var died = aborted("restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?), and see cryo restore --eager",
+	"the restore process has ended")

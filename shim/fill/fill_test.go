@@ -10,7 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/shim/order"
+	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
 // channels are both ends.
@@ -70,21 +70,17 @@ func TestChannel(t *testing.T) {
 	}
 }
 
-// TestServeRefuses is the daemon with orders that it cannot carry out: it says why, and no process depends on it.
+// TestServeRefuses is the server with a snapshot that it cannot open: it says why, and no process depends on it.
 func TestServeRefuses(t *testing.T) {
-	for name, test := range map[string]struct {
-		message message
-		reason  string
-	}{
-		"no order":    {message{Restored: true}, "no order"},
-		"no snapshot": {message{Order: &order.Order{Root: t.TempDir(), Images: t.TempDir(), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}}}, "descriptor"},
-	} {
-		a, b := channels(t)
-		if err := a.send(test.message, -1); err != nil {
-			t.Fatal(err)
-		}
-		if f, _, err := serve(b); err == nil || f != nil || !strings.Contains(err.Error(), test.reason) {
-			t.Errorf("%s gives %v", name, err)
-		}
+	a, b := channels(t)
+	m := Memory{From: storetest.Open(t), Images: t.TempDir(), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}}
+	served := make(chan error, 1)
+	go func() { served <- m.Serve(t.Context(), b.Channel) }()
+	if m, _, err := a.receive(); err != nil || m.Failed == nil || !strings.Contains(m.Failed.Message, "descriptor") {
+		t.Errorf("it says %+v, %v", m, err)
+	}
+	a.Close()
+	if err := <-served; err == nil {
+		t.Error("it succeeds")
 	}
 }

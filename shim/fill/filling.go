@@ -7,36 +7,36 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/containerd/errdefs"
-	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 	"github.com/cryo-project/cryo/shim/notes"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
-// Command is the argument that makes the shim's program the daemon.
-const Command = "fill"
+// Server is the process that fills in memory.
+type Server interface {
+	// Fill hands it its end of a channel, and tells how many bytes a second it may fill in at most that nobody waits for. 0: as many as it can.
+	Fill(channel *os.File, rate int64) error
+	PID() int
+}
 
 // Filling is a container whose memory is being filled in.
 type Filling struct {
 	channel line
-	process *exec.Cmd
+	server  Server
 	relayed chan struct{} // closed when CRIU has said that all tasks run, or has hung up before
-	opened  atomic.Bool   // the daemon has opened the snapshot
+	opened  atomic.Bool   // the server has opened the snapshot
 	there   atomic.Pointer[notes.Memory]
-	taken   chan struct{} // closed when the daemon has all it needs of all of them
+	taken   chan struct{} // closed when the server has all it needs of all of them
 	done    chan struct{} // closed when result and err are there
-	ended   chan struct{} // closed when the daemon has ended
+	ended   chan struct{} // closed when the server is through, or has ended
 
 	mu       sync.Mutex
 	listener *net.UnixListener // guarded by mu
@@ -46,56 +46,33 @@ type Filling struct {
 	hungUp error  // valid when relayed is closed: CRIU's hanging up
 	result Result // valid when done is closed
 	err    error  // likewise
-	status int    // valid when ended is closed
 }
 
-// How long the daemon may take to open a snapshot, and CRIU to tell that what runs already runs.
+// How long the server may take to open a snapshot, and CRIU to tell that what runs already runs.
 const (
 	readyTime    = 2 * time.Minute
 	restoredTime = 30 * time.Second
 )
 
-// Start starts the daemon, listens for the CRIU with this work directory, and returns at once: the daemon opens what it needs meanwhile.
+// Start hands the server a channel, listens for the CRIU with this work directory, and returns at once: the server opens what it needs meanwhile.
 // Where it cannot, Done is closed, and Result gives its error. The caller ends it.
-func Start(work string, o order.Order) (_ *Filling, err error) {
+func Start(work string, server Server, rate int64) (_ *Filling, err error) {
 	own, other, err := newPair()
 	if err != nil {
 		return nil, err
 	}
-	f := &Filling{channel: own, relayed: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
-	// By this process, not by name: an update may have replaced the file. In a session of its own, so that no signal meant for
-	// others ends it.
-	f.process = exec.Command("/proc/self/exe", Command)
-	f.process.ExtraFiles = []*os.File{other}
-	f.process.Dir = "/"
-	f.process.SysProcAttr = &unix.SysProcAttr{Setsid: true}
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "GOMAXPROCS=") { // the shim has two cores, the daemon all
-			f.process.Env = append(f.process.Env, v)
-		}
-	}
-	exited, err := gorunc.Monitor.Start(f.process)
-	other.Close() // the daemon's death is heard when nobody else has it
+	f := &Filling{channel: own, server: server, relayed: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
+	err = server.Fill(other, rate)
+	other.Close() // the server's death is heard when nobody else has it
 	if err != nil {
 		own.Close()
-		return nil, fmt.Errorf("start the process that fills in memory: %w", err)
+		return nil, fmt.Errorf("%s: %w", doing, err)
 	}
-	go func() {
-		f.status, _ = gorunc.Monitor.Wait(f.process, exited) // its channel says more
-		close(f.ended)
-	}()
 	go f.follow(time.AfterFunc(readyTime, func() {
 		f.fail(aborted("try again when the host has less to do, or use cryo restore --eager", "the snapshot is not open after %s", readyTime))
 	}))
-	defer func() {
-		if err != nil {
-			f.End()
-		}
-	}()
 	if err := f.listen(work); err != nil {
-		return nil, err
-	}
-	if err := own.send(message{Order: &o}, -1); err != nil {
+		f.End()
 		return nil, err
 	}
 	return f, nil
@@ -159,20 +136,21 @@ func (f *Filling) relay(listener *net.UnixListener) error {
 	return f.channel.send(message{Restored: true}, -1)
 }
 
-// follow listens to the daemon until it has nothing more to say.
+// follow listens to the server until it has nothing more to say.
 func (f *Filling) follow(late *time.Timer) {
+	defer close(f.ended)
+	defer f.channel.Close()
 	defer late.Stop()
 	for {
 		m, fd, err := f.channel.receive()
 		switch {
 		case err != nil:
-			_ = f.process.Process.Kill() // it has ended, or is of no use
-			<-f.ended
 			if !errors.Is(err, io.EOF) {
-				f.fail(fmt.Errorf("%w: %w", died(f.status), err))
-				return
+				err = fmt.Errorf("%w: %w", died, err)
+			} else {
+				err = died
 			}
-			f.fail(died(f.status))
+			f.fail(err)
 			return
 		case m.Ready:
 			late.Stop()
@@ -193,12 +171,10 @@ func (f *Filling) follow(late *time.Timer) {
 		case m.There != nil:
 			f.there.Store(m.There)
 		case m.Failed != nil:
-			f.fail(m.Failed.Doing(doing))
-			return
+			f.fail(m.Failed.Doing(doing)) // and what it holds of processes it lets go when they have ended
 		case m.Result != nil:
 			f.settle(*m.Result, nil)
-			f.release()
-			return
+			f.letGo()
 		}
 	}
 }
@@ -220,22 +196,22 @@ func (f *Filling) fail(err error) { f.settle(Result{}, err) }
 // Done is closed when nothing is missing any more, or it has failed: Result says which.
 func (f *Filling) Done() <-chan struct{} { return f.done }
 
-// PID is that of the daemon.
-func (f *Filling) PID() int { return f.process.Process.Pid }
+// PID is that of the server.
+func (f *Filling) PID() int { return f.server.PID() }
 
-// Opened tells whether the daemon has opened the snapshot.
+// Opened tells whether the server has opened the snapshot.
 func (f *Filling) Opened() bool { return f.opened.Load() }
 
-// There is how much memory the daemon has said is there; nil: it has not said yet.
+// There is how much memory the server has said is there; nil: it has not said yet.
 func (f *Filling) There() *notes.Memory { return f.there.Load() }
 
-// Ended is closed when the daemon has ended.
+// Ended is closed when the server is through with this container, or has ended.
 func (f *Filling) Ended() <-chan struct{} { return f.ended }
 
 // Result is valid when Done is closed. After an error, processes wait for what they miss: they must be ended before End.
 func (f *Filling) Result() (Result, error) { return f.result, f.err }
 
-// Restored waits until CRIU has said that all tasks run, and the daemon has all it needs of them: CRIU's images may go then. Called when
+// Restored waits until CRIU has said that all tasks run, and the server has all it needs of them: CRIU's images may go then. Called when
 // they do, it fails where CRIU has not asked for memory to be filled in: the processes run without it.
 func (f *Filling) Restored(ctx context.Context) error {
 	timeout := time.NewTimer(restoredTime)
@@ -262,17 +238,16 @@ func (f *Filling) Restored(ctx context.Context) error {
 	return nil
 }
 
-// End lets go of everything and ends the daemon. Processes that still miss something read zeros from then on: they must have
+// End lets go of everything. Processes that still miss something read zeros from then on, when the server lets go as well: they must have
 // ended.
 func (f *Filling) End() {
 	f.fail(ErrEnded)
-	_ = f.process.Process.Kill() // it may have ended
-	f.release()
+	f.channel.Close()
+	f.letGo()
 }
 
-// release lets go of everything.
-func (f *Filling) release() {
-	f.channel.Close()
+// letGo lets go of all processes, and listens for no more.
+func (f *Filling) letGo() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.listener != nil {

@@ -2,7 +2,6 @@ package fill
 
 import (
 	"encoding/binary"
-	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,53 +13,43 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/lazypages"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
-// A copy of the test program is a daemon that opens its snapshot when a file appears in the store's directory: it fails where the file says so.
-func TestMain(m *testing.M) {
-	if len(os.Args) == 2 && os.Args[1] == Command {
-		if err := daemon(); err != nil {
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
+// server opens its snapshot when it is told how: it fails where that is not empty.
+type server struct{ how chan string }
 
-func daemon() error {
-	c, err := newLine(channelDescriptor)
+func (server) PID() int { return os.Getpid() }
+
+func (s server) Fill(other *os.File, _ int64) error {
+	fd, err := unix.Dup(int(other.Fd()))
 	if err != nil {
 		return err
 	}
-	m, _, err := c.receive()
+	c, err := newLine(fd)
 	if err != nil {
 		return err
 	}
-	for {
-		how, err := os.ReadFile(filepath.Join(m.Order.Root, "open"))
-		if err == nil && string(how) != "" {
-			err := c.send(message{Failed: failure.New(errdefs.ErrDataLoss, "", "%s", how)}, -1)
+	go func() {
+		defer c.Close()
+		if how := <-s.how; how != "" {
+			_ = c.send(message{Failed: failure.New(errdefs.ErrDataLoss, "", "%s", how)}, -1)
 			c.await()
-			return err
+			return
 		}
-		if err == nil {
-			break
+		_ = c.send(message{Ready: true}, -1)
+		for {
+			m, _, err := c.receive()
+			if err != nil {
+				return
+			}
+			if m.Restored {
+				_ = c.send(message{Taken: true}, -1)
+				_ = c.send(message{Result: &Result{Bytes: 1}}, -1)
+				return
+			}
 		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	if err := c.send(message{Ready: true}, -1); err != nil {
-		return err
-	}
-	for {
-		m, _, err := c.receive()
-		if err != nil {
-			return err
-		}
-		if m.Restored {
-			return errors.Join(c.send(message{Taken: true}, -1), c.send(message{Result: &Result{Bytes: 1}}, -1))
-		}
-	}
+	}()
+	return nil
 }
 
 // criu does what CRIU does at the end of a restore of one process, and fails the test where nobody listens.
@@ -94,8 +83,8 @@ func criu(t *testing.T, work string) {
 func TestStartBesideCRIU(t *testing.T) {
 	for name, how := range map[string]string{"opened": "", "damaged": "it is cut short"} {
 		t.Run(name, func(t *testing.T) {
-			root, work := t.TempDir(), t.TempDir()
-			f, err := Start(work, order.Order{Root: root, Images: root})
+			work, s := t.TempDir(), server{make(chan string)}
+			f, err := Start(work, s, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -111,10 +100,7 @@ func TestStartBesideCRIU(t *testing.T) {
 				t.Fatalf("it does not wait for the snapshot: %v", err)
 			case <-time.After(100 * time.Millisecond):
 			}
-			whole := filepath.Join(root, "whole")
-			if err := errors.Join(os.WriteFile(whole, []byte(how), 0o600), os.Rename(whole, filepath.Join(root, "open"))); err != nil {
-				t.Fatal(err)
-			}
+			s.how <- how
 			select {
 			case err = <-restored:
 			case <-time.After(30 * time.Second):

@@ -8,16 +8,14 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/shim/notes"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
 // message is what the two processes tell each other. One of its members is there.
 type message struct {
 	// The shim's.
-	Order    *order.Order `json:"order,omitempty"`    // the first
-	Task     *task        `json:"task,omitempty"`     // with its userfaultfd
-	Restored bool         `json:"restored,omitempty"` // all tasks run
-	// The daemon's.
+	Task     *task `json:"task,omitempty"`     // with its userfaultfd
+	Restored bool  `json:"restored,omitempty"` // all tasks run
+	// The server's.
 	Ready  bool           `json:"ready,omitempty"`  // all that is needed is open
 	Taken  bool           `json:"taken,omitempty"`  // all tasks are known, and no file of the images is needed any more
 	Hold   int            `json:"hold,omitempty"`   // a number, with the userfaultfd of a child that was forked

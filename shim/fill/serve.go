@@ -10,18 +10,16 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/arrival"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 	"github.com/cryo-project/cryo/shim/notes"
-	"github.com/cryo-project/cryo/shim/order"
 )
-
-// channelDescriptor is the daemon's end of the channel.
-const channelDescriptor = 3
 
 // calm is how long nobody may have waited for a page before the rest is filled in: a process that goes on asks for what it needs in
 // quick succession, some milliseconds each, and answers when it has that.
@@ -30,54 +28,54 @@ const calm = 10 * time.Millisecond
 // firstChild is above the numbers of all tasks.
 const firstChild = 1 << 24
 
-// Serve is the daemon: it does what the shim says on descriptor 3, and ends when nothing is missing in any process any more or all
-// are gone. Whatever else happens it tells the shim, if there is one still.
-func Serve() error {
-	channel, err := newLine(channelDescriptor)
-	if err != nil {
-		return err
-	}
-	_ = os.WriteFile("/proc/self/comm", []byte("cryo-fill"), 0) // for ps; it was exe
-	defer channel.Close()
-	f, result, err := serve(channel)
+// Memory is a snapshot's memory, for a container that is restored.
+type Memory struct {
+	From     image.Fetcher // has its blobs
+	Snapshot ocispec.Descriptor
+	Images   string // CRIU's images, which lack that memory
+	// Coming has the segments that are still being pulled; nil: all are here.
+	Coming *arrival.Source
+	// Waiting says what those wait for that do not come; empty: for nothing but the line. nil where Coming is.
+	Waiting func() string
+	// Rate bounds how many bytes a second are filled in that nobody waits for. 0: nothing does.
+	Rate int64
+}
+
+// Serve fills in the memory of the processes that the shim names over c, which it closes, and returns when nothing is missing in any process any more, or all
+// are gone. Whatever else happens it tells the shim, and returns when no process depends on it. ctx ends when what is missing will not come; its cause is told.
+func (m *Memory) Serve(ctx context.Context, c *channel.Channel) error {
+	shim := line{c}
+	defer shim.Close()
+	f, result, err := m.serve(ctx, shim)
 	if err == nil {
-		err := channel.send(message{Result: &result}, -1)
+		err := shim.send(message{Result: &result}, -1)
 		f.Enlarge()
 		return err
 	}
-	sent := channel.send(message{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}, -1) // it fails if the shim is dead
+	sent := shim.send(message{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}, -1) // it fails if the shim is dead
 	if f != nil {
 		f.Outlive()
 	} else if sent == nil {
-		channel.await()
+		shim.await()
 	}
-	return errors.Join(err, sent)
+	return err
 }
 
 // serve gives the filler where processes may depend on it.
-func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
-	m, _, err := c.receive()
-	if err != nil {
-		return nil, Result{}, err
-	}
-	if m.Order == nil {
-		return nil, Result{}, errors.New("begin: there is no order")
-	}
-	defer func() { err = m.Order.Damaged(err) }()
-	ctx, cancel := context.WithCancelCause(context.Background())
+func (m *Memory) serve(ctx context.Context, c line) (_ *lazypages.Filler, _ Result, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	pages, coming, err := open(ctx, *m.Order)
+	pages, err := m.open(ctx)
 	if err != nil {
 		return nil, Result{}, err
 	}
 	defer pages.Close()
-	defer func() { coming.End(err) }()
 	var restored atomic.Pointer[time.Time]
 	var children atomic.Int64
-	from := newSource(pages, m.Order.Images)
+	from := newSource(pages, m.Images)
 	f := lazypages.NewFiller(from)
 	ended := func() {}
-	if coming != nil {
+	if m.Coming != nil {
 		if ended, err = from.fetchAhead(f.Arrived); err != nil {
 			return nil, Result{}, err
 		}
@@ -86,16 +84,11 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 		cancel(nil) // of what is still being read
 		ended()
 	}()
-	if coming != nil {
+	if m.Coming != nil {
 		f.Next, f.Urgent = from.next, urgent
-		go coming.Follow(ctx, f.Arrived)
-		go func() {
-			if err := coming.Await(ctx); err != nil {
-				cancel(err)
-			}
-		}()
+		go m.Coming.Follow(ctx, f.Arrived)
 	}
-	f.Rate, f.Calm = m.Order.Rate, calm
+	f.Rate, f.Calm = m.Rate, calm
 	f.Hold = func(uffd int) (int, error) {
 		id := firstChild + int(children.Add(1))
 		err := c.send(message{Hold: id}, uffd)
@@ -113,35 +106,24 @@ func serve(c line) (_ *lazypages.Filler, _ Result, err error) {
 			cancel(err)
 		}
 	}()
-	go tell(ctx, c, f)
+	go m.tell(ctx, c, f)
 	if err := f.Run(ctx); err != nil {
 		return f, Result{}, err
 	}
 	return f, Result{Bytes: f.Filled(), Seconds: time.Since(*restored.Load()).Seconds(), Peak: peak()}, nil
 }
 
-// open opens all that will be needed: what happens to the store and to the restore process's directories afterwards does no harm. Where
-// segments are missing still, coming is not nil.
-func open(ctx context.Context, o order.Order) (_ *image.Pages, coming *arrival.Coming, err error) {
-	from, coming, done, err := o.Open(ctx, does)
-	defer done()
-	defer func() {
-		if err != nil {
-			coming.End(err)
-		}
-	}()
+// open opens all that will be needed: what happens to the store and to CRIU's images afterwards does no harm.
+func (m *Memory) open(ctx context.Context) (*image.Pages, error) {
+	p, err := image.OpenPages(ctx, m.From, m.Snapshot, m.Images)
 	if err != nil {
-		return nil, coming, err
-	}
-	p, err := image.OpenPages(ctx, from, o.Snapshot, o.Images)
-	if err != nil {
-		return nil, coming, err
+		return nil, err
 	}
 	if p.PageSize() != int64(os.Getpagesize()) {
 		p.Close()
-		return nil, coming, fmt.Errorf("the snapshot has pages of %d bytes, this host of %d: %w", p.PageSize(), os.Getpagesize(), errdefs.ErrFailedPrecondition)
+		return nil, fmt.Errorf("the snapshot has pages of %d bytes, this host of %d: %w", p.PageSize(), os.Getpagesize(), errdefs.ErrFailedPrecondition)
 	}
-	return p, coming, nil
+	return p, nil
 }
 
 // take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are
@@ -178,8 +160,8 @@ func take(c line, f *lazypages.Filler, from *source, restored *atomic.Pointer[ti
 // tellTime is between two messages about how much is there.
 const tellTime = time.Second / 2
 
-// tell tells the shim how much memory is there, until ctx ends.
-func tell(ctx context.Context, c line, f *lazypages.Filler) {
+// tell tells the shim how much memory is there, and what the rest waits for, until ctx ends.
+func (m *Memory) tell(ctx context.Context, c line, f *lazypages.Filler) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -187,6 +169,9 @@ func tell(ctx context.Context, c line, f *lazypages.Filler) {
 		case <-time.After(tellTime):
 		}
 		there := notes.Memory{Here: min(f.Filled(), f.Total()), Total: f.Total()} // children that were forked count twice
+		if m.Waiting != nil {
+			there.Waiting = m.Waiting()
+		}
 		if err := c.send(message{There: &there}, -1); err != nil {
 			return // the shim is dead
 		}

@@ -13,9 +13,9 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/store/storetest"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
 // memory is device memory, by piece.
@@ -101,43 +101,67 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestServeRefuses is the daemon with orders that it cannot carry out, and without any: it says why and ends.
-func TestServeRefuses(t *testing.T) {
-	for name, order := range map[string]*order.Order{
-		"no snapshot": {Root: t.TempDir(), Images: t.TempDir(), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}},
-		"nobody":      nil,
-	} {
-		own, other, err := channel.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
-		fd, err := unix.Dup(int(other.Fd()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		other.Close()
-		daemon, err := channel.Open(fd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if order != nil {
-			if err := own.Send(order); err != nil {
-				t.Fatal(err)
-			}
-		} else {
-			own.Close()
-		}
-		done := make(chan error, 1)
-		go func() { done <- serve(daemon, nil) }()
-		select {
-		case err := <-done:
-			if err == nil || order != nil && !strings.Contains(err.Error(), "descriptor") {
-				t.Errorf("%s gives %v", name, err)
-			}
-		case <-time.After(30 * time.Second):
-			t.Errorf("%s: it does not end", name)
-		}
-		own.Close()
-		daemon.Close()
+// server loads m.
+type server struct {
+	m      Memory
+	served chan error
+}
+
+func (s server) Load(c, keeper *os.File) error {
+	fd, err := unix.Dup(int(c.Fd()))
+	if err != nil {
+		return err
 	}
+	own, err := channel.Open(fd)
+	if err != nil {
+		return err
+	}
+	if fd, err = unix.Dup(int(keeper.Fd())); err != nil {
+		return err
+	}
+	go func() { s.served <- s.m.Serve(context.Background(), own, os.NewFile(uintptr(fd), "keeper")) }()
+	return nil
+}
+
+// TestServeRefuses is the server with a snapshot that it cannot open: it says why and ends.
+func TestServeRefuses(t *testing.T) {
+	s := server{Memory{From: storetest.Open(t), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}}, make(chan error, 1)}
+	if l, err := Start(t.Context(), s); l != nil || err == nil || !strings.Contains(err.Error(), "descriptor") {
+		t.Errorf("gives %v, %v", l, err)
+	}
+	if err := <-s.served; err == nil {
+		t.Error("it succeeds")
+	}
+}
+
+// silent is a server that says nothing, until its channel is closed.
+type silent struct{ closed chan struct{} }
+
+func (s silent) Load(c, _ *os.File) error {
+	fd, err := unix.Dup(int(c.Fd()))
+	if err != nil {
+		return err
+	}
+	own, err := channel.Open(fd)
+	if err != nil {
+		return err
+	}
+	go func() {
+		var none struct{}
+		_, _ = own.Receive(&none)
+		own.Close()
+		close(s.closed)
+	}()
+	return nil
+}
+
+// TestStartCancelled calls a start off while the server has said nothing: both hear of it.
+func TestStartCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(100*time.Millisecond, cancel)
+	s := silent{make(chan struct{})}
+	if _, err := Start(ctx, s); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	<-s.closed
 }

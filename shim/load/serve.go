@@ -9,59 +9,54 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/arrival"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
-// Serve is the daemon: it does what the shim says on descriptor 3, sends to the keeper on descriptor 4, and ends when all is there, or with
-// the shim.
-func Serve() error {
-	c, err := channel.Open(channelDescriptor)
-	if err != nil {
-		return err
-	}
+// Memory is a snapshot's device memory.
+type Memory struct {
+	From     image.Fetcher // has the snapshot's blobs
+	Snapshot ocispec.Descriptor
+	// Coming has the segments that are still being pulled; nil: all are here.
+	Coming *arrival.Source
+}
+
+// Serve loads device memory for the shim, which it tells over c what comes of that, and sends it to the keeper on peer. It closes both, and ends when all is there, or
+// with the shim. ctx ends when what is missing will not come; its cause is told.
+func (m *Memory) Serve(ctx context.Context, c *channel.Channel, peer *os.File) error {
 	defer c.Close()
-	unix.CloseOnExec(peerDescriptor)
-	_ = os.WriteFile("/proc/self/comm", []byte("cryo-load"), 0) // for ps; it was exe
-	peer := os.NewFile(peerDescriptor, "keeper")
 	defer peer.Close()
-	err = serve(c, peer)
+	err := m.serve(ctx, c, peer)
 	if err == nil {
 		return c.Send(report{Sent: true})
 	}
-	return errors.Join(err, c.Send(report{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}))
+	_ = c.Send(report{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}) // it fails if the shim is dead
+	return err
 }
 
-func serve(c *channel.Channel, peer *os.File) (err error) {
-	var o order.Order
-	files, err := c.Receive(&o)
-	channel.Close(files) // the shim sends none
-	if err != nil {
-		return err
-	}
-	defer func() { err = o.Damaged(err) }()
-	// The shim says no more: what comes is its end.
-	ctx, cancel := context.WithCancelCause(context.Background())
+func (m *Memory) serve(ctx context.Context, c *channel.Channel, peer *os.File) error {
+	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go func() {
+	go func() { // the shim says nothing: what comes is its end
 		var none struct{}
-		_, _ = c.Receive(&none)
+		files, _ := c.Receive(&none)
+		channel.Close(files)
 		cancel(errors.New("the shim has ended"))
 	}()
-	m, err := Open(ctx, o)
+	devices, err := image.OpenDevices(ctx, m.From, m.Snapshot)
 	if err != nil {
 		return err
 	}
-	defer m.Close()
+	defer devices.Close()
 	if err := c.Send(report{Ready: true}); err != nil {
 		return err
 	}
-	return Send(ctx, m, peer)
+	return Send(ctx, devices, m.Coming, peer)
 }
 
 // reader reads a snapshot's device memory, as an [image.DevicesReader] does.
@@ -73,10 +68,10 @@ type reader interface {
 var _ reader = (*image.DevicesReader)(nil)
 
 // Send sends all pieces to a keeper, but for what is zero, in the order of the record as far as they are here, a slot at a time and as many side by
-// side as there are cores. peer remains the caller's.
-func Send(ctx context.Context, m *Memory, peer *os.File) error {
+// side as there are cores. coming has segments that are still being pulled; nil: all are here. peer remains the caller's.
+func Send(ctx context.Context, devices *image.Devices, coming *arrival.Source, peer *os.File) error {
 	var sizes []int64
-	for _, p := range m.Pieces() {
+	for _, p := range devices.Pieces() {
 		sizes = append(sizes, p.Size)
 	}
 	link, err := ring.Accept(ctx, peer)
@@ -84,12 +79,14 @@ func Send(ctx context.Context, m *Memory, peer *os.File) error {
 		return err
 	}
 	defer link.Close()
-	ctx, fail := context.WithCancelCause(ctx)
-	defer fail(nil)
-	q := newQueue(sizes, link.Geometry().SlotBytes, m.Part)
-	m.arrive(ctx, q, fail)
+	ctx, cancel := context.WithCancel(ctx) // of following
+	defer cancel()
+	q := newQueue(sizes, link.Geometry().SlotBytes, devices.Part)
+	if coming != nil {
+		go coming.Follow(ctx, q.look)
+	}
 	return link.Send(ctx, sizes, func(ctx context.Context, s *ring.Sender) error {
-		return send(ctx, q, func() (reader, error) { return m.Reader() }, s)
+		return send(ctx, q, func() (reader, error) { return devices.Reader() }, s)
 	})
 }
 

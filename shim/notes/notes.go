@@ -23,6 +23,8 @@ const (
 type Memory struct {
 	Here  int64 `json:"here"`
 	Total int64 `json:"total"`
+	// Waiting is why the rest does not come at present, such as a registry that is away; empty: it comes.
+	Waiting string `json:"waiting,omitempty"`
 }
 
 // Write notes it in a bundle.

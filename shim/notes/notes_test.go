@@ -15,7 +15,7 @@ func TestNotes(t *testing.T) {
 	if lost, err := ReadLost(bundle); lost != "" || err != nil {
 		t.Errorf("nothing noted: %q, %v", lost, err)
 	}
-	for _, want := range []Memory{{1, 4}, {4, 4}} {
+	for _, want := range []Memory{{Here: 1, Total: 4}, {Here: 1, Total: 4, Waiting: "the registry is away"}, {Here: 4, Total: 4}} {
 		if err := want.Write(bundle); err != nil {
 			t.Fatal(err)
 		}

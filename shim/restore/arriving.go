@@ -1,12 +1,8 @@
 package restore
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"os"
-	"path/filepath"
 	"sync/atomic"
 	"time"
 
@@ -19,18 +15,21 @@ import (
 
 // arriving are the segments of a snapshot that are pulled while it is restored. nil: all are here.
 type arriving struct {
-	puller *registry.Puller
-	source *arrival.Source
-	server *arrival.Server
-	parts  *registry.Wanted // nil: the container waits for all segments
-	dir    string           // of the server's socket
-	cancel context.CancelFunc
-	ctx    context.Context // of the pull
-	pulled chan error      // nil: it has not begun
-	all    chan struct{}   // closed when the rest is pulled, and the snapshot may have its name
-	whole  bool            // the container runs when all of it is here: nothing is held back for it
-	wanted atomic.Int64    // when a part was asked for last, nanoseconds since 1970
-	asking atomic.Int64    // parts that are on their way
+	puller   *registry.Puller
+	counts   *registry.Counts
+	source   *arrival.Source
+	parts    *registry.Wanted // nil: the container waits for all segments
+	ctx      context.Context  // of the pull, and of all reading of what it brings; its cause says why it has failed
+	cancel   context.CancelCauseFunc
+	pulled   chan struct{} // closed when err is there
+	err      error         // what has come of the pull
+	all      chan struct{} // closed when the rest is pulled, and the snapshot may have its name
+	inPlace  chan struct{} // closed when nobody needs the cores to put memory in place
+	whole    bool          // the container runs when all of it is here: nothing is held back for it
+	patience time.Duration // how long a registry may be away while the container runs
+	wanted   atomic.Int64  // when a part was asked for last, nanoseconds since 1970
+	asking   atomic.Int64  // parts that are on their way
+	away     away
 }
 
 // How long nobody may have asked for a part before the rest is pulled, and how long that waits at most: until the container answers, the
@@ -92,14 +91,14 @@ func tryParts(ctx context.Context, p *registry.Puller, o Options) (string, error
 func unchecked([]byte) error { return nil }
 
 // newArriving makes ready to serve segments that the puller has not finished.
-func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work string, whole bool) (*arriving, error) {
-	c := &arriving{puller: p, whole: whole, dir: filepath.Join(work, "arrival")}
-	if err := os.Mkdir(c.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make a working directory: %w", err)
+func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, whole bool, o Options) (*arriving, error) {
+	c := &arriving{
+		puller: p, counts: o.Registry.Counts, whole: whole, all: make(chan struct{}), inPlace: make(chan struct{}), pulled: make(chan struct{}),
+		patience: time.Duration(o.Config.Restore.RegistryTimeout) * time.Second,
 	}
-	var err error
+	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	ranges := p.Ranges()
-	fetch := func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, why arrival.Why) error {
+	c.source = arrival.NewSource(c.ctx, s, func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, why arrival.Why) error {
 		c.asking.Add(1)
 		defer c.asking.Add(-1)
 		defer func() { c.wanted.Store(time.Now().UnixNano()) }()
@@ -110,55 +109,59 @@ func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, work s
 			return c.parts.ReadAgain(ctx, d, off, part)
 		}
 		return c.parts.Read(ctx, d, off, part, why == arrival.Ahead)
-	}
+	})
+	c.source.Whole, c.source.Away = whole, c.wait
 	if !whole {
+		var err error
 		if c.parts, err = p.Wanted(); err != nil {
+			c.cancel(err)
 			return nil, err
 		}
 	}
-	if c.server, err = arrival.Serve(ctx, c.dir, fetch); err != nil {
-		return nil, err
-	}
-	c.source = arrival.NewSource(ctx, s, fetch)
-	c.ctx, c.cancel = context.WithCancel(ctx)
 	return c, nil
-}
-
-// where is the directory in which others find the segments; empty: in the store.
-func (c *arriving) where() string {
-	if c == nil {
-		return ""
-	}
-	return c.dir
 }
 
 // headStart begins to pull while what makes the container run is at work: so many segments at once. 0: none before begin. Where the
 // container runs when all is here, nothing else is waited for, and all are pulled at once.
 func (c *arriving) headStart(parallel int) {
-	c.all, c.pulled = make(chan struct{}), make(chan error, 1)
 	pace := registry.Pace{All: c.all, Slots: make(chan struct{}, parallel)}
 	if c.whole {
 		pace.Slots = nil
-		c.puller.Verified(c.server.Verified)
+		c.puller.Verified(c.source.Verified)
 	} else {
-		c.puller.Defer(c.server.Alone)
+		c.puller.Defer(func(ctx context.Context) {
+			select {
+			case <-c.inPlace:
+			case <-ctx.Done():
+			}
+		})
 	}
 	c.puller.Pace(pace)
 	go func() {
 		err := c.puller.Finish(c.ctx)
-		if err != nil {
-			c.server.Fail(err)
+		for err != nil && c.wait(c.ctx, err) {
+			err = c.puller.Finish(c.ctx)
 		}
-		c.pulled <- err
+		if err == nil {
+			err = c.source.Hold(c.ctx) // what becomes of the store from now on does no harm
+		}
+		if err != nil && c.ctx.Err() != nil {
+			err = context.Cause(c.ctx)
+		}
+		c.err = err
 		close(c.pulled)
+		if err != nil {
+			c.cancel(err)
+		}
 	}()
 }
 
-// begin begins to pull all that nobody waits for, the container running.
+// begin begins to pull all that nobody waits for, the container running. From now on a registry that is away is waited for.
 func (c *arriving) begin() {
 	if c == nil {
 		return
 	}
+	c.away.begin()
 	go func() {
 		if !c.whole {
 			c.quiet(time.Now())
@@ -183,30 +186,46 @@ func (c *arriving) quiet(began time.Time) {
 	}
 }
 
-// await waits until all is in the store, and nobody needs this process any more.
-func (c *arriving) await() error {
-	select {
-	case err := <-c.pulled:
-		if err != nil {
-			return cmp.Or(c.server.Err(), err) // the first
-		}
-		return c.server.Complete()
-	case <-c.server.Failed():
-		return c.server.Err()
+// placed says that memory is in place, and needs the cores no more.
+func (c *arriving) placed() {
+	if c != nil {
+		close(c.inPlace)
 	}
 }
 
-// because gives the reason why a container could not be started where that is that segments do not come: something else has failed for it. That who needs
-// them has ended is no reason: the shim sees to that process, and knows more.
+// followed gives the source, and a context that ends with ctx, or with the pull where that fails; nil: all is here.
+func (c *arriving) followed(ctx context.Context) (*arrival.Source, context.Context) {
+	if c == nil {
+		return nil, ctx
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	context.AfterFunc(c.ctx, func() { cancel(context.Cause(c.ctx)) })
+	return c.source, ctx
+}
+
+// await waits until all is in the store.
+func (c *arriving) await() error {
+	if c == nil {
+		return nil
+	}
+	<-c.pulled
+	return c.err
+}
+
+// because gives the reason why a container could not be started where that is that segments do not come: something else has failed for it.
 func (c *arriving) because(name string, err error) error {
 	if c == nil {
 		return err
 	}
-	pull := c.server.Err()
-	if pull == nil || errors.As(pull, new(*arrival.LeftError)) {
+	select {
+	case <-c.pulled:
+	default:
 		return err
 	}
-	return &CutOffError{Name: name, Err: pull}
+	if c.err == nil || errors.Is(c.err, context.Canceled) {
+		return err
+	}
+	return &CutOffError{Name: name, Err: c.err}
 }
 
 // cause ends the pull before the container runs, and gives the reason where that was it: what it fetched goes where the disk is full.
@@ -214,23 +233,27 @@ func (c *arriving) cause(err error) error {
 	if c == nil {
 		return err
 	}
-	c.cancel()
-	if pulled := <-c.pulled; pulled != nil && !errors.Is(pulled, context.Canceled) {
+	c.cancel(nil)
+	if pulled := c.await(); pulled != nil && !errors.Is(pulled, context.Canceled) {
 		return pulled
 	}
 	return err
 }
 
-// close ends the pull.
+// end ends the pull. reason is why nobody needs it any more.
+func (c *arriving) end(reason error) {
+	if c != nil {
+		c.cancel(reason)
+	}
+}
+
+// close ends the pull, and lets go of what has come. Nobody may read any more.
 func (c *arriving) close() {
 	if c == nil {
 		return
 	}
-	c.cancel()
-	if c.pulled != nil {
-		for range c.pulled { // it writes into the store
-		}
-	}
-	c.server.Close()
+	c.cancel(nil)
+	<-c.pulled // it writes into the store
+	c.source.Close()
 	c.parts.Close()
 }

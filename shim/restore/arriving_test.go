@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cryo-project/cryo/image/arrival"
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/registry"
 )
 
 // TestQuiet waits while parts are asked for, though not for ever, and no longer than there is a pull.
@@ -39,11 +41,11 @@ func TestPullIsTheCause(t *testing.T) {
 		{nil, errRun},
 		{fmt.Errorf("pull: %w", context.Canceled), errRun},
 	} {
-		ctx, cancel := context.WithCancel(t.Context())
-		c := &arriving{cancel: cancel, pulled: make(chan error, 1)}
+		c := &arriving{pulled: make(chan struct{})}
+		c.ctx, c.cancel = context.WithCancelCause(t.Context())
 		go func() {
-			<-ctx.Done()
-			c.pulled <- test.pulled
+			<-c.ctx.Done()
+			c.err = test.pulled
 			close(c.pulled)
 		}()
 		if err := c.cause(errRun); err != test.want {
@@ -56,23 +58,19 @@ func TestPullIsTheCause(t *testing.T) {
 	}
 }
 
-// TestBecause: why a container could not be started is what has kept its segments from coming, but for the end of who needs them, which follows from it.
+// TestBecause: why a container could not be started is what has kept its segments from coming, unless somebody has ended the pull.
 func TestBecause(t *testing.T) {
 	errPull, errStart := errors.New("the registry is gone"), errors.New("the driver says no")
 	for _, test := range []struct{ pull, want error }{
 		{errPull, errPull},
 		{nil, errStart},
-		{&arrival.LeftError{Does: "reads"}, errStart},
+		{context.Canceled, errStart},
 	} {
-		server, err := arrival.Serve(t.Context(), t.TempDir(), nil)
-		if err != nil {
-			t.Fatal(err)
+		c := &arriving{pulled: make(chan struct{}), err: test.pull}
+		if err := c.because("x", errStart); err != errStart {
+			t.Errorf("while it is pulled: %v", err)
 		}
-		defer server.Close()
-		if test.pull != nil {
-			server.Fail(test.pull)
-		}
-		c := &arriving{server: server}
+		close(c.pulled)
 		if err := c.because("x", errStart); !errors.Is(err, test.want) || test.want == errPull && (!strings.Contains(err.Error(), "did not all come") || Hint(err) == "") {
 			t.Errorf("the pull ends with %v: %v", test.pull, err)
 		}
@@ -80,5 +78,41 @@ func TestBecause(t *testing.T) {
 	var none *arriving
 	if err := none.because("x", errStart); err != errStart {
 		t.Errorf("without a pull: %v", err)
+	}
+}
+
+// TestAway: a registry that is away is waited for while the container runs, as long as it may be away without bringing anything.
+func TestAway(t *testing.T) {
+	gone := fmt.Errorf("refused: %w", errdefs.ErrUnavailable)
+	c := &arriving{counts: new(registry.Counts), patience: time.Hour}
+	c.ctx, c.cancel = context.WithCancelCause(t.Context())
+	if c.wait(c.ctx, gone) {
+		t.Error("it is waited for before the container runs")
+	}
+	c.away.begin()
+	if c.wait(c.ctx, errdefs.ErrDataLoss) {
+		t.Error("what is damaged is waited for")
+	}
+	if !c.wait(c.ctx, gone) || c.waiting() != gone.Error() {
+		t.Errorf("it is not waited for: %q", c.waiting())
+	}
+	c.away.since = c.away.since.Add(-2 * time.Hour)
+	c.away.moved = -1 // something has come since
+	if !c.wait(c.ctx, gone) {
+		t.Error("it is not waited for though it has brought something")
+	}
+	c.away.moved = -1
+	if why := c.waiting(); why != "" {
+		t.Errorf("something comes, and it waits for %q", why)
+	}
+	if !c.wait(c.ctx, gone) {
+		t.Error("it is not waited for once more")
+	}
+	c.away.since = c.away.since.Add(-2 * time.Hour)
+	if c.wait(c.ctx, gone) || !errdefs.IsUnavailable(context.Cause(c.ctx)) || Hint(context.Cause(c.ctx)) == "" {
+		t.Errorf("it is waited for too long: %v", context.Cause(c.ctx))
+	}
+	if c.wait(c.ctx, gone) {
+		t.Error("it is waited for after the end")
 	}
 }

@@ -148,7 +148,7 @@ func (v *serving) chosen(asked *restorer.Conversation) (Options, error) {
 		Eager: c.Eager, PullFirst: c.PullFirst, GPUs: GPUOptions{Devices: c.Devices},
 		Registry: registry.Options{
 			PlainHTTP: c.Registry.PlainHTTP, Insecure: c.Registry.Insecure, CAFile: c.Registry.CAFile, Username: c.Registry.Username, Password: c.Registry.Password,
-			Concurrency: c.Registry.Concurrency, Counts: &v.counts,
+			Concurrency: c.Registry.Concurrency,
 		},
 	}
 	for _, m := range c.Mounts {

@@ -15,15 +15,15 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/host"
-	"github.com/cryo-project/cryo/shim/order"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // Plan is a restore that was found possible and allowed; nothing is changed yet.
 type Plan struct {
 	Snapshot *image.Snapshot
-	From     image.Fetcher // has its blobs
-	Images   string        // directory of CRIU's images, which lack memory at first
-	Origin   order.Origin  // of the images
+	From     image.Fetcher   // has its blobs
+	Images   string          // directory of CRIU's images, which lack memory at first
+	Origin   restorer.Origin // of the images
 	Unpacked *image.Unpacked
 	Ref      string // in the store
 	Name     string

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"time"
 
@@ -15,7 +16,9 @@ import (
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/warm"
-	"github.com/cryo-project/cryo/shim/order"
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/shim/fill"
+	"github.com/cryo-project/cryo/shim/load"
 )
 
 // Prepared is a snapshot for which all is done that can be done without the container. Memory may still be pulled.
@@ -80,7 +83,7 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	if ready == nil {
 		r.From = s
 	}
-	return r, r.begin(ctx, whyPullFirst)
+	return r, r.begin(ctx, whyPullFirst, o)
 }
 
 // checkRoom refuses what does not fit on the disk: what is to be pulled has been found to, but not the memory that CRIU reads from files.
@@ -140,7 +143,7 @@ func late(ctx context.Context, err error) error {
 }
 
 // begin begins to pull what is missing, or pulls it where that has to be first.
-func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (string, error)) (err error) {
+func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (string, error), o Options) (err error) {
 	if r.Prewarmed {
 		r.PullFirst = "it is prewarmed"
 	} else if r.PullFirst, err = whyPullFirst(r.Eager); err != nil {
@@ -152,7 +155,7 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 	}
 	if r.PullFirst != "" {
 		err = r.puller.Finish(ctx)
-	} else if r.coming, err = newArriving(ctx, r.store, r.puller, r.work, r.Snapshot.Config.GPU != nil); err == nil {
+	} else if r.coming, err = newArriving(ctx, r.store, r.puller, r.Snapshot.Config.GPU != nil, o); err == nil {
 		r.From = r.coming.source
 		if r.coming.whole {
 			r.puller.First(r.Unpacked.OfProcesses())
@@ -188,35 +191,37 @@ func (r *Prepared) Arrives() (arrives, whole bool) {
 	return r.coming != nil, r.coming != nil && r.coming.whole
 }
 
-// Await pulls all that nobody waits for, the container running, and waits until all is in the store. Called before that, it would take cores and the line from
-// what makes the container run.
-func (r *Prepared) Await() error {
-	if r.coming == nil {
-		return nil
-	}
-	r.coming.begin()
-	return r.coming.await()
-}
+// Runs says that the container runs: all that nobody waits for is pulled now. Before, it would take cores and the line from what makes the container run. A registry that
+// is away is waited for from now on.
+func (r *Prepared) Runs() { r.coming.begin() }
 
-// memory says where the memory is that is filled in while the container runs; nil: CRIU's images have all.
-func (r *Prepared) memory() *order.Order {
-	if !r.Lazy() {
-		return nil
-	}
-	return r.order(r.coming != nil && r.coming.whole)
-}
+// Await waits until all is in the store, or the pull has failed.
+func (r *Prepared) Await() error { return r.coming.await() }
 
-// devices says where the memory is that processes had handed over; nil: they had none.
-func (r *Prepared) devices() *order.Order {
+// Placed says that all memory is in place.
+func (r *Prepared) Placed() { r.coming.placed() }
+
+// End ends the pull, for a reason.
+func (r *Prepared) End(reason error) { r.coming.end(reason) }
+
+// hasDevices tells whether processes had handed device memory over.
+func (r *Prepared) hasDevices() bool {
 	g := r.Snapshot.Config.GPU
-	if g == nil || !slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 }) {
-		return nil
-	}
-	return r.order(true)
+	return g != nil && slices.ContainsFunc(g.Processes, func(p image.GPUProcess) bool { return len(p.Pieces) > 0 })
 }
 
-func (r *Prepared) order(whole bool) *order.Order {
-	return &order.Order{Root: r.store.Root(), Snapshot: r.Snapshot.Descriptor, Images: r.Images, Arrival: r.coming.where(), Whole: whole}
+// Fill fills in the memory of the processes that the shim names over c, in bytes a second of what nobody waits for; see [fill.Memory.Serve].
+func (r *Prepared) Fill(ctx context.Context, c *channel.Channel, rate int64) error {
+	coming, ctx := r.coming.followed(ctx)
+	m := fill.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Coming: coming, Waiting: r.coming.waiting, Rate: rate}
+	return m.Serve(ctx, c)
+}
+
+// Load loads device memory; see [load.Memory.Serve].
+func (r *Prepared) Load(ctx context.Context, c *channel.Channel, keeper *os.File) error {
+	coming, ctx := r.coming.followed(ctx)
+	m := load.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Coming: coming}
+	return m.Serve(ctx, c, keeper)
 }
 
 // ApplyRootFS writes what the snapshot's container had changed into its root file system at root.

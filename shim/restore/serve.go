@@ -1,6 +1,7 @@
 package restore
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restorer"
@@ -114,6 +116,7 @@ func (v *serving) prepare(o Options, require bool) error {
 	if err != nil {
 		return err
 	}
+	o.Registry.Counts = &v.counts
 	if v.prepared, err = Prepare(v.ctx, v.store, v.work.Dir, v.request.Ref, v.here, j, o); err != nil {
 		return err
 	}
@@ -199,8 +202,11 @@ func (v *serving) annotated() error {
 func (v *serving) attend(shim, asked *restorer.Conversation) error {
 	p := v.prepared
 	shim.Tell(restorer.Message{Prepared: &restorer.Prepared{
-		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: p.Allowed(), Memory: p.memory(), Devices: p.devices(),
+		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: p.Allowed(),
+		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(),
 	}})
+	memory := newPlacing(v.ctx, v.suspect)
+	defer memory.end(errGone)
 	for {
 		m, ok, err := shim.Next(v.ctx)
 		switch {
@@ -208,6 +214,16 @@ func (v *serving) attend(shim, asked *restorer.Conversation) error {
 			return err
 		case !ok:
 			return errGone
+		case m.Fill != nil:
+			err = memory.begin(&m, func(ctx context.Context, c *channel.Channel) error { return p.Fill(ctx, c, m.Fill.Rate) })
+		case m.Load:
+			err = memory.begin(&m, func(ctx context.Context, c *channel.Channel) error {
+				keeper, err := m.File("keeper")
+				if err != nil {
+					return err
+				}
+				return p.Load(ctx, c, keeper)
+			})
 		case m.Commit:
 			answer := restorer.Message{Committed: true}
 			if err := v.commit(); err != nil {
@@ -217,7 +233,10 @@ func (v *serving) attend(shim, asked *restorer.Conversation) error {
 		case m.Failed != nil:
 			shim.Tell(restorer.Message{Failed: failure.Of(v.because(m.Failed))})
 		case m.Running != nil:
-			return v.runs(shim, asked, *m.Running)
+			return v.runs(asked, memory, *m.Running)
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
@@ -276,8 +295,8 @@ func (e *ranError) Error() string { return e.err.Error() }
 
 func (e *ranError) Unwrap() error { return e.err }
 
-// runs brings what is missing, the container running.
-func (v *serving) runs(shim, asked *restorer.Conversation, loaded gpu.Loaded) error {
+// runs brings what is missing, the container running, and waits until its memory is in place.
+func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu.Loaded) error {
 	p := v.prepared
 	_ = os.Chdir("/") // what the command's user mounts and unmounts is none of this
 	finished := make(chan struct{})
@@ -292,27 +311,27 @@ func (v *serving) runs(shim, asked *restorer.Conversation, loaded gpu.Loaded) er
 	if asked != nil {
 		asked.Tell(restorer.Message{Runs: &restorer.Runs{Loaded: loaded, Counts: v.counted()}})
 	}
-	if err := p.Await(); err != nil {
-		cut := &CutOffError{Name: p.Name, Ran: true, Whole: v.filled(shim, err), Err: err}
-		return &ranError{runsOn: cut.Whole, err: cut}
-	}
-	if asked != nil {
+	p.Runs()
+	placed := make(chan error, 1)
+	go func() {
+		err := memory.wait()
+		if err != nil {
+			p.End(err) // nobody needs what is pulled
+		}
+		p.Placed()
+		placed <- err
+	}()
+	pulled := p.Await()
+	if pulled == nil && asked != nil {
 		counts := v.counted()
 		asked.Tell(restorer.Message{Complete: &counts})
 	}
+	filled := <-placed
+	if err := cmp.Or(filled, pulled); err != nil {
+		cut := &CutOffError{Name: p.Name, Ran: true, Whole: filled == nil, Err: err}
+		return &ranError{runsOn: cut.Whole, err: cut}
+	}
 	return nil
-}
-
-// filledTime is how long the shim may take to notice that a container's memory does not come.
-const filledTime = time.Minute
-
-// filled asks the shim whether the container has all its memory, though not all of the snapshot came. If it has, it runs on.
-func (v *serving) filled(shim *restorer.Conversation, reason error) bool {
-	ctx, cancel := context.WithTimeout(v.ctx, filledTime)
-	defer cancel()
-	shim.Tell(restorer.Message{Incomplete: failure.Of(reason)})
-	m, ok, err := shim.Next(ctx)
-	return err == nil && ok && m.Filled != nil && *m.Filled
 }
 
 func (v *serving) counted() restorer.Counts {

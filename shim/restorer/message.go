@@ -1,16 +1,20 @@
 package restorer
 
 import (
+	"fmt"
+	"os"
 	"time"
 
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/shim/order"
 )
 
 // Command is the argument that makes the cryo program the restore process.
@@ -35,7 +39,7 @@ const (
 )
 
 // protocol is the version of the messages. Both programs are of one build, or one of them is refused.
-const protocol = 2
+const protocol = 3
 
 // Request says what is to be restored.
 type Request struct {
@@ -116,12 +120,25 @@ type Prepared struct {
 	Work     string        `json:"work"`   // CRIU's work directory
 	Warnings []string      `json:"warnings,omitempty"`
 	// Origin is what the snapshot is judged by, which the shim does once more.
-	Origin order.Origin `json:"origin"`
+	Origin Origin `json:"origin"`
 	// Allowed is what the container may have beyond its specification.
 	Allowed []string `json:"allowed,omitempty"`
-	// Memory and Devices say where memory is that CRIU's images lack; nil: they lack none.
-	Memory  *order.Order `json:"memory,omitempty"`
-	Devices *order.Order `json:"devices,omitempty"`
+	// Lazy: CRIU's images lack memory, which is filled in while the container runs. Devices: they lack memory of GPUs.
+	Lazy    bool   `json:"lazy,omitempty"`
+	Devices bool   `json:"devices,omitempty"`
+	Root    string `json:"root"` // of the store
+}
+
+// Origin says of which snapshot CRIU's images are, and has what it is judged by.
+type Origin struct {
+	Refs       []string             `json:"refs"` // as in [signature.Judge]
+	Digest     digest.Digest        `json:"digest"`
+	Signatures []signature.Attached `json:"signatures"` // none that is damaged
+}
+
+// Fill has the process fill in memory, and comes with its end of a channel on which package fill speaks.
+type Fill struct {
+	Rate int64 `json:"rate"` // bounds how many bytes a second are filled in that nobody waits for. 0: nothing does
 }
 
 // Counts say what was pulled, see [registry.Counts].
@@ -164,7 +181,8 @@ type Message struct {
 	Join    *Application `json:"join,omitempty"`    // the first of a shim that has not started the process
 	Commit  bool         `json:"commit,omitempty"`  // the container is about to run: may it?
 	Running *gpu.Loaded  `json:"running,omitempty"` // it runs
-	Filled  *bool        `json:"filled,omitempty"`  // the answer to Incomplete: the container has all its memory and runs on; else it is ended
+	Fill    *Fill        `json:"fill,omitempty"`
+	Load    bool         `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package load speaks
 
 	// The process's to the command, in this order.
 	Begun      string      `json:"begun,omitempty"` // its working directory
@@ -180,8 +198,6 @@ type Message struct {
 	// The process's to the shim.
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
-	// Incomplete is why not all of the snapshot came. What becomes of the container?
-	Incomplete *failure.Error `json:"incomplete,omitempty"`
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
 	Failed *failure.Error `json:"failed,omitempty"`
@@ -189,4 +205,35 @@ type Message struct {
 	Container string `json:"container,omitempty"`
 	// RunsOn: Failed does no harm to the container.
 	RunsOn bool `json:"runsOn,omitempty"`
+
+	// files came with the message. They are the receiver's to close.
+	files []int
+}
+
+// Channel takes the channel that came with the message.
+func (m *Message) Channel() (*channel.Channel, error) {
+	fd, err := m.take()
+	if err != nil {
+		return nil, err
+	}
+	return channel.Open(fd)
+}
+
+// File takes a file that came with the message.
+func (m *Message) File(name string) (*os.File, error) {
+	fd, err := m.take()
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// take takes the first descriptor that nobody has taken yet.
+func (m *Message) take() (int, error) {
+	if len(m.files) == 0 {
+		return -1, fmt.Errorf("a message came without a descriptor: %w", errdefs.ErrInternal)
+	}
+	fd := m.files[0]
+	m.files = m.files[1:]
+	return fd, nil
 }

@@ -38,6 +38,7 @@ const (
 // Process is a restore process as the shim sees it. It ends by itself when all memory is in the local store, and it ends when the shim does.
 type Process struct {
 	channel *channel.Channel
+	pid     int
 	command *exec.Cmd // nil: a command has started it, and sees to what it leaves
 	answers chan Message
 	ended   chan struct{} // closed when the process has ended
@@ -84,7 +85,7 @@ func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	p := &Process{channel: own, command: command, ended: ended}
+	p := &Process{channel: own, pid: command.Process.Pid, command: command, ended: ended}
 	r.Protocol = protocol
 	return p.prepare(ctx, Message{Request: &r})
 }
@@ -121,7 +122,7 @@ func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared,
 	if err != nil {
 		return nil, nil, fmt.Errorf("reach the restore process: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	p := &Process{channel: c, ended: make(chan struct{}), moved: make(chan struct{})}
+	p := &Process{channel: c, pid: pid, ended: make(chan struct{}), moved: make(chan struct{})}
 	go func() {
 		defer close(p.moved)
 		if err := shareCgroup(pid); err != nil {
@@ -328,15 +329,24 @@ func (p *Process) sweep() {
 	_ = os.RemoveAll(p.work)                                                 // what cannot be removed now, the next process sweeps
 }
 
-// Let answers the process until it ends, and then closes the channel. Where not all of the snapshot came, the process says why, and asks whether the container has all its
-// memory: filled waits until that is known, and tells it.
-func (p *Process) Let(filled func(incomplete error) bool) {
-	for m := range p.answers {
-		if m.Incomplete != nil {
-			_ = p.channel.Send(Message{Filled: new(filled(m.Incomplete))}) // a process that has ended does not hear it
-		}
+// Let closes the channel when the process has ended.
+func (p *Process) Let() {
+	for range p.answers { // there are none
 	}
 	<-p.ended
 	p.hangUp()
 	p.sweep()
+}
+
+// PID is the process's.
+func (p *Process) PID() int { return p.pid }
+
+// Fill has the process fill in memory of the container's processes; see package fill. other is its end of a channel.
+func (p *Process) Fill(other *os.File, rate int64) error {
+	return p.channel.Send(Message{Fill: &Fill{Rate: rate}}, int(other.Fd()))
+}
+
+// Load has the process load memory of GPUs; see package load. other is its end of a channel, keeper that of the connection to the keeper.
+func (p *Process) Load(other, keeper *os.File) error {
+	return p.channel.Send(Message{Load: true}, int(other.Fd()), int(keeper.Fd()))
 }

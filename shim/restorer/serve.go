@@ -56,8 +56,11 @@ func Serve(descriptor int) (*Conversation, Request, error) {
 }
 
 func first(c *channel.Channel) (m Message, err error) {
-	fds, err := c.Receive(&m)
-	channel.Close(fds) // nobody sends any
+	m.files, err = c.Receive(&m)
+	if m.Fill == nil && !m.Load {
+		channel.Close(m.files) // nobody sends any
+		m.files = nil
+	}
 	return m, err
 }
 

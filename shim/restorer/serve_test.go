@@ -150,14 +150,16 @@ func TestJoin(t *testing.T) {
 		for {
 			m, ok, _ := v.Next(t.Context())
 			switch {
-			case m.Running != nil:
-				v.Tell(Message{Incomplete: failure.New(errdefs.ErrUnavailable, "", "away")})
-			case !ok:
-				return
-			case m.Filled != nil:
-				if !*m.Filled {
-					t.Error("the container is said not to have its memory")
+			case m.Fill != nil:
+				c, err := m.Channel()
+				if err != nil || m.Fill.Rate != 7 {
+					t.Errorf("to fill at %d: %v", m.Fill.Rate, err)
 				}
+				c.Close()
+				if _, err := m.File("more"); err == nil {
+					t.Error("a file is there that nobody has sent")
+				}
+			case m.Running != nil, !ok:
 				return
 			case m.Commit:
 				v.Tell(Message{Failed: failure.New(errdefs.ErrAborted, "", "called off")})
@@ -191,10 +193,20 @@ func TestJoin(t *testing.T) {
 	if err := errors.New("unknown"); p.Because(err) != err {
 		t.Error("a reason is given that is none")
 	}
+	own, other, err := channel.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.Fill(other, 7)
+	other.Close()
+	if _, closed := own.Receive(&struct{}{}); err != nil || closed == nil {
+		t.Errorf("the channel arrives with %v, and is closed with %v", err, closed)
+	}
+	own.Close()
 	if err := p.Running(gpu.Loaded{}); err != nil {
 		t.Error(err)
 	}
-	p.Let(func(error) bool { return true })
+	p.Let()
 	if err := p.Commit(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after its end it may run: %v", err)
 	}
