@@ -14,7 +14,10 @@ import (
 type psEntry struct {
 	Name, Status, Snapshot, Reference, Lost string
 	PID                                     int
-	Memory                                  *struct{ Here, Total int64 }
+	Memory                                  *struct {
+		Here, Total int64
+		Waiting     string
+	}
 }
 
 // listed gives what cryo ps says of one container, nil if it says nothing.

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -307,7 +308,6 @@ func TestArrivingFails(t *testing.T) {
 		words, reason string
 		do            func(*gate)
 	}{
-		{"registry dies", codeUnavailable, "did not all come", "", func(g *gate) { g.die() }},
 		{"killed restore process", codeUnavailable, "the restore process has died", "has ended", func(*gate) { kill(t, restorers(t, b)[0]) }},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -347,5 +347,84 @@ func TestArrivingFails(t *testing.T) {
 		must(t, <-c.ended) // its memory is of no use, the snapshot is
 		must(t, b.Cryo(t.Context(), "verify", ref))
 		must(t, b.Cryo(t.Context(), "rm", ref))
+	})
+}
+
+// awayFor is for how long the registry is away in TestArrivingAway once that has been noticed.
+var awayFor = flag.Duration("away", 5*time.Second, "how long the registry is away in TestArrivingAway")
+
+// TestArrivingAway has the registry go away while memory is on its way: the container runs on, and has all its memory when the registry is back, or when another source has
+// brought the snapshot. It is ended when the registry has been away for as long as the configuration says.
+func TestArrivingAway(t *testing.T) {
+	b, _ := pair(t) // it has the base image
+	path := pushed(t, b)
+	begin := func(t *testing.T, h *lab.Host) (g *gate, c *underway, id string) {
+		g = newGate(t, shared.registry, path)
+		ref, id := g.address+"/"+path, name(t)
+		cleanup(t, h, id)
+		forget(t, h, ref)
+		c = begun(t, h, "restore", ref, "--name", id, "--plain-http", "--wait")
+		c.hello(t, h, id)
+		eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > 0 })
+		g.die()
+		return g, c, id
+	}
+	waiting := func(t *testing.T, h *lab.Host, id string) string {
+		e := listed(t, h, id)
+		if e == nil || e.Memory == nil {
+			t.Fatalf("cryo ps says %+v", e)
+		}
+		return e.Memory.Waiting
+	}
+	for how, mend := range map[string]func(*testing.T, *gate){
+		"back": func(t *testing.T, g *gate) {
+			g.open()
+			g.back(t)
+		},
+		"brought from elsewhere": func(t *testing.T, _ *gate) {
+			forget(t, b, shared.registry.Reference(path))
+			must(t, b.Cryo(t.Context(), "pull", shared.registry.Reference(path), "--plain-http"))
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			g, c, id := begin(t, b)
+			eventually(t, "the news that the registry is away", time.Minute, func() bool { return strings.Contains(waiting(t, b, id), "cannot be reached") })
+			if out := must(t, b.Cryo(t.Context(), "ps")).Stdout; !strings.Contains(out, "waits") {
+				t.Errorf("cryo ps says\n%s", out)
+			}
+			time.Sleep(*awayFor)
+			if a, err := b.Ask(t.Context(), id, "hello"); err != nil || !a.OK {
+				t.Errorf("what needs no more memory does not run on: %v, %s", err, a.Error)
+			}
+			c.under(t)
+			touched := make(chan lab.Answer, 1) // all of its memory, by the container, which waits
+			go func() {
+				a, err := b.AwaitAnswer(t.Context(), id)
+				if err != nil {
+					t.Error(err)
+				}
+				touched <- a
+			}()
+			time.Sleep(time.Second)
+			mend(t, g)
+			must(t, <-c.ended)
+			if a := <-touched; !a.OK {
+				t.Errorf("its memory is wrong: %s", a.Error)
+			}
+			await(t, b, id)
+			if why := waiting(t, b, id); why != "" {
+				t.Errorf("it waits still: %s", why)
+			}
+			eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, b)) == 0 })
+		})
+	}
+	t.Run("for too long", func(t *testing.T) {
+		h := newHost(t, "short", lab.HostOptions{CryoConfig: "[restore]\nregistry-timeout = 2\n"})
+		_, c, id := begin(t, h)
+		refusal(t, <-c.ended, codeUnavailable, "has brought nothing for 2s")
+		if reason := ended(t, h, id); !strings.Contains(reason, "has brought nothing for 2s") {
+			t.Errorf("the reason is %q", reason)
+		}
+		eventually(t, "the end of the filling", 30*time.Second, func() bool { return len(restorers(t, h)) == 0 })
 	})
 }

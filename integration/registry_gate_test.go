@@ -32,9 +32,10 @@ type gate struct {
 	mends    bool            // it is damaged in the first answer only
 	damages  atomic.Int64    // answers with it
 
-	server *http.Server
-	once   sync.Once
-	opened chan struct{}
+	handler http.Handler
+	server  *http.Server
+	once    sync.Once
+	opened  chan struct{}
 }
 
 // newGate is a gate for the snapshot of this path.
@@ -60,15 +61,30 @@ func newGate(t *testing.T, r *lab.Registry, path string) *gate {
 	proxy.FlushInterval = -1
 	proxy.ModifyResponse = g.hold
 	proxy.ErrorHandler = func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) } // clients hang up
-	g.server = &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	g.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !g.ranges.Load() {
 			r.Header.Del("Range")
 		}
 		proxy.ServeHTTP(w, r)
-	})}
-	go func() { _ = g.server.Serve(l) }() // it ends with the test
+	})
+	g.serve(l)
 	t.Cleanup(g.die)
 	return g
+}
+
+func (g *gate) serve(l net.Listener) {
+	g.server = &http.Server{Handler: g.handler}
+	go func() { _ = g.server.Serve(l) }() // it ends with the test
+}
+
+// back answers again after die.
+func (g *gate) back(t *testing.T) {
+	t.Helper()
+	l, err := net.Listen("tcp", g.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.serve(l)
 }
 
 // hold looks at an answer of the registry.

@@ -164,8 +164,11 @@ func (a *app) printContainers(all []runningContainer) error {
 		return err
 	}
 	for _, c := range all {
-		if c.Lost != "" {
+		switch {
+		case c.Lost != "":
 			a.line("%s is lost: %s", c.Name, c.Lost)
+		case c.Memory != nil && c.Memory.Waiting != "":
+			a.line("%s waits for memory: %s", c.Name, c.Memory.Waiting)
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
@@ -66,6 +67,9 @@ func (s *Store) tryWork() (string, *os.File, error) {
 	return dir, f, nil
 }
 
+// Release ends the operation, and leaves the directory: blobs are needed no more, or are open.
+func (w *Work) Release() error { return w.op.Close() }
+
 // Close removes the directory and ends the operation.
 func (w *Work) Close() error {
 	err := removeTree(w.Dir)
@@ -83,19 +87,31 @@ func (s *Store) sweepWork() error {
 		if !e.IsDir() {
 			continue
 		}
-		dir := filepath.Join(s.work(), e.Name())
-		path := filepath.Join(dir, "lock")
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
-		if err != nil {
-			continue // gone meanwhile
-		}
-		if ok, err := TryLock(f, unix.LOCK_EX); err == nil && ok && Still(f, path) {
-			// What cannot be removed now is tried again by the next operation.
-			_ = removeTree(dir)
-		}
-		f.Close()
+		_ = SweepWork(filepath.Join(s.work(), e.Name())) // what cannot be removed now is tried again by the next operation
 	}
 	return nil
+}
+
+// SweepWork removes the directory of a [Work] whose owner died; nil: it is gone. The kind of its error is Unavailable where the owner lives.
+func SweepWork(dir string) error {
+	path := filepath.Join(dir, "lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	switch ok, err := TryLock(f, unix.LOCK_EX); {
+	case err != nil:
+		return err
+	case !ok:
+		return fmt.Errorf("remove %s: it is in use: %w", dir, errdefs.ErrUnavailable)
+	case !Still(f, path):
+		return nil // gone meanwhile
+	}
+	return removeTree(dir)
 }
 
 // removeTree removes dir, but never what is mounted below it: mounts go first.

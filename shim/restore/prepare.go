@@ -166,12 +166,18 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 	return err
 }
 
+// release lets go of the registry and of blobs in the store: all that is needed has come, and is open.
+func (r *Prepared) release() {
+	if r.puller != nil {
+		r.puller.Close()
+		r.puller = nil
+	}
+}
+
 // Close ends the pull, and lets go of what was prepared.
 func (r *Prepared) Close() {
 	r.coming.close()
-	if r.puller != nil {
-		r.puller.Close()
-	}
+	r.release()
 	if r.ready != nil {
 		_ = r.ready.Close() // nothing was written
 	}

@@ -322,9 +322,13 @@ func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu
 		placed <- err
 	}()
 	pulled := p.Await()
-	if pulled == nil && asked != nil {
-		counts := v.counted()
-		asked.Tell(restorer.Message{Complete: &counts})
+	if pulled == nil {
+		p.release()
+		_ = v.work.Release() // all is open that is needed
+		if asked != nil {
+			counts := v.counted()
+			asked.Tell(restorer.Message{Complete: &counts})
+		}
 	}
 	filled := <-placed
 	if err := cmp.Or(filled, pulled); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/containerd/api/types"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
@@ -19,6 +20,7 @@ type Owner struct {
 	answers chan Message
 	ended   chan struct{} // closed when the process has ended
 	ctx     context.Context
+	work    string // the process's working directory; empty: not known
 }
 
 // Told are the messages that may come at any time.
@@ -127,7 +129,8 @@ func expect[T any](o *Owner, what func(Message) (T, bool)) (v T, err error) {
 
 // Begun waits for the process's working directory, by which all is marked that the command makes.
 func (o *Owner) Begun() (work string, err error) {
-	return expect(o, func(m Message) (string, bool) { return m.Begun, m.Begun != "" })
+	o.work, err = expect(o, func(m Message) (string, bool) { return m.Begun, m.Begun != "" })
+	return o.work, err
 }
 
 // Considered waits for the snapshot. The process goes on after Admit.
@@ -162,11 +165,15 @@ func (o *Owner) Complete() (*Counts, error) {
 	return expect(o, func(m Message) (*Counts, bool) { return m.Complete, m.Complete != nil })
 }
 
-// End lets go of the process: where the container does not run it undoes what was made, and is waited for, for as long as patience.
+// End lets go of the process: where the container does not run it undoes what was made, and is waited for, for as long as patience. What one leaves that was killed is
+// removed.
 func (o *Owner) End(patience time.Duration) {
 	_ = o.channel.Close()
 	select {
 	case <-o.ended:
+		if o.work != "" {
+			_ = store.SweepWork(o.work) // what cannot be removed now, the next process sweeps
+		}
 	case <-time.After(patience):
 	}
 }

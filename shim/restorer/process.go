@@ -15,13 +15,13 @@ import (
 	"github.com/containerd/cgroups/v3"
 	"github.com/containerd/cgroups/v3/cgroup1"
 	"github.com/containerd/cgroups/v3/cgroup2"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
 	gorunc "github.com/containerd/go-runc"
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
 )
@@ -44,7 +44,7 @@ type Process struct {
 	ended   chan struct{} // closed when the process has ended
 	moved   chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
 	closing sync.Once
-	work    string // its working directory; empty: not known, or not the shim's to remove
+	work    string // its working directory; empty: not known
 }
 
 // MissingError says that the program is not there. Its kind is FailedPrecondition.
@@ -218,9 +218,7 @@ func (p *Process) prepare(ctx context.Context, m Message) (_ *Process, _ *Prepar
 	case answer.Prepared == nil:
 		return nil, nil, unexpected(answer)
 	}
-	if p.command != nil {
-		p.work = filepath.Dir(answer.Prepared.Work)
-	}
+	p.work = filepath.Dir(answer.Prepared.Work)
 	return p, answer.Prepared, nil
 }
 
@@ -317,16 +315,17 @@ func (p *Process) End() {
 	p.sweep()
 }
 
+// sweepTime is how long a process may take from hanging up to its end.
+const sweepTime = 2 * time.Second
+
 // sweep removes what a process has left that was killed. One that has ended by itself has removed it.
 func (p *Process) sweep() {
-	if p.work == "" {
-		return
+	for deadline := time.Now().Add(sweepTime); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if p.work == "" || store.SweepWork(p.work) == nil {
+			return
+		}
 	}
-	if _, err := os.Lstat(p.work); err != nil {
-		return
-	}
-	_ = mount.UnmountRecursive(p.work, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW) // there may be none
-	_ = os.RemoveAll(p.work)                                                 // what cannot be removed now, the next process sweeps
+	// The next process does it.
 }
 
 // Let closes the channel when the process has ended.

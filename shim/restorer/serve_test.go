@@ -3,6 +3,8 @@ package restorer
 import (
 	"context"
 	"errors"
+	"io/fs"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -210,8 +212,11 @@ func TestJoin(t *testing.T) {
 	if err := p.Commit(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after its end it may run: %v", err)
 	}
-	if _, _, err := Join(t.Context(), criu, Application{}); !errdefs.IsUnavailable(err) {
-		t.Errorf("after its end: %v", err)
+	if p, _, err := Join(t.Context(), criu, Application{}); p != nil || err != nil {
+		t.Errorf("after its end: %v, %v", p, err)
+	}
+	if _, err := os.Stat(work); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what it has left is not removed: %v", err)
 	}
 	if err := (*Process)(nil).Commit(); err != nil {
 		t.Errorf("without a process: %v", err)
