@@ -48,16 +48,16 @@ func (p *report) timesOf(name string) map[string][]float64 {
 
 // moves is the table of all containers that went to the second host.
 func (p *report) moves(b *bytes.Buffer) {
-	fmt.Fprintf(b, "\n## From host to host\n\nSeconds. Device memory is part of memory here: the driver has moved it there.\n\n")
-	row(b, "case", "memory, GiB", "snapshot, GiB", "lock", "save", "CRIU", "frozen until it ended", "packaging", "push", "pull", "restore", "left running: frozen", "of which load")
-	row(b, "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
+	fmt.Fprintf(b, "\n## From host to host\n\nSeconds. Device memory is part of memory here: the driver has moved it there. Frozen includes the wait until work on the GPU has ended.\n\n")
+	row(b, "case", "memory, GiB", "snapshot, GiB", "save", "CRIU", "frozen until it ended", "packaging", "push", "pull", "restore", "left running: frozen")
+	row(b, "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
 	for _, r := range p.Results {
 		if len(r.Times["restore"]) == 0 {
 			continue
 		}
 		t := r.Times
-		row(b, r.Case, gib(r.Snapshot["memory"]), gib(r.Snapshot["size"]), cell(t, "end.lock"), cell(t, "end.save"), cell(t, "end.dump"),
-			cell(t, "end.freeze"), cell(t, "end.pack"), cell(t, "push"), cell(t, "pull"), cell(t, "restore"), cell(t, "live.freeze"), cell(t, "live.load"))
+		row(b, r.Case, gib(r.Snapshot["memory"]), gib(r.Snapshot["size"]), cell(t, "end.save"), cell(t, "end.dump"),
+			cell(t, "end.freeze"), cell(t, "end.pack"), cell(t, "push"), cell(t, "pull"), cell(t, "restore"), cell(t, "live.freeze"))
 	}
 }
 
