@@ -173,15 +173,28 @@ func (p *report) growth(b *bytes.Buffer) {
 		if len(r.Growth) == 0 {
 			continue
 		}
-		fmt.Fprintf(b, "\n%s, from checkpoint %d on; memory is what is resident:\n\n", r.Case, warming+1)
-		row(b, "when", "what", "at first", "at last", "most", "looked at")
-		row(b, "---", "---", "---:", "---:", "---:", "---:")
+		fmt.Fprintf(b, "\n%s, from checkpoint %d on: at first, at last, the most. Memory is what is resident.\n\n", r.Case, warming+1)
+		cells := map[string][]string{} // a row by what it is about, a cell for each time
+		header, line := []string{"what"}, []string{"---"}
 		for _, g := range r.Growth {
-			show := func(n int64) string { return strconv.FormatInt(n, 10) }
+			unit, by := "", int64(1)
 			if strings.Contains(g.What, "memory") {
-				show = func(n int64) string { return fmt.Sprintf("%d MiB", n>>20) }
+				unit, by = " MiB", 1<<20
 			}
-			row(b, g.When, g.What, show(g.First), show(g.Last), show(g.Most), fmt.Sprintf("%d times", g.Seen))
+			if !slices.Contains(header, g.When) {
+				header, line = append(header, g.When, "looked at"), append(line, "---:", "---:")
+			}
+			for len(cells[g.What]) < len(header)-3 { // it was not looked at when others were
+				cells[g.What] = append(cells[g.What], "")
+			}
+			cells[g.What] = append(cells[g.What], fmt.Sprintf("%d, %d, %d%s", g.First/by, g.Last/by, g.Most/by, unit), fmt.Sprintf("%d times", g.Seen))
+		}
+		row(b, header...)
+		row(b, line...)
+		for _, w := range watched {
+			if len(cells[w.what]) > 0 {
+				row(b, append([]string{w.what}, cells[w.what]...)...)
+			}
 		}
 	}
 }

@@ -75,15 +75,7 @@ func (p *report) String() string {
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
 	p.head(&b)
-	row(&b, "case", "what", "result", "time", "run")
-	row(&b, "---", "---", "---", "---", "---")
-	for _, r := range p.Results {
-		verdict := r.Verdict
-		if r.Why != "" {
-			verdict += ": " + first(r.Why)
-		}
-		row(&b, r.Case, r.About, verdict, fmt.Sprintf("%.0f s", r.Seconds), r.Run)
-	}
+	p.cases(&b)
 	p.times(&b)
 	p.moves(&b)
 	p.engines(&b)
@@ -92,6 +84,38 @@ func (p *report) markdown() []byte {
 	p.cycles(&b)
 	p.costs(&b)
 	return b.Bytes()
+}
+
+// cases is the table of all cases, and behind it that of the runs they are of, where these are several.
+func (p *report) cases(b *bytes.Buffer) {
+	var runs []string
+	row(b, "case", "what", "result", "seconds", "run")
+	row(b, "---", "---", "---", "---:", "---:")
+	for _, r := range p.Results {
+		verdict := r.Verdict
+		if r.Why != "" {
+			verdict += ": " + first(r.Why)
+		}
+		run := ""
+		if r.Run != "" {
+			i := slices.Index(runs, r.Run)
+			if i < 0 {
+				i = len(runs)
+				runs = append(runs, r.Run)
+			}
+			run = fmt.Sprint(i + 1)
+		}
+		row(b, r.Case, r.About, verdict, fmt.Sprintf("%.0f", r.Seconds), run)
+	}
+	if len(runs) == 0 {
+		return
+	}
+	fmt.Fprintln(b)
+	row(b, "run", "when and where")
+	row(b, "---:", "---")
+	for i, run := range runs {
+		row(b, fmt.Sprint(i+1), run)
+	}
 }
 
 func (p *report) head(b *bytes.Buffer) {
@@ -110,7 +134,7 @@ func (p *report) head(b *bytes.Buffer) {
 		row(b, "warning", m.Warning)
 	}
 	for _, refused := range m.CDIRefused {
-		row(b, "CDI specification refused", short(refused))
+		row(b, "CDI specification refused", ends(refused))
 	}
 	if len(m.Touched) > 0 {
 		row(b, "host memory, touched once ahead of the first case that needs as much", strings.Join(m.Touched, ", "))
@@ -124,6 +148,15 @@ func (p *report) head(b *bytes.Buffer) {
 		row(b, name, m.Versions[name])
 	}
 	fmt.Fprintln(b)
+}
+
+// ends gives what comes before a text's first colon and after its last; results.json has all of it.
+func ends(text string) string {
+	from, to := strings.Index(text, ": "), strings.LastIndex(text, ": ")
+	if from == to {
+		return text
+	}
+	return text[:from] + ": …" + strings.TrimSuffix(text[to:], `"`)
 }
 
 // row writes a row of a table.
