@@ -133,9 +133,7 @@ func (h *Host) traceCgroups() (found []string) {
 		}
 	}
 	for _, p := range h.Running() {
-		if p.Command != "cryo-restore" {
-			found = append(found, fmt.Sprintf("process %d %s", p.PID, p.Command))
-		}
+		found = append(found, fmt.Sprintf("process %d %s", p.PID, p.Command))
 	}
 	return found
 }
