@@ -54,7 +54,7 @@ func checkNetwork(ctx context.Context, p *patient) []examined {
 		return found("network lock", good, "", "%s", path)
 	}
 	if p.criu != "" {
-		if _, err := criuCheck(ctx, p.criu, "--feature", "network_lock_nftables"); err == nil {
+		if _, err := host.Check(ctx, p.criu, "--feature", "network_lock_nftables"); err == nil {
 			return found("network lock", good, "", "nftables, by CRIU's own library")
 		}
 		if os.Geteuid() != 0 {

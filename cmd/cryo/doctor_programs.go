@@ -15,6 +15,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -78,9 +79,9 @@ func lookup(program string, dirs []string) (string, error) {
 }
 
 func checkShim(_ context.Context, p *patient) []examined {
-	path, err := lookup(shimName, p.paths)
+	path, err := lookup(daemon.ShimName, p.paths)
 	if err != nil {
-		return found("shim", trouble, "put "+shimName+" into a directory of containerd's PATH, such as /usr/local/bin", "%v", err)
+		return found("shim", trouble, "put "+daemon.ShimName+" into a directory of containerd's PATH, such as /usr/local/bin", "%v", err)
 	}
 	return found("shim", good, "", "%s", path)
 }
@@ -119,7 +120,7 @@ func checkCRIU(ctx context.Context, p *patient) []examined {
 	if os.Geteuid() != 0 {
 		return append(all, found("criu check", note, "", "CRIU looks at the kernel for root alone: run cryo doctor as root")...)
 	}
-	out, err := criuCheck(ctx, path)
+	out, err := host.Check(ctx, path)
 	if err != nil {
 		return append(all, found("criu check", trouble, "use a kernel with CONFIG_CHECKPOINT_RESTORE and what else criu check names", "%s", out)...)
 	}
@@ -130,26 +131,6 @@ func checkCRIU(ctx context.Context, p *patient) []examined {
 func kernelRelease(root string) string {
 	release, _ := os.ReadFile(filepath.Join(root, "proc/sys/kernel/osrelease")) // doctor says what is wrong with /proc
 	return strings.TrimSpace(string(release))
-}
-
-// criuCheck has CRIU look at the kernel, and gives what it says of it, in one line.
-func criuCheck(ctx context.Context, path string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
-	defer cancel()
-	out, err := host.Command(ctx, path, append([]string{"check"}, args...)...).CombinedOutput()
-	text := strings.TrimSpace(string(out))
-	if err != nil && text == "" {
-		text = err.Error()
-	}
-	for line := range strings.Lines(text) {
-		if strings.Contains(line, "Error") {
-			return strings.TrimSpace(line), err
-		}
-	}
-	if i := strings.LastIndexByte(text, '\n'); i >= 0 {
-		text = text[i+1:]
-	}
-	return text, err
 }
 
 // checkFeatures are those of the kernel that make things faster, or that only some containers need.
@@ -163,7 +144,7 @@ func checkFeatures(ctx context.Context, p *patient) []examined {
 		{"userfaultfd", "uffd-noncoop", "containers run only when all of their memory was read, as with cryo restore --eager"},
 		{"time namespaces", "timens", "containers that have one cannot be restored"},
 	} {
-		_, err := criuCheck(ctx, p.criu, "--feature", f.feature)
+		_, err := host.Check(ctx, p.criu, "--feature", f.feature)
 		var exit *exec.ExitError
 		switch {
 		case err == nil && f.feature == "uffd-noncoop" && !p.config.Restore.Lazy:

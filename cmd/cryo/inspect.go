@@ -186,7 +186,7 @@ func withEtcFiles(c image.Config, dir string) (image.Config, []string) {
 }
 
 func describe(ref string, s *image.Snapshot) inspected {
-	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Shared: shared(s), Config: s.Config, Layers: []layer{}}
+	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: s.Size(), Shared: s.Shared(), Config: s.Config, Layers: []layer{}}
 	for _, l := range s.Manifest.Layers {
 		i.Layers = append(i.Layers, layer{Title: l.Annotations["org.opencontainers.image.title"], MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size})
 	}
@@ -259,6 +259,13 @@ func (a *app) printInspected(i inspected, check bool) error {
 		rows = append(rows, []string{"  " + l.Title, size(l.Size), l.Digest})
 	}
 	return a.table(rows...)
+}
+
+// sharedRow says in words what a snapshot shares with its parent.
+func sharedRow(c image.Config, sharedBytes int64, segments int) string {
+	k := c.Parent.Segments
+	return fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s in %d",
+		size(sharedBytes), k, size(c.Memory.Unused), size(c.Memory.Stored-sharedBytes), segments-k)
 }
 
 // where says that a snapshot is not here.

@@ -83,19 +83,10 @@ func list(ctx context.Context, s *store.Store) ([]listed, error) {
 			continue
 		}
 		c := snapshot.Config
-		l.Container, l.Image, l.Created, l.Memory, l.Size = c.Container.ID, c.Container.Image, c.Created, c.Memory.Total, total(snapshot)
+		l.Container, l.Image, l.Created, l.Memory, l.Size = c.Container.ID, c.Container.Image, c.Created, c.Memory.Total, snapshot.Size()
 		all = append(all, l)
 	}
 	return all, nil
-}
-
-// total is the size of a snapshot's blobs in bytes, the manifest included.
-func total(s *image.Snapshot) int64 {
-	n := s.Descriptor.Size + s.Manifest.Config.Size
-	for _, l := range s.Manifest.Layers {
-		n += l.Size
-	}
-	return n
 }
 
 // short gives the start of a digest, for tables.

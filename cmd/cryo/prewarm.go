@@ -251,7 +251,7 @@ func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc oc
 	}
 	var disk int64
 	if pulling != nil && fetched {
-		disk = total(snapshot)
+		disk = snapshot.Size()
 	}
 	d := warm.New(s.Root())
 	name, err := store.Normalize(ref)

@@ -231,3 +231,8 @@ func letGo(ctx context.Context, root, snapshot string) error {
 	}
 	return err
 }
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
@@ -133,6 +134,24 @@ func TestInspectShowsGPUs(t *testing.T) {
 	}
 }
 
+func TestInspectShowsHandOver(t *testing.T) {
+	var out strings.Builder
+	record := restoretest.Handed()
+	c := image.Config{GPU: &record.GPU, Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
+	c.GPU.Seconds.Devices = 2
+	if err := (&app{stdout: &out}).printInspected(inspected{Reference: "llm:ready", Config: c}, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"9.0 MiB, of which 8.0 MiB of GPUs and 1.0 MiB zero", "keeper, 8.0 MiB handed over in 4 pieces by 1 of 2 processes; 1 by the driver", "1.0 sha256:aaaa",
+		"(8.0 MiB handed over)", "9 (sh) went by the driver: it was forked", "8.0 MiB of it handed over in 2.0 s",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
+	}
+}
+
 // TestRemote: what the shim has left for the command counts, with its kind and its hint, and else what containerd says.
 func TestRemote(t *testing.T) {
 	dir := t.TempDir()
@@ -199,7 +218,7 @@ func TestForgedErrors(t *testing.T) {
 		"warning": printed(func(a *app, _ *bytes.Buffer) { a.warn("remove %v", err) }),
 		"line":    printed(func(a *app, _ *bytes.Buffer) { a.line("%12s: %s", "x", err) }),
 		"remote": printed(func(_ *app, w *bytes.Buffer) {
-			report(w, &remoteError{err: errors.New("restore c: " + trust.Lines(forged))})
+			report(w, &daemon.Error{Err: errors.New("restore c: " + trust.Lines(forged))})
 		}),
 	} {
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

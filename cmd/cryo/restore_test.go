@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/containerd/containerd/v2/core/images"
-	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image"
@@ -74,29 +73,6 @@ func TestPreferred(t *testing.T) {
 	}
 	if got := preferred(nil, "c"); got != nil {
 		t.Errorf("preferred = %v", got)
-	}
-}
-
-func TestUpperDir(t *testing.T) {
-	overlay := []mount.Mount{{Type: "overlay", Options: []string{"workdir=/w", "upperdir=/u", "lowerdir=/l"}}}
-	if got := upperDir(overlay); got != "/u" {
-		t.Errorf("upperDir = %q", got)
-	}
-	for _, other := range [][]mount.Mount{nil, {{Type: "bind", Source: "/x"}}, {{Type: "overlay", Options: []string{"lowerdir=/l"}}}, append(overlay, overlay...)} {
-		if got := upperDir(other); got != "" {
-			t.Errorf("upperDir(%v) = %q", other, got)
-		}
-	}
-}
-
-func TestOurShim(t *testing.T) {
-	for runtime, want := range map[string]bool{
-		"io.containerd.cryo.v1": true, "io.containerd.runc.cryo.v1": true, "/usr/local/bin/containerd-shim-cryo-v1": true,
-		"io.containerd.runc.v2": false, "io.containerd.kata.v2": false,
-	} {
-		if got := ourShim(runtime, 1); got != want {
-			t.Errorf("ourShim(%s) = %v", runtime, got)
-		}
 	}
 }
 

@@ -77,7 +77,7 @@ func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *loo
 	if err != nil {
 		return err
 	}
-	v.Size = total(snapshot)
+	v.Size = snapshot.Size()
 	if v.reviewed, err = a.review(ctx, s, l.from, snapshot, p); err != nil {
 		return err
 	}

@@ -1,7 +1,6 @@
-package main
+package take
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,9 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/containerd/errdefs"
-
-	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
@@ -104,44 +100,11 @@ func (p firstProcess) look() fate {
 	return runs
 }
 
-// lostError says that a checkpoint cost the container its processes. Its kind is Internal.
-type lostError struct {
-	container string
-	ref       string // of the snapshot that was complete before that; empty: there is none
-	digest    string // likewise
-	err       error
-}
-
-func (e *lostError) Error() string { return e.err.Error() }
-
-func (e *lostError) Hint() string {
-	if e.ref != "" {
-		return "its snapshot is complete: cryo restore " + e.ref
-	}
-	return "restore it from an earlier snapshot: cryo ls"
-}
-
-func (e *lostError) Unwrap() error { return e.err }
-
-func (e *lostError) left() (string, left) { return e.container, left{Snapshot: e.digest} }
-
-func (e *lostError) Is(target error) bool { return target == errdefs.ErrInternal }
-
-func isLost(err error) bool {
-	var lost *lostError
-	return errors.As(err, &lost)
-}
-
-// lost gives err, of a checkpoint that has failed, as a [lostError] if the container does not run on. It waits for what the shim undoes. Where another checkpoint
-// was under way, what becomes of the container is that one's doing.
+// lost gives err, of a checkpoint that has failed, as an [Error] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
+// nothing, since another checkpoint is under way or since the container had ended before, what becomes of the container is not this checkpoint's doing.
 func (s *subject) lost(err error) error {
-	var busy *checkpoint.BusyError
-	if isLost(err) || errors.As(err, &busy) {
+	if isLost(err) || s.refused {
 		return err
-	}
-	var told *checkpoint.ToldError
-	if errors.As(err, &told) && errdefs.IsFailedPrecondition(err) {
-		return err // the shim has begun nothing; whoever ended the container did it before
 	}
 	became := s.process.look()
 	if s.asked {
@@ -152,5 +115,10 @@ func (s *subject) lost(err error) error {
 	if became == runs {
 		return err
 	}
-	return &lostError{container: s.name, err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
+	return s.is(became, err)
+}
+
+// is gives err as that of a container that is lost.
+func (s *subject) is(became fate, err error) error {
+	return &Error{Container: s.name, Lost: true, Err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
 }

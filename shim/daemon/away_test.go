@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 )
 
-func TestContainerdGone(t *testing.T) {
+func TestGone(t *testing.T) {
 	for _, test := range []struct {
 		err  error
 		gone bool
@@ -25,7 +25,7 @@ func TestContainerdGone(t *testing.T) {
 			if test.err != nil {
 				err = fmt.Errorf("get the task: %w", err)
 			}
-			if containerdGone(err) != test.gone {
+			if Gone(err) != test.gone {
 				t.Errorf("%v: %t", err, !test.gone)
 			}
 		}

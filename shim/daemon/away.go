@@ -1,4 +1,4 @@
-package main
+package daemon
 
 import (
 	"context"
@@ -18,8 +18,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
-
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // away waits for a containerd that goes away while a command has begun, as it does when it is restarted, and asks it again. What was
@@ -37,13 +35,13 @@ var harmless = []string{"Get", "List", "Stat", "Status", "Info", "Usage", "Mount
 func (w away) unary(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
 	err := invoke(ctx, method, req, reply, cc, o...)
 	made := w.made(method, req, reply, cc)
-	if !containerdGone(err) || made == nil && !slices.Contains(harmless, path.Base(method)) {
+	if !Gone(err) || made == nil && !slices.Contains(harmless, path.Base(method)) {
 		return err
 	}
 	w.say("containerd is away; waiting for it, for up to %s", w.patience)
-	for deadline := time.Now().Add(w.patience); containerdGone(err) && time.Now().Before(deadline) && w.back(ctx, deadline); {
+	for deadline := time.Now().Add(w.patience); Gone(err) && time.Now().Before(deadline) && w.back(ctx, deadline); {
 		if made != nil {
-			if done, asked := made(ctx); done || containerdGone(asked) {
+			if done, asked := made(ctx); done || Gone(asked) {
 				err = asked
 				continue
 			}
@@ -57,9 +55,9 @@ func (w away) unary(ctx context.Context, method string, req, reply any, cc *grpc
 // pollTime is between two looks at what will change soon.
 const pollTime = 50 * time.Millisecond
 
-// containerdGone tells whether an error, of gRPC or of errdefs, says that containerd has gone away during a call: what it has passed on to a shim goes on. A shim
+// Gone tells whether an error, of gRPC or of errdefs, says that containerd has gone away during a call: what it has passed on to a shim goes on. A shim
 // that has gone away is another matter.
-func containerdGone(err error) bool {
+func Gone(err error) bool {
 	return (grpcstatus.Code(err) == codes.Unavailable || errdefs.IsUnavailable(err)) && !strings.Contains(err.Error(), "ttrpc: closed")
 }
 
@@ -98,7 +96,7 @@ func (w away) made(method string, req, reply any, cc *grpc.ClientConn) func(cont
 		return func(ctx context.Context) (bool, error) {
 			got, err := containersapi.NewContainersClient(cc).Get(ctx, &containersapi.GetContainerRequest{ID: req.GetContainer().GetID()})
 			// One of this name that is not marked as this command's is another's.
-			if err != nil || got.GetContainer().GetLabels()[restore.WorkLabel] != req.GetContainer().GetLabels()[restore.WorkLabel] {
+			if err != nil || got.GetContainer().GetLabels()[WorkLabel] != req.GetContainer().GetLabels()[WorkLabel] {
 				return false, err
 			}
 			reply.(*containersapi.CreateContainerResponse).Container = got.GetContainer()

@@ -1,18 +1,17 @@
-package main
+package take
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -84,8 +83,19 @@ func shimSends(dir, images string, record gpu.Record, contents [][]byte, stop fu
 	})
 }
 
+// begun is a checkpoint that needs no container.
+func begun(t *testing.T, o Options) *taking {
+	t.Helper()
+	s, err := store.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.SegmentSize, o.Ended = 1<<20, func(string) {}
+	return &taking{Options: o, store: s, sender: &sender{}}
+}
+
 // takesIn gives what takes device memory in, and where the shim finds it.
-func takesIn(t *testing.T) (a *app, s *store.Store, d *devices, client *checkpoint.Client, dir, images string) {
+func takesIn(t *testing.T) (s *store.Store, d *devices, client *checkpoint.Client, dir, images string) {
 	t.Helper()
 	dir, images = t.TempDir(), t.TempDir()
 	client, err := checkpoint.Listen(dir)
@@ -94,19 +104,16 @@ func takesIn(t *testing.T) (a *app, s *store.Store, d *devices, client *checkpoi
 	}
 	t.Cleanup(func() { _ = client.Close() })
 	client.Options = checkpoint.Options{Devices: true}
-	if s, err = store.Open(t.TempDir()); err != nil {
-		t.Fatal(err)
-	}
-	a = &app{stderr: io.Discard}
-	d = a.takeInDevices(t.Context(), s, client, images, t.TempDir(), checkpointFlags{sender: &sender{}, segmentBytes: 1 << 20})
+	begun := begun(t, Options{})
+	d = begun.takeInDevices(t.Context(), client, images, t.TempDir())
 	t.Cleanup(d.close)
 	go func() { _, _ = client.Frozen(context.Background()) }()
-	return a, s, d, client, dir, images
+	return begun.store, d, client, dir, images
 }
 
 // TestDevicesArrive: what a keeper sends makes a snapshot with the same device memory.
 func TestDevicesArrive(t *testing.T) {
-	_, s, d, _, dir, images := takesIn(t)
+	s, d, _, dir, images := takesIn(t)
 	record, contents := handedRecord()
 	sent := make(chan error, 1)
 	go func() { sent <- shimSends(dir, images, record, contents, func() error { return nil }) }()
@@ -148,11 +155,11 @@ func TestDevicesArrive(t *testing.T) {
 
 // TestDevicesCutOff: a keeper that ends makes no snapshot, and the shim's word for it is what the user hears.
 func TestDevicesCutOff(t *testing.T) {
-	_, _, d, client, dir, images := takesIn(t)
+	_, d, client, dir, images := takesIn(t)
 	record, contents := handedRecord()
 	boom := errors.New("boom")
 	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
-	h := &held{client: client, call: make(chan error, 1), released: true, pending: true, patience: time.Minute}
+	h := &held{sub: &subject{}, client: client, call: make(chan error, 1), released: true, pending: true}
 	if err := checkpoint.Leave(dir, errors.New("the keeper was killed")); err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +167,7 @@ func TestDevicesCutOff(t *testing.T) {
 	if _, err := d.arrived(t.Context(), h); err == nil || !strings.Contains(err.Error(), "the keeper was killed") {
 		t.Errorf("gives %v", err)
 	}
-	_, _, d, _, dir, images = takesIn(t)
+	_, d, _, dir, images = takesIn(t)
 	go func() { _ = shimSends(dir, images, record, contents, func() error { return boom }) }()
 	var gone *ring.GoneError
 	h = &held{call: make(chan error, 1), released: true}
@@ -180,7 +187,7 @@ func TestDevicesFullDisk(t *testing.T) {
 	if err := d.explain(t.Context(), remote); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("gives %v", err)
 	}
-	lost := &lostError{err: errors.New("lost")}
+	lost := &Error{Lost: true, Err: errors.New("lost")}
 	if err := d.explain(t.Context(), lost); err != lost {
 		t.Errorf("gives %v", err)
 	}
@@ -192,7 +199,7 @@ func TestDevicesFullDisk(t *testing.T) {
 
 // TestDevicesNever: where nothing is handed over, nothing waits for it.
 func TestDevicesNever(t *testing.T) {
-	_, _, d, _, _, _ := takesIn(t)
+	_, d, _, _, _ := takesIn(t)
 	d.close()
 	if d.intake != nil || !errors.Is(d.err, context.Canceled) {
 		t.Errorf("got %v, %v", d.intake, d.err)
@@ -215,28 +222,9 @@ func TestCheckEngine(t *testing.T) {
 		{image.KeeperEngine, &image.GPU{Engine: image.DriverEngine}, "not made for it"},
 		{image.KeeperEngine, fallback, "it was forked"},
 	} {
-		f := checkpointFlags{container: "llm", gpuEngine: test.engine}
-		err := f.checkEngine(test.gpu)
-		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !errdefs.IsFailedPrecondition(err) || restore.Hint(err) == "") {
+		err := begun(t, Options{Container: "llm", GPUEngine: test.engine}).checkEngine(test.gpu)
+		if (err == nil) != (test.says == "") || err != nil && (!strings.Contains(err.Error(), test.says) || !errdefs.IsFailedPrecondition(err) || failure.Hint(err) == "") {
 			t.Errorf("%q with %+v gives %v", test.engine, test.gpu, err)
-		}
-	}
-}
-
-func TestInspectShowsHandOver(t *testing.T) {
-	var out strings.Builder
-	record, _ := handedRecord()
-	c := image.Config{GPU: &record.GPU, Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
-	c.GPU.Seconds.Devices = 2
-	if err := (&app{stdout: &out}).printInspected(inspected{Reference: "llm:ready", Config: c}, false); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"9.0 MiB, of which 8.0 MiB of GPUs and 1.0 MiB zero", "keeper, 8.0 MiB handed over in 4 pieces by 1 of 2 processes; 1 by the driver", "1.0 sha256:aaaa",
-		"(8.0 MiB handed over)", "9 (sh) went by the driver: it was forked", "8.0 MiB of it handed over in 2.0 s",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("%q is not in\n%s", want, &out)
 		}
 	}
 }
@@ -249,7 +237,7 @@ func TestGiveUp(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		h := &held{client: client, call: make(chan error, 1), cancel: func() {}, patience: time.Minute}
+		h := &held{sub: &subject{}, client: client, call: make(chan error, 1), cancel: func() {}}
 		go func() {
 			conversation, ctx, err := checkpoint.Join(context.Background(), dir)
 			if err != nil {
@@ -270,8 +258,7 @@ func TestGiveUp(t *testing.T) {
 			t.Fatal(err)
 		}
 		err = h.giveUp(t.Context())
-		var is *lostError
-		if errors.As(err, &is) != lost || !lost && err != nil {
+		if isLost(err) != lost || !lost && err != nil {
 			t.Errorf("%s: got %v", answer, err)
 		}
 	}

@@ -1,20 +1,22 @@
-package main
+package take
 
 import (
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/daemon"
 )
 
 // devices is the way of device memory that processes have handed over out of the shim's keeper into segments. It is not used where
@@ -34,7 +36,7 @@ type devices struct {
 }
 
 // takeInDevices waits for device memory in the background. images is where the shim puts its record of it, work a directory of ours.
-func (a *app) takeInDevices(ctx context.Context, s *store.Store, client *checkpoint.Client, images, work string, f checkpointFlags) *devices {
+func (t *taking) takeInDevices(ctx context.Context, client *checkpoint.Client, images, work string) *devices {
 	ctx, cancel := context.WithCancel(ctx)
 	d := &devices{cancel: cancel, idle: make(chan struct{}), freed: make(chan struct{}), done: make(chan struct{})}
 	d.dumped = sync.OnceFunc(func() { close(d.idle) })
@@ -42,12 +44,12 @@ func (a *app) takeInDevices(ctx context.Context, s *store.Store, client *checkpo
 	go func() {
 		defer close(d.done)
 		d.err = d.serve(ctx, client, images, func(g *image.GPU) (*image.DeviceIntake, error) {
-			o := f.packOptions(a)
+			o := t.packOptions()
 			if report := o.Progress; report != nil {
-				total := handedOver(g)
+				total := g.HandedOver()
 				o.Progress = func(what string, done, _ int64) { report(what, done, total) }
 			}
-			return image.NewDeviceIntake(ctx, f.sender.watch(s), work, g, int64(os.Getpagesize()), o)
+			return image.NewDeviceIntake(ctx, t.sender.watch(t.store), work, g, int64(os.Getpagesize()), o)
 		})
 	}()
 	return d
@@ -106,7 +108,7 @@ func (d *devices) arrived(ctx context.Context, h *held) (*image.DeviceIntake, er
 	case err := <-h.call:
 		h.call <- err
 		var late <-chan time.Time
-		if !containerdGone(err) { // a shim that ends its call while something is on its way has given up
+		if !daemon.Gone(err) { // a shim that ends its call while something is on its way has given up
 			late = time.After(undoTime)
 		}
 		select {
@@ -132,9 +134,8 @@ func (d *devices) explain(ctx context.Context, err error) error {
 	default:
 		return err
 	}
-	var lost *lostError
 	var gone *ring.GoneError
-	if d.intake == nil || d.err == nil || ctx.Err() != nil || errors.As(err, &lost) || errors.As(d.err, &gone) {
+	if d.intake == nil || d.err == nil || ctx.Err() != nil || isLost(err) || errors.As(d.err, &gone) {
 		return err
 	}
 	return d.err
@@ -150,37 +151,28 @@ func (d *devices) close() {
 }
 
 // checkEngine refuses a snapshot for which the user wants all processes to have handed over what they had, where one has not.
-func (f *checkpointFlags) checkEngine(g *image.GPU) error {
-	if f.gpuEngine != image.KeeperEngine {
+func (t *taking) checkEngine(g *image.GPU) error {
+	if t.GPUEngine != image.KeeperEngine {
 		return nil
 	}
+	reason := ""
 	switch {
 	case g == nil:
-		return &notHandedOverError{name: f.container, reason: "the container has no GPUs"}
+		reason = "the container has no GPUs"
 	case g.Engine != image.KeeperEngine:
-		return &notHandedOverError{name: f.container, reason: "the container was not made for it"}
-	}
-	for _, p := range g.Processes {
-		if p.Fallback != "" {
-			return &notHandedOverError{name: f.container, reason: fmt.Sprintf("process %d (%s) has handed nothing over: %s", p.PID, p.Command, p.Fallback)}
+		reason = "the container was not made for it"
+	default:
+		i := slices.IndexFunc(g.Processes, func(p image.GPUProcess) bool { return p.Fallback != "" })
+		if i < 0 {
+			return nil
 		}
+		p := g.Processes[i]
+		reason = fmt.Sprintf("process %d (%s) has handed nothing over: %s", p.PID, p.Command, p.Fallback)
 	}
-	return nil
+	return failure.New(errdefs.ErrFailedPrecondition,
+		"leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation io.cryo.gpu.engine: keeper",
+		"checkpoint %s by the engine keeper: %s", t.Container, reason)
 }
-
-// notHandedOverError says why device memory would go by the driver although the user wants it handed over. Its kind is
-// FailedPrecondition.
-type notHandedOverError struct{ name, reason string }
-
-func (e *notHandedOverError) Error() string {
-	return fmt.Sprintf("checkpoint %s by the engine keeper: %s", e.name, e.reason)
-}
-
-func (e *notHandedOverError) Hint() string {
-	return "leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation io.cryo.gpu.engine: keeper"
-}
-
-func (e *notHandedOverError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
 
 // pieceSizes are those of all pieces, in the order in which they are numbered.
 func pieceSizes(g *image.GPU) (sizes []int64) {
@@ -188,15 +180,4 @@ func pieceSizes(g *image.GPU) (sizes []int64) {
 		sizes = append(sizes, p.Size)
 	}
 	return sizes
-}
-
-// handedOver is how much device memory processes have handed over, in bytes; g may be nil.
-func handedOver(g *image.GPU) (n int64) {
-	if g == nil {
-		return 0
-	}
-	for _, p := range g.Processes {
-		n += p.Handed()
-	}
-	return n
 }

@@ -1,4 +1,4 @@
-package main
+package take
 
 import (
 	"bytes"
@@ -14,9 +14,9 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 // sends plays CRIU, as of 4.2: it says that pages of a process are as they were, unless the numbers of their content are given.
@@ -49,17 +49,13 @@ func sends(conn net.Conn, unchanged uint64, content ...byte) error {
 // takesInRounds begins to take in so many rounds.
 func takesInRounds(t *testing.T, want int) (m *memory, dir, images string) {
 	t.Helper()
-	s, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
 	dir, images = t.TempDir(), t.TempDir()
 	client, err := checkpoint.Listen(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	client.Options = checkpoint.Options{Pages: true, PreDump: want}
-	m, err = (&app{}).takeIn(t.Context(), s, client, images, t.TempDir(), checkpointFlags{sender: &sender{}, segmentBytes: 1 << 20, preDump: want})
+	m, err = begun(t, Options{PreDump: want}).takeIn(t.Context(), client, images, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,28 +156,16 @@ func TestNoRounds(t *testing.T) {
 }
 
 func TestCheckPreDump(t *testing.T) {
-	for n, want := range map[string]bool{"0": true, "1": true, "16": true, "17": false, "-1": false} {
-		f := checkpointFlags{ref: "a:1", compression: "none", segmentSize: "1MiB"}
-		cmd := newCheckpoint(&app{})
-		if err := cmd.Flags().Set("pre-dump", n); err != nil {
-			t.Fatal(err)
-		}
-		f.preDump, _ = cmd.Flags().GetInt("pre-dump")
-		if err := f.check(); (err == nil) != want || err != nil && !errdefs.IsInvalidArgument(err) {
-			t.Errorf("%s rounds: %v", n, err)
-		}
-	}
-	if err := (&app{}).checkPreDump(t.Context(), &subject{name: "llm", gpus: true}); !errdefs.IsNotImplemented(err) || restore.Hint(err) == "" {
+	if err := begun(t, Options{Container: "llm"}).checkPreDump(t.Context(), true); !errdefs.IsNotImplemented(err) || failure.Hint(err) == "" {
 		t.Errorf("a container with GPUs gives %v", err)
 	}
 	// A CRIU that says no.
-	dir := t.TempDir()
-	program, config := filepath.Join(dir, "criu"), filepath.Join(dir, "cryo.toml")
-	if err := errors.Join(os.WriteFile(program, []byte("#!/bin/sh\necho 'mem_dirty_track is not supported'\nexit 1\n"), 0o755), os.WriteFile(config, []byte("criu = \""+program+"\"\n"), 0o644)); err != nil {
+	program := filepath.Join(t.TempDir(), "criu")
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho 'mem_dirty_track is not supported'\nexit 1\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	err := (&app{configPath: config}).checkPreDump(t.Context(), &subject{name: "web"})
-	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(restore.Hint(err), "CONFIG_MEM_SOFT_DIRTY") || !strings.Contains(err.Error(), "not supported") {
+	err := begun(t, Options{Container: "web", Config: config.Config{CRIU: program}}).checkPreDump(t.Context(), false)
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(failure.Hint(err), "CONFIG_MEM_SOFT_DIRTY") || !strings.Contains(err.Error(), "not supported") {
 		t.Errorf("a kernel without soft-dirty gives %v", err)
 	}
 }

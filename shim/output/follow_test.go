@@ -1,4 +1,4 @@
-package main
+package output
 
 import "testing"
 
@@ -17,7 +17,7 @@ func TestLastLines(t *testing.T) {
 		{"\n\n", 1, "\n"},
 		{"", 3, ""},
 	} {
-		if got := string(lastLines([]byte(test.text), test.n)); got != test.want {
+		if got := string(LastLines([]byte(test.text), test.n)); got != test.want {
 			t.Errorf("the last %d of %q are %q, want %q", test.n, test.text, got, test.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package take
 
 import (
 	"encoding/binary"
@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
@@ -15,6 +16,10 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
 
 // TestRecordLock records what a restore needs of nftables, for containers whose network CRIU has locked.
@@ -60,5 +65,44 @@ func TestRecordLock(t *testing.T) {
 	}
 	if err := recordLock(&image.Config{Spec: spec}, dir); !errdefs.IsDataLoss(err) {
 		t.Errorf("damaged images give %v", err)
+	}
+}
+
+// TestRecordGPUs: a snapshot has the names of the devices and nothing of what they were expanded to.
+func TestRecordGPUs(t *testing.T) {
+	settings := restoretest.CDI(t, "two")
+	spec := restoretest.PlainSpec()
+	if err := cdi.Open(settings.GPU.CDI...).Inject(spec, []string{"nvidia.com/gpu=1"}); err != nil {
+		t.Fatal(err)
+	}
+	cdi.Annotate(spec, []string{"nvidia.com/gpu=all"})
+	images := t.TempDir()
+	record := gpu.Record{GPU: image.GPU{
+		Engine: "driver", Driver: "580.159.04", CUDA: 13000, CDI: []string{"nvidia.com/gpu=all"}, Forced: []string{"gpu-peer"},
+		Devices:   []image.GPUDevice{{UUID: restoretest.UUID("a", 1), Minor: 1, Name: "NVIDIA H200", Architecture: "9.0", Memory: 5, Used: 3}},
+		Processes: []image.GPUProcess{{PID: 1, Command: "python", Memory: 3, Devices: []string{restoretest.UUID("a", 1)}}},
+		Nodes:     []image.GPUNode{{Path: "/dev/nvidia1", Major: 195, Minor: 1}},
+	}}
+	if err := record.WriteFile(images); err != nil {
+		t.Fatal(err)
+	}
+	c := image.Config{}
+	var err error
+	if c.Spec, err = json.Marshal(spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := recordGPUs(settings.GPU, &c, images, checkpoint.Dumped{LockSeconds: 1, SaveSeconds: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(c.GPU.CDI, []string{"nvidia.com/gpu=1"}) || len(c.GPU.Mounts) != 4 || c.GPU.Seconds != (image.GPUSeconds{Lock: 1, Checkpoint: 2}) ||
+		c.GPU.Devices[0] != record.Devices[0] || c.GPU.Processes[0].Memory != 3 || c.GPU.Nodes[0].Path != "/dev/nvidia1" || len(c.GPU.Forced) != 1 {
+		t.Errorf("recorded %+v", c.GPU)
+	}
+	if strings.Contains(string(c.Spec), "nvidia") {
+		t.Errorf("left in the specification: %s", c.Spec)
+	}
+	c = image.Config{Spec: c.Spec}
+	if err := recordGPUs(settings.GPU, &c, t.TempDir(), checkpoint.Dumped{}); err != nil || c.GPU != nil {
+		t.Errorf("of a container without GPUs: %+v, %v", c.GPU, err)
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package take
 
 import (
 	"context"
@@ -12,30 +12,24 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/restore"
-)
-
-// Labels of containers that name snapshots by digest.
-const (
-	restoredLabel   = restore.SnapshotLabel // it was made of this one
-	checkpointLabel = "io.cryo.checkpoint"  // the last that was taken while it ran on
+	"github.com/cryo-project/cryo/shim/daemon"
 )
 
 // parentOf opens the snapshot of which the new one is to be the increment; nil: of none. Unless the user has chosen, it is the last that was
 // taken of the container or, where that is gone, the one that the container was made of.
-func (a *app) parentOf(ctx context.Context, s *store.Store, f checkpointFlags, labels map[string]string) (*image.Parent, error) {
-	switch f.parent {
+func (t *taking) parentOf(ctx context.Context, labels map[string]string) (*image.Parent, error) {
+	switch t.Parent {
 	case "none":
 		return nil, nil
 	case "":
 	default:
-		return openParent(ctx, s, f.parent)
+		return openParent(ctx, t.store, t.Parent)
 	}
-	for _, key := range []string{checkpointLabel, restoredLabel} {
+	for _, key := range []string{daemon.CheckpointLabel, daemon.RestoredLabel} {
 		if digest.Digest(labels[key]).Validate() != nil {
 			continue
 		}
-		p, err := openParent(ctx, s, labels[key])
+		p, err := openParent(ctx, t.store, labels[key])
 		var unknown *store.UnknownRefError
 		switch {
 		case err == nil:
@@ -43,7 +37,7 @@ func (a *app) parentOf(ctx context.Context, s *store.Store, f checkpointFlags, l
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
 		case !errors.As(err, &unknown):
-			a.warn("%v; the new snapshot shares nothing with it", err)
+			t.Warn("%v; the new snapshot shares nothing with it", err)
 		}
 	}
 	return nil, nil
@@ -65,27 +59,9 @@ func openParent(ctx context.Context, s *store.Store, ref string) (*image.Parent,
 func remember(ctx context.Context, client *containerd.Client, id string, snapshot digest.Digest) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	labels := map[string]string{checkpointLabel: snapshot.String()}
-	if _, err := client.ContainerService().Update(ctx, containers.Container{ID: id, Labels: labels}, "labels."+checkpointLabel); err != nil {
+	labels := map[string]string{daemon.CheckpointLabel: snapshot.String()}
+	if _, err := client.ContainerService().Update(ctx, containers.Container{ID: id, Labels: labels}, "labels."+daemon.CheckpointLabel); err != nil {
 		return fmt.Errorf("note the snapshot in the labels of %s: %w", id, err)
 	}
 	return nil
-}
-
-// shared is how many bytes of a snapshot's segments are its parent's.
-func shared(s *image.Snapshot) (n int64) {
-	if s.Config.Parent == nil {
-		return 0
-	}
-	for _, l := range s.Segments()[:s.Config.Parent.Segments] {
-		n += l.Size
-	}
-	return n
-}
-
-// sharedRow says in words what a snapshot shares with its parent.
-func sharedRow(c image.Config, sharedBytes int64, segments int) string {
-	k := c.Parent.Segments
-	return fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s in %d",
-		size(sharedBytes), k, size(c.Memory.Unused), size(c.Memory.Stored-sharedBytes), segments-k)
 }

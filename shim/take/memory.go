@@ -1,4 +1,4 @@
-package main
+package take
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/pageserver"
 )
@@ -40,16 +39,16 @@ type memory struct {
 }
 
 // takeIn waits for CRIU in the background. images is where CRIU's images go, work a directory of ours.
-func (a *app) takeIn(ctx context.Context, s *store.Store, client *checkpoint.Client, images, work string, f checkpointFlags) (*memory, error) {
+func (t *taking) takeIn(ctx context.Context, client *checkpoint.Client, images, work string) (*memory, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	intake, err := image.NewIntake(ctx, f.sender.watch(s), work, int64(os.Getpagesize()), f.packOptions(a))
+	intake, err := image.NewIntake(ctx, t.sender.watch(t.store), work, int64(os.Getpagesize()), t.packOptions())
 	if err != nil {
 		cancel()
 		return nil, err
 	}
 	m := &memory{intake: intake, cancel: cancel, done: make(chan struct{})}
-	if f.preDump > 0 {
-		if m.rounds, err = a.takeInRounds(ctx, client, work, f); err != nil {
+	if t.PreDump > 0 {
+		if m.rounds, err = t.takeInRounds(ctx, client, work); err != nil {
 			cancel()
 			intake.Close()
 			return nil, err
@@ -104,13 +103,12 @@ func (m *memory) explain(ctx context.Context, err error) error {
 	case <-time.After(time.Second):
 		return err
 	}
-	var lost *lostError
 	own := m.err
 	if !m.begun.Load() {
 		own = m.rounds.failure()
 	}
 	switch {
-	case own == nil, ctx.Err() != nil, errors.As(err, &lost), hungUp(own):
+	case own == nil, ctx.Err() != nil, isLost(err), hungUp(own):
 		return err
 	}
 	return own

@@ -1,4 +1,4 @@
-package main
+package take
 
 import (
 	"context"
@@ -9,54 +9,57 @@ import (
 
 	"github.com/containerd/containerd/api/services/tasks/v1"
 	"github.com/containerd/containerd/api/types/runc/options"
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/typeurl/v2"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/shim/daemon"
 )
 
 // held is a checkpoint that the shim holds: containerd is asked for it in one goroutine, the shim speaks over a socket.
 type held struct {
-	name     string
+	sub      *subject
 	client   *checkpoint.Client
 	call     chan error // of containerd's Checkpoint, once
 	cancel   func()     // of that call
 	released bool
-	silent   bool          // the shim hung up without a word about how it went
-	pending  bool          // containerd's call goes on until device memory has come
-	patience time.Duration // for the container to be as before
+	silent   bool // the shim hung up without a word about how it went
+	pending  bool // containerd's call goes on until device memory has come
 }
 
 // greetTime is how long a shim may take to turn to the command once containerd has gone away, if it was told to take a checkpoint before.
 const greetTime = 5 * time.Second
 
+// undoTime bounds the undoing of a checkpoint.
+const undoTime = 60 * time.Second
+
 // gpuUndoTime bounds the undoing of a checkpoint of a container with GPUs: device memory has to be moved back.
 const gpuUndoTime = 15 * time.Minute
 
 // hold asks for a checkpoint of a container into the directories images and work, and waits until the container is
-// dumped and frozen. The caller must call resume or kill, or close, which lets the container go on. client listens in work and
+// dumped and frozen. The caller must call release, or close, which lets the container go on. client listens in work and
 // is closed with it.
-func hold(ctx context.Context, c *containerd.Client, client *checkpoint.Client, sub *subject, images, work string, f checkpointFlags) (*held, checkpoint.Dumped, error) {
+func (t *taking) hold(ctx context.Context, client *checkpoint.Client, sub *subject, images, work string) (*held, checkpoint.Dumped, error) {
 	none := checkpoint.Dumped{}
 	asked, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{
 		ImagePath:           images,
 		WorkPath:            work,
-		OpenTcp:             f.tcp,
-		ExternalUnixSockets: f.externalUnix,
-		FileLocks:           f.locks,
+		OpenTcp:             t.TCPEstablished,
+		ExternalUnixSockets: t.ExternalUnixSockets,
+		FileLocks:           t.FileLocks,
 	})
 	if err != nil {
 		return nil, none, errors.Join(fmt.Errorf("ask for a checkpoint: %w", err), client.Close())
 	}
 	// Not cancelled with ctx: hanging up is what makes the shim stop, and its answer says that the container goes on.
 	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	h := &held{name: sub.name, client: client, call: make(chan error, 1), cancel: cancel, patience: sub.patience()}
+	h := &held{sub: sub, client: client, call: make(chan error, 1), cancel: cancel}
 	sub.asked = true
 	go func() {
-		_, err := c.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: sub.info.ID, Options: asked})
+		_, err := t.client.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: sub.info.ID, Options: asked})
 		h.call <- errgrpc.ToNative(err)
 	}()
 	dumped, err := h.frozen(ctx)
@@ -90,13 +93,13 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 			return s.dumped, h.hangUp(ctx)
 		}
 		// What containerd answers counts where the socket only says that it was closed.
-		if err := h.result(5 * time.Second); err != nil && !containerdGone(err) && !isTold(s.err) {
+		if err := h.result(5 * time.Second); err != nil && !daemon.Gone(err) && !isTold(s.err) {
 			return s.dumped, err
 		}
 		return s.dumped, h.explain(s.err)
 	case err := <-h.call:
 		var within time.Duration
-		if containerdGone(err) {
+		if daemon.Gone(err) {
 			within = greetTime
 		}
 		if err != nil && (h.client.Left() == nil || ctx.Err() != nil) && h.client.Greeted(within) {
@@ -105,7 +108,7 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 			if ctx.Err() != nil {
 				return s.dumped, h.hangUp(ctx)
 			}
-			if !isTold(s.err) && !containerdGone(err) {
+			if !isTold(s.err) && !daemon.Gone(err) {
 				return s.dumped, h.explain(err)
 			}
 			return s.dumped, h.explain(s.err)
@@ -113,7 +116,7 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 		stop()
 		<-spoken
 		if err == nil {
-			err = fmt.Errorf("take a checkpoint of %s: the shim does not speak cryo's protocol: %w", h.name, errdefs.ErrFailedPrecondition)
+			err = fmt.Errorf("take a checkpoint of %s: the shim does not speak cryo's protocol: %w", h.sub.name, errdefs.ErrFailedPrecondition)
 		}
 		return checkpoint.Dumped{}, h.explain(err)
 	}
@@ -129,7 +132,7 @@ func (h *held) hangUp(ctx context.Context) error {
 
 // leave hangs up, and waits until the shim has undone what it does.
 func (h *held) leave() error {
-	deadline := time.Now().Add(h.patience)
+	deadline := time.Now().Add(h.sub.patience())
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	err := h.client.HangUp(ctx)
@@ -150,40 +153,30 @@ func (h *held) result(patience time.Duration) error {
 }
 
 // isTold tells whether an error is the shim's own word, with its kind and what to do.
-func isTold(err error) bool { return errors.As(err, new(*checkpoint.ToldError)) }
+func isTold(err error) bool { return errors.As(err, new(*failure.Error)) }
 
-// explain gives what the shim has told, or containerd, a type of ours.
+// explain gives what the shim has told, if it has, else what containerd says.
 func (h *held) explain(err error) error {
 	if err == nil {
 		return nil
 	}
 	told := h.client.Left() // its last word: over the socket it may not know yet that the container is being killed
-	switch {
-	case told == nil && !errors.As(err, &told):
-		return &remoteError{err: err}
-	case told.Lost:
-		return &lostError{err: told}
-	case told.Busy:
-		return &checkpoint.BusyError{ID: h.name}
+	if told == nil && !errors.As(err, &told) {
+		return &daemon.Error{Err: err}
+	}
+	h.sub.refused = errdefs.IsFailedPrecondition(told)
+	if errors.Is(told, failure.ErrBusy) {
+		return &checkpoint.BusyError{ID: h.sub.name}
 	}
 	return told
 }
 
-// resume lets the container run on, also where ctx has ended meanwhile.
-func (h *held) resume(ctx context.Context) (checkpoint.Released, error) {
-	return h.release(ctx, h.client.Resume)
-}
-
-// kill ends the container.
-func (h *held) kill(ctx context.Context) (checkpoint.Released, error) {
-	return h.release(ctx, h.client.Kill)
-}
-
+// release has the client let the container run on, or end it, also where ctx has ended meanwhile.
 func (h *held) release(ctx context.Context, decide func(context.Context) (checkpoint.Released, error)) (checkpoint.Released, error) {
 	if h.released {
 		return checkpoint.Released{}, nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.patience)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.sub.patience())
 	defer cancel()
 	r, err := decide(ctx)
 	if err != nil {
@@ -191,7 +184,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 		h.released = h.silent // nobody is there
 		if cause := h.result(5 * time.Second); cause != nil {
 			h.released = true // the shim is done with it
-			if !containerdGone(cause) && !isTold(err) {
+			if !daemon.Gone(cause) && !isTold(err) {
 				err = cause
 			}
 		}
@@ -202,7 +195,7 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 		return r, nil
 	}
 	// The task's state is settled only when containerd has answered, unless it is away.
-	if err := h.result(undoTime); !containerdGone(err) {
+	if err := h.result(undoTime); !daemon.Gone(err) {
 		return r, err
 	}
 	return r, nil
@@ -225,7 +218,7 @@ func (h *held) giveUp(ctx context.Context) error {
 // why gives the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.
 func (h *held) why(ctx context.Context) error {
 	if !h.released {
-		_, err := h.resume(ctx)
+		_, err := h.release(ctx, h.client.Resume)
 		return err
 	}
 	return h.settle()
@@ -237,13 +230,13 @@ func (h *held) settle() error {
 		return nil
 	}
 	h.pending = false
-	return h.result(h.patience)
+	return h.result(h.sub.patience())
 }
 
 // close lets the container go on if it is frozen still, and waits until it does.
 func (h *held) close(ctx context.Context) error {
 	defer h.cancel()
-	_, err := h.resume(ctx)
+	_, err := h.release(ctx, h.client.Resume)
 	err = errors.Join(err, h.client.Close())
 	if h.pending {
 		_ = h.settle() // hanging up has ended it, and the reason is known

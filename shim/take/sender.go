@@ -1,4 +1,4 @@
-package main
+package take
 
 import (
 	"context"
@@ -8,7 +8,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -16,14 +15,13 @@ import (
 // sender sends a snapshot while it is taken: its large blobs as soon as they are complete in the local store, the rest when it is
 // whole. What goes wrong with that is said at the end and does not touch the checkpoint. The zero value sends nothing.
 type sender struct {
-	ref    string           // as the user wrote it
 	pusher *registry.Pusher // nil: nothing is sent
 	counts registry.Counts
 	disk   atomic.Int32 // goroutines that write to the local store
 }
 
 func newSender(ctx context.Context, s *store.Store, ref string, o registry.Options) (*sender, error) {
-	n := &sender{ref: ref}
+	n := &sender{}
 	o.Counts, o.Patient = &n.counts, true
 	var err error
 	n.pusher, err = registry.NewPusher(ctx, s, ref, o)
@@ -36,7 +34,7 @@ func (n *sender) allowed(ctx context.Context, container string) error {
 		return nil
 	}
 	if err := n.pusher.Allowed(ctx); err != nil {
-		return &noPushError{container: container, err: err}
+		return &Error{Container: container, Running: true, Err: err, Advice: after(err, container+" runs on; without --push the snapshot is kept here, and cryo push sends it later")}
 	}
 	return nil
 }
@@ -85,12 +83,12 @@ func (n *sender) release() {
 }
 
 // finish sends what is missing and waits for all of it.
-func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*transfer, error) {
+func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*Transfer, error) {
 	start := time.Now()
 	if err := n.pusher.Finish(ctx, desc); err != nil {
 		return nil, err
 	}
-	return transferred(n.ref, &n.counts, start), nil
+	return Transferred(&n.counts, start), nil
 }
 
 func (n *sender) close() {
@@ -135,20 +133,4 @@ func (h heardBlob) Commit(ctx context.Context, mediaType string) (ocispec.Descri
 		h.by.complete(d)
 	}
 	return d, err
-}
-
-// transfer is what moving a snapshot came to.
-type transfer struct {
-	Moved   int64   `json:"bytesMoved"` // over the line, repetitions included
-	There   int64   `json:"bytesThere"` // that were there already
-	Retries int64   `json:"retries"`    // requests that were repeated
-	Seconds float64 `json:"seconds"`    // with a checkpoint: after it was complete here
-}
-
-// transferred gives nothing where ref is a file: what goes into files is not counted.
-func transferred(ref string, c *registry.Counts, start time.Time) *transfer {
-	if archive.IsLocation(ref) {
-		return nil
-	}
-	return &transfer{Moved: c.Moved(), There: c.There(), Retries: c.Repeated(), Seconds: time.Since(start).Seconds()}
 }

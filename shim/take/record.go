@@ -1,12 +1,15 @@
-package main
+package take
 
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
@@ -42,4 +45,20 @@ func recordGPUs(settings config.GPU, c *image.Config, images string, dumped chec
 		return fmt.Errorf("write the runtime specification: %w", err)
 	}
 	return nil
+}
+
+// recordLock puts into a snapshot's config what a host must have to lock the container's network as CRIU did for the dump in images.
+func recordLock(c *image.Config, images string) error {
+	var spec specs.Spec
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
+		return fmt.Errorf("read the runtime specification: %w", err)
+	}
+	if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace }) {
+		return nil // CRIU leaves the host's network alone
+	}
+	lock, err := pages.ReadNetworkLock(images)
+	if err == nil && lock == pages.LockNFTables {
+		c.Host.Features = append(c.Host.Features, fit.NFTablesLock)
+	}
+	return err
 }

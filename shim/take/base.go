@@ -1,4 +1,4 @@
-package main
+package take
 
 import (
 	"context"
@@ -9,21 +9,12 @@ import (
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
-
-// noBaseError says that no image is what the container's rootfs stands on. Its kind is FailedPrecondition.
-type noBaseError struct{ container, image string }
-
-func (e *noBaseError) Error() string {
-	return fmt.Sprintf("checkpoint %s: containerd no longer has the image it was made from (%s)", e.container, e.image)
-}
-
-func (e *noBaseError) Hint() string {
-	return "pull the image again by the digest it had; a snapshot holds only what the container changed in it"
-}
-
-func (e *noBaseError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
 
 // baseOf finds the image a container stands on. Its name may point at another image by now, so the image counts only
 // if its layers are the parent of the container's snapshot; else all images are searched for one.
@@ -49,11 +40,31 @@ func baseOf(ctx context.Context, client *containerd.Client, info containers.Cont
 			return i, nil
 		}
 	}
-	return images.Image{}, &noBaseError{container: info.ID, image: info.Image}
+	return images.Image{}, failure.New(errdefs.ErrFailedPrecondition, "pull the image again by the digest it had; a snapshot holds only what the container changed in it",
+		"checkpoint %s: containerd no longer has the image it was made from (%s)", info.ID, info.Image)
 }
 
 // standsOn tells whether the layers of an image are one of the snapshots parents.
 func standsOn(ctx context.Context, client *containerd.Client, i images.Image, parents []string) bool {
 	diffs, err := containerd.NewImage(client, i).RootFS(ctx)
 	return err == nil && slices.Contains(parents, identity.ChainID(diffs).String())
+}
+
+// referrerOf gives the image a snapshot refers to, so that registries list it among the image's referrers: the base
+// image where the snapshot goes into the same repository, else nothing. A manifest whose subject is not in its repository
+// cannot be copied by oras.
+func referrerOf(base ocispec.Descriptor, image, ref string) *ocispec.Descriptor {
+	if repository(image) == "" || repository(image) != repository(ref) {
+		return nil
+	}
+	return &base
+}
+
+// repository gives a reference's host and path; nothing if it is none.
+func repository(ref string) string {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return ""
+	}
+	return named.Name()
 }
