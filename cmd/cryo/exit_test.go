@@ -20,6 +20,7 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/shim/doctor"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/take"
 )
@@ -41,7 +42,7 @@ func TestExitCode(t *testing.T) {
 		"busy, from the shim":           {&failedError{err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
 		"round out of order":            {&take.Error{Err: &image.RoundError{}}, exitAborted},
 		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
-		"sick host":                     {&sickError{failed: []examined{{}}}, exitPrecondition},
+		"sick host":                     {doctor.Sick([]doctor.Diagnosis{{Status: "fail"}}), exitPrecondition},
 		"name taken":                    {&failedError{op: "restore", err: &nameTakenError{}}, exitExists},
 		"no containerd":                 {failure.New(errdefs.ErrUnavailable, "", "x"), exitUnavailable},
 		"refused":                       {&trust.RefusedError{}, exitDenied},

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -11,26 +11,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/host"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
-func checkUser(context.Context, *patient) []examined {
+func checkUser(context.Context, *patient) []Diagnosis {
 	if os.Geteuid() != 0 {
 		return found("user", trouble, "run cryo as root (sudo)", "not root: what needs rights to be found out is left out")
 	}
 	return found("user", good, "", "root")
 }
 
-func checkConfig(_ context.Context, p *patient) []examined {
-	if p.configErr != nil {
-		return found("configuration", trouble, restore.Hint(p.configErr), "%v", p.configErr)
+func checkConfig(_ context.Context, p *patient) []Diagnosis {
+	if p.ConfigErr != nil {
+		return found("configuration", trouble, failure.Hint(p.ConfigErr), "%v", p.ConfigErr)
 	}
-	return found("configuration", good, "", "root %s", p.config.Root)
+	return found("configuration", good, "", "root %s", p.Config.Root)
 }
 
-func checkKernel(ctx context.Context, p *patient) []examined {
+func checkKernel(ctx context.Context, p *patient) []Diagnosis {
 	facts, _, err := host.Collect(ctx, host.Options{Root: p.root, CRIU: p.criu})
 	if err != nil {
 		return found("kernel", trouble, "mount /proc", "%v", err)
@@ -41,7 +41,7 @@ func checkKernel(ctx context.Context, p *patient) []examined {
 	return found("kernel", good, "", "%s %s, %s", facts.Kernel, facts.Architecture, facts.CPUModel)
 }
 
-func checkCgroup(_ context.Context, p *patient) []examined {
+func checkCgroup(_ context.Context, p *patient) []Diagnosis {
 	if host.CgroupVersion(p.root) == 2 {
 		return found("cgroups", good, "", "version 2")
 	}
@@ -49,7 +49,7 @@ func checkCgroup(_ context.Context, p *patient) []examined {
 		"version 1: freezing takes several attempts at times")
 }
 
-func checkNetwork(ctx context.Context, p *patient) []examined {
+func checkNetwork(ctx context.Context, p *patient) []Diagnosis {
 	if path, err := exec.LookPath("iptables-restore"); err == nil {
 		return found("network lock", good, "", "%s", path)
 	}
@@ -64,7 +64,7 @@ func checkNetwork(ctx context.Context, p *patient) []examined {
 	return found("network lock", worry, "install iptables, or a CRIU with nftables", "neither iptables nor CRIU's nftables: containers with a network namespace of their own cannot be dumped")
 }
 
-func checkOverlay(_ context.Context, p *patient) []examined {
+func checkOverlay(_ context.Context, p *patient) []Diagnosis {
 	known, err := os.ReadFile(filepath.Join(p.root, "proc/filesystems"))
 	if err == nil && strings.Contains(string(known), "\toverlay\n") {
 		return found("overlayfs", good, "", "in the kernel")
@@ -72,8 +72,8 @@ func checkOverlay(_ context.Context, p *patient) []examined {
 	return found("overlayfs", worry, "modprobe overlay", "not loaded: files are compared instead of copied while the container stands still")
 }
 
-func checkDisk(_ context.Context, p *patient) []examined {
-	dir := p.config.Root
+func checkDisk(_ context.Context, p *patient) []Diagnosis {
+	dir := p.Config.Root
 	var s unix.Statfs_t
 	for {
 		err := unix.Statfs(dir, &s)
@@ -88,7 +88,7 @@ func checkDisk(_ context.Context, p *patient) []examined {
 	free := int64(s.Bavail) * s.Bsize
 	const little = 4 << 30
 	if free < little {
-		return found("disk", worry, "make room under "+p.config.Root+", or choose another root in the configuration", "%s free under %s", size(free), p.config.Root)
+		return found("disk", worry, "make room under "+p.Config.Root+", or choose another root in the configuration", "%s free under %s", size(free), p.Config.Root)
 	}
-	return found("disk", good, "", "%s free under %s", size(free), p.config.Root)
+	return found("disk", good, "", "%s free under %s", size(free), p.Config.Root)
 }

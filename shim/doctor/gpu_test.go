@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"os"
@@ -40,7 +40,7 @@ func TestDoctorOnGPUs(t *testing.T) {
 				}
 			}
 			got := map[string]string{}
-			for _, x := range checkGPU(t.Context(), &patient{app: &app{}, root: root, config: a}) {
+			for _, x := range checkGPU(t.Context(), &patient{Options: Options{Config: a}, root: root}) {
 				got[x.Name] = x.Status
 				if x.Detail == "" || x.Status == worry && x.Mend == "" {
 					t.Errorf("%+v", x)
@@ -55,8 +55,8 @@ func TestDoctorOnGPUs(t *testing.T) {
 
 func TestDoctorOnCDIAndAMD(t *testing.T) {
 	a := restoretest.Host(t, "580.159.04", 1)
-	p := &patient{app: &app{}, root: t.TempDir(), config: a}
-	p.config.GPU.CDI = []string{t.TempDir()}
+	p := &patient{Options: Options{Config: a}, root: t.TempDir()}
+	p.Config.GPU.CDI = []string{t.TempDir()}
 	if x := checkCDI(p); x[0].Status != worry || !strings.Contains(x[0].Mend, "nvidia-ctk cdi generate") {
 		t.Errorf("without files: %+v", x)
 	}

@@ -1,4 +1,4 @@
-package main
+package doctor
 
 import (
 	"context"
@@ -13,30 +13,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
-func checkContainerd(ctx context.Context, p *patient) []examined {
+func checkContainerd(ctx context.Context, p *patient) []Diagnosis {
 	p.paths = filepath.SplitList(os.Getenv("PATH"))
-	ctx, client, err := p.app.connect(ctx)
+	ctx, client, err := p.Connect(ctx)
 	if err != nil {
-		return found("containerd", trouble, restore.Hint(err), "%v", err)
+		return found("containerd", trouble, failure.Hint(err), "%v", err)
 	}
-	defer closing(ctx, "containerd", client)
+	defer client.Close()
 	version, err := client.Version(ctx)
 	if err != nil {
 		return found("containerd", trouble, "see containerd's log", "%v", err)
 	}
-	if paths := daemonPaths(p.app.address); paths != nil {
+	if paths := daemonPaths(p.Address); paths != nil {
 		p.paths = paths
 	}
 	if v := strings.TrimPrefix(version.Version, "v"); strings.HasPrefix(v, "0.") || strings.HasPrefix(v, "1.") {
-		return found("containerd", worry, "use containerd 2.0 or later; cryo is tested with 2.4", "%s at %s", version.Version, p.app.address)
+		return found("containerd", worry, "use containerd 2.0 or later; cryo is tested with 2.4", "%s at %s", version.Version, p.Address)
 	}
-	return found("containerd", good, "", "%s at %s", version.Version, p.app.address)
+	return found("containerd", good, "", "%s at %s", version.Version, p.Address)
 }
 
 // daemonPaths is the PATH of the process behind a unix socket, where containerd looks for shims and shims for runc and
@@ -78,7 +78,7 @@ func lookup(program string, dirs []string) (string, error) {
 	return "", fmt.Errorf("%s is not in %s", program, strings.Join(dirs, ":"))
 }
 
-func checkShim(_ context.Context, p *patient) []examined {
+func checkShim(_ context.Context, p *patient) []Diagnosis {
 	path, err := lookup(daemon.ShimName, p.paths)
 	if err != nil {
 		return found("shim", trouble, "put "+daemon.ShimName+" into a directory of containerd's PATH, such as /usr/local/bin", "%v", err)
@@ -86,7 +86,7 @@ func checkShim(_ context.Context, p *patient) []examined {
 	return found("shim", good, "", "%s", path)
 }
 
-func checkRunc(ctx context.Context, p *patient) []examined {
+func checkRunc(ctx context.Context, p *patient) []Diagnosis {
 	path, err := lookup("runc", p.paths)
 	if err != nil {
 		return found("runc", trouble, "install runc 1.2 or later", "%v", err)
@@ -101,10 +101,10 @@ func checkRunc(ctx context.Context, p *patient) []examined {
 	return found("runc", good, "", "%s at %s", r.Version, r.Path)
 }
 
-func checkCRIU(ctx context.Context, p *patient) []examined {
-	path, err := p.config.FindCRIU()
+func checkCRIU(ctx context.Context, p *patient) []Diagnosis {
+	path, err := p.Config.FindCRIU()
 	if err != nil {
-		return found("criu", trouble, restore.Hint(err), "%v", err)
+		return found("criu", trouble, failure.Hint(err), "%v", err)
 	}
 	version, err := host.CRIUVersion(ctx, path)
 	if err != nil {
@@ -134,11 +134,11 @@ func kernelRelease(root string) string {
 }
 
 // checkFeatures are those of the kernel that make things faster, or that only some containers need.
-func checkFeatures(ctx context.Context, p *patient) []examined {
+func checkFeatures(ctx context.Context, p *patient) []Diagnosis {
 	if p.criu == "" || os.Geteuid() != 0 {
 		return nil
 	}
-	var all []examined
+	var all []Diagnosis
 	for _, f := range []struct{ name, feature, without string }{
 		{"soft-dirty", "mem_dirty_track", "memory cannot be dumped ahead of the freeze"},
 		{"userfaultfd", "uffd-noncoop", "containers run only when all of their memory was read, as with cryo restore --eager"},
@@ -147,7 +147,7 @@ func checkFeatures(ctx context.Context, p *patient) []examined {
 		_, err := host.Check(ctx, p.criu, "--feature", f.feature)
 		var exit *exec.ExitError
 		switch {
-		case err == nil && f.feature == "uffd-noncoop" && !p.config.Restore.Lazy:
+		case err == nil && f.feature == "uffd-noncoop" && !p.Config.Restore.Lazy:
 			all = append(all, found(f.name, note, "", "in the kernel, but restore.lazy is false in the configuration: %s", f.without)...)
 		case err == nil:
 			all = append(all, found(f.name, good, "", "in the kernel")...)

@@ -1,17 +1,18 @@
-package main
+package doctor
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // keeperName is the program that speaks to NVIDIA's driver.
@@ -19,7 +20,7 @@ const keeperName = "cryo-gpu-keeper"
 
 // checkGPU has the helper ask the driver. A host without GPUs lacks nothing; where there are some, what keeps containers from
 // using them does not keep others from working.
-func checkGPU(ctx context.Context, p *patient) []examined {
+func checkGPU(ctx context.Context, p *patient) []Diagnosis {
 	installed := exists(filepath.Join(p.root, "proc/driver/nvidia/version"))
 	path, _ := lookup(keeperName, p.paths) // else the helper beside cryo is asked
 	facts, err := driver.ReadFacts(ctx, path)
@@ -34,7 +35,7 @@ func checkGPU(ctx context.Context, p *patient) []examined {
 		}
 		return found("gpu", good, "", "none")
 	case err != nil:
-		mend := restore.Hint(err)
+		mend := failure.Hint(err)
 		if mend == "" {
 			mend = "see what " + keeperName + " facts says"
 		}
@@ -53,18 +54,18 @@ func checkGPU(ctx context.Context, p *patient) []examined {
 }
 
 // checkEngine looks for what the engine keeper needs where the configuration chooses it for all containers.
-func checkEngine(p *patient) []examined {
-	if p.config.GPU.Engine != image.KeeperEngine {
+func checkEngine(p *patient) []Diagnosis {
+	if p.Config.GPU.Engine != image.KeeperEngine {
 		return nil
 	}
 	file, err := library.Locate()
 	if err != nil {
-		return found("gpu engine", worry, restore.Hint(err), "keeper: %v: containers with GPUs cannot be created", err)
+		return found("gpu engine", worry, failure.Hint(err), "keeper: %v: containers with GPUs cannot be created", err)
 	}
 	return found("gpu engine", good, "", "keeper, by %s", file.Path)
 }
 
-func checkDevice(d driver.Device) []examined {
+func checkDevice(d driver.Device) []Diagnosis {
 	name := fmt.Sprintf("gpu %d", d.Index)
 	if d.MIG {
 		return found(name, worry, "turn MIG off (nvidia-smi -mig 0) for containers that shall be checkpointed", "%s, divided into instances: containers that use it cannot be checkpointed", d.Name)
@@ -73,14 +74,14 @@ func checkDevice(d driver.Device) []examined {
 }
 
 // checkCDI looks whether clients can give GPUs by their CDI names, which is how a snapshot finds them on another host.
-func checkCDI(p *patient) []examined {
+func checkCDI(p *patient) []Diagnosis {
 	const generate = "nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
-	host := cdi.Open(p.config.GPU.CDI...)
+	host := cdi.Open(p.Config.GPU.CDI...)
 	var names []string
 	for _, name := range host.Names() {
 		edits, err := host.Edits([]string{name})
 		if err != nil {
-			return found("gpu cdi", worry, restore.Hint(err), "%v", err)
+			return found("gpu cdi", worry, failure.Hint(err), "%v", err)
 		}
 		if len(edits.Minors()) > 0 {
 			names = append(names, name)
@@ -93,9 +94,14 @@ func checkCDI(p *patient) []examined {
 }
 
 // checkAMD: cryo leaves AMD's GPUs to CRIU.
-func checkAMD(p *patient) []examined {
+func checkAMD(p *patient) []Diagnosis {
 	if !exists(filepath.Join(p.root, "dev/kfd")) {
 		return nil
 	}
 	return found("gpu amd", note, "", "left to CRIU's amdgpu plugin; cryo was not tested with it")
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
