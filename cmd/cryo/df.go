@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/prewarm"
 )
 
 // diskUsage is what takes space, in bytes.
@@ -65,7 +66,7 @@ func (a *app) diskUsage(ctx context.Context, s *store.Store) (u diskUsage, err e
 	for _, n := range used.Snapshots {
 		u.Snapshots = append(u.Snapshots, snapshotUsage{Reference: n.Ref, Digest: n.Descriptor.Digest.String(), Size: n.Bytes, Own: n.Own, Shared: n.Bytes - n.Own})
 	}
-	prewarmed, err := a.allWarmed(ctx, s)
+	prewarmed, err := prewarm.List(ctx, s)
 	if err != nil {
 		return u, err
 	}

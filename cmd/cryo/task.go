@@ -16,7 +16,10 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -38,6 +41,15 @@ var (
 	runtimeNames   = daemon.RuntimeNames
 	containerdGone = daemon.Gone
 )
+
+type base struct {
+	container        image.Container
+	ref, snapshotter string
+}
+
+func baseImage(ctx context.Context, client *containerd.Client, b base, o registry.Options, u *undo) (containerd.Image, error) {
+	return baseimage.Get(ctx, client, b.container, b.ref, b.snapshotter, o, u.add)
+}
 
 // start makes the task out of CRIU's images and lets it run.
 func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *restoring, f restoreFlags, u *undo) (containerd.Task, error) {

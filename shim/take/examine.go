@@ -24,6 +24,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
 )
@@ -91,7 +92,7 @@ func (t *taking) examine(ctx context.Context) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := baseOf(ctx, t.client, info)
+	base, err := baseimage.Of(ctx, t.client, info)
 	if err != nil {
 		return nil, err
 	}

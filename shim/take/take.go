@@ -20,6 +20,7 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/pageserver"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -256,7 +257,7 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 		return desc, nil, err
 	}
 	desc, err = image.Pack(ctx, t.sender.watch(t.store), image.PackSource{
-		Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: referrerOf(sub.base, sub.config.Container.Image, t.name),
+		Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: baseimage.Referrer(sub.base, sub.config.Container.Image, t.name),
 	}, t.packOptions())
 	if err != nil {
 		return desc, nil, err

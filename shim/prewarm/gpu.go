@@ -1,4 +1,4 @@
-package main
+package prewarm
 
 import (
 	"context"
@@ -15,6 +15,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
@@ -33,13 +34,15 @@ type preload struct {
 }
 
 // planPreload decides where the snapshot's device memory goes, and makes room there. Nobody else does so until it is closed.
-func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.Snapshot, name string, f prewarmFlags, r *prewarmResult) (_ *preload, err error) {
-	if !f.onGPU {
+func planPreload(ctx context.Context, s *store.Store, snapshot *image.Snapshot, name string, o Options, r *Result) (_ *preload, err error) {
+	if !o.OnGPU {
 		return nil, nil
 	}
 	g := snapshot.Config.GPU
 	if why := nothingToLoad(g); why != "" {
-		return nil, &nothingToLoadError{ref: name, why: why}
+		return nil, failure.New(errdefs.ErrFailedPrecondition,
+			"leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do when they were made with the annotation io.cryo.gpu.engine=keeper",
+			"prewarm %s --gpu: there is nothing to keep loaded: %s", store.Familiar(name), why)
 	}
 	var spec specs.Spec
 	if err := json.Unmarshal(snapshot.Config.Spec, &spec); err != nil {
@@ -54,11 +57,7 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 			l.close()
 		}
 	}()
-	settings, err := a.config()
-	if err != nil {
-		return nil, err
-	}
-	p, err := restore.PlanGPUs(ctx, settings.GPU, g, &spec, f.gpu.options())
+	p, err := restore.PlanGPUs(ctx, o.GPU, g, &spec, o.GPUs)
 	if err != nil {
 		return nil, err
 	}
@@ -74,16 +73,16 @@ func (a *app) planPreload(ctx context.Context, s *store.Store, snapshot *image.S
 	for i, d := range p.Places[:min(len(p.Places), len(each))] {
 		rest[d.UUID] = max(0, each[i]-loads[d.UUID])
 	}
-	removed, err := l.begin.Room(l.info, rest, f.gpuBudget)
+	removed, err := l.begin.Room(l.info, rest, o.GPUBudget)
 	for _, i := range removed {
-		r.Removed = append(r.Removed, warmed{Reference: i.Reference, Digest: i.Digest, Created: i.Created, Used: i.Used, GPUs: gpusOf(i)})
+		r.Removed = append(r.Removed, Listed{Reference: i.Reference, Digest: i.Digest, Created: i.Created, Used: i.Used, GPUs: gpusOf(i)})
 	}
 	return l, err
 }
 
 // gpuMisfit is what the rules about GPUs have against this host, but for what is free, which room is made for.
 func gpuMisfit(c image.Config, host fit.GPUs) error {
-	v := fit.Check(c, fit.Target{PathExists: exists, GPUs: host})
+	v := fit.Check(c, fit.Target{PathExists: restore.ExistsOr(""), GPUs: host})
 	v.Findings = slices.DeleteFunc(v.Findings, func(f fit.Finding) bool { return !strings.HasPrefix(f.Rule, "gpu-") || f.Rule == "gpu-memory" })
 	return v.Err()
 }
@@ -105,19 +104,6 @@ func nothingToLoad(g *image.GPU) string {
 	}
 	return "its processes had no device memory to hand over"
 }
-
-// nothingToLoadError says that a snapshot has nothing that could be kept on GPUs. Its kind is FailedPrecondition.
-type nothingToLoadError struct{ ref, why string }
-
-func (e *nothingToLoadError) Error() string {
-	return fmt.Sprintf("prewarm %s --gpu: there is nothing to keep loaded: %s", store.Familiar(e.ref), e.why)
-}
-
-func (e *nothingToLoadError) Hint() string {
-	return "leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do when they were made with the annotation io.cryo.gpu.engine=keeper"
-}
-
-func (e *nothingToLoadError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
 
 // load loads it, verified, and has it kept.
 func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snapshot) error {
@@ -189,50 +175,4 @@ func (l *preload) close() {
 	if l != nil {
 		_ = l.begin.Close() // a lock
 	}
-}
-
-// onGPU is device memory that is loaded on a GPU.
-type onGPU struct {
-	UUID   string `json:"uuid"`
-	Index  int    `json:"index"`
-	Memory int64  `json:"memory"`           // bytes
-	Leased bool   `json:"leased,omitempty"` // a restore is about to attach it
-	Mute   bool   `json:"mute,omitempty"`   // who keeps it does not answer
-}
-
-// gpusOf puts it into words of ours.
-func gpusOf(i prewarmed.Info) (all []onGPU) {
-	bytes := i.Bytes()
-	for _, d := range i.Facts.Devices {
-		if bytes[d.UUID] > 0 {
-			all = append(all, onGPU{UUID: d.UUID, Index: d.Index, Memory: bytes[d.UUID], Leased: i.Leased, Mute: i.Mute})
-		}
-	}
-	return all
-}
-
-// gpuCell says how much is loaded where.
-func gpuCell(all []onGPU) string {
-	var cells []string
-	for _, g := range all {
-		cells = append(cells, fmt.Sprintf("%s on GPU %d", size(g.Memory), g.Index))
-	}
-	return strings.Join(cells, ", ")
-}
-
-// letGo ends what is loaded of a snapshot that is not prewarmed any more.
-func letGo(ctx context.Context, root, snapshot string) error {
-	d := prewarmed.New(root)
-	all, err := d.List(ctx)
-	for _, i := range all {
-		if i.Digest == snapshot {
-			err = errors.Join(err, d.Remove(ctx, i))
-		}
-	}
-	return err
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -1,4 +1,4 @@
-package take
+package baseimage
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-func TestReferrerOf(t *testing.T) {
+func TestReferrer(t *testing.T) {
 	tests := []struct {
 		image, ref string
 		want       bool
@@ -21,7 +21,7 @@ func TestReferrerOf(t *testing.T) {
 		{"", "", false},
 	}
 	for _, test := range tests {
-		if got := referrerOf(ocispec.Descriptor{Size: 7}, test.image, test.ref); (got != nil) != test.want {
+		if got := Referrer(ocispec.Descriptor{Size: 7}, test.image, test.ref); (got != nil) != test.want {
 			t.Errorf("%s in %s: got %v", test.ref, test.image, got)
 		}
 	}

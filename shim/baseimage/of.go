@@ -1,4 +1,4 @@
-package take
+package baseimage
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// baseOf finds the image a container stands on. Its name may point at another image by now, so the image counts only
+// Of finds the image a container stands on. Its name may point at another image by now, so the image counts only
 // if its layers are the parent of the container's snapshot; else all images are searched for one.
-func baseOf(ctx context.Context, client *containerd.Client, info containers.Container) (images.Image, error) {
+func Of(ctx context.Context, client *containerd.Client, info containers.Container) (images.Image, error) {
 	stat, err := client.SnapshotService(info.Snapshotter).Stat(ctx, info.SnapshotKey)
 	if err != nil {
 		return images.Image{}, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
@@ -50,10 +50,10 @@ func standsOn(ctx context.Context, client *containerd.Client, i images.Image, pa
 	return err == nil && slices.Contains(parents, identity.ChainID(diffs).String())
 }
 
-// referrerOf gives the image a snapshot refers to, so that registries list it among the image's referrers: the base
+// Referrer gives the image a snapshot refers to, so that registries list it among the image's referrers: the base
 // image where the snapshot goes into the same repository, else nothing. A manifest whose subject is not in its repository
 // cannot be copied by oras.
-func referrerOf(base ocispec.Descriptor, image, ref string) *ocispec.Descriptor {
+func Referrer(base ocispec.Descriptor, image, ref string) *ocispec.Descriptor {
 	if repository(image) == "" || repository(image) != repository(ref) {
 		return nil
 	}

@@ -1,6 +1,8 @@
-package main
+// Package baseimage finds the image that a container stands on, and brings the one that a snapshot stands on to containerd.
+package baseimage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,44 +10,40 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/containerd/v2/core/remotes"
+	"github.com/containerd/containerd/v2/defaults"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
-// baseImageError says that the base image was nowhere to be had. Its kind is its cause's.
-type baseImageError struct {
+// Error says that the base image was nowhere to be had. Its kind is its cause's.
+type Error struct {
 	image  string
 	digest digest.Digest
 	err    error
 }
 
-func (e *baseImageError) Error() string {
+func (e *Error) Error() string {
 	return fmt.Sprintf("get the base image %s (%s): %v", e.image, e.digest, e.err)
 }
 
-func (e *baseImageError) Hint() string {
+// Hint says what to do.
+func (e *Error) Hint() string {
 	return fmt.Sprintf("bring it to this containerd first: ctr images pull REPOSITORY@%s, or ctr images import; --user, --plain-http and --skip-verify of cryo are for the snapshot's own registry alone", e.digest)
 }
 
-func (e *baseImageError) Unwrap() error { return e.err }
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.err }
 
-// base is what a snapshot says of the image that it stands on, and where that is to be.
-type base struct {
-	container   image.Container
-	ref         string // the snapshot's
-	snapshotter string
-}
-
-// baseImage gives the image a snapshot stands on, unpacked, and fetches it if it is not here: by its digest, from the
-// snapshot's own repository or from where it came. What it adds to containerd goes on undo.
-func baseImage(ctx context.Context, client *containerd.Client, p base, o registry.Options, u *undo) (containerd.Image, error) {
-	c := p.container
+// Get gives the image that the snapshot ref of the container c stands on, unpacked, and fetches it if it is not here: by its digest, from the
+// snapshot's own repository or from where it came. undo is told how what it adds to containerd is removed again.
+func Get(ctx context.Context, client *containerd.Client, c image.Container, ref, snapshotter string, o registry.Options, undo func(what string, do func(context.Context) error)) (containerd.Image, error) {
 	if c.ImageDigest == "" {
 		return nil, fmt.Errorf("the snapshot does not say what image it stands on: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -58,30 +56,33 @@ func baseImage(ctx context.Context, client *containerd.Client, p base, o registr
 	}
 	for _, i := range preferred(present, c.Image) {
 		img := containerd.NewImage(client, i)
-		if err := unpacked(ctx, img, p.snapshotter); err != nil {
+		if err := unpacked(ctx, img, snapshotter); err != nil {
 			log.G(ctx).WithError(err).WithField("image", i.Name).Debug("image is not complete")
 			continue
 		}
 		return img, nil
 	}
 	var failed []error
-	for _, from := range sources(p.ref, c) {
+	for _, from := range sources(ref, c) {
 		if _, err := client.ImageService().Get(ctx, from); errdefs.IsNotFound(err) {
-			u.add("remove image "+from, func(ctx context.Context) error {
-				return restore.IgnoreNotFound(client.ImageService().Delete(ctx, from))
+			undo("remove image "+from, func(ctx context.Context) error {
+				if err := client.ImageService().Delete(ctx, from); !errdefs.IsNotFound(err) {
+					return err
+				}
+				return nil
 			})
 		}
-		img, err := pullImage(ctx, client, from, p.snapshotter, optionsFor(o, p.ref, from))
+		img, err := pullImage(ctx, client, from, snapshotter, optionsFor(o, ref, from))
 		if err != nil {
 			failed = append(failed, fmt.Errorf("pull %s: %w", from, err))
 			continue
 		}
 		if img.Target().Digest != c.ImageDigest {
-			return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: fmt.Errorf("%s has the digest %s: %w", from, img.Target().Digest, errdefs.ErrDataLoss)}
+			return nil, &Error{image: c.Image, digest: c.ImageDigest, err: fmt.Errorf("%s has the digest %s: %w", from, img.Target().Digest, errdefs.ErrDataLoss)}
 		}
 		return img, nil
 	}
-	return nil, &baseImageError{image: c.Image, digest: c.ImageDigest, err: errors.Join(failed...)}
+	return nil, &Error{image: c.Image, digest: c.ImageDigest, err: errors.Join(failed...)}
 }
 
 // pullImage has containerd fetch and unpack an image.
@@ -153,4 +154,46 @@ func sources(ref string, c image.Container) (all []string) {
 	}
 	add(c.Image)
 	return all
+}
+
+// resolver has containerd pull one image by package registry.
+type resolver struct{ image *registry.Image }
+
+var _ remotes.Resolver = resolver{}
+
+// Resolve implements [remotes.Resolver].
+func (r resolver) Resolve(ctx context.Context, ref string) (string, ocispec.Descriptor, error) {
+	d, err := r.image.Resolve(ctx)
+	return ref, d, err
+}
+
+// Fetcher implements [remotes.Resolver].
+func (r resolver) Fetcher(context.Context, string) (remotes.Fetcher, error) { return r.image, nil }
+
+// Pusher implements [remotes.Resolver].
+func (r resolver) Pusher(context.Context, string) (remotes.Pusher, error) {
+	return nil, errors.Join(errors.New("push by this resolver"), errdefs.ErrNotImplemented)
+}
+
+// Snapshotter is the one of containerd's that is asked for, else the one that the snapshot's container had if it is here, else containerd's default.
+func Snapshotter(ctx context.Context, client *containerd.Client, asked, had string) (string, error) {
+	if asked != "" {
+		return asked, nil
+	}
+	if had != "" {
+		plugins, err := client.IntrospectionService().Plugins(ctx, "type==io.containerd.snapshotter.v1")
+		if err != nil {
+			return "", fmt.Errorf("list containerd's snapshotters: %w", err)
+		}
+		for _, p := range plugins.Plugins {
+			if p.ID == had && p.InitErr == nil {
+				return had, nil
+			}
+		}
+	}
+	name, err := client.GetLabel(ctx, "containerd.io/defaults/snapshotter")
+	if err != nil {
+		return "", fmt.Errorf("find containerd's default snapshotter: %w", err)
+	}
+	return cmp.Or(name, defaults.DefaultSnapshotter), nil
 }
