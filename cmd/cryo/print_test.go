@@ -115,7 +115,7 @@ func TestInspectShowsGPUs(t *testing.T) {
 	g.Processes[1].Devices = append(g.Processes[1].Devices, g.Devices[0].UUID)
 	g.Forced = []string{"gpu-peer"}
 	i := inspected{Reference: "llm:ready", Config: image.Config{GPU: g, Processes: []image.Process{{PID: 1, Command: "python"}, {PID: 2, Command: "python"}, {PID: 3, Command: "sh"}}}}
-	i.Asks = trust.Review(restoretest.PlainSpec(), devicesOf(i.Config), trust.Policy{})
+	i.Asks = trust.Review(restoretest.PlainSpec(), i.Config.GPU.CDI, trust.Policy{})
 	if err := a.printInspected(i, false); err != nil {
 		t.Fatal(err)
 	}

@@ -41,15 +41,6 @@ func (a *app) readKey(ctx context.Context, path string) (*signature.PrivateKey, 
 	})
 }
 
-// signers says who has signed a snapshot.
-func (a *app) signers(l *looked) ([]signature.Signer, error) {
-	j, err := a.judging(false)
-	if err != nil {
-		return nil, err
-	}
-	return j.Policy.Signers(l.names, l.desc.Digest, l.signed), nil
-}
-
 // signerRows are the lines of cryo inspect about signatures.
 func signerRows(signers []signature.Signer) [][]string {
 	rows := [][]string{}

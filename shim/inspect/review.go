@@ -1,4 +1,4 @@
-package main
+package inspect
 
 import (
 	"context"
@@ -12,43 +12,41 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/sandbox"
-	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
-// reviewed is what a restore would refuse of a snapshot, as far as that is told without its root file system.
-type reviewed struct {
+// Reviewed is what a restore would refuse of a snapshot, as far as that is told without its root file system.
+type Reviewed struct {
 	Asks    []trust.Request `json:"asks"`              // of a host, beyond what every container has; flags of cryo restore grant it
-	Refused *refusal        `json:"refused,omitempty"` // what no flag grants
+	Refused *Refusal        `json:"refused,omitempty"` // what no flag grants
 }
 
-// refusal is the first of CRIU's images that is refused whatever is granted.
-type refusal struct {
+// Refusal is the first of CRIU's images that is refused whatever is granted.
+type Refusal struct {
 	Rule string `json:"rule"`
 	What string `json:"what"`
 	err  error
 }
 
 // Err is what cryo restore would say.
-func (r reviewed) Err() error {
+func (r Reviewed) Err() error {
 	if r.Refused != nil {
 		return r.Refused.err
 	}
 	return trust.Refuse(r.Asks)
 }
 
-// review checks what a snapshot's specification asks of the host, and whether CRIU's images agree with the specification. It reads the images from
-// from, and unpacks only those that are checked.
-func (a *app) review(ctx context.Context, s *store.Store, from image.Fetcher, snapshot *image.Snapshot, p trust.Policy) (r reviewed, err error) {
-	config, provided := withEtcFiles(snapshot.Config, restore.EtcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID))
+// Review checks what a snapshot's specification asks of the host, and whether CRIU's images agree with the specification. Of the images it unpacks only those
+// that are checked.
+func (f *Found) Review(ctx context.Context, snapshot *image.Snapshot, p trust.Policy) (r Reviewed, err error) {
+	config, provided := f.withEtcFiles(snapshot.Config)
 	p.Mounts = append(p.Mounts, provided...) // restore makes them
-	refuse := func(rule, what string, err error) { r.Refused = &refusal{Rule: rule, What: what, err: err} }
+	refuse := func(rule, what string, err error) { r.Refused = &Refusal{Rule: rule, What: what, err: err} }
 	r.Asks = []trust.Request{}
 	var spec specs.Spec
 	if err := json.Unmarshal(config.Spec, &spec); err != nil {
@@ -57,11 +55,11 @@ func (a *app) review(ctx context.Context, s *store.Store, from image.Fetcher, sn
 		return r, nil
 	}
 	r.Asks = append(r.Asks, trust.Review(&spec, devicesOf(config), p)...)
-	work, err := s.Work(ctx)
+	work, err := f.store.Work(ctx)
 	if err != nil {
 		return r, err
 	}
-	defer closing(ctx, "work", work)
+	defer func() { _ = work.Close() }() // the next process does it
 	dir := filepath.Join(work.Dir, "images")
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return r, fmt.Errorf("make a working directory: %w", err)
@@ -71,14 +69,14 @@ func (a *app) review(ctx context.Context, s *store.Store, from image.Fetcher, sn
 	if err != nil {
 		return r, err
 	}
-	defer closing(ctx, "sandbox", box)
-	err = snapshot.ReadImages(ctx, from, func(name string, r io.Reader) error { return writeReviewed(filepath.Join(dir, name), r) })
+	defer func() { _ = box.Close() }() // a review that mattered has said what went wrong
+	err = snapshot.ReadImages(ctx, f.From, func(name string, r io.Reader) error { return writeReviewed(filepath.Join(dir, name), r) })
 	switch {
 	case errdefs.IsDataLoss(err), errdefs.IsNotFound(err):
 		refuse("digests", err.Error(), err)
 		return r, nil
 	case err != nil:
-		return r, restore.Full(s.Root(), err)
+		return r, restore.Full(f.store.Root(), err)
 	}
 	if g := config.GPU; g != nil { // what a restore puts in
 		for _, at := range g.Mounts {
@@ -111,28 +109,10 @@ func writeReviewed(path string, from io.Reader) error {
 	return errors.Join(err, f.Close())
 }
 
-// printReviewed prints what a restore would refuse.
-func (a *app) printReviewed(r reviewed) error {
-	if len(r.Asks) > 0 {
-		a.line("\nAsks of a host, and gets with these flags of cryo restore:")
-		var rows [][]string
-		for _, ask := range r.Asks {
-			rows = append(rows, []string{"  " + ask.Flag, ask.What, "(rule " + ask.Rule + ")"})
-		}
-		if err := a.table(rows...); err != nil {
-			return err
-		}
-	}
-	if r.Refused == nil {
+// devicesOf names the CDI devices that a snapshot asks for.
+func devicesOf(c image.Config) []string {
+	if c.GPU == nil {
 		return nil
 	}
-	a.line("\nRefused by cryo restore, whatever is allowed:")
-	return a.table([]string{"  " + r.Refused.What, "(rule " + r.Refused.Rule + ")"})
-}
-
-// abandonable is for commands that have nothing to undo: an interrupted one that does not hear it ends all the same.
-func abandonable(work func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		return restore.Unawaited(cmd.Context(), func() error { return work(cmd, args) })
-	}
+	return c.GPU.CDI
 }
