@@ -50,7 +50,7 @@ func TestExitCode(t *testing.T) {
 		"damaged":                       {&failedError{err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
 		"not a snapshot":                {&store.NotSnapshotError{}, exitDamaged},
 		"misfit":                        {misfit, exitMisfit},
-		"misfit, printed already":       {&verdictError{err: misfit}, exitMisfit},
+		"misfit, printed already":       {failure.New(failure.ErrMisfit, "", "x"), exitMisfit},
 		"full disk":                     {&failedError{err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
 		"full disk, in CRIU's words":    {&failedError{err: &restore.FullError{Err: errors.New("no space left on device")}}, exitFull},
 		"full disk, of the store":       {&store.DiskFullError{Err: unix.ENOSPC}, exitFull},

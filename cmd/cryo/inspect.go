@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/inspect"
 )
@@ -40,16 +41,6 @@ type layer struct {
 	Digest    string `json:"digest"`
 	Size      int64  `json:"size"`
 }
-
-// verdictError is a misfit whose findings are printed already.
-type verdictError struct {
-	ref string
-	err error
-}
-
-func (e *verdictError) Error() string { return e.ref + " does not fit this host" }
-
-func (e *verdictError) Unwrap() error { return e.err }
 
 func newInspect(a *app) *cobra.Command {
 	var check bool
@@ -106,7 +97,7 @@ func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFl
 		fits := v.Fits()
 		i.Fits, i.Findings = &fits, v.Findings
 		if err := v.Err(); err != nil {
-			misfit = &verdictError{ref: ref, err: err}
+			misfit = failure.New(failure.ErrMisfit, failure.Hint(err), "%s does not fit this host", ref) // its findings are printed
 		}
 	}
 	a.progress.stop()

@@ -48,7 +48,11 @@ type base struct {
 }
 
 func baseImage(ctx context.Context, client *containerd.Client, b base, o registry.Options, u *undo) (containerd.Image, error) {
-	return baseimage.Get(ctx, client, b.container, b.ref, b.snapshotter, o, u.add)
+	img, undo, err := baseimage.Get(ctx, client, b.container, b.ref, b.snapshotter, o)
+	if err == nil {
+		u.add("bring the base image", undo)
+	}
+	return img, err
 }
 
 // start makes the task out of CRIU's images and lets it run.

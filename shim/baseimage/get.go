@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/images"
@@ -41,9 +42,32 @@ func (e *Error) Hint() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.err }
 
+// undoTime bounds the undoing of what was added to containerd.
+const undoTime = 60 * time.Second
+
 // Get gives the image that the snapshot ref of the container c stands on, unpacked, and fetches it if it is not here: by its digest, from the
-// snapshot's own repository or from where it came. undo is told how what it adds to containerd is removed again.
-func Get(ctx context.Context, client *containerd.Client, c image.Container, ref, snapshotter string, o registry.Options, undo func(what string, do func(context.Context) error)) (containerd.Image, error) {
+// snapshot's own repository or from where it came. undo removes again what it has added to containerd; after an error that is done.
+func Get(ctx context.Context, client *containerd.Client, c image.Container, ref, snapshotter string, o registry.Options) (_ containerd.Image, undo func(context.Context) error, err error) {
+	var added []string
+	undo = func(ctx context.Context) (err error) {
+		for _, name := range added {
+			if gone := client.ImageService().Delete(ctx, name); gone != nil && !errdefs.IsNotFound(gone) {
+				err = errors.Join(err, fmt.Errorf("remove image %s: %w", name, gone))
+			}
+		}
+		return err
+	}
+	img, err := get(ctx, client, c, ref, snapshotter, o, &added)
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+		defer cancel()
+		return nil, nil, errors.Join(err, undo(ctx))
+	}
+	return img, undo, nil
+}
+
+// get notes which images are added.
+func get(ctx context.Context, client *containerd.Client, c image.Container, ref, snapshotter string, o registry.Options, added *[]string) (containerd.Image, error) {
 	if c.ImageDigest == "" {
 		return nil, fmt.Errorf("the snapshot does not say what image it stands on: %w", errdefs.ErrFailedPrecondition)
 	}
@@ -65,12 +89,7 @@ func Get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 	var failed []error
 	for _, from := range sources(ref, c) {
 		if _, err := client.ImageService().Get(ctx, from); errdefs.IsNotFound(err) {
-			undo("remove image "+from, func(ctx context.Context) error {
-				if err := client.ImageService().Delete(ctx, from); !errdefs.IsNotFound(err) {
-					return err
-				}
-				return nil
-			})
+			*added = append(*added, from)
 		}
 		img, err := pullImage(ctx, client, from, snapshotter, optionsFor(o, ref, from))
 		if err != nil {

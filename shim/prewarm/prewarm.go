@@ -5,9 +5,6 @@ package prewarm
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -143,9 +140,6 @@ func makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Des
 	return loading.load(ctx, s, snapshot)
 }
 
-// undoTime bounds the undoing of what was brought to containerd.
-const undoTime = 60 * time.Second
-
 // bringBase makes sure of the base image.
 func bringBase(ctx context.Context, snapshot *image.Snapshot, ref string, o Options, work string) (name string, err error) {
 	ctx, client, err := o.Connect(ctx)
@@ -156,17 +150,6 @@ func bringBase(ctx context.Context, snapshot *image.Snapshot, ref string, o Opti
 	if err := restore.RemoveAbandoned(ctx, client, work); err != nil {
 		o.Warn("%v", err)
 	}
-	var undone []func(context.Context) error
-	defer func() {
-		if err == nil {
-			return
-		}
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-		defer cancel()
-		for _, undo := range slices.Backward(undone) {
-			err = errors.Join(err, undo(ctx))
-		}
-	}()
 	ctx, done, err := restore.Lease(ctx, client, work)
 	if err != nil {
 		return "", err
@@ -177,14 +160,7 @@ func bringBase(ctx context.Context, snapshot *image.Snapshot, ref string, o Opti
 	if err != nil {
 		return "", err
 	}
-	img, err := baseimage.Get(ctx, client, c, ref, snapshotter, o.Registry, func(what string, undo func(context.Context) error) {
-		undone = append(undone, func(ctx context.Context) error {
-			if err := undo(ctx); err != nil {
-				return fmt.Errorf("%s: %w", what, err)
-			}
-			return nil
-		})
-	})
+	img, _, err := baseimage.Get(ctx, client, c, ref, snapshotter, o.Registry)
 	if err != nil {
 		return "", err
 	}

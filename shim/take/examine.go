@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"slices"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -144,13 +142,8 @@ func facts(ctx context.Context, c config.Config, features []string) (host.Facts,
 
 // neededFeatures names what the kernel must have, in CRIU's words, for what a container is made of.
 func neededFeatures(spec *specs.Spec) []string {
-	if spec.Linux == nil {
-		return nil
-	}
-	for _, ns := range spec.Linux.Namespaces {
-		if ns.Type == specs.TimeNamespace {
-			return []string{"timens"}
-		}
+	if spec.Linux != nil && slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.TimeNamespace }) {
+		return []string{"timens"}
 	}
 	return nil
 }
@@ -171,7 +164,7 @@ func segmentSize(gpus bool, memory int64) int64 {
 }
 
 // resident is how much memory a process and its descendants have in RAM, in bytes. What several have counts for each, and those that have
-// ended for nothing. Sources: proc_pid_statm(5), proc_tid_children(5), which CRIU needs as well.
+// ended for nothing. Source: proc_pid_statm(5).
 func resident(pid int) (total int64) {
 	var size, pages int64
 	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid)); err == nil {
@@ -179,17 +172,8 @@ func resident(pid int) (total int64) {
 			total = pages * int64(os.Getpagesize())
 		}
 	}
-	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // fails for bad patterns only
-	for _, list := range lists {
-		text, err := os.ReadFile(list)
-		if err != nil {
-			continue // the thread has ended
-		}
-		for _, field := range strings.Fields(string(text)) {
-			if child, err := strconv.Atoi(field); err == nil {
-				total += resident(child)
-			}
-		}
+	for _, child := range children(pid) {
+		total += resident(child)
 	}
 	return total
 }

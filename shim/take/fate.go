@@ -56,19 +56,29 @@ func (p firstProcess) beside() (found []string) {
 	if err != nil {
 		return nil
 	}
-	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", p.shim)) // the pattern is well formed
-	for _, path := range threads {
-		children, _ := os.ReadFile(path) // none of a thread that has ended
-		for _, child := range strings.Fields(string(children)) {
-			theirs, err := os.Readlink("/proc/" + child + "/ns/mnt")
-			if err != nil || theirs != mounts || child == strconv.Itoa(p.pid) {
-				continue
-			}
-			name, _ := os.ReadFile("/proc/" + child + "/comm") // empty if it ends just now
-			found = append(found, fmt.Sprintf("%s (%s)", child, strings.TrimSpace(string(name))))
+	for _, child := range children(p.shim) {
+		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", child))
+		if err != nil || theirs != mounts || child == p.pid {
+			continue
 		}
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", child)) // empty if it ends just now
+		found = append(found, fmt.Sprintf("%d (%s)", child, strings.TrimSpace(string(name))))
 	}
 	return found
+}
+
+// children are those of all threads of a process. Source: proc_tid_children(5), which CRIU needs as well.
+func children(pid int) (all []int) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well formed
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // none of a thread that has ended
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				all = append(all, child)
+			}
+		}
+	}
+	return all
 }
 
 // orphanTime is how long containerd may take to end a container whose shim has died.
