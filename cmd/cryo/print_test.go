@@ -20,6 +20,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
@@ -247,12 +248,12 @@ func TestFormat(t *testing.T) {
 		v      any
 		want   string
 	}{
-		{"{{.reference}} {{.size}}", []listed{{Reference: "a", Size: 12345678901234567}, {Reference: "b"}}, "a 12345678901234567\nb 0\n"},
-		{"{{.error}}.", listed{}, ".\n"},
-		{"{{.digest}}", []listed{}, ""},
-		{"{{.reference}}", listed{Reference: "a\nb"}, "a?b\n"},
-		{"{{index .reference 7}}", listed{}, "usage"},
-		{"{{.reference", listed{}, "usage"},
+		{"{{.reference}} {{.size}}", []inspect.Tagged{{Reference: "a", Size: 12345678901234567}, {Reference: "b"}}, "a 12345678901234567\nb 0\n"},
+		{"{{.error}}.", inspect.Tagged{}, ".\n"},
+		{"{{.digest}}", []inspect.Tagged{}, ""},
+		{"{{.reference}}", inspect.Tagged{Reference: "a\nb"}, "a?b\n"},
+		{"{{index .reference 7}}", inspect.Tagged{}, "usage"},
+		{"{{.reference", inspect.Tagged{}, "usage"},
 	} {
 		var out bytes.Buffer
 		a := &app{stdout: &out}

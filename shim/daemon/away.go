@@ -38,7 +38,9 @@ func (w away) unary(ctx context.Context, method string, req, reply any, cc *grpc
 	if !Gone(err) || made == nil && !slices.Contains(harmless, path.Base(method)) {
 		return err
 	}
-	w.say("containerd is away; waiting for it, for up to %s", w.patience)
+	if w.say != nil {
+		w.say("containerd is away; waiting for it, for up to %s", w.patience)
+	}
 	for deadline := time.Now().Add(w.patience); Gone(err) && time.Now().Before(deadline) && w.back(ctx, deadline); {
 		if made != nil {
 			if done, asked := made(ctx); done || Gone(asked) {

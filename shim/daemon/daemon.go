@@ -25,9 +25,9 @@ type Options struct {
 	Namespace string
 	// Patience is how long a containerd that goes away is waited for, once it has answered.
 	Patience time.Duration
-	// Say is told that it is waited for.
+	// Say is told that it is waited for; nil: nobody is.
 	Say func(format string, args ...any)
-	// Trace sees each request.
+	// Trace sees each request; nil: nobody does.
 	Trace grpc.UnaryClientInterceptor
 }
 
@@ -39,10 +39,13 @@ func Connect(ctx context.Context, o Options) (context.Context, *containerd.Clien
 	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", path)
 	if err == nil {
 		_ = conn.Close()
-		waits := away{socket: path, patience: o.Patience, say: o.Say}
+		calls := []grpc.UnaryClientInterceptor{away{socket: path, patience: o.Patience, say: o.Say}.unary}
+		if o.Trace != nil {
+			calls = append(calls, o.Trace)
+		}
 		var c *containerd.Client
 		if c, err = containerd.New(path, containerd.WithDefaultNamespace(o.Namespace), containerd.WithTimeout(patience),
-			containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(waits.unary, o.Trace)})); err == nil {
+			containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(calls...)})); err == nil {
 			return namespaces.WithNamespace(ctx, o.Namespace), c, nil
 		}
 	}

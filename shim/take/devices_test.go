@@ -90,7 +90,7 @@ func begun(t *testing.T, o Options) *taking {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.SegmentSize, o.Ended = 1<<20, func(string) {}
+	o.SegmentSize, o.Hooks = 1<<20, o.Hooks.orNobody()
 	return &taking{Options: o, store: s, sender: &sender{}}
 }
 

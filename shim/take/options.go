@@ -46,9 +46,8 @@ type Options struct {
 	Hooks
 }
 
-// Hooks are told how far it is. All but Progress must be there.
+// Hooks are told how far it is. Each may be nil.
 type Hooks struct {
-	// Progress is nil if nobody looks.
 	Progress image.Progress
 	// Ended is told that an activity of Progress has ended whose end cannot be seen from its numbers.
 	Ended func(activity string)
@@ -58,6 +57,23 @@ type Hooks struct {
 	Warn func(format string, args ...any)
 	// Stage is told what has just been done.
 	Stage func(ctx context.Context, what string)
+}
+
+// orNobody gives them with who hears nothing where one is nil.
+func (h Hooks) orNobody() Hooks {
+	if h.Ended == nil {
+		h.Ended = func(string) {}
+	}
+	if h.WaitsFor == nil {
+		h.WaitsFor = func(string, func() string) {}
+	}
+	if h.Warn == nil {
+		h.Warn = func(string, ...any) {}
+	}
+	if h.Stage == nil {
+		h.Stage = func(context.Context, string) {}
+	}
+	return h
 }
 
 // Result is a snapshot that is complete in the local store, and what became of the container.

@@ -43,6 +43,7 @@ func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Opti
 	if err != nil {
 		return nil, err
 	}
+	o.Hooks = o.Hooks.orNobody()
 	t := &taking{Options: o, client: client, store: s, name: name, sender: &sender{}}
 	if o.Push != nil {
 		if t.sender, err = newSender(ctx, s, o.Ref, *o.Push); err != nil {
