@@ -32,9 +32,9 @@ type subject struct {
 	name    string // as the caller calls it
 	info    containers.Container
 	process firstProcess
-	asked   bool // the shim, for a checkpoint
-	refused bool // by the shim, which has begun nothing
-	gpus    bool // it has device nodes of GPUs
+	asked   bool           // the shim, for a checkpoint
+	told    *failure.Error // by the shim, last; nil: nothing
+	gpus    bool           // it has device nodes of GPUs
 	config  image.Config
 	base    ocispec.Descriptor
 }

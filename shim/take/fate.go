@@ -1,6 +1,7 @@
 package take
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/runc"
 )
 
@@ -113,7 +117,8 @@ func (p firstProcess) look() fate {
 // lost gives err, of a checkpoint that has failed, as an [Error] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
 // nothing, since another checkpoint is under way or since the container had ended before, what becomes of the container is not this checkpoint's doing.
 func (s *subject) lost(err error) error {
-	if isLost(err) || s.refused {
+	refused := s.told != nil && errors.Is(err, s.told) && errdefs.IsFailedPrecondition(err)
+	if isLost(err) || refused || errors.As(err, new(*checkpoint.BusyError)) {
 		return err
 	}
 	became := s.process.look()

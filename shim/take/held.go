@@ -164,7 +164,7 @@ func (h *held) explain(err error) error {
 	if told == nil && !errors.As(err, &told) {
 		return &daemon.Error{Err: err}
 	}
-	h.sub.refused = errdefs.IsFailedPrecondition(told)
+	h.sub.told = told
 	if errors.Is(told, failure.ErrBusy) {
 		return &checkpoint.BusyError{ID: h.sub.name}
 	}
