@@ -71,6 +71,23 @@ func (s *Snapshot) RootFS() (ocispec.Descriptor, bool) {
 // Segments are the layers that hold memory, in order.
 func (s *Snapshot) Segments() []ocispec.Descriptor { return s.Manifest.Layers[s.layout.segments:] }
 
+// Size is that of all blobs in bytes, the manifest included.
+func (s *Snapshot) Size() int64 {
+	n := s.Descriptor.Size + s.Manifest.Config.Size
+	for _, l := range s.Manifest.Layers {
+		n += l.Size
+	}
+	return n
+}
+
+// Shared is how many bytes of its segments are its parent's.
+func (s *Snapshot) Shared() (n int64) {
+	for _, l := range s.Segments()[:s.shared()] {
+		n += l.Size
+	}
+	return n
+}
+
 // CheckContents refuses, with a [*DamagedError], layers of a snapshot that unpack to more than they may.
 func CheckContents(layers []ocispec.Descriptor) (err error) {
 	for _, d := range layers {

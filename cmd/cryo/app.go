@@ -4,11 +4,14 @@ import (
 	"context"
 	"io"
 	"text/template"
+	"time"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/daemon"
 )
 
 // app is what all subcommands share.
@@ -50,6 +53,17 @@ func (a *app) store() (*store.Store, error) {
 	}
 	s.KeepPartial(c.Store.PartialAge())
 	return s, nil
+}
+
+// connect reaches containerd. The context returned carries the namespace.
+func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
+	c, err := a.config()
+	if err != nil {
+		return ctx, nil, err
+	}
+	return daemon.Connect(ctx, daemon.Options{
+		Address: a.address, Namespace: a.namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Say: a.say, Trace: traceCall,
+	})
 }
 
 // closing closes what cannot fail in a way that matters to the user, and says so to who debugs.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -10,75 +9,29 @@ import (
 	"strconv"
 	"time"
 
-	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/defaults"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 // checkpointFlags are the choices of cryo checkpoint.
 type checkpointFlags struct {
-	leaveRunning, push, remove bool
-	tcp, locks, externalUnix   bool
-	compression                string
-	parent                     string // a reference, none, or empty: found out
-	opened                     *image.Parent
-	segmentSize                string // empty: by the memory that the container has
-	segmentBytes               int64  // of segmentSize; 0: not known yet
-	workers                    int
-	preDump                    int           // rounds
-	gpuTimeout                 time.Duration // 0: as configured
-	force                      []string      // rules of package gpu
-	gpuEngine                  string        // of package gpu; empty: as the container was made
-	registry                   registryFlags
-	signKey                    string // a file; empty: it is not signed
-	container, ref, normalized string
-	sender                     *sender // where the snapshot goes while it is taken
+	take.Options
+	push        bool
+	segmentSize string // of Options.SegmentSize
+	registry    registryFlags
 }
 
 type checkpointResult struct {
-	Reference string        `json:"reference"`
-	Digest    string        `json:"digest"`
-	Container string        `json:"container"`
-	Size      int64         `json:"size"`             // bytes of all blobs
-	Parent    string        `json:"parent,omitempty"` // digest of the snapshot whose increment it is
-	Shared    int64         `json:"shared,omitempty"` // bytes of blobs with memory that are the parent's
-	Memory    int64         `json:"memory"`           // bytes in the container, zero pages included
-	Freeze    float64       `json:"freeze"`           // seconds the container stood still
-	Dump      float64       `json:"dump"`             // of which CRIU
-	RootFS    float64       `json:"rootfs"`           // of which capture of the writable layer
-	Pack      float64       `json:"pack"`             // afterwards
-	GPU       *gpuSeconds   `json:"gpu,omitempty"`    // if it has GPUs
-	Rounds    []roundResult `json:"rounds,omitempty"` // of a pre-dump, before the freeze
-	Running   bool          `json:"running"`
-	Removed   bool          `json:"removed"`          // as --rm asked for
-	Signed    string        `json:"signed,omitempty"` // fingerprint of the key
-	Pushed    bool          `json:"pushed"`
-	Push      *transfer     `json:"push,omitempty"`
-	Warnings  []string      `json:"warnings"`
-	Error     *errorReport  `json:"error,omitempty"` // of what was to be done with the snapshot, which is safe here
-
-	madeBy string // the client that made the container, as the function madeBy tells
-	lost   error  // why the container was lost, although there is a snapshot
-}
-
-// gpuSeconds are what device memory has taken of the freeze, seconds.
-type gpuSeconds struct {
-	Lock float64 `json:"lock"`           // until its processes had ended their work on GPUs
-	Save float64 `json:"save"`           // moving device memory into memory
-	Load float64 `json:"load,omitempty"` // and back, with --leave-running
-	// Devices is how long it took to take in what was handed over instead, Bytes how much that is. It is no part of the freeze,
-	// or not all of it, where the GPUs had room for a copy.
-	Devices float64 `json:"devices,omitempty"`
-	Bytes   int64   `json:"bytes,omitempty"`
+	*take.Result
+	Error *errorReport `json:"error,omitempty"` // of what was to be done with the snapshot, which is safe here
 }
 
 func newCheckpoint(a *app) *cobra.Command {
@@ -129,7 +82,7 @@ cost it its processes.`,
 		},
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.container, f.ref = args[0], args[1]
+			f.Container, f.Ref = args[0], args[1]
 			if err := f.check(); err != nil {
 				return err
 			}
@@ -137,22 +90,22 @@ cost it its processes.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&f.leaveRunning, "leave-running", false, "let the container go on after it was dumped")
-	flags.BoolVar(&f.remove, "rm", false, "remove the container after it has ended and the snapshot is complete, and pushed if --push is given")
+	flags.BoolVar(&f.LeaveRunning, "leave-running", false, "let the container go on after it was dumped")
+	flags.BoolVar(&f.Remove, "rm", false, "remove the container after it has ended and the snapshot is complete, and pushed if --push is given")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
-	flags.StringVar(&f.signKey, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
-	flags.BoolVar(&f.tcp, "tcp-established", false, "save established TCP connections")
-	flags.BoolVar(&f.locks, "file-locks", false, "save locks on files")
-	flags.BoolVar(&f.externalUnix, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
-	flags.StringVar(&f.parent, "parent", "", "snapshot to share unchanged memory with, or none (default: the container's last)")
-	flags.StringVar(&f.compression, "compression", "zstd", "compression of memory: zstd (its fastest level), or none, for links faster than 250 MB/s a core")
+	flags.StringVar(&f.KeyFile, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
+	flags.BoolVar(&f.TCPEstablished, "tcp-established", false, "save established TCP connections")
+	flags.BoolVar(&f.FileLocks, "file-locks", false, "save locks on files")
+	flags.BoolVar(&f.ExternalUnixSockets, "ext-unix-sk", false, "allow unix sockets that are connected to outside of the container")
+	flags.StringVar(&f.Parent, "parent", "", "snapshot to share unchanged memory with, or none (default: the container's last)")
+	flags.StringVar(&f.Compression, "compression", "zstd", "compression of memory: zstd (its fastest level), or none, for links faster than 250 MB/s a core")
 	flags.StringVar(&f.segmentSize, "segment-size", "", "memory that one layer of the snapshot covers, a power of two (default 64MiB; 256MiB with GPUs, or more than 16 GiB of memory)")
-	flags.DurationVar(&f.gpuTimeout, "gpu-timeout", 0, "time for processes to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
-	flags.StringArrayVar(&f.force, "force", nil, "override a rule that refuses containers with GPUs, by its name, or all")
-	flags.StringVar(&f.gpuEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was created)")
-	flags.IntVar(&f.preDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is read before the freeze, up to %d; 1 without a number", checkpoint.MaxRounds))
+	flags.DurationVar(&f.GPUTimeout, "gpu-timeout", 0, "time for processes to end their work on GPUs (default: timeout of [gpu] in the configuration, 10s)")
+	flags.StringArrayVar(&f.Force, "force", nil, "override a rule that refuses containers with GPUs, by its name, or all")
+	flags.StringVar(&f.GPUEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was created)")
+	flags.IntVar(&f.PreDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is read before the freeze, up to %d; 1 without a number", checkpoint.MaxRounds))
 	flags.Lookup("pre-dump").NoOptDefVal = "1"
-	flags.IntVar(&f.workers, "workers", 0, "goroutines that compress and hash (default: one for each core)")
+	flags.IntVar(&f.Workers, "workers", 0, "goroutines that compress and hash (default: one for each core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{image.DriverEngine, image.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
@@ -167,68 +120,48 @@ func (f *checkpointFlags) check() error {
 	wrong := func(format string, args ...any) error {
 		return &usageError{command: "cryo checkpoint", problem: fmt.Sprintf(format, args...)}
 	}
-	if archive.IsLocation(f.ref) {
-		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", f.ref)
+	if archive.IsLocation(f.Ref) {
+		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", f.Ref)
 	}
-	if f.remove && f.leaveRunning {
+	if f.Remove && f.LeaveRunning {
 		return wrong("--rm removes a container that has ended, and with --leave-running it goes on")
 	}
-	var err error
-	if f.normalized, err = store.Normalize(f.ref); err != nil {
+	if _, err := store.Normalize(f.Ref); err != nil {
 		return err
 	}
-	if f.parent != "" && f.parent != "none" {
-		if _, err := store.Normalize(f.parent); err != nil {
+	if f.Parent != "" && f.Parent != "none" {
+		if _, err := store.Normalize(f.Parent); err != nil {
 			return err
 		}
 	}
-	if !slices.Contains([]string{"zstd", "none"}, f.compression) {
-		return wrong("--compression %q is neither zstd nor none", f.compression)
+	if !slices.Contains([]string{"zstd", "none"}, f.Compression) {
+		return wrong("--compression %q is neither zstd nor none", f.Compression)
 	}
 	if f.segmentSize != "" {
-		if f.segmentBytes, err = parseSize(f.segmentSize); err != nil {
+		var err error
+		if f.SegmentSize, err = parseSize(f.segmentSize); err != nil {
 			return wrong("--segment-size: %v", err)
 		}
-		if f.segmentBytes < 1<<20 || f.segmentBytes > 16<<30 || bits.OnesCount64(uint64(f.segmentBytes)) != 1 {
+		if f.SegmentSize < 1<<20 || f.SegmentSize > 16<<30 || bits.OnesCount64(uint64(f.SegmentSize)) != 1 {
 			return wrong("--segment-size %s is not a power of two between 1 MiB and 16 GiB", f.segmentSize)
 		}
 	}
-	if f.gpuTimeout < 0 || f.gpuTimeout > time.Hour {
-		return wrong("--gpu-timeout %s is not between 0 and 1h", f.gpuTimeout)
+	if f.GPUTimeout < 0 || f.GPUTimeout > time.Hour {
+		return wrong("--gpu-timeout %s is not between 0 and 1h", f.GPUTimeout)
 	}
-	if !slices.Contains([]string{"", image.DriverEngine, image.KeeperEngine}, f.gpuEngine) {
-		return wrong("--gpu-engine %q is neither driver nor keeper", f.gpuEngine)
+	if !slices.Contains([]string{"", image.DriverEngine, image.KeeperEngine}, f.GPUEngine) {
+		return wrong("--gpu-engine %q is neither driver nor keeper", f.GPUEngine)
 	}
-	if err := gpu.CheckForce(f.force); err != nil {
+	if err := gpu.CheckForce(f.Force); err != nil {
 		return err
 	}
-	if f.preDump < 0 || f.preDump > checkpoint.MaxRounds {
-		return wrong("--pre-dump %d is not between 0 and %d", f.preDump, checkpoint.MaxRounds)
+	if f.PreDump < 0 || f.PreDump > checkpoint.MaxRounds {
+		return wrong("--pre-dump %d is not between 0 and %d", f.PreDump, checkpoint.MaxRounds)
 	}
-	if f.workers < 0 {
-		return wrong("--workers %d is negative", f.workers)
+	if f.Workers < 0 {
+		return wrong("--workers %d is negative", f.Workers)
 	}
 	return nil
-}
-
-// packOptions are the choices about segments.
-func (f *checkpointFlags) packOptions(a *app) image.PackOptions {
-	return image.PackOptions{SegmentSize: f.segmentBytes, Compression: f.compression, Workers: f.workers, Parent: f.opened, Progress: a.report()}
-}
-
-// String is the part of a line about the freeze; empty without GPUs.
-func (g *gpuSeconds) String() string {
-	if g == nil {
-		return ""
-	}
-	text := fmt.Sprintf("GPU locked in %s, saved in %s, ", seconds(g.Lock), seconds(g.Save))
-	if g.Bytes > 0 {
-		text += fmt.Sprintf("%s of it handed over in %s, ", size(g.Bytes), seconds(g.Devices))
-	}
-	if g.Load > 0 {
-		text += fmt.Sprintf("loaded in %s, ", seconds(g.Load))
-	}
-	return text
 }
 
 // checkpoint takes the snapshot, names it, and sends it away if that is wanted.
@@ -238,9 +171,8 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if err != nil {
 		return err
 	}
-	var key *signature.PrivateKey
-	if f.signKey != "" { // before the container is touched
-		if key, err = a.readKey(ctx, f.signKey); err != nil {
+	if f.KeyFile != "" { // before the container is touched
+		if f.Key, err = a.readKey(ctx, f.KeyFile); err != nil {
 			return err
 		}
 	}
@@ -248,106 +180,58 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if err != nil {
 		return err
 	}
+	if f.Config, err = a.config(); err != nil {
+		return err
+	}
 	ctx, client, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer closing(ctx, "containerd", client)
-	f.sender = &sender{}
 	if f.push {
-		a.warnHub(f.ref)
-		if f.sender, err = newSender(ctx, s, f.ref, options); err != nil {
-			return err
-		}
-		defer f.sender.close()
-		a.progress.waitsFor("push", f.sender.pushWaits)
+		a.warnHub(f.Ref)
+		f.Push = &options
 	}
-	a.progress.waitsFor("dump", f.sender.dumpWaits)
-	a.progress.waitsFor("devices", f.sender.devicesWaits)
-	desc, result, err := a.take(ctx, client, s, f)
-	if err != nil {
+	f.Hooks = take.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Stage: a.stages.done}
+	result, err := take.Take(ctx, client, s, f.Options)
+	if result == nil {
 		return err
 	}
-	err = a.signAndPush(ctx, s, desc, key, &result, f)
-	if err == nil && f.remove && result.lost == nil {
-		if err = removeEnded(context.WithoutCancel(ctx), client, result.Container); err != nil {
-			err = &keptError{container: f.container, ref: f.ref, digest: result.Digest, next: "remove the container with " + a.removal(result), err: err}
-		}
-		result.Removed = err == nil
+	if err == nil && f.Remove {
+		err = result.Remove(ctx, client, a.removal(result))
 	}
 	a.progress.stop()
-	if result.lost != nil {
-		err = &lostError{container: result.Container, ref: f.ref, digest: result.Digest, err: errors.Join(result.lost, err)}
-	}
 	if a.json {
-		result.Error = a.errorReport(ctx, err)
-		return errors.Join(a.printJSON(result), err)
+		return errors.Join(a.printJSON(checkpointResult{result, a.errorReport(ctx, err)}), err)
 	}
-	a.printTaken(f.ref, result)
+	a.printTaken(f.Ref, result)
 	if err == nil && result.Removed {
-		a.line("%s has ended and is removed", f.container)
-	} else if err == nil && !result.Running && result.madeBy != kubernetes {
-		a.line("%s has ended; to remove it: %s", f.container, a.removal(result))
+		a.line("%s has ended and is removed", f.Container)
+	} else if err == nil && !result.Running && result.MadeBy != daemon.Kubernetes {
+		a.line("%s has ended; to remove it: %s", f.Container, a.removal(result))
 	}
 	return err
 }
 
-// removeEnded removes a container that has ended, and its root file system.
-func removeEnded(ctx context.Context, client *containerd.Client, id string) error {
-	container, err := client.LoadContainer(ctx, id)
-	if err == nil {
-		err = restore.RemoveTask(ctx, container)
-	}
-	if err == nil {
-		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
-	}
-	if restore.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("remove %s: %w", id, err)
-	}
-	return nil
-}
-
 // removal is the command that removes the container of which a snapshot was taken.
-func (a *app) removal(r checkpointResult) string {
+func (a *app) removal(r *take.Result) string {
 	address := ""
 	if a.address != environment("CONTAINERD_ADDRESS", defaults.DefaultAddress) {
 		address = " --address " + a.address
 	}
-	if r.madeBy == nerdctl {
+	if r.MadeBy == daemon.Nerdctl {
 		return "nerdctl" + address + " --namespace " + a.namespace + " rm " + r.Container
 	}
 	return "ctr" + address + " --namespace " + a.namespace + " containers rm " + r.Container
 }
 
-// signAndPush does what is to be done with a snapshot that is safe here.
-func (a *app) signAndPush(ctx context.Context, s *store.Store, desc ocispec.Descriptor, key *signature.PrivateKey, result *checkpointResult, f checkpointFlags) (err error) {
-	kept := keptError{container: f.container, running: result.Running, ref: f.ref, digest: result.Digest}
-	if key != nil {
-		if _, err := signLocal(ctx, s, desc, key); err != nil {
-			kept.err, kept.next = fmt.Errorf("sign %s: %w", f.ref, err), "sign it with cryo sign "+f.ref+" --key "+f.signKey
-			return &kept
-		}
-		result.Signed = key.Public.Fingerprint()
-	}
-	if !f.push {
-		return nil
-	}
-	if result.Push, kept.err = f.sender.finish(ctx, desc); kept.err != nil {
-		kept.next = "push it with cryo push " + f.ref
-		return &kept
-	}
-	result.Pushed = true
-	a.stages.done(ctx, "the snapshot is pushed")
-	return nil
-}
-
 // printTaken prints what a checkpoint came to.
-func (a *app) printTaken(ref string, result checkpointResult) {
+func (a *app) printTaken(ref string, result *take.Result) {
 	a.line("%s", result.Digest)
 	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", ref, size(result.Memory), size(result.Size),
-		seconds(result.Freeze), result.GPU, seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
+		seconds(result.Freeze), gpuTimes(result.GPU), seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
 	if n := len(result.Rounds); n > 0 {
-		var all roundResult
+		var all take.Round
 		for _, r := range result.Rounds {
 			all.Bytes, all.Seconds = all.Bytes+r.Bytes, all.Seconds+r.Seconds
 		}
@@ -359,4 +243,19 @@ func (a *app) printTaken(ref string, result checkpointResult) {
 	if result.Pushed {
 		a.line("pushed to %s: %s, complete %s after the snapshot was here", ref, size(result.Push.Moved), seconds(result.Push.Seconds))
 	}
+}
+
+// gpuTimes is the part of a line about the freeze; empty without GPUs.
+func gpuTimes(g *take.GPUSeconds) string {
+	if g == nil {
+		return ""
+	}
+	text := fmt.Sprintf("GPU locked in %s, saved in %s, ", seconds(g.Lock), seconds(g.Save))
+	if g.Bytes > 0 {
+		text += fmt.Sprintf("%s of it handed over in %s, ", size(g.Bytes), seconds(g.Devices))
+	}
+	if g.Load > 0 {
+		text += fmt.Sprintf("loaded in %s, ", seconds(g.Load))
+	}
+	return text
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/daemon"
 )
 
 // completeRefs has the shell complete the first most arguments with references of the local store, those left out that
@@ -75,7 +76,7 @@ func (a *app) completeContainers(cmd *cobra.Command, args []string, _ string) ([
 	}
 	var names []cobra.Completion
 	for _, c := range all {
-		if name := c.Labels[nerdctlName]; name != "" {
+		if name := c.Labels[daemon.NameLabel]; name != "" {
 			names = append(names, name)
 		} else {
 			names = append(names, c.ID)

@@ -8,17 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/prewarm"
 )
 
 // diskUsage is what takes space, in bytes.
 type diskUsage struct {
 	Snapshots []snapshotUsage `json:"snapshots"`
-	Blobs     store.Space     `json:"blobs"`     // of all snapshots; a blob that several have counts once
-	Unneeded  store.Space     `json:"unneeded"`  // that no snapshot needs, or that a running command writes
-	Partial   store.Space     `json:"partial"`   // interrupted pulls
-	Working   store.Space     `json:"working"`   // of running commands
-	Prewarmed int64           `json:"prewarmed"` // of the machine's memory
-	Free      int64           `json:"free"`      // under the root
+	store.Usage
+	Prewarmed int64 `json:"prewarmed"` // of the machine's memory
+	Free      int64 `json:"free"`      // under the root
 }
 
 type snapshotUsage struct {
@@ -61,11 +59,11 @@ func (a *app) diskUsage(ctx context.Context, s *store.Store) (u diskUsage, err e
 	if err != nil {
 		return u, err
 	}
-	u = diskUsage{Snapshots: []snapshotUsage{}, Blobs: used.Blobs, Unneeded: used.Unneeded, Partial: used.Partial, Working: used.Working}
+	u = diskUsage{Snapshots: []snapshotUsage{}, Usage: used}
 	for _, n := range used.Snapshots {
 		u.Snapshots = append(u.Snapshots, snapshotUsage{Reference: n.Ref, Digest: n.Descriptor.Digest.String(), Size: n.Bytes, Own: n.Own, Shared: n.Bytes - n.Own})
 	}
-	prewarmed, err := a.allWarmed(ctx, s)
+	prewarmed, err := prewarm.List(ctx, s)
 	if err != nil {
 		return u, err
 	}

@@ -1,57 +1,10 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"slices"
-	"strings"
-
-	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/doctor"
 )
-
-// Verdicts of a check.
-const (
-	good    = "ok"
-	note    = "note" // worth knowing, nothing to mend
-	worry   = "warn" // works, with less
-	trouble = "fail" // does not work
-)
-
-// examined is one thing the doctor looked at.
-type examined struct {
-	Name   string `json:"name"`
-	Status string `json:"status"` // ok, note, warn or fail
-	Detail string `json:"detail"`
-	Mend   string `json:"mend,omitempty"` // what to do
-}
-
-// patient is what the doctor looks at.
-type patient struct {
-	app       *app
-	root      string // of /proc and /sys
-	config    config.Config
-	configErr error
-	criu      string   // path; empty: none
-	paths     []string // where containerd looks for programs
-}
-
-// sickError says that the doctor found something that keeps cryo from working. Its kind is FailedPrecondition.
-type sickError struct{ failed []examined }
-
-func (e *sickError) Error() string {
-	var names []string
-	for _, x := range e.failed {
-		names = append(names, x.Name)
-	}
-	return "this host is not ready: " + strings.Join(names, ", ")
-}
-
-func (e *sickError) Hint() string { return e.failed[0].Mend }
-
-func (e *sickError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
 
 func newDoctor(a *app) *cobra.Command {
 	return &cobra.Command{
@@ -63,20 +16,17 @@ cgroups, disk and GPU. The exit code is 4 if something keeps cryo from working.`
   cryo doctor --json | jq '.[] | select(.status == "fail")'`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			all := examine(cmd.Context(), a)
+			c, err := a.config()
+			all := doctor.Examine(cmd.Context(), doctor.Options{Config: c, ConfigErr: err, Address: a.address, Connect: a.connect})
 			if err := a.printExamined(all); err != nil {
 				return err
 			}
-			failed := slices.DeleteFunc(slices.Clone(all), func(x examined) bool { return x.Status != trouble })
-			if len(failed) > 0 {
-				return &sickError{failed: failed}
-			}
-			return nil
+			return doctor.Sick(all)
 		},
 	}
 }
 
-func (a *app) printExamined(all []examined) error {
+func (a *app) printExamined(all []doctor.Diagnosis) error {
 	if a.json {
 		return a.printJSON(all)
 	}
@@ -93,27 +43,4 @@ func (a *app) printExamined(all []examined) error {
 		}
 	}
 	return nil
-}
-
-// examine runs every check, in the order they are printed.
-func examine(ctx context.Context, a *app) []examined {
-	p := patient{app: a, root: "/"}
-	p.config, p.configErr = a.config()
-	if p.configErr != nil {
-		p.config = config.Default()
-	}
-	p.criu, _ = p.config.FindCRIU()
-	var all []examined
-	for _, check := range []func(context.Context, *patient) []examined{
-		checkUser, checkConfig, checkKernel, checkCgroup, checkContainerd, checkShim, checkRunc, checkCRIU, checkFeatures,
-		checkNetwork, checkOverlay, checkDisk, checkGPU,
-	} {
-		all = append(all, check(ctx, &p)...)
-	}
-	return all
-}
-
-// found makes the result of one check.
-func found(name, status, mend, format string, args ...any) []examined {
-	return []examined{{Name: name, Status: status, Mend: mend, Detail: fmt.Sprintf(format, args...)}}
 }

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 // errorReport is an error for programs.
@@ -37,6 +39,10 @@ func (a *app) errorReport(ctx context.Context, err error) *errorReport {
 		if e.code == r.ExitCode {
 			r.Kind = e.kind
 		}
+	}
+	var taken *take.Error
+	if errors.As(err, &taken) {
+		r.Container, r.Left = taken.Container, &left{taken.Running, taken.Snapshot}
 	}
 	var of interface {
 		error

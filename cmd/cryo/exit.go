@@ -8,7 +8,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/checkpoint"
 )
 
 // Exit codes. They are part of the command line's interface: see exitTable, which is what users read.
@@ -69,14 +68,10 @@ func interrupted(ctx context.Context, err error) error {
 
 // exitCode maps an error to an exit code, by its type first and then by its errdefs kind.
 func exitCode(err error) int {
-	var (
-		lost    *checkpoint.LostError
-		lostRPC *lostError
-	)
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.As(err, &lost), errors.As(err, &lostRPC):
+	case errors.Is(err, failure.ErrLost):
 		return exitLost
 	case errors.Is(err, errInterrupted):
 		return exitInterrupted

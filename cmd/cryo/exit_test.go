@@ -15,11 +15,14 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/shim/doctor"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 func TestExitCode(t *testing.T) {
@@ -33,32 +36,30 @@ func TestExitCode(t *testing.T) {
 		"other":                         {errors.New("x"), exitOther},
 		"usage":                         {&usageError{}, exitUsage},
 		"bad reference":                 {&store.InvalidRefError{Ref: "A", Err: errors.New("x")}, exitUsage},
-		"no container":                  {&noContainerError{}, exitNotFound},
 		"no snapshot":                   {&store.UnknownRefError{Ref: "a"}, exitNotFound},
-		"not running":                   {&notRunningError{}, exitPrecondition},
+		"not running":                   {&checkpoint.NotRunningError{}, exitPrecondition},
 		"busy":                          {&checkpoint.BusyError{}, exitPrecondition},
 		"busy, from the shim":           {&failedError{err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
-		"other runtime":                 {&runtimeError{}, exitPrecondition},
-		"no soft-dirty":                 {&softDirtyError{}, exitPrecondition},
-		"rounds with GPUs":              {&preDumpGPUError{}, exitUnsupported},
-		"round out of order":            {&failedError{op: "checkpoint", err: &image.RoundError{}}, exitAborted},
+		"round out of order":            {&take.Error{Err: &image.RoundError{}}, exitAborted},
 		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
-		"sick host":                     {&sickError{failed: []examined{{}}}, exitPrecondition},
+		"sick host":                     {doctor.Sick([]doctor.Diagnosis{{Status: "fail"}}), exitPrecondition},
 		"name taken":                    {&failedError{op: "restore", err: &nameTakenError{}}, exitExists},
-		"no containerd":                 {&daemonError{err: unix.ECONNREFUSED}, exitUnavailable},
+		"no containerd":                 {failure.New(errdefs.ErrUnavailable, "", "x"), exitUnavailable},
 		"refused":                       {&trust.RefusedError{}, exitDenied},
-		"unauthenticated":               {&keptError{err: errdefs.ErrUnauthenticated}, exitDenied},
+		"unauthenticated":               {&take.Error{Snapshot: "sha256:x", Err: errdefs.ErrUnauthenticated}, exitDenied},
 		"damaged":                       {&failedError{err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
 		"not a snapshot":                {&store.NotSnapshotError{}, exitDamaged},
 		"misfit":                        {misfit, exitMisfit},
-		"misfit, printed already":       {&verdictError{err: misfit}, exitMisfit},
+		"misfit, printed already":       {failure.New(failure.ErrMisfit, "", "x"), exitMisfit},
 		"full disk":                     {&failedError{err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
 		"full disk, in CRIU's words":    {&failedError{err: &restore.FullError{Err: errors.New("no space left on device")}}, exitFull},
 		"full disk, of the store":       {&store.DiskFullError{Err: unix.ENOSPC}, exitFull},
-		"failed":                        {&failedError{op: "checkpoint", err: errors.New("x")}, exitAborted},
+		"failed":                        {&take.Error{Err: errors.New("x")}, exitAborted},
+		"failed, of a restore":          {&failedError{err: errors.New("x")}, exitAborted},
+		"failed, with a snapshot":       {&take.Error{Snapshot: "sha256:x", Err: errors.New("x")}, exitOther},
 		"failed, from the shim":         {&failedError{err: overGRPC(&checkpoint.FailedError{Err: errors.New("x")})}, exitAborted},
-		"lost":                          {&checkpoint.LostError{}, exitLost},
-		"lost, from the shim":           {&failedError{err: (&held{client: &checkpoint.Client{}}).explain(&checkpoint.ToldError{Lost: true})}, exitLost},
+		"lost":                          {&take.Error{Lost: true, Err: errors.New("x")}, exitLost},
+		"lost, from the shim":           {&take.Error{Err: failure.New(failure.ErrLost, "", "x")}, exitLost},
 		"unsupported":                   {&failedError{err: errdefs.ErrNotImplemented}, exitUnsupported},
 		"deadline":                      {&failedError{err: context.DeadlineExceeded}, exitDeadline},
 		"interrupted":                   {&interruptedError{err: context.Canceled}, exitInterrupted},
@@ -108,7 +109,7 @@ func TestReport(t *testing.T) {
 		want string
 	}{
 		"plain":       {errors.New("no"), "cryo: no\n"},
-		"hint":        {&notRunningError{"c", "stopped"}, "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
+		"hint":        {&checkpoint.NotRunningError{ID: "c", Status: "stopped"}, "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
 		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), &fit.RuleError{Name: "c"})), "hint: rules that can"},
 		"two hints":   {&fit.MisfitError{Findings: []fit.Finding{{Hint: "one"}, {Hint: "two"}, {Hint: "one"}}}, "hint: one\n  two\n"},
 		"escapes":     {errors.New("a\x1b[2Jb\x07\u009bc"), "cryo: a?[2Jb??c\n"},

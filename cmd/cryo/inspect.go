@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,15 +9,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/opencontainers/runtime-spec/specs-go"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/runtime/host"
-	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/inspect"
 )
 
 type inspected struct {
@@ -30,7 +28,7 @@ type inspected struct {
 	Layers     []layer `json:"layers"`
 	// Signatures are those that the local store has, or else the registry.
 	Signatures []signature.Signer `json:"signatures"`
-	reviewed
+	inspect.Reviewed
 	Config   image.Config  `json:"config"`
 	Fits     *bool         `json:"fits,omitempty"`    // with --check
 	Findings []fit.Finding `json:"findings,omitzero"` // likewise; empty if there are none
@@ -43,16 +41,6 @@ type layer struct {
 	Digest    string `json:"digest"`
 	Size      int64  `json:"size"`
 }
-
-// verdictError is a misfit whose findings are printed already.
-type verdictError struct {
-	ref string
-	err error
-}
-
-func (e *verdictError) Error() string { return e.ref + " does not fit this host" }
-
-func (e *verdictError) Unwrap() error { return e.err }
 
 func newInspect(a *app) *cobra.Command {
 	var check bool
@@ -86,49 +74,30 @@ func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFl
 	if err != nil {
 		return err
 	}
-	l, err := a.look(ctx, s, ref, flags)
+	f, err := a.look(ctx, s, ref, flags)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close()) }()
-	snapshot, err := image.Open(ctx, l.from, l.desc)
+	defer func() { err = errors.Join(err, f.Close()) }()
+	snapshot, err := image.Open(ctx, f.From, f.Descriptor)
 	if err != nil {
 		return err
 	}
-	signers, err := a.signers(l)
-	if err != nil {
-		return err
-	}
-	// What restore would make for the container is neither asked for nor missing.
-	etc := restore.EtcDir(s.Root(), a.address, a.namespace, snapshot.Config.Container.ID)
-	config, _ := withEtcFiles(snapshot.Config, etc)
 	i := describe(ref, snapshot)
-	i.Signatures = signers
-	i.InRegistry = l.puller != nil
-	if i.reviewed, err = a.review(ctx, s, l.from, snapshot, trust.Policy{}); err != nil {
+	i.Signatures, i.InRegistry = f.Signers, f.InRegistry
+	if i.Reviewed, err = f.Review(ctx, snapshot, trust.Policy{}); err != nil {
 		return err
 	}
 	var misfit error
 	if check {
-		settings, err := a.config()
+		v, err := f.Check(ctx, snapshot)
 		if err != nil {
 			return err
 		}
-		here := restore.Look(ctx, settings)
-		defer here.End()
-		target, err := here.Target(ctx, config.Host.Features, host.Features)
-		if err != nil {
-			return err
-		}
-		target.PathExists = restore.ExistsOr(etc)
-		if config, target.GPUs, err = a.withGPUs(ctx, config); err != nil {
-			return err
-		}
-		v := fit.Check(config, target)
 		fits := v.Fits()
 		i.Fits, i.Findings = &fits, v.Findings
 		if err := v.Err(); err != nil {
-			misfit = &verdictError{ref: ref, err: err}
+			misfit = failure.New(failure.ErrMisfit, failure.Hint(err), "%s does not fit this host", ref) // its findings are printed
 		}
 	}
 	a.progress.stop()
@@ -144,49 +113,8 @@ func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFl
 	return misfit
 }
 
-// withGPUs gives the config with room for the GPUs that restore would give to it, and what they are.
-func (a *app) withGPUs(ctx context.Context, c image.Config) (image.Config, fit.GPUs, error) {
-	var spec specs.Spec
-	if c.GPU == nil || json.Unmarshal(c.Spec, &spec) != nil {
-		return c, fit.GPUs{}, nil
-	}
-	settings, err := a.config()
-	if err != nil {
-		return c, fit.GPUs{}, err
-	}
-	p, err := restore.PlanGPUs(ctx, settings.GPU, c.GPU, &spec, restore.GPUOptions{})
-	if err != nil {
-		return c, fit.GPUs{}, err
-	}
-	if c.Spec, err = json.Marshal(&spec); err != nil {
-		return c, p.Facts, fmt.Errorf("write the runtime specification: %w", err)
-	}
-	return c, p.Facts, nil
-}
-
-// devicesOf names the CDI devices that a snapshot asks for.
-func devicesOf(c image.Config) []string {
-	if c.GPU == nil {
-		return nil
-	}
-	return c.GPU.CDI
-}
-
-// withEtcFiles gives the config with mounts of the files that restore makes in dir, and their destinations.
-func withEtcFiles(c image.Config, dir string) (image.Config, []string) {
-	var spec specs.Spec
-	if json.Unmarshal(c.Spec, &spec) != nil {
-		return c, nil
-	}
-	provided := restore.ProvideEtcFiles(&spec, dir, nil, false)
-	if changed, err := json.Marshal(&spec); err == nil && len(provided) > 0 {
-		c.Spec = changed
-	}
-	return c, provided
-}
-
 func describe(ref string, s *image.Snapshot) inspected {
-	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: total(s), Shared: shared(s), Config: s.Config, Layers: []layer{}}
+	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: s.Size(), Shared: s.Shared(), Config: s.Config, Layers: []layer{}}
 	for _, l := range s.Manifest.Layers {
 		i.Layers = append(i.Layers, layer{Title: l.Annotations["org.opencontainers.image.title"], MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size})
 	}
@@ -250,7 +178,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 			return err
 		}
 	}
-	if err := a.printReviewed(i.reviewed); err != nil {
+	if err := a.printReviewed(i.Reviewed); err != nil {
 		return err
 	}
 	a.line("\nLayers:")
@@ -259,6 +187,13 @@ func (a *app) printInspected(i inspected, check bool) error {
 		rows = append(rows, []string{"  " + l.Title, size(l.Size), l.Digest})
 	}
 	return a.table(rows...)
+}
+
+// sharedRow says in words what a snapshot shares with its parent.
+func sharedRow(c image.Config, sharedBytes int64, segments int) string {
+	k := c.Parent.Segments
+	return fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s in %d",
+		size(sharedBytes), k, size(c.Memory.Unused), size(c.Memory.Stored-sharedBytes), segments-k)
 }
 
 // where says that a snapshot is not here.
@@ -318,4 +253,23 @@ func choices(o image.Options) string {
 		return "none"
 	}
 	return strings.Join(set, ", ")
+}
+
+// printReviewed prints what a restore would refuse.
+func (a *app) printReviewed(r inspect.Reviewed) error {
+	if len(r.Asks) > 0 {
+		a.line("\nAsks of a host, and gets with these flags of cryo restore:")
+		var rows [][]string
+		for _, ask := range r.Asks {
+			rows = append(rows, []string{"  " + ask.Flag, ask.What, "(rule " + ask.Rule + ")"})
+		}
+		if err := a.table(rows...); err != nil {
+			return err
+		}
+	}
+	if r.Refused == nil {
+		return nil
+	}
+	a.line("\nRefused by cryo restore, whatever is allowed:")
+	return a.table([]string{"  " + r.Refused.What, "(rule " + r.Refused.Rule + ")"})
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 // gpuNeeds puts into words what a host must have for a snapshot's GPUs.
@@ -61,7 +62,7 @@ func keeperRow(g *image.GPU) string {
 			fallbacks++
 		}
 	}
-	text := fmt.Sprintf("keeper, %s handed over in %d pieces by %d of %d processes", size(handedOver(g)), pieces, processes, len(g.Processes))
+	text := fmt.Sprintf("keeper, %s handed over in %d pieces by %d of %d processes", size(g.HandedOver()), pieces, processes, len(g.Processes))
 	if fallbacks > 0 {
 		text += fmt.Sprintf("; %d by the driver", fallbacks)
 	}
@@ -82,7 +83,7 @@ func savedIn(g *image.GPU) string {
 	if g == nil {
 		return ""
 	}
-	return (&gpuSeconds{Lock: g.Seconds.Lock, Save: g.Seconds.Checkpoint, Devices: g.Seconds.Devices, Bytes: handedOver(g)}).String()
+	return gpuTimes(&take.GPUSeconds{Lock: g.Seconds.Lock, Save: g.Seconds.Checkpoint, Devices: g.Seconds.Devices, Bytes: g.HandedOver()})
 }
 
 // printGPUs prints the GPUs that a container had.

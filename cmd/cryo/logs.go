@@ -1,19 +1,16 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/output"
 )
 
@@ -21,17 +18,6 @@ type keptOutput struct {
 	Container string `json:"container"`
 	Output    string `json:"output"`
 }
-
-// noOutputError says that nothing is kept of a container's output. Its kind is NotFound.
-type noOutputError struct{ name string }
-
-func (e *noOutputError) Error() string { return fmt.Sprintf("no output of %s is kept", e.name) }
-
-func (e *noOutputError) Hint() string {
-	return "cryo keeps that of restored containers without a terminal and without --log-uri, until their task is removed; else look where the container's creator has it written, or attach"
-}
-
-func (e *noOutputError) Is(target error) bool { return target == errdefs.ErrNotFound }
 
 func newLogs(a *app) *cobra.Command {
 	var follow bool
@@ -64,75 +50,27 @@ func (a *app) logs(ctx context.Context, name string, tail int, follow bool) erro
 		return err
 	}
 	defer closing(ctx, "containerd", client)
-	container, err := a.find(ctx, client, name)
+	container, err := daemon.Find(ctx, client, name)
 	if err != nil {
 		return err
 	}
-	bundles := bundlesOf(a.address, a.namespace)
+	bundles := daemon.Bundles(a.address, a.namespace)
 	bundle := filepath.Join(bundles, container.ID())
 	all, latest, err := output.Read(bundle)
 	if bundles == "" || errors.Is(err, fs.ErrNotExist) {
-		return &noOutputError{name: name}
+		return failure.New(errdefs.ErrNotFound,
+			"cryo keeps that of restored containers without a terminal and without --log-uri, until their task is removed; else look where the container's creator has it written, or attach",
+			"no output of %s is kept", name)
 	}
 	if err != nil {
 		return err
 	}
-	all = lastLines(all, tail)
+	all = output.LastLines(all, tail)
 	if a.json {
 		return a.printJSON(keptOutput{Container: container.ID(), Output: string(all)})
 	}
 	if _, err := a.stdout.Write(all); err != nil || !follow {
 		return err
 	}
-	return a.follow(ctx, bundle, latest)
-}
-
-// lastLines gives the last n lines; all if n is negative.
-func lastLines(text []byte, n int) []byte {
-	if n < 0 {
-		return text
-	}
-	at := len(text)
-	for ; n > 0 && at > 0; n-- {
-		at = bytes.LastIndexByte(text[:at-1], '\n') + 1
-	}
-	return text[at:]
-}
-
-// follow prints what comes into the file of a bundle behind from, and what comes into those that take its place, until all is kept.
-func (a *app) follow(ctx context.Context, bundle string, from int64) error {
-	f, err := os.Open(output.Path(bundle))
-	if err != nil {
-		return fmt.Errorf("read output: %w", err)
-	}
-	defer func() { _ = f.Close() }()
-	if _, err := f.Seek(from, io.SeekStart); err != nil {
-		return fmt.Errorf("read output: %w", err)
-	}
-	for {
-		_, ended := os.Stat(output.Pipe(bundle))
-		next, missing := os.Stat(output.Path(bundle))
-		if _, err := io.Copy(a.stdout, f); err != nil {
-			return fmt.Errorf("show output: %w", err)
-		}
-		own, err := f.Stat()
-		if err != nil {
-			return fmt.Errorf("read output: %w", err)
-		}
-		switch {
-		case missing == nil && !os.SameFile(own, next): // nothing more comes into this one
-			_ = f.Close()
-			if f, err = os.Open(output.Path(bundle)); err != nil {
-				return fmt.Errorf("read output: %w", err)
-			}
-			continue
-		case ended != nil:
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pollTime):
-		}
-	}
+	return output.Follow(ctx, a.stdout, bundle, latest)
 }

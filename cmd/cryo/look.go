@@ -2,16 +2,13 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -27,60 +24,28 @@ func (f *lookFlags) register(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]cobra.Completion{restore.PullMissing, restore.PullNever}, cobra.ShellCompDirectiveNoFileComp)) // fails only for flags that there are not
 }
 
-// looked is a snapshot that is looked at, where it is.
-type looked struct {
-	desc   ocispec.Descriptor
-	from   image.Fetcher    // what has its small parts
-	puller *registry.Puller // nil: it is in the local store
-	names  []string         // that it has
-	signed []signature.Attached
-}
-
-// look finds a snapshot in the local store. If only a registry has it, look fetches its small parts, and close removes them. A name that says
-// no registry is looked for in the local store alone.
-func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookFlags) (l *looked, err error) {
+// look finds a snapshot in the local store, or else in the registry.
+func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookFlags) (*inspect.Found, error) {
 	if flags.pull != restore.PullMissing && flags.pull != restore.PullNever {
 		return nil, &usageError{command: "cryo", problem: fmt.Sprintf("--pull %q is none of missing, never", flags.pull)}
 	}
-	if ref, err = a.named(ctx, s, ref, "never"); err != nil {
-		return nil, err
-	}
-	l = &looked{from: s}
-	l.desc, err = s.Resolve(ctx, ref)
-	var unknown *store.UnknownRefError
-	if errors.As(err, &unknown) && store.NamesRegistry(ref) && flags.pull != restore.PullNever {
-		return a.lookInRegistry(ctx, s, ref, &flags.registry)
-	}
+	ref, err := a.named(ctx, s, ref, "never")
 	if err != nil {
 		return nil, err
 	}
-	if l.names, err = restore.Names(ctx, s, ref, l.desc.Digest); err != nil {
+	o := inspect.Options{Address: a.address, Namespace: a.namespace}
+	if o.Config, err = a.config(); err != nil {
 		return nil, err
 	}
-	l.signed, err = s.Signatures(ctx, l.desc.Digest)
-	return l, err
+	if flags.pull != restore.PullNever {
+		o.Registry = func() (registry.Options, error) { return flags.registry.resolve(ctx, a) }
+	}
+	return inspect.Find(ctx, s, ref, o)
 }
 
-func (a *app) lookInRegistry(ctx context.Context, s *store.Store, ref string, flags *registryFlags) (*looked, error) {
-	options, err := flags.resolve(ctx, a)
-	if err != nil {
-		return nil, err
+// abandonable is for commands that have nothing to undo: an interrupted one that does not hear it ends all the same.
+func abandonable(work func(cmd *cobra.Command, args []string) error) func(cmd *cobra.Command, args []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		return restore.Unawaited(cmd.Context(), func() error { return work(cmd, args) })
 	}
-	j, err := a.judging(false)
-	if err != nil {
-		return nil, err
-	}
-	options.Judge = j.Judge
-	p, err := registry.Look(ctx, s, ref, options)
-	if err != nil {
-		return nil, err
-	}
-	return &looked{desc: p.Descriptor(), from: p, puller: p, names: []string{p.Name()}, signed: p.Signatures()}, nil
-}
-
-func (l *looked) close() error {
-	if l.puller == nil {
-		return nil
-	}
-	return l.puller.Abandon()
 }

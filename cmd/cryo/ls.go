@@ -1,26 +1,11 @@
 package main
 
 import (
-	"context"
-	"time"
-
-	"github.com/containerd/log"
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/inspect"
 )
-
-type listed struct {
-	Reference string    `json:"reference"`
-	Digest    string    `json:"digest"`
-	Container string    `json:"container"`
-	Image     string    `json:"image"`
-	Created   time.Time `json:"created"`
-	Memory    int64     `json:"memory"` // bytes in the container, zero pages included
-	Size      int64     `json:"size"`   // bytes of all blobs
-	Error     string    `json:"error,omitempty"`
-}
 
 func newList(a *app) *cobra.Command {
 	var quiet bool
@@ -37,7 +22,7 @@ func newList(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list, err := list(cmd.Context(), s)
+			list, err := inspect.List(cmd.Context(), s)
 			if err != nil {
 				return err
 			}
@@ -64,38 +49,6 @@ func newList(a *app) *cobra.Command {
 	a.formatFlag(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "references only")
 	return cmd
-}
-
-// list describes every tag; one that is damaged does not hide the others.
-func list(ctx context.Context, s *store.Store) ([]listed, error) {
-	tags, err := s.Tags(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := []listed{}
-	for _, t := range tags {
-		l := listed{Reference: t.Ref, Digest: t.Descriptor.Digest.String()}
-		snapshot, err := image.Open(ctx, s, t.Descriptor)
-		if err != nil {
-			log.G(ctx).WithError(err).WithField("ref", t.Ref).Debug("open")
-			l.Error = err.Error()
-			all = append(all, l)
-			continue
-		}
-		c := snapshot.Config
-		l.Container, l.Image, l.Created, l.Memory, l.Size = c.Container.ID, c.Container.Image, c.Created, c.Memory.Total, total(snapshot)
-		all = append(all, l)
-	}
-	return all, nil
-}
-
-// total is the size of a snapshot's blobs in bytes, the manifest included.
-func total(s *image.Snapshot) int64 {
-	n := s.Descriptor.Size + s.Manifest.Config.Size
-	for _, l := range s.Manifest.Layers {
-		n += l.Size
-	}
-	return n
 }
 
 // short gives the start of a digest, for tables.

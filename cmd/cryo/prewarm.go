@@ -5,40 +5,32 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/warm"
+	"github.com/cryo-project/cryo/shim/prewarm"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // prewarmFlags are the choices of cryo prewarm.
 type prewarmFlags struct {
+	prewarm.Options
 	memory, disk string
-	pull         string
-	snapshotter  string
 	require      bool // a signature
 	registry     registryFlags
 	gpu          gpuFlags
 	gpuMemory    string
-
-	budget    warm.Size // of memory and disk and the configuration
-	onGPU     bool      // --gpu
-	gpuBudget int64     // of gpuMemory
 }
 
 type prewarmResult struct {
-	warmed
-	Already bool      `json:"already"` // it was prewarmed before
+	*prewarm.Result
 	Seconds float64   `json:"seconds"`
-	Image   string    `json:"image"`          // the base image, which is here too
 	Pull    *transfer `json:"pull,omitempty"` // where it had to be fetched
-	Removed []warmed  `json:"removed"`        // to make room
 }
 
 func newPrewarm(a *app) *cobra.Command {
@@ -80,7 +72,7 @@ names another snapshot later, in the registry or here, restores do not use the o
 		},
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.onGPU = cmd.Flags().Changed("gpu")
+			f.OnGPU = cmd.Flags().Changed("gpu")
 			if err := f.resolve(a); err != nil {
 				return err
 			}
@@ -90,8 +82,8 @@ names another snapshot later, in the registry or here, restores do not use the o
 	flags := cmd.Flags()
 	flags.StringVar(&f.memory, "memory", "", "budget of memory for all prewarmed snapshots, as 8GiB (default: memory under [prewarm] in the configuration, else a quarter of the machine's)")
 	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for prewarmed snapshots, as 100GiB; 0: no limit (default: disk under [prewarm] in the configuration, else none)")
-	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
-	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	flags.StringVar(&f.Pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
+	flags.StringVar(&f.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	requireSignature(cmd, &f.require)
 	f.gpu.register(cmd, a)
 	gpu := flags.Lookup("gpu")
@@ -110,7 +102,7 @@ const inOrder = "in-order"
 
 // resolveGPU looks at what is said of GPUs.
 func (f *prewarmFlags) resolveGPU() (err error) {
-	if !f.onGPU {
+	if !f.OnGPU {
 		if len(f.gpu.devices) > 0 || f.gpuMemory != "" {
 			return &usageError{command: "cryo prewarm", problem: "--device and --gpu-budget are for --gpu"}
 		}
@@ -118,7 +110,7 @@ func (f *prewarmFlags) resolveGPU() (err error) {
 	}
 	f.gpu.gpus = slices.DeleteFunc(f.gpu.gpus, func(text string) bool { return text == inOrder })
 	if f.gpuMemory != "" {
-		if f.gpuBudget, err = parseSize(f.gpuMemory); err == nil && f.gpuBudget == 0 {
+		if f.GPUBudget, err = parseSize(f.gpuMemory); err == nil && f.GPUBudget == 0 {
 			err = errors.New("leaves no room for any snapshot")
 		}
 		if err != nil {
@@ -133,21 +125,22 @@ func (f *prewarmFlags) resolve(a *app) error {
 	if err := f.resolveGPU(); err != nil {
 		return err
 	}
-	if !slices.Contains([]string{"missing", "always"}, f.pull) {
-		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--pull %q is neither missing nor always", f.pull)}
+	if !slices.Contains([]string{"missing", "always"}, f.Pull) {
+		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--pull %q is neither missing nor always", f.Pull)}
 	}
 	c, err := a.config()
 	if err != nil {
 		return err
 	}
-	f.budget = warm.Size{Memory: c.Prewarm.Memory << 20, Disk: c.Prewarm.Disk << 20}
+	f.GPU, f.GPUs = c.GPU, f.gpu.options()
+	f.Budget = warm.Size{Memory: c.Prewarm.Memory << 20, Disk: c.Prewarm.Disk << 20}
 	if f.gpuMemory == "" {
-		f.gpuBudget = c.Prewarm.GPU << 20
+		f.GPUBudget = c.Prewarm.GPU << 20
 	}
 	for flag, b := range map[string]struct {
 		text   string
 		budget *int64
-	}{"--memory": {f.memory, &f.budget.Memory}, "--disk": {f.disk, &f.budget.Disk}} {
+	}{"--memory": {f.memory, &f.Budget.Memory}, "--disk": {f.disk, &f.Budget.Disk}} {
 		if b.text == "" {
 			continue
 		}
@@ -155,25 +148,23 @@ func (f *prewarmFlags) resolve(a *app) error {
 			return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("%s: %v", flag, err)}
 		}
 	}
-	if f.budget.Memory > 0 {
+	if f.Budget.Memory > 0 {
 		return nil
 	}
 	if f.memory != "" {
 		return &usageError{command: "cryo prewarm", problem: "--memory 0 leaves no room for any snapshot"}
 	}
 	all, err := warm.Total()
-	f.budget.Memory = all / 4
+	f.Budget.Memory = all / 4
 	return err
 }
 
 // prewarm fetches a snapshot where it is missing, and keeps it ready.
 func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err error) {
-	options, err := f.registry.resolve(ctx, a)
-	if err != nil {
+	if f.Registry, err = f.registry.resolve(ctx, a); err != nil {
 		return err
 	}
-	j, err := a.judging(f.require)
-	if err != nil {
+	if f.Judging, err = a.judging(f.require); err != nil {
 		return err
 	}
 	s, err := a.store()
@@ -181,38 +172,21 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 		return err
 	}
 	var counts registry.Counts
-	options.Counts = &counts
+	f.Registry.Counts = &counts
 	a.progress.waitsFor("pull", func() string { return "the registry" })
 	start := time.Now()
-	if ref, err = a.named(ctx, s, ref, f.pull); err != nil {
+	if f.Ref, err = a.named(ctx, s, ref, f.Pull); err != nil {
 		return err
 	}
-	_, err = s.Resolve(ctx, ref)
-	known := err == nil
-	ref, desc, pulling, err := restore.Locate(ctx, s, ref, f.pull, options, j)
+	f.Connect, f.Warn = a.connect, a.warn
+	done, err := prewarm.Prewarm(ctx, s, f.Options)
 	if err != nil {
 		return err
 	}
-	if pulling != nil {
-		defer pulling.Close()
-		if err := pulling.Settle(ctx); err != nil {
-			return err
-		}
+	r := prewarmResult{Result: done, Seconds: time.Since(start).Seconds()}
+	if done.Fetched {
+		r.Pull = transferred(f.Ref, &counts, start)
 	}
-	r := prewarmResult{Removed: []warmed{}}
-	err = a.makeReady(ctx, s, ref, desc, pulling, f, options, !known, &r)
-	for _, w := range r.Removed {
-		if w.Memory > 0 { // what it had on GPUs goes with it
-			err = errors.Join(err, letGo(ctx, s.Root(), w.Digest))
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if pulling != nil {
-		r.Pull = transferred(ref, &counts, start)
-	}
-	r.Seconds = time.Since(start).Seconds()
 	a.progress.stop()
 	if a.json {
 		return a.printJSON(r)
@@ -228,123 +202,15 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	if len(r.GPUs) > 0 {
 		loaded = ", " + gpuCell(r.GPUs)
 	}
-	a.line("prewarmed %s, %s of memory%s, in %s", store.Familiar(ref), size(r.Memory), loaded, seconds(r.Seconds))
+	a.line("prewarmed %s, %s of memory%s, in %s", store.Familiar(r.Reference), size(r.Memory), loaded, seconds(r.Seconds))
 	return nil
 }
 
-// makeReady is the part of prewarm that knows the snapshot. fetched: what pulling brings was not known by this name here.
-func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Descriptor, pulling *registry.Puller, f prewarmFlags, o registry.Options, fetched bool, r *prewarmResult) error {
-	work, err := s.Work(ctx) // and keeps the blobs
-	if err != nil {
-		return err
+// gpuCell says how much is loaded where.
+func gpuCell(all []prewarm.OnGPU) string {
+	var cells []string
+	for _, g := range all {
+		cells = append(cells, fmt.Sprintf("%s on GPU %d", size(g.Memory), g.Index))
 	}
-	defer closing(ctx, "work", work)
-	refuse := func(err error) error {
-		if pulling != nil {
-			err = errors.Join(err, pulling.Abandon())
-		}
-		return err
-	}
-	snapshot, err := image.Open(ctx, s, desc)
-	if err != nil {
-		return refuse(err)
-	}
-	var disk int64
-	if pulling != nil && fetched {
-		disk = total(snapshot)
-	}
-	d := warm.New(s.Root())
-	name, err := store.Normalize(ref)
-	if err != nil {
-		return refuse(err)
-	}
-	loading, err := a.planPreload(ctx, s, snapshot, name, f, r)
-	if err != nil {
-		return refuse(err)
-	}
-	defer loading.close()
-	if ready, err := d.Find(ctx, desc.Digest); err != nil {
-		return refuse(err)
-	} else if ready != nil {
-		r.Already = true
-		removed, err := d.Keep(ctx, ready, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)
-		closing(ctx, "prewarmed snapshot", ready)
-		r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
-		if err != nil {
-			return refuse(err)
-		}
-	} else {
-		// Before anything large is fetched.
-		removed, err := d.Room(ctx, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)
-		r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
-		if err != nil {
-			return refuse(err)
-		}
-	}
-	if r.Image, err = a.bringBase(ctx, snapshot, ref, f.snapshotter, o, work.Dir); err != nil {
-		return refuse(err)
-	}
-	if pulling != nil {
-		if err := pulling.Finish(ctx); err != nil {
-			return err
-		}
-	}
-	info, removed, err := d.Add(ctx, s, snapshot, warm.AddOptions{Reference: name, Disk: disk, Budget: f.budget, Progress: a.report()})
-	r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
-	r.warmed = warmOf(info)
-	if err != nil || loading == nil {
-		return err
-	}
-	r.Already = r.Already && loading.again
-	r.GPUs = gpusOf(loading.info)
-	return loading.load(ctx, s, snapshot)
-}
-
-// bringBase makes sure of the base image.
-func (a *app) bringBase(ctx context.Context, snapshot *image.Snapshot, ref, snapshotter string, o registry.Options, work string) (name string, err error) {
-	ctx, client, err := a.connect(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer closing(ctx, "containerd", client)
-	if err := restore.RemoveAbandoned(ctx, client, work); err != nil {
-		a.warn("%v", err)
-	}
-	var u undo
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, u.run(ctx))
-		}
-	}()
-	ctx, done, err := restore.Lease(ctx, client, work)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = done(context.WithoutCancel(ctx)) }()
-	p := base{container: snapshot.Config.Container, ref: ref}
-	if p.snapshotter, err = chooseSnapshotter(ctx, client, snapshotter, snapshot.Config.Container.Snapshotter); err != nil {
-		return "", err
-	}
-	img, err := baseImage(ctx, client, p, o, &u)
-	if err != nil {
-		return "", err
-	}
-	return img.Name(), nil
-}
-
-// forget removes from the store what was fetched for snapshots that are not prewarmed any more, unless the name names another by now.
-func (a *app) forget(ctx context.Context, s *store.Store, removed []warm.Info) (all []warmed) {
-	for _, i := range removed {
-		all = append(all, warmOf(i))
-		if i.Disk == 0 {
-			continue
-		}
-		if desc, err := s.Resolve(ctx, i.Reference); err != nil || desc.Digest != i.Digest {
-			continue
-		}
-		if _, err := s.Remove(ctx, i.Reference); err != nil {
-			a.warn("%v", err)
-		}
-	}
-	return all
+	return strings.Join(cells, ", ")
 }

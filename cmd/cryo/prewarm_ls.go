@@ -2,32 +2,13 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
-	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
+	"github.com/cryo-project/cryo/shim/prewarm"
 )
-
-// warmed describes a prewarmed snapshot.
-type warmed struct {
-	Reference string    `json:"reference"`
-	Digest    string    `json:"digest"`
-	Memory    int64     `json:"memory"` // bytes
-	Disk      int64     `json:"disk"`   // bytes that were fetched for it
-	Created   time.Time `json:"created"`
-	Used      time.Time `json:"used"`            // last
-	Stale     bool      `json:"stale,omitempty"` // the store has another snapshot, or none, by this name
-	GPUs      []onGPU   `json:"gpus,omitempty"`  // device memory that is loaded
-}
-
-func warmOf(i warm.Info) warmed {
-	return warmed{Reference: i.Reference, Digest: i.Digest.String(), Memory: i.Memory, Disk: i.Disk, Created: i.Created, Used: i.Used}
-}
 
 func newPrewarmList(a *app) *cobra.Command {
 	return &cobra.Command{
@@ -42,7 +23,7 @@ func newPrewarmList(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			all, err := a.allWarmed(cmd.Context(), s)
+			all, err := prewarm.List(cmd.Context(), s)
 			if err != nil {
 				return err
 			}
@@ -51,48 +32,19 @@ func newPrewarmList(a *app) *cobra.Command {
 			}
 			rows := [][]string{{"REFERENCE", "DIGEST", "MEMORY", "GPU MEMORY", "USED", ""}}
 			for _, w := range all {
-				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Memory), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), w.note()})
+				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Memory), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
 			}
 			return a.table(rows...)
 		},
 	}
 }
 
-// allWarmed lists what is in memory, and what is on GPUs.
-func (a *app) allWarmed(ctx context.Context, s *store.Store) ([]warmed, error) {
-	found, err := warm.New(s.Root()).List()
-	if err != nil {
-		return nil, err
-	}
-	loaded, err := prewarmed.New(s.Root()).List(ctx)
-	if err != nil {
-		return nil, err
-	}
-	all := []warmed{}
-	for _, i := range found {
-		all = append(all, warmOf(i))
-	}
-	for _, l := range loaded {
-		i := slices.IndexFunc(all, func(w warmed) bool { return w.Digest == l.Digest })
-		if i < 0 {
-			i = len(all)
-			all = append(all, warmed{Reference: l.Reference, Digest: l.Digest, Created: l.Created, Used: l.Used})
-		}
-		all[i].GPUs = append(all[i].GPUs, gpusOf(l)...)
-	}
-	for i, w := range all {
-		desc, err := s.Resolve(ctx, w.Reference)
-		all[i].Stale = err != nil || desc.Digest.String() != w.Digest
-	}
-	return all, nil
-}
-
-// note is what there is to say of it.
-func (w warmed) note() string {
+// prewarmNote is what there is to say of it.
+func prewarmNote(w prewarm.Listed) string {
 	switch {
 	case w.Stale:
 		return "the store has no such snapshot by this name"
-	case slices.ContainsFunc(w.GPUs, func(g onGPU) bool { return g.Mute }):
+	case slices.ContainsFunc(w.GPUs, func(g prewarm.OnGPU) bool { return g.Mute }):
 		return "who keeps its device memory does not answer"
 	}
 	return ""

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"slices"
 
-	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
+	"github.com/cryo-project/cryo/shim/prewarm"
 )
 
 func newPrewarmRemove(a *app) *cobra.Command {
@@ -33,7 +31,7 @@ that is being restored from one still gets all of its memory, which is freed aft
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
-			all, err := a.allWarmed(cmd.Context(), s)
+			all, err := prewarm.List(cmd.Context(), s)
 			if err != nil {
 				return nil, cobra.ShellCompDirectiveError
 			}
@@ -49,23 +47,23 @@ that is being restored from one still gets all of its memory, which is freed aft
 			if err != nil {
 				return err
 			}
-			all, err := a.allWarmed(cmd.Context(), s)
+			all, err := prewarm.List(cmd.Context(), s)
 			if err != nil {
 				return err
 			}
-			chosen, failed := choose(all, args)
+			chosen, failed := prewarm.Choose(all, args)
 			if everything {
 				chosen, failed = all, nil
 			}
-			gone := []warmed{}
+			gone := []prewarm.Listed{}
 			for _, w := range chosen {
-				if err := a.cool(cmd.Context(), s, w); err != nil {
+				if err := prewarm.Remove(cmd.Context(), s, w, a.warn); err != nil {
 					failed = append(failed, err)
 					continue
 				}
 				gone = append(gone, w)
 				if !a.json {
-					a.line("removed %s, %s", store.Familiar(w.Reference), w.sizes())
+					a.line("removed %s, %s", store.Familiar(w.Reference), prewarmedSizes(w))
 				}
 			}
 			if a.json {
@@ -78,23 +76,8 @@ that is being restored from one still gets all of its memory, which is freed aft
 	return cmd
 }
 
-// cool gives back what a snapshot has, in memory and on GPUs.
-func (a *app) cool(ctx context.Context, s *store.Store, w warmed) error {
-	if err := letGo(ctx, s.Root(), w.Digest); err != nil {
-		return err
-	}
-	if w.Memory == 0 {
-		return nil
-	}
-	if err := warm.New(s.Root()).Remove(ctx, digest.Digest(w.Digest)); err != nil {
-		return err
-	}
-	a.forget(ctx, s, []warm.Info{{Reference: w.Reference, Digest: digest.Digest(w.Digest), Size: warm.Size{Memory: w.Memory, Disk: w.Disk}}})
-	return nil
-}
-
-// sizes says what it has.
-func (w warmed) sizes() string {
+// prewarmedSizes says what it has.
+func prewarmedSizes(w prewarm.Listed) string {
 	switch {
 	case len(w.GPUs) == 0:
 		return size(w.Memory) + " of memory"
@@ -102,28 +85,4 @@ func (w warmed) sizes() string {
 		return gpuCell(w.GPUs)
 	}
 	return size(w.Memory) + " of memory, " + gpuCell(w.GPUs)
-}
-
-// choose finds prewarmed snapshots by reference or digest.
-func choose(all []warmed, refs []string) (chosen []warmed, failed []error) {
-	for _, ref := range refs {
-		full, err := store.Normalize(ref)
-		if err != nil {
-			failed = append(failed, err)
-			continue
-		}
-		found := false
-		for _, i := range all {
-			if i.Reference == full || i.Digest == ref {
-				found = true
-				if !slices.ContainsFunc(chosen, func(c warmed) bool { return c.Digest == i.Digest }) {
-					chosen = append(chosen, i)
-				}
-			}
-		}
-		if !found {
-			failed = append(failed, &warm.NotWarmError{Name: ref})
-		}
-	}
-	return chosen, failed
 }

@@ -13,8 +13,9 @@ import (
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
-	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/daemon"
 )
 
 // report prints an error and what to do about it, as every subcommand does.
@@ -27,8 +28,8 @@ func report(w io.Writer, err error) {
 
 // hintOf says what to do about an error; empty if nothing is known.
 func hintOf(err error) string {
-	hint := restore.Hint(err)
-	if hint == "" && containerdGone(err) {
+	hint := failure.Hint(err)
+	if hint == "" && daemon.Gone(err) {
 		hint = "see that containerd runs, and try again"
 	}
 	return hint

@@ -19,6 +19,8 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
@@ -114,7 +116,7 @@ func TestInspectShowsGPUs(t *testing.T) {
 	g.Processes[1].Devices = append(g.Processes[1].Devices, g.Devices[0].UUID)
 	g.Forced = []string{"gpu-peer"}
 	i := inspected{Reference: "llm:ready", Config: image.Config{GPU: g, Processes: []image.Process{{PID: 1, Command: "python"}, {PID: 2, Command: "python"}, {PID: 3, Command: "sh"}}}}
-	i.Asks = trust.Review(restoretest.PlainSpec(), devicesOf(i.Config), trust.Policy{})
+	i.Asks = trust.Review(restoretest.PlainSpec(), i.Config.GPU.CDI, trust.Policy{})
 	if err := a.printInspected(i, false); err != nil {
 		t.Fatal(err)
 	}
@@ -130,6 +132,24 @@ func TestInspectShowsGPUs(t *testing.T) {
 	i.Config.GPU = nil
 	if err := a.printInspected(i, false); err != nil || strings.Contains(strings.ReplaceAll(out.String(), "gpu=", ""), "GPU") {
 		t.Errorf("without: %v\n%s", err, &out)
+	}
+}
+
+func TestInspectShowsHandOver(t *testing.T) {
+	var out strings.Builder
+	record := restoretest.Handed()
+	c := image.Config{GPU: &record.GPU, Processes: []image.Process{{PID: 7, Command: "python"}, {PID: 9, Command: "sh"}}, Memory: image.Memory{Total: 9 << 20, Device: 8 << 20, Zero: 1 << 20}}
+	c.GPU.Seconds.Devices = 2
+	if err := (&app{stdout: &out}).printInspected(inspected{Reference: "llm:ready", Config: c}, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"9.0 MiB, of which 8.0 MiB of GPUs and 1.0 MiB zero", "keeper, 8.0 MiB handed over in 4 pieces by 1 of 2 processes; 1 by the driver", "1.0 sha256:aaaa",
+		"(8.0 MiB handed over)", "9 (sh) went by the driver: it was forked", "8.0 MiB of it handed over in 2.0 s",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not in\n%s", want, &out)
+		}
 	}
 }
 
@@ -199,7 +219,7 @@ func TestForgedErrors(t *testing.T) {
 		"warning": printed(func(a *app, _ *bytes.Buffer) { a.warn("remove %v", err) }),
 		"line":    printed(func(a *app, _ *bytes.Buffer) { a.line("%12s: %s", "x", err) }),
 		"remote": printed(func(_ *app, w *bytes.Buffer) {
-			report(w, &remoteError{err: errors.New("restore c: " + trust.Lines(forged))})
+			report(w, &daemon.Error{Err: errors.New("restore c: " + trust.Lines(forged))})
 		}),
 	} {
 		lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
@@ -228,12 +248,12 @@ func TestFormat(t *testing.T) {
 		v      any
 		want   string
 	}{
-		{"{{.reference}} {{.size}}", []listed{{Reference: "a", Size: 12345678901234567}, {Reference: "b"}}, "a 12345678901234567\nb 0\n"},
-		{"{{.error}}.", listed{}, ".\n"},
-		{"{{.digest}}", []listed{}, ""},
-		{"{{.reference}}", listed{Reference: "a\nb"}, "a?b\n"},
-		{"{{index .reference 7}}", listed{}, "usage"},
-		{"{{.reference", listed{}, "usage"},
+		{"{{.reference}} {{.size}}", []inspect.Tagged{{Reference: "a", Size: 12345678901234567}, {Reference: "b"}}, "a 12345678901234567\nb 0\n"},
+		{"{{.error}}.", inspect.Tagged{}, ".\n"},
+		{"{{.digest}}", []inspect.Tagged{}, ""},
+		{"{{.reference}}", inspect.Tagged{Reference: "a\nb"}, "a?b\n"},
+		{"{{index .reference 7}}", inspect.Tagged{}, "usage"},
+		{"{{.reference", inspect.Tagged{}, "usage"},
 	} {
 		var out bytes.Buffer
 		a := &app{stdout: &out}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -63,7 +64,8 @@ func (r *registryFlags) login(ctx context.Context, a *app) (user, password strin
 		password = strings.TrimRight(string(data), "\r\n")
 	case user != "" && password == "":
 		if password, err = a.askPassword(ctx, "user "+user); errors.Is(err, errNoTerminal) {
-			return "", "", &noLoginError{user}
+			return "", "", failure.New(errdefs.ErrInvalidArgument, "give the password on standard input with --password-stdin, or leave --user out after docker login",
+				"--user %s has no password, and %v", user, errNoTerminal)
 		}
 		if err != nil {
 			return "", "", err
@@ -74,17 +76,3 @@ func (r *registryFlags) login(ctx context.Context, a *app) (user, password strin
 	}
 	return user, password, nil
 }
-
-// noLoginError says that nobody gives the password of a user. Its kind is InvalidArgument.
-type noLoginError struct{ user string }
-
-func (e *noLoginError) Error() string {
-	return fmt.Sprintf("--user %s has no password, and %v", e.user, errNoTerminal)
-}
-
-// Hint says how to give one.
-func (e *noLoginError) Hint() string {
-	return "give the password on standard input with --password-stdin, or leave --user out after docker login"
-}
-
-func (e *noLoginError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -86,10 +88,14 @@ func (a *app) sign(ctx context.Context, ref, keyFile string, flags *registryFlag
 	switch {
 	case err == nil:
 		r.Digest = desc.Digest.String()
-		r.Already, err = signLocal(ctx, s, desc, key)
+		r.Already, err = s.Sign(ctx, desc, key)
 	case errors.As(err, &unknown):
 		r.Where = "registry"
-		d, signErr := registry.Sign(ctx, ref, options, signWith(key, &r.Already))
+		d, signErr := registry.Sign(ctx, ref, options, func(subject ocispec.Descriptor, have []signature.Attached) ([]signature.Attached, error) {
+			made, err := key.Add(subject, have)
+			r.Already = err == nil && len(made) == 0
+			return made, err
+		})
 		r.Digest, err = d.String(), signErr
 	}
 	if err != nil {

@@ -16,7 +16,11 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/baseimage"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -28,6 +32,28 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 
 // clearTime bounds how long the command waits for containerd to clear away what a dead shim has left, and for a shim to end a container or to let it run.
 const clearTime = 10 * time.Second
+
+// pollTime is between two looks at what will change soon.
+const pollTime = 50 * time.Millisecond
+
+// What bring.go knows by other names.
+var (
+	runtimeNames   = daemon.RuntimeNames
+	containerdGone = daemon.Gone
+)
+
+type base struct {
+	container        image.Container
+	ref, snapshotter string
+}
+
+func baseImage(ctx context.Context, client *containerd.Client, b base, o registry.Options, u *undo) (containerd.Image, error) {
+	img, undo, err := baseimage.Get(ctx, client, b.container, b.ref, b.snapshotter, o)
+	if err == nil {
+		u.add("bring the base image", undo)
+	}
+	return img, err
+}
 
 // start makes the task out of CRIU's images and lets it run.
 func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *restoring, f restoreFlags, u *undo) (containerd.Task, error) {
@@ -83,7 +109,7 @@ func remote(criuWork string, err error) error {
 	if failure.Find(criuWork, &told) {
 		return &told
 	}
-	return &remoteError{err: err}
+	return &daemon.Error{Err: err}
 }
 
 // taskIO says where the container's output goes: to the log, or where the shim keeps it. A terminal keeps its FIFOs, so that

@@ -93,7 +93,7 @@ func says(texts []string) bool {
 	return false
 }
 
-// messages reads the product's source: for each type with a method Hint the strings of its method Error, what package criu has remedies for, and all strings.
+// messages reads the product's source: for each type with a method Hint the strings of its method Error, and for each call of failure.New with a hint its message; what package criu has remedies for, and all strings.
 func messages(t *testing.T) (types map[string][]string, remedies, all []string) {
 	t.Helper()
 	types = map[string][]string{}
@@ -107,6 +107,12 @@ func messages(t *testing.T) (types map[string][]string, remedies, all []string) 
 				return err
 			}
 			all = append(all, literals(file)...)
+			ast.Inspect(file, func(n ast.Node) bool {
+				if call, ok := n.(*ast.CallExpr); ok && len(call.Args) > 2 && isNew(call.Fun) && says(literals(call.Args[1])) && !strings.HasPrefix(strings.Join(literals(call.Args[1]), ""), "see cryo ") {
+					types[path+": "+strings.Join(literals(call.Args[2]), "")] = literals(call.Args[2])
+				}
+				return true
+			})
 			said, hints := map[string][]string{}, map[string]bool{}
 			for _, d := range file.Decls {
 				switch d := d.(type) {
@@ -133,6 +139,16 @@ func messages(t *testing.T) (types map[string][]string, remedies, all []string) 
 		}
 	}
 	return types, remedies, all
+}
+
+// isNew tells whether a function is failure.New, which is given a kind, a hint and a message.
+func isNew(function ast.Expr) bool {
+	of, ok := function.(*ast.SelectorExpr)
+	if !ok || of.Sel.Name != "New" {
+		return false
+	}
+	pkg, ok := of.X.(*ast.Ident)
+	return ok && pkg.Name == "failure"
 }
 
 // receiver is the name of the type that a method is of; empty for a function.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -16,7 +17,7 @@ type verified struct {
 	Digest    string `json:"digest"`
 	Size      int64  `json:"size"`
 	NotRead   int64  `json:"notRead,omitempty"` // bytes that only the registry has: it said that it has them, and they were not read
-	reviewed
+	inspect.Reviewed
 	Error *errorReport `json:"error,omitempty"`
 }
 
@@ -63,22 +64,17 @@ func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *loo
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, l.close()) }()
-	v := verified{Reference: ref, Digest: l.desc.Digest.String()}
-	if l.puller == nil {
-		err = s.Damaged(ctx, l.desc, image.Verify(ctx, s, l.desc, a.report()))
-	} else if err = image.VerifySmall(ctx, l.from, l.desc); err == nil {
-		v.NotRead, err = l.puller.CheckRest(ctx)
+	defer func() { err = errors.Join(err, l.Close()) }()
+	v := verified{Reference: ref, Digest: l.Descriptor.Digest.String()}
+	if v.NotRead, err = l.Verify(ctx, a.report()); err != nil {
+		return err
 	}
+	snapshot, err := image.Open(ctx, l.From, l.Descriptor)
 	if err != nil {
 		return err
 	}
-	snapshot, err := image.Open(ctx, l.from, l.desc)
-	if err != nil {
-		return err
-	}
-	v.Size = total(snapshot)
-	if v.reviewed, err = a.review(ctx, s, l.from, snapshot, p); err != nil {
+	v.Size = snapshot.Size()
+	if v.Reviewed, err = l.Review(ctx, snapshot, p); err != nil {
 		return err
 	}
 	a.progress.stop()
@@ -87,7 +83,7 @@ func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *loo
 		v.Error = a.errorReport(ctx, refused)
 		return errors.Join(refused, a.printJSON(v))
 	}
-	if l.puller == nil {
+	if !l.InRegistry {
 		a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size(v.Size))
 	} else {
 		a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, size(v.Size-v.NotRead), size(v.NotRead))

@@ -27,17 +27,17 @@ func parseLocation(s string) (location, error) {
 	if ok {
 		l.tar = true
 	} else if rest, ok = strings.CutPrefix(s, "oci:"); !ok {
-		return l, &LocationError{Location: s, Reason: "it starts neither with oci: nor with oci-archive:"}
+		return l, misspelt(s, "it starts neither with oci: nor with oci-archive:")
 	}
 	var tagged bool
 	l.path, l.tag, tagged = strings.Cut(rest, ":")
 	switch {
 	case l.path == "":
-		return l, &LocationError{Location: s, Reason: "the path is missing"}
+		return l, misspelt(s, "the path is missing")
 	case strings.ContainsRune(s, 0):
-		return l, &LocationError{Location: s, Reason: "it holds a NUL byte"}
+		return l, misspelt(s, "it holds a NUL byte")
 	case tagged && l.tag == "":
-		return l, &LocationError{Location: s, Reason: "nothing follows the last colon"}
+		return l, misspelt(s, "nothing follows the last colon")
 	}
 	return l, nil
 }

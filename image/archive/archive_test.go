@@ -55,8 +55,7 @@ func TestRoundTrip(t *testing.T) {
 		}
 	}
 	dst := storetest.Open(t)
-	var ambiguous *SeveralError
-	if _, _, err := Import(t.Context(), dst, both, nil, false); !errors.As(err, &ambiguous) || len(ambiguous.Tags) != 2 || !errdefs.IsInvalidArgument(err) {
+	if _, _, err := Import(t.Context(), dst, both, nil, false); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "holds 2 manifests") {
 		t.Errorf("two snapshots, no tag: %v", err)
 	}
 	for tag, want := range map[string]string{"app:v2": d2.Digest.String(), "docker.io/library/app:v1": d.Digest.String(), d.Digest.String(): d.Digest.String()} {

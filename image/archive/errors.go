@@ -9,20 +9,14 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// LocationError says that a location is not written as it should be. It is an errdefs.ErrInvalidArgument.
-type LocationError struct {
-	Location string
-	Reason   string
+// misspelt says that a location is not written as it should be.
+func misspelt(text, reason string) error {
+	return failure.New(errdefs.ErrInvalidArgument, "write oci:DIR[:TAG] or oci-archive:FILE[:TAG]", "location %q: %s", text, reason)
 }
-
-func (e *LocationError) Error() string { return fmt.Sprintf("location %q: %s", e.Location, e.Reason) }
-func (e *LocationError) Unwrap() error { return errdefs.ErrInvalidArgument }
-
-// Hint says how to write one.
-func (e *LocationError) Hint() string { return "write oci:DIR[:TAG] or oci-archive:FILE[:TAG]" }
 
 // UnknownLocationError says that there is no such directory, file or tag. It is an errdefs.ErrNotFound.
 type UnknownLocationError struct {
@@ -54,22 +48,6 @@ func (e *UnknownLocationError) Hint() string {
 	return "it holds " + strings.Join(e.Tags[:min(len(e.Tags), 20)], ", ")
 }
 
-// SeveralError says that there are several snapshots at a location. It is an errdefs.ErrInvalidArgument.
-type SeveralError struct {
-	Location string
-	Tags     []string
-}
-
-func (e *SeveralError) Error() string {
-	return fmt.Sprintf("%s holds %d manifests", e.Location, len(e.Tags))
-}
-func (e *SeveralError) Unwrap() error { return errdefs.ErrInvalidArgument }
-
-// Hint lists them.
-func (e *SeveralError) Hint() string {
-	return "name one behind a colon: " + strings.Join(e.Tags[:min(len(e.Tags), 20)], ", ")
-}
-
 // mapError gives errors of the operating system the kind that they have for users.
 func mapError(l location, err error) error {
 	switch {
@@ -82,21 +60,6 @@ func mapError(l location, err error) error {
 	}
 	return err
 }
-
-// TakenError says that a snapshot has a name in a location that another one has in the store. Its kind is AlreadyExists.
-type TakenError struct{ Location, Ref string }
-
-func (e *TakenError) Error() string {
-	return fmt.Sprintf("the snapshot there is called %s, as another one is in the local store", e.Ref)
-}
-
-// Hint says how to replace the other one.
-func (e *TakenError) Hint() string {
-	return "to replace that one, remove it first: cryo rm " + e.Ref
-}
-
-// Unwrap gives the kind.
-func (e *TakenError) Unwrap() error { return errdefs.ErrAlreadyExists }
 
 // FullError says that there is no room where a snapshot is to be exported to. It is an errdefs.ErrResourceExhausted.
 type FullError struct {

@@ -14,17 +14,19 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 )
 
 // Import reads a snapshot from a location into the store and tags it with the name that it has there, which it returns. All of it
 // is verified; where something is wrong nothing of it stays in the store. A location without a tag must hold one manifest only.
-// A snapshot whose name there is just a tag is named after the file or directory. A name that another snapshot has in the store is a [*TakenError],
+// A snapshot whose name there is just a tag is named after the file or directory. A name that another snapshot has in the store is AlreadyExists,
 // unless the location says it in full. What the store has of it already is left unread, unless it is to be repaired, or damage was found in it before.
 //
 // judge, unless it is nil, decides by its signatures, which come along, whether the snapshot may be imported. Where the location does not say the name in full,
@@ -81,7 +83,8 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 	}
 	// Who names it by the location means that name; else it is whoever made the layout who chose it.
 	if old, err := dst.Resolve(ctx, ref); err == nil && old.Digest != entry.Digest && !sameName(ref, l.tag) {
-		return "", none, &TakenError{Location: l.text, Ref: ref}
+		return "", none, failure.New(errdefs.ErrAlreadyExists, "to replace that one, remove it first: cryo rm "+ref,
+			"the snapshot there is called %s, as another one is in the local store", ref)
 	}
 	src := fetcher{lay}
 	var signed []signature.Attached
@@ -217,7 +220,7 @@ func choose(l location, index ocispec.Index) (ocispec.Descriptor, error) {
 	case len(tags) == 0:
 		return ocispec.Descriptor{}, &UnknownLocationError{Location: l.text, Err: errors.New("it is empty")}
 	case len(tags) > 1:
-		return ocispec.Descriptor{}, &SeveralError{Location: l.text, Tags: tags}
+		return ocispec.Descriptor{}, failure.New(errdefs.ErrInvalidArgument, "name one behind a colon: "+strings.Join(tags[:min(len(tags), 20)], ", "), "%s holds %d manifests", l.text, len(tags))
 	}
 	return index.Manifests[slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.ArtifactType != signature.MediaType })], nil
 }

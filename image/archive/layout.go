@@ -43,7 +43,7 @@ func openLayout(ctx context.Context, l location) (layout, error) {
 		return nil, err
 	}
 	if !i.Mode().IsRegular() {
-		return nil, &LocationError{Location: l.text, Reason: "not a regular file; directories are written oci:DIR"}
+		return nil, misspelt(l.text, "not a regular file; directories are written oci:DIR")
 	}
 	f, err := os.Open(l.path)
 	if err != nil {

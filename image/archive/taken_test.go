@@ -1,11 +1,12 @@
 package archive
 
 import (
-	"errors"
+	"strings"
 	"testing"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
@@ -18,17 +19,18 @@ func TestTaken(t *testing.T) {
 	if err := Export(t.Context(), src, theirs, "app:v1", at); err != nil {
 		t.Fatal(err)
 	}
-	var taken *TakenError
-	if _, _, err := Import(t.Context(), dst, at, nil, false); !errors.As(err, &taken) || !errdefs.IsAlreadyExists(err) {
-		t.Errorf("Import = %v", err)
+	_, _, err := Import(t.Context(), dst, at, nil, false)
+	if !errdefs.IsAlreadyExists(err) {
+		t.Fatalf("Import = %v", err)
 	}
-	if d, err := dst.Resolve(t.Context(), taken.Ref); err != nil || d.Digest != ours.Digest {
+	_, name, _ := strings.Cut(failure.Hint(err), "cryo rm ")
+	if d, err := dst.Resolve(t.Context(), name); err != nil || d.Digest != ours.Digest {
 		t.Errorf("the name is of %v, %v", d, err)
 	}
 	if _, _, err := Import(t.Context(), dst, at+":app:v1", nil, false); err != nil {
 		t.Errorf("by its name: %v", err)
 	}
-	if d, err := dst.Resolve(t.Context(), taken.Ref); err != nil || d.Digest != theirs.Digest {
+	if d, err := dst.Resolve(t.Context(), name); err != nil || d.Digest != theirs.Digest {
 		t.Errorf("then the name is of %v, %v", d, err)
 	}
 }

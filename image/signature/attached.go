@@ -73,6 +73,19 @@ func blobOf(mediaType string, data []byte) Blob {
 	return Blob{ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}, data}
 }
 
+// Add signs a subject as [Sign] and [Attach] do, unless the key is one of those that have signed it: then it gives none.
+func (k *PrivateKey) Add(subject ocispec.Descriptor, have []Attached) ([]Attached, error) {
+	if k.Public.SignedBy(subject.Digest, have) {
+		return nil, nil
+	}
+	bundle, err := Sign(k, subject.Digest)
+	if err != nil {
+		return nil, err
+	}
+	made, err := Attach(subject, bundle, time.Now())
+	return []Attached{made}, err
+}
+
 // Candidate says whether a descriptor in a list of referrers, or in an index, may be that of a signature.
 func Candidate(d ocispec.Descriptor) bool {
 	predicate, named := d.Annotations[annotationPredicate]

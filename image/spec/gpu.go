@@ -85,6 +85,17 @@ func (p GPUProcess) Handed() (n int64) {
 	return n
 }
 
+// HandedOver is how much device memory all processes have handed over, bytes; g may be nil.
+func (g *GPU) HandedOver() (n int64) {
+	if g == nil {
+		return 0
+	}
+	for _, p := range g.Processes {
+		n += p.Handed()
+	}
+	return n
+}
+
 // OwnedPiece is device memory and the process that has handed it over.
 type OwnedPiece struct {
 	GPUPiece

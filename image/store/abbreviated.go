@@ -3,20 +3,21 @@ package store
 import (
 	"context"
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 	"sync"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // abbreviation is the beginning of a digest, as Docker takes it. What is shorter is a name more likely.
 var abbreviation = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(?:sha256:)?([0-9a-f]{4,63})$`) })
 
 // Expand gives the digest of the tagged manifest that ref is the beginning of, with or without "sha256:". What the store has by the name ref,
-// and what is no such beginning, is given back as it is. More than one is an [*AmbiguousError].
+// and what is no such beginning, is given back as it is. More than one is an InvalidArgument.
 func (s *Store) Expand(ctx context.Context, ref string) (string, error) {
 	parts := abbreviation().FindStringSubmatch(ref)
 	if parts == nil {
@@ -37,7 +38,8 @@ func (s *Store) Expand(ctx context.Context, ref string) (string, error) {
 			continue
 		}
 		if found != "" {
-			return ref, &AmbiguousError{Ref: ref}
+			return ref, failure.New(errdefs.ErrInvalidArgument, "write more of the digest, see `cryo ls`, or use a name",
+				"the digests of several snapshots in the local store begin with %s", ref)
 		}
 		found = d
 	}
@@ -45,17 +47,4 @@ func (s *Store) Expand(ctx context.Context, ref string) (string, error) {
 		return ref, nil
 	}
 	return found.String(), nil
-}
-
-// AmbiguousError says that several digests begin like this. It is an errdefs.ErrInvalidArgument.
-type AmbiguousError struct{ Ref string }
-
-func (e *AmbiguousError) Error() string {
-	return fmt.Sprintf("the digests of several snapshots in the local store begin with %s", e.Ref)
-}
-func (e *AmbiguousError) Unwrap() error { return errdefs.ErrInvalidArgument }
-
-// Hint says what to do.
-func (e *AmbiguousError) Hint() string {
-	return "write more of the digest, see `cryo ls`, or use a name"
 }

@@ -2,17 +2,16 @@ package store_test
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
@@ -49,8 +48,7 @@ func TestExpand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ambiguous *store.AmbiguousError
-	if _, err := s.Expand(ctx, "abcd"); !errors.As(err, &ambiguous) {
+	if _, err := s.Expand(ctx, "abcd"); !errdefs.IsInvalidArgument(err) {
 		t.Errorf("two digests: %v", err)
 	}
 	if got, err := s.Expand(ctx, "sha256:abcd1"); err != nil || got != index.Manifests[1].Digest.String() {

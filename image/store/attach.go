@@ -3,6 +3,7 @@ package store
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -42,6 +43,24 @@ func (s *Store) Attach(ctx context.Context, all []signature.Attached) error {
 		}
 		return changed, err
 	})
+}
+
+// Sign signs what the store has with a key, unless that has signed it before.
+func (s *Store) Sign(ctx context.Context, subject ocispec.Descriptor, key *signature.PrivateKey) (already bool, err error) {
+	op, err := s.Begin(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, op.Close()) }()
+	have, err := s.Signatures(ctx, subject.Digest)
+	if err != nil {
+		return false, err
+	}
+	made, err := key.Add(subject, have)
+	if err != nil {
+		return false, err
+	}
+	return len(made) == 0, s.Attach(ctx, made)
 }
 
 // attached says whether an entry of index.json is that of a signature: it has no name, and is kept for its subject's sake.

@@ -32,11 +32,11 @@ type SnapshotSpace struct {
 
 // Usage is what takes space under the root.
 type Usage struct {
-	Snapshots []SnapshotSpace // in the order of their names; names of one snapshot are one snapshot
-	Blobs     Space           // of all snapshots; shared ones count once
-	Unneeded  Space           // blobs that no snapshot has
-	Partial   Space           // interrupted pulls
-	Working   Space           // what running commands work on, and what killed ones have left
+	Snapshots []SnapshotSpace `json:"-"`        // in the order of their names; names of one snapshot are one snapshot
+	Blobs     Space           `json:"blobs"`    // of all snapshots; shared ones count once
+	Unneeded  Space           `json:"unneeded"` // blobs that no snapshot has
+	Partial   Space           `json:"partial"`  // interrupted pulls
+	Working   Space           `json:"working"`  // what running commands work on, and what killed ones have left
 }
 
 // Usage adds up what takes space. Others may work on the store meanwhile.

@@ -16,6 +16,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Grant is a kind of reach into the host.
@@ -39,7 +41,11 @@ func ParseGrant(name string) (Grant, error) {
 	if g := Grant(name); slices.Contains(Grants(), g) {
 		return g, nil
 	}
-	return "", &GrantError{Name: name}
+	var names []string
+	for _, g := range Grants() {
+		names = append(names, string(g))
+	}
+	return "", failure.New(errdefs.ErrInvalidArgument, "--allow takes "+strings.Join(names, ", "), "there is no grant %q", name)
 }
 
 // Policy is what the person who restores allows. The zero value allows what every container has.
@@ -169,20 +175,3 @@ func (e *RefusedError) Hint() string {
 
 // Is makes the error one of kind PermissionDenied.
 func (e *RefusedError) Is(target error) bool { return target == errdefs.ErrPermissionDenied }
-
-// GrantError says that there is no grant of this name. Its kind is InvalidArgument.
-type GrantError struct{ Name string }
-
-func (e *GrantError) Error() string { return fmt.Sprintf("there is no grant %q", e.Name) }
-
-// Hint lists the grants.
-func (e *GrantError) Hint() string {
-	var names []string
-	for _, g := range Grants() {
-		names = append(names, string(g))
-	}
-	return "--allow takes " + strings.Join(names, ", ")
-}
-
-// Is makes the error one of kind InvalidArgument.
-func (e *GrantError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }

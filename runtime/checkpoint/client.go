@@ -116,8 +116,8 @@ func (c *Client) Greeted(within time.Duration) bool {
 }
 
 // Left gives the error with which the shim has answered containerd; nil if there is none. It is there before containerd's answer.
-func (c *Client) Left() *ToldError {
-	var e ToldError
+func (c *Client) Left() *failure.Error {
+	var e failure.Error
 	if !failure.Find(c.dir, &e) {
 		return nil
 	}
@@ -199,7 +199,7 @@ func (c *Client) receive(ctx context.Context) (message, error) {
 }
 
 func (c *Client) cause(ctx context.Context, what string, err error) error {
-	if errors.As(err, new(*ToldError)) {
+	if errors.As(err, new(*failure.Error)) {
 		return err // it says itself what was being done
 	}
 	if ctx.Err() != nil {
@@ -219,7 +219,7 @@ func (c *Client) deaf() error {
 	return errors.Join(errs...)
 }
 
-// HangUp lets a container that is still frozen go on, and waits for what the shim says of that: a [*ToldError], or nil. Nothing else waits for a message.
+// HangUp lets a container that is still frozen go on, and waits for what the shim says of that: a [*failure.Error], or nil. Nothing else waits for a message.
 func (c *Client) HangUp(ctx context.Context) error {
 	c.mu.Lock()
 	conn, _ := c.conn.(*net.UnixConn)
@@ -234,7 +234,7 @@ func (c *Client) HangUp(ctx context.Context) error {
 	for {
 		if _, err := c.receive(ctx); err != nil {
 			closed := c.Close()
-			if told := (*ToldError)(nil); errors.As(err, &told) {
+			if told := (*failure.Error)(nil); errors.As(err, &told) {
 				return told
 			}
 			return closed

@@ -224,7 +224,7 @@ func TestFailureReachesTheCommand(t *testing.T) {
 		}
 		shim.End(Result{}, errFake)
 	}()
-	if _, err := client.Frozen(t.Context()); !errors.As(err, new(*ToldError)) || err.Error() != errFake.Error() {
+	if _, err := client.Frozen(t.Context()); !errors.As(err, new(*failure.Error)) || err.Error() != errFake.Error() {
 		t.Errorf("got %v", err)
 	}
 }
@@ -232,12 +232,12 @@ func TestFailureReachesTheCommand(t *testing.T) {
 // TestToldOf has errors reach the command as they are: by the file, and when it has hung up.
 func TestToldOf(t *testing.T) {
 	for name, test := range map[string]struct {
-		err        error
-		lost, busy bool
+		err  error
+		kind failure.Kind
 	}{
-		"lost":    {&LostError{ID: "c", Err: errFake}, true, false},
-		"busy":    {fmt.Errorf("x: %w", &BusyError{ID: "c"}), false, true},
-		"neither": {&FailedError{ID: "c", Err: fmt.Errorf("y: %w", errdefs.ErrResourceExhausted)}, false, false},
+		"lost":    {&LostError{ID: "c", Err: errFake}, "lost"},
+		"busy":    {fmt.Errorf("x: %w", &BusyError{ID: "c"}), "busy"},
+		"neither": {&FailedError{ID: "c", Err: fmt.Errorf("y: %w", errdefs.ErrResourceExhausted)}, "resource exhausted"},
 	} {
 		for _, how := range []string{"left", "hung up"} {
 			client, dir := listen(t)
@@ -248,7 +248,7 @@ func TestToldOf(t *testing.T) {
 				if err := Leave(dir, test.err); err != nil {
 					t.Fatal(err)
 				}
-				check(t, name, client.Left(), test.err, test.lost, test.busy)
+				check(t, name, client.Left(), test.err, test.kind)
 				continue
 			}
 			go func() {
@@ -264,7 +264,7 @@ func TestToldOf(t *testing.T) {
 			if _, err := client.Frozen(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			check(t, name, client.HangUp(t.Context()), test.err, test.lost, test.busy)
+			check(t, name, client.HangUp(t.Context()), test.err, test.kind)
 		}
 	}
 	client, _ := listen(t)
@@ -273,10 +273,10 @@ func TestToldOf(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, name string, got, want error, lost, busy bool) {
+func check(t *testing.T, name string, got, want error, kind failure.Kind) {
 	t.Helper()
-	var told *ToldError
-	if !errors.As(got, &told) || told == nil || told.Error() != want.Error() || told.Lost != lost || told.Busy != busy ||
+	var told *failure.Error
+	if !errors.As(got, &told) || told == nil || told.Error() != want.Error() || told.Kind != kind ||
 		errdefs.Resolve(told) != errdefs.Resolve(want) || failure.Hint(told) != failure.Hint(want) {
 		t.Errorf("%s: %+v", name, got)
 	}

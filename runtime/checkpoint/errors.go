@@ -10,24 +10,19 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// ToldError is an error that the shim has told the cryo command of. Its kind is what it was in the shim.
-type ToldError struct {
-	Failure failure.Error `json:"failure"`
-	Lost    bool          `json:"lost,omitempty"` // it was a [LostError]
-	Busy    bool          `json:"busy,omitempty"` // it was a [BusyError]
-}
-
 // Leave writes the error of a checkpoint where the command finds it, in CRIU's work directory dir. Where no command asks, it does nothing.
 func Leave(dir string, err error) error { return failure.Leave(dir, told(err)) }
 
-func told(err error) *ToldError {
-	return &ToldError{Failure: *failure.Of(err), Lost: errors.As(err, new(*LostError)), Busy: errors.As(err, new(*BusyError))}
+// told is what the command hears of an error. A [LostError] is of the kind [failure.ErrLost], a [BusyError] of the kind [failure.ErrBusy].
+func told(err error) *failure.Error {
+	switch {
+	case errors.As(err, new(*LostError)):
+		return failure.Of(err, failure.ErrLost)
+	case errors.As(err, new(*BusyError)):
+		return failure.Of(err, failure.ErrBusy)
+	}
+	return failure.Of(err)
 }
-
-func (e *ToldError) Error() string { return e.Failure.Message }
-
-// Unwrap gives the kind, and the hint.
-func (e *ToldError) Unwrap() error { return &e.Failure }
 
 // FailedError says that there is no checkpoint and that the container runs on as before. Its kind is that of the
 // cause where that has one (cancelled, out of space), else Aborted.

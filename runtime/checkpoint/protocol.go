@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"time"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // protocolVersion is that of the conversation between the cryo command and the shim. Both refuse any other.
-const protocolVersion = 2
+const protocolVersion = 3
 
 // socketName is the unix socket on which the command listens, in CRIU's work directory. It being there is what makes
 // a checkpoint a held one.
@@ -85,10 +87,10 @@ type Released struct {
 type message struct {
 	Version int `json:"version,omitempty"`
 	Options
-	Dumped   *Dumped    `json:"dumped,omitempty"`
-	Decision Decision   `json:"decision,omitempty"`
-	Released *Released  `json:"released,omitempty"`
-	Failed   *ToldError `json:"failed,omitempty"`
+	Dumped   *Dumped        `json:"dumped,omitempty"`
+	Decision Decision       `json:"decision,omitempty"`
+	Released *Released      `json:"released,omitempty"`
+	Failed   *failure.Error `json:"failed,omitempty"`
 }
 
 // receive reads one message; the peer may be of another version or hostile, so it is bounded by the decoder's reader.

@@ -12,26 +12,12 @@ import (
 	remap "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// LinkedError says that a file is open by a name that is gone, while it has another one. CRIU gives such a file a name of
-// its own for the restore, but takes it away again at the end of a dump that leaves the processes. Its kind is
-// FailedPrecondition.
-type LinkedError struct{ Path string }
-
-func (e *LinkedError) Error() string {
-	return fmt.Sprintf("%s is open, its name is gone, and the file has another one", e.Path)
-}
-
-// Hint says what to do.
-func (e *LinkedError) Hint() string {
-	return "have the program close the file or open it by its new name"
-}
-
-// Is makes the error one of kind FailedPrecondition.
-func (e *LinkedError) Is(target error) bool { return target == errdefs.ErrFailedPrecondition }
-
-// CheckLinks returns a [*LinkedError] if the dump in dir, which left the processes, has a file that its restore would not find.
+// CheckLinks refuses, as FailedPrecondition, a dump in dir that has a file which is open by a name that is gone, while it has another one. CRIU gives such a
+// file a name of its own for the restore, but takes it away again at the end of a dump that leaves the processes.
 func CheckLinks(dir string) error {
 	var linked *remap.RemapFilePathEntry
 	err := eachRecord(dir, "remap-fpath.img", func(data []byte) error {
@@ -47,18 +33,19 @@ func CheckLinks(dir string) error {
 	if err != nil || linked == nil {
 		return err
 	}
-	e := &LinkedError{Path: "a file"}
+	path := "a file"
 	err = eachRecord(dir, "files.img", func(data []byte) error {
 		var f fdinfo.FileEntry
 		if err := (proto.UnmarshalOptions{AllowPartial: true}).Unmarshal(data, &f); err != nil {
 			return err
 		}
 		if f.GetReg() != nil && f.GetReg().GetId() == linked.GetOrigId() {
-			e.Path = "/" + f.GetReg().GetName()
+			path = "/" + f.GetReg().GetName()
 		}
 		return nil
 	})
-	return errors.Join(err, e)
+	return errors.Join(err, failure.New(errdefs.ErrFailedPrecondition, "have the program close the file or open it by its new name",
+		"%s is open, its name is gone, and the file has another one", path))
 }
 
 // eachRecord reads an image that CRIU has just written: two magic numbers, then records, each with its length before it.

@@ -53,7 +53,7 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 		case driver.Running:
 			found = append(found, cudaProcess{Process: p})
 		case driver.Locked, driver.Checkpointed, driver.Failed:
-			return nil, nil, &StateError{Process: p, State: states[pid]}
+			return nil, nil, stateError(p, states[pid])
 		default:
 			silent = append(silent, p)
 		}

@@ -104,7 +104,7 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 			return s, err
 		}
 		if round == rounds {
-			return s, &RestlessError{Processes: subject{processes: fresh}.names()}
+			return s, restlessError(subject{processes: fresh}.names())
 		}
 		weigh(facts, fresh)
 		if fresh, err = e.introduce(ctx, fresh); err != nil {

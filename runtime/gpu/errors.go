@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
@@ -27,61 +28,26 @@ func late(all []Unfinished) string {
 	return list(names)
 }
 
-// DeadlineError says that processes had not finished their work on GPUs in time. Its kind is FailedPrecondition.
-type DeadlineError struct {
-	Timeout   time.Duration
-	Processes []Unfinished
+// deadlineError says that processes had not finished their work on GPUs in time. DeadlineExceeded would mean that the caller has no more time.
+func deadlineError(timeout time.Duration, all []Unfinished) error {
+	return failure.New(errdefs.ErrFailedPrecondition,
+		"wait longer with --gpu-timeout, annotation "+TimeoutAnnotation+" or timeout of [gpu] in the configuration file, or have long kernels return early by contrib/cuda/cryo_interrupt.cuh",
+		"lock its GPUs: work still ran after %s: %s", timeout, late(all))
 }
 
-func (e *DeadlineError) Error() string {
-	return fmt.Sprintf("lock its GPUs: work still ran after %s: %s", e.Timeout, late(e.Processes))
+// capturingError says that processes had not ended in time to capture a stream into a graph, which a hand-over would have cost them. They go on with it.
+func capturingError(timeout time.Duration, all []Unfinished) error {
+	return failure.New(errdefs.ErrFailedPrecondition,
+		"try again when the program has captured its graphs, mostly at the end of its start, or wait longer with --gpu-timeout or annotation "+TimeoutAnnotation,
+		"save its GPUs: a CUDA graph was still being captured after %s: %s", timeout, late(all))
 }
 
-// Hint says how to give it more time, or to need less.
-func (e *DeadlineError) Hint() string {
-	return fmt.Sprintf("wait longer with --gpu-timeout, annotation %s or timeout of [gpu] in the configuration file, or have long kernels return early by contrib/cuda/cryo_interrupt.cuh", TimeoutAnnotation)
+// fallbackError says that a process would go by the driver where all are to hand their memory over; nothing was done to it.
+func fallbackError(p Process, reason string) error {
+	return failure.New(errdefs.ErrFailedPrecondition,
+		"leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation "+EngineAnnotation+": keeper",
+		"save its GPUs by the engine keeper: %s cannot hand its memory over: %s", p, reason)
 }
-
-// Unwrap gives the kind; DeadlineExceeded would mean that the caller has no more time.
-func (e *DeadlineError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// CapturingError says that processes had not ended in time to capture a stream into a graph, which a hand-over would have cost them. They
-// go on with it. Its kind is FailedPrecondition.
-type CapturingError struct {
-	Timeout   time.Duration
-	Processes []Unfinished
-}
-
-func (e *CapturingError) Error() string {
-	return fmt.Sprintf("save its GPUs: a CUDA graph was still being captured after %s: %s", e.Timeout, late(e.Processes))
-}
-
-// Hint says what to do.
-func (e *CapturingError) Hint() string {
-	return fmt.Sprintf("try again when the program has captured its graphs, mostly at the end of its start, or wait longer with --gpu-timeout or annotation %s", TimeoutAnnotation)
-}
-
-// Unwrap gives the kind.
-func (e *CapturingError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// FallbackError says that a process would go by the driver where all are to hand their memory over; nothing was done to it. Its kind is
-// FailedPrecondition.
-type FallbackError struct {
-	Process
-	Reason string
-}
-
-func (e *FallbackError) Error() string {
-	return fmt.Sprintf("save its GPUs by the engine keeper: %s cannot hand its memory over: %s", e.Process, e.Reason)
-}
-
-// Hint says what to do.
-func (e *FallbackError) Hint() string {
-	return fmt.Sprintf("leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation %s: keeper", EngineAnnotation)
-}
-
-// Unwrap gives the kind.
-func (e *FallbackError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // CallError says that a call of the driver failed for a process. Its kind is Aborted.
 type CallError struct {
@@ -103,79 +69,33 @@ func (e *CallError) Hint() string {
 // Unwrap gives the kind.
 func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 
-// GivenError says that a process's memory is elsewhere, and nobody knows where: the shim that had it has died. Its kind is
-// FailedPrecondition.
-type GivenError struct{ Process }
-
-func (e *GivenError) Error() string {
-	return fmt.Sprintf("save its GPUs: %s waits for device memory that it has handed over before", e.Process)
+// givenError says that a process's memory is elsewhere, and nobody knows where: the shim that had it has died.
+func givenError(p Process) error {
+	return failure.New(errdefs.ErrFailedPrecondition, "end the container, and restore it from a snapshot",
+		"save its GPUs: %s waits for device memory that it has handed over before", p)
 }
 
-// Hint says what to do.
-func (e *GivenError) Hint() string { return "end the container, and restore it from a snapshot" }
-
-// Unwrap gives the kind.
-func (e *GivenError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// ForeignError says that a process has device memory that it was given, and that has not become its own for want of room. The driver
-// would save it and could not restore it. Its kind is FailedPrecondition.
-type ForeignError struct {
-	Process
-	Pieces int // of its memory
+// foreignError says that a process has pieces of device memory that it was given, and that have not become its own for want of room. The driver
+// would save them and could not restore them.
+func foreignError(p Process, pieces int) error {
+	return failure.New(errdefs.ErrFailedPrecondition, "take the snapshot with cryo checkpoint and the engine keeper, or when 1 GiB is free on the device",
+		"save its GPUs: %d pieces of device memory of %s are not its own yet: there was no room on the device", pieces, p)
 }
 
-func (e *ForeignError) Error() string {
-	return fmt.Sprintf("save its GPUs: %d pieces of device memory of %s are not its own yet: there was no room on the device", e.Pieces, e.Process)
+// unsupportedError says that a process uses what the driver cannot save; nothing has happened to it.
+func unsupportedError(p Process, version string) error {
+	return failure.New(errdefs.ErrNotImplemented, "have the program allocate with cudaMalloc or cudaMallocAsync instead of cudaMallocManaged",
+		"save its GPUs: %s uses managed memory (cudaMallocManaged), most likely, which driver %s cannot save", p, version)
 }
 
-// Hint says what to do.
-func (e *ForeignError) Hint() string {
-	return "take the snapshot with cryo checkpoint and the engine keeper, or when 1 GiB is free on the device"
-}
-
-// Unwrap gives the kind.
-func (e *ForeignError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// UnsupportedError says that a process uses what the driver cannot save; nothing has happened to it. Its kind is
-// NotImplemented.
-type UnsupportedError struct {
-	Process
-	Driver string
-}
-
-func (e *UnsupportedError) Error() string {
-	return fmt.Sprintf("save its GPUs: %s uses managed memory (cudaMallocManaged), most likely, which driver %s cannot save", e.Process, e.Driver)
-}
-
-// Hint says what to do.
-func (e *UnsupportedError) Hint() string {
-	return "have the program allocate with cudaMalloc or cudaMallocAsync instead of cudaMallocManaged"
-}
-
-// Unwrap gives the kind.
-func (e *UnsupportedError) Unwrap() error { return errdefs.ErrNotImplemented }
-
-// StateError says that something else has locked or checkpointed a process, or the driver has given it up. Its kind is
-// FailedPrecondition.
-type StateError struct {
-	Process
-	State driver.State
-}
-
-func (e *StateError) Error() string {
-	return fmt.Sprintf("save its GPUs: the driver has %s in state %q already", e.Process, e.State)
-}
-
-// Hint says what to do.
-func (e *StateError) Hint() string {
-	if e.State == driver.Failed {
-		return "the driver cannot use the process any more: start it again"
+// stateError says that something else has locked or checkpointed a process, or the driver has given it up.
+func stateError(p Process, state driver.State) error {
+	hint := fmt.Sprintf("undo what has been done to it by others: cuda-checkpoint --toggle --pid %d", p.PID)
+	if state == driver.Failed {
+		hint = "the driver cannot use the process any more: start it again"
 	}
-	return fmt.Sprintf("undo what has been done to it by others: cuda-checkpoint --toggle --pid %d", e.PID)
+	return failure.New(errdefs.ErrFailedPrecondition, hint, "save its GPUs: the driver has %s in state %q already", p, state)
 }
-
-// Unwrap gives the kind.
-func (e *StateError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // SilentError says that a process has something on GPUs, and the driver does not tell its state. Its kind is Aborted.
 type SilentError struct{ Process }
@@ -192,33 +112,16 @@ func (e *SilentError) Hint() string {
 // Unwrap gives the kind.
 func (e *SilentError) Unwrap() error { return errdefs.ErrAborted }
 
-// EndedError says that a process came to its end while it was being saved. Its kind is Aborted.
-type EndedError struct{ Process }
-
-func (e *EndedError) Error() string {
-	return fmt.Sprintf("save its GPUs: %s has ended meanwhile", e.Process)
+// endedError says that a process came to its end while it was being saved.
+func endedError(p Process) error {
+	return failure.New(errdefs.ErrAborted, "see the kernel's log: device memory becomes memory of the process, and the kernel may have had none for it",
+		"save its GPUs: %s has ended meanwhile", p)
 }
 
-// Hint says what may have ended it.
-func (e *EndedError) Hint() string {
-	return "see the kernel's log: device memory becomes memory of the process, and the kernel may have had none for it"
+// restlessError says that the container went on starting processes that use GPUs.
+func restlessError(names []string) error {
+	return failure.New(errdefs.ErrAborted, "try again when it has settled", "save its GPUs: it goes on starting processes that use them, at last %s", list(names))
 }
-
-// Unwrap gives the kind.
-func (e *EndedError) Unwrap() error { return errdefs.ErrAborted }
-
-// RestlessError says that the container went on starting processes that use GPUs. Its kind is Aborted.
-type RestlessError struct{ Processes []string }
-
-func (e *RestlessError) Error() string {
-	return "save its GPUs: it goes on starting processes that use them, at last " + list(e.Processes)
-}
-
-// Hint says what to do.
-func (e *RestlessError) Hint() string { return "try again when it has settled" }
-
-// Unwrap gives the kind.
-func (e *RestlessError) Unwrap() error { return errdefs.ErrAborted }
 
 // MisfitError says why a snapshot's GPUs cannot be had here; nothing was started. Its kind is FailedPrecondition.
 type MisfitError struct {
@@ -235,19 +138,14 @@ func (e *MisfitError) Hint() string { return e.advice }
 // Unwrap gives the kind.
 func (e *MisfitError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// NoProcessError says that processes which had something on GPUs are not there to get it back. Its kind is DataLoss.
-type NoProcessError struct{ Processes []spec.GPUProcess }
-
-func (e *NoProcessError) Error() string {
-	names := make([]string, len(e.Processes))
-	for i, p := range e.Processes {
+// noProcessError says that processes which had something on GPUs are not there to get it back.
+func noProcessError(all []spec.GPUProcess) error {
+	names := make([]string, len(all))
+	for i, p := range all {
 		names[i] = fmt.Sprintf("process %d of the container (%s)", p.PID, p.Command)
 	}
-	return "load its GPUs: the driver knows nothing of what was saved of " + list(names)
+	return failure.New(errdefs.ErrDataLoss, "", "load its GPUs: the driver knows nothing of what was saved of %s", list(names))
 }
-
-// Unwrap gives the kind.
-func (e *NoProcessError) Unwrap() error { return errdefs.ErrDataLoss }
 
 // label names devices for people: by number where they are known, else by UUID.
 func label(devices []driver.Device, uuids []string) string {

@@ -17,7 +17,7 @@ func (e *Engine) hasEnded(ctx context.Context, g *given) bool {
 // leave leaves a process to the driver, and records why.
 func (e *Engine) leave(ctx context.Context, p *cudaProcess, why string) error {
 	if e.KeeperOnly {
-		return &FallbackError{p.Process, why}
+		return fallbackError(p.Process, why)
 	}
 	log.G(ctx).WithField("pid", p.PID).WithField("reason", why).Info("a process goes by the driver")
 	p.able, p.fallback = false, why[:min(len(why), spec.MaxFallback)]

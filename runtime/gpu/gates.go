@@ -25,9 +25,9 @@ func (e *Engine) closeGates(ctx context.Context, all []*given, fresh []cudaProce
 		case err != nil || len(late)+len(capturing) == 0:
 			return all, err
 		case bound == left && len(capturing) > 0:
-			return nil, &CapturingError{Timeout: e.Timeout, Processes: capturing}
+			return nil, capturingError(e.Timeout, capturing)
 		case bound == left:
-			return nil, &DeadlineError{Timeout: e.Timeout, Processes: late}
+			return nil, deadlineError(e.Timeout, late)
 		}
 		// Also of those that were late: an open gate is opened without harm.
 		err = each(all, func(g *given) error {

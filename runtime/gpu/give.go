@@ -22,7 +22,7 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 			fresh[i].fallback = e.Fallback
 		}
 		if e.KeeperOnly {
-			return nil, &FallbackError{fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper")}
+			return nil, fallbackError(fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper"))
 		}
 		return fresh, e.ownAll(ctx, fresh)
 	}
@@ -68,7 +68,7 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 	hello, err := g.dial(ctx, e.Handover.Dial)
 	switch {
 	case err == nil && hello.State == library.Given:
-		err = &GivenError{g.Process}
+		err = givenError(g.Process)
 	case err == nil && hello.Unable == "":
 		e.record.Library.Version, g.expected, g.mistaken = hello.Version, hello.Pieces, hello.Mistaken
 		return "", nil
@@ -114,14 +114,14 @@ func (g *given) own(ctx context.Context, hello library.Hello, timeout time.Durat
 	err := g.library.Close(ctx, timeout)
 	var unable *library.UnableError
 	if errors.As(err, &unable) { // its gate may not be tight, and memory must not change while it is copied
-		return &ForeignError{Process: g.Process, Pieces: hello.Foreign}
+		return foreignError(g.Process, hello.Foreign)
 	}
 	if err != nil {
 		return err
 	}
 	left, err := g.library.Own(ctx)
 	if err = errors.Join(err, g.library.Open()); err == nil && left > 0 {
-		err = &ForeignError{Process: g.Process, Pieces: left}
+		err = foreignError(g.Process, left)
 	}
 	return err
 }
@@ -261,7 +261,7 @@ func (e *Engine) gaveAndEnded(locked []cudaProcess) error {
 			continue
 		}
 		if g.recorded = slices.ContainsFunc(locked, func(p cudaProcess) bool { return p.PID == g.PID }); !g.recorded {
-			return &EndedError{g.Process}
+			return endedError(g.Process)
 		}
 	}
 	return nil

@@ -32,7 +32,7 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, 
 			return locked, err
 		}
 		if wait == left {
-			return nil, &DeadlineError{Timeout: e.Timeout, Processes: late}
+			return nil, deadlineError(e.Timeout, late)
 		}
 		if err := e.letGo(ctx, k, locked); err != nil {
 			return nil, err
@@ -120,9 +120,9 @@ func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
 		switch {
 		case o.Code == 0:
 		case !e.host().alive(p.PID):
-			return &EndedError{p.Process}
+			return endedError(p.Process)
 		case o.Code == driver.NotSupported:
-			return &UnsupportedError{Process: p.Process, Driver: e.record.Driver}
+			return unsupportedError(p.Process, e.record.Driver)
 		default:
 			return callError(p, o)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
@@ -73,11 +74,15 @@ func overridden(rule string, force []string) bool {
 	return slices.Contains(force, rule) || slices.Contains(force, "all")
 }
 
-// CheckForce returns a [*ForceError] if a rule is named that is not there.
+// CheckForce refuses, as InvalidArgument, a rule that is not there.
 func CheckForce(rules []string) error {
+	var known []string
+	for _, r := range Rules() {
+		known = append(known, r.Name)
+	}
 	for _, name := range rules {
-		if name != "all" && !slices.ContainsFunc(Rules(), func(r Rule) bool { return r.Name == name }) {
-			return &ForceError{Name: name}
+		if name != "all" && !slices.Contains(known, name) {
+			return failure.New(errdefs.ErrInvalidArgument, "rules that can be overridden: "+strings.Join(known, ", ")+", or all", "there is no rule %q for GPUs", name)
 		}
 	}
 	return nil
@@ -111,20 +116,3 @@ func (e *RefusedError) Hint() string {
 
 // Unwrap gives the kind.
 func (e *RefusedError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// ForceError says that there is no rule of this name. Its kind is InvalidArgument.
-type ForceError struct{ Name string }
-
-func (e *ForceError) Error() string { return fmt.Sprintf("there is no rule %q for GPUs", e.Name) }
-
-// Hint lists the rules.
-func (e *ForceError) Hint() string {
-	var names []string
-	for _, r := range Rules() {
-		names = append(names, r.Name)
-	}
-	return "rules that can be overridden: " + strings.Join(names, ", ") + ", or all"
-}
-
-// Unwrap gives the kind.
-func (e *ForceError) Unwrap() error { return errdefs.ErrInvalidArgument }

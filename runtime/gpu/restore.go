@@ -169,7 +169,7 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 		missing = slices.Delete(missing, i, i+1)
 	}
 	if len(found) == 0 {
-		return nil, &NoProcessError{Processes: missing}
+		return nil, noProcessError(missing)
 	}
 	return found, nil
 }

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
@@ -112,8 +114,7 @@ func TestRestoreOfNobody(t *testing.T) {
 		t.Errorf("%s, %v, %d helpers", took, err, w.started)
 	}
 	r.Record = saved(w, 101)
-	var missing *NoProcessError
-	if _, err := r.Load(t.Context()); !errors.As(err, &missing) {
+	if _, err := r.Load(t.Context()); !errdefs.IsDataLoss(err) {
 		t.Errorf("got %v", err)
 	}
 }

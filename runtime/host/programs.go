@@ -111,6 +111,23 @@ func Features(ctx context.Context, criu string, names []string) []string {
 	return have
 }
 
+// Check has the CRIU at path look at the kernel (criu check), and gives what it says of it, in one line.
+func Check(ctx context.Context, path string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*patience)
+	defer cancel()
+	out, err := Command(ctx, path, append([]string{"check"}, args...)...).CombinedOutput()
+	text := strings.TrimSpace(string(out))
+	if err != nil && text == "" {
+		text = err.Error()
+	}
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, "Error") {
+			return strings.TrimSpace(line), err
+		}
+	}
+	return text[strings.LastIndexByte(text, '\n')+1:], err
+}
+
 // attempts are how often a program is run that somebody kills, which says nothing of the host.
 const attempts = 3
 

@@ -21,14 +21,21 @@ type Error struct {
 // Kind names one of containerd's kinds of errors, or that of a context that has ended.
 type Kind string
 
-// ErrMisfit is the kind of errors that say that a snapshot does not fit this host. It wraps FailedPrecondition.
-var ErrMisfit = fmt.Errorf("it does not fit this host: %w", errdefs.ErrFailedPrecondition)
+// Kinds that containerd does not have, each of which wraps one of containerd's.
+var (
+	// ErrMisfit: a snapshot does not fit this host. FailedPrecondition.
+	ErrMisfit = fmt.Errorf("it does not fit this host: %w", errdefs.ErrFailedPrecondition)
+	// ErrLost: a checkpoint cost a container its processes. Internal.
+	ErrLost = fmt.Errorf("the container is lost: %w", errdefs.ErrInternal)
+	// ErrBusy: another checkpoint or restore of the container is under way. FailedPrecondition.
+	ErrBusy = fmt.Errorf("another is under way: %w", errdefs.ErrFailedPrecondition)
+)
 
 // kinds are all that cross.
 var kinds = map[Kind]error{
-	"aborted": errdefs.ErrAborted, "already exists": errdefs.ErrAlreadyExists, "canceled": context.Canceled, "data loss": errdefs.ErrDataLoss,
+	"aborted": errdefs.ErrAborted, "already exists": errdefs.ErrAlreadyExists, "busy": ErrBusy, "canceled": context.Canceled, "data loss": errdefs.ErrDataLoss,
 	"deadline exceeded":   context.DeadlineExceeded,
-	"failed precondition": errdefs.ErrFailedPrecondition, "internal": errdefs.ErrInternal, "invalid argument": errdefs.ErrInvalidArgument,
+	"failed precondition": errdefs.ErrFailedPrecondition, "internal": errdefs.ErrInternal, "invalid argument": errdefs.ErrInvalidArgument, "lost": ErrLost,
 	"misfit": ErrMisfit, "not found": errdefs.ErrNotFound, "not implemented": errdefs.ErrNotImplemented, "permission denied": errdefs.ErrPermissionDenied,
 	"resource exhausted": errdefs.ErrResourceExhausted, "unauthenticated": errdefs.ErrUnauthenticated, "unavailable": errdefs.ErrUnavailable,
 	"unknown": errdefs.ErrUnknown,

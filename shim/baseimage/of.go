@@ -1,0 +1,70 @@
+package baseimage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/images"
+	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
+)
+
+// Of finds the image a container stands on. Its name may point at another image by now, so the image counts only
+// if its layers are the parent of the container's snapshot; else all images are searched for one.
+func Of(ctx context.Context, client *containerd.Client, info containers.Container) (images.Image, error) {
+	stat, err := client.SnapshotService(info.Snapshotter).Stat(ctx, info.SnapshotKey)
+	if err != nil {
+		return images.Image{}, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
+	}
+	parents := []string{stat.Parent}
+	// ctr run --uidmap puts a layer between, with the image's files shifted to other owners.
+	if shifted, err := client.SnapshotService(info.Snapshotter).Stat(ctx, stat.Parent); err == nil && shifted.Parent != "" {
+		parents = append(parents, shifted.Parent)
+	}
+	if named, err := client.ImageService().Get(ctx, info.Image); err == nil && standsOn(ctx, client, named, parents) {
+		return named, nil
+	}
+	all, err := client.ImageService().List(ctx)
+	if err != nil {
+		return images.Image{}, fmt.Errorf("search the image of %s: %w", info.ID, err)
+	}
+	for _, i := range all {
+		if standsOn(ctx, client, i, parents[:1]) {
+			return i, nil
+		}
+	}
+	return images.Image{}, failure.New(errdefs.ErrFailedPrecondition, "pull the image again by the digest it had; a snapshot holds only what the container changed in it",
+		"checkpoint %s: containerd no longer has the image it was made from (%s)", info.ID, info.Image)
+}
+
+// standsOn tells whether the layers of an image are one of the snapshots parents.
+func standsOn(ctx context.Context, client *containerd.Client, i images.Image, parents []string) bool {
+	diffs, err := containerd.NewImage(client, i).RootFS(ctx)
+	return err == nil && slices.Contains(parents, identity.ChainID(diffs).String())
+}
+
+// Referrer gives the image a snapshot refers to, so that registries list it among the image's referrers: the base
+// image where the snapshot goes into the same repository, else nothing. A manifest whose subject is not in its repository
+// cannot be copied by oras.
+func Referrer(base ocispec.Descriptor, image, ref string) *ocispec.Descriptor {
+	if repository(image) == "" || repository(image) != repository(ref) {
+		return nil
+	}
+	return &base
+}
+
+// repository gives a reference's host and path; nothing if it is none.
+func repository(ref string) string {
+	named, err := reference.ParseDockerRef(ref)
+	if err != nil {
+		return ""
+	}
+	return named.Name()
+}

@@ -1,0 +1,101 @@
+// Package daemon reaches containerd, outlives its restarts, and knows what of cryo's is there: containers, and the shims that run them.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	"google.golang.org/grpc"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
+)
+
+// Options say which containerd, and how it is asked.
+type Options struct {
+	Address   string // of its socket
+	Namespace string
+	// Patience is how long a containerd that goes away is waited for, once it has answered.
+	Patience time.Duration
+	// Say is told that it is waited for; nil: nobody is.
+	Say func(format string, args ...any)
+	// Trace sees each request; nil: nobody does.
+	Trace grpc.UnaryClientInterceptor
+}
+
+// Connect reaches containerd. The context that it gives carries the namespace. An error is Unavailable, or PermissionDenied where the socket is not ours.
+func Connect(ctx context.Context, o Options) (context.Context, *containerd.Client, error) {
+	const patience = 10 * time.Second
+	// A dial of our own fails at once where containerd's client would try until its timeout.
+	path := strings.TrimPrefix(o.Address, "unix://")
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", path)
+	if err == nil {
+		_ = conn.Close()
+		calls := []grpc.UnaryClientInterceptor{away{socket: path, patience: o.Patience, say: o.Say}.unary}
+		if o.Trace != nil {
+			calls = append(calls, o.Trace)
+		}
+		var c *containerd.Client
+		if c, err = containerd.New(path, containerd.WithDefaultNamespace(o.Namespace), containerd.WithTimeout(patience),
+			containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(calls...)})); err == nil {
+			return namespaces.WithNamespace(ctx, o.Namespace), c, nil
+		}
+	}
+	kind, hint := error(errdefs.ErrUnavailable), "see that containerd runs and that you may use its socket, or name it with --address"
+	if errors.Is(err, fs.ErrPermission) {
+		kind, hint = errdefs.ErrPermissionDenied, "run cryo as root (sudo): containerd's socket is root's"
+	}
+	return ctx, nil, failure.New(kind, hint, "reach containerd at %s: %v", o.Address, err)
+}
+
+// Find gives the container with an id, or else the one that nerdctl calls by this name. An error is NotFound, or InvalidArgument where several have the name.
+func Find(ctx context.Context, c *containerd.Client, name string) (containerd.Container, error) {
+	container, err := c.LoadContainer(ctx, name)
+	if err == nil {
+		return container, nil
+	}
+	if !errdefs.IsNotFound(err) && !errdefs.IsInvalidArgument(err) {
+		return nil, fmt.Errorf("find container %s: %w", name, err)
+	}
+	named, err := c.Containers(ctx, fmt.Sprintf("labels.%q==%s", NameLabel, strconv.Quote(name)))
+	if err != nil {
+		return nil, fmt.Errorf("find container %s: %w", name, err)
+	}
+	switch len(named) {
+	case 0:
+		namespace, _ := namespaces.Namespace(ctx)
+		return nil, failure.New(errdefs.ErrNotFound, "list them with ctr -n "+namespace+" containers ls, or name another namespace with --namespace",
+			"find container %s: containerd's namespace %s has none of this name", name, namespace)
+	case 1:
+		return named[0], nil
+	}
+	return nil, fmt.Errorf("find container %s: %d containers have this name, use an id: %w", name, len(named), errdefs.ErrInvalidArgument)
+}
+
+// NameLabel is the label with the name that a user gave to nerdctl.
+const NameLabel = "nerdctl/name"
+
+// Clients that keep files for their containers, which only they remove.
+const (
+	Nerdctl    = "nerdctl"
+	Kubernetes = "Kubernetes"
+)
+
+// MadeBy tells from a container's labels which of these clients has made it; empty: none of them.
+func MadeBy(labels map[string]string) string {
+	switch {
+	case labels[NameLabel] != "":
+		return Nerdctl
+	case labels["io.cri-containerd.kind"] != "":
+		return Kubernetes
+	}
+	return ""
+}

@@ -1,0 +1,142 @@
+// Package inspect looks at snapshots without restoring them: who has signed one, whether it fits this host, what it asks of a host, and whether it is whole.
+// A snapshot that only a registry has is looked at there.
+package inspect
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
+)
+
+// Options say where a snapshot is looked for, and for which containerd it would be restored.
+type Options struct {
+	Config             config.Config
+	Address, Namespace string // of containerd
+	// Registry says how to reach a registry. It is asked only where the local store has no such snapshot; nil: then it is NotFound.
+	Registry func() (registry.Options, error)
+}
+
+// Found is a snapshot, where it is.
+type Found struct {
+	Descriptor ocispec.Descriptor
+	From       image.Fetcher // what has its small parts
+	InRegistry bool          // and not in the local store
+	Signers    []signature.Signer
+
+	options Options
+	store   *store.Store
+	puller  *registry.Puller // nil: it is in the local store
+}
+
+// Find finds a snapshot in the local store. If only a registry has it, Find fetches its small parts, and Close removes them. A name that says
+// no registry is looked for in the local store alone.
+func Find(ctx context.Context, s *store.Store, ref string, o Options) (*Found, error) {
+	j, err := restore.NewJudging(o.Config.Trust, false)
+	if err != nil {
+		return nil, err
+	}
+	f := &Found{From: s, options: o, store: s}
+	var names []string // that it has
+	var signed []signature.Attached
+	f.Descriptor, err = s.Resolve(ctx, ref)
+	if errors.As(err, new(*store.UnknownRefError)) && store.NamesRegistry(ref) && o.Registry != nil {
+		options, err := o.Registry()
+		if err != nil {
+			return nil, err
+		}
+		options.Judge = j.Judge
+		if f.puller, err = registry.Look(ctx, s, ref, options); err != nil {
+			return nil, err
+		}
+		f.Descriptor, f.From, f.InRegistry = f.puller.Descriptor(), f.puller, true
+		names, signed = []string{f.puller.Name()}, f.puller.Signatures()
+	} else {
+		if err != nil {
+			return nil, err
+		}
+		if names, err = restore.Names(ctx, s, ref, f.Descriptor.Digest); err != nil {
+			return nil, err
+		}
+		if signed, err = s.Signatures(ctx, f.Descriptor.Digest); err != nil {
+			return nil, err
+		}
+	}
+	f.Signers = j.Policy.Signers(names, f.Descriptor.Digest, signed)
+	return f, nil
+}
+
+// Close removes what was fetched.
+func (f *Found) Close() error {
+	if f.puller == nil {
+		return nil
+	}
+	return f.puller.Abandon()
+}
+
+// Verify reads all of the snapshot and checks every digest. Of one that is in a registry it reads the small parts alone, and asks whether the rest is there, of
+// which notRead is the size in bytes. Whoever calls it has an operation of the store open.
+func (f *Found) Verify(ctx context.Context, p image.Progress) (notRead int64, err error) {
+	if f.puller == nil {
+		return 0, f.store.Damaged(ctx, f.Descriptor, image.Verify(ctx, f.store, f.Descriptor, p))
+	}
+	if err := image.VerifySmall(ctx, f.From, f.Descriptor); err != nil {
+		return 0, err
+	}
+	return f.puller.CheckRest(ctx)
+}
+
+// Check compares the snapshot with this host, as a restore does.
+func (f *Found) Check(ctx context.Context, snapshot *image.Snapshot) (v fit.Verdict, err error) {
+	here := restore.Look(ctx, f.options.Config)
+	defer here.End()
+	target, err := here.Target(ctx, snapshot.Config.Host.Features, host.Features)
+	if err != nil {
+		return v, err
+	}
+	// What restore would make for the container is neither asked for nor missing.
+	target.PathExists = restore.ExistsOr(f.etc(snapshot.Config))
+	config, _ := f.withEtcFiles(snapshot.Config)
+	var spec specs.Spec
+	if g := config.GPU; g != nil && json.Unmarshal(config.Spec, &spec) == nil {
+		p, err := restore.PlanGPUs(ctx, f.options.Config.GPU, g, &spec, restore.GPUOptions{})
+		if err != nil {
+			return v, err
+		}
+		target.GPUs = p.Facts
+		if config.Spec, err = json.Marshal(&spec); err != nil {
+			return v, fmt.Errorf("write the runtime specification: %w", err)
+		}
+	}
+	return fit.Check(config, target), nil
+}
+
+// etc is where files for /etc of the container would be.
+func (f *Found) etc(c image.Config) string {
+	return restore.EtcDir(f.store.Root(), f.options.Address, f.options.Namespace, c.Container.ID)
+}
+
+// withEtcFiles gives the config with mounts of the files that restore makes, and their destinations.
+func (f *Found) withEtcFiles(c image.Config) (image.Config, []string) {
+	var spec specs.Spec
+	if json.Unmarshal(c.Spec, &spec) != nil {
+		return c, nil
+	}
+	provided := restore.ProvideEtcFiles(&spec, f.etc(c), nil, false)
+	if changed, err := json.Marshal(&spec); err == nil && len(provided) > 0 {
+		c.Spec = changed
+	}
+	return c, provided
+}

@@ -1,0 +1,177 @@
+package prewarm
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/containerd/errdefs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/load"
+	"github.com/cryo-project/cryo/shim/restore"
+)
+
+// preload loads a snapshot's device memory ahead of a restore. nil: it is not asked for.
+type preload struct {
+	begin *prewarmed.Beginning
+	info  prewarmed.Info
+	again bool // it is loaded already
+}
+
+// planPreload decides where the snapshot's device memory goes, and makes room there. Nobody else does so until it is closed.
+func planPreload(ctx context.Context, s *store.Store, snapshot *image.Snapshot, name string, o Options, r *Result) (_ *preload, err error) {
+	if !o.OnGPU {
+		return nil, nil
+	}
+	g := snapshot.Config.GPU
+	if why := nothingToLoad(g); why != "" {
+		return nil, failure.New(errdefs.ErrFailedPrecondition,
+			"leave --gpu out; device memory can be kept loaded of containers that hand it over, which they do when they were made with the annotation io.cryo.gpu.engine=keeper",
+			"prewarm %s --gpu: there is nothing to keep loaded: %s", store.Familiar(name), why)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(snapshot.Config.Spec, &spec); err != nil {
+		return nil, fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	l := &preload{}
+	if l.begin, err = prewarmed.New(s.Root()).Begin(ctx); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			l.close()
+		}
+	}()
+	p, err := restore.PlanGPUs(ctx, o.GPU, g, &spec, o.GPUs)
+	if err != nil {
+		return nil, err
+	}
+	if err := gpuMisfit(snapshot.Config, p.Facts); err != nil {
+		return nil, err
+	}
+	l.info = prewarmed.Info{Reference: name, Digest: snapshot.Descriptor.Digest.String(), Pieces: gpu.Pieces(g, p.Places), Facts: p.Known}
+	if l.again, err = l.begin.Again(l.info); err != nil || l.again {
+		return l, err
+	}
+	each, _ := g.Need()
+	rest, loads := map[string]int64{}, l.info.Bytes()
+	for i, d := range p.Places[:min(len(p.Places), len(each))] {
+		rest[d.UUID] = max(0, each[i]-loads[d.UUID])
+	}
+	removed, err := l.begin.Room(l.info, rest, o.GPUBudget)
+	for _, i := range removed {
+		r.Removed = append(r.Removed, Listed{Reference: i.Reference, Digest: i.Digest, Created: i.Created, Used: i.Used, GPUs: gpusOf(i)})
+	}
+	return l, err
+}
+
+// gpuMisfit is what the rules about GPUs have against this host, but for what is free, which room is made for.
+func gpuMisfit(c image.Config, host fit.GPUs) error {
+	v := fit.Check(c, fit.Target{PathExists: restore.ExistsOr(""), GPUs: host})
+	v.Findings = slices.DeleteFunc(v.Findings, func(f fit.Finding) bool { return !strings.HasPrefix(f.Rule, "gpu-") || f.Rule == "gpu-memory" })
+	return v.Err()
+}
+
+// nothingToLoad says why a snapshot has no device memory of its own; empty: it has.
+func nothingToLoad(g *image.GPU) string {
+	switch {
+	case g == nil:
+		return "it has no GPUs"
+	case len(g.Pieces()) > 0:
+		return ""
+	case g.Engine != image.KeeperEngine:
+		return "the driver has saved its device memory, into the memory of its processes"
+	}
+	for _, p := range g.Processes {
+		if p.Fallback != "" {
+			return fmt.Sprintf("process %d (%s) has handed nothing over: %s", p.PID, p.Command, p.Fallback)
+		}
+	}
+	return "its processes had no device memory to hand over"
+}
+
+// load loads it, verified, and has it kept.
+func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snapshot) error {
+	if l == nil || l.again {
+		return nil
+	}
+	h, err := keeper.Start(ctx, keeper.Options{Devices: keeper.DevicesOf(l.info.Pieces)})
+	if err != nil {
+		return err
+	}
+	defer h.Close()
+	memory, err := image.OpenDevices(ctx, s, snapshot.Descriptor) // while the driver is initialised
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	if err := h.Ready(ctx); err != nil {
+		return err
+	}
+	files, err := h.Make(ctx, l.info.Pieces)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	if err := fillFrom(ctx, h, memory); err != nil {
+		return err
+	}
+	// Its contexts take room, and what it has mapped. The descriptors have the memory.
+	if err := h.Close(); err != nil {
+		return err
+	}
+	return l.begin.Keep(ctx, l.info, files)
+}
+
+// fillFrom has a keeper fill what it holds.
+func fillFrom(ctx context.Context, h *keeper.Client, memory *image.Devices) error {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make a socket pair: %w", err)
+	}
+	own, peer := os.NewFile(uintptr(pair[0]), "loader"), os.NewFile(uintptr(pair[1]), "keeper")
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sent := make(chan error, 1)
+	go func() {
+		defer own.Close()
+		sent <- load.Send(ctx, memory, nil, own)
+	}()
+	err = h.Receive(ctx, peer)
+	if err != nil {
+		cancel()
+	}
+	cause := <-sent
+	var gone *ring.GoneError
+	if err != nil && cause != nil && !errors.As(cause, &gone) && !errors.Is(cause, context.Canceled) {
+		return cause // it knows why the keeper heard no more
+	}
+	if err != nil {
+		return err
+	}
+	return cause
+}
+
+func (l *preload) close() {
+	if l != nil {
+		_ = l.begin.Close() // a lock
+	}
+}

@@ -1,0 +1,183 @@
+package take
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/daemon"
+)
+
+// devices is the way of device memory that processes have handed over out of the shim's keeper into segments. It is not used where
+// there is none.
+type devices struct {
+	cancel context.CancelFunc
+	idle   chan struct{} // closed by dumped
+	dumped func()        // says that CRIU has ended
+	freed  chan struct{} // closed by hurry
+	hurry  func()        // says that nobody stands still any more
+	done   chan struct{} // closed when no more comes
+
+	// To be read when done is closed.
+	intake *image.DeviceIntake // nil: nothing has come
+	took   time.Duration       // from the first to the last
+	err    error               // why not all has come
+}
+
+// takeInDevices waits for device memory in the background. images is where the shim puts its record of it, work a directory of ours.
+func (t *taking) takeInDevices(ctx context.Context, client *checkpoint.Client, images, work string) *devices {
+	ctx, cancel := context.WithCancel(ctx)
+	d := &devices{cancel: cancel, idle: make(chan struct{}), freed: make(chan struct{}), done: make(chan struct{})}
+	d.dumped = sync.OnceFunc(func() { close(d.idle) })
+	d.hurry = sync.OnceFunc(func() { close(d.freed) })
+	go func() {
+		defer close(d.done)
+		d.err = d.serve(ctx, client, images, func(g *image.GPU) (*image.DeviceIntake, error) {
+			o := t.packOptions()
+			if report := o.Progress; report != nil {
+				total := g.HandedOver()
+				o.Progress = func(what string, done, _ int64) { report(what, done, total) }
+			}
+			return image.NewDeviceIntake(ctx, t.sender.watch(t.store), work, g, int64(os.Getpagesize()), o)
+		})
+	}()
+	return d
+}
+
+func (d *devices) serve(ctx context.Context, client *checkpoint.Client, images string, begin func(*image.GPU) (*image.DeviceIntake, error)) error {
+	conn, err := client.Devices(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	record, err := gpu.ReadRecord(images)
+	if err != nil {
+		return err
+	}
+	if record == nil {
+		return fmt.Errorf("take in device memory: the shim has not said whose: %w", errdefs.ErrInternal)
+	}
+	g := &record.GPU
+	if d.intake, err = begin(g); err != nil {
+		return err
+	}
+	go func() {
+		for _, step := range []struct {
+			told chan struct{}
+			do   func()
+		}{{d.idle, d.intake.Dumped}, {d.freed, d.intake.Hurry}} {
+			select {
+			case <-step.told:
+				step.do()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	link, err := ring.Accept(ctx, conn) // a copy may be long in coming
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	start := time.Now()
+	err = link.Receive(ctx, pieceSizes(g), func(c ring.Chunk, release func()) error {
+		return d.intake.Take(c.Piece, c.Offset, c.Data, release)
+	})
+	d.took = time.Since(start)
+	if err != nil {
+		return err
+	}
+	return d.intake.End()
+}
+
+// arrived waits until all has come. Where who sends has hung up, the shim says why: through h, which lets the container go on.
+func (d *devices) arrived(ctx context.Context, h *held) (*image.DeviceIntake, error) {
+	select {
+	case <-d.done:
+	case err := <-h.call:
+		h.call <- err
+		var late <-chan time.Time
+		if !daemon.Gone(err) { // a shim that ends its call while something is on its way has given up
+			late = time.After(undoTime)
+		}
+		select {
+		case <-d.done:
+		case <-late:
+			d.cancel()
+			<-d.done
+		}
+	}
+	var gone *ring.GoneError
+	if errors.As(d.err, &gone) && ctx.Err() == nil {
+		if cause := h.why(ctx); cause != nil {
+			return nil, cause
+		}
+	}
+	return d.intake, d.err
+}
+
+// explain gives the reason why there was no dump: err, unless the shim failed because we did.
+func (d *devices) explain(ctx context.Context, err error) error {
+	select {
+	case <-d.done:
+	default:
+		return err
+	}
+	var gone *ring.GoneError
+	if d.intake == nil || d.err == nil || ctx.Err() != nil || isLost(err) || errors.As(d.err, &gone) {
+		return err
+	}
+	return d.err
+}
+
+// close ends what is under way and drops what no snapshot was made of.
+func (d *devices) close() {
+	d.cancel()
+	<-d.done
+	if d.intake != nil {
+		d.intake.Close()
+	}
+}
+
+// checkEngine refuses a snapshot for which the user wants all processes to have handed over what they had, where one has not.
+func (t *taking) checkEngine(g *image.GPU) error {
+	if t.GPUEngine != image.KeeperEngine {
+		return nil
+	}
+	reason := ""
+	switch {
+	case g == nil:
+		reason = "the container has no GPUs"
+	case g.Engine != image.KeeperEngine:
+		reason = "the container was not made for it"
+	default:
+		i := slices.IndexFunc(g.Processes, func(p image.GPUProcess) bool { return p.Fallback != "" })
+		if i < 0 {
+			return nil
+		}
+		p := g.Processes[i]
+		reason = fmt.Sprintf("process %d (%s) has handed nothing over: %s", p.PID, p.Command, p.Fallback)
+	}
+	return failure.New(errdefs.ErrFailedPrecondition,
+		"leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation io.cryo.gpu.engine: keeper",
+		"checkpoint %s by the engine keeper: %s", t.Container, reason)
+}
+
+// pieceSizes are those of all pieces, in the order in which they are numbered.
+func pieceSizes(g *image.GPU) (sizes []int64) {
+	for _, p := range g.Pieces() {
+		sizes = append(sizes, p.Size)
+	}
+	return sizes
+}

@@ -1,0 +1,179 @@
+package take
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/segment"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/baseimage"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/daemon"
+)
+
+// subject is a running container of which a snapshot is taken, and all that can be known of it before it is frozen.
+type subject struct {
+	name    string // as the caller calls it
+	info    containers.Container
+	process firstProcess
+	asked   bool           // the shim, for a checkpoint
+	told    *failure.Error // by the shim, last; nil: nothing
+	gpus    bool           // it has device nodes of GPUs
+	config  image.Config
+	base    ocispec.Descriptor
+}
+
+// examine finds the container and refuses what would fail later.
+func (t *taking) examine(ctx context.Context) (*subject, error) {
+	container, err := daemon.Find(ctx, t.client, t.Container)
+	if err != nil {
+		return nil, err
+	}
+	notRunning := func(status string) error { return &checkpoint.NotRunningError{ID: t.Container, Status: status} }
+	info, err := container.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("examine %s: %w", t.Container, err)
+	}
+	task, err := container.Task(ctx, nil)
+	if errdefs.IsNotFound(err) {
+		return nil, notRunning("stopped")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("examine %s: %w", t.Container, err)
+	}
+	status, err := task.Status(ctx)
+	if errdefs.IsNotFound(err) { // it has ended meanwhile
+		return nil, notRunning("stopped")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("examine %s: %w", t.Container, err)
+	}
+	if status.Status != containerd.Running && status.Status != containerd.Paused {
+		return nil, notRunning(string(status.Status))
+	}
+	process, err := identify(task.Pid(), status.Status == containerd.Paused)
+	if err != nil {
+		return nil, t.failed(ctx, (&subject{name: t.Container}).is(ended, err))
+	}
+	if !daemon.OurShim(info.Runtime.Name, task.Pid()) {
+		return nil, failure.New(errdefs.ErrFailedPrecondition,
+			"start it with --runtime "+daemon.RuntimeNames[1]+" (ctr run, nerdctl run); a container keeps the runtime it was created with",
+			"checkpoint %s: it runs under %s, not under cryo's runtime", t.Container, info.Runtime.Name)
+	}
+	if other := daemon.MadeBy(info.Labels); t.Remove && other != "" {
+		return nil, failure.New(errdefs.ErrInvalidArgument, "see cryo checkpoint --help", "--rm removes no container that %s made: have it removed by that", other)
+	}
+	if info.SnapshotKey == "" {
+		return nil, fmt.Errorf("checkpoint %s: its rootfs is a plain directory (ctr run --rootfs), not a snapshot of an image: %w", t.Container, errdefs.ErrNotImplemented)
+	}
+	var spec specs.Spec
+	if err := json.Unmarshal(info.Spec.GetValue(), &spec); err != nil {
+		return nil, fmt.Errorf("read the runtime specification of %s: %w", t.Container, err)
+	}
+	here, err := facts(ctx, t.Config, neededFeatures(&spec))
+	if err != nil {
+		return nil, err
+	}
+	base, err := baseimage.Of(ctx, t.client, info)
+	if err != nil {
+		return nil, err
+	}
+	namespace, _ := namespaces.Namespace(ctx)
+	h := image.Host(here)
+	h.Features = neededFeatures(&spec)
+	return &subject{name: t.Container, info: info, process: process, base: base.Target, gpus: cdi.HasNVIDIA(&spec), config: image.Config{
+		Version: image.ConfigVersion,
+		Container: image.Container{
+			ID: info.ID, Namespace: namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
+			Image: base.Name, ImageDigest: base.Target.Digest,
+		},
+		Spec: json.RawMessage(info.Spec.GetValue()),
+		Host: h,
+		Process: image.Options{
+			TCPEstablished: t.TCPEstablished, FileLocks: t.FileLocks, ExternalUnixSockets: t.ExternalUnixSockets,
+			Terminal: spec.Process != nil && spec.Process.Terminal,
+		},
+	}}, nil
+}
+
+// patience is how long the container may take to be as before, after a checkpoint that has failed.
+func (s *subject) patience() time.Duration {
+	if s.gpus {
+		return gpuUndoTime
+	}
+	return undoTime
+}
+
+// facts looks over this host. Without a CRIU that is new enough it fails.
+func facts(ctx context.Context, c config.Config, features []string) (host.Facts, error) {
+	path, err := c.FindCRIU()
+	if err != nil {
+		return host.Facts{}, err
+	}
+	version, err := host.CRIUVersion(ctx, path)
+	if cause := context.Cause(ctx); cause != nil {
+		return host.Facts{}, fmt.Errorf("look over the host: %w", cause) // CRIU was ended with it
+	}
+	if err != nil {
+		return host.Facts{}, &criu.UnusableError{Path: path, Err: err}
+	}
+	if !criu.AtLeast(version, criu.Minimum) {
+		return host.Facts{}, &criu.UnusableError{Path: path, Version: version}
+	}
+	facts, _, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
+	return facts, err
+}
+
+// neededFeatures names what the kernel must have, in CRIU's words, for what a container is made of.
+func neededFeatures(spec *specs.Spec) []string {
+	if spec.Linux != nil && slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.TimeNamespace }) {
+		return []string{"timens"}
+	}
+	return nil
+}
+
+// Segments of a container that has little memory are small: each is made by one core, and sent over one connection to a registry that has one
+// core for it, and there shall be several. With more memory there are several anyway, and a manifest lists no more than some thousands.
+const (
+	smallSegment = 64 << 20 // bytes
+	littleMemory = 16 << 30 // bytes
+)
+
+// segmentSize chooses how much memory, in bytes, a segment covers of a container that has so many bytes, and perhaps memory on GPUs.
+func segmentSize(gpus bool, memory int64) int64 {
+	if gpus || memory > littleMemory {
+		return segment.DefaultSize
+	}
+	return smallSegment
+}
+
+// resident is how much memory a process and its descendants have in RAM, in bytes. What several have counts for each, and those that have
+// ended for nothing. Source: proc_pid_statm(5).
+func resident(pid int) (total int64) {
+	var size, pages int64
+	if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid)); err == nil {
+		if _, err := fmt.Sscan(string(text), &size, &pages); err == nil {
+			total = pages * int64(os.Getpagesize())
+		}
+	}
+	for _, child := range children(pid) {
+		total += resident(child)
+	}
+	return total
+}

@@ -1,0 +1,245 @@
+package take
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/errdefs/pkg/errgrpc"
+	"github.com/containerd/typeurl/v2"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/shim/daemon"
+)
+
+// held is a checkpoint that the shim holds: containerd is asked for it in one goroutine, the shim speaks over a socket.
+type held struct {
+	sub      *subject
+	client   *checkpoint.Client
+	call     chan error // of containerd's Checkpoint, once
+	cancel   func()     // of that call
+	released bool
+	silent   bool // the shim hung up without a word about how it went
+	pending  bool // containerd's call goes on until device memory has come
+}
+
+// greetTime is how long a shim may take to turn to the command once containerd has gone away, if it was told to take a checkpoint before.
+const greetTime = 5 * time.Second
+
+// undoTime bounds the undoing of a checkpoint.
+const undoTime = 60 * time.Second
+
+// gpuUndoTime bounds the undoing of a checkpoint of a container with GPUs: device memory has to be moved back.
+const gpuUndoTime = 15 * time.Minute
+
+// hold asks for a checkpoint of a container into the directories images and work, and waits until the container is
+// dumped and frozen. The caller must call release, or close, which lets the container go on. client listens in work and
+// is closed with it.
+func (t *taking) hold(ctx context.Context, client *checkpoint.Client, sub *subject, images, work string) (*held, checkpoint.Dumped, error) {
+	none := checkpoint.Dumped{}
+	asked, err := typeurl.MarshalAnyToProto(&options.CheckpointOptions{
+		ImagePath:           images,
+		WorkPath:            work,
+		OpenTcp:             t.TCPEstablished,
+		ExternalUnixSockets: t.ExternalUnixSockets,
+		FileLocks:           t.FileLocks,
+	})
+	if err != nil {
+		return nil, none, errors.Join(fmt.Errorf("ask for a checkpoint: %w", err), client.Close())
+	}
+	// Not cancelled with ctx: hanging up is what makes the shim stop, and its answer says that the container goes on.
+	calling, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	h := &held{sub: sub, client: client, call: make(chan error, 1), cancel: cancel}
+	sub.asked = true
+	go func() {
+		_, err := t.client.TaskService().Checkpoint(calling, &tasks.CheckpointTaskRequest{ContainerID: sub.info.ID, Options: asked})
+		h.call <- errgrpc.ToNative(err)
+	}()
+	dumped, err := h.frozen(ctx)
+	if err != nil {
+		_ = client.Close()
+		h.cancel()
+		return nil, none, err
+	}
+	return h, dumped, nil
+}
+
+// frozen waits for the shim's word or for the end of the call, whichever comes first.
+func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	type answer struct {
+		dumped checkpoint.Dumped
+		err    error
+	}
+	spoken := make(chan answer, 1)
+	go func() {
+		d, err := h.client.Frozen(waiting)
+		spoken <- answer{d, err}
+	}()
+	select {
+	case s := <-spoken:
+		if s.err == nil {
+			return s.dumped, nil
+		}
+		if ctx.Err() != nil {
+			return s.dumped, h.hangUp(ctx)
+		}
+		// What containerd answers counts where the socket only says that it was closed.
+		if err := h.result(5 * time.Second); err != nil && !daemon.Gone(err) && !isTold(s.err) {
+			return s.dumped, err
+		}
+		return s.dumped, h.explain(s.err)
+	case err := <-h.call:
+		var within time.Duration
+		if daemon.Gone(err) {
+			within = greetTime
+		}
+		if err != nil && (h.client.Left() == nil || ctx.Err() != nil) && h.client.Greeted(within) {
+			h.call <- err
+			s := <-spoken
+			if ctx.Err() != nil {
+				return s.dumped, h.hangUp(ctx)
+			}
+			if !isTold(s.err) && !daemon.Gone(err) {
+				return s.dumped, h.explain(err)
+			}
+			return s.dumped, h.explain(s.err)
+		}
+		stop()
+		<-spoken
+		if err == nil {
+			err = fmt.Errorf("take a checkpoint of %s: the shim does not speak cryo's protocol: %w", h.sub.name, errdefs.ErrFailedPrecondition)
+		}
+		return checkpoint.Dumped{}, h.explain(err)
+	}
+}
+
+// hangUp makes the shim stop what it does for us, and waits until the container goes on.
+func (h *held) hangUp(ctx context.Context) error {
+	if err := h.leave(); isLost(err) {
+		return err
+	}
+	return context.Cause(ctx)
+}
+
+// leave hangs up, and waits until the shim has undone what it does.
+func (h *held) leave() error {
+	deadline := time.Now().Add(h.sub.patience())
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	err := h.client.HangUp(ctx)
+	if result := h.result(max(time.Until(deadline), 5*time.Second)); !isTold(err) {
+		return errors.Join(err, result)
+	}
+	return h.explain(err)
+}
+
+// result waits a while for the end of the call and gives its error.
+func (h *held) result(patience time.Duration) error {
+	select {
+	case err := <-h.call:
+		return h.explain(err)
+	case <-time.After(patience):
+		return nil
+	}
+}
+
+// isTold tells whether an error is the shim's own word, with its kind and what to do.
+func isTold(err error) bool { return errors.As(err, new(*failure.Error)) }
+
+// explain gives what the shim has told, if it has, else what containerd says.
+func (h *held) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	told := h.client.Left() // its last word: over the socket it may not know yet that the container is being killed
+	if told == nil && !errors.As(err, &told) {
+		return &daemon.Error{Err: err}
+	}
+	h.sub.told = told
+	if errors.Is(told, failure.ErrBusy) {
+		return &checkpoint.BusyError{ID: h.sub.name}
+	}
+	return told
+}
+
+// release has the client let the container run on, or end it, also where ctx has ended meanwhile.
+func (h *held) release(ctx context.Context, decide func(context.Context) (checkpoint.Released, error)) (checkpoint.Released, error) {
+	if h.released {
+		return checkpoint.Released{}, nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.sub.patience())
+	defer cancel()
+	r, err := decide(ctx)
+	if err != nil {
+		h.silent = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
+		h.released = h.silent // nobody is there
+		if cause := h.result(5 * time.Second); cause != nil {
+			h.released = true // the shim is done with it
+			if !daemon.Gone(cause) && !isTold(err) {
+				err = cause
+			}
+		}
+		return r, h.explain(err)
+	}
+	h.released = true
+	if h.pending = r.DevicesPending; h.pending {
+		return r, nil
+	}
+	// The task's state is settled only when containerd has answered, unless it is away.
+	if err := h.result(undoTime); !daemon.Gone(err) {
+		return r, err
+	}
+	return r, nil
+}
+
+// giveUp is close where there will be no snapshot: hanging up also ends what is on its way from devices, and the container has its memory
+// again.
+func (h *held) giveUp(ctx context.Context) error {
+	if h.released {
+		return h.close(ctx)
+	}
+	defer h.cancel()
+	h.released = true
+	if err := h.leave(); isLost(err) { // all else is that nobody was there any more
+		return err
+	}
+	return nil
+}
+
+// why gives the shim's reason for not sending device memory any more; nil if it has none. It lets the container go on.
+func (h *held) why(ctx context.Context) error {
+	if !h.released {
+		_, err := h.release(ctx, h.client.Resume)
+		return err
+	}
+	return h.settle()
+}
+
+// settle waits for the end of containerd's call where device memory was pending, which has come or is given up.
+func (h *held) settle() error {
+	if !h.pending {
+		return nil
+	}
+	h.pending = false
+	return h.result(h.sub.patience())
+}
+
+// close lets the container go on if it is frozen still, and waits until it does.
+func (h *held) close(ctx context.Context) error {
+	defer h.cancel()
+	_, err := h.release(ctx, h.client.Resume)
+	err = errors.Join(err, h.client.Close())
+	if h.pending {
+		_ = h.settle() // hanging up has ended it, and the reason is known
+	}
+	return err
+}

@@ -1,0 +1,136 @@
+package take
+
+import (
+	"context"
+	"time"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/signature"
+	"github.com/cryo-project/cryo/shim/config"
+)
+
+// Options are the choices of a checkpoint.
+type Options struct {
+	Config config.Config
+	// Container is an id, or the name that nerdctl has for it.
+	Container string
+	// Ref is what the snapshot is called in the local store, and where it is pushed.
+	Ref string
+	// LeaveRunning has the container go on. Otherwise it ends when the snapshot is safe.
+	LeaveRunning bool
+	// Remove says that the container will be removed, by [Result.Remove]: one is refused that another client has to remove.
+	Remove bool
+	// What CRIU saves only if it is asked to.
+	TCPEstablished, FileLocks, ExternalUnixSockets bool
+	// Parent is the snapshot to share memory with; empty: the container's last; "none": none.
+	Parent string
+	// Compression, SegmentSize (bytes; 0: by the memory that the container has) and Workers are as in [image.PackOptions].
+	Compression string
+	SegmentSize int64
+	Workers     int
+	// PreDump is how many rounds memory is read in before the freeze, at most [checkpoint.MaxRounds].
+	PreDump int
+	// GPUTimeout is how long processes may take to end their work on GPUs; 0: as configured.
+	GPUTimeout time.Duration
+	// Force are rules of package runtime/gpu that are overridden.
+	Force []string
+	// GPUEngine is [image.DriverEngine] or [image.KeeperEngine]; empty: as the container was made.
+	GPUEngine string
+	// Push says how to reach the registry to which the snapshot is sent; nil: it is not sent.
+	Push *registry.Options
+	// Key signs the snapshot; nil: it is not signed. KeyFile is where it is from.
+	Key     *signature.PrivateKey
+	KeyFile string
+
+	Hooks
+}
+
+// Hooks are told how far it is. Each may be nil.
+type Hooks struct {
+	Progress image.Progress
+	// Ended is told that an activity of Progress has ended whose end cannot be seen from its numbers.
+	Ended func(activity string)
+	// WaitsFor is given who tells what an activity of Progress waits for while it does not move.
+	WaitsFor func(activity string, why func() string)
+	// Warn is told what a user should know.
+	Warn func(format string, args ...any)
+	// Stage is told what has just been done.
+	Stage func(ctx context.Context, what string)
+}
+
+// orNobody gives them with who hears nothing where one is nil.
+func (h Hooks) orNobody() Hooks {
+	if h.Ended == nil {
+		h.Ended = func(string) {}
+	}
+	if h.WaitsFor == nil {
+		h.WaitsFor = func(string, func() string) {}
+	}
+	if h.Warn == nil {
+		h.Warn = func(string, ...any) {}
+	}
+	if h.Stage == nil {
+		h.Stage = func(context.Context, string) {}
+	}
+	return h
+}
+
+// Result is a snapshot that is complete in the local store, and what became of the container.
+type Result struct {
+	Reference string      `json:"reference"`
+	Digest    string      `json:"digest"`
+	Container string      `json:"container"`
+	Size      int64       `json:"size"`             // bytes of all blobs
+	Parent    string      `json:"parent,omitempty"` // digest of the snapshot whose increment it is
+	Shared    int64       `json:"shared,omitempty"` // bytes of blobs with memory that are the parent's
+	Memory    int64       `json:"memory"`           // bytes in the container, zero pages included
+	Freeze    float64     `json:"freeze"`           // seconds the container stood still
+	Dump      float64     `json:"dump"`             // of which CRIU
+	RootFS    float64     `json:"rootfs"`           // of which capture of the writable layer
+	Pack      float64     `json:"pack"`             // afterwards
+	GPU       *GPUSeconds `json:"gpu,omitempty"`    // if it has GPUs
+	Rounds    []Round     `json:"rounds,omitempty"` // of a pre-dump, before the freeze
+	Running   bool        `json:"running"`
+	Removed   bool        `json:"removed"`          // by [Result.Remove]
+	Signed    string      `json:"signed,omitempty"` // fingerprint of the key
+	Pushed    bool        `json:"pushed"`
+	Push      *Transfer   `json:"push,omitempty"`
+	Warnings  []string    `json:"warnings"`
+
+	// MadeBy is the client that made the container, see [daemon.MadeBy].
+	MadeBy string `json:"-"`
+
+	asked Options // for hints
+	lost  error   // why the container was lost, although there is a snapshot
+}
+
+// GPUSeconds are what device memory has taken of the freeze, seconds.
+type GPUSeconds struct {
+	Lock float64 `json:"lock"`           // until its processes had ended their work on GPUs
+	Save float64 `json:"save"`           // moving device memory into memory
+	Load float64 `json:"load,omitempty"` // and back, if it was left running
+	// Devices is how long it took to take in what was handed over instead, Bytes how much that is. It is no part of the freeze,
+	// or not all of it, where the GPUs had room for a copy.
+	Devices float64 `json:"devices,omitempty"`
+	Bytes   int64   `json:"bytes,omitempty"`
+}
+
+// Round is what a round of a pre-dump has brought.
+type Round struct {
+	Bytes   int64   `json:"bytes"`
+	Seconds float64 `json:"seconds"` // from the first to the last
+}
+
+// Transfer is what moving a snapshot came to.
+type Transfer struct {
+	Moved   int64   `json:"bytesMoved"` // over the line, repetitions included
+	There   int64   `json:"bytesThere"` // that were there already
+	Retries int64   `json:"retries"`    // requests that were repeated
+	Seconds float64 `json:"seconds"`    // with a checkpoint: after it was complete here
+}
+
+// Transferred is what c has counted since start.
+func Transferred(c *registry.Counts, start time.Time) *Transfer {
+	return &Transfer{Moved: c.Moved(), There: c.There(), Retries: c.Repeated(), Seconds: time.Since(start).Seconds()}
+}

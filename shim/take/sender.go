@@ -1,0 +1,136 @@
+package take
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// sender sends a snapshot while it is taken: its large blobs as soon as they are complete in the local store, the rest when it is
+// whole. What goes wrong with that is said at the end and does not touch the checkpoint. The zero value sends nothing.
+type sender struct {
+	pusher *registry.Pusher // nil: nothing is sent
+	counts registry.Counts
+	disk   atomic.Int32 // goroutines that write to the local store
+}
+
+func newSender(ctx context.Context, s *store.Store, ref string, o registry.Options) (*sender, error) {
+	n := &sender{}
+	o.Counts, o.Patient = &n.counts, true
+	var err error
+	n.pusher, err = registry.NewPusher(ctx, s, ref, o)
+	return n, err
+}
+
+// allowed asks whether the registry lets us push. Nothing is sent where it does not.
+func (n *sender) allowed(ctx context.Context, container string) error {
+	if n.pusher == nil {
+		return nil
+	}
+	if err := n.pusher.Allowed(ctx); err != nil {
+		return &Error{Container: container, Running: true, Err: err, Advice: after(err, container+" runs on; without --push the snapshot is kept here, and cryo push sends it later")}
+	}
+	return nil
+}
+
+// watch gives a store that is s, of which the sender hears what is complete.
+func (n *sender) watch(s image.BlobStore) image.BlobStore {
+	return heardStore{s, n}
+}
+
+// complete hears of a blob.
+func (n *sender) complete(d ocispec.Descriptor) {
+	if n.pusher != nil && (d.MediaType == image.MediaTypeSegment || d.MediaType == image.MediaTypeRootFS) {
+		n.pusher.Add(d)
+	}
+}
+
+// dumpWaits says what a dump waits for that does not move.
+func (n *sender) dumpWaits() string {
+	if n.disk.Load() > 0 {
+		return "the disk"
+	}
+	return "CRIU"
+}
+
+// devicesWaits says what device memory waits for that does not move.
+func (n *sender) devicesWaits() string {
+	if n.disk.Load() > 0 {
+		return "the disk"
+	}
+	return "the GPUs"
+}
+
+// pushWaits says what a push waits for that does not move.
+func (n *sender) pushWaits() string {
+	if n.pusher.Idle() {
+		return "segments"
+	}
+	return "the registry"
+}
+
+// release says that the container is dumped: CRIU needs no cores any more.
+func (n *sender) release() {
+	if n.pusher != nil {
+		n.pusher.Release()
+	}
+}
+
+// finish sends what is missing and waits for all of it.
+func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*Transfer, error) {
+	start := time.Now()
+	if err := n.pusher.Finish(ctx, desc); err != nil {
+		return nil, err
+	}
+	return Transferred(&n.counts, start), nil
+}
+
+func (n *sender) close() {
+	if n.pusher != nil {
+		n.pusher.Close()
+	}
+}
+
+// heardStore is a store of which a sender hears what is written.
+type heardStore struct {
+	image.BlobStore
+	by *sender
+}
+
+// Create implements [image.BlobStore].
+func (h heardStore) Create(ctx context.Context) (image.BlobWriter, error) {
+	w, err := h.BlobStore.Create(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return heardBlob{w, h.by}, nil
+}
+
+type heardBlob struct {
+	image.BlobWriter
+	by *sender
+}
+
+// Write implements [io.Writer].
+func (h heardBlob) Write(p []byte) (int, error) {
+	h.by.disk.Add(1)
+	defer h.by.disk.Add(-1)
+	return h.BlobWriter.Write(p)
+}
+
+// Commit implements [image.BlobWriter].
+func (h heardBlob) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
+	h.by.disk.Add(1)
+	defer h.by.disk.Add(-1)
+	d, err := h.BlobWriter.Commit(ctx, mediaType)
+	if err == nil {
+		h.by.complete(d)
+	}
+	return d, err
+}

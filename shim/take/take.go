@@ -1,0 +1,385 @@
+package take
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/mount"
+	"github.com/containerd/errdefs"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/pageserver"
+	"github.com/cryo-project/cryo/shim/baseimage"
+	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/restore"
+)
+
+// taking is one checkpoint.
+type taking struct {
+	Options
+	client *containerd.Client
+	store  *store.Store
+	name   string        // Ref in full
+	sender *sender       // where the snapshot goes while it is taken
+	parent *image.Parent // nil: none
+}
+
+// Take takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
+// is as it was or the error is of the kind [failure.ErrLost]. With a result the snapshot is complete in the store, and an error says what did not come about
+// afterwards, or that the container is lost all the same.
+func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Options) (*Result, error) {
+	name, err := store.Normalize(o.Ref)
+	if err != nil {
+		return nil, err
+	}
+	o.Hooks = o.Hooks.orNobody()
+	t := &taking{Options: o, client: client, store: s, name: name, sender: &sender{}}
+	if o.Push != nil {
+		if t.sender, err = newSender(ctx, s, o.Ref, *o.Push); err != nil {
+			return nil, err
+		}
+		defer t.sender.close()
+		t.WaitsFor("push", t.sender.pushWaits)
+	}
+	t.WaitsFor("dump", t.sender.dumpWaits)
+	t.WaitsFor("devices", t.sender.devicesWaits)
+	desc, r, err := t.take(ctx)
+	if r == nil || err != nil {
+		return r, err
+	}
+	if err = t.signAndPush(ctx, desc, r); r.lost != nil {
+		err = &Error{Container: r.Container, Lost: true, Snapshot: r.Digest, Advice: "its snapshot is complete: cryo restore " + t.Ref, Err: errors.Join(r.lost, err)}
+	}
+	return r, err
+}
+
+func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, _ error) {
+	allowed := make(chan error, 1)
+	go func() { allowed <- t.sender.allowed(ctx, t.Container) }()
+	sub, err := t.examine(ctx)
+	if err != nil {
+		return desc, nil, err
+	}
+	if t.PreDump > 0 {
+		if err := t.checkPreDump(ctx, sub.gpus); err != nil {
+			return desc, nil, err
+		}
+	}
+	if t.SegmentSize == 0 {
+		t.SegmentSize = segmentSize(sub.gpus, resident(sub.process.pid))
+	}
+	t.Stage(ctx, "the container was examined")
+	if err := <-allowed; err != nil {
+		return desc, nil, err
+	}
+	if t.Push != nil {
+		t.Stage(ctx, "the registry lets us push")
+	}
+	warnings := []string{}
+	if beside := sub.process.beside(); len(beside) > 0 {
+		warnings = append(warnings, "the snapshot will not have what exec has started in "+sub.name+": "+strings.Join(beside, ", "))
+		t.Warn("%s", warnings[0])
+	}
+	op, err := t.store.Begin(ctx)
+	if err != nil {
+		return desc, nil, err
+	}
+	desc, r, err := t.takeInto(ctx, sub)
+	if err != nil {
+		err = sub.lost(err)
+		// What was written of the snapshot goes.
+		if abandoned := op.Abandon(); abandoned != nil {
+			err = errors.Join(err, abandoned)
+		}
+		return desc, nil, t.failed(ctx, err)
+	}
+	r.Warnings = warnings
+	return desc, r, op.Close()
+}
+
+// takeInto does it in a working directory, which is gone afterwards.
+func (t *taking) takeInto(ctx context.Context, sub *subject) (desc ocispec.Descriptor, _ *Result, _ error) {
+	work, err := t.store.Work(ctx)
+	if err != nil {
+		return desc, nil, err
+	}
+	defer func() { _ = work.Close() }() // the next process does it
+	// What a killed process leaves mounted is unmounted with its working directory.
+	if err := mount.SetTempMountLocation(filepath.Join(work.Dir, "mounts")); err != nil {
+		return desc, nil, fmt.Errorf("make a place for mounts: %w", err)
+	}
+	if err := restore.RemoveAbandoned(ctx, t.client, work.Dir); err != nil {
+		t.Warn("%v", err)
+	}
+	if t.parent, err = t.parentOf(ctx, sub.info.Labels); err != nil {
+		return desc, nil, err
+	}
+	desc, r, err := t.freeze(ctx, sub, work.Dir, true)
+	var unknown *pageserver.ProtocolError
+	if errors.As(err, &unknown) {
+		t.Warn("%v; taking it again by way of files", err)
+		t.PreDump = 0
+		desc, r, err = t.freeze(ctx, sub, work.Dir, false)
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.As(err, new(*failure.Error)) && errdefs.IsResourceExhausted(err) {
+		err = &restore.FullError{Dir: t.store.Root(), Err: err}
+	}
+	return desc, r, err
+}
+
+// packOptions are the choices about segments.
+func (t *taking) packOptions() image.PackOptions {
+	return image.PackOptions{SegmentSize: t.SegmentSize, Compression: t.Compression, Workers: t.Workers, Parent: t.parent, Progress: t.Progress}
+}
+
+// freeze does what happens while the container stands still, and what comes after. With stream, CRIU sends its pages.
+func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream bool) (desc ocispec.Descriptor, _ *Result, err error) {
+	images, criuWork := filepath.Join(work, "images"), filepath.Join(work, "criu")
+	for _, dir := range []string{images, criuWork} {
+		if err := os.RemoveAll(dir); err != nil {
+			return desc, nil, fmt.Errorf("clear a working directory: %w", err)
+		}
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return desc, nil, fmt.Errorf("make a working directory: %w", err)
+		}
+	}
+	changed, err := changesOf(ctx, t.client, sub.info)
+	if err != nil {
+		return desc, nil, err
+	}
+	shim, err := checkpoint.Listen(criuWork)
+	if err != nil {
+		return desc, nil, err
+	}
+	shim.Options = checkpoint.Options{GPUTimeout: t.GPUTimeout.Seconds(), Force: t.Force, Pages: stream, PreDump: t.PreDump, Devices: t.GPUEngine != image.DriverEngine,
+		KeeperOnly: t.GPUEngine == image.KeeperEngine, LeaveRunning: t.LeaveRunning}
+	m, err := t.takeIn(ctx, shim, images, work)
+	if err != nil {
+		return desc, nil, errors.Join(err, shim.Close())
+	}
+	defer m.close()
+	d := t.takeInDevices(ctx, shim, images, work)
+	defer d.close()
+	h, dumped, err := t.hold(ctx, shim, sub, images, criuWork)
+	if err != nil {
+		return desc, nil, d.explain(ctx, m.explain(ctx, err))
+	}
+	defer func() {
+		if err == nil {
+			err = h.close(ctx)
+		} else {
+			err = errors.Join(err, h.giveUp(ctx))
+		}
+	}()
+	intake, err := m.arrived()
+	if err != nil {
+		return desc, nil, err
+	}
+	t.Ended("dump")
+	t.Stage(ctx, "the container is frozen and dumped")
+	d.dumped()
+	start := time.Now()
+	files, err := changed.capture(ctx, work)
+	if err != nil {
+		return desc, nil, err
+	}
+	t.Stage(ctx, "changed files are copied")
+	times := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
+	var device *image.DeviceIntake
+	if dumped.Devices && (!dumped.DevicesPending || !t.LeaveRunning) {
+		if device, err = d.arrived(ctx, h); err != nil {
+			return desc, nil, err
+		}
+	}
+	var released checkpoint.Released
+	var lost error
+	if t.LeaveRunning {
+		if released, err = h.release(ctx, h.client.Resume); err != nil {
+			// What has been dumped is all that there is of a container whose shim has died. A shim that lives has removed it.
+			if err = sub.lost(err); !isLost(err) || !h.silent {
+				return desc, nil, err
+			}
+			gone := err
+			defer func() {
+				if err != nil {
+					err = gone
+				}
+			}()
+			lost = gone
+		}
+		t.Stage(ctx, "the container goes on")
+	}
+	if times.Freeze = released.FreezeSeconds; !t.LeaveRunning || lost != nil {
+		times.Freeze = time.Since(dumped.Frozen).Seconds()
+	}
+	t.sender.release()
+	intake.Hurry()
+	d.hurry()
+	if err := recordLock(&sub.config, images); err != nil {
+		return desc, nil, err
+	}
+	if err := recordGPUs(t.Config.GPU, &sub.config, images, dumped); err != nil {
+		return desc, nil, err
+	}
+	if err := t.checkEngine(sub.config.GPU); err != nil {
+		return desc, nil, err
+	}
+	var onGPU *GPUSeconds
+	if sub.config.GPU != nil {
+		onGPU = &GPUSeconds{Lock: dumped.LockSeconds, Save: dumped.SaveSeconds, Load: released.LoadSeconds}
+	}
+	if dumped.Devices && device == nil {
+		if device, err = d.arrived(ctx, h); err == nil {
+			err = h.settle()
+		}
+		if err != nil {
+			return desc, nil, err
+		}
+	}
+	if device != nil {
+		t.Ended("devices")
+		sub.config.GPU.Seconds.Devices = d.took.Seconds()
+		onGPU.Devices, onGPU.Bytes = d.took.Seconds(), sub.config.GPU.HandedOver()
+	}
+	sub.config.Created, sub.config.Timings = dumped.Frozen.UTC(), times
+	packing := time.Now()
+	if err := m.complete(ctx, images); err != nil {
+		return desc, nil, err
+	}
+	desc, err = image.Pack(ctx, t.sender.watch(t.store), image.PackSource{
+		Images: images, Memory: intake, Device: device, RootFS: files, Config: sub.config, Subject: baseimage.Referrer(sub.base, sub.config.Container.Image, t.name),
+	}, t.packOptions())
+	if err != nil {
+		return desc, nil, err
+	}
+	t.Stage(ctx, "the snapshot is packed")
+	pack := time.Since(packing).Seconds()
+	if !t.LeaveRunning {
+		// The container is about to end, and all that is left of it has to be sound.
+		if err := image.VerifyShared(ctx, t.store, desc, t.Progress); err != nil {
+			return desc, nil, fmt.Errorf("%w (--parent none shares nothing)", err)
+		}
+	}
+	snapshot, err := image.Open(ctx, t.store, desc)
+	if err != nil {
+		return desc, nil, err
+	}
+	if lost, err = t.publish(ctx, h, sub, desc, lost); err != nil {
+		return desc, nil, err
+	}
+	r := &Result{
+		Reference: t.name, Digest: desc.Digest.String(), Container: sub.info.ID, Size: snapshot.Size(), Memory: snapshot.Config.Memory.Total,
+		Freeze: times.Freeze, Dump: times.Dump, RootFS: times.RootFS, Pack: pack, GPU: onGPU, Running: t.LeaveRunning && lost == nil,
+		Shared: snapshot.Shared(), Rounds: m.rounds.results(), MadeBy: daemon.MadeBy(sub.info.Labels), asked: t.Options, lost: lost,
+	}
+	if n := len(r.Rounds); n < t.PreDump {
+		t.Warn("%d of %d rounds were taken before the freeze: what is paused has none", n, t.PreDump)
+	}
+	if p := snapshot.Config.Parent; p != nil {
+		r.Parent = p.Digest.String()
+	}
+	return desc, r, nil
+}
+
+// publish gives the snapshot its name, and ends the container unless it goes on. lost, before and after, is why the container was lost although there is a
+// snapshot. With an error there is none of this name.
+func (t *taking) publish(ctx context.Context, h *held, sub *subject, desc ocispec.Descriptor, lost error) (_ error, err error) {
+	before, hadBefore := t.store.Resolve(ctx, t.name)
+	if err := t.store.Tag(ctx, desc, t.name); err != nil {
+		return nil, err
+	}
+	if !t.LeaveRunning {
+		if lost, err = t.end(ctx, h, sub); err != nil {
+			// The container runs on, so there shall be no snapshot that says it ended.
+			again := context.WithoutCancel(ctx)
+			if hadBefore == nil {
+				return nil, errors.Join(err, t.store.Tag(again, before, t.name))
+			}
+			return nil, errors.Join(err, t.store.Untag(again, t.name))
+		}
+	}
+	t.Stage(ctx, "the snapshot has its name, and the container ended unless it goes on")
+	// It is done: an interrupt that comes now does not change that.
+	if t.LeaveRunning && lost == nil {
+		if err := remember(ctx, t.client, sub.info.ID, desc.Digest); err != nil {
+			t.Warn("%v; the next snapshot may share less", err)
+		}
+	}
+	return lost, nil
+}
+
+// end kills the container, unless somebody has interrupted. An error: it runs on, which has been looked at. The snapshot that there is must be
+// kept in all other cases, also where the container was lost in another way than it should have been.
+func (t *taking) end(ctx context.Context, h *held, sub *subject) (lost, err error) {
+	err = context.Cause(ctx)
+	if err != nil {
+		err = errors.Join(err, h.giveUp(ctx))
+	} else {
+		var released checkpoint.Released
+		if released, err = h.release(ctx, h.client.Kill); released.Killed {
+			if err != nil {
+				t.Warn("%s was ended, and containerd may not know it yet: %v", sub.name, err)
+			}
+			return nil, nil
+		}
+		_ = h.client.Close() // no order is on its way after that
+	}
+	if err == nil {
+		err = fmt.Errorf("end %s: its shim has let it run on: %w", sub.name, errdefs.ErrAborted)
+	}
+	switch lost = sub.lost(err); {
+	case !isLost(lost):
+		return nil, lost
+	case h.silent && sub.process.look() == ended: // it has not run meanwhile
+		t.Warn("%s has ended, though not all that should have ended it was there: %v", sub.name, err)
+		return nil, nil
+	}
+	return lost, nil
+}
+
+// signAndPush does what is to be done with a snapshot that is safe here.
+func (t *taking) signAndPush(ctx context.Context, desc ocispec.Descriptor, r *Result) (err error) {
+	if t.Key != nil {
+		if _, err := t.store.Sign(ctx, desc, t.Key); err != nil {
+			return r.kept("sign it with cryo sign "+t.Ref+" --key "+t.KeyFile, fmt.Errorf("sign %s: %w", t.Ref, err))
+		}
+		r.Signed = t.Key.Public.Fingerprint()
+	}
+	if t.Push == nil {
+		return nil
+	}
+	if r.Push, err = t.sender.finish(ctx, desc); err != nil {
+		return r.kept("push it with cryo push "+t.Ref, err)
+	}
+	r.Pushed = true
+	t.Stage(ctx, "the snapshot is pushed")
+	return nil
+}
+
+// Remove removes the container, which has ended, and its root file system. by is a command that does it, which the hint of an error tells.
+func (r *Result) Remove(ctx context.Context, client *containerd.Client, by string) error {
+	ctx = context.WithoutCancel(ctx)
+	container, err := client.LoadContainer(ctx, r.Container)
+	if err == nil {
+		err = restore.RemoveTask(ctx, container)
+	}
+	if err == nil {
+		err = container.Delete(ctx, containerd.WithSnapshotCleanup)
+	}
+	if restore.IgnoreNotFound(err) != nil {
+		return r.kept("remove the container with "+by, fmt.Errorf("remove %s: %w", r.Container, err))
+	}
+	r.Removed = true
+	return nil
+}
