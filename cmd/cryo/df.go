@@ -13,12 +13,11 @@ import (
 // diskUsage is what takes space, in bytes.
 type diskUsage struct {
 	Snapshots []snapshotUsage `json:"snapshots"`
-	Blobs     store.Space     `json:"blobs"`     // of all snapshots; a blob that several have counts once
-	Unneeded  store.Space     `json:"unneeded"`  // that no snapshot needs, or that a running command writes
-	Partial   store.Space     `json:"partial"`   // interrupted pulls
-	Working   store.Space     `json:"working"`   // of running commands
-	Prewarmed int64           `json:"prewarmed"` // of the machine's memory
-	Free      int64           `json:"free"`      // under the root
+	Blobs     store.Space     `json:"blobs"`    // of all snapshots; a blob that several have counts once
+	Unneeded  store.Space     `json:"unneeded"` // that no snapshot needs, or that a running command writes
+	Partial   store.Space     `json:"partial"`  // interrupted pulls
+	Working   store.Space     `json:"working"`  // of running commands
+	Free      int64           `json:"free"`     // under the root
 }
 
 type snapshotUsage struct {
@@ -35,7 +34,7 @@ func newDiskUsage(a *app) *cobra.Command {
 		Short: "Show what takes space in the local store",
 		Long: `df shows how much space snapshots take in the local store. OWN is what cryo rm of a snapshot frees; SHARED is
 what other snapshots have too. Below are blobs that no snapshot needs, interrupted pulls (cryo prune removes
-both), what running commands work on, and the memory of prewarmed snapshots.`,
+both), and what running commands work on.`,
 		Example:           "  cryo df",
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -65,13 +64,6 @@ func (a *app) diskUsage(ctx context.Context, s *store.Store) (u diskUsage, err e
 	for _, n := range used.Snapshots {
 		u.Snapshots = append(u.Snapshots, snapshotUsage{Reference: n.Ref, Digest: n.Descriptor.Digest.String(), Size: n.Bytes, Own: n.Own, Shared: n.Bytes - n.Own})
 	}
-	prewarmed, err := a.allWarmed(ctx, s)
-	if err != nil {
-		return u, err
-	}
-	for _, w := range prewarmed {
-		u.Prewarmed += w.Memory
-	}
 	u.Free, err = free(s.Root())
 	return u, err
 }
@@ -99,7 +91,6 @@ func (a *app) printDiskUsage(u diskUsage) error {
 		[]string{"Not needed by any:", size(u.Unneeded.Bytes)},
 		[]string{"Interrupted pulls:", size(u.Partial.Bytes)},
 		[]string{"Running commands:", size(u.Working.Bytes)},
-		[]string{"Prewarmed, in memory:", size(u.Prewarmed)},
 		[]string{"Free:", size(u.Free)},
 	)
 }

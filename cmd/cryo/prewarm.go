@@ -7,29 +7,29 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // prewarmFlags are the choices of cryo prewarm.
 type prewarmFlags struct {
-	memory, disk string
-	pull         string
-	snapshotter  string
-	require      bool // a signature
-	registry     registryFlags
-	gpu          gpuFlags
-	gpuMemory    string
+	disk        string
+	pull        string
+	snapshotter string
+	require     bool // a signature
+	registry    registryFlags
+	gpu         gpuFlags
+	gpuMemory   string
 
-	budget    warm.Size // of memory and disk and the configuration
-	onGPU     bool      // --gpu
-	gpuBudget int64     // of gpuMemory
+	diskBudget int64 // of disk and the configuration; 0: none
+	onGPU      bool  // --gpu
+	gpuBudget  int64 // of gpuMemory
 }
 
 type prewarmResult struct {
@@ -45,15 +45,14 @@ func newPrewarm(a *app) *cobra.Command {
 	var f prewarmFlags
 	cmd := &cobra.Command{
 		Use:   "prewarm REF",
-		Short: "Keep a snapshot in memory, for fast restores",
-		Long: `prewarm fetches the snapshot REF if it is not in the local store, and its base image, verifies all of it, and
-keeps its memory decoded in a tmpfs. cryo restore uses it by itself, any number of times: it then reads
-neither from the network nor from the store's files, and neither decompresses nor hashes memory again.
+		Short: "Get a snapshot ready on this host, for fast restores",
+		Long: `prewarm fetches the snapshot REF if it is not in the local store, verifies it, and fetches and unpacks its base
+image. Then a restore needs nothing from the network, any number of times. It also reads the snapshot's files,
+so that the kernel has them in memory; it keeps them there while nobody needs that memory more.
 
-All prewarmed snapshots together take no more memory than --memory says. Those that were not restored for the
-longest time make room, unless a container is being restored from them. What was fetched for a prewarmed
-snapshot stays in the store as after cryo pull, and is removed with it; --disk bounds that in the same way.
-Snapshots that were in the store before stay there.
+What was fetched stays in the store as after cryo pull. cryo prewarm rm removes it, and so does a later prewarm
+that needs its room: all that was fetched takes no more than --disk says, and what was neither prewarmed nor
+restored for the longest time goes first. Snapshots that were in the store before stay there.
 
 With --gpu, device memory that the snapshot's processes have handed over (engine keeper) is loaded onto GPUs
 as well. The next restore that gets these GPUs attaches it instead of loading it ("gpuPrewarmed" in --json).
@@ -62,10 +61,9 @@ restore would take, or those of --device and --gpu=OLD=NEW. On each GPU, all tha
 is free, or than --gpu-budget says; what was not requested for the longest time makes room. Nobody else can
 use that memory meanwhile.
 
-The tmpfs belongs to root, is not swapped out on Linux 6.4 and later, and is empty after a reboot. If REF
-names another snapshot later, in the registry or here, restores do not use the one that was prewarmed.`,
+If REF names another snapshot in the store later, it is not prewarmed any more.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
-  cryo prewarm registry.example.com/snapshots/cache:warm --memory 32GiB
+  cryo prewarm registry.example.com/snapshots/cache:warm --disk 100GiB
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready --device nvidia.com/gpu=1 --gpu-budget 40GiB
   cryo prewarm ls
@@ -88,7 +86,6 @@ names another snapshot later, in the registry or here, restores do not use the o
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.memory, "memory", "", "budget of memory for all prewarmed snapshots, as 8GiB (default: memory under [prewarm] in the configuration, else a quarter of the machine's)")
 	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for prewarmed snapshots, as 100GiB; 0: no limit (default: disk under [prewarm] in the configuration, else none)")
 	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
 	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
@@ -128,7 +125,7 @@ func (f *prewarmFlags) resolveGPU() (err error) {
 	return f.gpu.check()
 }
 
-// resolve looks at all that can be wrong, and finds the budget.
+// resolve looks at all that can be wrong, and finds the budgets.
 func (f *prewarmFlags) resolve(a *app) error {
 	if err := f.resolveGPU(); err != nil {
 		return err
@@ -140,33 +137,20 @@ func (f *prewarmFlags) resolve(a *app) error {
 	if err != nil {
 		return err
 	}
-	f.budget = warm.Size{Memory: c.Prewarm.Memory << 20, Disk: c.Prewarm.Disk << 20}
+	f.diskBudget = c.Prewarm.Disk << 20
 	if f.gpuMemory == "" {
 		f.gpuBudget = c.Prewarm.GPU << 20
 	}
-	for flag, b := range map[string]struct {
-		text   string
-		budget *int64
-	}{"--memory": {f.memory, &f.budget.Memory}, "--disk": {f.disk, &f.budget.Disk}} {
-		if b.text == "" {
-			continue
-		}
-		if *b.budget, err = parseSize(b.text); err != nil {
-			return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("%s: %v", flag, err)}
-		}
-	}
-	if f.budget.Memory > 0 {
+	if f.disk == "" {
 		return nil
 	}
-	if f.memory != "" {
-		return &usageError{command: "cryo prewarm", problem: "--memory 0 leaves no room for any snapshot"}
+	if f.diskBudget, err = parseSize(f.disk); err != nil {
+		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--disk: %v", err)}
 	}
-	all, err := warm.Total()
-	f.budget.Memory = all / 4
-	return err
+	return nil
 }
 
-// prewarm fetches a snapshot where it is missing, and keeps it ready.
+// prewarm fetches a snapshot where it is missing, and gets it ready.
 func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err error) {
 	options, err := f.registry.resolve(ctx, a)
 	if err != nil {
@@ -200,9 +184,9 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 		}
 	}
 	r := prewarmResult{Removed: []warmed{}}
-	err = a.makeReady(ctx, s, ref, desc, pulling, f, options, !known, &r)
+	err = a.makeReady(ctx, s, ref, desc, pulling, f, options, pulling != nil && !known, &r)
 	for _, w := range r.Removed {
-		if w.Memory > 0 { // what it had on GPUs goes with it
+		if w.Size > 0 { // what it had on GPUs goes with it
 			err = errors.Join(err, letGo(ctx, s.Root(), w.Digest))
 		}
 	}
@@ -219,7 +203,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	}
 	for _, w := range r.Removed {
 		what := store.Familiar(w.Reference)
-		if w.Memory == 0 {
+		if w.Size == 0 {
 			what += ", " + gpuCell(w.GPUs) + ","
 		}
 		a.line("removed %s to make room", what)
@@ -228,11 +212,11 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	if len(r.GPUs) > 0 {
 		loaded = ", " + gpuCell(r.GPUs)
 	}
-	a.line("prewarmed %s, %s of memory%s, in %s", store.Familiar(ref), size(r.Memory), loaded, seconds(r.Seconds))
+	a.line("prewarmed %s, %s%s, in %s", store.Familiar(ref), size(r.Size), loaded, seconds(r.Seconds))
 	return nil
 }
 
-// makeReady is the part of prewarm that knows the snapshot. fetched: what pulling brings was not known by this name here.
+// makeReady is the part of prewarm that knows the snapshot. fetched: by this name it was not here before.
 func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Descriptor, pulling *registry.Puller, f prewarmFlags, o registry.Options, fetched bool, r *prewarmResult) error {
 	work, err := s.Work(ctx) // and keeps the blobs
 	if err != nil {
@@ -249,53 +233,44 @@ func (a *app) makeReady(ctx context.Context, s *store.Store, ref string, desc oc
 	if err != nil {
 		return refuse(err)
 	}
-	var disk int64
-	if pulling != nil && fetched {
-		disk = total(snapshot)
-	}
-	d := warm.New(s.Root())
 	name, err := store.Normalize(ref)
 	if err != nil {
 		return refuse(err)
+	}
+	record := store.Prewarmed{Reference: name, Digest: desc.Digest, Size: total(snapshot), Fetched: fetched}
+	if fetched && f.diskBudget > 0 && record.Size > f.diskBudget {
+		return refuse(&diskBudgetError{need: record.Size, budget: f.diskBudget})
 	}
 	loading, err := a.planPreload(ctx, s, snapshot, name, f, r)
 	if err != nil {
 		return refuse(err)
 	}
 	defer loading.close()
-	if ready, err := d.Find(ctx, desc.Digest); err != nil {
-		return refuse(err)
-	} else if ready != nil {
-		r.Already = true
-		removed, err := d.Keep(ctx, ready, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)
-		closing(ctx, "prewarmed snapshot", ready)
-		r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
-		if err != nil {
-			return refuse(err)
-		}
-	} else {
-		// Before anything large is fetched.
-		removed, err := d.Room(ctx, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, f.budget)
-		r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
-		if err != nil {
-			return refuse(err)
-		}
-	}
 	if r.Image, err = a.bringBase(ctx, snapshot, ref, f.snapshotter, o, work.Dir); err != nil {
 		return refuse(err)
 	}
 	if pulling != nil {
+		pulling.ThroughCache()
 		if err := pulling.Finish(ctx); err != nil {
 			return err
 		}
 	}
-	info, removed, err := d.Add(ctx, s, snapshot, warm.AddOptions{Reference: name, Disk: disk, Budget: f.budget, Progress: a.report()})
-	r.Removed = append(r.Removed, a.forget(ctx, s, removed)...)
-	r.warmed = warmOf(info)
+	if err := s.Cache(ctx, slices.Concat([]ocispec.Descriptor{snapshot.Manifest.Config}, snapshot.Manifest.Layers), a.report()); err != nil {
+		return err
+	}
+	if pulling == nil || o.Counts.There() > 0 { // else all of it was verified as it came
+		if err := s.Damaged(ctx, desc, image.Verify(ctx, s, desc, a.report())); err != nil {
+			return err
+		}
+	}
+	kept, removed, err := s.KeepPrewarmed(ctx, record, f.diskBudget)
+	r.warmed, r.Already = warmedOf(kept), kept.Created.Before(kept.Used) && (loading == nil || loading.again)
+	for _, p := range removed {
+		r.Removed = append(r.Removed, warmedOf(p))
+	}
 	if err != nil || loading == nil {
 		return err
 	}
-	r.Already = r.Already && loading.again
 	r.GPUs = gpusOf(loading.info)
 	return loading.load(ctx, s, snapshot)
 }
@@ -332,19 +307,15 @@ func (a *app) bringBase(ctx context.Context, snapshot *image.Snapshot, ref, snap
 	return img.Name(), nil
 }
 
-// forget removes from the store what was fetched for snapshots that are not prewarmed any more, unless the name names another by now.
-func (a *app) forget(ctx context.Context, s *store.Store, removed []warm.Info) (all []warmed) {
-	for _, i := range removed {
-		all = append(all, warmOf(i))
-		if i.Disk == 0 {
-			continue
-		}
-		if desc, err := s.Resolve(ctx, i.Reference); err != nil || desc.Digest != i.Digest {
-			continue
-		}
-		if _, err := s.Remove(ctx, i.Reference); err != nil {
-			a.warn("%v", err)
-		}
-	}
-	return all
+// diskBudgetError says that a snapshot alone is larger than the budget of what is fetched. Its kind is ResourceExhausted.
+type diskBudgetError struct{ need, budget int64 } // bytes
+
+func (e *diskBudgetError) Error() string {
+	return fmt.Sprintf("prewarm: the snapshot has %s, and the budget of what is fetched for prewarmed snapshots is %s", size(e.need), size(e.budget))
 }
+
+func (e *diskBudgetError) Hint() string {
+	return fmt.Sprintf("raise it to %d MiB at least: --disk, or disk under [prewarm] in the configuration", (e.need+1<<20-1)>>20)
+}
+
+func (e *diskBudgetError) Unwrap() error { return errdefs.ErrResourceExhausted }

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
@@ -17,16 +16,16 @@ import (
 type warmed struct {
 	Reference string    `json:"reference"`
 	Digest    string    `json:"digest"`
-	Memory    int64     `json:"memory"` // bytes
-	Disk      int64     `json:"disk"`   // bytes that were fetched for it
+	Size      int64     `json:"size"`    // bytes of all its blobs; 0: only its device memory is kept
+	Fetched   bool      `json:"fetched"` // for this: it is removed from the store with it
 	Created   time.Time `json:"created"`
 	Used      time.Time `json:"used"`            // last
 	Stale     bool      `json:"stale,omitempty"` // the store has another snapshot, or none, by this name
 	GPUs      []onGPU   `json:"gpus,omitempty"`  // device memory that is loaded
 }
 
-func warmOf(i warm.Info) warmed {
-	return warmed{Reference: i.Reference, Digest: i.Digest.String(), Memory: i.Memory, Disk: i.Disk, Created: i.Created, Used: i.Used}
+func warmedOf(p store.Prewarmed) warmed {
+	return warmed{Reference: p.Reference, Digest: p.Digest.String(), Size: p.Size, Fetched: p.Fetched, Created: p.Created, Used: p.Used}
 }
 
 func newPrewarmList(a *app) *cobra.Command {
@@ -35,7 +34,7 @@ func newPrewarmList(a *app) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List prewarmed snapshots, the least recently used first",
 		Example: `  cryo prewarm ls
-  cryo prewarm ls --json | jq 'map(.memory) | add'`,
+  cryo prewarm ls --json | jq 'map(.size) | add'`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.store()
@@ -49,18 +48,18 @@ func newPrewarmList(a *app) *cobra.Command {
 			if a.json {
 				return a.printJSON(all)
 			}
-			rows := [][]string{{"REFERENCE", "DIGEST", "MEMORY", "GPU MEMORY", "USED", ""}}
+			rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
 			for _, w := range all {
-				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Memory), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), w.note()})
+				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), w.note()})
 			}
 			return a.table(rows...)
 		},
 	}
 }
 
-// allWarmed lists what is in memory, and what is on GPUs.
+// allWarmed lists what is prewarmed, with what is on GPUs.
 func (a *app) allWarmed(ctx context.Context, s *store.Store) ([]warmed, error) {
-	found, err := warm.New(s.Root()).List()
+	found, err := s.Prewarmed(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +68,8 @@ func (a *app) allWarmed(ctx context.Context, s *store.Store) ([]warmed, error) {
 		return nil, err
 	}
 	all := []warmed{}
-	for _, i := range found {
-		all = append(all, warmOf(i))
+	for _, p := range found {
+		all = append(all, warmedOf(p))
 	}
 	for _, l := range loaded {
 		i := slices.IndexFunc(all, func(w warmed) bool { return w.Digest == l.Digest })

@@ -3,13 +3,14 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 )
 
 func newPrewarmRemove(a *app) *cobra.Command {
@@ -18,8 +19,9 @@ func newPrewarmRemove(a *app) *cobra.Command {
 		Use:     "rm REF...",
 		Aliases: []string{"remove"},
 		Short:   "Remove prewarmed snapshots",
-		Long: `rm frees the memory of prewarmed snapshots, on GPUs too, and removes what was fetched for them from the local store. A container
-that is being restored from one still gets all of its memory, which is freed after that.`,
+		Long: `rm removes from the local store what was fetched for prewarmed snapshots, and frees their memory on GPUs.
+Snapshots that were in the store before stay there. A container that is being restored from one still gets all
+of its memory.`,
 		Example: `  cryo prewarm rm registry.example.com/snapshots/cache:warm
   cryo prewarm rm --all`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -78,30 +80,23 @@ that is being restored from one still gets all of its memory, which is freed aft
 	return cmd
 }
 
-// cool gives back what a snapshot has, in memory and on GPUs.
+// cool gives back what a snapshot has, on GPUs and in the store.
 func (a *app) cool(ctx context.Context, s *store.Store, w warmed) error {
 	if err := letGo(ctx, s.Root(), w.Digest); err != nil {
 		return err
 	}
-	if w.Memory == 0 {
-		return nil
-	}
-	if err := warm.New(s.Root()).Remove(ctx, digest.Digest(w.Digest)); err != nil {
-		return err
-	}
-	a.forget(ctx, s, []warm.Info{{Reference: w.Reference, Digest: digest.Digest(w.Digest), Size: warm.Size{Memory: w.Memory, Disk: w.Disk}}})
-	return nil
+	return s.RemovePrewarmed(ctx, digest.Digest(w.Digest))
 }
 
 // sizes says what it has.
 func (w warmed) sizes() string {
 	switch {
 	case len(w.GPUs) == 0:
-		return size(w.Memory) + " of memory"
-	case w.Memory == 0:
+		return size(w.Size)
+	case w.Size == 0:
 		return gpuCell(w.GPUs)
 	}
-	return size(w.Memory) + " of memory, " + gpuCell(w.GPUs)
+	return size(w.Size) + ", " + gpuCell(w.GPUs)
 }
 
 // choose finds prewarmed snapshots by reference or digest.
@@ -122,8 +117,17 @@ func choose(all []warmed, refs []string) (chosen []warmed, failed []error) {
 			}
 		}
 		if !found {
-			failed = append(failed, &warm.NotWarmError{Name: ref})
+			failed = append(failed, &notPrewarmedError{ref})
 		}
 	}
 	return chosen, failed
 }
+
+// notPrewarmedError says that no such snapshot is prewarmed. Its kind is NotFound.
+type notPrewarmedError struct{ ref string }
+
+func (e *notPrewarmedError) Error() string { return fmt.Sprintf("%s is not prewarmed", e.ref) }
+
+func (e *notPrewarmedError) Hint() string { return "list what is with cryo prewarm ls" }
+
+func (e *notPrewarmedError) Unwrap() error { return errdefs.ErrNotFound }
