@@ -62,9 +62,6 @@ type arrivingTo struct {
 // Part looks up what a part of a piece, by its number, needs.
 func (d *Devices) Part(piece int, offset, length int64) (needs DevicePart) {
 	p, m := d.pieces[piece], d.pages
-	if m.decoded != nil {
-		return nil
-	}
 	addr := p.Address + uint64(offset)
 	for _, i := range m.between(p.file, addr, addr+uint64(length)) {
 		f := &m.x.Frames[i]
@@ -130,7 +127,7 @@ func (r *DevicesReader) fill(file, addr uint64, dst []byte) (bool, error) {
 	for _, i := range m.between(file, addr, end) {
 		f := &x.Frames[i]
 		buf := r.r.buf
-		if (f.Codec == index.Raw || m.decoded != nil) && len(f.Runs) == 1 && f.Runs[0].Addr >= addr && f.Runs[0].Addr+uint64(f.Raw) <= end {
+		if f.Codec == index.Raw && len(f.Runs) == 1 && f.Runs[0].Addr >= addr && f.Runs[0].Addr+uint64(f.Raw) <= end {
 			buf = dst[f.Runs[0].Addr-addr:][:f.Raw] // it stays where it is read to
 		}
 		raw, err := r.r.frame(i, buf)

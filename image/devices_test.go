@@ -8,8 +8,6 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -257,21 +255,6 @@ func TestDevicesArriving(t *testing.T) {
 	m.readBack(t, &arrivingStore{fileStore: &fileStore{memoryStore: store, dir: t.TempDir()}}, d, r)
 }
 
-// prewarmed gives a store that has the memory of a snapshot as Decode writes it.
-func prewarmed(t *testing.T, store *memoryStore, d ocispec.Descriptor) decodedStore {
-	t.Helper()
-	decoded := decodedStore{store, filepath.Join(t.TempDir(), "memory")}
-	f, err := os.Create(decoded.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	if err := Decode(t.Context(), store, d, f, nil); err != nil {
-		t.Fatal(err)
-	}
-	return decoded
-}
-
 // TestDevices: random pieces with random contents come back bit for bit, beside the memory of processes, which is as without.
 func TestDevices(t *testing.T) {
 	for seed := range uint64(8) {
@@ -313,7 +296,6 @@ func TestDevices(t *testing.T) {
 			}
 			files := &fileStore{memoryStore: store, dir: t.TempDir()}
 			m.readBack(t, files, d, r)
-			m.readBack(t, prewarmed(t, store, d), d, r)
 			out := t.TempDir()
 			if err := s.Unpack(context.Background(), store, out, UnpackOptions{}); err != nil {
 				t.Fatal(err)

@@ -25,7 +25,6 @@ type Pages struct {
 	frames   map[uint64][]int32 // of each file that maps has, by address
 	maps     map[uint64]*pages.Pagemap
 	ids      map[string]uint64 // of each pagemap
-	decoded  *decodedMemory    // where there are no segments
 }
 
 // segmentAt is an open segment.
@@ -107,12 +106,8 @@ func newPages(x *index.Index, maps []*pages.Pagemap) *Pages {
 	return m
 }
 
-func (m *Pages) open(ctx context.Context, src Fetcher, s *Snapshot) (err error) {
+func (m *Pages) open(ctx context.Context, src Fetcher, s *Snapshot) error {
 	segments := s.Segments()
-	if d, ok := src.(Decoded); ok {
-		m.decoded, err = openDecoded(ctx, d, m.x)
-		return err
-	}
 	needed := make([]bool, len(segments))
 	for _, frames := range m.frames {
 		for _, i := range frames {
@@ -158,9 +153,6 @@ func unverified(a Arriving) segmentAt { return struct{ Arriving }{a} }
 
 // Close closes the segments.
 func (m *Pages) Close() {
-	if m.decoded != nil {
-		m.decoded.file.Close()
-	}
 	for _, s := range m.segments {
 		if s != nil {
 			s.Close()
@@ -231,9 +223,6 @@ func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chos
 
 // There tells whether a part can be read without waiting for its segment to arrive.
 func (m *Pages) There(p Part) bool {
-	if m.decoded != nil {
-		return true
-	}
 	f := &m.x.Frames[p.frame]
 	a, arriving := m.segments[f.Segment].(Arriving)
 	return !arriving || a.There(f.Offset+f.Stored)
@@ -302,9 +291,6 @@ func (r *PagesReader) Read(p Part) ([]byte, error) {
 // they are, too, if the codec is [index.Raw].
 func (r *PagesReader) frame(i int32, buf []byte) ([]byte, error) {
 	f := &r.m.x.Frames[i]
-	if r.m.decoded != nil {
-		return r.m.decoded.read(buf[:f.Raw], i)
-	}
 	if v, ok := r.m.verified(f.Segment); ok {
 		kept, err := v.Frame(f, buf)
 		if err != nil {

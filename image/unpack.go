@@ -170,7 +170,7 @@ func (u *unpacker) memory(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, decoded := u.src.(Decoded); decoded || u.o.Lazy {
+	if u.o.Lazy {
 		return u.pieces(ctx)
 	}
 	uses := make(map[uint64]int, len(u.x.Files))
@@ -274,7 +274,7 @@ func (u *unpacker) write(files *pagesFiles, runs []index.Run, raw []byte) error 
 	return files.put(id)
 }
 
-// pieces writes the pages that are not restored lazily, or all, without reading segments as a whole.
+// pieces writes the pages that are not restored lazily, without reading segments as a whole.
 func (u *unpacker) pieces(ctx context.Context) error {
 	p := newPages(u.x, u.maps)
 	defer p.Close()
@@ -286,9 +286,6 @@ func (u *unpacker) pieces(ctx context.Context) error {
 	u.total = 0
 	for _, f := range u.x.Files {
 		some := p.parts(f.ID, false)
-		if !u.o.Lazy {
-			some = append(some, p.parts(f.ID, true)...)
-		}
 		uses[f.ID] = len(some)
 		for _, part := range some {
 			u.total += part.bytes(u.x.PageSize)

@@ -15,28 +15,6 @@ import (
 // Verify reads every blob of a snapshot and checks every digest, every frame and every reference between the parts. Its errors
 // are those of [Open] and [Snapshot.Unpack]. The progress, as "verify", is in bytes of blobs.
 func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) error {
-	return verify(ctx, src, d, p, func(*index.Index) frameSink {
-		return func(*index.Frame, []byte) error { return nil }
-	})
-}
-
-// VerifySmall reads what is small of a snapshot, which is all but its memory and its files, and checks that as [Verify] does.
-func VerifySmall(ctx context.Context, src Fetcher, d ocispec.Descriptor) error {
-	s, err := Open(ctx, src, d)
-	if err != nil {
-		return err
-	}
-	x, err := s.ReadIndex(ctx, src)
-	if err != nil {
-		return err
-	}
-	return s.verifyCRIU(ctx, src, x)
-}
-
-// frameSink takes a frame that has been verified.
-type frameSink func(f *index.Frame, raw []byte) error
-
-func verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress, begin func(*index.Index) frameSink) error {
 	s, err := Open(ctx, src, d)
 	if err != nil {
 		return err
@@ -66,12 +44,24 @@ func verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress, 
 		}
 		advance(l.Size)
 	}
-	sink := begin(x)
-	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, raw []byte) error {
+	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, _ []byte) error {
 		advance(f.Stored)
-		return sink(f, raw)
+		return nil
 	}}
 	return r.read(ctx, s.Segments(), x.Frames)
+}
+
+// VerifySmall reads what is small of a snapshot, which is all but its memory and its files, and checks that as [Verify] does.
+func VerifySmall(ctx context.Context, src Fetcher, d ocispec.Descriptor) error {
+	s, err := Open(ctx, src, d)
+	if err != nil {
+		return err
+	}
+	x, err := s.ReadIndex(ctx, src)
+	if err != nil {
+		return err
+	}
+	return s.verifyCRIU(ctx, src, x)
 }
 
 func (s *Snapshot) verifyCRIU(ctx context.Context, src Fetcher, x *index.Index) error {

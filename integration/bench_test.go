@@ -17,7 +17,7 @@ func TestBench(t *testing.T) {
 	program, results := filepath.Join(dir, "bench"), filepath.Join(dir, "bench.json")
 	must(t, lab.Finish(exec.CommandContext(t.Context(), "go", "build", "-o", program, "./bench")))
 	run := must(t, lab.Finish(exec.CommandContext(t.Context(), program, "--json", results, "--store", filepath.Dir(shared.lab.Dir),
-		"--sizes", "16m", "--rounds", "1", "--cases", "snapshot,push,restore,second,prewarm")))
+		"--sizes", "16m", "--rounds", "1", "--cases", "snapshot,push,restore,second")))
 	data, err := os.ReadFile(results)
 	if err != nil {
 		t.Fatal(err)
@@ -35,9 +35,6 @@ func TestBench(t *testing.T) {
 	seen := map[string]int{}
 	for _, f := range report.Figures {
 		seen[f.Case]++
-		if f.Case == "prewarm" && f.NotRun == "this cryo has no prewarm" {
-			continue
-		}
 		if f.NotRun != "" || len(f.Cryo) == 0 || f.Cryo[0] <= 0 {
 			t.Errorf("%s, %s: %v, not run: %q", f.Case, f.What, f.Cryo, f.NotRun)
 		}
@@ -45,7 +42,7 @@ func TestBench(t *testing.T) {
 			t.Errorf("%s, %s, %s: %v, not run: %q", f.Case, f.What, f.BesideWhat, f.Beside, f.BesideNotRun)
 		}
 	}
-	for _, name := range []string{"freeze", "snapshot", "push", "restore", "second", "prewarm", "peak"} {
+	for _, name := range []string{"freeze", "snapshot", "push", "restore", "second", "peak"} {
 		if seen[name] == 0 {
 			t.Errorf("there are no figures of %s", name)
 		}

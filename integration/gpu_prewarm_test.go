@@ -142,7 +142,7 @@ func TestGPUPrewarm(t *testing.T) {
 	order(t, b)
 	wantLoaded(t, b, ref, 0)
 	if all := warm(t, b); len(all) != 1 || all[0].Reference != ref {
-		t.Errorf("its memory is not prewarmed any more: %v", all)
+		t.Errorf("it is not prewarmed any more: %v", all)
 	}
 	second := restoreLoaded(t, b, ref, false, before)
 	alone(t, b)

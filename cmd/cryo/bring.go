@@ -103,7 +103,7 @@ func (a *app) restore(ctx context.Context, ref string, f restoreFlags) error {
 	}
 	r := restoreResult{Container: p.Name, Namespace: a.namespace, PID: task.Pid(), Reference: p.Ref, Digest: p.Digest.String(),
 		Image: img.Name(), Seconds: now.Sub(p.Since).Seconds(), Running: now.Sub(begin).Seconds(), PullFirst: p.PullFirst, Warnings: p.Warnings,
-		Lazy: p.Eager == "", Eager: p.Eager, Prewarmed: p.Prewarmed, GPUPrewarmed: runs.Loaded.Prewarmed, Complete: !p.Arrives}
+		Lazy: p.Eager == "", Eager: p.Eager, GPUPrewarmed: runs.Loaded.Prewarmed, Complete: !p.Arrives}
 	counts := &runs.Counts
 	if f.wait && p.Arrives {
 		a.say("%s runs, and its memory is on its way", p.Name)

@@ -8,15 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/shim/prewarm"
 )
 
 // diskUsage is what takes space, in bytes.
 type diskUsage struct {
 	Snapshots []snapshotUsage `json:"snapshots"`
 	store.Usage
-	Prewarmed int64 `json:"prewarmed"` // of the machine's memory
-	Free      int64 `json:"free"`      // under the root
+	Free int64 `json:"free"` // under the root
 }
 
 type snapshotUsage struct {
@@ -33,7 +31,7 @@ func newDiskUsage(a *app) *cobra.Command {
 		Short: "Show what takes space in the local store",
 		Long: `df shows how much space snapshots take in the local store. OWN is what cryo rm of a snapshot frees; SHARED is
 what other snapshots have too. Below are blobs that no snapshot needs, interrupted pulls (cryo prune removes
-both), what running commands work on, and the memory of prewarmed snapshots.`,
+both), and what running commands work on.`,
 		Example:           "  cryo df",
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -63,13 +61,6 @@ func (a *app) diskUsage(ctx context.Context, s *store.Store) (u diskUsage, err e
 	for _, n := range used.Snapshots {
 		u.Snapshots = append(u.Snapshots, snapshotUsage{Reference: n.Ref, Digest: n.Descriptor.Digest.String(), Size: n.Bytes, Own: n.Own, Shared: n.Bytes - n.Own})
 	}
-	prewarmed, err := prewarm.List(ctx, s)
-	if err != nil {
-		return u, err
-	}
-	for _, w := range prewarmed {
-		u.Prewarmed += w.Memory
-	}
 	u.Free, err = free(s.Root())
 	return u, err
 }
@@ -97,7 +88,6 @@ func (a *app) printDiskUsage(u diskUsage) error {
 		[]string{"Not needed by any:", size(u.Unneeded.Bytes)},
 		[]string{"Interrupted pulls:", size(u.Partial.Bytes)},
 		[]string{"Running commands:", size(u.Working.Bytes)},
-		[]string{"Prewarmed, in memory:", size(u.Prewarmed)},
 		[]string{"Free:", size(u.Free)},
 	)
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/shim/prewarm"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -20,11 +19,11 @@ import (
 // prewarmFlags are the choices of cryo prewarm.
 type prewarmFlags struct {
 	prewarm.Options
-	memory, disk string
-	require      bool // a signature
-	registry     registryFlags
-	gpu          gpuFlags
-	gpuMemory    string
+	disk      string
+	require   bool // a signature
+	registry  registryFlags
+	gpu       gpuFlags
+	gpuMemory string
 }
 
 type prewarmResult struct {
@@ -37,15 +36,14 @@ func newPrewarm(a *app) *cobra.Command {
 	var f prewarmFlags
 	cmd := &cobra.Command{
 		Use:   "prewarm REF",
-		Short: "Keep a snapshot in memory, for fast restores",
-		Long: `prewarm fetches the snapshot REF if it is not in the local store, and its base image, verifies all of it, and
-keeps its memory decoded in a tmpfs. cryo restore uses it by itself, any number of times: it then reads
-neither from the network nor from the store's files, and neither decompresses nor hashes memory again.
+		Short: "Get a snapshot ready on this host, for fast restores",
+		Long: `prewarm fetches the snapshot REF if it is not in the local store, verifies it, and fetches and unpacks its base
+image. Then a restore needs nothing from the network, any number of times. It also reads the snapshot's files,
+so that the kernel has them in memory; it keeps them there while nobody needs that memory more.
 
-All prewarmed snapshots together take no more memory than --memory says. Those that were not restored for the
-longest time make room, unless a container is being restored from them. What was fetched for a prewarmed
-snapshot stays in the store as after cryo pull, and is removed with it; --disk bounds that in the same way.
-Snapshots that were in the store before stay there.
+What was fetched stays in the store as after cryo pull. cryo prewarm rm removes it, and so does a later prewarm
+that needs its room: all that was fetched takes no more than --disk says, and what was neither prewarmed nor
+restored for the longest time goes first. Snapshots that were in the store before stay there.
 
 With --gpu, device memory that the snapshot's processes have handed over (engine keeper) is loaded onto GPUs
 as well. The next restore that gets these GPUs attaches it instead of loading it ("gpuPrewarmed" in --json).
@@ -54,10 +52,9 @@ restore would take, or those of --device and --gpu=OLD=NEW. On each GPU, all tha
 is free, or than --gpu-budget says; what was not requested for the longest time makes room. Nobody else can
 use that memory meanwhile.
 
-The tmpfs belongs to root, is not swapped out on Linux 6.4 and later, and is empty after a reboot. If REF
-names another snapshot later, in the registry or here, restores do not use the one that was prewarmed.`,
+If REF names another snapshot in the store later, it is not prewarmed any more.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
-  cryo prewarm registry.example.com/snapshots/cache:warm --memory 32GiB
+  cryo prewarm registry.example.com/snapshots/cache:warm --disk 100GiB
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready --device nvidia.com/gpu=1 --gpu-budget 40GiB
   cryo prewarm ls
@@ -80,7 +77,6 @@ names another snapshot later, in the registry or here, restores do not use the o
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.memory, "memory", "", "budget of memory for all prewarmed snapshots, as 8GiB (default: memory under [prewarm] in the configuration, else a quarter of the machine's)")
 	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for prewarmed snapshots, as 100GiB; 0: no limit (default: disk under [prewarm] in the configuration, else none)")
 	flags.StringVar(&f.Pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
 	flags.StringVar(&f.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
@@ -120,7 +116,7 @@ func (f *prewarmFlags) resolveGPU() (err error) {
 	return f.gpu.check()
 }
 
-// resolve looks at all that can be wrong, and finds the budget.
+// resolve looks at all that can be wrong, and finds the budgets.
 func (f *prewarmFlags) resolve(a *app) error {
 	if err := f.resolveGPU(); err != nil {
 		return err
@@ -133,33 +129,20 @@ func (f *prewarmFlags) resolve(a *app) error {
 		return err
 	}
 	f.GPU, f.GPUs = c.GPU, f.gpu.options()
-	f.Budget = warm.Size{Memory: c.Prewarm.Memory << 20, Disk: c.Prewarm.Disk << 20}
+	f.DiskBudget = c.Prewarm.Disk << 20
 	if f.gpuMemory == "" {
 		f.GPUBudget = c.Prewarm.GPU << 20
 	}
-	for flag, b := range map[string]struct {
-		text   string
-		budget *int64
-	}{"--memory": {f.memory, &f.Budget.Memory}, "--disk": {f.disk, &f.Budget.Disk}} {
-		if b.text == "" {
-			continue
-		}
-		if *b.budget, err = parseSize(b.text); err != nil {
-			return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("%s: %v", flag, err)}
-		}
-	}
-	if f.Budget.Memory > 0 {
+	if f.disk == "" {
 		return nil
 	}
-	if f.memory != "" {
-		return &usageError{command: "cryo prewarm", problem: "--memory 0 leaves no room for any snapshot"}
+	if f.DiskBudget, err = parseSize(f.disk); err != nil {
+		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--disk: %v", err)}
 	}
-	all, err := warm.Total()
-	f.Budget.Memory = all / 4
-	return err
+	return nil
 }
 
-// prewarm fetches a snapshot where it is missing, and keeps it ready.
+// prewarm fetches a snapshot where it is missing, and gets it ready.
 func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err error) {
 	if f.Registry, err = f.registry.resolve(ctx, a); err != nil {
 		return err
@@ -193,7 +176,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	}
 	for _, w := range r.Removed {
 		what := store.Familiar(w.Reference)
-		if w.Memory == 0 {
+		if w.Size == 0 {
 			what += ", " + gpuCell(w.GPUs) + ","
 		}
 		a.line("removed %s to make room", what)
@@ -202,7 +185,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	if len(r.GPUs) > 0 {
 		loaded = ", " + gpuCell(r.GPUs)
 	}
-	a.line("prewarmed %s, %s of memory%s, in %s", store.Familiar(r.Reference), size(r.Memory), loaded, seconds(r.Seconds))
+	a.line("prewarmed %s, %s%s, in %s", store.Familiar(r.Reference), size(r.Size), loaded, seconds(r.Seconds))
 	return nil
 }
 

@@ -16,7 +16,7 @@ func newPrewarmList(a *app) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List prewarmed snapshots, the least recently used first",
 		Example: `  cryo prewarm ls
-  cryo prewarm ls --json | jq 'map(.memory) | add'`,
+  cryo prewarm ls --json | jq 'map(.size) | add'`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			s, err := a.store()
@@ -30,9 +30,9 @@ func newPrewarmList(a *app) *cobra.Command {
 			if a.json {
 				return a.printJSON(all)
 			}
-			rows := [][]string{{"REFERENCE", "DIGEST", "MEMORY", "GPU MEMORY", "USED", ""}}
+			rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
 			for _, w := range all {
-				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Memory), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
+				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
 			}
 			return a.table(rows...)
 		},

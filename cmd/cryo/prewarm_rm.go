@@ -16,8 +16,9 @@ func newPrewarmRemove(a *app) *cobra.Command {
 		Use:     "rm REF...",
 		Aliases: []string{"remove"},
 		Short:   "Remove prewarmed snapshots",
-		Long: `rm frees the memory of prewarmed snapshots, on GPUs too, and removes what was fetched for them from the local store. A container
-that is being restored from one still gets all of its memory, which is freed after that.`,
+		Long: `rm removes from the local store what was fetched for prewarmed snapshots, and frees their memory on GPUs.
+Snapshots that were in the store before stay there. A container that is being restored from one still gets all
+of its memory.`,
 		Example: `  cryo prewarm rm registry.example.com/snapshots/cache:warm
   cryo prewarm rm --all`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -57,7 +58,7 @@ that is being restored from one still gets all of its memory, which is freed aft
 			}
 			gone := []prewarm.Listed{}
 			for _, w := range chosen {
-				if err := prewarm.Remove(cmd.Context(), s, w, a.warn); err != nil {
+				if err := prewarm.Remove(cmd.Context(), s, w); err != nil {
 					failed = append(failed, err)
 					continue
 				}
@@ -80,9 +81,9 @@ that is being restored from one still gets all of its memory, which is freed aft
 func prewarmedSizes(w prewarm.Listed) string {
 	switch {
 	case len(w.GPUs) == 0:
-		return size(w.Memory) + " of memory"
-	case w.Memory == 0:
+		return size(w.Size)
+	case w.Size == 0:
 		return gpuCell(w.GPUs)
 	}
-	return size(w.Memory) + " of memory, " + gpuCell(w.GPUs)
+	return size(w.Size) + ", " + gpuCell(w.GPUs)
 }

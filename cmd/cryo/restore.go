@@ -39,7 +39,6 @@ type restoreResult struct {
 	Running   float64 `json:"running"`         // from the begin to running, what was fetched before included
 	Lazy      bool    `json:"lazy"`            // memory is filled in while it runs
 	Eager     string  `json:"eager,omitempty"` // why it is not
-	Prewarmed bool    `json:"prewarmed"`       // cryo prewarm has kept it ready
 	// GPUPrewarmed: what its processes had handed over was on the GPUs already.
 	GPUPrewarmed bool          `json:"gpuPrewarmed,omitempty"`
 	GPUs         []restoredGPU `json:"gpus,omitempty"`

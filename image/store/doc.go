@@ -2,8 +2,8 @@
 //
 // The directory <root>/store is an OCI image layout (oci-layout, index.json, blobs/sha256) that skopeo, oras and crane
 // read as it stands. Beside it lie <root>/ingest (blobs being written), <root>/partial (interrupted downloads),
-// <root>/suspect (an empty file for each blob that may be damaged), <root>/work (directories of running operations) and two lock
-// files.
+// <root>/suspect (an empty file for each blob that may be damaged), <root>/prewarmed (a JSON file for each snapshot that is prewarmed),
+// <root>/work (directories of running operations) and two lock files.
 //
 // Several processes may use one root at once. A blob is written to ingest or partial, synced and renamed, so it is
 // complete or not there. index.json is replaced by a rename under an flock. A blob that no tag needs any more is removed

@@ -58,6 +58,7 @@ func (s *Store) blobs() string {
 func (s *Store) ingest() string    { return filepath.Join(s.root, "ingest") }
 func (s *Store) partial() string   { return filepath.Join(s.root, "partial") }
 func (s *Store) suspect() string   { return filepath.Join(s.root, "suspect") }
+func (s *Store) prewarmed() string { return filepath.Join(s.root, "prewarmed") }
 func (s *Store) work() string      { return filepath.Join(s.root, "work") }
 func (s *Store) indexLock() string { return filepath.Join(s.root, "index.lock") }
 func (s *Store) opsLock() string   { return filepath.Join(s.root, "operations.lock") }
@@ -66,7 +67,7 @@ func (s *Store) opsLock() string   { return filepath.Join(s.root, "operations.lo
 func (s *Store) pending() string { return filepath.Join(s.root, "collect.pending") }
 
 func (s *Store) makeDirs() error {
-	for _, dir := range []string{s.blobs(), s.ingest(), s.partial(), s.suspect(), s.work()} {
+	for _, dir := range []string{s.blobs(), s.ingest(), s.partial(), s.suspect(), s.prewarmed(), s.work()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return fmt.Errorf("create %s: %w", dir, mapError(s.root, err))
 		}

@@ -28,7 +28,6 @@ var cases = []benchCase{
 	{name: "push", about: "time until the snapshot is in a registry", each: (*bench).push, memory: 1, disk: 3},
 	{name: "restore", about: "time to the first answer, and until all memory is there", once: (*bench).lines, each: (*bench).restore, memory: 1, disk: 7},
 	{name: "second", about: "bytes of a second snapshot after 1 % of memory has changed", each: (*bench).second, memory: 1, disk: 3},
-	{name: "prewarm", about: "first answers of ten restores after cryo prewarm", each: (*bench).prewarm, memory: 2, disk: 5},
 	{name: "other", about: "checkpoint and restore beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
 }
 

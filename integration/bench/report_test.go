@@ -45,7 +45,7 @@ func TestJudge(t *testing.T) {
 		{"worst round met", figure{Cryo: []float64{0.1, 0.5}, Aim: aim{Most: 0.5}}, "met", 0},
 		{"worst round missed", figure{Cryo: []float64{0.1, 0.1, 0.6}, Aim: aim{Most: 0.5}}, "**missed**", 0},
 		{"no aim", figure{Cryo: []float64{3}, Beside: []float64{2}}, "reported", 1.5},
-		{"not run", figure{NotRun: "no prewarm", Aim: aim{Most: 1}}, "not run: no prewarm", 0},
+		{"not run", figure{NotRun: "no disk", Aim: aim{Most: 1}}, "not run: no disk", 0},
 		{"without a reason", figure{Aim: aim{Most: 1}}, "not run: no round was completed", 0},
 	} {
 		f := test.figure

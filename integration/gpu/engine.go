@@ -86,7 +86,7 @@ func (b *bench) handOver(ctx context.Context, r *result, c *container, live bool
 // that say which GPU that is.
 func (b *bench) prewarmed(ctx context.Context, r *result, c *container, ref, what string, devices []string, flags ...string) error {
 	c.remove(ctx, b.b)
-	prewarm := b.b.Cryo(ctx, append([]string{"prewarm", "--gpu", ref, "--plain-http", "--memory", "1024GiB"}, devices...)...) // what there is bounds it too
+	prewarm := b.b.Cryo(ctx, append([]string{"prewarm", "--gpu", ref, "--plain-http"}, devices...)...)
 	if prewarm.Err() != nil {
 		return prewarm.Err()
 	}

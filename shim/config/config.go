@@ -88,8 +88,6 @@ type Restore struct {
 
 // Prewarm bounds what cryo prewarm keeps ready.
 type Prewarm struct {
-	// Memory bounds the memory of all prewarmed snapshots, in MiB. 0, the default: a quarter of the machine's.
-	Memory int64 `toml:"memory"`
 	// Disk bounds the blobs that were fetched for prewarmed snapshots, in MiB. 0, the default: nothing does.
 	Disk int64 `toml:"disk"`
 	// GPU bounds, on each GPU, the device memory of snapshots that are kept loaded, in MiB. 0, the default: nothing does but what is free.
@@ -203,8 +201,8 @@ func (c Config) validate() error {
 	if t := c.Restore.RegistryTimeout; t < 0 || t > int64(30*24*time.Hour/time.Second) {
 		return fmt.Errorf("restore.registry-timeout = %d is not between 0 and %d seconds", t, 30*24*time.Hour/time.Second)
 	}
-	if p := c.Prewarm; min(p.Memory, p.Disk, p.GPU) < 0 || max(p.Memory, p.Disk, p.GPU) > 1<<40 {
-		return fmt.Errorf("prewarm.memory = %d, prewarm.disk = %d, prewarm.gpu = %d: not between 0 and %d MiB", p.Memory, p.Disk, p.GPU, int64(1)<<40)
+	if p := c.Prewarm; min(p.Disk, p.GPU) < 0 || max(p.Disk, p.GPU) > 1<<40 {
+		return fmt.Errorf("prewarm.disk = %d, prewarm.gpu = %d: not between 0 and %d MiB", p.Disk, p.GPU, int64(1)<<40)
 	}
 	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
 		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)

@@ -17,7 +17,7 @@ func TestLoad(t *testing.T) {
 		ok         bool
 	}{
 		{"empty", "", true},
-		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\ntimeout = 600\n[prewarm]\nmemory = 8192\ndisk = 1\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\nengine = 'keeper'\n", true},
+		{"all", "root = '/r'\ncriu = '/x/criu'\n[dump]\nghost-limit = 1\ntimeout = 5\nnetwork-lock = 'skip'\n[restore]\nlazy = false\nfill-rate = 100\ntimeout = 600\n[prewarm]\ndisk = 1\ngpu = 40960\n[gpu]\ntimeout = 3\ncdi = ['/etc/cdi']\nengine = 'keeper'\n", true},
 		{"unknown key", "rot = '/r'\n", false},
 		{"unknown key in a table", "[dump]\nghostlimit = 1\n", false},
 		{"not TOML", "{", false},
@@ -29,9 +29,8 @@ func TestLoad(t *testing.T) {
 		{"endless timeout", "[dump]\ntimeout = 100000\n", false},
 		{"negative rate", "[restore]\nfill-rate = -1\n", false},
 		{"no time for a restore", "[restore]\ntimeout = 0\n", false},
-		{"negative budget", "[prewarm]\nmemory = -1\n", false},
+		{"negative budget", "[prewarm]\ndisk = -1\n", false},
 		{"endless budget", "[prewarm]\ndisk = 9000000000000000\n", false},
-		{"budget of GPUs", "[prewarm]\ngpu = 40960\n", true},
 		{"negative budget of GPUs", "[prewarm]\ngpu = -1\n", false},
 		{"no timeout for GPUs", "[gpu]\ntimeout = 0\n", false},
 		{"no such engine", "[gpu]\nengine = 'fast'\n", false},

@@ -6,10 +6,11 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
@@ -17,16 +18,16 @@ import (
 type Listed struct {
 	Reference string    `json:"reference"`
 	Digest    string    `json:"digest"`
-	Memory    int64     `json:"memory"` // bytes
-	Disk      int64     `json:"disk"`   // bytes that were fetched for it
+	Size      int64     `json:"size"`    // bytes of all its blobs; 0: only its device memory is kept
+	Fetched   bool      `json:"fetched"` // for this: it is removed from the store with it
 	Created   time.Time `json:"created"`
 	Used      time.Time `json:"used"`            // last
 	Stale     bool      `json:"stale,omitempty"` // the store has another snapshot, or none, by this name
 	GPUs      []OnGPU   `json:"gpus,omitempty"`  // device memory that is loaded
 }
 
-func of(i warm.Info) Listed {
-	return Listed{Reference: i.Reference, Digest: i.Digest.String(), Memory: i.Memory, Disk: i.Disk, Created: i.Created, Used: i.Used}
+func of(p store.Prewarmed) Listed {
+	return Listed{Reference: p.Reference, Digest: p.Digest.String(), Size: p.Size, Fetched: p.Fetched, Created: p.Created, Used: p.Used}
 }
 
 // OnGPU is device memory that is loaded on a GPU.
@@ -49,9 +50,9 @@ func gpusOf(i prewarmed.Info) (all []OnGPU) {
 	return all
 }
 
-// List gives what is in memory, and what is on GPUs, the least recently used first.
+// List gives what is prewarmed, with what is on GPUs, the least recently used first.
 func List(ctx context.Context, s *store.Store) ([]Listed, error) {
-	found, err := warm.New(s.Root()).List()
+	found, err := s.Prewarmed(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +61,8 @@ func List(ctx context.Context, s *store.Store) ([]Listed, error) {
 		return nil, err
 	}
 	all := []Listed{}
-	for _, i := range found {
-		all = append(all, of(i))
+	for _, p := range found {
+		all = append(all, of(p))
 	}
 	for _, l := range loaded {
 		i := slices.IndexFunc(all, func(w Listed) bool { return w.Digest == l.Digest })
@@ -96,25 +97,18 @@ func Choose(all []Listed, refs []string) (chosen []Listed, failed []error) {
 			}
 		}
 		if !found {
-			failed = append(failed, &warm.NotWarmError{Name: ref})
+			failed = append(failed, failure.New(errdefs.ErrNotFound, "list what is with cryo prewarm ls", "%s is not prewarmed", ref))
 		}
 	}
 	return chosen, failed
 }
 
-// Remove gives back what a snapshot has, in memory and on GPUs, and removes from the store what was fetched for it. warn is told what of that does not go.
-func Remove(ctx context.Context, s *store.Store, w Listed, warn func(format string, args ...any)) error {
+// Remove gives back what a snapshot has, on GPUs and in the store.
+func Remove(ctx context.Context, s *store.Store, w Listed) error {
 	if err := letGo(ctx, s.Root(), w.Digest); err != nil {
 		return err
 	}
-	if w.Memory == 0 {
-		return nil
-	}
-	if err := warm.New(s.Root()).Remove(ctx, digest.Digest(w.Digest)); err != nil {
-		return err
-	}
-	forget(ctx, s, warn, []warm.Info{{Reference: w.Reference, Digest: digest.Digest(w.Digest), Size: warm.Size{Memory: w.Memory, Disk: w.Disk}}})
-	return nil
+	return s.RemovePrewarmed(ctx, digest.Digest(w.Digest))
 }
 
 // letGo ends what is loaded of a snapshot that is not prewarmed any more.

@@ -1,18 +1,22 @@
-// Package prewarm keeps snapshots ready for fast restores: their memory decoded in a tmpfs (package image/warm), and their device memory on GPUs (package
-// runtime/gpu/prewarmed).
+// Package prewarm gets snapshots ready for fast restores: fetched, verified, their base images unpacked, their files in the page cache, and their device memory on GPUs
+// (package runtime/gpu/prewarmed).
 package prewarm
 
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/errdefs"
+	"github.com/docker/go-units"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
@@ -22,10 +26,10 @@ import (
 type Options struct {
 	Ref  string
 	Pull string // as in [restore.Options]
-	// Budget is what all prewarmed snapshots together may take.
-	Budget   warm.Size
-	Registry registry.Options // its Progress is for all that is done
-	Judging  *restore.Judging
+	// DiskBudget bounds what was fetched for all prewarmed snapshots, in bytes. 0: nothing does.
+	DiskBudget int64
+	Registry   registry.Options // its Progress is for all that is done, and it has Counts
+	Judging    *restore.Judging
 	// Snapshotter is containerd's for the base image; empty: as in the snapshot, if it is here.
 	Snapshotter string
 	// OnGPU has device memory loaded too, onto the GPUs that GPUs says. GPUBudget is for all that is kept on each, bytes; 0: what is free.
@@ -48,7 +52,7 @@ type Result struct {
 	Fetched bool     `json:"-"`       // something may have been fetched: see the counts of Options.Registry
 }
 
-// Prewarm fetches a snapshot where it is missing, and keeps it ready.
+// Prewarm fetches a snapshot where it is missing, and gets it ready.
 func Prewarm(ctx context.Context, s *store.Store, o Options) (r *Result, err error) {
 	_, err = s.Resolve(ctx, o.Ref)
 	known := err == nil
@@ -63,16 +67,16 @@ func Prewarm(ctx context.Context, s *store.Store, o Options) (r *Result, err err
 		}
 	}
 	r = &Result{Removed: []Listed{}, Fetched: pulling != nil}
-	err = makeReady(ctx, s, ref, desc, pulling, o, !known, r)
+	err = makeReady(ctx, s, ref, desc, pulling, o, pulling != nil && !known, r)
 	for _, w := range r.Removed {
-		if w.Memory > 0 { // what it had on GPUs goes with it
+		if w.Size > 0 { // what it had on GPUs goes with it
 			err = errors.Join(err, letGo(ctx, s.Root(), w.Digest))
 		}
 	}
 	return r, err
 }
 
-// makeReady is the part that knows the snapshot. fetched: what pulling brings was not known by this name here.
+// makeReady is the part that knows the snapshot. fetched: by this name it was not here before.
 func makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Descriptor, pulling *registry.Puller, o Options, fetched bool, r *Result) error {
 	work, err := s.Work(ctx) // and keeps the blobs
 	if err != nil {
@@ -89,55 +93,52 @@ func makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Des
 	if err != nil {
 		return refuse(err)
 	}
-	var disk int64
-	if pulling != nil && fetched {
-		disk = snapshot.Size()
-	}
-	d := warm.New(s.Root())
 	name, err := store.Normalize(ref)
 	if err != nil {
 		return refuse(err)
+	}
+	record := store.Prewarmed{Reference: name, Digest: desc.Digest, Size: snapshot.Size(), Fetched: fetched}
+	if fetched && o.DiskBudget > 0 && record.Size > o.DiskBudget {
+		return refuse(overBudget(record.Size, o.DiskBudget))
 	}
 	loading, err := planPreload(ctx, s, snapshot, name, o, r)
 	if err != nil {
 		return refuse(err)
 	}
 	defer loading.close()
-	if ready, err := d.Find(ctx, desc.Digest); err != nil {
-		return refuse(err)
-	} else if ready != nil {
-		r.Already = true
-		removed, err := d.Keep(ctx, ready, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, o.Budget)
-		_ = ready.Close()
-		r.Removed = append(r.Removed, forget(ctx, s, o.Warn, removed)...)
-		if err != nil {
-			return refuse(err)
-		}
-	} else {
-		// Before anything large is fetched.
-		removed, err := d.Room(ctx, warm.Size{Memory: warm.Need(snapshot), Disk: disk}, o.Budget)
-		r.Removed = append(r.Removed, forget(ctx, s, o.Warn, removed)...)
-		if err != nil {
-			return refuse(err)
-		}
-	}
 	if r.Image, err = bringBase(ctx, snapshot, ref, o, work.Dir); err != nil {
 		return refuse(err)
 	}
 	if pulling != nil {
+		pulling.ThroughCache()
 		if err := pulling.Finish(ctx); err != nil {
 			return err
 		}
 	}
-	info, removed, err := d.Add(ctx, s, snapshot, warm.AddOptions{Reference: name, Disk: disk, Budget: o.Budget, Progress: o.Registry.Progress})
-	r.Removed = append(r.Removed, forget(ctx, s, o.Warn, removed)...)
-	r.Listed = of(info)
+	if err := s.Cache(ctx, slices.Concat([]ocispec.Descriptor{snapshot.Manifest.Config}, snapshot.Manifest.Layers), o.Registry.Progress); err != nil {
+		return err
+	}
+	if pulling == nil || o.Registry.Counts.There() > 0 { // else all of it was verified as it came
+		if err := s.Damaged(ctx, desc, image.Verify(ctx, s, desc, o.Registry.Progress)); err != nil {
+			return err
+		}
+	}
+	kept, removed, err := s.KeepPrewarmed(ctx, record, o.DiskBudget)
+	r.Listed, r.Already = of(kept), kept.Created.Before(kept.Used) && (loading == nil || loading.again)
+	for _, p := range removed {
+		r.Removed = append(r.Removed, of(p))
+	}
 	if err != nil || loading == nil {
 		return err
 	}
-	r.Already = r.Already && loading.again
 	r.GPUs = gpusOf(loading.info)
 	return loading.load(ctx, s, snapshot)
+}
+
+// overBudget says that a snapshot alone is larger than the budget of what is fetched, both in bytes.
+func overBudget(need, budget int64) error {
+	return failure.New(errdefs.ErrResourceExhausted, fmt.Sprintf("raise it to %d MiB at least: --disk, or disk under [prewarm] in the configuration", (need+1<<20-1)>>20),
+		"prewarm: the snapshot has %s, and the budget of what is fetched for prewarmed snapshots is %s", units.BytesSize(float64(need)), units.BytesSize(float64(budget)))
 }
 
 // bringBase makes sure of the base image.
@@ -165,21 +166,4 @@ func bringBase(ctx context.Context, snapshot *image.Snapshot, ref string, o Opti
 		return "", err
 	}
 	return img.Name(), nil
-}
-
-// forget removes from the store what was fetched for snapshots that are not prewarmed any more, unless the name names another by now.
-func forget(ctx context.Context, s *store.Store, warn func(format string, args ...any), removed []warm.Info) (all []Listed) {
-	for _, i := range removed {
-		all = append(all, of(i))
-		if i.Disk == 0 {
-			continue
-		}
-		if desc, err := s.Resolve(ctx, i.Reference); err != nil || desc.Digest != i.Digest {
-			continue
-		}
-		if _, err := s.Remove(ctx, i.Reference); err != nil {
-			warn("%v", err)
-		}
-	}
-	return all
 }

@@ -89,7 +89,7 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 	arrives, whole := p.Arrives()
 	plan := &restorer.Plan{
 		Name: p.Name, Ref: p.Ref, Digest: p.Descriptor.Digest, Spec: p.Spec, Etc: p.Etc, Images: p.Images, Work: v.criu(), RootFS: rootfs, Warnings: p.Warnings,
-		Since: p.Since, Eager: p.Eager, PullFirst: p.PullFirst, Pulled: p.Pulled, Prewarmed: p.Prewarmed, Arrives: arrives && !whole,
+		Since: p.Since, Eager: p.Eager, PullFirst: p.PullFirst, Pulled: p.Pulled, Arrives: arrives && !whole,
 	}
 	asked.Tell(restorer.Message{Planned: plan})
 	both, group := v.unpack(o.Registry.Progress)

@@ -6,11 +6,9 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 )
 
 // Locate finds the snapshot in the store, or fetches it: from a registry all but the segments, for which there is a puller then. The
@@ -39,13 +37,4 @@ func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Op
 		return ref, ocispec.Descriptor{}, nil, err
 	}
 	return ref, p.Descriptor(), p, nil
-}
-
-// fetcherOf gives what has a snapshot's blobs: what cryo prewarm has kept ready, to be closed, or else the store.
-func fetcherOf(ctx context.Context, s *store.Store, desc ocispec.Descriptor) (image.Fetcher, *warm.Entry, error) {
-	ready, err := warm.New(s.Root()).Find(ctx, desc.Digest)
-	if err != nil || ready == nil {
-		return s, nil, err
-	}
-	return ready, ready, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/image/warm"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/shim/fill"
 	"github.com/cryo-project/cryo/shim/load"
@@ -28,12 +27,10 @@ type Prepared struct {
 	Eager      string // why memory is not filled in while the container runs; empty: it is
 	PullFirst  string // why all was pulled before; empty: it was not
 	Pulled     bool   // some of it was not in the local store
-	Prewarmed  bool   // cryo prewarm has kept it ready
 	Since      time.Time
 
 	store  *store.Store
 	work   string
-	ready  *warm.Entry
 	puller *registry.Puller
 	coming *arriving // nil: all is here
 }
@@ -53,15 +50,13 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 		return nil, err
 	}
 	r.Since = time.Now()
-	from, ready, err := fetcherOf(ctx, s, r.Descriptor)
-	if err != nil {
-		return nil, err
-	}
-	r.ready, r.Prewarmed, r.Pulled = ready, ready != nil, r.puller != nil
+	s.UsePrewarmed(r.Descriptor.Digest)
+	r.Pulled = r.puller != nil
 	probing, stop := context.WithCancel(ctx)
 	defer stop()
 	whyPullFirst := probe(probing, r.puller, o)
-	if r.puller != nil && ready == nil {
+	var from image.Fetcher = s
+	if r.puller != nil {
 		from = r.puller
 	}
 	if r.Plan, err = consider(ctx, s, r.Descriptor, from, ref, r.puller, work, here, o); err != nil {
@@ -80,9 +75,7 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	if err := r.puller.Settle(ctx); err != nil {
 		return nil, err
 	}
-	if ready == nil {
-		r.From = s
-	}
+	r.From = s
 	return r, r.begin(ctx, whyPullFirst, o)
 }
 
@@ -144,9 +137,7 @@ func late(ctx context.Context, err error) error {
 
 // begin begins to pull what is missing, or pulls it where that has to be first.
 func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (string, error), o Options) (err error) {
-	if r.Prewarmed {
-		r.PullFirst = "it is prewarmed"
-	} else if r.PullFirst, err = whyPullFirst(r.Eager); err != nil {
+	if r.PullFirst, err = whyPullFirst(r.Eager); err != nil {
 		return err
 	}
 	parallel, err := throughCache(ctx, r.puller)
@@ -178,9 +169,6 @@ func (r *Prepared) release() {
 func (r *Prepared) Close() {
 	r.coming.close()
 	r.release()
-	if r.ready != nil {
-		_ = r.ready.Close() // nothing was written
-	}
 }
 
 // Lazy tells whether memory is filled in while the container runs.

@@ -109,7 +109,6 @@ type Plan struct {
 	Eager     string    `json:"eager,omitempty"`     // why memory is not filled in while the container runs; empty: it is
 	PullFirst string    `json:"pullFirst,omitempty"` // why all was pulled before; empty: it was not
 	Pulled    bool      `json:"pulled,omitempty"`    // some of it was not in the local store
-	Prewarmed bool      `json:"prewarmed,omitempty"` // cryo prewarm has kept it ready
 	Arrives   bool      `json:"arrives,omitempty"`   // the container runs while its memory is pulled
 }
 
