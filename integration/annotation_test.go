@@ -349,15 +349,15 @@ func TestAnnotationRefused(t *testing.T) {
 
 // heard are the events of a host.
 type heard struct {
-	mu        sync.Mutex
-	topics    map[string][]string // by container; guarded by mu
-	fallbacks map[string]string   // reasons by container; guarded by mu
+	mu      sync.Mutex
+	topics  map[string][]string // by container; guarded by mu
+	reasons map[string]string   // by container; guarded by mu
 }
 
 // eventsOf listens until the test ends.
 func eventsOf(t *testing.T, h *lab.Host) *heard {
 	t.Helper()
-	e := &heard{topics: map[string][]string{}, fallbacks: map[string]string{}}
+	e := &heard{topics: map[string][]string{}, reasons: map[string]string{}}
 	messages, _ := client(t, h).EventService().Subscribe(inDefault(t), `topic~="^/tasks/(create|start|delete)"`, `topic~="^/cryo/"`)
 	go func() {
 		for m := range messages {
@@ -374,7 +374,7 @@ func eventsOf(t *testing.T, h *lab.Host) *heard {
 			case *eventtypes.TaskDelete:
 				e.topics[v.ContainerID] = append(e.topics[v.ContainerID], m.Topic)
 			case *structpb.Struct:
-				e.fallbacks[v.Fields["container_id"].GetStringValue()] = v.Fields["reason"].GetStringValue()
+				e.reasons[v.Fields["container_id"].GetStringValue()] = v.Fields["reason"].GetStringValue()
 			}
 			e.mu.Unlock()
 		}
@@ -391,7 +391,7 @@ func (e *heard) fallback(t *testing.T, id, says string) {
 	eventually(t, "the events", 30*time.Second, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		topics, reason = slices.Clone(e.topics[id]), e.fallbacks[id]
+		topics, reason = slices.Clone(e.topics[id]), e.reasons[id]
 		return len(topics) >= len(want) && reason != ""
 	})
 	if !slices.Equal(topics, want) || !strings.Contains(reason, says) {

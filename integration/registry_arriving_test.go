@@ -387,8 +387,14 @@ func TestArrivingAway(t *testing.T) {
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
+			heard := eventsOf(t, b)
 			g, c, id := begin(t, b)
 			eventually(t, "the news that the registry is away", time.Minute, func() bool { return strings.Contains(waiting(t, b, id), "cannot be reached") })
+			eventually(t, "the event", 10*time.Second, func() bool {
+				heard.mu.Lock()
+				defer heard.mu.Unlock()
+				return strings.Contains(heard.reasons[id], "cannot be reached")
+			})
 			if out := must(t, b.Cryo(t.Context(), "ps")).Stdout; !strings.Contains(out, "waits") {
 				t.Errorf("cryo ps says\n%s", out)
 			}

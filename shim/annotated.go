@@ -137,12 +137,17 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 const fallbackTopic = "/cryo/restore/fallback"
 
 func (s *service) publishFallback(ctx context.Context, c *container, reason error) {
-	event, err := structpb.NewStruct(map[string]any{"container_id": c.annotated.request.ID, "snapshot": c.bundle.asked.ref, "reason": reason.Error()})
+	s.publish(ctx, fallbackTopic, map[string]any{"container_id": c.annotated.request.ID, "snapshot": c.bundle.asked.ref, "reason": reason.Error()})
+}
+
+// publish publishes an event of ours.
+func (s *service) publish(ctx context.Context, topic string, fields map[string]any) {
+	event, err := structpb.NewStruct(fields)
 	if err == nil {
-		err = s.deletions.Publish(ctx, fallbackTopic, event)
+		err = s.deletions.Publish(ctx, topic, event)
 	}
 	if err != nil {
-		log.G(ctx).WithError(err).WithField("id", c.annotated.request.ID).Warn("publish that a container is started afresh")
+		log.G(ctx).WithError(err).WithField("topic", topic).Warn("publish an event")
 	}
 }
 

@@ -92,8 +92,12 @@ func followFilling(ctx context.Context, f *fill.Filling) error {
 // noteTime is between two notes of how much memory is there.
 const noteTime = time.Second / 2
 
+// waitingTopic is that of the event by which containerd's clients hear that a container's memory does not come, as where the registry is away. The event has the
+// container's id and the reason.
+const waitingTopic = "/cryo/restore/waiting"
+
 // noteFilling notes in the bundle how much memory is there, until all is or filling has failed.
-func noteFilling(ctx context.Context, c *container, f *fill.Filling) {
+func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling) {
 	var noted notes.Memory
 	note(ctx, noted.Write(c.bundle.dir))
 	ticker := time.NewTicker(noteTime)
@@ -110,6 +114,7 @@ func noteFilling(ctx context.Context, c *container, f *fill.Filling) {
 		}
 		if log := log.G(ctx).WithField("id", c.request.ID); there.Waiting != "" && noted.Waiting == "" {
 			log.WithField("reason", there.Waiting).Warn("the memory of a restored container does not come at present; who needs it waits")
+			s.publish(ctx, waitingTopic, map[string]any{"container_id": c.request.ID, "reason": there.Waiting})
 		} else if there.Waiting == "" && noted.Waiting != "" {
 			log.Info("the memory of a restored container comes again")
 		}
@@ -128,7 +133,7 @@ func note(ctx context.Context, err error) {
 // watchFilling waits until the container's memory is there. A container that cannot get it is ended.
 func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Filling) {
 	id := c.request.ID
-	noteFilling(ctx, c, f)
+	s.noteFilling(ctx, c, f)
 	r, err := f.Result()
 	if err == nil {
 		note(ctx, notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))

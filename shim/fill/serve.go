@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/arrival"
+	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/lazypages"
@@ -33,9 +33,9 @@ type Memory struct {
 	From     image.Fetcher // has its blobs
 	Snapshot ocispec.Descriptor
 	Images   string // CRIU's images, which lack that memory
-	// Coming has the segments that are still being pulled; nil: all are here.
-	Coming *arrival.Source
-	// Waiting says what those wait for that do not come; empty: for nothing but the line. nil where Coming is.
+	// Pulling has the segments that are still being pulled; nil: all are here.
+	Pulling *lazypull.Source
+	// Waiting says what those wait for that do not come; empty: for nothing but the line. nil where Pulling is.
 	Waiting func() string
 	// Rate bounds how many bytes a second are filled in that nobody waits for. 0: nothing does.
 	Rate int64
@@ -75,7 +75,7 @@ func (m *Memory) serve(ctx context.Context, c line) (_ *lazypages.Filler, _ Resu
 	from := newSource(pages, m.Images)
 	f := lazypages.NewFiller(from)
 	ended := func() {}
-	if m.Coming != nil {
+	if m.Pulling != nil {
 		if ended, err = from.fetchAhead(f.Arrived); err != nil {
 			return nil, Result{}, err
 		}
@@ -84,9 +84,9 @@ func (m *Memory) serve(ctx context.Context, c line) (_ *lazypages.Filler, _ Resu
 		cancel(nil) // of what is still being read
 		ended()
 	}()
-	if m.Coming != nil {
+	if m.Pulling != nil {
 		f.Next, f.Urgent = from.next, urgent
-		go m.Coming.Follow(ctx, f.Arrived)
+		go m.Pulling.Follow(ctx, f.Arrived)
 	}
 	f.Rate, f.Calm = m.Rate, calm
 	f.Hold = func(uffd int) (int, error) {

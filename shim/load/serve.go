@@ -12,7 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/arrival"
+	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
@@ -22,8 +22,8 @@ import (
 type Memory struct {
 	From     image.Fetcher // has the snapshot's blobs
 	Snapshot ocispec.Descriptor
-	// Coming has the segments that are still being pulled; nil: all are here.
-	Coming *arrival.Source
+	// Pulling has the segments that are still being pulled; nil: all are here.
+	Pulling *lazypull.Source
 }
 
 // Serve loads device memory for the shim, which it tells over c what comes of that, and sends it to the keeper on peer. It closes both, and ends when all is there, or
@@ -56,7 +56,7 @@ func (m *Memory) serve(ctx context.Context, c *channel.Channel, peer *os.File) e
 	if err := c.Send(report{Ready: true}); err != nil {
 		return err
 	}
-	return Send(ctx, devices, m.Coming, peer)
+	return Send(ctx, devices, m.Pulling, peer)
 }
 
 // reader reads a snapshot's device memory, as an [image.DevicesReader] does.
@@ -68,8 +68,8 @@ type reader interface {
 var _ reader = (*image.DevicesReader)(nil)
 
 // Send sends all pieces to a keeper, but for what is zero, in the order of the record as far as they are here, a slot at a time and as many side by
-// side as there are cores. coming has segments that are still being pulled; nil: all are here. peer remains the caller's.
-func Send(ctx context.Context, devices *image.Devices, coming *arrival.Source, peer *os.File) error {
+// side as there are cores. pulling has segments that are still being pulled; nil: all are here. peer remains the caller's.
+func Send(ctx context.Context, devices *image.Devices, pulling *lazypull.Source, peer *os.File) error {
 	var sizes []int64
 	for _, p := range devices.Pieces() {
 		sizes = append(sizes, p.Size)
@@ -82,8 +82,8 @@ func Send(ctx context.Context, devices *image.Devices, coming *arrival.Source, p
 	ctx, cancel := context.WithCancel(ctx) // of following
 	defer cancel()
 	q := newQueue(sizes, link.Geometry().SlotBytes, devices.Part)
-	if coming != nil {
-		go coming.Follow(ctx, q.look)
+	if pulling != nil {
+		go pulling.Follow(ctx, q.look)
 	}
 	return link.Send(ctx, sizes, func(ctx context.Context, s *ring.Sender) error {
 		return send(ctx, q, func() (reader, error) { return devices.Reader() }, s)

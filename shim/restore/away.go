@@ -52,7 +52,7 @@ func (a *away) waiting(moved int64) string {
 }
 
 // wait waits a moment if the registry is away and the container runs, and tells whether to ask again.
-func (c *arriving) wait(ctx context.Context, err error) bool {
+func (c *lazyPull) wait(ctx context.Context, err error) bool {
 	if !errdefs.IsUnavailable(err) {
 		return false
 	}
@@ -73,7 +73,7 @@ func (c *arriving) wait(ctx context.Context, err error) bool {
 }
 
 // waiting says what the container's memory waits for; empty: for nothing but the line.
-func (c *arriving) waiting() string {
+func (c *lazyPull) waiting() string {
 	if c == nil {
 		return ""
 	}

@@ -32,7 +32,7 @@ type Prepared struct {
 	store  *store.Store
 	work   string
 	puller *registry.Puller
-	coming *arriving // nil: all is here
+	pull   *lazyPull // nil: all is here
 }
 
 // Prepare finds the snapshot ref, decides whether and how it is restored, and begins to pull what is missing. work is a directory of the caller's, on the
@@ -146,12 +146,12 @@ func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (s
 	}
 	if r.PullFirst != "" {
 		err = r.puller.Finish(ctx)
-	} else if r.coming, err = newArriving(ctx, r.store, r.puller, r.Snapshot.Config.GPU != nil, o); err == nil {
-		r.From = r.coming.source
-		if r.coming.whole {
+	} else if r.pull, err = newLazyPull(ctx, r.store, r.puller, r.Snapshot.Config.GPU != nil, o); err == nil {
+		r.From = r.pull.source
+		if r.pull.whole {
 			r.puller.First(r.Unpacked.OfProcesses())
 		}
-		r.coming.headStart(parallel)
+		r.pull.headStart(parallel)
 	}
 	r.Since = time.Now()
 	return err
@@ -167,7 +167,7 @@ func (r *Prepared) release() {
 
 // Close ends the pull, and lets go of what was prepared.
 func (r *Prepared) Close() {
-	r.coming.close()
+	r.pull.close()
 	r.release()
 }
 
@@ -175,28 +175,28 @@ func (r *Prepared) Close() {
 func (r *Prepared) Lazy() bool { return r.Eager == "" }
 
 // Cause gives the reason why what followed has failed with err, where that is the pull, which it ends.
-func (r *Prepared) Cause(err error) error { return r.coming.cause(err) }
+func (r *Prepared) Cause(err error) error { return r.pull.cause(err) }
 
 // Because gives the reason why the container could not be started where that is that its memory does not come.
-func (r *Prepared) Because(err error) error { return r.coming.because(r.Name, err) }
+func (r *Prepared) Because(err error) error { return r.pull.because(r.Name, err) }
 
 // Arrives tells whether memory is being pulled, and whether the container waits for all of it.
 func (r *Prepared) Arrives() (arrives, whole bool) {
-	return r.coming != nil, r.coming != nil && r.coming.whole
+	return r.pull != nil, r.pull != nil && r.pull.whole
 }
 
 // Runs says that the container runs: all that nobody waits for is pulled now. Before, it would take cores and the line from what makes the container run. A registry that
 // is away is waited for from now on.
-func (r *Prepared) Runs() { r.coming.begin() }
+func (r *Prepared) Runs() { r.pull.begin() }
 
 // Await waits until all is in the store, or the pull has failed.
-func (r *Prepared) Await() error { return r.coming.await() }
+func (r *Prepared) Await() error { return r.pull.await() }
 
 // Placed says that all memory is in place.
-func (r *Prepared) Placed() { r.coming.placed() }
+func (r *Prepared) Placed() { r.pull.placed() }
 
 // End ends the pull, for a reason.
-func (r *Prepared) End(reason error) { r.coming.end(reason) }
+func (r *Prepared) End(reason error) { r.pull.end(reason) }
 
 // hasDevices tells whether processes had handed device memory over.
 func (r *Prepared) hasDevices() bool {
@@ -206,15 +206,15 @@ func (r *Prepared) hasDevices() bool {
 
 // Fill fills in the memory of the processes that the shim names over c, in bytes a second of what nobody waits for; see [fill.Memory.Serve].
 func (r *Prepared) Fill(ctx context.Context, c *channel.Channel, rate int64) error {
-	coming, ctx := r.coming.followed(ctx)
-	m := fill.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Coming: coming, Waiting: r.coming.waiting, Rate: rate}
+	pulling, ctx := r.pull.followed(ctx)
+	m := fill.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Images: r.Images, Pulling: pulling, Waiting: r.pull.waiting, Rate: rate}
 	return m.Serve(ctx, c)
 }
 
 // Load loads device memory; see [load.Memory.Serve].
 func (r *Prepared) Load(ctx context.Context, c *channel.Channel, keeper *os.File) error {
-	coming, ctx := r.coming.followed(ctx)
-	m := load.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Coming: coming}
+	pulling, ctx := r.pull.followed(ctx)
+	m := load.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Pulling: pulling}
 	return m.Serve(ctx, c, keeper)
 }
 

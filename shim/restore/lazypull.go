@@ -8,16 +8,16 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/cryo-project/cryo/image/arrival"
+	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// arriving are the segments of a snapshot that are pulled while it is restored. nil: all are here.
-type arriving struct {
+// lazyPull are the segments of a snapshot that are pulled while it is restored. nil: all are here.
+type lazyPull struct {
 	puller   *registry.Puller
 	counts   *registry.Counts
-	source   *arrival.Source
+	source   *lazypull.Source
 	parts    *registry.Wanted // nil: the container waits for all segments
 	ctx      context.Context  // of the pull, and of all reading of what it brings; its cause says why it has failed
 	cancel   context.CancelCauseFunc
@@ -90,25 +90,25 @@ func tryParts(ctx context.Context, p *registry.Puller, o Options) (string, error
 // unchecked is for bytes that their reader verifies.
 func unchecked([]byte) error { return nil }
 
-// newArriving makes ready to serve segments that the puller has not finished.
-func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, whole bool, o Options) (*arriving, error) {
-	c := &arriving{
+// newLazyPull makes ready to serve segments that the puller has not finished.
+func newLazyPull(ctx context.Context, s *store.Store, p *registry.Puller, whole bool, o Options) (*lazyPull, error) {
+	c := &lazyPull{
 		puller: p, counts: o.Registry.Counts, whole: whole, all: make(chan struct{}), inPlace: make(chan struct{}), pulled: make(chan struct{}),
 		patience: time.Duration(o.Config.Restore.RegistryTimeout) * time.Second,
 	}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	ranges := p.Ranges()
-	c.source = arrival.NewSource(c.ctx, s, func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, why arrival.Why) error {
+	c.source = lazypull.NewSource(c.ctx, s, func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, why lazypull.Why) error {
 		c.asking.Add(1)
 		defer c.asking.Add(-1)
 		defer func() { c.wanted.Store(time.Now().UnixNano()) }()
 		switch {
 		case whole:
 			return ranges.Read(ctx, d, off, part, unchecked)
-		case why == arrival.Damaged:
+		case why == lazypull.Damaged:
 			return c.parts.ReadAgain(ctx, d, off, part)
 		}
-		return c.parts.Read(ctx, d, off, part, why == arrival.Ahead)
+		return c.parts.Read(ctx, d, off, part, why == lazypull.Ahead)
 	})
 	c.source.Whole, c.source.Away = whole, c.wait
 	if !whole {
@@ -123,7 +123,7 @@ func newArriving(ctx context.Context, s *store.Store, p *registry.Puller, whole 
 
 // headStart begins to pull while what makes the container run is at work: so many segments at once. 0: none before begin. Where the
 // container runs when all is here, nothing else is waited for, and all are pulled at once.
-func (c *arriving) headStart(parallel int) {
+func (c *lazyPull) headStart(parallel int) {
 	pace := registry.Pace{All: c.all, Slots: make(chan struct{}, parallel)}
 	if c.whole {
 		pace.Slots = nil
@@ -157,7 +157,7 @@ func (c *arriving) headStart(parallel int) {
 }
 
 // begin begins to pull all that nobody waits for, the container running. From now on a registry that is away is waited for.
-func (c *arriving) begin() {
+func (c *lazyPull) begin() {
 	if c == nil {
 		return
 	}
@@ -171,7 +171,7 @@ func (c *arriving) begin() {
 }
 
 // quiet waits until nobody asks for parts any more, or for as long as is good.
-func (c *arriving) quiet(began time.Time) {
+func (c *lazyPull) quiet(began time.Time) {
 	tick := time.NewTicker(quietTime / 8)
 	defer tick.Stop()
 	for c.ctx.Err() == nil && time.Since(began) < quietMost {
@@ -187,14 +187,14 @@ func (c *arriving) quiet(began time.Time) {
 }
 
 // placed says that memory is in place, and needs the cores no more.
-func (c *arriving) placed() {
+func (c *lazyPull) placed() {
 	if c != nil {
 		close(c.inPlace)
 	}
 }
 
 // followed gives the source, and a context that ends with ctx, or with the pull where that fails; nil: all is here.
-func (c *arriving) followed(ctx context.Context) (*arrival.Source, context.Context) {
+func (c *lazyPull) followed(ctx context.Context) (*lazypull.Source, context.Context) {
 	if c == nil {
 		return nil, ctx
 	}
@@ -204,7 +204,7 @@ func (c *arriving) followed(ctx context.Context) (*arrival.Source, context.Conte
 }
 
 // await waits until all is in the store.
-func (c *arriving) await() error {
+func (c *lazyPull) await() error {
 	if c == nil {
 		return nil
 	}
@@ -213,7 +213,7 @@ func (c *arriving) await() error {
 }
 
 // because gives the reason why a container could not be started where that is that segments do not come: something else has failed for it.
-func (c *arriving) because(name string, err error) error {
+func (c *lazyPull) because(name string, err error) error {
 	if c == nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (c *arriving) because(name string, err error) error {
 }
 
 // cause ends the pull before the container runs, and gives the reason where that was it: what it fetched goes where the disk is full.
-func (c *arriving) cause(err error) error {
+func (c *lazyPull) cause(err error) error {
 	if c == nil {
 		return err
 	}
@@ -241,14 +241,14 @@ func (c *arriving) cause(err error) error {
 }
 
 // end ends the pull. reason is why nobody needs it any more.
-func (c *arriving) end(reason error) {
+func (c *lazyPull) end(reason error) {
 	if c != nil {
 		c.cancel(reason)
 	}
 }
 
 // close ends the pull, and lets go of what has come. Nobody may read any more.
-func (c *arriving) close() {
+func (c *lazyPull) close() {
 	if c == nil {
 		return
 	}

@@ -15,14 +15,14 @@ import (
 
 // TestQuiet waits while parts are asked for, though not for ever, and no longer than there is a pull.
 func TestQuiet(t *testing.T) {
-	for name, prepare := range map[string]func(c *arriving, cancel func()){
-		"nobody asks":       func(*arriving, func()) {},
-		"somebody asked":    func(c *arriving, _ func()) { c.wanted.Store(time.Now().UnixNano()) },
-		"somebody waits":    func(c *arriving, _ func()) { c.asking.Store(1) },
-		"the pull is ended": func(c *arriving, cancel func()) { c.asking.Store(1); cancel() },
+	for name, prepare := range map[string]func(c *lazyPull, cancel func()){
+		"nobody asks":       func(*lazyPull, func()) {},
+		"somebody asked":    func(c *lazyPull, _ func()) { c.wanted.Store(time.Now().UnixNano()) },
+		"somebody waits":    func(c *lazyPull, _ func()) { c.asking.Store(1) },
+		"the pull is ended": func(c *lazyPull, cancel func()) { c.asking.Store(1); cancel() },
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
-		c := &arriving{ctx: ctx}
+		c := &lazyPull{ctx: ctx}
 		prepare(c, cancel)
 		began := time.Now()
 		c.quiet(began)
@@ -41,7 +41,7 @@ func TestPullIsTheCause(t *testing.T) {
 		{nil, errRun},
 		{fmt.Errorf("pull: %w", context.Canceled), errRun},
 	} {
-		c := &arriving{pulled: make(chan struct{})}
+		c := &lazyPull{pulled: make(chan struct{})}
 		c.ctx, c.cancel = context.WithCancelCause(t.Context())
 		go func() {
 			<-c.ctx.Done()
@@ -52,7 +52,7 @@ func TestPullIsTheCause(t *testing.T) {
 			t.Errorf("the pull ends with %v: %v", test.pulled, err)
 		}
 	}
-	var none *arriving
+	var none *lazyPull
 	if err := none.cause(errRun); err != errRun {
 		t.Errorf("without a pull: %v", err)
 	}
@@ -66,7 +66,7 @@ func TestBecause(t *testing.T) {
 		{nil, errStart},
 		{context.Canceled, errStart},
 	} {
-		c := &arriving{pulled: make(chan struct{}), err: test.pull}
+		c := &lazyPull{pulled: make(chan struct{}), err: test.pull}
 		if err := c.because("x", errStart); err != errStart {
 			t.Errorf("while it is pulled: %v", err)
 		}
@@ -75,7 +75,7 @@ func TestBecause(t *testing.T) {
 			t.Errorf("the pull ends with %v: %v", test.pull, err)
 		}
 	}
-	var none *arriving
+	var none *lazyPull
 	if err := none.because("x", errStart); err != errStart {
 		t.Errorf("without a pull: %v", err)
 	}
@@ -84,7 +84,7 @@ func TestBecause(t *testing.T) {
 // TestAway: a registry that is away is waited for while the container runs, as long as it may be away without bringing anything.
 func TestAway(t *testing.T) {
 	gone := fmt.Errorf("refused: %w", errdefs.ErrUnavailable)
-	c := &arriving{counts: new(registry.Counts), patience: time.Hour}
+	c := &lazyPull{counts: new(registry.Counts), patience: time.Hour}
 	c.ctx, c.cancel = context.WithCancelCause(t.Context())
 	if c.wait(c.ctx, gone) {
 		t.Error("it is waited for before the container runs")
