@@ -12,9 +12,12 @@ import (
 // The tests whose names begin with TestBad give cryo what it must refuse, or break it off. All of them compare the
 // traces of a host from before and after: what failed has changed nothing.
 
-// trace is [lab.Host.Trace].
+// trace is [lab.Host.Trace], when restores of before have all their memory: the restore process ends a moment after its container, or when that is whole.
 func trace(t *testing.T, h *lab.Host) []string {
 	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); len(restorers(t, h)) > 0 && time.Now().Before(deadline); {
+		time.Sleep(20 * time.Millisecond)
+	}
 	found, err := h.Trace(t.Context())
 	if err != nil {
 		t.Fatal(err)
