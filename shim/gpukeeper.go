@@ -130,7 +130,7 @@ func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, con
 		e.Fallback = "the container was paused"
 	default:
 		e.Handover = handover()
-		e.Handover.Peer = func() (*os.File, error) { return conversation.Devices(ctx) }
+		e.Handover.Peer = func() (*os.File, error) { return conversation.Devices() }
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // inherit: one that nobody else can reach, whatever the network namespaces of the command, containerd and CRIU are.
 func configure(ctx context.Context, c *container, o criu.Options, conversation *checkpoint.Conversation) (pages *os.File, err error) {
 	if conversation != nil {
-		if pages, err = conversation.Pages(ctx); err != nil {
+		if pages, err = conversation.Pages(); err != nil {
 			return nil, err
 		}
 	}

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // Client is the command's side of a held checkpoint. Its methods are called in the order Frozen, Resume or Kill, Close;
@@ -23,16 +23,20 @@ type Client struct {
 	Options Options
 
 	dir      string
-	listener *net.UnixListener
-	devices  *net.UnixListener
-	rounds   *net.UnixListener
+	listener *channel.Listener
 	greeted  chan struct{} // closed when the shim was greeted
-	in       *json.Decoder
-	out      *json.Encoder
+	heard    chan heard    // closed when the shim has hung up
+	streams  map[stream]chan *net.UnixConn
 
-	mu     sync.Mutex // guards conn and closed, since Close may come at any time
-	conn   net.Conn
-	closed bool
+	mu      sync.Mutex // guards channel and closed, since Close may come at any time
+	channel *channel.Channel
+	closed  bool
+}
+
+// heard is a message of the shim's, or why there is none.
+type heard struct {
+	message
+	err error
 }
 
 // Listen makes the socket in dir, which is then given to the shim as CRIU's work directory, and the file where the shim leaves an error.
@@ -40,61 +44,79 @@ func Listen(dir string) (*Client, error) {
 	if err := failure.Expect(dir); err != nil {
 		return nil, err
 	}
-	// Who finds the last socket may look for the others.
-	devices, err := listenAt("unixpacket", devicesPath(dir))
+	l, err := channel.Listen(dir, socketName)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("wait for the shim: %w", err)
 	}
-	rounds, err := listenAt("unix", roundPath(dir))
-	if err != nil {
-		devices.Close()
-		return nil, err
+	c := &Client{dir: dir, listener: l, greeted: make(chan struct{}), heard: make(chan heard, 4), streams: make(map[stream]chan *net.UnixConn)}
+	for _, s := range []stream{pagesStream, roundStream, devicesStream} {
+		c.streams[s] = make(chan *net.UnixConn, MaxRounds)
 	}
-	l, err := listenAt("unix", socketPath(dir))
-	if err != nil {
-		devices.Close()
-		rounds.Close()
-		return nil, err
-	}
-	return &Client{dir: dir, listener: l, devices: devices, rounds: rounds, greeted: make(chan struct{})}, nil
-}
-
-func listenAt(network, path string) (*net.UnixListener, error) {
-	l, err := net.ListenUnix(network, &net.UnixAddr{Name: path, Net: network})
-	if err != nil {
-		return nil, fmt.Errorf("listen for the shim: %w", err)
-	}
-	if err := os.Chmod(path, 0o600); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("listen for the shim: %w", err)
-	}
-	return l, nil
+	return c, nil
 }
 
 // Frozen waits until the container is dumped; it stands still from before then until [Client.Resume] or [Client.Kill].
 func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.listener.SetDeadline(time.Now()) })
-	conn, err := c.listener.Accept()
-	stop()
+	shim, err := c.listener.Accept(ctx)
 	if err != nil {
-		return Dumped{}, c.cause(ctx, "wait for the shim", err)
+		return Dumped{}, fmt.Errorf("wait for the shim: %w", err)
 	}
-	if !c.keep(conn) {
-		return Dumped{}, errors.Join(fmt.Errorf("wait for the shim: %w", net.ErrClosed), conn.Close())
+	if !c.keep(shim) {
+		return Dumped{}, errors.Join(fmt.Errorf("wait for the shim: %w", net.ErrClosed), shim.Close())
 	}
-	c.in, c.out = json.NewDecoder(io.LimitReader(conn, maxConversation)), json.NewEncoder(conn)
-	if err := c.out.Encode(message{Version: protocolVersion, Options: c.Options}); err != nil {
+	go c.listen(shim)
+	if err := shim.Send(message{Version: protocolVersion, Options: c.Options}); err != nil {
 		return Dumped{}, fmt.Errorf("greet the shim: %w", err)
 	}
 	close(c.greeted)
 	m, err := c.receive(ctx)
 	if err != nil {
-		return Dumped{}, c.cause(ctx, "wait for the dump", err)
+		return Dumped{}, cause("wait for the dump", err)
 	}
 	if m.Dumped == nil {
 		return Dumped{}, fmt.Errorf("wait for the dump: unexpected message from the shim: it is neither dumped nor an error: %w", errdefs.ErrInternal)
 	}
 	return *m.Dumped, nil
+}
+
+// listen hears what the shim says, until it hangs up, and takes the connections that it makes.
+func (c *Client) listen(shim *channel.Channel) {
+	defer close(c.heard)
+	for {
+		m, fds, err := receive(shim)
+		if err == nil && m.Stream != "" {
+			if err = c.take(m.Stream, fds); err == nil {
+				continue
+			}
+			fds = nil
+		}
+		channel.Close(fds)
+		c.heard <- heard{m, err}
+		if err != nil && !errors.As(err, new(*failure.Error)) {
+			return
+		}
+	}
+}
+
+// take takes a connection that the shim has made. It owns the descriptors.
+func (c *Client) take(s stream, fds []int) error {
+	streams := c.streams[s]
+	if streams == nil || len(fds) != 1 || len(streams) == cap(streams) {
+		channel.Close(fds)
+		return fmt.Errorf("unexpected connection from the shim for %.20q: %w", s, errdefs.ErrInternal)
+	}
+	f := os.NewFile(uintptr(fds[0]), string(s))
+	defer f.Close()
+	conn, err := net.FileConn(f)
+	own, ok := conn.(*net.UnixConn)
+	if err == nil && !ok {
+		err = errors.Join(errdefs.ErrInternal, conn.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("take a connection from the shim: %w", err)
+	}
+	streams <- own
+	return nil
 }
 
 // Greeted waits a while for a shim to begin with the checkpoint.
@@ -124,49 +146,34 @@ func (c *Client) Left() *failure.Error {
 	return &e
 }
 
-// keep makes conn the one that Close closes; false: it is closed already.
-func (c *Client) keep(conn net.Conn) bool {
+// keep makes shim the one that Close closes; false: it is closed already.
+func (c *Client) keep(shim *channel.Channel) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conn = conn
+	c.channel = shim
 	return !c.closed
 }
 
 // Pages waits for the connection over which CRIU sends pages; there may never be one. It is called beside Frozen.
-func (c *Client) Pages(ctx context.Context) (net.Conn, error) {
-	select {
-	case <-c.greeted: // who comes first is the shim, to talk
-	case <-ctx.Done():
-		return nil, fmt.Errorf("wait for pages: %w", context.Cause(ctx))
-	}
-	defer context.AfterFunc(ctx, func() { _ = c.listener.SetDeadline(time.Now()) })()
-	conn, err := c.listener.Accept()
-	if err != nil {
-		return nil, c.cause(ctx, "wait for pages", err)
-	}
-	return conn, nil
-}
+func (c *Client) Pages(ctx context.Context) (*net.UnixConn, error) { return c.stream(ctx, pagesStream) }
 
 // Devices waits for the connection over which device memory comes; there may never be one. It is called beside Frozen. What
 // comes is described by the record that is beside the images then.
 func (c *Client) Devices(ctx context.Context) (*net.UnixConn, error) {
-	defer context.AfterFunc(ctx, func() { _ = c.devices.SetDeadline(time.Now()) })()
-	conn, err := c.devices.AcceptUnix()
-	if err != nil {
-		return nil, c.cause(ctx, "wait for device memory", err)
-	}
-	return conn, nil
+	return c.stream(ctx, devicesStream)
 }
 
 // Round waits for the connection over which CRIU sends the pages of the next round of a pre-dump; there may never be one. It is called
 // beside Frozen.
-func (c *Client) Round(ctx context.Context) (net.Conn, error) {
-	defer context.AfterFunc(ctx, func() { _ = c.rounds.SetDeadline(time.Now()) })()
-	conn, err := c.rounds.Accept()
-	if err != nil {
-		return nil, c.cause(ctx, "wait for a round", err)
+func (c *Client) Round(ctx context.Context) (*net.UnixConn, error) { return c.stream(ctx, roundStream) }
+
+func (c *Client) stream(ctx context.Context, s stream) (*net.UnixConn, error) {
+	select {
+	case conn := <-c.streams[s]:
+		return conn, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for %s: %w", s, context.Cause(ctx))
 	}
-	return conn, nil
 }
 
 // Resume lets the container run on.
@@ -176,15 +183,15 @@ func (c *Client) Resume(ctx context.Context) (Released, error) { return c.releas
 func (c *Client) Kill(ctx context.Context) (Released, error) { return c.release(ctx, Kill) }
 
 func (c *Client) release(ctx context.Context, d Decision) (Released, error) {
-	if c.conn == nil {
+	if c.channel == nil {
 		return Released{}, fmt.Errorf("%s the container: it is not frozen: %w", d, errdefs.ErrFailedPrecondition)
 	}
-	if err := c.out.Encode(message{Decision: d}); err != nil {
+	if err := c.channel.Send(message{Decision: d}); err != nil {
 		return Released{}, fmt.Errorf("%s the container: %w", d, err)
 	}
 	m, err := c.receive(ctx)
 	if err != nil {
-		return Released{}, c.cause(ctx, string(d)+" the container", err)
+		return Released{}, cause(string(d)+" the container", err)
 	}
 	if m.Released == nil {
 		return Released{}, fmt.Errorf("%s the container: unexpected message from the shim: it is neither released nor an error: %w", d, errdefs.ErrInternal)
@@ -192,45 +199,36 @@ func (c *Client) release(ctx context.Context, d Decision) (Released, error) {
 	return *m.Released, nil
 }
 
+// receive waits for the next message.
 func (c *Client) receive(ctx context.Context) (message, error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.conn.SetReadDeadline(time.Now()) })
-	defer stop()
-	return receive(c.in)
+	select {
+	case h, ok := <-c.heard:
+		if !ok {
+			return message{}, io.EOF
+		}
+		return h.message, h.err
+	case <-ctx.Done():
+		return message{}, context.Cause(ctx)
+	}
 }
 
-func (c *Client) cause(ctx context.Context, what string, err error) error {
+// cause says what was being done, unless the shim has.
+func cause(what string, err error) error {
 	if errors.As(err, new(*failure.Error)) {
-		return err // it says itself what was being done
-	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
+		return err
 	}
 	return fmt.Errorf("%s: %w", what, err)
-}
-
-// deaf closes what connections come to.
-func (c *Client) deaf() error {
-	var errs []error
-	for _, l := range []*net.UnixListener{c.listener, c.devices, c.rounds} {
-		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // HangUp lets a container that is still frozen go on, and waits for what the shim says of that: a [*failure.Error], or nil. Nothing else waits for a message.
 func (c *Client) HangUp(ctx context.Context) error {
 	c.mu.Lock()
-	conn, _ := c.conn.(*net.UnixConn)
+	shim := c.channel
 	c.mu.Unlock()
-	if conn == nil || c.in == nil || conn.CloseWrite() != nil {
+	if shim == nil || shim.HangUp() != nil {
 		return c.Close()
 	}
-	_ = c.deaf()                          // Close does so again
-	_ = conn.SetReadDeadline(time.Time{}) // an end of waiting that has been heard of
-	in := io.MultiReader(c.in.Buffered(), conn)
-	c.in = json.NewDecoder(io.LimitReader(in, maxConversation))
+	_ = c.listener.Close() // Close does so again
 	for {
 		if _, err := c.receive(ctx); err != nil {
 			closed := c.Close()
@@ -250,9 +248,17 @@ func (c *Client) Close() error {
 		return nil
 	}
 	c.closed = true
-	err := c.deaf()
-	if c.conn != nil {
-		err = errors.Join(err, c.conn.Close())
+	err := c.listener.Close()
+	if errors.Is(err, net.ErrClosed) {
+		err = nil
+	}
+	if c.channel != nil {
+		err = errors.Join(err, c.channel.Close())
+	}
+	for _, streams := range c.streams {
+		for len(streams) > 0 {
+			_ = (<-streams).Close() // nobody wanted it
+		}
 	}
 	return err
 }

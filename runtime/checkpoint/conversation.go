@@ -2,21 +2,18 @@ package checkpoint
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
-)
 
-// maxConversation bounds what is read of a peer, bytes.
-const maxConversation = 1 << 16
+	"github.com/cryo-project/cryo/runtime/channel"
+)
 
 // maxGPUTimeout is the longest that is accepted, seconds.
 const maxGPUTimeout = 86400
@@ -29,9 +26,7 @@ type Conversation struct {
 	// Options are the command's.
 	Options Options
 
-	dir     string // in which the command listens
-	conn    net.Conn
-	out     *json.Encoder
+	channel *channel.Channel
 	decided chan Decision
 
 	released bool // the command knows that the container runs on
@@ -45,7 +40,7 @@ func Held(dir string) bool {
 	if dir == "" {
 		return false
 	}
-	_, err := os.Lstat(socketPath(dir))
+	_, err := os.Lstat(filepath.Join(dir, socketName))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
@@ -55,32 +50,36 @@ func Join(ctx context.Context, dir string) (*Conversation, context.Context, erro
 	if !Held(dir) {
 		return nil, ctx, nil
 	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socketPath(dir))
+	command, _, err := channel.Dial(dir, socketName)
 	if err != nil {
 		return nil, ctx, fmt.Errorf("reach the cryo command: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	c := &Conversation{dir: dir, conn: conn, out: json.NewEncoder(conn), decided: make(chan Decision, 1)}
-	in := json.NewDecoder(io.LimitReader(conn, maxConversation))
-	if err := c.greet(in); err != nil {
-		conn.Close()
+	c := &Conversation{channel: command, decided: make(chan Decision, 1)}
+	if err := c.greet(); err != nil {
+		_ = command.Close() // err says more
 		return nil, ctx, fmt.Errorf("greet the cryo command: %w", err)
 	}
 	ctx, hungUp := context.WithCancelCause(ctx)
-	go c.listen(in, hungUp)
+	go c.listen(hungUp)
 	return c, ctx, nil
 }
 
-func (c *Conversation) greet(in *json.Decoder) error {
-	_ = c.conn.SetDeadline(time.Now().Add(10 * time.Second))
-	defer func() { _ = c.conn.SetDeadline(time.Time{}) }()
-	greeting, err := receive(in)
+// greetTime is how long the command may take to say what it wants.
+const greetTime = 10 * time.Second
+
+func (c *Conversation) greet() error {
+	late := time.AfterFunc(greetTime, func() { _ = c.channel.Close() })
+	greeting, fds, err := receive(c.channel)
+	if !late.Stop() {
+		return fmt.Errorf("it has said nothing for %s: %w", greetTime, context.DeadlineExceeded)
+	}
 	if err != nil {
 		return err
 	}
+	channel.Close(fds) // it sends none
 	if greeting.Version != protocolVersion {
 		err := fmt.Errorf("it speaks version %d, the shim %d: %w", greeting.Version, protocolVersion, errdefs.ErrInvalidArgument)
-		_ = c.out.Encode(message{Failed: told(err)})
+		c.tell(message{Failed: told(err)})
 		return err
 	}
 	if t := greeting.GPUTimeout; t < 0 || t > maxGPUTimeout {
@@ -97,67 +96,64 @@ func (c *Conversation) greet(in *json.Decoder) error {
 const pagesBuffer = 4 << 20
 
 // Pages gives the socket over which CRIU shall send pages; nil if the command wants them in files. The caller closes it.
-func (c *Conversation) Pages(ctx context.Context) (*os.File, error) {
+func (c *Conversation) Pages() (*os.File, error) {
 	if !c.Options.Pages {
 		return nil, nil
 	}
-	return pagesTo(ctx, socketPath(c.dir))
+	return c.pages(pagesStream)
 }
 
 // Round gives the socket over which CRIU shall send the pages of the next round of a pre-dump. The caller closes it.
-func (c *Conversation) Round(ctx context.Context) (*os.File, error) {
-	return pagesTo(ctx, roundPath(c.dir))
-}
+func (c *Conversation) Round() (*os.File, error) { return c.pages(roundStream) }
 
-func pagesTo(ctx context.Context, path string) (*os.File, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("reach the cryo command for pages: %w: %w", err, errdefs.ErrUnavailable)
+func (c *Conversation) pages(s stream) (*os.File, error) {
+	f, err := c.connect(s, unix.SOCK_STREAM)
+	if err == nil {
+		// More than a user may have; without it, the dump is only slower.
+		_ = unix.SetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, pagesBuffer)
 	}
-	defer conn.Close()
-	f, err := conn.(*net.UnixConn).File()
-	if err != nil {
-		return nil, fmt.Errorf("reach the cryo command for pages: %w", err)
-	}
-	// More than a user may have; without it, the dump is only slower.
-	_ = unix.SetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, pagesBuffer)
-	return f, nil
+	return f, err
 }
 
 // Devices gives the connection, of the type SOCK_SEQPACKET, over which the command takes device memory; nil if it does not want it.
 // The command reads the record beside the images, which must be there by now, to know what comes: the pieces of all processes, in
 // the order of the record. The caller closes the file.
-func (c *Conversation) Devices(ctx context.Context) (*os.File, error) {
+func (c *Conversation) Devices() (*os.File, error) {
 	if !c.Options.Devices {
 		return nil, nil
 	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unixpacket", devicesPath(c.dir))
+	return c.connect(devicesStream, unix.SOCK_SEQPACKET)
+}
+
+// connect makes a connection of some type, and hands the command its end.
+func (c *Conversation) connect(s stream, kind int) (*os.File, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("reach the cryo command for device memory: %w: %w", err, errdefs.ErrUnavailable)
+		return nil, fmt.Errorf("make a socket pair: %w", err)
 	}
-	defer conn.Close()
-	f, err := conn.(*net.UnixConn).File()
+	err = c.channel.Send(message{Stream: s}, pair[1])
+	_ = unix.Close(pair[1])
 	if err != nil {
-		return nil, fmt.Errorf("reach the cryo command for device memory: %w", err)
+		return nil, errors.Join(fmt.Errorf("reach the cryo command for %s: %w: %w", s, err, errdefs.ErrUnavailable), unix.Close(pair[0]))
 	}
-	return f, nil
+	return os.NewFile(uintptr(pair[0]), string(s)), nil
 }
 
 // listen hears the command's one decision, and that it hangs up.
-func (c *Conversation) listen(in *json.Decoder, hungUp context.CancelCauseFunc) {
-	m, err := receive(in)
+func (c *Conversation) listen(hungUp context.CancelCauseFunc) {
+	m, fds, err := receive(c.channel)
+	channel.Close(fds) // it sends none
 	if err == nil {
 		c.decided <- m.Decision
-		_, err = receive(in)
+		_, fds, err = receive(c.channel)
+		channel.Close(fds)
 	}
 	hungUp(fmt.Errorf("the cryo command is gone: %w: %w", err, errdefs.ErrAborted))
 }
 
 // Dumped implements [Holder]. A command that is gone is an error, and so the container resumes.
 func (c *Conversation) Dumped(ctx context.Context, d Dumped) (Decision, error) {
-	if err := c.out.Encode(message{Dumped: &d}); err != nil {
+	if err := c.channel.Send(message{Dumped: &d}); err != nil {
 		return "", fmt.Errorf("tell the cryo command: %w", err)
 	}
 	select {
@@ -179,7 +175,7 @@ func (c *Conversation) Released(r Result) {
 
 // End tells the command how it went and hangs up.
 func (c *Conversation) End(r Result, err error) {
-	defer c.conn.Close()
+	defer c.channel.Close()
 	switch {
 	case err != nil:
 		c.tell(message{Failed: told(err)})
@@ -193,7 +189,4 @@ func released(r Result) *Released {
 }
 
 // tell sends a message, though nobody may be listening any more.
-func (c *Conversation) tell(m message) {
-	_ = c.conn.SetWriteDeadline(time.Now().Add(10 * time.Second))
-	_ = c.out.Encode(m)
-}
+func (c *Conversation) tell(m message) { _ = c.channel.Send(m) }

@@ -2,11 +2,9 @@ package checkpoint
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"reflect"
 	"testing"
 	"time"
@@ -14,6 +12,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 func listen(t *testing.T) (*Client, string) {
@@ -106,7 +105,7 @@ func TestDevices(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			f, err := shim.Devices(ctx)
+			f, err := shim.Devices()
 			if err != nil {
 				return err
 			}
@@ -156,7 +155,7 @@ func TestNoDevices(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f, err := shim.Devices(t.Context()); f != nil || err != nil {
+	if f, err := shim.Devices(); f != nil || err != nil {
 		t.Errorf("got %v, %v", f, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -197,17 +196,17 @@ func TestHangingUpEndsTheDump(t *testing.T) {
 
 func TestOtherVersionIsRefused(t *testing.T) {
 	dir := t.TempDir()
-	l, err := net.Listen("unix", socketPath(dir))
+	l, err := channel.Listen(dir, socketName)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
 	go func() {
-		conn, err := l.Accept()
+		c, err := l.Accept(t.Context())
 		if err != nil {
 			return
 		}
-		_ = json.NewEncoder(conn).Encode(message{Version: protocolVersion + 1})
+		_ = c.Send(message{Version: protocolVersion + 1})
 	}()
 	if _, _, err := Join(t.Context(), dir); !errors.Is(err, errdefs.ErrInvalidArgument) {
 		t.Errorf("got %v", err)
@@ -315,7 +314,7 @@ func TestPages(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		pages, err := shim.Pages(t.Context())
+		pages, err := shim.Pages()
 		if err != nil || (pages != nil) != wanted {
 			t.Fatalf("wanted %v: got %v, %v", wanted, pages, err)
 		}
@@ -333,5 +332,40 @@ func TestPages(t *testing.T) {
 			t.Errorf("wanted %v: %q has arrived", wanted, got)
 		}
 		cancel()
+	}
+}
+
+// TestConnections: what the shim has no business to send ends the conversation, and connections that nobody wants are closed.
+func TestConnections(t *testing.T) {
+	client, dir := listen(t)
+	client.Options.Pages = true
+	frozen := make(chan error, 1)
+	go func() {
+		_, err := client.Frozen(context.Background())
+		frozen <- err
+	}()
+	shim, _, err := Join(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := shim.Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pages.Close()
+	if err := shim.channel.Send(message{Stream: "more"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-frozen; !errors.Is(err, errdefs.ErrInternal) {
+		t.Errorf("got %v", err)
+	}
+	if err := client.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := pages.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+		t.Errorf("nobody wants its pages, and it reads %d bytes, %v", n, err)
+	}
+	if _, err := shim.Round(); !errdefs.IsUnavailable(err) {
+		t.Errorf("after the end: %v", err)
 	}
 }

@@ -1,31 +1,18 @@
 package checkpoint
 
 import (
-	"encoding/json"
-	"path/filepath"
 	"time"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // protocolVersion is that of the conversation between the cryo command and the shim. Both refuse any other.
-const protocolVersion = 3
+const protocolVersion = 4
 
-// socketName is the unix socket on which the command listens, in CRIU's work directory. It being there is what makes
+// socketName is the socket on which the command listens, in CRIU's work directory. It being there is what makes
 // a checkpoint a held one.
 const socketName = "cryo.sock"
-
-// devicesName is the socket beside it, of the type SOCK_SEQPACKET, over which device memory comes: see package gpu/ring.
-const devicesName = "dev.sock"
-
-// roundName is the socket beside it over which the pages of a pre-dump's rounds come, each round over a connection of its own.
-const roundName = "round.sock"
-
-func socketPath(dir string) string { return filepath.Join(dir, socketName) }
-
-func devicesPath(dir string) string { return filepath.Join(dir, devicesName) }
-
-func roundPath(dir string) string { return filepath.Join(dir, roundName) }
 
 // Decision is what becomes of a container that is dumped and frozen.
 type Decision string
@@ -43,16 +30,15 @@ type Options struct {
 	GPUTimeout float64 `json:"gpuTimeout,omitempty"`
 	// Force names rules of package gpu that are overridden; "all" is every one.
 	Force []string `json:"force,omitempty"`
-	// Pages tells that the command takes CRIU's pages over a connection of their own: the shim dials the same socket again.
-	// A shim that does not do that has CRIU write them to files.
+	// Pages tells that the command takes CRIU's pages over a connection of their own: see [Conversation.Pages]. Without it, CRIU writes them to files.
 	Pages bool `json:"pages,omitempty"`
 	// Devices tells that the command takes device memory over a connection of its own: see [Conversation.Devices]. Without it,
 	// all device memory goes into the memory of the processes.
 	Devices bool `json:"devices,omitempty"`
 	// LeaveRunning tells that the command will have the container run on: a copy of device memory comes when it does. It is advisory.
 	LeaveRunning bool `json:"leaveRunning,omitempty"`
-	// PreDump is how many rounds of a pre-dump the shim takes before the container is frozen, each over a connection of its own that
-	// the shim makes: see [Conversation.Round]. A container that its client has paused has none: nothing is written there.
+	// PreDump is how many rounds of a pre-dump the shim takes before the container is frozen, each over a connection of its own:
+	// see [Conversation.Round]. A container that its client has paused has none: nothing is written there.
 	PreDump int `json:"preDump,omitempty"`
 	// KeeperOnly has the shim refuse a checkpoint, before anything is done, in which all device memory of a process would go into its
 	// own memory. The command looks at what was done all the same.
@@ -82,25 +68,36 @@ type Released struct {
 	DevicesPending bool `json:"devicesPending,omitempty"`
 }
 
-// message is one line of the conversation: the command greets, the shim answers dumped, the command decides, the shim
-// answers released. Either side may send failed instead and hang up.
+// stream is what a connection is for that the shim makes. The command's end comes with the message.
+type stream string
+
+// The streams there are.
+const (
+	pagesStream   stream = "pages"   // CRIU's, of the dump
+	roundStream   stream = "round"   // the same, of the next round of a pre-dump
+	devicesStream stream = "devices" // device memory, of the type SOCK_SEQPACKET: see package gpu/ring
+)
+
+// message is one of the conversation: the command greets, the shim answers dumped, the command decides, the shim
+// answers released. Either side may send failed instead and hang up. Until it has answered dumped, the shim makes connections.
 type message struct {
 	Version int `json:"version,omitempty"`
 	Options
+	Stream   stream         `json:"stream,omitempty"`
 	Dumped   *Dumped        `json:"dumped,omitempty"`
 	Decision Decision       `json:"decision,omitempty"`
 	Released *Released      `json:"released,omitempty"`
 	Failed   *failure.Error `json:"failed,omitempty"`
 }
 
-// receive reads one message; the peer may be of another version or hostile, so it is bounded by the decoder's reader.
-func receive(d *json.Decoder) (message, error) {
-	var m message
-	if err := d.Decode(&m); err != nil {
-		return message{}, err
+// receive reads one message, and the descriptors that came with it.
+func receive(c *channel.Channel) (m message, fds []int, err error) {
+	if fds, err = c.Receive(&m); err != nil {
+		return message{}, nil, err
 	}
 	if m.Failed != nil {
-		return message{}, m.Failed
+		channel.Close(fds)
+		return message{}, nil, m.Failed
 	}
-	return m, nil
+	return m, fds, nil
 }

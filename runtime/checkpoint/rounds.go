@@ -13,7 +13,7 @@ type Rounds struct {
 	Count int
 	Dir   string // where directories for their images are made
 	// Pages gives the socket over which CRIU shall send the pages of the next round, to somebody who knows those of all rounds.
-	Pages func(ctx context.Context) (*os.File, error)
+	Pages func() (*os.File, error)
 }
 
 // rounds takes the rounds, and makes the last the parent of the dump.
@@ -46,7 +46,7 @@ func (s *sequence) round(ctx context.Context, images, before string) error {
 	if dump.Parent, err = relative(images, before); err != nil {
 		return err
 	}
-	if dump.Pages, err = s.Rounds.Pages(ctx); err != nil {
+	if dump.Pages, err = s.Rounds.Pages(); err != nil {
 		return err
 	}
 	defer dump.Pages.Close()

@@ -67,7 +67,7 @@ func TestRounds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := &rounding{fake: fake{fail: test.fail}, t: t, pages: make(map[*os.File]bool)}
 			r := Request{ID: "c", Frozen: test.frozen, Alive: func() bool { return true }, Dump: runc.Dump{Images: t.TempDir(), Exit: true}, Hold: holder{f: &f.fake, decision: Resume}}
-			r.Rounds = &Rounds{Count: test.count, Dir: t.TempDir(), Pages: func(context.Context) (*os.File, error) {
+			r.Rounds = &Rounds{Count: test.count, Dir: t.TempDir(), Pages: func() (*os.File, error) {
 				if test.fail == "pages" {
 					return nil, errFake
 				}
@@ -94,13 +94,13 @@ func TestRoundConnections(t *testing.T) {
 	client, dir := listen(t)
 	client.Options = Options{Pages: true, PreDump: 2}
 	go func() {
-		shim, ctx, err := Join(context.Background(), dir)
+		shim, _, err := Join(context.Background(), dir)
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		for i, connect := range []func(context.Context) (*os.File, error){shim.Pages, shim.Round, shim.Round} {
-			f, err := connect(ctx)
+		for i, connect := range []func() (*os.File, error){shim.Pages, shim.Round, shim.Round} {
+			f, err := connect()
 			if err != nil {
 				t.Error(err)
 				return

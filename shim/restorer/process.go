@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,7 +117,7 @@ func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared,
 	if _, err := os.Lstat(filepath.Join(dir, SocketName)); err != nil {
 		return nil, nil, nil //nolint:nilerr // another client's
 	}
-	c, pid, err := dial(dir)
+	c, pid, err := channel.Dial(dir, SocketName)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reach the restore process: %w: %w", err, errdefs.ErrUnavailable)
 	}
@@ -131,51 +130,6 @@ func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared,
 	}()
 	j.Protocol = protocol
 	return p.prepare(ctx, Message{Join: &j})
-}
-
-// dial connects to the process that listens in a directory. Its path may be too long for a socket's address.
-func dial(dir string) (_ *channel.Channel, pid int, err error) {
-	d, err := os.Open(dir)
-	if err != nil {
-		return nil, 0, err
-	}
-	defer d.Close()
-	conn, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Net: "unixpacket", Name: socketIn(d)})
-	if err != nil {
-		return nil, 0, err
-	}
-	defer conn.Close()
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, 0, err
-	}
-	var peer *unix.Ucred
-	var failed error
-	if err := raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return nil, 0, err
-	}
-	if failed != nil {
-		return nil, 0, failed
-	}
-	c, err := own(conn)
-	return c, int(peer.Pid), err
-}
-
-// socketIn is the address of the socket in a directory that is open.
-func socketIn(dir *os.File) string { return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), SocketName) }
-
-// own makes a connection, which remains the caller's, a channel.
-func own(conn *net.UnixConn) (*channel.Channel, error) {
-	file, err := conn.File()
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return channel.Open(fd)
 }
 
 // shareCgroup puts a process into this one's cgroup.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"sync"
 	"time"
 
@@ -154,42 +152,26 @@ func (v *Conversation) Close() {
 }
 
 // Listener is where the shim reaches a process that a command has started.
-type Listener struct{ listener *net.UnixListener }
+type Listener struct{ *channel.Listener }
 
-// Listen listens in the process's working directory, which only root may enter.
+// Listen listens in the process's working directory.
 func Listen(work string) (*Listener, error) {
-	d, err := os.Open(work)
+	l, err := channel.Listen(work, SocketName)
 	if err != nil {
-		return nil, fmt.Errorf("listen for the shim: %w", err)
+		return nil, fmt.Errorf("wait for the shim: %w", err)
 	}
-	defer d.Close()
-	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: socketIn(d)})
-	if err != nil {
-		return nil, fmt.Errorf("listen for the shim: %w", err)
-	}
-	l.SetUnlinkOnClose(false) // by a descriptor that is another file's by then; the directory goes as a whole
 	return &Listener{l}, nil
 }
 
 // Accept waits for the shim, and for which container it comes.
 func (l *Listener) Accept(ctx context.Context) (*Conversation, Application, error) {
-	stop := context.AfterFunc(ctx, func() { l.Close() })
-	defer stop()
-	conn, err := l.listener.AcceptUnix()
+	c, err := l.Listener.Accept(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return nil, Application{}, err
-	}
-	defer conn.Close()
-	c, err := own(conn)
-	if err != nil {
-		return nil, Application{}, fmt.Errorf("listen for the shim: %w", err)
+		return nil, Application{}, fmt.Errorf("wait for the shim: %w", err)
 	}
 	m, err := first(c)
 	if err != nil {
-		return nil, Application{}, errors.Join(fmt.Errorf("listen for the shim: %w", err), c.Close())
+		return nil, Application{}, errors.Join(fmt.Errorf("wait for the shim: %w", err), c.Close())
 	}
 	v := converse(c)
 	if m.Join == nil || m.Join.Protocol != protocol {
@@ -197,6 +179,3 @@ func (l *Listener) Accept(ctx context.Context) (*Conversation, Application, erro
 	}
 	return v, *m.Join, nil
 }
-
-// Close ends the listening.
-func (l *Listener) Close() { _ = l.listener.Close() }

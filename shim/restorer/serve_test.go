@@ -93,7 +93,7 @@ func TestServeVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		c, _, err := dial(work)
+		c, _, err := channel.Dial(work, SocketName)
 		if err == nil {
 			_ = c.Send(Message{Join: &Application{Protocol: protocol + 1}})
 		}

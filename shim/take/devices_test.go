@@ -41,7 +41,7 @@ func shimSends(dir, images string, record gpu.Record, contents [][]byte, stop fu
 	if err := record.WriteFile(images); err != nil {
 		return err
 	}
-	f, err := conversation.Devices(ctx)
+	f, err := conversation.Devices()
 	if err != nil {
 		return err
 	}

@@ -68,9 +68,9 @@ func takesInRounds(t *testing.T, want int) (m *memory, dir, images string) {
 }
 
 // round plays a round, or the dump.
-func round(t *testing.T, connect func(context.Context) (*os.File, error), unchanged uint64, content ...byte) error {
+func round(t *testing.T, connect func() (*os.File, error), unchanged uint64, content ...byte) error {
 	t.Helper()
-	f, err := connect(t.Context())
+	f, err := connect()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestRoundFails(t *testing.T) {
 	if err := round(t, shim.Round, 5); err == nil {
 		t.Error("pages that nobody has seen are taken in")
 	}
-	f, err := shim.Pages(t.Context())
+	f, err := shim.Pages()
 	if err != nil {
 		t.Fatal(err)
 	}
