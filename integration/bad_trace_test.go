@@ -12,10 +12,14 @@ import (
 // The tests whose names begin with TestBad give cryo what it must refuse, or break it off. All of them compare the
 // traces of a host from before and after: what failed has changed nothing.
 
-// trace is [lab.Host.Trace], when restores of before have all their memory: the restore process ends a moment after its container, or when that is whole.
+// trace is [lab.Host.Trace], when what was done before is through: the restore process ends a moment after its container, or when that is whole, and a review after
+// who has asked for it.
 func trace(t *testing.T, h *lab.Host) []string {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); len(restorers(t, h)) > 0 && time.Now().Before(deadline); {
+	busy := func() bool {
+		return slices.ContainsFunc(processes(t, h), func(p process) bool { return p.command == "cryo-restore" || p.command == "cryo-review" })
+	}
+	for deadline := time.Now().Add(5 * time.Second); busy() && time.Now().Before(deadline); {
 		time.Sleep(20 * time.Millisecond)
 	}
 	found, err := h.Trace(t.Context())

@@ -202,7 +202,9 @@ func TestBatchJob(t *testing.T) {
 				}
 			})
 			goneOn(t, before, await(t, second, "job"))
-			must(t, second.Cryo(t.Context(), "rm", s.registry.Reference("snapshots/job:spot")))
+			eventually(t, "the end of the pull", 30*time.Second, func() bool { // which a restore does not wait for
+				return second.Cryo(t.Context(), "rm", s.registry.Reference("snapshots/job:spot")).Code == 0
+			})
 		})
 	}
 }
