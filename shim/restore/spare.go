@@ -22,7 +22,7 @@ func headSegments(all int) int {
 	return 0
 }
 
-// throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: the process that fills the
+// throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: who fills the
 // container's memory finds it there, and the disk is not waited for. It gives how many segments may be pulled at once before the container
 // runs: none where they would go to the disk, for which containerd's database waits then.
 func throughCache(ctx context.Context, p *registry.Puller) (parallel int, err error) {
