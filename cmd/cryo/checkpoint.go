@@ -192,7 +192,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		a.warnHub(f.Ref)
 		f.Push = &options
 	}
-	f.Hooks = take.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Stage: a.stages.done}
+	f.Hooks = a.hooks()
 	result, err := take.Take(ctx, client, s, f.Options)
 	if result == nil {
 		return err

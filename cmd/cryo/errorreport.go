@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/job"
 )
 
 // errorReport is an error for programs.
@@ -40,17 +40,9 @@ func (a *app) errorReport(ctx context.Context, err error) *errorReport {
 			r.Kind = e.kind
 		}
 	}
-	var taken *take.Error
-	if errors.As(err, &taken) {
-		r.Container, r.Left = taken.Container, &left{taken.Running, taken.Snapshot}
-	}
-	var of interface {
-		error
-		left() (string, left)
-	}
+	var of *job.Error
 	if errors.As(err, &of) {
-		name, l := of.left()
-		r.Container, r.Left = name, &l
+		r.Container, r.Left = of.Container, &left{of.Running, of.Snapshot}
 	}
 	return r
 }

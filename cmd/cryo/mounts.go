@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // parseMount reads type=bind,src=PATH,dst=PATH, in the words that ctr, nerdctl and Docker have for it, or SRC:DST.
-func parseMount(s string) (restore.Mount, error) {
-	var r restore.Mount
+func parseMount(s string) (restorer.Mount, error) {
+	var r restorer.Mount
 	if src, dst, is := strings.Cut(s, ":"); is && filepath.IsAbs(src) && filepath.IsAbs(dst) && !strings.ContainsAny(s, "=,") {
-		return restore.Mount{Source: src, Destination: filepath.Clean(dst)}, nil
+		return restorer.Mount{Source: src, Destination: filepath.Clean(dst)}, nil
 	}
 	fields, err := csv.NewReader(strings.NewReader(s)).Read()
 	if err != nil {

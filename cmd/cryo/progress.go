@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/shim/job"
 )
 
 // stalled is how long nothing moves before the line says what for.
@@ -61,6 +62,11 @@ func (a *app) report() image.Progress {
 		return nil
 	}
 	return func(what string, done, total int64) { a.progress.draw(a.stderr, what, done, total, time.Now()) }
+}
+
+// hooks show how far a checkpoint or a restore is.
+func (a *app) hooks() job.Hooks {
+	return job.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Say: a.say, Stage: a.stages.done}
 }
 
 // waitsFor says how to find out what an activity waits for while it does not move.

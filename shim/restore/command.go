@@ -144,15 +144,12 @@ func (v *serving) serveShim(socket *restorer.Listener, asked *restorer.Conversat
 func (v *serving) chosen(asked *restorer.Conversation) (Options, error) {
 	c := v.request.Choices
 	o := Options{
-		Config: v.config, Name: v.request.ID, Namespace: v.request.Namespace, Address: v.request.Address, Pull: c.Pull, NetworkNS: c.NetworkNS, Force: c.Force,
+		Config: v.config, Name: v.request.ID, Namespace: v.request.Namespace, Address: v.request.Address, Pull: c.Pull, Mounts: c.Mounts, NetworkNS: c.NetworkNS, Force: c.Force,
 		Eager: c.Eager, PullFirst: c.PullFirst, GPUs: GPUOptions{Devices: c.Devices},
 		Registry: registry.Options{
 			PlainHTTP: c.Registry.PlainHTTP, Insecure: c.Registry.Insecure, CAFile: c.Registry.CAFile, Username: c.Registry.Username, Password: c.Registry.Password,
 			Concurrency: c.Registry.Concurrency,
 		},
-	}
-	for _, m := range c.Mounts {
-		o.Mounts = append(o.Mounts, Mount(m))
 	}
 	o.Policy.Devices = c.Devices
 	var err error

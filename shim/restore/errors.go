@@ -9,16 +9,10 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// OptionError says that what was asked for makes no sense for the snapshot. Its kind is InvalidArgument.
-type OptionError struct{ Problem string }
-
-func (e *OptionError) Error() string { return e.Problem }
-
-// Hint says what to do.
-func (e *OptionError) Hint() string { return "see cryo restore --help" }
-
-// Unwrap gives the kind.
-func (e *OptionError) Unwrap() error { return errdefs.ErrInvalidArgument }
+// Wrong is the error of what was asked for and makes no sense for the snapshot. Its kind is InvalidArgument.
+func Wrong(format string, args ...any) error {
+	return failure.New(errdefs.ErrInvalidArgument, "see cryo restore --help", format, args...)
+}
 
 // ImagesError says that a snapshot's images cannot be used for the container. Its kind is its cause's.
 type ImagesError struct {

@@ -40,7 +40,7 @@ type GPUs struct {
 func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec, o GPUOptions) (GPUs, error) {
 	if g == nil {
 		if len(o.Devices)+len(o.Pairs) > 0 {
-			return GPUs{}, &OptionError{Problem: "the snapshot has no GPUs: leave --device and --gpu out"}
+			return GPUs{}, Wrong("the snapshot has no GPUs: leave --device and --gpu out")
 		}
 		return GPUs{}, nil
 	}
@@ -176,7 +176,7 @@ func assign(old []image.GPUDevice, container, host []driver.Device, named []GPUP
 			return nil, err
 		}
 		if wanted[old[from].UUID] != "" || taken[to.UUID] {
-			return nil, &OptionError{Problem: fmt.Sprintf("--gpu %s: that GPU is named twice", n)}
+			return nil, Wrong("--gpu %s: that GPU is named twice", n)
 		}
 		wanted[old[from].UUID], taken[to.UUID] = to.UUID, true
 	}

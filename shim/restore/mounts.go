@@ -9,10 +9,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
-
-// Mount gives a bind mount of a container another source. Both are absolute paths.
-type Mount struct{ Source, Destination string }
 
 // NoMountError says that the snapshot has no such mount. Its kind is InvalidArgument.
 type NoMountError struct {
@@ -36,7 +34,7 @@ func (e *NoMountError) Hint() string {
 func (e *NoMountError) Unwrap() error { return errdefs.ErrInvalidArgument }
 
 // replaceMounts gives bind mounts of the specification other sources and returns their destinations.
-func replaceMounts(spec *specs.Spec, replace []Mount) (destinations []string, err error) {
+func replaceMounts(spec *specs.Spec, replace []restorer.Mount) (destinations []string, err error) {
 	for _, r := range replace {
 		found := false
 		var have []string

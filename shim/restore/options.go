@@ -9,6 +9,7 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // The values of [Options.Pull].
@@ -29,7 +30,7 @@ type Options struct {
 	Pull     string
 	Registry registry.Options
 	// Mounts give bind mounts other sources, which are granted by that.
-	Mounts []Mount
+	Mounts []restorer.Mount
 	// NetworkNS is the path of the network namespace to use, where the container had one with a path; empty: the same path.
 	NetworkNS string
 	// Policy is what the snapshot may have of the host.

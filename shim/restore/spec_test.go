@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 func TestCgroupsPath(t *testing.T) {
@@ -43,12 +45,12 @@ func TestReplaceMounts(t *testing.T) {
 		{Destination: "/data", Type: "bind", Source: "/old"},
 		{Destination: "/more/", Source: "/old", Options: []string{"rbind"}},
 	}}
-	got, err := replaceMounts(spec, []Mount{{"/new", "/data"}, {"/newer", "/more"}})
+	got, err := replaceMounts(spec, []restorer.Mount{{Source: "/new", Destination: "/data"}, {Source: "/newer", Destination: "/more"}})
 	if err != nil || !slices.Equal(got, []string{"/data", "/more/"}) || spec.Mounts[1].Source != "/new" || spec.Mounts[2].Source != "/newer" {
 		t.Errorf("replaceMounts = %v, %v; %v", got, err, spec.Mounts)
 	}
 	for _, dst := range []string{"/proc", "/none"} {
-		_, err := replaceMounts(spec, []Mount{{"/new", dst}})
+		_, err := replaceMounts(spec, []restorer.Mount{{Source: "/new", Destination: dst}})
 		if !errdefs.IsInvalidArgument(err) || !strings.Contains(Hint(err), "/data, /more/") {
 			t.Errorf("%s: %v", dst, err)
 		}

@@ -73,7 +73,7 @@ type Choices struct {
 	Debug            bool     `json:"debug,omitempty"`    // the process says what it does
 }
 
-// Mount gives a bind mount of the container another source.
+// Mount gives a bind mount of the container another source. Both are absolute paths.
 type Mount struct{ Source, Destination string }
 
 // Registry says how the snapshot's registry is reached; see [registry.Options].
