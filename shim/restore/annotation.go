@@ -7,15 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"time"
 
-	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/identity"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -24,6 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
@@ -59,25 +53,6 @@ func (e *MismatchError) Hint() string { return (&fit.MisfitError{Findings: e.Fin
 
 // Unwrap gives the kind.
 func (e *MismatchError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// SnapshotLabel is the label of a container that names the snapshot it was made of by its digest.
-const SnapshotLabel = "io.cryo.snapshot"
-
-// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
-const labelTime = 10 * time.Second
-
-// label says on the container in containerd what it was restored from.
-func label(ctx context.Context, r restorer.Request, d digest.Digest) error {
-	client, err := containerd.New(r.Address, containerd.WithDefaultNamespace(r.Namespace), containerd.WithTimeout(labelTime))
-	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", r.Address, err)
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.Namespace), labelTime)
-	defer cancel()
-	_, err = client.ContainerService().Update(ctx, containers.Container{ID: r.ID, Labels: map[string]string{SnapshotLabel: d.String()}}, "labels."+SnapshotLabel)
-	return err
-}
 
 // annotated gives the options of a restore that an annotation asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
@@ -137,48 +112,26 @@ func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref strin
 }
 
 // checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files.
-func checkBase(ctx context.Context, r restorer.Request, was image.Container) (err error) {
-	client, err := containerd.New(r.Address, containerd.WithDefaultNamespace(r.Namespace))
+func (v *serving) checkBase(was image.Container) error {
+	ctx, client, err := v.connect(v.ctx)
 	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", r.Address, err)
+		return err
 	}
 	defer client.Close()
-	ctx = namespaces.WithNamespace(ctx, r.Namespace)
-	info, err := client.ContainerService().Get(ctx, r.ID)
+	info, err := client.ContainerService().Get(ctx, v.request.ID)
 	if err != nil {
 		return fmt.Errorf("find the container's image: %w", err)
 	}
-	mismatch := func(why string) error {
-		return &MismatchError{[]fit.Finding{{
-			Rule: ruleBaseImage, Fatal: true, Problem: fmt.Sprintf("the snapshot's container was made from %s (%s), and this one %s", was.Image, was.ImageDigest, why),
-			Hint: fmt.Sprintf("create the container from the image with the digest %s", was.ImageDigest),
-		}}}
+	stands, err := baseimage.StandsOn(ctx, client, info, was.ImageDigest)
+	if err != nil || stands {
+		return err
 	}
+	from := info.Image
 	if info.SnapshotKey == "" {
-		return mismatch("from no image")
+		from = "no image"
 	}
-	sn := client.SnapshotService(info.Snapshotter)
-	stat, err := sn.Stat(ctx, info.SnapshotKey)
-	if err != nil {
-		return fmt.Errorf("find the container's image: %w", err)
-	}
-	parents := []string{stat.Parent}
-	// With mappings of user ids, a layer may be between, with the image's files shifted to other owners. Source: containerd's client, resolveSnapshotOptions.
-	if shifted, err := sn.Stat(ctx, stat.Parent); err == nil && shifted.Parent != "" && strings.HasPrefix(stat.Parent, shifted.Parent+"-") {
-		parents = append(parents, shifted.Parent)
-	}
-	if err := was.ImageDigest.Validate(); err != nil {
-		return fmt.Errorf("the snapshot names its base image by a digest that is none: %w: %w", err, errdefs.ErrDataLoss)
-	}
-	here, err := client.ImageService().List(ctx, "target.digest=="+was.ImageDigest.String())
-	if err != nil {
-		return fmt.Errorf("list containerd's images: %w", err)
-	}
-	for _, i := range here {
-		diffs, err := containerd.NewImage(client, i).RootFS(ctx)
-		if err == nil && slices.Contains(parents, identity.ChainID(diffs).String()) {
-			return nil
-		}
-	}
-	return mismatch("from " + info.Image)
+	return &MismatchError{[]fit.Finding{{
+		Rule: ruleBaseImage, Fatal: true, Problem: fmt.Sprintf("the snapshot's container was made from %s (%s), and this one from %s", was.Image, was.ImageDigest, from),
+		Hint: fmt.Sprintf("create the container from the image with the digest %s", was.ImageDigest),
+	}}}
 }

@@ -7,14 +7,12 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/types"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
@@ -26,6 +24,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -180,7 +179,7 @@ func (v *serving) annotated() error {
 	if err := v.prepare(o, false); err != nil {
 		return err
 	}
-	if err := checkBase(v.ctx, v.request, v.prepared.Snapshot.Config.Container); err != nil {
+	if err := v.checkBase(v.prepared.Snapshot.Config.Container); err != nil {
 		return err
 	}
 	both, group := v.unpack(nil)
@@ -342,13 +341,33 @@ func (v *serving) counted() restorer.Counts {
 	return restorer.Counts{Moved: v.counts.Moved(), There: v.counts.There(), Repeated: v.counts.Repeated()}
 }
 
-// finish removes the label [WorkLabel] from the container, or, for an annotation, labels it with its snapshot.
+// connect reaches containerd, as the command does or the shim.
+func (v *serving) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
+	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace})
+}
+
+// finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, labels it with its snapshot.
 func (v *serving) finish() {
 	if v.request.Choices == nil {
-		_ = label(v.ctx, v.request, v.prepared.Descriptor.Digest) // without it, the next snapshot shares less with this one
+		_ = v.label() // without it, the next snapshot shares less with this one
 		return
 	}
 	v.settle(finished)
+}
+
+// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
+const labelTime = 10 * time.Second
+
+// label says on the container in containerd what it was restored from.
+func (v *serving) label() error {
+	ctx, cancel := context.WithTimeout(v.ctx, labelTime)
+	defer cancel()
+	ctx, client, err := v.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return daemon.Label(ctx, client, v.request.ID, daemon.RestoredLabel, v.prepared.Descriptor.Digest)
 }
 
 // How long containerd, which may be away, is tried to be told what has become of a container, and how long is between two attempts.
@@ -359,7 +378,7 @@ const (
 
 // settle does something with what the command has made in containerd, until it has been done.
 func (v *serving) settle(do func(context.Context, containerd.Container) error) {
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), v.request.Namespace), settleTime)
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
 	for {
 		err := v.tryToSettle(ctx, do)
@@ -376,9 +395,9 @@ func (v *serving) settle(do func(context.Context, containerd.Container) error) {
 }
 
 func (v *serving) tryToSettle(ctx context.Context, do func(context.Context, containerd.Container) error) error {
-	client, err := containerd.New(strings.TrimPrefix(v.request.Address, "unix://"), containerd.WithDefaultNamespace(v.request.Namespace), containerd.WithTimeout(labelTime))
+	ctx, client, err := v.connect(ctx)
 	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", v.request.Address, err)
+		return err
 	}
 	defer client.Close()
 	return eachOwn(ctx, client, v.work.Dir, do)

@@ -8,6 +8,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -51,7 +52,7 @@ func TestReplaceMounts(t *testing.T) {
 	}
 	for _, dst := range []string{"/proc", "/none"} {
 		_, err := replaceMounts(spec, []restorer.Mount{{Source: "/new", Destination: dst}})
-		if !errdefs.IsInvalidArgument(err) || !strings.Contains(Hint(err), "/data, /more/") {
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(failure.Hint(err), "/data, /more/") {
 			t.Errorf("%s: %v", dst, err)
 		}
 	}
