@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 // diskUsage is what takes space, in bytes.
@@ -77,17 +78,17 @@ func free(dir string) (int64, error) {
 func (a *app) printDiskUsage(u diskUsage) error {
 	rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "OWN", "SHARED"}}
 	for _, n := range u.Snapshots {
-		rows = append(rows, []string{store.Familiar(n.Reference), short(n.Digest), size(n.Size), size(n.Own), size(n.Shared)})
+		rows = append(rows, []string{store.Familiar(n.Reference), short(n.Digest), size.Of(n.Size), size.Of(n.Own), size.Of(n.Shared)})
 	}
 	if err := a.table(rows...); err != nil {
 		return err
 	}
 	a.line("")
 	return a.table(
-		[]string{"Snapshots:", size(u.Blobs.Bytes)},
-		[]string{"Not needed by any:", size(u.Unneeded.Bytes)},
-		[]string{"Interrupted pulls:", size(u.Partial.Bytes)},
-		[]string{"Running commands:", size(u.Working.Bytes)},
-		[]string{"Free:", size(u.Free)},
+		[]string{"Snapshots:", size.Of(u.Blobs.Bytes)},
+		[]string{"Not needed by any:", size.Of(u.Unneeded.Bytes)},
+		[]string{"Interrupted pulls:", size.Of(u.Partial.Bytes)},
+		[]string{"Running commands:", size.Of(u.Working.Bytes)},
+		[]string{"Free:", size.Of(u.Free)},
 	)
 }

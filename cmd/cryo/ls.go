@@ -5,6 +5,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/inspect"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 func newList(a *app) *cobra.Command {
@@ -41,7 +42,7 @@ func newList(a *app) *cobra.Command {
 					rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), "damaged: cryo verify tells more", "-", "-", "-"})
 					continue
 				}
-				rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), l.Container, age(l.Created), size(l.Memory), size(l.Size)})
+				rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), l.Container, age(l.Created), size.Of(l.Memory), size.Of(l.Size)})
 			}
 			return a.table(rows...)
 		}),

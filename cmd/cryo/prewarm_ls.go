@@ -8,6 +8,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/prewarm"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 func newPrewarmList(a *app) *cobra.Command {
@@ -32,7 +33,7 @@ func newPrewarmList(a *app) *cobra.Command {
 			}
 			rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
 			for _, w := range all {
-				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
+				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size.Of(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
 			}
 			return a.table(rows...)
 		},

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/prewarm"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 func newPrewarmRemove(a *app) *cobra.Command {
@@ -81,9 +82,9 @@ of its memory.`,
 func prewarmedSizes(w prewarm.Listed) string {
 	switch {
 	case len(w.GPUs) == 0:
-		return size(w.Size)
+		return size.Of(w.Size)
 	case w.Size == 0:
 		return gpuCell(w.GPUs)
 	}
-	return size(w.Size) + ", " + gpuCell(w.GPUs)
+	return size.Of(w.Size) + ", " + gpuCell(w.GPUs)
 }

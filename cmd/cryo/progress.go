@@ -13,6 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 // stalled is how long nothing moves before the line says what for.
@@ -172,12 +173,12 @@ func (p *progress) again() {
 
 // line is what the user sees: how much of how much, and how fast.
 func line(what string, done, total, moved int64, took time.Duration) string {
-	text := fmt.Sprintf("%s %s", what, size(done))
+	text := fmt.Sprintf("%s %s", what, size.Of(done))
 	if total > 0 {
-		text = fmt.Sprintf("%s %3d %%  %s of %s", what, min(100, 100*done/total), size(done), size(total))
+		text = fmt.Sprintf("%s %3d %%  %s of %s", what, min(100, 100*done/total), size.Of(done), size.Of(total))
 	}
 	if took > time.Second/2 {
-		text += fmt.Sprintf("  %s/s", size(int64(float64(moved)/took.Seconds())))
+		text += fmt.Sprintf("  %s/s", size.Of(int64(float64(moved)/took.Seconds())))
 	}
 	return text
 }

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type pruneResult struct {
@@ -42,8 +43,8 @@ latter otherwise goes by itself when no cryo works on the store, and the former 
 			if a.json {
 				return a.printJSON(r)
 			}
-			a.line("%s %s that no snapshot needs, in %d blobs", verb, size(r.Unneeded.Bytes), r.Unneeded.Files)
-			a.line("%s %s of interrupted pulls, in %d blobs", verb, size(r.Partial.Bytes), r.Partial.Files)
+			a.line("%s %s that no snapshot needs, in %d blobs", verb, size.Of(r.Unneeded.Bytes), r.Unneeded.Files)
+			a.line("%s %s of interrupted pulls, in %d blobs", verb, size.Of(r.Partial.Bytes), r.Partial.Files)
 			if r.Busy {
 				a.line("another cryo works on the store: what it may need stays until it has ended")
 			}

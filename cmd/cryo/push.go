@@ -8,6 +8,7 @@ import (
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type movedResult struct {
@@ -81,7 +82,7 @@ func (a *app) moved(verb, ref, digest string, t *transfer) error {
 	if t == nil {
 		a.line("%s %s %s", verb, ref, digest)
 	} else {
-		a.line("%s %s %s: %s in %s", verb, ref, digest, size(t.Moved), seconds(t.Seconds))
+		a.line("%s %s %s: %s in %s", verb, ref, digest, size.Of(t.Moved), seconds(t.Seconds))
 	}
 	return nil
 }

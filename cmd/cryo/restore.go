@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/shim/bring"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -87,7 +88,7 @@ signature.`,
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
 	flags.StringVar(&f.Runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
 	flags.StringVar(&f.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
-	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fitRules())) // fails only for flags that there are not
+	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fit.Forcible())) // fails only for flags that there are not
 	f.gpu.register(cmd, a)
 	f.registry.register(cmd)
 	return cmd
@@ -105,7 +106,7 @@ func (f *restoreFlags) check() error {
 		return err
 	}
 	for _, m := range f.mounts {
-		r, err := parseMount(m)
+		r, err := restore.ParseMount(m)
 		if err != nil {
 			return wrong("--mount %s: %v", m, err)
 		}

@@ -5,6 +5,8 @@ import (
 	"math"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type removed struct {
@@ -49,7 +51,7 @@ store, blobs are kept until it has ended.`,
 				}
 				all = append(all, removed{Reference: ref, Freed: freed})
 				if !a.json {
-					a.line("removed %s, %s freed", ref, size(freed))
+					a.line("removed %s, %s freed", ref, size.Of(freed))
 				}
 			}
 			if a.json {

@@ -143,6 +143,16 @@ func (e *MisfitError) Hint() string {
 // Unwrap gives the kind.
 func (e *MisfitError) Unwrap() error { return failure.ErrMisfit }
 
+// Forcible names the rules that can be overridden.
+func Forcible() (names []string) {
+	for _, r := range Rules() {
+		if r.Fatal && r.Forcible() {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
 // RuleError says that there is no rule of this name. Its kind is InvalidArgument.
 type RuleError struct{ Name string }
 
@@ -150,13 +160,7 @@ func (e *RuleError) Error() string { return fmt.Sprintf("there is no rule %q", e
 
 // Hint lists the rules.
 func (e *RuleError) Hint() string {
-	var names []string
-	for _, r := range Rules() {
-		if r.Fatal && r.Forcible() {
-			names = append(names, r.Name)
-		}
-	}
-	return "rules that can be overridden: " + strings.Join(names, ", ") + ", or all"
+	return "rules that can be overridden: " + strings.Join(Forcible(), ", ") + ", or all"
 }
 
 // Is makes the error one of kind InvalidArgument.

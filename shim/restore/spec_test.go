@@ -71,3 +71,38 @@ func TestJoinNetwork(t *testing.T) {
 		t.Errorf("of a path: %v, %v", err, own.Linux.Namespaces)
 	}
 }
+
+func TestParseMount(t *testing.T) {
+	good := restorer.Mount{Source: "/new", Destination: "/data"}
+	for _, c := range []struct {
+		flag string
+		want restorer.Mount
+		ok   bool
+	}{
+		{"type=bind,src=/new,dst=/data", good, true},
+		{"source=/new,target=/data", good, true},
+		{"type=bind,src=/new,destination=/data/", good, true},
+		{`type=bind,"src=/a,b",dst=/data`, restorer.Mount{Source: "/a,b", Destination: "/data"}, true},
+		{"type=bind,src=new,dst=/data", restorer.Mount{}, false},
+		{"type=bind,src=/new", restorer.Mount{}, false},
+		{"type=tmpfs,dst=/data", restorer.Mount{}, false},
+		{"type=bind,src=/new,dst=/data,options=rbind:ro", restorer.Mount{}, false},
+		{"", restorer.Mount{}, false},
+		{`"`, restorer.Mount{}, false},
+	} {
+		got, err := ParseMount(c.flag)
+		if (err == nil) != c.ok || c.ok && got != c.want {
+			t.Errorf("ParseMount(%q) = %v, %v", c.flag, got, err)
+		}
+	}
+}
+
+func TestParseMountShort(t *testing.T) {
+	m, err := ParseMount("/srv/data:/data/")
+	if err != nil || m.Source != "/srv/data" || m.Destination != "/data" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := ParseMount("data:/data"); err == nil {
+		t.Error("a source that is not absolute is taken")
+	}
+}
