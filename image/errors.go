@@ -7,6 +7,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // NotSnapshotError says that something sound is not a snapshot. Its kind is DataLoss.
@@ -78,36 +80,6 @@ func (e *FullError) Hint() string {
 	return "make room, for instance with cryo rm, or choose another root; the snapshot needs about as much as its memory"
 }
 
-// TooLargeError says that a snapshot would need more segments than a manifest can list. Its kind is InvalidArgument.
-type TooLargeError struct {
-	Segments, Limit int
-}
-
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("pack memory: %d segments are more than %d", e.Segments, e.Limit)
-}
-
-// Unwrap gives the kind of the error.
-func (e *TooLargeError) Unwrap() error { return errdefs.ErrInvalidArgument }
-
-// Hint says what to do next.
-func (e *TooLargeError) Hint() string { return "choose larger segments" }
-
-// TooManyImagesError says that CRIU has written more images than a snapshot may have. Its kind is FailedPrecondition.
-type TooManyImagesError struct{}
-
-func (e *TooManyImagesError) Error() string {
-	return fmt.Sprintf("pack CRIU images: there are more than %d, of too many processes and threads", maxCRIUFiles)
-}
-
-// Unwrap gives the kind of the error.
-func (e *TooManyImagesError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// Hint says what to do next.
-func (e *TooManyImagesError) Hint() string {
-	return fmt.Sprintf("a process has six images and a further thread one: have the container end some, down to about %d processes", maxCRIUFiles/6)
-}
-
 // RoundError says that CRIU takes memory to be as it was in the round before of a pre-dump, which has not brought it. Its kind is Aborted.
 type RoundError struct {
 	Pagemap string
@@ -124,17 +96,6 @@ func (e *RoundError) Unwrap() error { return errdefs.ErrAborted }
 // Hint says what to do next.
 func (e *RoundError) Hint() string { return "take the snapshot without --pre-dump" }
 
-// NotEmptyError says that a snapshot cannot be unpacked where something is already. Its kind is FailedPrecondition.
-type NotEmptyError struct{ Dir string }
-
-func (e *NotEmptyError) Error() string { return fmt.Sprintf("unpack to %s: it is not empty", e.Dir) }
-
-// Unwrap gives the kind of the error.
-func (e *NotEmptyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// Hint says what to do next.
-func (e *NotEmptyError) Hint() string { return "name an empty or a new directory" }
-
 // full gives the error of a full disk its type.
 func full(err error) error {
 	var typed *FullError
@@ -142,4 +103,9 @@ func full(err error) error {
 		return err
 	}
 	return &FullError{Err: err}
+}
+
+// tooLarge says that a snapshot would need more segments than a manifest can list.
+func tooLarge(segments int) error {
+	return failure.New(errdefs.ErrInvalidArgument, "choose larger segments", "pack memory: %d segments are more than %d", segments, maxSegments)
 }

@@ -37,7 +37,7 @@ func TestExitCode(t *testing.T) {
 		"usage":                         {&usageError{}, exitUsage},
 		"bad reference":                 {&store.InvalidRefError{Ref: "A", Err: errors.New("x")}, exitUsage},
 		"no snapshot":                   {&store.UnknownRefError{Ref: "a"}, exitNotFound},
-		"not running":                   {&checkpoint.NotRunningError{}, exitPrecondition},
+		"not running":                   {checkpoint.NotRunning("c", ""), exitPrecondition},
 		"busy":                          {&checkpoint.BusyError{}, exitPrecondition},
 		"busy, from the shim":           {&job.Error{Err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
 		"round out of order":            {&job.Error{Err: &image.RoundError{}}, exitAborted},
@@ -109,8 +109,8 @@ func TestReport(t *testing.T) {
 		want string
 	}{
 		"plain":       {errors.New("no"), "cryo: no\n"},
-		"hint":        {&checkpoint.NotRunningError{ID: "c", Status: "stopped"}, "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
-		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), &fit.RuleError{Name: "c"})), "hint: rules that can"},
+		"hint":        {checkpoint.NotRunning("c", "stopped"), "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
+		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), failure.New(errdefs.ErrInvalidArgument, "rules that can", "there is no rule"))), "hint: rules that can"},
 		"two hints":   {&fit.MisfitError{Findings: []fit.Finding{{Hint: "one"}, {Hint: "two"}, {Hint: "one"}}}, "hint: one\n  two\n"},
 		"escapes":     {errors.New("a\x1b[2Jb\x07\u009bc"), "cryo: a?[2Jb??c\n"},
 	} {

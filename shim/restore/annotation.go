@@ -15,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/baseimage"
@@ -22,37 +23,20 @@ import (
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// NotAllowedError says that the host's configuration does not allow a snapshot for the annotation. Its kind is PermissionDenied.
-type NotAllowedError struct{ Ref string }
-
-func (e *NotAllowedError) Error() string {
-	return fmt.Sprintf("restore-annotation: the configuration does not allow a container to be restored from %s by its annotation", e.Ref)
+// notAllowed says that the host's configuration does not allow a snapshot for the annotation.
+func notAllowed(ref string) error {
+	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml",
+		"restore-annotation: the configuration does not allow a container to be restored from %s by its annotation", ref)
 }
 
-// Hint says what to do.
-func (e *NotAllowedError) Hint() string {
-	return "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml"
-}
-
-// Unwrap gives the kind.
-func (e *NotAllowedError) Unwrap() error { return errdefs.ErrPermissionDenied }
-
-// MismatchError says that a snapshot cannot be restored into a container with another specification, or root file system. Its kind is FailedPrecondition.
-type MismatchError struct{ Findings []fit.Finding }
-
-func (e *MismatchError) Error() string {
+// mismatch says that a snapshot cannot be restored into a container with another specification, or root file system.
+func mismatch(found []fit.Finding) error {
 	text := "the snapshot cannot be restored into this container:"
-	for _, f := range e.Findings {
+	for _, f := range found {
 		text += fmt.Sprintf("\n  %s: %s", f.Rule, f.Problem)
 	}
-	return text
+	return failure.New(errdefs.ErrFailedPrecondition, (&fit.MisfitError{Findings: found}).Hint(), "%s", text)
 }
-
-// Hint says what to do.
-func (e *MismatchError) Hint() string { return (&fit.MisfitError{Findings: e.Findings}).Hint() }
-
-// Unwrap gives the kind.
-func (e *MismatchError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // annotated gives the options of a restore that an annotation asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
@@ -93,7 +77,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 // allowed refuses what the configuration does not allow for the annotation. A digest is of all repositories of which the store has it.
 func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
 	if archive.IsLocation(ref) {
-		return &NotAllowedError{Ref: ref} // a file of the host's
+		return notAllowed(ref) // a file of the host's
 	}
 	full, err := store.Normalize(ref)
 	if err != nil {
@@ -106,7 +90,7 @@ func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref strin
 		}
 	}
 	if !slices.ContainsFunc(refs, a.Allows) {
-		return &NotAllowedError{Ref: ref}
+		return notAllowed(ref)
 	}
 	return nil
 }
@@ -130,8 +114,8 @@ func (v *serving) checkBase(was image.Container) error {
 	if info.SnapshotKey == "" {
 		from = "no image"
 	}
-	return &MismatchError{[]fit.Finding{{
+	return mismatch([]fit.Finding{{
 		Rule: ruleBaseImage, Fatal: true, Problem: fmt.Sprintf("the snapshot's container was made from %s (%s), and this one from %s", was.Image, was.ImageDigest, from),
 		Hint: fmt.Sprintf("create the container from the image with the digest %s", was.ImageDigest),
-	}}}
+	}})
 }

@@ -11,29 +11,9 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
-
-// NoMountError says that the snapshot has no such mount. Its kind is InvalidArgument.
-type NoMountError struct {
-	Destination string
-	Have        []string
-}
-
-func (e *NoMountError) Error() string {
-	return fmt.Sprintf("the snapshot has no bind mount at %s", e.Destination)
-}
-
-// Hint says what to do.
-func (e *NoMountError) Hint() string {
-	if len(e.Have) == 0 {
-		return "it has none at all: leave --mount out"
-	}
-	return "it has bind mounts at " + strings.Join(e.Have, ", ")
-}
-
-// Unwrap gives the kind.
-func (e *NoMountError) Unwrap() error { return errdefs.ErrInvalidArgument }
 
 // replaceMounts gives bind mounts of the specification other sources and returns their destinations.
 func replaceMounts(spec *specs.Spec, replace []restorer.Mount) (destinations []string, err error) {
@@ -52,7 +32,11 @@ func replaceMounts(spec *specs.Spec, replace []restorer.Mount) (destinations []s
 			}
 		}
 		if !found {
-			return nil, &NoMountError{Destination: r.Destination, Have: have}
+			hint := "it has none at all: leave --mount out"
+			if len(have) > 0 {
+				hint = "it has bind mounts at " + strings.Join(have, ", ")
+			}
+			return nil, failure.New(errdefs.ErrInvalidArgument, hint, "the snapshot has no bind mount at %s", r.Destination)
 		}
 	}
 	return destinations, nil

@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 func overlay(upper string) []*types.Mount {
@@ -75,8 +78,7 @@ func TestNote(t *testing.T) {
 		"two": append(overlay("/u"), overlay("/u")...), "relative": overlay("u"), "used": overlay(used),
 	} {
 		bundle := t.TempDir()
-		var refused *RootfsError
-		if err := NoteRootfs(bundle, mounts); !errors.As(err, &refused) || refused.Hint() == "" {
+		if err := NoteRootfs(bundle, mounts); !errdefs.IsFailedPrecondition(err) || failure.Hint(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := UndoRootfs(bundle); err != nil {
