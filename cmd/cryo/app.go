@@ -62,7 +62,7 @@ func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client,
 		return ctx, nil, err
 	}
 	return daemon.Connect(ctx, daemon.Options{
-		Address: a.address, Namespace: a.namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Say: a.say, Trace: traceCall,
+		Address: a.address, Namespace: a.namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Say: a.say, Trace: true,
 	})
 }
 

@@ -86,10 +86,9 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 	}
 	p := v.prepared
 	_, rootfs := p.Snapshot.RootFS()
-	arrives, whole := p.Arrives()
 	plan := &restorer.Plan{
 		Name: p.Name, Ref: p.Ref, Digest: p.Descriptor.Digest, Spec: p.Spec, Etc: p.Etc, Images: p.Images, Work: v.criu(), RootFS: rootfs, Warnings: p.Warnings,
-		Since: p.Since, Eager: p.Eager, PullFirst: p.PullFirst, Pulled: p.Pulled, Arrives: arrives && !whole,
+		Since: p.Since, Eager: p.Eager, PullFirst: p.PullFirst, Pulled: p.Pulled, Arrives: p.pull != nil && !p.pull.whole,
 	}
 	asked.Tell(restorer.Message{Planned: plan})
 	both, group := v.unpack(o.Registry.Progress)
@@ -109,7 +108,7 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return true, v.suspect(p.Cause(err))
+		return true, v.suspect(p.pull.cause(err))
 	}
 	for {
 		err := v.serveShim(socket, asked)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"path/filepath"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -132,23 +134,24 @@ func (v *serving) criu() string { return filepath.Join(v.work.Dir, "criu") }
 func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Group) {
 	group, both := errgroup.WithContext(v.ctx)
 	group.Go(func() error {
-		return v.prepared.UnpackMemory(both, v.store, image.UnpackOptions{Progress: report, Lazy: v.prepared.Lazy()})
+		p := v.prepared
+		if err := p.Unpacked.Memory(both, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
+			return Full(v.store.Root(), err)
+		}
+		return giveImages(p.Images, p.Spec)
 	})
 	return both, group
 }
 
 // apply writes what the snapshot's container had changed into a root file system.
-func (v *serving) apply(ctx context.Context, rootfs []*types.Mount) error {
-	if _, ok := v.prepared.Snapshot.RootFS(); !ok {
+func (v *serving) apply(ctx context.Context, target []*types.Mount) error {
+	p := v.prepared
+	if _, ok := p.Snapshot.RootFS(); !ok {
 		return nil
 	}
-	var mounts []mount.Mount
-	for _, m := range rootfs {
-		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
 	var applied error
-	err := mount.WithTempMount(ctx, mounts, func(root string) error {
-		applied = v.prepared.ApplyRootFS(ctx, root)
+	err := mount.WithTempMount(ctx, mount.FromProto(target), func(root string) error {
+		applied = p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
 		return applied
 	})
 	if applied != nil {
@@ -192,7 +195,7 @@ func (v *serving) annotated() error {
 		return v.apply(both, v.request.Rootfs)
 	})
 	if err := group.Wait(); err != nil {
-		return v.prepared.Cause(err)
+		return v.prepared.pull.cause(err)
 	}
 	return nil
 }
@@ -200,8 +203,12 @@ func (v *serving) annotated() error {
 // attend tells the shim what is prepared, answers it until the container runs, and then brings the rest. asked is a command that wants to know; nil: none does.
 func (v *serving) attend(shim, asked *restorer.Conversation) error {
 	p := v.prepared
+	allowed := []string{}
+	for _, g := range p.Policy.Allow {
+		allowed = append(allowed, string(g))
+	}
 	shim.Tell(restorer.Message{Prepared: &restorer.Prepared{
-		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: p.Allowed(),
+		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
 		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(),
 	}})
 	memory := newPlacing(v.ctx, v.suspect)
@@ -248,7 +255,7 @@ func (v *serving) because(err error) error {
 			return misfit
 		}
 	}
-	return p.Because(v.suspect(err))
+	return p.pull.because(p.Name, v.suspect(err))
 }
 
 // suspect has the store verify the snapshot's blobs before they are read again, if err says that something of it is damaged.
@@ -310,17 +317,17 @@ func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu
 	if asked != nil {
 		asked.Tell(restorer.Message{Runs: &restorer.Runs{Loaded: loaded, Counts: v.counted()}})
 	}
-	p.Runs()
+	p.pull.begin()
 	placed := make(chan error, 1)
 	go func() {
 		err := memory.wait()
 		if err != nil {
-			p.End(err) // nobody needs what is pulled
+			p.pull.end(err) // nobody needs what is pulled
 		}
-		p.Placed()
+		p.pull.placed()
 		placed <- err
 	}()
-	pulled := p.Await()
+	pulled := p.pull.await()
 	if pulled == nil {
 		p.release()
 		_ = v.work.Release() // all is open that is needed
