@@ -53,7 +53,7 @@ func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
 
 func writeCRIUFile(tw *tar.Writer, dir, name string) error {
 	if reason := badCRIUName(name); reason != "" {
-		return &pages.FormatError{File: name, Reason: reason}
+		return pages.Malformed(name, "%s", reason)
 	}
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {

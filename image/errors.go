@@ -11,42 +11,6 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// NotSnapshotError says that something sound is not a snapshot. Its kind is DataLoss.
-type NotSnapshotError struct {
-	Digest digest.Digest
-	Reason string
-}
-
-func (e *NotSnapshotError) Error() string {
-	return fmt.Sprintf("open snapshot %s: it is not a snapshot: %s", e.Digest, e.Reason)
-}
-
-// Unwrap gives the kind of the error.
-func (e *NotSnapshotError) Unwrap() error { return errdefs.ErrDataLoss }
-
-// Hint says what to do next.
-func (e *NotSnapshotError) Hint() string {
-	return "name something that cryo checkpoint made; a container image is run with ctr or nerdctl"
-}
-
-// VersionError says that a snapshot is of a version that this package does not read. Its kind is NotImplemented.
-type VersionError struct {
-	What string // manifest, config or GPU engine
-	Got  string
-}
-
-func (e *VersionError) Error() string {
-	return fmt.Sprintf("open snapshot: its %s is of version %q", e.What, e.Got)
-}
-
-// Unwrap gives the kind of the error.
-func (e *VersionError) Unwrap() error { return errdefs.ErrNotImplemented }
-
-// Hint says what to do next.
-func (e *VersionError) Hint() string {
-	return "use the version of cryo that took the snapshot, or a newer one"
-}
-
 // DamagedError says that a part of a snapshot is not what it was when it was written, or that its parts contradict each
 // other. Its kind is DataLoss.
 type DamagedError struct {
@@ -103,6 +67,17 @@ func full(err error) error {
 		return err
 	}
 	return &FullError{Err: err}
+}
+
+// notSnapshot says that something sound is not a snapshot.
+func notSnapshot(d digest.Digest, reason string, args ...any) error {
+	return failure.New(errdefs.ErrDataLoss, "name something that cryo checkpoint made; a container image is run with ctr or nerdctl",
+		"open snapshot %s: it is not a snapshot: %s", d, fmt.Sprintf(reason, args...))
+}
+
+// otherVersion says that a snapshot is of a version that this package does not read. what is the manifest, the config or the GPU engine.
+func otherVersion(what, got string) error {
+	return failure.New(errdefs.ErrNotImplemented, "use the version of cryo that took the snapshot, or a newer one", "open snapshot: its %s is of version %q", what, got)
 }
 
 // tooLarge says that a snapshot would need more segments than a manifest can list.

@@ -41,7 +41,7 @@ func mismatch(found []fit.Finding) error {
 // annotated gives the options of a restore that an annotation asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
-		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Pull: PullMissing, Force: c.Restore.Annotation.Force, Timeout: c.Restore.Annotation.Patience(),
+		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Annotation.Force}, Timeout: c.Restore.Annotation.Patience(),
 		Registry: registry.Options{DockerConfig: c.Restore.Annotation.Credentials},
 	}
 	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong

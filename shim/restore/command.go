@@ -143,8 +143,7 @@ func (v *serving) serveShim(socket *restorer.Listener, asked *restorer.Conversat
 func (v *serving) chosen(asked *restorer.Conversation) (Options, error) {
 	c := v.request.Choices
 	o := Options{
-		Config: v.config, Name: v.request.ID, Namespace: v.request.Namespace, Address: v.request.Address, Pull: c.Pull, Mounts: c.Mounts, NetworkNS: c.NetworkNS, Force: c.Force,
-		Eager: c.Eager, PullFirst: c.PullFirst, GPUs: GPUOptions{Devices: c.Devices},
+		Config: v.config, Name: v.request.ID, Namespace: v.request.Namespace, Address: v.request.Address, Choices: *c, GPUs: GPUOptions{Devices: c.Devices},
 		Registry: registry.Options{
 			PlainHTTP: c.Registry.PlainHTTP, Insecure: c.Registry.Insecure, CAFile: c.Registry.CAFile, Username: c.Registry.Username, Password: c.Registry.Password,
 			Concurrency: c.Registry.Concurrency,

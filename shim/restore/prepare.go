@@ -3,7 +3,6 @@ package restore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"time"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/shim/fill"
@@ -96,39 +96,23 @@ func (r *Prepared) checkRoom(ctx context.Context) (err error) {
 	return err
 }
 
-// TimeoutError says that a snapshot was not here in time. Its kind is DeadlineExceeded.
-type TimeoutError struct {
-	Ref   string
-	After time.Duration
-}
-
-func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("fetch %s: all but its memory is not here after %s", e.Ref, e.After)
-}
-
-// Hint says what to do.
-func (e *TimeoutError) Hint() string {
-	return "see whether the registry answers, or raise timeout under [restore.annotation] in the configuration"
-}
-
-// Unwrap gives the kind.
-func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
-
-// within gives a context that ends after a time with a [TimeoutError] as its cause, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
+// within gives a context that ends after a time, for a cause of the kind DeadlineExceeded, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
 func within(ctx context.Context, limit time.Duration, ref string) (_ context.Context, inTime func()) {
 	if limit == 0 {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(limit, func() { cancel(&TimeoutError{Ref: ref, After: limit}) })
+	timer := time.AfterFunc(limit, func() {
+		cancel(failure.New(context.DeadlineExceeded, "see whether the registry answers, or raise timeout under [restore.annotation] in the configuration",
+			"fetch %s: all but its memory is not here after %s", ref, limit))
+	})
 	return ctx, func() { timer.Stop() }
 }
 
 // late gives the reason why something has failed with err where that is that it took too long.
 func late(ctx context.Context, err error) error {
-	var timeout *TimeoutError
-	if err != nil && errors.As(context.Cause(ctx), &timeout) {
-		return timeout
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, context.DeadlineExceeded) {
+		return cause
 	}
 	return err
 }
