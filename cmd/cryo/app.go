@@ -8,6 +8,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/log"
+	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
@@ -53,6 +54,17 @@ func (a *app) store() (*store.Store, error) {
 	}
 	s.KeepPartial(c.Store.PartialAge())
 	return s, nil
+}
+
+// inStore is for commands that look into the local store, and do nothing else before.
+func (a *app) inStore(do func(ctx context.Context, s *store.Store, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := a.store()
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), s, args)
+	}
 }
 
 // connect reaches containerd. The context returned carries the namespace.

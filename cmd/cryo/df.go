@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
@@ -18,12 +19,8 @@ both), and what running commands work on.`,
 		Example:           "  cryo df",
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			u, err := inspect.DiskUsage(cmd.Context(), s)
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
+			u, err := inspect.DiskUsage(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -31,7 +28,7 @@ both), and what running commands work on.`,
 				return a.printJSON(u)
 			}
 			return a.printDiskUsage(u)
-		},
+		}),
 	}
 }
 

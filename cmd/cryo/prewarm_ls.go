@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -19,12 +20,8 @@ func newPrewarmList(a *app) *cobra.Command {
 		Example: `  cryo prewarm ls
   cryo prewarm ls --json | jq 'map(.size) | add'`,
 		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			all, err := prewarm.List(cmd.Context(), s)
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
+			all, err := prewarm.List(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -36,7 +33,7 @@ func newPrewarmList(a *app) *cobra.Command {
 				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size.Of(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
 			}
 			return a.table(rows...)
-		},
+		}),
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -44,12 +45,8 @@ of its memory.`,
 			}
 			return refs, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			all, err := prewarm.List(cmd.Context(), s)
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, args []string) error {
+			all, err := prewarm.List(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -59,7 +56,7 @@ of its memory.`,
 			}
 			gone := []prewarm.Listed{}
 			for _, w := range chosen {
-				if err := prewarm.Remove(cmd.Context(), s, w); err != nil {
+				if err := prewarm.Remove(ctx, s, w); err != nil {
 					failed = append(failed, err)
 					continue
 				}
@@ -72,7 +69,7 @@ of its memory.`,
 				failed = append(failed, a.printJSON(gone))
 			}
 			return errors.Join(failed...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&everything, "all", false, "all prewarmed snapshots")
 	return cmd

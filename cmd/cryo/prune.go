@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
@@ -24,18 +25,14 @@ latter otherwise goes by itself when no cryo works on the store, and the former 
   cryo prune`,
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) (err error) {
 			r := pruneResult{DryRun: dry}
 			verb := "removed"
 			if dry {
 				verb = "would remove"
-				r.Pruned, err = s.Prunable(cmd.Context())
+				r.Pruned, err = s.Prunable(ctx)
 			} else {
-				r.Pruned, err = s.Prune(cmd.Context())
+				r.Pruned, err = s.Prune(ctx)
 			}
 			if err != nil {
 				return err
@@ -49,7 +46,7 @@ latter otherwise goes by itself when no cryo works on the store, and the former 
 				a.line("another cryo works on the store: what it may need stays until it has ended")
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, and say what would go")
 	return cmd

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -181,4 +182,23 @@ func assign(old []image.GPUDevice, container, host []driver.Device, named []GPUP
 		wanted[old[from].UUID], taken[to.UUID] = to.UUID, true
 	}
 	return snapshotspec.Place(old, container, func(d driver.Device) string { return d.UUID }, wanted)
+}
+
+// checkRecord refuses images that say something of GPUs to the shim of which the config, by which everything was decided,
+// says nothing, and the reverse.
+func checkRecord(c image.Config, images string) error {
+	r, err := gpu.ReadRecord(images)
+	if err != nil {
+		return err
+	}
+	if (r == nil) != (c.GPU == nil) {
+		return fmt.Errorf("the snapshot's config and its images contradict each other about GPUs: %w", errdefs.ErrDataLoss)
+	}
+	if r == nil {
+		return nil
+	}
+	if r.Engine != c.GPU.Engine || !slices.Equal(r.Pieces(), c.GPU.Pieces()) || !reflect.DeepEqual(r.Library, c.GPU.Library) {
+		return fmt.Errorf("the snapshot's config and its images contradict each other about the memory of GPUs: %w", errdefs.ErrDataLoss)
+	}
+	return nil
 }
