@@ -40,7 +40,7 @@ func notFresh(problem string) error {
 
 // NoteRootfs writes down in the bundle how a root file system is that is going to be changed, for [UndoRootfs].
 func NoteRootfs(bundle string, mounts []*types.Mount) error {
-	upper := upperDir(mounts)
+	upper := UpperDir(mounts)
 	if upper == "" {
 		return notFresh("the container's root file system is no overlay with a directory for changes, and what a restore changes could not be undone")
 	}
@@ -66,8 +66,8 @@ func NoteRootfs(bundle string, mounts []*types.Mount) error {
 	return nil
 }
 
-// upperDir gives the directory where overlayfs keeps what changed; empty if the root file system is of another kind.
-func upperDir(mounts []*types.Mount) string {
+// UpperDir gives the directory where overlayfs keeps what changed; empty if the root file system is of another kind.
+func UpperDir(mounts []*types.Mount) string {
 	if len(mounts) != 1 || mounts[0].Type != "overlay" {
 		return ""
 	}

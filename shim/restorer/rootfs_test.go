@@ -103,3 +103,15 @@ func TestGone(t *testing.T) {
 		t.Errorf("left %v", entries)
 	}
 }
+
+func TestUpperDir(t *testing.T) {
+	overlay := []*types.Mount{{Type: "overlay", Options: []string{"workdir=/w", "upperdir=/u", "lowerdir=/l"}}}
+	if got := UpperDir(overlay); got != "/u" {
+		t.Errorf("UpperDir = %q", got)
+	}
+	for _, other := range [][]*types.Mount{nil, {{Type: "bind", Source: "/x"}}, {{Type: "overlay", Options: []string{"lowerdir=/l"}}}, append(overlay, overlay...)} {
+		if got := UpperDir(other); got != "" {
+			t.Errorf("UpperDir(%v) = %q", other, got)
+		}
+	}
+}
