@@ -11,7 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // maxCRIUFiles bounds the images of a snapshot. A process has six and a further thread one: these are those of 1,300 processes, or of 8,000 threads. Each is a
@@ -31,7 +34,9 @@ func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
 			continue
 		}
 		if n++; n > maxCRIUFiles {
-			return &TooManyImagesError{}
+			return failure.New(errdefs.ErrFailedPrecondition,
+				fmt.Sprintf("a process has six images and a further thread one: have the container end some, down to about %d processes", maxCRIUFiles/6),
+				"pack CRIU images: there are more than %d, of too many processes and threads", maxCRIUFiles)
 		}
 		if err := ctx.Err(); err != nil {
 			return err
@@ -48,7 +53,7 @@ func writeCRIU(ctx context.Context, w io.Writer, dir string) error {
 
 func writeCRIUFile(tw *tar.Writer, dir, name string) error {
 	if reason := badCRIUName(name); reason != "" {
-		return &pages.FormatError{File: name, Reason: reason}
+		return pages.Malformed(name, "%s", reason)
 	}
 	f, err := os.Open(filepath.Join(dir, name))
 	if err != nil {

@@ -7,43 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
-
-// NotSnapshotError says that something sound is not a snapshot. Its kind is DataLoss.
-type NotSnapshotError struct {
-	Digest digest.Digest
-	Reason string
-}
-
-func (e *NotSnapshotError) Error() string {
-	return fmt.Sprintf("open snapshot %s: it is not a snapshot: %s", e.Digest, e.Reason)
-}
-
-// Unwrap gives the kind of the error.
-func (e *NotSnapshotError) Unwrap() error { return errdefs.ErrDataLoss }
-
-// Hint says what to do next.
-func (e *NotSnapshotError) Hint() string {
-	return "name something that cryo checkpoint made; a container image is run with ctr or nerdctl"
-}
-
-// VersionError says that a snapshot is of a version that this package does not read. Its kind is NotImplemented.
-type VersionError struct {
-	What string // manifest, config or GPU engine
-	Got  string
-}
-
-func (e *VersionError) Error() string {
-	return fmt.Sprintf("open snapshot: its %s is of version %q", e.What, e.Got)
-}
-
-// Unwrap gives the kind of the error.
-func (e *VersionError) Unwrap() error { return errdefs.ErrNotImplemented }
-
-// Hint says what to do next.
-func (e *VersionError) Hint() string {
-	return "use the version of cryo that took the snapshot, or a newer one"
-}
 
 // DamagedError says that a part of a snapshot is not what it was when it was written, or that its parts contradict each
 // other. Its kind is DataLoss.
@@ -78,36 +44,6 @@ func (e *FullError) Hint() string {
 	return "make room, for instance with cryo rm, or choose another root; the snapshot needs about as much as its memory"
 }
 
-// TooLargeError says that a snapshot would need more segments than a manifest can list. Its kind is InvalidArgument.
-type TooLargeError struct {
-	Segments, Limit int
-}
-
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("pack memory: %d segments are more than %d", e.Segments, e.Limit)
-}
-
-// Unwrap gives the kind of the error.
-func (e *TooLargeError) Unwrap() error { return errdefs.ErrInvalidArgument }
-
-// Hint says what to do next.
-func (e *TooLargeError) Hint() string { return "choose larger segments" }
-
-// TooManyImagesError says that CRIU has written more images than a snapshot may have. Its kind is FailedPrecondition.
-type TooManyImagesError struct{}
-
-func (e *TooManyImagesError) Error() string {
-	return fmt.Sprintf("pack CRIU images: there are more than %d, of too many processes and threads", maxCRIUFiles)
-}
-
-// Unwrap gives the kind of the error.
-func (e *TooManyImagesError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// Hint says what to do next.
-func (e *TooManyImagesError) Hint() string {
-	return fmt.Sprintf("a process has six images and a further thread one: have the container end some, down to about %d processes", maxCRIUFiles/6)
-}
-
 // RoundError says that CRIU takes memory to be as it was in the round before of a pre-dump, which has not brought it. Its kind is Aborted.
 type RoundError struct {
 	Pagemap string
@@ -124,17 +60,6 @@ func (e *RoundError) Unwrap() error { return errdefs.ErrAborted }
 // Hint says what to do next.
 func (e *RoundError) Hint() string { return "take the snapshot without --pre-dump" }
 
-// NotEmptyError says that a snapshot cannot be unpacked where something is already. Its kind is FailedPrecondition.
-type NotEmptyError struct{ Dir string }
-
-func (e *NotEmptyError) Error() string { return fmt.Sprintf("unpack to %s: it is not empty", e.Dir) }
-
-// Unwrap gives the kind of the error.
-func (e *NotEmptyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// Hint says what to do next.
-func (e *NotEmptyError) Hint() string { return "name an empty or a new directory" }
-
 // full gives the error of a full disk its type.
 func full(err error) error {
 	var typed *FullError
@@ -142,4 +67,20 @@ func full(err error) error {
 		return err
 	}
 	return &FullError{Err: err}
+}
+
+// notSnapshot says that something sound is not a snapshot.
+func notSnapshot(d digest.Digest, reason string, args ...any) error {
+	return failure.New(errdefs.ErrDataLoss, "name something that cryo checkpoint made; a container image is run with ctr or nerdctl",
+		"open snapshot %s: it is not a snapshot: %s", d, fmt.Sprintf(reason, args...))
+}
+
+// otherVersion says that a snapshot is of a version that this package does not read. what is the manifest, the config or the GPU engine.
+func otherVersion(what, got string) error {
+	return failure.New(errdefs.ErrNotImplemented, "use the version of cryo that took the snapshot, or a newer one", "open snapshot: its %s is of version %q", what, got)
+}
+
+// tooLarge says that a snapshot would need more segments than a manifest can list.
+func tooLarge(segments int) error {
+	return failure.New(errdefs.ErrInvalidArgument, "choose larger segments", "pack memory: %d segments are more than %d", segments, maxSegments)
 }

@@ -141,7 +141,7 @@ func TestUnpackWhere(t *testing.T) {
 	t.Run("in use", func(t *testing.T) {
 		dir := t.TempDir()
 		writeFile(t, filepath.Join(dir, "mine"), nil)
-		if err := s.Unpack(ctx, store, dir, UnpackOptions{}); !errors.As(err, new(*NotEmptyError)) || !errdefs.IsFailedPrecondition(err) {
+		if err := s.Unpack(ctx, store, dir, UnpackOptions{}); !errdefs.IsFailedPrecondition(err) {
 			t.Errorf("Unpack gives %v", err)
 		}
 		if len(readDir(t, dir)) != 1 {

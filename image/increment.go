@@ -130,7 +130,7 @@ func onParent(ctx context.Context, parts []memoryPart) ([]packedSegment, error) 
 		out = append(out, added...)
 	}
 	if n := len(out); n > maxSegments {
-		return nil, &TooLargeError{Segments: n, Limit: maxSegments}
+		return nil, tooLarge(n)
 	}
 	return out, nil
 }

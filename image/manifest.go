@@ -70,7 +70,7 @@ type layout struct {
 // parseManifest reads a manifest and checks that it is one of a snapshot.
 func parseManifest(b []byte, d digest.Digest) (m ocispec.Manifest, l layout, err error) {
 	not := func(format string, args ...any) error {
-		return &NotSnapshotError{Digest: d, Reason: fmt.Sprintf(format, args...)}
+		return notSnapshot(d, format, args...)
 	}
 	if err := json.Unmarshal(b, &m); err != nil {
 		return m, l, not("its manifest is not JSON of the right shape: %v", err)
@@ -80,7 +80,7 @@ func parseManifest(b []byte, d digest.Digest) (m ocispec.Manifest, l layout, err
 	}
 	if m.ArtifactType != ArtifactType {
 		if v, ok := strings.CutPrefix(m.ArtifactType, "application/vnd.cryo.snapshot."); ok {
-			return m, l, &VersionError{What: "manifest", Got: fmt.Sprintf("%.100s", v)}
+			return m, l, otherVersion("manifest", fmt.Sprintf("%.100s", v))
 		}
 		return m, l, not("its artifact type is %.100q", m.ArtifactType)
 	}
@@ -133,7 +133,7 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 		return Config{}, damaged("it is not JSON of the right shape: %w", err)
 	}
 	if version.Version != ConfigVersion {
-		return Config{}, &VersionError{What: "config", Got: fmt.Sprint(version.Version)}
+		return Config{}, otherVersion("config", fmt.Sprint(version.Version))
 	}
 	if err := checkNumbers(b); err != nil {
 		return Config{}, damaged("%w", err)
@@ -158,7 +158,7 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	}
 	if c.GPU != nil {
 		if e := c.GPU.Engine; e != DriverEngine && e != KeeperEngine {
-			return Config{}, &VersionError{What: "GPU engine", Got: fmt.Sprintf("%.100s", e)}
+			return Config{}, otherVersion("GPU engine", fmt.Sprintf("%.100s", e))
 		}
 		if err := c.GPU.Check(); err != nil {
 			return Config{}, damaged("%w", err)

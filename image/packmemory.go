@@ -52,7 +52,7 @@ func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]m
 		n += len(parts[i].cut)
 	}
 	if n > maxSegments {
-		return nil, &TooLargeError{Segments: n, Limit: maxSegments}
+		return nil, tooLarge(n)
 	}
 	return parts, nil
 }

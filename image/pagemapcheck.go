@@ -65,7 +65,7 @@ func (c *pagemapCheck) pagemap(m *pages.Pagemap) error {
 	f, ok := c.files[m.Name]
 	delete(c.files, m.Name)
 	wrong := func(format string, args ...any) error {
-		return &pages.FormatError{File: m.Name, Reason: fmt.Sprintf(format, args...)}
+		return pages.Malformed(m.Name, format, args...)
 	}
 	switch {
 	case !ok && m.Count == 0:

@@ -25,11 +25,11 @@ type Snapshot struct {
 	layout     layout
 }
 
-// Open reads and verifies a snapshot's manifest and config. What is not a snapshot gives a [*NotSnapshotError] or a
-// [*VersionError], what is damaged a [*DamagedError]; errors of src are passed on.
+// Open reads and verifies a snapshot's manifest and config. What is not a snapshot gives DataLoss, one of another version
+// NotImplemented, what is damaged a [*DamagedError]; errors of src are passed on.
 func Open(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, error) {
 	if d.MediaType != "" && d.MediaType != ocispec.MediaTypeImageManifest {
-		return nil, &NotSnapshotError{Digest: d.Digest, Reason: fmt.Sprintf("its media type is %.100q", d.MediaType)}
+		return nil, notSnapshot(d.Digest, "its media type is %.100q", d.MediaType)
 	}
 	b, err := readBlob(ctx, src, "manifest", d, maxManifest)
 	if err != nil {

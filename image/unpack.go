@@ -13,11 +13,13 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // UnpackOptions are the choices of [Snapshot.Unpack]; the zero value is good.
@@ -34,7 +36,7 @@ type UnpackOptions struct {
 // Unpack writes a complete directory of CRIU images to dir, which must be empty or missing: all images, and the pages files as
 // sparse files. Directories get mode 0700, files 0600. On an error nothing is left in dir, nor dir itself if it was missing.
 //
-// A dir that is not empty gives a [*NotEmptyError], damage a [*DamagedError] or an error of a package below of kind DataLoss,
+// A dir that is not empty gives a FailedPrecondition, damage a [*DamagedError] or an error of a package below of kind DataLoss,
 // a full disk a [*FullError]; errors of src are passed on.
 func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
 	images, err := s.UnpackImages(ctx, src, dir)
@@ -126,7 +128,7 @@ func makeEmpty(dir string) (undo func() error, err error) {
 		return nil, fmt.Errorf("unpack: %w", err)
 	}
 	if len(entries) > 0 {
-		return nil, &NotEmptyError{Dir: dir}
+		return nil, failure.New(errdefs.ErrFailedPrecondition, "name an empty or a new directory", "unpack to %s: it is not empty", dir)
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("unpack: %w", err)

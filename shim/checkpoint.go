@@ -79,7 +79,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 		return err
 	}
 	if state.Status != task.Status_RUNNING && state.Status != task.Status_PAUSED {
-		return &checkpoint.NotRunningError{ID: id, Status: statusWord(state.Status)}
+		return checkpoint.NotRunning(id, statusWord(state.Status))
 	}
 	if _, err := s.giveCRIU(); err != nil {
 		return err

@@ -3,12 +3,12 @@ package shim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/shim/fill"
 	"github.com/cryo-project/cryo/shim/notes"
@@ -17,19 +17,6 @@ import (
 // fillTime bounds how long a checkpoint or a pause waits for memory to be there.
 const fillTime = 5 * time.Minute
 
-// FillingError says that a container's memory is still being filled in. Its kind is Unavailable.
-type FillingError struct{ ID string }
-
-func (e *FillingError) Error() string {
-	return fmt.Sprintf("container %s was restored and its memory is still being filled in after %s", e.ID, fillTime)
-}
-
-// Hint says what to do.
-func (e *FillingError) Hint() string { return "try again later, or restore with cryo restore --eager" }
-
-// Unwrap gives the kind.
-func (e *FillingError) Unwrap() error { return errdefs.ErrUnavailable }
-
 // fillRate bounds, in bytes a second, how fast memory is filled in that nobody waits for. 0: nothing does.
 func (s *service) fillRate(c *container) int64 {
 	if c.gpus.record != nil { // the container waits for all of it
@@ -37,21 +24,6 @@ func (s *service) fillRate(c *container) int64 {
 	}
 	return s.config.Restore.FillRate << 20
 }
-
-// lazyOffError says that the command and the shim do not have the same configuration. Its kind is FailedPrecondition.
-type lazyOffError struct{}
-
-func (*lazyOffError) Error() string {
-	return "memory shall be filled in later, which the shim's configuration does not allow"
-}
-
-// Hint says what to do.
-func (*lazyOffError) Hint() string {
-	return "use cryo restore --eager, or give containerd and cryo the same configuration (restore.lazy in /etc/cryo/config.toml, CRYO_CONFIG)"
-}
-
-// Unwrap gives the kind.
-func (*lazyOffError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // beginFilling has the restore process get ready to fill in the container's memory, and sees to it from now on. Where CRIU's images have all memory it gives nil.
 func (s *service) beginFilling(ctx context.Context, c *container) (*fill.Filling, error) {
@@ -178,7 +150,8 @@ func (s *service) awaitFilled(ctx context.Context, c *container, late <-chan tim
 	select {
 	case <-f.Done():
 	case <-late:
-		return &FillingError{ID: c.request.ID}
+		return failure.New(errdefs.ErrUnavailable, "try again later, or restore with cryo restore --eager",
+			"container %s was restored and its memory is still being filled in after %s", c.request.ID, fillTime)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -89,7 +90,9 @@ func (c *container) giveLibraryAgain(record *gpu.Record) error {
 		return err
 	}
 	if found.Digest != record.Library.Digest {
-		return &LibraryError{Path: found.Path, Have: found.Digest.String(), Want: record.Library.Digest.String(), Version: record.Library.Version}
+		return failure.New(errdefs.ErrFailedPrecondition,
+			fmt.Sprintf("install the %s of the cryo that the container was created with, or name it with %s in containerd's environment", library.File, library.Variable),
+			"the snapshot's processes have loaded %s %s (%s), and %s is %s", library.File, record.Library.Version, record.Library.Digest, found.Path, found.Digest)
 	}
 	why := ""
 	err = c.bundle.changeSpec(func(spec *specs.Spec) error {
@@ -103,21 +106,6 @@ func (c *container) giveLibraryAgain(record *gpu.Record) error {
 	c.gpus.library = &kept
 	return err
 }
-
-// LibraryError says that processes of a snapshot have loaded another library than this host has. Its kind is FailedPrecondition.
-type LibraryError struct{ Path, Have, Want, Version string }
-
-func (e *LibraryError) Error() string {
-	return fmt.Sprintf("the snapshot's processes have loaded %s %s (%s), and %s is %s", library.File, e.Version, e.Want, e.Path, e.Have)
-}
-
-// Hint says what to do.
-func (e *LibraryError) Hint() string {
-	return fmt.Sprintf("install the %s of the cryo that the container was created with, or name it with %s in containerd's environment", library.File, library.Variable)
-}
-
-// Unwrap gives the kind.
-func (e *LibraryError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // handOver says whether the container hands device memory over, or why it does not.
 func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, conversation *checkpoint.Conversation, frozen bool) {

@@ -15,6 +15,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
@@ -124,8 +125,7 @@ func TestGiveLibraryAgain(t *testing.T) {
 	} {
 		c := engineBundle(t, nil, "lib/ld-musl-x86_64.so.1")
 		err := c.giveLibraryAgain(test.record)
-		var other *LibraryError
-		if errors.As(err, &other) != test.wrong || !test.wrong && err != nil || hasLibrary(t, c) != test.given || (c.gpus.library != nil) != test.given {
+		if errors.As(err, new(*failure.Error)) != test.wrong || !test.wrong && err != nil || hasLibrary(t, c) != test.given || (c.gpus.library != nil) != test.given {
 			t.Errorf("%s: %v, got %+v", name, err, c.gpus)
 		}
 	}

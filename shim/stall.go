@@ -9,31 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/fill"
 )
 
-// StalledError says that CRIU has hung in a restore, and was ended. Its kind is DeadlineExceeded.
-type StalledError struct {
-	ID    string
-	After time.Duration
-	Last  string // line of CRIU's log; may be empty
-}
-
-func (e *StalledError) Error() string {
-	return fmt.Sprintf("restore %s: CRIU has made no progress for %s, and was ended; the last line of its log is %q", e.ID, e.After, e.Last)
-}
-
-// Hint says what to do.
-func (e *StalledError) Hint() string {
-	return "see whether a disk or a network file system of the container hangs; where the host is only slow, raise timeout under [restore] in /etc/cryo/config.toml"
-}
-
-// Unwrap gives the kind.
-func (e *StalledError) Unwrap() error { return context.DeadlineExceeded }
-
 // endStalled ends the restore if it makes no progress, until over is closed. filling is nil where nothing is filled in. The function that it returns waits for its
-// end, and gives a [*StalledError] if that was why.
+// end, and gives an error, DeadlineExceeded, if that was why.
 func (s *service) endStalled(c *container, filling *fill.Filling, over <-chan struct{}) func() error {
 	log := filepath.Join(c.work, restoreLog)
 	patience := time.Duration(s.config.Restore.Timeout) * time.Second
@@ -56,7 +38,9 @@ func (s *service) endStalled(c *container, filling *fill.Filling, over <-chan st
 		if !stalled.Load() {
 			return nil
 		}
-		return &StalledError{ID: c.request.ID, After: patience, Last: lastLine(log)}
+		return failure.New(context.DeadlineExceeded,
+			"see whether a disk or a network file system of the container hangs; where the host is only slow, raise timeout under [restore] in /etc/cryo/config.toml",
+			"restore %s: CRIU has made no progress for %s, and was ended; the last line of its log is %q", c.request.ID, patience, lastLine(log))
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/log"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/criu"
@@ -148,7 +149,9 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	if c.prepared.Lazy && !s.config.Restore.Lazy {
-		return nil, fmt.Errorf("restore %s: %w", r.ID, &lazyOffError{})
+		return nil, failure.New(errdefs.ErrFailedPrecondition,
+			"use cryo restore --eager, or give containerd and cryo the same configuration (restore.lazy in /etc/cryo/config.toml, CRYO_CONFIG)",
+			"restore %s: memory shall be filled in later, which the shim's configuration does not allow", r.ID)
 	}
 	criuOptions, err := s.writeRestoreOptions(c)
 	if err != nil {

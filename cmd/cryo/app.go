@@ -8,6 +8,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/log"
+	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
@@ -55,6 +56,17 @@ func (a *app) store() (*store.Store, error) {
 	return s, nil
 }
 
+// inStore is for commands that look into the local store, and do nothing else before.
+func (a *app) inStore(do func(ctx context.Context, s *store.Store, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s, err := a.store()
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), s, args)
+	}
+}
+
 // connect reaches containerd. The context returned carries the namespace.
 func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
 	c, err := a.config()
@@ -62,7 +74,7 @@ func (a *app) connect(ctx context.Context) (context.Context, *containerd.Client,
 		return ctx, nil, err
 	}
 	return daemon.Connect(ctx, daemon.Options{
-		Address: a.address, Namespace: a.namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Say: a.say, Trace: traceCall,
+		Address: a.address, Namespace: a.namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second, Say: a.say, Trace: true,
 	})
 }
 

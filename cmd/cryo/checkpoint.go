@@ -18,6 +18,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/size"
 	"github.com/cryo-project/cryo/shim/take"
 )
 
@@ -106,7 +107,7 @@ cost it its processes.`,
 	flags.IntVar(&f.PreDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is read before the freeze, up to %d; 1 without a number", checkpoint.MaxRounds))
 	flags.Lookup("pre-dump").NoOptDefVal = "1"
 	flags.IntVar(&f.Workers, "workers", 0, "goroutines that compress and hash (default: one for each core)")
-	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpuRules())) // fails only for flags that there are not
+	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpu.RuleNames())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{image.DriverEngine, image.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
 	_ = cmd.RegisterFlagCompletionFunc("gpu-timeout", cobra.NoFileCompletions)
@@ -139,7 +140,7 @@ func (f *checkpointFlags) check() error {
 	}
 	if f.segmentSize != "" {
 		var err error
-		if f.SegmentSize, err = parseSize(f.segmentSize); err != nil {
+		if f.SegmentSize, err = size.Parse(f.segmentSize); err != nil {
 			return wrong("--segment-size: %v", err)
 		}
 		if f.SegmentSize < 1<<20 || f.SegmentSize > 16<<30 || bits.OnesCount64(uint64(f.SegmentSize)) != 1 {
@@ -192,7 +193,7 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 		a.warnHub(f.Ref)
 		f.Push = &options
 	}
-	f.Hooks = take.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Stage: a.stages.done}
+	f.Hooks = a.hooks()
 	result, err := take.Take(ctx, client, s, f.Options)
 	if result == nil {
 		return err
@@ -228,20 +229,20 @@ func (a *app) removal(r *take.Result) string {
 // printTaken prints what a checkpoint came to.
 func (a *app) printTaken(ref string, result *take.Result) {
 	a.line("%s", result.Digest)
-	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", ref, size(result.Memory), size(result.Size),
+	a.line("%s: %s of memory in %s, frozen %s (%sdump %s, files %s), packed in %s", ref, size.Of(result.Memory), size.Of(result.Size),
 		seconds(result.Freeze), gpuTimes(result.GPU), seconds(result.Dump), seconds(result.RootFS), seconds(result.Pack))
 	if n := len(result.Rounds); n > 0 {
 		var all take.Round
 		for _, r := range result.Rounds {
 			all.Bytes, all.Seconds = all.Bytes+r.Bytes, all.Seconds+r.Seconds
 		}
-		a.line("while it ran before, rounds: %d, with %s in %s", n, size(all.Bytes), seconds(all.Seconds))
+		a.line("while it ran before, rounds: %d, with %s in %s", n, size.Of(all.Bytes), seconds(all.Seconds))
 	}
 	if result.Shared > 0 {
-		a.line("%s of it are segments of %s", size(result.Shared), short(result.Parent))
+		a.line("%s of it are segments of %s", size.Of(result.Shared), short(result.Parent))
 	}
 	if result.Pushed {
-		a.line("pushed to %s: %s, complete %s after the snapshot was here", ref, size(result.Push.Moved), seconds(result.Push.Seconds))
+		a.line("pushed to %s: %s, complete %s after the snapshot was here", ref, size.Of(result.Push.Moved), seconds(result.Push.Seconds))
 	}
 }
 
@@ -252,7 +253,7 @@ func gpuTimes(g *take.GPUSeconds) string {
 	}
 	text := fmt.Sprintf("GPU locked in %s, saved in %s, ", seconds(g.Lock), seconds(g.Save))
 	if g.Bytes > 0 {
-		text += fmt.Sprintf("%s of it handed over in %s, ", size(g.Bytes), seconds(g.Devices))
+		text += fmt.Sprintf("%s of it handed over in %s, ", size.Of(g.Bytes), seconds(g.Devices))
 	}
 	if g.Load > 0 {
 		text += fmt.Sprintf("loaded in %s, ", seconds(g.Load))

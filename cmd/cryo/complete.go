@@ -6,9 +6,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/daemon"
 )
 
@@ -40,24 +38,6 @@ func (a *app) completeRefs(most int) cobra.CompletionFunc {
 // completeRules completes the value of --force.
 func completeRules(rules []string) cobra.CompletionFunc {
 	return cobra.FixedCompletions(append(rules, "all"), cobra.ShellCompDirectiveNoFileComp)
-}
-
-// gpuRules are those that may refuse a checkpoint.
-func gpuRules() (names []string) {
-	for _, r := range gpu.Rules() {
-		names = append(names, r.Name)
-	}
-	return names
-}
-
-// fitRules are those of cryo inspect --check that can be overridden.
-func fitRules() (names []string) {
-	for _, r := range fit.Rules() {
-		if r.Fatal && r.Forcible() {
-			names = append(names, r.Name)
-		}
-	}
-	return names
 }
 
 // completeContainers completes the first argument with the names of containers.

@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"path"
 	"sync"
 	"time"
 
 	"github.com/containerd/log"
-	"google.golang.org/grpc"
 )
 
 // stages tells who debugs what a command has done, and how long it took.
@@ -30,16 +28,4 @@ func (s *stages) begin() {
 	defer s.mu.Unlock()
 	s.start = time.Now()
 	s.last = s.start
-}
-
-// traceCall is a [grpc.UnaryClientInterceptor] that tells of a request to containerd.
-func traceCall(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
-	start := time.Now()
-	err := invoke(ctx, method, req, reply, cc, o...)
-	e := log.G(ctx).WithFields(log.Fields{"service": path.Base(path.Dir(method)), "method": path.Base(method), "took": time.Since(start).Round(time.Microsecond)})
-	if err != nil {
-		e = e.WithError(err)
-	}
-	e.Debug("request to containerd")
-	return err
 }

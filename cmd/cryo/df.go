@@ -2,28 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
-
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/inspect"
+	"github.com/cryo-project/cryo/shim/size"
 )
-
-// diskUsage is what takes space, in bytes.
-type diskUsage struct {
-	Snapshots []snapshotUsage `json:"snapshots"`
-	store.Usage
-	Free int64 `json:"free"` // under the root
-}
-
-type snapshotUsage struct {
-	Reference string `json:"reference"`
-	Digest    string `json:"digest"`
-	Size      int64  `json:"size"`   // bytes of all blobs
-	Own       int64  `json:"own"`    // of which no other snapshot has
-	Shared    int64  `json:"shared"` // the others
-}
 
 func newDiskUsage(a *app) *cobra.Command {
 	return &cobra.Command{
@@ -35,12 +19,8 @@ both), and what running commands work on.`,
 		Example:           "  cryo df",
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			u, err := a.diskUsage(cmd.Context(), s)
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
+			u, err := inspect.DiskUsage(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -48,46 +28,24 @@ both), and what running commands work on.`,
 				return a.printJSON(u)
 			}
 			return a.printDiskUsage(u)
-		},
+		}),
 	}
 }
 
-func (a *app) diskUsage(ctx context.Context, s *store.Store) (u diskUsage, err error) {
-	used, err := s.Usage(ctx)
-	if err != nil {
-		return u, err
-	}
-	u = diskUsage{Snapshots: []snapshotUsage{}, Usage: used}
-	for _, n := range used.Snapshots {
-		u.Snapshots = append(u.Snapshots, snapshotUsage{Reference: n.Ref, Digest: n.Descriptor.Digest.String(), Size: n.Bytes, Own: n.Own, Shared: n.Bytes - n.Own})
-	}
-	u.Free, err = free(s.Root())
-	return u, err
-}
-
-// free gives the bytes that are free on the file system of dir.
-func free(dir string) (int64, error) {
-	var at unix.Statfs_t
-	if err := unix.Statfs(dir, &at); err != nil {
-		return 0, fmt.Errorf("look for free space under %s: %w", dir, err)
-	}
-	return int64(at.Bavail) * at.Bsize, nil
-}
-
-func (a *app) printDiskUsage(u diskUsage) error {
+func (a *app) printDiskUsage(u inspect.Usage) error {
 	rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "OWN", "SHARED"}}
 	for _, n := range u.Snapshots {
-		rows = append(rows, []string{store.Familiar(n.Reference), short(n.Digest), size(n.Size), size(n.Own), size(n.Shared)})
+		rows = append(rows, []string{store.Familiar(n.Reference), short(n.Digest), size.Of(n.Size), size.Of(n.Own), size.Of(n.Shared)})
 	}
 	if err := a.table(rows...); err != nil {
 		return err
 	}
 	a.line("")
 	return a.table(
-		[]string{"Snapshots:", size(u.Blobs.Bytes)},
-		[]string{"Not needed by any:", size(u.Unneeded.Bytes)},
-		[]string{"Interrupted pulls:", size(u.Partial.Bytes)},
-		[]string{"Running commands:", size(u.Working.Bytes)},
-		[]string{"Free:", size(u.Free)},
+		[]string{"Snapshots:", size.Of(u.Blobs.Bytes)},
+		[]string{"Not needed by any:", size.Of(u.Unneeded.Bytes)},
+		[]string{"Interrupted pulls:", size.Of(u.Partial.Bytes)},
+		[]string{"Running commands:", size.Of(u.Working.Bytes)},
+		[]string{"Free:", size.Of(u.Free)},
 	)
 }

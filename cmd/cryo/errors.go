@@ -3,12 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/containerd/errdefs"
 
-	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/job"
 )
 
 // usageError says that the command line makes no sense. Its kind is InvalidArgument.
@@ -29,52 +28,49 @@ func (e *usageError) Hint() string {
 
 func (e *usageError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
 
-// nameTakenError says that a container of this name exists. Its kind is AlreadyExists.
-type nameTakenError struct{ name, namespace string }
-
-func (e *nameTakenError) Error() string {
-	return fmt.Sprintf("restore as %s: containerd's namespace %s has a container of this name", e.name, e.namespace)
-}
-
-func (e *nameTakenError) Hint() string { return "choose another with --name, or remove that one first" }
-
-func (e *nameTakenError) Is(target error) bool { return target == errdefs.ErrAlreadyExists }
-
-// failedError says that a restore did not come about and that all is as before. Its kind is its cause's, else Aborted.
-type failedError struct {
-	op, name string
-	err      error
-}
-
-func (e *failedError) Error() string {
-	text := e.err.Error()
-	if strings.HasPrefix(text, e.op+" ") {
-		return text // the cause says it already
-	}
-	return fmt.Sprintf("%s %s: %s", e.op, e.name, text)
-}
-
-func (e *failedError) Hint() string {
-	switch {
-	case failure.Hint(e.err) != "", errors.Is(e.err, errInterrupted), errors.Is(e.err, context.Canceled):
-		return "" // it is found there, or not needed
-	case errdefs.IsUnavailable(e.err):
-		return "see that containerd runs, and try again"
-	}
-	return "try again; containerd's log tells more"
-}
-
-func (e *failedError) Unwrap() error { return e.err }
-
-func (e *failedError) left() (string, left) { return e.name, left{} }
-
-func (e *failedError) Is(target error) bool {
-	return target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.err), errdefs.ErrUnknown)
-}
-
 // interruptedError says that a signal ended the work.
 type interruptedError struct{ err error }
 
 func (e *interruptedError) Error() string { return "interrupted: " + e.err.Error() }
 
 func (e *interruptedError) Unwrap() []error { return []error{errInterrupted, e.err} }
+
+// errorReport is an error for programs.
+type errorReport struct {
+	Kind      string `json:"kind"` // of exitTable
+	Message   string `json:"message"`
+	Hint      string `json:"hint,omitempty"` // what to do
+	ExitCode  int    `json:"exitCode"`
+	Container string `json:"container,omitempty"` // of which it is
+	Left      *left  `json:"left,omitempty"`      // what there is of it after the error; nil if unknown
+}
+
+// left is what there is of a container after a checkpoint or restore that did not come about, or not all of it.
+type left struct {
+	Running  bool   `json:"running"`            // the container runs
+	Snapshot string `json:"snapshot,omitempty"` // digest of the snapshot that this command has taken
+}
+
+// failedReport is the JSON document of a command that has nothing but an error to say.
+type failedReport struct {
+	Error *errorReport `json:"error"`
+}
+
+// errorReport describes an error, and nothing where there is none.
+func (a *app) errorReport(ctx context.Context, err error) *errorReport {
+	if err == nil {
+		return nil
+	}
+	err = interrupted(ctx, err)
+	r := &errorReport{Message: err.Error(), Hint: hintOf(err), ExitCode: exitCode(err)}
+	for _, e := range exitTable {
+		if e.code == r.ExitCode {
+			r.Kind = e.kind
+		}
+	}
+	var of *job.Error
+	if errors.As(err, &of) {
+		r.Container, r.Left = of.Container, &left{of.Running, of.Snapshot}
+	}
+	return r
+}

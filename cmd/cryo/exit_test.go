@@ -21,8 +21,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/shim/doctor"
+	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restore"
-	"github.com/cryo-project/cryo/shim/take"
 )
 
 func TestExitCode(t *testing.T) {
@@ -37,31 +37,31 @@ func TestExitCode(t *testing.T) {
 		"usage":                         {&usageError{}, exitUsage},
 		"bad reference":                 {&store.InvalidRefError{Ref: "A", Err: errors.New("x")}, exitUsage},
 		"no snapshot":                   {&store.UnknownRefError{Ref: "a"}, exitNotFound},
-		"not running":                   {&checkpoint.NotRunningError{}, exitPrecondition},
+		"not running":                   {checkpoint.NotRunning("c", ""), exitPrecondition},
 		"busy":                          {&checkpoint.BusyError{}, exitPrecondition},
-		"busy, from the shim":           {&failedError{err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
-		"round out of order":            {&take.Error{Err: &image.RoundError{}}, exitAborted},
+		"busy, from the shim":           {&job.Error{Err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
+		"round out of order":            {&job.Error{Err: &image.RoundError{}}, exitAborted},
 		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
 		"sick host":                     {doctor.Sick([]doctor.Diagnosis{{Status: "fail"}}), exitPrecondition},
-		"name taken":                    {&failedError{op: "restore", err: &nameTakenError{}}, exitExists},
+		"name taken":                    {&job.Error{Err: errdefs.ErrAlreadyExists}, exitExists},
 		"no containerd":                 {failure.New(errdefs.ErrUnavailable, "", "x"), exitUnavailable},
 		"refused":                       {&trust.RefusedError{}, exitDenied},
-		"unauthenticated":               {&take.Error{Snapshot: "sha256:x", Err: errdefs.ErrUnauthenticated}, exitDenied},
-		"damaged":                       {&failedError{err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
+		"unauthenticated":               {&job.Error{Snapshot: "sha256:x", Err: errdefs.ErrUnauthenticated}, exitDenied},
+		"damaged":                       {&job.Error{Err: fmt.Errorf("x: %w", errdefs.ErrDataLoss)}, exitDamaged},
 		"not a snapshot":                {&store.NotSnapshotError{}, exitDamaged},
 		"misfit":                        {misfit, exitMisfit},
 		"misfit, printed already":       {failure.New(failure.ErrMisfit, "", "x"), exitMisfit},
-		"full disk":                     {&failedError{err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
-		"full disk, in CRIU's words":    {&failedError{err: &restore.FullError{Err: errors.New("no space left on device")}}, exitFull},
+		"full disk":                     {&job.Error{Err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
+		"full disk, in CRIU's words":    {&job.Error{Err: &restore.FullError{Err: errors.New("no space left on device")}}, exitFull},
 		"full disk, of the store":       {&store.DiskFullError{Err: unix.ENOSPC}, exitFull},
-		"failed":                        {&take.Error{Err: errors.New("x")}, exitAborted},
-		"failed, of a restore":          {&failedError{err: errors.New("x")}, exitAborted},
-		"failed, with a snapshot":       {&take.Error{Snapshot: "sha256:x", Err: errors.New("x")}, exitOther},
-		"failed, from the shim":         {&failedError{err: overGRPC(&checkpoint.FailedError{Err: errors.New("x")})}, exitAborted},
-		"lost":                          {&take.Error{Lost: true, Err: errors.New("x")}, exitLost},
-		"lost, from the shim":           {&take.Error{Err: failure.New(failure.ErrLost, "", "x")}, exitLost},
-		"unsupported":                   {&failedError{err: errdefs.ErrNotImplemented}, exitUnsupported},
-		"deadline":                      {&failedError{err: context.DeadlineExceeded}, exitDeadline},
+		"failed":                        {&job.Error{Err: errors.New("x")}, exitAborted},
+		"failed, with a container":      {&job.Error{Restored: true, Err: errors.New("x")}, exitOther},
+		"failed, with a snapshot":       {&job.Error{Snapshot: "sha256:x", Err: errors.New("x")}, exitOther},
+		"failed, from the shim":         {&job.Error{Err: overGRPC(&checkpoint.FailedError{Err: errors.New("x")})}, exitAborted},
+		"lost":                          {&job.Error{Lost: true, Err: errors.New("x")}, exitLost},
+		"lost, from the shim":           {&job.Error{Err: failure.New(failure.ErrLost, "", "x")}, exitLost},
+		"unsupported":                   {&job.Error{Err: errdefs.ErrNotImplemented}, exitUnsupported},
+		"deadline":                      {&job.Error{Err: context.DeadlineExceeded}, exitDeadline},
 		"interrupted":                   {&interruptedError{err: context.Canceled}, exitInterrupted},
 		"interrupted, with a full disk": {&interruptedError{err: unix.ENOSPC}, exitInterrupted},
 	} {
@@ -94,11 +94,11 @@ func TestInterrupted(t *testing.T) {
 	}
 	cancel(errInterrupted)
 	for _, err := range []error{context.Canceled, fmt.Errorf("pull: %w", context.Canceled), errgrpc.ToNative(errgrpc.ToGRPC(context.Canceled)), context.Cause(ctx)} {
-		if got := exitCode(interrupted(ctx, &failedError{err: err})); got != exitInterrupted {
+		if got := exitCode(interrupted(ctx, &job.Error{Err: err})); got != exitInterrupted {
 			t.Errorf("%v: exit code %d", err, got)
 		}
 	}
-	if got := exitCode(interrupted(ctx, &nameTakenError{})); got != exitExists {
+	if got := exitCode(interrupted(ctx, errdefs.ErrAlreadyExists)); got != exitExists {
 		t.Errorf("an error that came first: exit code %d", got)
 	}
 }
@@ -109,8 +109,8 @@ func TestReport(t *testing.T) {
 		want string
 	}{
 		"plain":       {errors.New("no"), "cryo: no\n"},
-		"hint":        {&checkpoint.NotRunningError{ID: "c", Status: "stopped"}, "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
-		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), &fit.RuleError{Name: "c"})), "hint: rules that can"},
+		"hint":        {checkpoint.NotRunning("c", "stopped"), "cryo: checkpoint c: the container is stopped, not running\nhint: start it first: ctr task start, or nerdctl start\n"},
+		"hint inside": {fmt.Errorf("a: %w", errors.Join(errors.New("b"), failure.New(errdefs.ErrInvalidArgument, "rules that can", "there is no rule"))), "hint: rules that can"},
 		"two hints":   {&fit.MisfitError{Findings: []fit.Finding{{Hint: "one"}, {Hint: "two"}, {Hint: "one"}}}, "hint: one\n  two\n"},
 		"escapes":     {errors.New("a\x1b[2Jb\x07\u009bc"), "cryo: a?[2Jb??c\n"},
 	} {

@@ -17,6 +17,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/inspect"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type inspected struct {
@@ -133,14 +134,14 @@ func (a *app) printInspected(i inspected, check bool) error {
 		{"Container:", c.Container.ID + ", namespace " + c.Container.Namespace + ", runtime " + c.Container.Runtime},
 		{"Image:", c.Container.Image},
 		{"", c.Container.ImageDigest.String()},
-		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", size(c.Memory.Total), ofDevices(c.Memory), size(c.Memory.Zero), size(c.Memory.Stored))},
+		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", size.Of(c.Memory.Total), ofDevices(c.Memory), size.Of(c.Memory.Zero), size.Of(c.Memory.Stored))},
 	}
 	rows = slices.Insert(rows, 2, signerRows(i.Signatures)...)
 	if c.Parent != nil {
 		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", sharedRow(c, i.Shared, i.segments())})
 	}
 	rows = append(rows, [][]string{
-		{"Size:", fmt.Sprintf("%s in %d layers", size(i.Size), len(i.Layers))},
+		{"Size:", fmt.Sprintf("%s in %d layers", size.Of(i.Size), len(i.Layers))},
 		{"Frozen:", fmt.Sprintf("%s (%sdump %s, files %s)", seconds(c.Timings.Freeze), savedIn(c.GPU), seconds(c.Timings.Dump), seconds(c.Timings.RootFS))},
 		{"Needs:", fmt.Sprintf("%s/%s, pages of %d bytes, cgroup version %d, CRIU %s", c.Host.OS, c.Host.Architecture, c.Host.PageSize, c.Host.CgroupVersion, c.Host.CRIU)},
 	}...)
@@ -160,7 +161,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 		rows[0] = append(rows[0], "OF GPUS")
 	}
 	for _, p := range c.Processes[:min(len(c.Processes), maxShown)] {
-		row := []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), size(p.Memory)}
+		row := []string{"  " + strconv.Itoa(p.PID), p.Command, strconv.Itoa(p.Threads), size.Of(p.Memory)}
 		if c.GPU != nil {
 			row = append(row, heldBy(c.GPU, p.PID))
 		}
@@ -184,7 +185,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 	a.line("\nLayers:")
 	rows = [][]string{{"  TITLE", "SIZE", "DIGEST"}}
 	for _, l := range i.Layers {
-		rows = append(rows, []string{"  " + l.Title, size(l.Size), l.Digest})
+		rows = append(rows, []string{"  " + l.Title, size.Of(l.Size), l.Digest})
 	}
 	return a.table(rows...)
 }
@@ -193,7 +194,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 func sharedRow(c image.Config, sharedBytes int64, segments int) string {
 	k := c.Parent.Segments
 	return fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s in %d",
-		size(sharedBytes), k, size(c.Memory.Unused), size(c.Memory.Stored-sharedBytes), segments-k)
+		size.Of(sharedBytes), k, size.Of(c.Memory.Unused), size.Of(c.Memory.Stored-sharedBytes), segments-k)
 }
 
 // where says that a snapshot is not here.

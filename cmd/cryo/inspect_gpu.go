@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/shim/size"
 	"github.com/cryo-project/cryo/shim/take"
 )
 
@@ -16,7 +17,7 @@ func gpuNeeds(g *image.GPU) string {
 	branch, _, _ := strings.Cut(g.Driver, ".")
 	text := fmt.Sprintf("NVIDIA driver %s (branch %s), as many GPUs (%d)", g.Driver, branch, len(g.Devices))
 	for i, d := range g.Devices {
-		text += fmt.Sprintf(", GPU %d of architecture %s with %s free", i, d.Architecture, size(each[i]))
+		text += fmt.Sprintf(", GPU %d of architecture %s with %s free", i, d.Architecture, size.Of(each[i]))
 	}
 	return text
 }
@@ -26,7 +27,7 @@ func ofDevices(m image.Memory) string {
 	if m.Device == 0 {
 		return ""
 	}
-	return size(m.Device) + " of GPUs and "
+	return size.Of(m.Device) + " of GPUs and "
 }
 
 // gpuRows are lines of cryo inspect about GPUs.
@@ -62,7 +63,7 @@ func keeperRow(g *image.GPU) string {
 			fallbacks++
 		}
 	}
-	text := fmt.Sprintf("keeper, %s handed over in %d pieces by %d of %d processes", size(g.HandedOver()), pieces, processes, len(g.Processes))
+	text := fmt.Sprintf("keeper, %s handed over in %d pieces by %d of %d processes", size.Of(g.HandedOver()), pieces, processes, len(g.Processes))
 	if fallbacks > 0 {
 		text += fmt.Sprintf("; %d by the driver", fallbacks)
 	}
@@ -92,7 +93,7 @@ func (a *app) printGPUs(g *image.GPU) error {
 	a.line("\nGPUs:")
 	rows := [][]string{{"  NUMBER", "NAME", "ARCHITECTURE", "MEMORY", "HELD", "UUID"}}
 	for i, d := range g.Devices {
-		rows = append(rows, []string{"  " + strconv.Itoa(i), d.Name, d.Architecture, size(d.Memory), size(each[i]), d.UUID})
+		rows = append(rows, []string{"  " + strconv.Itoa(i), d.Name, d.Architecture, size.Of(d.Memory), size.Of(each[i]), d.UUID})
 	}
 	return a.table(rows...)
 }
@@ -108,9 +109,9 @@ func heldBy(g *image.GPU, pid int) string {
 		n := slices.IndexFunc(g.Devices, func(d image.GPUDevice) bool { return d.UUID == uuid })
 		on = append(on, strconv.Itoa(n))
 	}
-	text := fmt.Sprintf("%s on %s", size(g.Processes[i].Memory), strings.Join(on, ", "))
+	text := fmt.Sprintf("%s on %s", size.Of(g.Processes[i].Memory), strings.Join(on, ", "))
 	if n := g.Processes[i].Handed(); n > 0 {
-		text += fmt.Sprintf(" (%s handed over)", size(n))
+		text += fmt.Sprintf(" (%s handed over)", size.Of(n))
 	}
 	return text
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/inspect"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 func newList(a *app) *cobra.Command {
@@ -17,12 +19,8 @@ func newList(a *app) *cobra.Command {
   cryo ls --format '{{.reference}} {{.digest}}'
   cryo ls --json | jq -r '.[].reference'`,
 		Args: exactly(),
-		RunE: abandonable(func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			list, err := inspect.List(cmd.Context(), s)
+		RunE: abandonable(a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
+			list, err := inspect.List(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -41,10 +39,10 @@ func newList(a *app) *cobra.Command {
 					rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), "damaged: cryo verify tells more", "-", "-", "-"})
 					continue
 				}
-				rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), l.Container, age(l.Created), size(l.Memory), size(l.Size)})
+				rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), l.Container, age(l.Created), size.Of(l.Memory), size.Of(l.Size)})
 			}
 			return a.table(rows...)
-		}),
+		})),
 	}
 	a.formatFlag(cmd)
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "references only")

@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/prewarm"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 // prewarmFlags are the choices of cryo prewarm.
@@ -106,7 +107,7 @@ func (f *prewarmFlags) resolveGPU() (err error) {
 	}
 	f.gpu.gpus = slices.DeleteFunc(f.gpu.gpus, func(text string) bool { return text == inOrder })
 	if f.gpuMemory != "" {
-		if f.GPUBudget, err = parseSize(f.gpuMemory); err == nil && f.GPUBudget == 0 {
+		if f.GPUBudget, err = size.Parse(f.gpuMemory); err == nil && f.GPUBudget == 0 {
 			err = errors.New("leaves no room for any snapshot")
 		}
 		if err != nil {
@@ -136,7 +137,7 @@ func (f *prewarmFlags) resolve(a *app) error {
 	if f.disk == "" {
 		return nil
 	}
-	if f.DiskBudget, err = parseSize(f.disk); err != nil {
+	if f.DiskBudget, err = size.Parse(f.disk); err != nil {
 		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--disk: %v", err)}
 	}
 	return nil
@@ -185,7 +186,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 	if len(r.GPUs) > 0 {
 		loaded = ", " + gpuCell(r.GPUs)
 	}
-	a.line("prewarmed %s, %s%s, in %s", store.Familiar(r.Reference), size(r.Size), loaded, seconds(r.Seconds))
+	a.line("prewarmed %s, %s%s, in %s", store.Familiar(r.Reference), size.Of(r.Size), loaded, seconds(r.Seconds))
 	return nil
 }
 
@@ -193,7 +194,7 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 func gpuCell(all []prewarm.OnGPU) string {
 	var cells []string
 	for _, g := range all {
-		cells = append(cells, fmt.Sprintf("%s on GPU %d", size(g.Memory), g.Index))
+		cells = append(cells, fmt.Sprintf("%s on GPU %d", size.Of(g.Memory), g.Index))
 	}
 	return strings.Join(cells, ", ")
 }

@@ -2,12 +2,14 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"slices"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/prewarm"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 func newPrewarmList(a *app) *cobra.Command {
@@ -18,12 +20,8 @@ func newPrewarmList(a *app) *cobra.Command {
 		Example: `  cryo prewarm ls
   cryo prewarm ls --json | jq 'map(.size) | add'`,
 		Args: exactly(),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			all, err := prewarm.List(cmd.Context(), s)
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) error {
+			all, err := prewarm.List(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -32,10 +30,10 @@ func newPrewarmList(a *app) *cobra.Command {
 			}
 			rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
 			for _, w := range all {
-				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
+				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size.Of(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
 			}
 			return a.table(rows...)
-		},
+		}),
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/prewarm"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 func newPrewarmRemove(a *app) *cobra.Command {
@@ -43,12 +45,8 @@ of its memory.`,
 			}
 			return refs, cobra.ShellCompDirectiveNoFileComp
 		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
-			all, err := prewarm.List(cmd.Context(), s)
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, args []string) error {
+			all, err := prewarm.List(ctx, s)
 			if err != nil {
 				return err
 			}
@@ -58,7 +56,7 @@ of its memory.`,
 			}
 			gone := []prewarm.Listed{}
 			for _, w := range chosen {
-				if err := prewarm.Remove(cmd.Context(), s, w); err != nil {
+				if err := prewarm.Remove(ctx, s, w); err != nil {
 					failed = append(failed, err)
 					continue
 				}
@@ -71,7 +69,7 @@ of its memory.`,
 				failed = append(failed, a.printJSON(gone))
 			}
 			return errors.Join(failed...)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&everything, "all", false, "all prewarmed snapshots")
 	return cmd
@@ -81,9 +79,9 @@ of its memory.`,
 func prewarmedSizes(w prewarm.Listed) string {
 	switch {
 	case len(w.GPUs) == 0:
-		return size(w.Size)
+		return size.Of(w.Size)
 	case w.Size == 0:
 		return gpuCell(w.GPUs)
 	}
-	return size(w.Size) + ", " + gpuCell(w.GPUs)
+	return size.Of(w.Size) + ", " + gpuCell(w.GPUs)
 }

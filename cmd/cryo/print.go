@@ -154,14 +154,6 @@ func (a *app) line(text string, args ...any) {
 	fmt.Fprintln(a.stdout, format(text, args...))
 }
 
-// size gives bytes as people read them, in units of 1024.
-func size(n int64) string {
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return units.CustomSize("%.1f %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB"})
-}
-
 // seconds gives a duration as people read it.
 func seconds(s float64) string {
 	switch {
@@ -179,13 +171,4 @@ func age(t time.Time) string {
 		return "-"
 	}
 	return units.HumanDuration(time.Since(t)) + " ago"
-}
-
-// parseSize reads "256MiB", "256M", "1g" or plain bytes; units are of 1024.
-func parseSize(s string) (int64, error) {
-	n, err := units.RAMInBytes(s)
-	if err != nil || n < 0 || n >= 1<<62 { // what does not fit becomes the least or the most of an int64
-		return 0, fmt.Errorf("%q is not a size such as 256MiB", s)
-	}
-	return n, nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,36 +11,15 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/inspect"
-	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
-
-func TestSizes(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 5 << 20: "5.0 MiB", 3 << 30: "3.0 GiB", 2 << 40: "2.0 TiB", 4096 << 40: "4096.0 TiB"} {
-		if got := size(n); got != want {
-			t.Errorf("size(%d) = %q, want %q", n, got, want)
-		}
-	}
-	for s, want := range map[string]int64{"0": 0, "17": 17, "1k": 1 << 10, "256MiB": 256 << 20, "256 MiB": 256 << 20, "1GB": 1 << 30, "2gib": 2 << 30, "5B": 5, "1.5G": 3 << 29} {
-		if got, err := parseSize(s); err != nil || got != want {
-			t.Errorf("parseSize(%q) = %d, %v", s, got, err)
-		}
-	}
-	for _, s := range []string{"", "MiB", "-1", "1 parsec", "1 MiX", "99999999999999999999", "99999999999G"} {
-		if got, err := parseSize(s); err == nil {
-			t.Errorf("parseSize(%q) = %d", s, got)
-		}
-	}
-}
 
 func TestTimes(t *testing.T) {
 	for s, want := range map[float64]string{0.0371: "37 ms", 1.25: "1.2 s", 3600: "1h0m0s"} {
@@ -81,32 +59,6 @@ func TestProgress(t *testing.T) {
 	if (&app{stderr: &out}).report() != nil {
 		t.Error("progress without a terminal")
 	}
-}
-
-func TestUndo(t *testing.T) {
-	var order []string
-	var u undo
-	for _, what := range []string{"a", "b", "c"} {
-		u.add(what, func(ctx context.Context) error {
-			order = append(order, what)
-			if what == "b" {
-				return errors.New("stuck")
-			}
-			return ctx.Err()
-		})
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	err := u.run(ctx)
-	if strings.Join(order, "") != "cba" || err == nil || err.Error() != "b: stuck" {
-		t.Errorf("order %v, error %v", order, err)
-	}
-	if err := u.run(ctx); err != nil || len(order) != 3 {
-		t.Error("undone twice")
-	}
-	u.add("d", func(context.Context) error { t.Error("undone after release"); return nil })
-	u.release()
-	_ = u.run(ctx)
 }
 
 func TestInspectShowsGPUs(t *testing.T) {
@@ -150,24 +102,6 @@ func TestInspectShowsHandOver(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not in\n%s", want, &out)
 		}
-	}
-}
-
-// TestRemote: what the shim has left for the command counts, with its kind and its hint, and else what containerd says.
-func TestRemote(t *testing.T) {
-	dir := t.TempDir()
-	theirs := errgrpc.ToNative(errgrpc.ToGRPC(fmt.Errorf("a text\nhint: of somebody: %w", errdefs.ErrAborted)))
-	failed := &failedError{op: "restore", name: "c", err: remote(dir, theirs)}
-	if !strings.HasPrefix(failed.Error(), "restore c: a text\n") || strings.Contains(restore.Hint(failed), "of somebody") || !errdefs.IsAborted(failed) {
-		t.Errorf("of containerd: %q, hint %q", failed, restore.Hint(failed))
-	}
-	told := failure.New(errdefs.ErrFailedPrecondition, "wait longer", "restore c: work still ran after 10s")
-	if err := errors.Join(failure.Expect(dir), failure.Leave(dir, told)); err != nil {
-		t.Fatal(err)
-	}
-	failed.err = remote(dir, theirs)
-	if failed.Error() != told.Message || restore.Hint(failed) != "wait longer" || !errdefs.IsFailedPrecondition(failed) {
-		t.Errorf("of the shim: %q, hint %q", failed, restore.Hint(failed))
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 // stalled is how long nothing moves before the line says what for.
@@ -61,6 +63,11 @@ func (a *app) report() image.Progress {
 		return nil
 	}
 	return func(what string, done, total int64) { a.progress.draw(a.stderr, what, done, total, time.Now()) }
+}
+
+// hooks show how far a checkpoint or a restore is.
+func (a *app) hooks() job.Hooks {
+	return job.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Say: a.say, Stage: a.stages.done}
 }
 
 // waitsFor says how to find out what an activity waits for while it does not move.
@@ -166,12 +173,12 @@ func (p *progress) again() {
 
 // line is what the user sees: how much of how much, and how fast.
 func line(what string, done, total, moved int64, took time.Duration) string {
-	text := fmt.Sprintf("%s %s", what, size(done))
+	text := fmt.Sprintf("%s %s", what, size.Of(done))
 	if total > 0 {
-		text = fmt.Sprintf("%s %3d %%  %s of %s", what, min(100, 100*done/total), size(done), size(total))
+		text = fmt.Sprintf("%s %3d %%  %s of %s", what, min(100, 100*done/total), size.Of(done), size.Of(total))
 	}
 	if took > time.Second/2 {
-		text += fmt.Sprintf("  %s/s", size(int64(float64(moved)/took.Seconds())))
+		text += fmt.Sprintf("  %s/s", size.Of(int64(float64(moved)/took.Seconds())))
 	}
 	return text
 }

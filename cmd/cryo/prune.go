@@ -1,9 +1,11 @@
 package main
 
 import (
+	"context"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type pruneResult struct {
@@ -23,18 +25,14 @@ latter otherwise goes by itself when no cryo works on the store, and the former 
   cryo prune`,
 		Args:              exactly(),
 		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, _ []string) (err error) {
 			r := pruneResult{DryRun: dry}
 			verb := "removed"
 			if dry {
 				verb = "would remove"
-				r.Pruned, err = s.Prunable(cmd.Context())
+				r.Pruned, err = s.Prunable(ctx)
 			} else {
-				r.Pruned, err = s.Prune(cmd.Context())
+				r.Pruned, err = s.Prune(ctx)
 			}
 			if err != nil {
 				return err
@@ -42,13 +40,13 @@ latter otherwise goes by itself when no cryo works on the store, and the former 
 			if a.json {
 				return a.printJSON(r)
 			}
-			a.line("%s %s that no snapshot needs, in %d blobs", verb, size(r.Unneeded.Bytes), r.Unneeded.Files)
-			a.line("%s %s of interrupted pulls, in %d blobs", verb, size(r.Partial.Bytes), r.Partial.Files)
+			a.line("%s %s that no snapshot needs, in %d blobs", verb, size.Of(r.Unneeded.Bytes), r.Unneeded.Files)
+			a.line("%s %s of interrupted pulls, in %d blobs", verb, size.Of(r.Partial.Bytes), r.Partial.Files)
 			if r.Busy {
 				a.line("another cryo works on the store: what it may need stays until it has ended")
 			}
 			return nil
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, and say what would go")
 	return cmd

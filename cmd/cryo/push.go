@@ -7,7 +7,8 @@ import (
 
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type movedResult struct {
@@ -62,14 +63,14 @@ interrupted goes on where it stopped when it is repeated.`,
 }
 
 // transfer is what moving a snapshot came to.
-type transfer = take.Transfer
+type transfer = job.Transfer
 
 // transferred gives nothing where ref is a file: what goes into files is not counted.
 func transferred(ref string, c *registry.Counts, start time.Time) *transfer {
 	if archive.IsLocation(ref) {
 		return nil
 	}
-	return take.Transferred(c, start)
+	return job.Transferred(c, start)
 }
 
 // moved prints where a snapshot is now.
@@ -81,7 +82,7 @@ func (a *app) moved(verb, ref, digest string, t *transfer) error {
 	if t == nil {
 		a.line("%s %s %s", verb, ref, digest)
 	} else {
-		a.line("%s %s %s: %s in %s", verb, ref, digest, size(t.Moved), seconds(t.Seconds))
+		a.line("%s %s %s: %s in %s", verb, ref, digest, size.Of(t.Moved), seconds(t.Seconds))
 	}
 	return nil
 }

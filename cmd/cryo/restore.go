@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"path/filepath"
@@ -8,50 +9,18 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/shim/bring"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // restoreFlags are the choices of cryo restore.
 type restoreFlags struct {
-	name, pull           string
-	mounts, allow, force []string
-	networkNS            string
-	eager, pullFirst     bool
-	wait                 bool
-	requireSignature     bool
-	logURI               string
-	runtime, snapshotter string
-	gpu                  gpuFlags
-	registry             registryFlags
-
-	replace []restore.Mount // of mounts
-	log     *url.URL        // of logURI; nil: none
-}
-
-type restoreResult struct {
-	Container string  `json:"container"`
-	Namespace string  `json:"namespace"`
-	PID       uint32  `json:"pid"`
-	Reference string  `json:"reference"`
-	Digest    string  `json:"digest"`
-	Image     string  `json:"image"`
-	Seconds   float64 `json:"seconds"`         // from reading the snapshot to running
-	Running   float64 `json:"running"`         // from the begin to running, what was fetched before included
-	Lazy      bool    `json:"lazy"`            // memory is filled in while it runs
-	Eager     string  `json:"eager,omitempty"` // why it is not
-	// GPUPrewarmed: what its processes had handed over was on the GPUs already.
-	GPUPrewarmed bool          `json:"gpuPrewarmed,omitempty"`
-	GPUs         []restoredGPU `json:"gpus,omitempty"`
-	Complete     bool          `json:"complete"`            // the whole snapshot is in the local store
-	Pull         *transfer     `json:"pull,omitempty"`      // what was fetched until the command ended; nil: nothing was missing
-	PullFirst    string        `json:"pullFirst,omitempty"` // why it did not run while it was fetched
-	Warnings     []string      `json:"warnings"`
-}
-
-// restoredGPU says which GPU took the place of which.
-type restoredGPU struct {
-	Old string `json:"old"` // UUIDs
-	New string `json:"new"`
+	bring.Options
+	mounts   []string // of Options.Choices
+	logURI   string   // of Options.Log
+	gpu      gpuFlags
+	registry registryFlags
 }
 
 func newRestore(a *app) *cobra.Command {
@@ -98,27 +67,28 @@ signature.`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			f.Ref = args[0]
 			if err := f.check(); err != nil {
 				return err
 			}
-			return a.restore(cmd.Context(), args[0], f)
+			return a.restore(cmd.Context(), f)
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.name, "name", "", "name of the container (default: the name it had)")
-	flags.StringVar(&f.pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), always, or never")
+	flags.StringVar(&f.Name, "name", "", "name of the container (default: the name it had)")
+	flags.StringVar(&f.Choices.Pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), always, or never")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH, or SOURCE:PATH")
-	flags.StringArrayVar(&f.allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
-	flags.StringArrayVar(&f.force, "force", nil, "override a rule of cryo inspect --check by its name")
-	flags.StringVar(&f.networkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
-	flags.BoolVar(&f.eager, "eager", false, "read all memory before the container runs")
-	flags.BoolVar(&f.pullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
-	flags.BoolVar(&f.wait, "wait", false, "wait until all memory is in the local store, which Ctrl-C ends without harm")
-	requireSignature(cmd, &f.requireSignature)
+	flags.StringArrayVar(&f.Choices.Allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
+	flags.StringArrayVar(&f.Choices.Force, "force", nil, "override a rule of cryo inspect --check by its name")
+	flags.StringVar(&f.Choices.NetworkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
+	flags.BoolVar(&f.Choices.Eager, "eager", false, "read all memory before the container runs")
+	flags.BoolVar(&f.Choices.PullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
+	flags.BoolVar(&f.Wait, "wait", false, "wait until all memory is in the local store, which Ctrl-C ends without harm")
+	requireSignature(cmd, &f.Choices.RequireSignature)
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
-	flags.StringVar(&f.runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
-	flags.StringVar(&f.snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
-	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fitRules())) // fails only for flags that there are not
+	flags.StringVar(&f.Runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
+	flags.StringVar(&f.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fit.Forcible())) // fails only for flags that there are not
 	f.gpu.register(cmd, a)
 	f.registry.register(cmd)
 	return cmd
@@ -129,31 +99,65 @@ func (f *restoreFlags) check() error {
 	wrong := func(format string, args ...any) error {
 		return &usageError{command: "cryo restore", problem: fmt.Sprintf(format, args...)}
 	}
-	if !slices.Contains([]string{restore.PullMissing, restore.PullAlways, restore.PullNever}, f.pull) {
-		return wrong("--pull %q is none of missing, always, never", f.pull)
+	if !slices.Contains([]string{restore.PullMissing, restore.PullAlways, restore.PullNever}, f.Choices.Pull) {
+		return wrong("--pull %q is none of missing, always, never", f.Choices.Pull)
 	}
-	if _, err := restore.Grants(f.allow); err != nil {
+	if _, err := restore.Grants(f.Choices.Allow); err != nil {
 		return err
 	}
 	for _, m := range f.mounts {
-		r, err := parseMount(m)
+		r, err := restore.ParseMount(m)
 		if err != nil {
 			return wrong("--mount %s: %v", m, err)
 		}
-		f.replace = append(f.replace, r)
+		f.Choices.Mounts = append(f.Choices.Mounts, r)
 	}
 	if err := f.gpu.check(); err != nil {
 		return err
 	}
-	if f.networkNS != "" && !filepath.IsAbs(f.networkNS) {
-		return wrong("--network-ns %s is not an absolute path", f.networkNS)
+	if f.Choices.NetworkNS != "" && !filepath.IsAbs(f.Choices.NetworkNS) {
+		return wrong("--network-ns %s is not an absolute path", f.Choices.NetworkNS)
 	}
 	if f.logURI != "" {
 		u, err := url.Parse(f.logURI)
 		if err != nil || !slices.Contains([]string{"file", "binary"}, u.Scheme) || u.Host != "" || !filepath.IsAbs(u.Path) {
 			return wrong("--log-uri %s is neither file:///PATH nor binary:///PATH", f.logURI)
 		}
-		f.log = u
+		f.Log = u
 	}
+	return nil
+}
+
+// restore makes a running container of a snapshot.
+func (a *app) restore(ctx context.Context, f restoreFlags) (err error) {
+	if f.Registry, err = f.registry.resolve(ctx, a); err != nil {
+		return err
+	}
+	s, err := a.store()
+	if err != nil {
+		return err
+	}
+	ctx, client, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer closing(ctx, "containerd", client)
+	if f.Ref, err = a.named(ctx, s, f.Ref, f.Choices.Pull); err != nil {
+		return err
+	}
+	f.Program, f.ConfigFile, f.Address, f.Hooks = a.program, a.configPath, a.address, a.hooks()
+	f.Choices.Devices, f.Choices.GPUs = f.gpu.devices, f.gpu.gpus
+	if a.debug {
+		f.Debug = func(line string) { fmt.Fprint(a.stderr, line) }
+	}
+	r, err := bring.Restore(ctx, client, s, f.Options)
+	if err != nil {
+		return err
+	}
+	a.progress.stop()
+	if a.json {
+		return a.printJSON(r)
+	}
+	a.line("%s", r.Container)
 	return nil
 }

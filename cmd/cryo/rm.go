@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"math"
 
 	"github.com/spf13/cobra"
+
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type removed struct {
@@ -29,33 +33,29 @@ store, blobs are kept until it has ended.`,
 			return nil
 		},
 		ValidArgsFunction: a.completeRefs(math.MaxInt),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			s, err := a.store()
-			if err != nil {
-				return err
-			}
+		RunE: a.inStore(func(ctx context.Context, s *store.Store, args []string) error {
 			all := []removed{}
 			var failed []error
 			for _, ref := range args {
-				full, err := a.named(cmd.Context(), s, ref, "never")
+				full, err := a.named(ctx, s, ref, "never")
 				var freed int64
 				if err == nil {
-					freed, err = s.Remove(cmd.Context(), full)
+					freed, err = s.Remove(ctx, full)
 				}
 				if err != nil {
 					failed = append(failed, err)
-					all = append(all, removed{Reference: ref, Error: a.errorReport(cmd.Context(), err)})
+					all = append(all, removed{Reference: ref, Error: a.errorReport(ctx, err)})
 					continue
 				}
 				all = append(all, removed{Reference: ref, Freed: freed})
 				if !a.json {
-					a.line("removed %s, %s freed", ref, size(freed))
+					a.line("removed %s, %s freed", ref, size.Of(freed))
 				}
 			}
 			if a.json {
 				failed = append(failed, a.printJSON(all))
 			}
 			return errors.Join(failed...)
-		},
+		}),
 	}
 }

@@ -164,16 +164,6 @@ func TestVersionFlag(t *testing.T) {
 	}
 }
 
-func TestParseMountShort(t *testing.T) {
-	m, err := parseMount("/srv/data:/data/")
-	if err != nil || m.Source != "/srv/data" || m.Destination != "/data" {
-		t.Errorf("%+v, %v", m, err)
-	}
-	if _, err := parseMount("data:/data"); err == nil {
-		t.Error("a source that is not absolute is taken")
-	}
-}
-
 // TestTag gives a snapshot one more name, and names one that is not there.
 func TestTag(t *testing.T) {
 	root := t.TempDir()

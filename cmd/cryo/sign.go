@@ -2,24 +2,12 @@ package main
 
 import (
 	"context"
-	"errors"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/take"
 )
-
-type signResult struct {
-	Reference string `json:"reference"`
-	Digest    string `json:"digest"`
-	Key       string `json:"key"`     // fingerprint
-	Where     string `json:"where"`   // store or registry
-	Already   bool   `json:"already"` // the key had signed it before
-}
 
 func newSign(a *app) *cobra.Command {
 	var keyFile string
@@ -82,22 +70,7 @@ func (a *app) sign(ctx context.Context, ref, keyFile string, flags *registryFlag
 	if ref, err = a.named(ctx, s, ref, ""); err != nil {
 		return err
 	}
-	r := signResult{Reference: ref, Key: key.Public.Fingerprint(), Where: "store"}
-	desc, err := s.Resolve(ctx, ref)
-	var unknown *store.UnknownRefError
-	switch {
-	case err == nil:
-		r.Digest = desc.Digest.String()
-		r.Already, err = s.Sign(ctx, desc, key)
-	case errors.As(err, &unknown):
-		r.Where = "registry"
-		d, signErr := registry.Sign(ctx, ref, options, func(subject ocispec.Descriptor, have []signature.Attached) ([]signature.Attached, error) {
-			made, err := key.Add(subject, have)
-			r.Already = err == nil && len(made) == 0
-			return made, err
-		})
-		r.Digest, err = d.String(), signErr
-	}
+	r, err := take.Sign(ctx, s, ref, key, options)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/inspect"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 type verified struct {
@@ -84,9 +85,9 @@ func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *loo
 		return errors.Join(refused, a.printJSON(v))
 	}
 	if !l.InRegistry {
-		a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size(v.Size))
+		a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size.Of(v.Size))
 	} else {
-		a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, size(v.Size-v.NotRead), size(v.NotRead))
+		a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, size.Of(v.Size-v.NotRead), size.Of(v.NotRead))
 	}
 	return refused
 }

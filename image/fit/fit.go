@@ -84,7 +84,7 @@ func (v Verdict) Force(rules ...string) (Verdict, error) {
 	known := Rules()
 	for _, name := range rules {
 		if name != "all" && !slices.ContainsFunc(known, func(r Rule) bool { return r.Name == name }) {
-			return v, &RuleError{Name: name}
+			return v, failure.New(errdefs.ErrInvalidArgument, "rules that can be overridden: "+strings.Join(Forcible(), ", ")+", or all", "there is no rule %q", name)
 		}
 	}
 	forced := Verdict{Findings: slices.Clone(v.Findings)}
@@ -143,21 +143,12 @@ func (e *MisfitError) Hint() string {
 // Unwrap gives the kind.
 func (e *MisfitError) Unwrap() error { return failure.ErrMisfit }
 
-// RuleError says that there is no rule of this name. Its kind is InvalidArgument.
-type RuleError struct{ Name string }
-
-func (e *RuleError) Error() string { return fmt.Sprintf("there is no rule %q", e.Name) }
-
-// Hint lists the rules.
-func (e *RuleError) Hint() string {
-	var names []string
+// Forcible names the rules that can be overridden.
+func Forcible() (names []string) {
 	for _, r := range Rules() {
 		if r.Fatal && r.Forcible() {
 			names = append(names, r.Name)
 		}
 	}
-	return "rules that can be overridden: " + strings.Join(names, ", ") + ", or all"
+	return names
 }
-
-// Is makes the error one of kind InvalidArgument.
-func (e *RuleError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }

@@ -14,7 +14,7 @@ import (
 )
 
 // Decode reads the text of an index and checks it. A text that is not an index gives an [*Error], one of another version a
-// [*VersionError]; errors of r are passed on. Memory is used as the text comes in, at most three times its length and some MB.
+// NotImplemented; errors of r are passed on. Memory is used as the text comes in, at most three times its length and some MB.
 func Decode(r io.Reader) (*Index, error) {
 	d := decoder{r: bufio.NewReaderSize(r, 64<<10), x: new(Index)}
 	if err := d.read(); err != nil {
@@ -142,7 +142,7 @@ func (d *decoder) header(line []byte) error {
 		d.version = 2
 	default:
 		if len(v) > 0 && len(v) < 10 && strings.Trim(string(v), "0123456789") == "" {
-			return &VersionError{Version: string(v)}
+			return otherVersion(string(v))
 		}
 		return broken("its version is not a number")
 	}
@@ -151,7 +151,7 @@ func (d *decoder) header(line []byte) error {
 	}
 	switch c := f.word(); {
 	case f.err == nil && f.none() && len(c) > 0 && strings.Trim(string(c), "0123456789") == "":
-		return &VersionError{Version: "1 without xxh64"} // as it was before a release
+		return otherVersion("1 without xxh64") // as it was before a release
 	case f.err == nil && string(c) != "xxh64":
 		return broken("quick check %q instead of xxh64", clip(c))
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Error says that a text is not an index. Its kind is DataLoss.
@@ -27,19 +29,9 @@ func (e *Error) Hint() string {
 	return "the snapshot is damaged or was not written by cryo; repair it with cryo pull --repair, or take a new one"
 }
 
-// VersionError says that an index is of a version that this package does not read. Its kind is NotImplemented.
-type VersionError struct{ Version string }
-
-func (e *VersionError) Error() string {
-	return fmt.Sprintf("read index: version %q, not one of 1 to %d", e.Version, Version)
-}
-
-// Unwrap gives the kind of the error.
-func (e *VersionError) Unwrap() error { return errdefs.ErrNotImplemented }
-
-// Hint says what to do next.
-func (e *VersionError) Hint() string {
-	return "use the version of cryo that took the snapshot, or a newer one"
-}
-
 func broken(format string, args ...any) error { return &Error{Reason: fmt.Sprintf(format, args...)} }
+
+// otherVersion says that an index is of a version that this package does not read.
+func otherVersion(v string) error {
+	return failure.New(errdefs.ErrNotImplemented, "use the version of cryo that took the snapshot, or a newer one", "read index: version %q, not one of 1 to %d", v, Version)
+}

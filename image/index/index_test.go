@@ -237,7 +237,7 @@ func TestDecodeRefuses(t *testing.T) {
 		}
 	}
 	newer := strings.Replace(good, "index 1", "index 3", 1)
-	if _, err := Decode(strings.NewReader(newer)); !errors.As(err, new(*VersionError)) || !errdefs.IsNotImplemented(err) {
+	if _, err := Decode(strings.NewReader(newer)); !errdefs.IsNotImplemented(err) {
 		t.Errorf("a newer version gives %v", err)
 	}
 	boom := errors.New("boom")

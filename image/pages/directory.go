@@ -88,7 +88,7 @@ func ReadDir(dir string, pageSize int64) ([]*Pagemap, error) {
 		file := FileName(m.Pages)
 		owner, exists := files[file]
 		if owner != "" {
-			return nil, malformed(m.Name, "names %s, which %s names as well", file, owner)
+			return nil, Malformed(m.Name, "names %s, which %s names as well", file, owner)
 		}
 		if !exists && m.Count == 0 {
 			continue
@@ -101,7 +101,7 @@ func ReadDir(dir string, pageSize int64) ([]*Pagemap, error) {
 	}
 	for _, file := range slices.Sorted(maps.Keys(files)) {
 		if files[file] == "" {
-			return nil, malformed(file, "belongs to no pagemap")
+			return nil, Malformed(file, "belongs to no pagemap")
 		}
 	}
 	return kept, nil
@@ -115,12 +115,12 @@ func ReadPagemaps(dir string, pageSize int64) ([]*Pagemap, error) {
 		return nil, err
 	}
 	for file := range files {
-		return nil, malformed(file, "is there although all pages were sent elsewhere")
+		return nil, Malformed(file, "is there although all pages were sent elsewhere")
 	}
 	owners := make(map[uint64]string)
 	for _, m := range found {
 		if owner, twice := owners[m.Pages]; twice {
-			return nil, malformed(m.Name, "names %s, which %s names as well", FileName(m.Pages), owner)
+			return nil, Malformed(m.Name, "names %s, which %s names as well", FileName(m.Pages), owner)
 		}
 		owners[m.Pages] = m.Name
 	}
@@ -153,7 +153,7 @@ func list(dir string, pageSize int64) ([]*Pagemap, map[string]string, error) {
 
 func readFile(dir string, e fs.DirEntry, pageSize int64) (*Pagemap, error) {
 	if !e.Type().IsRegular() {
-		return nil, malformed(e.Name(), "is not a regular file")
+		return nil, Malformed(e.Name(), "is not a regular file")
 	}
 	f, err := os.Open(filepath.Join(dir, e.Name()))
 	if err != nil {
@@ -168,13 +168,13 @@ func checkSize(dir string, m *Pagemap, pageSize int64) error {
 	fi, err := os.Lstat(filepath.Join(dir, file))
 	switch {
 	case os.IsNotExist(err):
-		return malformed(m.Name, "needs %d pages of %s, which is missing", m.Count, file)
+		return Malformed(m.Name, "needs %d pages of %s, which is missing", m.Count, file)
 	case err != nil:
 		return fmt.Errorf("read CRIU images: %w", err)
 	case !fi.Mode().IsRegular():
-		return malformed(file, "is not a regular file")
+		return Malformed(file, "is not a regular file")
 	case fi.Size() != m.Count*pageSize:
-		return malformed(file, "has %d bytes where %s describes %d; pages that CRIU compressed are not understood",
+		return Malformed(file, "has %d bytes where %s describes %d; pages that CRIU compressed are not understood",
 			fi.Size(), m.Name, m.Count*pageSize)
 	}
 	return nil

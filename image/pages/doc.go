@@ -5,6 +5,6 @@
 // names the pages file, then one pagemap_entry a range of memory (CRIU, images/pagemap.proto and criu/pagemap.c). Pages
 // that an entry marks as present follow each other in pages-ID.img without any framing.
 //
-// Everything read is hostile until checked: a malformed image gives a [*FormatError], never a panic and never an
+// Everything read is hostile until checked: a malformed image gives an error of the kind DataLoss, never a panic and never an
 // allocation larger than the image itself deserves.
 package pages

@@ -43,11 +43,11 @@ func readNetworkLock(name string, r io.Reader) (NetworkLock, error) {
 		return 0, (&records{file: name}).failed("header", err)
 	}
 	if got := binary.LittleEndian.Uint32(magic[:]); got != magicInventory {
-		return 0, malformed(name, "magic number %#x instead of %#x", got, uint32(magicInventory))
+		return 0, Malformed(name, "magic number %#x instead of %#x", got, uint32(magicInventory))
 	}
 	record, err := newBareRecords(name, r).next()
 	if err == io.EOF {
-		return 0, malformed(name, "is empty")
+		return 0, Malformed(name, "is empty")
 	} else if err != nil {
 		return 0, err
 	}

@@ -39,7 +39,7 @@ func readLazy(name string, r io.Reader, pageSize int64) ([]Range, error) {
 			continue
 		}
 		if v.GetStart()%uint64(pageSize) != 0 || v.GetEnd()%uint64(pageSize) != 0 {
-			return nil, malformed(name, "a mapping from %#x to %#x, of pages of %d bytes", v.GetStart(), v.GetEnd(), pageSize)
+			return nil, Malformed(name, "a mapping from %#x to %#x, of pages of %d bytes", v.GetStart(), v.GetEnd(), pageSize)
 		}
 		lazy = append(lazy, Range{Start: v.GetStart(), End: v.GetEnd()})
 	}

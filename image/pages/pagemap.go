@@ -5,6 +5,9 @@ import (
 	"io"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Flags of a pagemap entry, from CRIU's criu/include/pagemap.h.
@@ -43,7 +46,7 @@ func openPagemap(name string, r io.Reader) (rs *records, head []byte, err error)
 		return nil, nil, err
 	}
 	if head, err = rs.next(); err == io.EOF {
-		return nil, nil, malformed(name, "has no head")
+		return nil, nil, Malformed(name, "has no head")
 	}
 	return rs, head, err
 }
@@ -72,23 +75,21 @@ func ReadPagemap(name string, r io.Reader, pageSize int64) (*Pagemap, error) {
 		}
 		switch {
 		case e.addr%uint64(pageSize) != 0:
-			return nil, malformed(name, "address %#x is not a multiple of the page size %d", e.addr, pageSize)
+			return nil, Malformed(name, "address %#x is not a multiple of the page size %d", e.addr, pageSize)
 		case e.count > MaxPages || e.addr > maxAddress || e.addr+e.count*uint64(pageSize) > maxAddress:
-			return nil, malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
+			return nil, Malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
 		case e.addr < end:
-			return nil, malformed(name, "address %#x comes after %#x", e.addr, end)
+			return nil, Malformed(name, "address %#x comes after %#x", e.addr, end)
 		case e.flags&flagParent != 0:
-			return nil, &UnsupportedError{
-				File: name, Reason: "the memory is an increment: pages are in a parent snapshot",
-				Advice: "take the checkpoint without a parent (no --parent-path)",
-			}
+			return nil, failure.New(errdefs.ErrNotImplemented, "take the checkpoint without a parent (no --parent-path)",
+				"read CRIU image %s: the memory is an increment: pages are in a parent snapshot", name)
 		}
 		end = e.addr + e.count*uint64(pageSize)
 		if e.flags&flagPresent == 0 || e.count == 0 {
 			continue
 		}
 		if m.Count+int64(e.count) > MaxPages {
-			return nil, malformed(name, "more than %d pages", int64(MaxPages))
+			return nil, Malformed(name, "more than %d pages", int64(MaxPages))
 		}
 		r := Run{Addr: e.addr, First: m.Count, Count: int64(e.count)}
 		m.Runs = join(m.Runs, r, pageSize)
@@ -116,7 +117,7 @@ func parseHead(name string, b []byte) (uint64, error) {
 		return 0, err
 	}
 	if m.PagesId == nil {
-		return 0, malformed(name, "its head names no pages file")
+		return 0, Malformed(name, "its head names no pages file")
 	}
 	return uint64(m.GetPagesId()), nil
 }
@@ -140,7 +141,7 @@ func parseEntry(name string, b []byte) (entry, error) {
 	}
 	switch {
 	case m.Vaddr == nil || m.CompatNrPages == nil && !e.wide:
-		return e, malformed(name, "an entry without address or number of pages")
+		return e, Malformed(name, "an entry without address or number of pages")
 	case m.GetInParent():
 		e.flags |= flagParent
 	case m.Flags == nil:

@@ -61,10 +61,10 @@ func readTree(name string, r io.Reader) ([]Process, error) {
 		}
 		var e pstree.PstreeEntry
 		if err := proto.Unmarshal(record, &e); err != nil {
-			return nil, malformed(name, "a record is not a process: %v", err)
+			return nil, Malformed(name, "a record is not a process: %v", err)
 		}
 		if e.GetPid() > maxProcesses || len(tree) == maxProcesses {
-			return nil, malformed(name, "pid %d or the number of processes is larger than any kernel allows", e.GetPid())
+			return nil, Malformed(name, "pid %d or the number of processes is larger than any kernel allows", e.GetPid())
 		}
 		p := Process{PID: int(e.GetPid()), Threads: max(1, len(e.GetThreads()))}
 		for _, tid := range e.GetThreads() {

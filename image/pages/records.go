@@ -40,10 +40,10 @@ func newRecords(file string, r io.Reader, magic uint32) (*records, error) {
 		return nil, rs.failed("header", err)
 	}
 	if got := binary.LittleEndian.Uint32(head[0:]); got != magicCommon {
-		return nil, malformed(file, "magic number %#x instead of %#x", got, uint32(magicCommon))
+		return nil, Malformed(file, "magic number %#x instead of %#x", got, uint32(magicCommon))
 	}
 	if got := binary.LittleEndian.Uint32(head[4:]); got != magic {
-		return nil, malformed(file, "magic number %#x instead of %#x", got, magic)
+		return nil, Malformed(file, "magic number %#x instead of %#x", got, magic)
 	}
 	return rs, nil
 }
@@ -63,7 +63,7 @@ func (rs *records) next() ([]byte, error) {
 	}
 	n := binary.LittleEndian.Uint32(size[:])
 	if n > maxRecord {
-		return nil, malformed(rs.file, "a record of %d bytes; at most %d are allowed", n, maxRecord)
+		return nil, Malformed(rs.file, "a record of %d bytes; at most %d are allowed", n, maxRecord)
 	}
 	if int(n) > cap(rs.buf) {
 		// Grows with what is there, not with what the length claims.
@@ -99,14 +99,14 @@ func appendMessage(b []byte, m proto.Message) ([]byte, error) {
 // all of them here.
 func unmarshal(name string, record []byte, m proto.Message, problem string) error {
 	if err := (proto.UnmarshalOptions{AllowPartial: true, DiscardUnknown: true}).Unmarshal(record, m); err != nil {
-		return malformed(name, "%s: %v", problem, err)
+		return Malformed(name, "%s: %v", problem, err)
 	}
 	return nil
 }
 
 func (rs *records) failed(what string, err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return malformed(rs.file, "ends within a %s", what)
+		return Malformed(rs.file, "ends within a %s", what)
 	}
 	return fmt.Errorf("read CRIU image %s: %w", rs.file, err)
 }
@@ -132,7 +132,7 @@ func readRecord(name string, r io.Reader, magic uint32, e proto.Message, problem
 	}
 	record, err := rs.next()
 	if err == io.EOF {
-		return malformed(name, "is empty")
+		return Malformed(name, "is empty")
 	} else if err != nil {
 		return err
 	}

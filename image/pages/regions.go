@@ -29,7 +29,7 @@ func readRegions(name string, r io.Reader) ([]Region, error) {
 	for _, v := range e.GetVmas() {
 		switch {
 		case v.GetStart() > v.GetEnd() || v.GetEnd() > maxAddress && v.GetMadv() != 0:
-			return nil, malformed(name, "a mapping from %#x to %#x", v.GetStart(), v.GetEnd())
+			return nil, Malformed(name, "a mapping from %#x to %#x", v.GetStart(), v.GetEnd())
 		case v.GetMadv() != 0:
 			regions = append(regions, Region{Start: v.GetStart(), End: v.GetEnd(), Advice: v.GetMadv()})
 		}

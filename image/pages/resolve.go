@@ -61,7 +61,7 @@ func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, c
 		}
 		inParent = true
 		if e.addr > maxAddress || e.count > MaxPages {
-			return nil, malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
+			return nil, Malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
 		}
 		list, err := parts(e.addr, int64(e.count))
 		if err != nil {
@@ -70,7 +70,7 @@ func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, c
 		addr := e.addr
 		for _, p := range list {
 			if p.Addr != addr || p.Count <= 0 {
-				return nil, malformed(name, "%d pages of the parent at %#x continue with %d at %#x", e.count, e.addr, p.Count, p.Addr)
+				return nil, Malformed(name, "%d pages of the parent at %#x continue with %d at %#x", e.count, e.addr, p.Count, p.Addr)
 			}
 			addr += uint64(p.Count * pageSize)
 			if out, err = appendMessage(out, present(p, e.wide)); err != nil {
@@ -78,7 +78,7 @@ func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, c
 			}
 		}
 		if addr != e.addr+e.count*uint64(pageSize) {
-			return nil, malformed(name, "%d pages of the parent at %#x end at %#x", e.count, e.addr, addr)
+			return nil, Malformed(name, "%d pages of the parent at %#x end at %#x", e.count, e.addr, addr)
 		}
 	}
 	if !inParent {

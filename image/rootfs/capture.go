@@ -12,8 +12,11 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Captured counts what [Capture] copied.
@@ -187,7 +190,7 @@ func makeEmpty(dir string) (made bool, err error) {
 		return false, fmt.Errorf("capture rootfs: %w", err)
 	}
 	if len(entries) > 0 {
-		return false, &NotEmptyError{Dir: dir}
+		return false, failure.New(errdefs.ErrFailedPrecondition, "name an empty or a new directory", "capture to %s: it is not empty", dir)
 	}
 	return false, nil
 }

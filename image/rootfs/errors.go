@@ -47,17 +47,6 @@ func (e *LayerError) Hint() string {
 	return "the snapshot was not written by cryo or is damaged; repair it with cryo pull --repair, or take a new one"
 }
 
-// NotEmptyError says that there is something already where a copy should go. Its kind is FailedPrecondition.
-type NotEmptyError struct{ Dir string }
-
-func (e *NotEmptyError) Error() string { return fmt.Sprintf("capture to %s: it is not empty", e.Dir) }
-
-// Unwrap gives the kind of the error.
-func (e *NotEmptyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// Hint says what to do next.
-func (e *NotEmptyError) Hint() string { return "name an empty or a new directory" }
-
 // FullError says that a file system has no room, or no room for this user. Its kind is ResourceExhausted.
 type FullError struct{ Err error }
 

@@ -235,7 +235,7 @@ func TestCaptureErrors(t *testing.T) {
 	write(t, src+"/a/b", "x")
 	busy := t.TempDir()
 	write(t, busy+"/mine", "x")
-	if _, err := Capture(context.Background(), busy, src); !errors.As(err, new(*NotEmptyError)) {
+	if _, err := Capture(context.Background(), busy, src); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("Capture to a directory in use gives %v", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

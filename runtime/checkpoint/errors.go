@@ -74,15 +74,7 @@ func (e *BusyError) Hint() string { return "wait until it has ended" }
 // Unwrap gives the kind.
 func (e *BusyError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
-// NotRunningError says that the container has no running process to dump. Its kind is FailedPrecondition.
-type NotRunningError struct{ ID, Status string }
-
-func (e *NotRunningError) Error() string {
-	return fmt.Sprintf("checkpoint %s: the container is %s, not running", e.ID, e.Status)
+// NotRunning says that a container has no running process to dump. Its kind is FailedPrecondition.
+func NotRunning(id, status string) error {
+	return failure.New(errdefs.ErrFailedPrecondition, "start it first: ctr task start, or nerdctl start", "checkpoint %s: the container is %s, not running", id, status)
 }
-
-// Hint says what to do.
-func (e *NotRunningError) Hint() string { return "start it first: ctr task start, or nerdctl start" }
-
-// Unwrap gives the kind.
-func (e *NotRunningError) Unwrap() error { return errdefs.ErrFailedPrecondition }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/standin"
 )
 
@@ -19,26 +20,8 @@ const AMDPlugin = "amdgpu_plugin.so"
 // pluginDirs are where distributions put CRIU's plugins.
 var pluginDirs = []string{"/usr/lib/criu", "/usr/libexec/criu", "/usr/lib64/criu", "/usr/lib/x86_64-linux-gnu/criu", "/usr/local/lib/criu"}
 
-// PluginError says that a plugin of CRIU is missing. Its kind is FailedPrecondition.
-type PluginError struct {
-	Name string
-	Dirs []string // where it was looked for
-}
-
-func (e *PluginError) Error() string {
-	return fmt.Sprintf("find CRIU's plugin %s: it is not in %s", e.Name, strings.Join(e.Dirs, ", "))
-}
-
-// Hint says how to get it.
-func (e *PluginError) Hint() string {
-	return "install CRIU with its plugin for AMD GPUs (criu-amdgpu-plugin, or make amdgpu_plugin in CRIU's sources), which containers with /dev/kfd need"
-}
-
-// Unwrap gives the kind.
-func (e *PluginError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
 // LinkPlugin makes a plugin the only one in the directory dir, which CRIU is then told to look into. It is looked for beside
-// the criu program in PATH and where distributions put it; the error is a [*PluginError] if it is not there.
+// the criu program in PATH and where distributions put it; the error is FailedPrecondition if it is not there.
 func LinkPlugin(name, dir string) error {
 	path, err := findPlugin(name, pluginPath())
 	if err != nil {
@@ -68,5 +51,7 @@ func findPlugin(name string, dirs []string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", &PluginError{Name: name, Dirs: dirs}
+	return "", failure.New(errdefs.ErrFailedPrecondition,
+		"install CRIU with its plugin for AMD GPUs (criu-amdgpu-plugin, or make amdgpu_plugin in CRIU's sources), which containers with /dev/kfd need",
+		"find CRIU's plugin %s: it is not in %s", name, strings.Join(dirs, ", "))
 }

@@ -1,10 +1,11 @@
 package criu
 
 import (
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/containerd/errdefs"
 )
 
 func TestFindPlugin(t *testing.T) {
@@ -16,8 +17,7 @@ func TestFindPlugin(t *testing.T) {
 	if got, err := findPlugin(AMDPlugin, []string{empty, full}); got != path || err != nil {
 		t.Errorf("got %s, %v", got, err)
 	}
-	var missing *PluginError
-	if _, err := findPlugin(AMDPlugin, []string{empty}); !errors.As(err, &missing) {
+	if _, err := findPlugin(AMDPlugin, []string{empty}); !errdefs.IsFailedPrecondition(err) {
 		t.Errorf("got %v", err)
 	}
 }

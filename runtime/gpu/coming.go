@@ -257,17 +257,3 @@ func (c *coming) end() {
 		_ = c.kept.Close() // nothing can be done about it
 	}
 }
-
-// NobodyBringsError says that a snapshot has device memory beside CRIU's images, and that nobody has said where. Its kind is
-// FailedPrecondition.
-type NobodyBringsError struct{}
-
-func (*NobodyBringsError) Error() string {
-	return "the snapshot keeps memory of GPUs beside CRIU's images, and nobody brings it"
-}
-
-// Hint says what to do.
-func (*NobodyBringsError) Hint() string { return "restore it with cryo restore" }
-
-// Unwrap gives the kind.
-func (*NobodyBringsError) Unwrap() error { return errdefs.ErrFailedPrecondition }

@@ -74,12 +74,17 @@ func overridden(rule string, force []string) bool {
 	return slices.Contains(force, rule) || slices.Contains(force, "all")
 }
 
+// RuleNames are those of the rules, all of which can be overridden.
+func RuleNames() (names []string) {
+	for _, r := range Rules() {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
 // CheckForce refuses, as InvalidArgument, a rule that is not there.
 func CheckForce(rules []string) error {
-	var known []string
-	for _, r := range Rules() {
-		known = append(known, r.Name)
-	}
+	known := RuleNames()
 	for _, name := range rules {
 		if name != "all" && !slices.Contains(known, name) {
 			return failure.New(errdefs.ErrInvalidArgument, "rules that can be overridden: "+strings.Join(known, ", ")+", or all", "there is no rule %q for GPUs", name)

@@ -7,7 +7,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
@@ -44,7 +47,7 @@ func (r *Restore) Begin(ctx context.Context) error {
 		return nil
 	}
 	if len(r.Record.Pieces()) > 0 && (r.Handover == nil || r.Bring == nil) {
-		return &NobodyBringsError{}
+		return failure.New(errdefs.ErrFailedPrecondition, "restore it with cryo restore", "the snapshot keeps memory of GPUs beside CRIU's images, and nobody brings it")
 	}
 	ctx, r.end = context.WithCancel(ctx)
 	r.begun = make(chan struct{})

@@ -2,7 +2,6 @@ package runc
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -10,45 +9,29 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// ForeignError says that runc has a container of this name for somebody else: another containerd with the same namespace and the
-// same directory of runc's. Its kind is AlreadyExists.
-type ForeignError struct {
-	ID     string
-	Root   string // runc's directory
-	Bundle string // of the other one; empty: it is just being restored
+// foreign says that runc has a container of this name for somebody else: another containerd with the same namespace and the same directory of runc's.
+func foreign(text string, args ...any) error {
+	return failure.New(errdefs.ErrAlreadyExists, "choose another name (cryo restore --name), or remove that container by its own containerd", text, args...)
 }
 
-func (e *ForeignError) Error() string {
-	if e.Bundle == "" {
-		return fmt.Sprintf("another containerd on this machine restores a container %s at the moment, and both use %s", e.ID, e.Root)
-	}
-	return fmt.Sprintf("another containerd on this machine has a container %s, with the bundle %s, and both use %s", e.ID, e.Bundle, e.Root)
-}
-
-// Hint says what to do.
-func (e *ForeignError) Hint() string {
-	return "choose another name (cryo restore --name), or remove that container by its own containerd"
-}
-
-// Unwrap gives the kind.
-func (e *ForeignError) Unwrap() error { return errdefs.ErrAlreadyExists }
-
-// Foreign returns a [*ForeignError] if what runc has by this name is not this container's: then nothing of it may be touched. It goes by the bundle in
+// Foreign returns an error, AlreadyExists, if what runc has by this name is not this container's: then nothing of it may be touched. It goes by the bundle in
 // runc's state, and where there is none yet, by the root file system that a restore has mounted.
 func (c Container) Foreign() error {
 	s, err := c.state()
 	switch {
 	case err == nil:
 		if bundle := s.bundle(); bundle != "" && !same(bundle, c.Bundle) {
-			return &ForeignError{ID: c.ID, Root: c.Runtime.Root, Bundle: bundle}
+			return foreign("another containerd on this machine has a container %s, with the bundle %s, and both use %s", c.ID, bundle, c.Runtime.Root)
 		}
 	case errors.Is(err, fs.ErrNotExist):
 		dir := filepath.Join(c.Runtime.Root, c.ID)
 		mounted, own := device(filepath.Join(dir, criuRoot)), device(filepath.Join(c.Bundle, "rootfs"))
 		if mounted != 0 && mounted != device(dir) && own != 0 && own != device(c.Bundle) && mounted != own {
-			return &ForeignError{ID: c.ID, Root: c.Runtime.Root}
+			return foreign("another containerd on this machine restores a container %s at the moment, and both use %s", c.ID, c.Runtime.Root)
 		}
 	default:
 		return err // who cannot tell touches nothing

@@ -71,12 +71,9 @@ func get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 	if c.ImageDigest == "" {
 		return nil, fmt.Errorf("the snapshot does not say what image it stands on: %w", errdefs.ErrFailedPrecondition)
 	}
-	if err := c.ImageDigest.Validate(); err != nil {
-		return nil, fmt.Errorf("the snapshot names its base image by a digest that is none: %w: %w", err, errdefs.ErrDataLoss)
-	}
-	present, err := client.ImageService().List(ctx, "target.digest=="+c.ImageDigest.String())
+	present, err := withDigest(ctx, client, c.ImageDigest)
 	if err != nil {
-		return nil, fmt.Errorf("list containerd's images: %w", err)
+		return nil, err
 	}
 	for _, i := range preferred(present, c.Image) {
 		img := containerd.NewImage(client, i)
@@ -102,6 +99,18 @@ func get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 		return img, nil
 	}
 	return nil, &Error{image: c.Image, digest: c.ImageDigest, err: errors.Join(failed...)}
+}
+
+// withDigest lists containerd's images with a digest that a snapshot names.
+func withDigest(ctx context.Context, client *containerd.Client, d digest.Digest) ([]images.Image, error) {
+	if err := d.Validate(); err != nil {
+		return nil, fmt.Errorf("the snapshot names its base image by a digest that is none: %w: %w", err, errdefs.ErrDataLoss)
+	}
+	present, err := client.ImageService().List(ctx, "target.digest=="+d.String())
+	if err != nil {
+		return nil, fmt.Errorf("list containerd's images: %w", err)
+	}
+	return present, nil
 }
 
 // pullImage has containerd fetch and unpack an image.

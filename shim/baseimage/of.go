@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/core/images"
 	"github.com/containerd/errdefs"
 	"github.com/distribution/reference"
+	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -19,14 +21,9 @@ import (
 // Of finds the image a container stands on. Its name may point at another image by now, so the image counts only
 // if its layers are the parent of the container's snapshot; else all images are searched for one.
 func Of(ctx context.Context, client *containerd.Client, info containers.Container) (images.Image, error) {
-	stat, err := client.SnapshotService(info.Snapshotter).Stat(ctx, info.SnapshotKey)
+	parents, err := parentsOf(ctx, client, info)
 	if err != nil {
 		return images.Image{}, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
-	}
-	parents := []string{stat.Parent}
-	// ctr run --uidmap puts a layer between, with the image's files shifted to other owners.
-	if shifted, err := client.SnapshotService(info.Snapshotter).Stat(ctx, stat.Parent); err == nil && shifted.Parent != "" {
-		parents = append(parents, shifted.Parent)
 	}
 	if named, err := client.ImageService().Get(ctx, info.Image); err == nil && standsOn(ctx, client, named, parents) {
 		return named, nil
@@ -42,6 +39,37 @@ func Of(ctx context.Context, client *containerd.Client, info containers.Containe
 	}
 	return images.Image{}, failure.New(errdefs.ErrFailedPrecondition, "pull the image again by the digest it had; a snapshot holds only what the container changed in it",
 		"checkpoint %s: containerd no longer has the image it was made from (%s)", info.ID, info.Image)
+}
+
+// StandsOn tells whether a container stands on the image with a digest. It is sure of that, while [Of] finds the likely one.
+func StandsOn(ctx context.Context, client *containerd.Client, info containers.Container, d digest.Digest) (bool, error) {
+	if info.SnapshotKey == "" {
+		return false, nil
+	}
+	parents, err := parentsOf(ctx, client, info)
+	if err != nil {
+		return false, fmt.Errorf("find the container's image: %w", err)
+	}
+	// Source of the name: containerd's client until 2.0, resolveSnapshotOptions.
+	if len(parents) > 1 && !strings.HasPrefix(parents[0], parents[1]+"-") {
+		parents = parents[:1]
+	}
+	present, err := withDigest(ctx, client, d)
+	return slices.ContainsFunc(present, func(i images.Image) bool { return standsOn(ctx, client, i, parents) }), err
+}
+
+// parentsOf gives the parent of a container's snapshot, and the parent of that. The latter is the image's where a layer is between, with the image's files shifted
+// to other owners (ctr run --uidmap).
+func parentsOf(ctx context.Context, client *containerd.Client, info containers.Container) ([]string, error) {
+	sn := client.SnapshotService(info.Snapshotter)
+	stat, err := sn.Stat(ctx, info.SnapshotKey)
+	if err != nil {
+		return nil, err
+	}
+	if shifted, err := sn.Stat(ctx, stat.Parent); err == nil && shifted.Parent != "" {
+		return []string{stat.Parent, shifted.Parent}, nil
+	}
+	return []string{stat.Parent}, nil
 }
 
 // standsOn tells whether the layers of an image are one of the snapshots parents.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"path"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +15,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	"google.golang.org/grpc"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
@@ -27,24 +29,24 @@ type Options struct {
 	Patience time.Duration
 	// Say is told that it is waited for; nil: nobody is.
 	Say func(format string, args ...any)
-	// Trace sees each request; nil: nobody does.
-	Trace grpc.UnaryClientInterceptor
+	// Trace tells who debugs of each request.
+	Trace bool
 }
 
 // Connect reaches containerd. The context that it gives carries the namespace. An error is Unavailable, or PermissionDenied where the socket is not ours.
 func Connect(ctx context.Context, o Options) (context.Context, *containerd.Client, error) {
 	const patience = 10 * time.Second
 	// A dial of our own fails at once where containerd's client would try until its timeout.
-	path := strings.TrimPrefix(o.Address, "unix://")
-	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", path)
+	socket := strings.TrimPrefix(o.Address, "unix://")
+	conn, err := (&net.Dialer{Timeout: patience}).DialContext(ctx, "unix", socket)
 	if err == nil {
 		_ = conn.Close()
-		calls := []grpc.UnaryClientInterceptor{away{socket: path, patience: o.Patience, say: o.Say}.unary}
-		if o.Trace != nil {
-			calls = append(calls, o.Trace)
+		calls := []grpc.UnaryClientInterceptor{away{socket: socket, patience: o.Patience, say: o.Say}.unary}
+		if o.Trace {
+			calls = append(calls, traceCall)
 		}
 		var c *containerd.Client
-		if c, err = containerd.New(path, containerd.WithDefaultNamespace(o.Namespace), containerd.WithTimeout(patience),
+		if c, err = containerd.New(socket, containerd.WithDefaultNamespace(o.Namespace), containerd.WithTimeout(patience),
 			containerd.WithExtraDialOpts([]grpc.DialOption{grpc.WithChainUnaryInterceptor(calls...)})); err == nil {
 			return namespaces.WithNamespace(ctx, o.Namespace), c, nil
 		}
@@ -98,4 +100,16 @@ func MadeBy(labels map[string]string) string {
 		return Kubernetes
 	}
 	return ""
+}
+
+// traceCall is a [grpc.UnaryClientInterceptor] that tells of a request to containerd.
+func traceCall(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, o ...grpc.CallOption) error {
+	start := time.Now()
+	err := invoke(ctx, method, req, reply, cc, o...)
+	e := log.G(ctx).WithFields(log.Fields{"service": path.Base(path.Dir(method)), "method": path.Base(method), "took": time.Since(start).Round(time.Microsecond)})
+	if err != nil {
+		e = e.WithError(err)
+	}
+	e.Debug("request to containerd")
+	return err
 }

@@ -8,7 +8,6 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
-	"github.com/docker/go-units"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/config"
@@ -85,9 +84,4 @@ func Sick(all []Diagnosis) error {
 // found makes the result of one check.
 func found(name, status, mend, format string, args ...any) []Diagnosis {
 	return []Diagnosis{{Name: name, Status: status, Mend: mend, Detail: fmt.Sprintf(format, args...)}}
-}
-
-// size gives bytes as people read them.
-func size(n int64) string {
-	return units.CustomSize("%.1f %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB"})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 // keeperName is the program that speaks to NVIDIA's driver.
@@ -70,7 +71,7 @@ func checkDevice(d driver.Device) []Diagnosis {
 	if d.MIG {
 		return found(name, worry, "turn MIG off (nvidia-smi -mig 0) for containers that shall be checkpointed", "%s, divided into instances: containers that use it cannot be checkpointed", d.Name)
 	}
-	return found(name, good, "", "%s, architecture %s, %s of %s free", d.Name, d.Architecture, size(d.Free), size(d.Memory))
+	return found(name, good, "", "%s, architecture %s, %s of %s free", d.Name, d.Architecture, size.Of(d.Free), size.Of(d.Memory))
 }
 
 // checkCDI looks whether clients can give GPUs by their CDI names, which is how a snapshot finds them on another host.

@@ -14,6 +14,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 func checkUser(context.Context, *patient) []Diagnosis {
@@ -88,7 +89,7 @@ func checkDisk(_ context.Context, p *patient) []Diagnosis {
 	free := int64(s.Bavail) * s.Bsize
 	const little = 4 << 30
 	if free < little {
-		return found("disk", worry, "make room under "+p.Config.Root+", or choose another root in the configuration", "%s free under %s", size(free), p.Config.Root)
+		return found("disk", worry, "make room under "+p.Config.Root+", or choose another root in the configuration", "%s free under %s", size.Of(free), p.Config.Root)
 	}
-	return found("disk", good, "", "%s free under %s", size(free), p.Config.Root)
+	return found("disk", good, "", "%s free under %s", size.Of(free), p.Config.Root)
 }

@@ -45,12 +45,11 @@ func Start(ctx context.Context, server Server) (_ *Loading, err error) {
 	if err != nil {
 		return nil, err
 	}
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	toKeeper, peer, err := connection()
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("make a socket pair: %w", err), own.Close(), other.Close())
+		return nil, errors.Join(err, own.Close(), other.Close())
 	}
-	l := &Loading{channel: own, peer: os.NewFile(uintptr(pair[0]), "keeper"), ended: make(chan struct{})}
-	peer := os.NewFile(uintptr(pair[1]), "loader")
+	l := &Loading{channel: own, peer: toKeeper, ended: make(chan struct{})}
 	err = server.Load(other, peer)
 	other.Close() // the server's death is heard when nobody else has it
 	peer.Close()
@@ -79,6 +78,15 @@ func Start(ctx context.Context, server Server) (_ *Loading, err error) {
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// connection gives the ends of a connection on which package ring speaks: the keeper's, and that of who loads.
+func connection() (keeper, loader *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+	}
+	return os.NewFile(uintptr(pair[0]), "keeper"), os.NewFile(uintptr(pair[1]), "loader"), nil
 }
 
 // follow listens to the server until it says no more.

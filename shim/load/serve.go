@@ -90,6 +90,30 @@ func Send(ctx context.Context, devices *image.Devices, pulling *lazypull.Source,
 	})
 }
 
+// Into sends all pieces, which are here, to the keeper of this process. receive has the keeper take them from its end of a connection, and closes that.
+func Into(ctx context.Context, receive func(context.Context, *os.File) error, devices *image.Devices) error {
+	keeper, own, err := connection()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	sent := make(chan error, 1)
+	go func() {
+		defer own.Close()
+		sent <- Send(ctx, devices, nil, own)
+	}()
+	err = receive(ctx, keeper)
+	if err != nil {
+		cancel()
+	}
+	cause := <-sent
+	if err != nil && (cause == nil || errors.As(cause, new(*ring.GoneError)) || errors.Is(cause, context.Canceled)) {
+		return err
+	}
+	return cause // it knows why the keeper heard no more
+}
+
 // send has workers take one part after the other.
 func send(ctx context.Context, q *queue, open func() (reader, error), s *ring.Sender) error {
 	defer context.AfterFunc(ctx, q.stop)()

@@ -3,15 +3,12 @@ package prewarm
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
-	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
@@ -20,7 +17,6 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
-	"github.com/cryo-project/cryo/runtime/gpu/ring"
 	"github.com/cryo-project/cryo/shim/load"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -131,7 +127,7 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 			f.Close()
 		}
 	}()
-	if err := fillFrom(ctx, h, memory); err != nil {
+	if err := load.Into(ctx, h.Receive, memory); err != nil {
 		return err
 	}
 	// Its contexts take room, and what it has mapped. The descriptors have the memory.
@@ -139,35 +135,6 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 		return err
 	}
 	return l.begin.Keep(ctx, l.info, files)
-}
-
-// fillFrom has a keeper fill what it holds.
-func fillFrom(ctx context.Context, h *keeper.Client, memory *image.Devices) error {
-	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("make a socket pair: %w", err)
-	}
-	own, peer := os.NewFile(uintptr(pair[0]), "loader"), os.NewFile(uintptr(pair[1]), "keeper")
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	sent := make(chan error, 1)
-	go func() {
-		defer own.Close()
-		sent <- load.Send(ctx, memory, nil, own)
-	}()
-	err = h.Receive(ctx, peer)
-	if err != nil {
-		cancel()
-	}
-	cause := <-sent
-	var gone *ring.GoneError
-	if err != nil && cause != nil && !errors.As(cause, &gone) && !errors.Is(cause, context.Canceled) {
-		return cause // it knows why the keeper heard no more
-	}
-	if err != nil {
-		return err
-	}
-	return cause
 }
 
 func (l *preload) close() {

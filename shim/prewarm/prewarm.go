@@ -10,7 +10,6 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/errdefs"
-	"github.com/docker/go-units"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
@@ -20,6 +19,7 @@ import (
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/size"
 )
 
 // Options are the choices of what is prewarmed.
@@ -138,7 +138,7 @@ func makeReady(ctx context.Context, s *store.Store, ref string, desc ocispec.Des
 // overBudget says that a snapshot alone is larger than the budget of what is fetched, both in bytes.
 func overBudget(need, budget int64) error {
 	return failure.New(errdefs.ErrResourceExhausted, fmt.Sprintf("raise it to %d MiB at least: --disk, or disk under [prewarm] in the configuration", (need+1<<20-1)>>20),
-		"prewarm: the snapshot has %s, and the budget of what is fetched for prewarmed snapshots is %s", units.BytesSize(float64(need)), units.BytesSize(float64(budget)))
+		"prewarm: the snapshot has %s, and the budget of what is fetched for prewarmed snapshots is %s", size.Of(need), size.Of(budget))
 }
 
 // bringBase makes sure of the base image.

@@ -21,11 +21,8 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/daemon"
 )
-
-// WorkLabel marks what a command makes in containerd until it is finished. A command that is killed cannot undo it; the
-// next one with the same root does.
-const WorkLabel = "io.cryo.work"
 
 // Of undoing: how long it may take, and how long is between two looks at what will change soon.
 const (
@@ -62,7 +59,7 @@ func Lease(ctx context.Context, client *containerd.Client, work string) (_ conte
 	making, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
 	leased, done, err := client.WithLease(making, leases.WithRandomID(), leases.WithExpiration(leaseTime),
-		leases.WithLabels(map[string]string{WorkLabel: Mark(work)}))
+		leases.WithLabels(map[string]string{daemon.WorkLabel: Mark(work)}))
 	if err != nil {
 		return ctx, nil, fmt.Errorf("lease: %w", err)
 	}
@@ -73,7 +70,7 @@ func Lease(ctx context.Context, client *containerd.Client, work string) (_ conte
 // finished takes the mark from a container, and what was told to its shim.
 func finished(ctx context.Context, container containerd.Container) error {
 	err := container.Update(ctx, func(_ context.Context, _ *containerd.Client, c *containers.Container) error {
-		delete(c.Labels, WorkLabel)
+		delete(c.Labels, daemon.WorkLabel)
 		return forgetIn(c)
 	})
 	if err != nil {
@@ -185,14 +182,14 @@ func eachOwn(ctx context.Context, client *containerd.Client, work string, do fun
 	return eachMarked(ctx, client, work, do, func(mark string) bool { return mark == own })
 }
 
-// eachMarked calls do for each container whose label [WorkLabel] is accepts, and deletes the leases whose label it accepts.
+// eachMarked calls do for each container whose label [daemon.WorkLabel] is accepts, and deletes the leases whose label it accepts.
 func eachMarked(ctx context.Context, client *containerd.Client, work string, do func(context.Context, containerd.Container) error, is func(mark string) bool) error {
 	alone, err := sweepAlone(ctx, filepath.Dir(work))
 	if err != nil {
 		return err
 	}
 	defer alone.Close()
-	marked := fmt.Sprintf("labels.%q", WorkLabel)
+	marked := fmt.Sprintf("labels.%q", daemon.WorkLabel)
 	found, err := client.Containers(ctx, marked)
 	if err != nil {
 		return fmt.Errorf("look for abandoned containers: %w", err)
@@ -200,7 +197,7 @@ func eachMarked(ctx context.Context, client *containerd.Client, work string, do 
 	var failed []error
 	for _, container := range found {
 		labels, err := container.Labels(ctx)
-		if err != nil || !is(labels[WorkLabel]) {
+		if err != nil || !is(labels[daemon.WorkLabel]) {
 			continue // gone meanwhile, or another's
 		}
 		if err := do(ctx, container); err != nil {
@@ -212,7 +209,7 @@ func eachMarked(ctx context.Context, client *containerd.Client, work string, do 
 		return errors.Join(append(failed, fmt.Errorf("look for abandoned leases: %w", err))...)
 	}
 	for _, l := range held {
-		if !is(l.Labels[WorkLabel]) {
+		if !is(l.Labels[daemon.WorkLabel]) {
 			continue
 		}
 		// With what only the lease has kept: the name of its snapshot shall be free.

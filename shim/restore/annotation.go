@@ -7,82 +7,41 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"time"
 
-	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/containers"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
-	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/image-spec/identity"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// NotAllowedError says that the host's configuration does not allow a snapshot for the annotation. Its kind is PermissionDenied.
-type NotAllowedError struct{ Ref string }
-
-func (e *NotAllowedError) Error() string {
-	return fmt.Sprintf("restore-annotation: the configuration does not allow a container to be restored from %s by its annotation", e.Ref)
+// notAllowed says that the host's configuration does not allow a snapshot for the annotation.
+func notAllowed(ref string) error {
+	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml",
+		"restore-annotation: the configuration does not allow a container to be restored from %s by its annotation", ref)
 }
 
-// Hint says what to do.
-func (e *NotAllowedError) Hint() string {
-	return "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml"
-}
-
-// Unwrap gives the kind.
-func (e *NotAllowedError) Unwrap() error { return errdefs.ErrPermissionDenied }
-
-// MismatchError says that a snapshot cannot be restored into a container with another specification, or root file system. Its kind is FailedPrecondition.
-type MismatchError struct{ Findings []fit.Finding }
-
-func (e *MismatchError) Error() string {
+// mismatch says that a snapshot cannot be restored into a container with another specification, or root file system.
+func mismatch(found []fit.Finding) error {
 	text := "the snapshot cannot be restored into this container:"
-	for _, f := range e.Findings {
+	for _, f := range found {
 		text += fmt.Sprintf("\n  %s: %s", f.Rule, f.Problem)
 	}
-	return text
-}
-
-// Hint says what to do.
-func (e *MismatchError) Hint() string { return (&fit.MisfitError{Findings: e.Findings}).Hint() }
-
-// Unwrap gives the kind.
-func (e *MismatchError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
-// SnapshotLabel is the label of a container that names the snapshot it was made of by its digest.
-const SnapshotLabel = "io.cryo.snapshot"
-
-// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
-const labelTime = 10 * time.Second
-
-// label says on the container in containerd what it was restored from.
-func label(ctx context.Context, r restorer.Request, d digest.Digest) error {
-	client, err := containerd.New(r.Address, containerd.WithDefaultNamespace(r.Namespace), containerd.WithTimeout(labelTime))
-	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", r.Address, err)
-	}
-	defer client.Close()
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(ctx, r.Namespace), labelTime)
-	defer cancel()
-	_, err = client.ContainerService().Update(ctx, containers.Container{ID: r.ID, Labels: map[string]string{SnapshotLabel: d.String()}}, "labels."+SnapshotLabel)
-	return err
+	return failure.New(errdefs.ErrFailedPrecondition, (&fit.MisfitError{Findings: found}).Hint(), "%s", text)
 }
 
 // annotated gives the options of a restore that an annotation asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
-		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Pull: PullMissing, Force: c.Restore.Annotation.Force, Timeout: c.Restore.Annotation.Patience(),
+		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Annotation.Force}, Timeout: c.Restore.Annotation.Patience(),
 		Registry: registry.Options{DockerConfig: c.Restore.Annotation.Credentials},
 	}
 	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong
@@ -118,7 +77,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 // allowed refuses what the configuration does not allow for the annotation. A digest is of all repositories of which the store has it.
 func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
 	if archive.IsLocation(ref) {
-		return &NotAllowedError{Ref: ref} // a file of the host's
+		return notAllowed(ref) // a file of the host's
 	}
 	full, err := store.Normalize(ref)
 	if err != nil {
@@ -131,54 +90,32 @@ func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref strin
 		}
 	}
 	if !slices.ContainsFunc(refs, a.Allows) {
-		return &NotAllowedError{Ref: ref}
+		return notAllowed(ref)
 	}
 	return nil
 }
 
 // checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files.
-func checkBase(ctx context.Context, r restorer.Request, was image.Container) (err error) {
-	client, err := containerd.New(r.Address, containerd.WithDefaultNamespace(r.Namespace))
+func (v *serving) checkBase(was image.Container) error {
+	ctx, client, err := v.connect(v.ctx)
 	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", r.Address, err)
+		return err
 	}
 	defer client.Close()
-	ctx = namespaces.WithNamespace(ctx, r.Namespace)
-	info, err := client.ContainerService().Get(ctx, r.ID)
+	info, err := client.ContainerService().Get(ctx, v.request.ID)
 	if err != nil {
 		return fmt.Errorf("find the container's image: %w", err)
 	}
-	mismatch := func(why string) error {
-		return &MismatchError{[]fit.Finding{{
-			Rule: ruleBaseImage, Fatal: true, Problem: fmt.Sprintf("the snapshot's container was made from %s (%s), and this one %s", was.Image, was.ImageDigest, why),
-			Hint: fmt.Sprintf("create the container from the image with the digest %s", was.ImageDigest),
-		}}}
+	stands, err := baseimage.StandsOn(ctx, client, info, was.ImageDigest)
+	if err != nil || stands {
+		return err
 	}
+	from := info.Image
 	if info.SnapshotKey == "" {
-		return mismatch("from no image")
+		from = "no image"
 	}
-	sn := client.SnapshotService(info.Snapshotter)
-	stat, err := sn.Stat(ctx, info.SnapshotKey)
-	if err != nil {
-		return fmt.Errorf("find the container's image: %w", err)
-	}
-	parents := []string{stat.Parent}
-	// With mappings of user ids, a layer may be between, with the image's files shifted to other owners. Source: containerd's client, resolveSnapshotOptions.
-	if shifted, err := sn.Stat(ctx, stat.Parent); err == nil && shifted.Parent != "" && strings.HasPrefix(stat.Parent, shifted.Parent+"-") {
-		parents = append(parents, shifted.Parent)
-	}
-	if err := was.ImageDigest.Validate(); err != nil {
-		return fmt.Errorf("the snapshot names its base image by a digest that is none: %w: %w", err, errdefs.ErrDataLoss)
-	}
-	here, err := client.ImageService().List(ctx, "target.digest=="+was.ImageDigest.String())
-	if err != nil {
-		return fmt.Errorf("list containerd's images: %w", err)
-	}
-	for _, i := range here {
-		diffs, err := containerd.NewImage(client, i).RootFS(ctx)
-		if err == nil && slices.Contains(parents, identity.ChainID(diffs).String()) {
-			return nil
-		}
-	}
-	return mismatch("from " + info.Image)
+	return mismatch([]fit.Finding{{
+		Rule: ruleBaseImage, Fatal: true, Problem: fmt.Sprintf("the snapshot's container was made from %s (%s), and this one from %s", was.Image, was.ImageDigest, from),
+		Hint: fmt.Sprintf("create the container from the image with the digest %s", was.ImageDigest),
+	}})
 }

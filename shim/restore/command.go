@@ -86,10 +86,9 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 	}
 	p := v.prepared
 	_, rootfs := p.Snapshot.RootFS()
-	arrives, whole := p.Arrives()
 	plan := &restorer.Plan{
 		Name: p.Name, Ref: p.Ref, Digest: p.Descriptor.Digest, Spec: p.Spec, Etc: p.Etc, Images: p.Images, Work: v.criu(), RootFS: rootfs, Warnings: p.Warnings,
-		Since: p.Since, Eager: p.Eager, PullFirst: p.PullFirst, Pulled: p.Pulled, Arrives: arrives && !whole,
+		Since: p.Since, Eager: p.Eager, PullFirst: p.PullFirst, Pulled: p.Pulled, Arrives: p.pull != nil && !p.pull.whole,
 	}
 	asked.Tell(restorer.Message{Planned: plan})
 	both, group := v.unpack(o.Registry.Progress)
@@ -109,7 +108,7 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 		})
 	}
 	if err := group.Wait(); err != nil {
-		return true, v.suspect(p.Cause(err))
+		return true, v.suspect(p.pull.cause(err))
 	}
 	for {
 		err := v.serveShim(socket, asked)
@@ -144,15 +143,11 @@ func (v *serving) serveShim(socket *restorer.Listener, asked *restorer.Conversat
 func (v *serving) chosen(asked *restorer.Conversation) (Options, error) {
 	c := v.request.Choices
 	o := Options{
-		Config: v.config, Name: v.request.ID, Namespace: v.request.Namespace, Address: v.request.Address, Pull: c.Pull, NetworkNS: c.NetworkNS, Force: c.Force,
-		Eager: c.Eager, PullFirst: c.PullFirst, GPUs: GPUOptions{Devices: c.Devices},
+		Config: v.config, Name: v.request.ID, Namespace: v.request.Namespace, Address: v.request.Address, Choices: *c, GPUs: GPUOptions{Devices: c.Devices},
 		Registry: registry.Options{
 			PlainHTTP: c.Registry.PlainHTTP, Insecure: c.Registry.Insecure, CAFile: c.Registry.CAFile, Username: c.Registry.Username, Password: c.Registry.Password,
 			Concurrency: c.Registry.Concurrency,
 		},
-	}
-	for _, m := range c.Mounts {
-		o.Mounts = append(o.Mounts, Mount(m))
 	}
 	o.Policy.Devices = c.Devices
 	var err error

@@ -79,20 +79,3 @@ func (p *Plan) checkImages(ctx context.Context, box *sandbox.Sandbox, dir string
 	}
 	return box.Images(ctx, &spec, p.Policy)
 }
-
-// Allowed lists what the container may have beyond its specification.
-func (p *Plan) Allowed() []string {
-	grants := []string{}
-	for _, g := range p.Policy.Allow {
-		grants = append(grants, string(g))
-	}
-	return grants
-}
-
-// UnpackMemory adds the memory that CRIU reads to its images.
-func (p *Plan) UnpackMemory(ctx context.Context, s *store.Store, o image.UnpackOptions) error {
-	if err := p.Unpacked.Memory(ctx, p.From, o); err != nil {
-		return Full(s.Root(), err)
-	}
-	return giveImages(p.Images, p.Spec)
-}

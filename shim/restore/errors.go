@@ -9,16 +9,10 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// OptionError says that what was asked for makes no sense for the snapshot. Its kind is InvalidArgument.
-type OptionError struct{ Problem string }
-
-func (e *OptionError) Error() string { return e.Problem }
-
-// Hint says what to do.
-func (e *OptionError) Hint() string { return "see cryo restore --help" }
-
-// Unwrap gives the kind.
-func (e *OptionError) Unwrap() error { return errdefs.ErrInvalidArgument }
+// Wrong is the error of what was asked for and makes no sense for the snapshot. Its kind is InvalidArgument.
+func Wrong(format string, args ...any) error {
+	return failure.New(errdefs.ErrInvalidArgument, "see cryo restore --help", format, args...)
+}
 
 // ImagesError says that a snapshot's images cannot be used for the container. Its kind is its cause's.
 type ImagesError struct {
@@ -38,7 +32,7 @@ type FullError struct {
 }
 
 func (e *FullError) Error() string {
-	if text := e.Err.Error(); NoSpace(text) {
+	if text := e.Err.Error(); noSpace(text) {
 		return text
 	}
 	return fmt.Sprintf("%v: no space left under %s", e.Err, e.Dir)
@@ -57,14 +51,14 @@ func (e *FullError) Is(target error) bool { return target == errdefs.ErrResource
 
 // Full gives an error that means a full disk its type. dir is where there is no room.
 func Full(dir string, err error) error {
-	if NoSpace(err.Error()) {
+	if noSpace(err.Error()) {
 		return &FullError{Dir: dir, Err: err}
 	}
 	return err
 }
 
-// NoSpace tells whether text says, as the C library does, that a disk is full.
-func NoSpace(text string) bool {
+// noSpace tells whether text says, as the C library does, that a disk is full.
+func noSpace(text string) bool {
 	return strings.Contains(strings.ToLower(text), "no space left on device")
 }
 
@@ -91,7 +85,7 @@ func (e *CutOffError) Error() string {
 // Hint says what to do.
 func (e *CutOffError) Hint() string {
 	if errdefs.IsResourceExhausted(e.Err) {
-		return Hint(e.Err) // what was pulled has made room
+		return failure.Hint(e.Err) // what was pulled has made room
 	}
 	hint := "what was pulled is kept: restore it again"
 	switch {
@@ -100,7 +94,7 @@ func (e *CutOffError) Hint() string {
 	case e.Ran:
 		hint = "what was pulled is kept: remove the container, and restore it again, with --pull-first to have it run when all is here"
 	}
-	if more := Hint(e.Err); more != "" {
+	if more := failure.Hint(e.Err); more != "" {
 		hint = more + "\n" + hint
 	}
 	return hint
@@ -108,6 +102,3 @@ func (e *CutOffError) Hint() string {
 
 // Unwrap gives the cause.
 func (e *CutOffError) Unwrap() error { return e.Err }
-
-// Hint gives the first hint in an error's tree; empty if there is none.
-func Hint(err error) string { return failure.Hint(err) }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -40,7 +41,7 @@ type GPUs struct {
 func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec, o GPUOptions) (GPUs, error) {
 	if g == nil {
 		if len(o.Devices)+len(o.Pairs) > 0 {
-			return GPUs{}, &OptionError{Problem: "the snapshot has no GPUs: leave --device and --gpu out"}
+			return GPUs{}, Wrong("the snapshot has no GPUs: leave --device and --gpu out")
 		}
 		return GPUs{}, nil
 	}
@@ -176,9 +177,28 @@ func assign(old []image.GPUDevice, container, host []driver.Device, named []GPUP
 			return nil, err
 		}
 		if wanted[old[from].UUID] != "" || taken[to.UUID] {
-			return nil, &OptionError{Problem: fmt.Sprintf("--gpu %s: that GPU is named twice", n)}
+			return nil, Wrong("--gpu %s: that GPU is named twice", n)
 		}
 		wanted[old[from].UUID], taken[to.UUID] = to.UUID, true
 	}
 	return snapshotspec.Place(old, container, func(d driver.Device) string { return d.UUID }, wanted)
+}
+
+// checkRecord refuses images that say something of GPUs to the shim of which the config, by which everything was decided,
+// says nothing, and the reverse.
+func checkRecord(c image.Config, images string) error {
+	r, err := gpu.ReadRecord(images)
+	if err != nil {
+		return err
+	}
+	if (r == nil) != (c.GPU == nil) {
+		return fmt.Errorf("the snapshot's config and its images contradict each other about GPUs: %w", errdefs.ErrDataLoss)
+	}
+	if r == nil {
+		return nil
+	}
+	if r.Engine != c.GPU.Engine || !slices.Equal(r.Pieces(), c.GPU.Pieces()) || !reflect.DeepEqual(r.Library, c.GPU.Library) {
+		return fmt.Errorf("the snapshot's config and its images contradict each other about the memory of GPUs: %w", errdefs.ErrDataLoss)
+	}
+	return nil
 }

@@ -52,7 +52,7 @@ func (p GPUPair) from(old []image.GPUDevice) (int, error) {
 		for i, d := range old {
 			have = append(have, fmt.Sprintf("%d (%s)", i, d.UUID))
 		}
-		return 0, &OptionError{Problem: fmt.Sprintf("--gpu %s: the snapshot has no GPU %s, but %s", p, p.oldID, strings.Join(have, ", "))}
+		return 0, Wrong("--gpu %s: the snapshot has no GPU %s, but %s", p, p.oldID, strings.Join(have, ", "))
 	}
 	return i, nil
 }
@@ -62,10 +62,10 @@ func (p GPUPair) to(host, container []driver.Device) (driver.Device, error) {
 	is := func(d driver.Device) bool { return d.UUID == p.newID || strconv.Itoa(d.Index) == p.newID }
 	i := slices.IndexFunc(host, is)
 	if i < 0 {
-		return driver.Device{}, &OptionError{Problem: fmt.Sprintf("--gpu %s: this host has no GPU %s", p, p.newID)}
+		return driver.Device{}, Wrong("--gpu %s: this host has no GPU %s", p, p.newID)
 	}
 	if !slices.ContainsFunc(container, is) {
-		return driver.Device{}, &OptionError{Problem: fmt.Sprintf("--gpu %s: the container does not get GPU %s: name it with --device too", p, p.newID)}
+		return driver.Device{}, Wrong("--gpu %s: the container does not get GPU %s: name it with --device too", p, p.newID)
 	}
 	return host[i], nil
 }

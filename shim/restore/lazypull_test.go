@@ -11,6 +11,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // TestQuiet waits while parts are asked for, though not for ever, and no longer than there is a pull.
@@ -71,7 +72,7 @@ func TestBecause(t *testing.T) {
 			t.Errorf("while it is pulled: %v", err)
 		}
 		close(c.pulled)
-		if err := c.because("x", errStart); !errors.Is(err, test.want) || test.want == errPull && (!strings.Contains(err.Error(), "did not all come") || Hint(err) == "") {
+		if err := c.because("x", errStart); !errors.Is(err, test.want) || test.want == errPull && (!strings.Contains(err.Error(), "did not all come") || failure.Hint(err) == "") {
 			t.Errorf("the pull ends with %v: %v", test.pull, err)
 		}
 	}
@@ -109,7 +110,7 @@ func TestAway(t *testing.T) {
 		t.Error("it is not waited for once more")
 	}
 	c.away.since = c.away.since.Add(-2 * time.Hour)
-	if c.wait(c.ctx, gone) || !errdefs.IsUnavailable(context.Cause(c.ctx)) || Hint(context.Cause(c.ctx)) == "" {
+	if c.wait(c.ctx, gone) || !errdefs.IsUnavailable(context.Cause(c.ctx)) || failure.Hint(context.Cause(c.ctx)) == "" {
 		t.Errorf("it is waited for too long: %v", context.Cause(c.ctx))
 	}
 	if c.wait(c.ctx, gone) {

@@ -25,7 +25,7 @@ func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Op
 		}
 	}
 	if pull == PullNever {
-		return ref, ocispec.Descriptor{}, nil, &OptionError{Problem: "--pull never and a file as the snapshot contradict each other"}
+		return ref, ocispec.Descriptor{}, nil, Wrong("--pull never and a file as the snapshot contradict each other")
 	}
 	o.Judge = j.Judge
 	if archive.IsLocation(ref) {

@@ -1,6 +1,8 @@
 package restore
 
 import (
+	"encoding/csv"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -9,34 +11,12 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// Mount gives a bind mount of a container another source. Both are absolute paths.
-type Mount struct{ Source, Destination string }
-
-// NoMountError says that the snapshot has no such mount. Its kind is InvalidArgument.
-type NoMountError struct {
-	Destination string
-	Have        []string
-}
-
-func (e *NoMountError) Error() string {
-	return fmt.Sprintf("the snapshot has no bind mount at %s", e.Destination)
-}
-
-// Hint says what to do.
-func (e *NoMountError) Hint() string {
-	if len(e.Have) == 0 {
-		return "it has none at all: leave --mount out"
-	}
-	return "it has bind mounts at " + strings.Join(e.Have, ", ")
-}
-
-// Unwrap gives the kind.
-func (e *NoMountError) Unwrap() error { return errdefs.ErrInvalidArgument }
-
 // replaceMounts gives bind mounts of the specification other sources and returns their destinations.
-func replaceMounts(spec *specs.Spec, replace []Mount) (destinations []string, err error) {
+func replaceMounts(spec *specs.Spec, replace []restorer.Mount) (destinations []string, err error) {
 	for _, r := range replace {
 		found := false
 		var have []string
@@ -52,8 +32,45 @@ func replaceMounts(spec *specs.Spec, replace []Mount) (destinations []string, er
 			}
 		}
 		if !found {
-			return nil, &NoMountError{Destination: r.Destination, Have: have}
+			hint := "it has none at all: leave --mount out"
+			if len(have) > 0 {
+				hint = "it has bind mounts at " + strings.Join(have, ", ")
+			}
+			return nil, failure.New(errdefs.ErrInvalidArgument, hint, "the snapshot has no bind mount at %s", r.Destination)
 		}
 	}
 	return destinations, nil
+}
+
+// ParseMount reads type=bind,src=PATH,dst=PATH, in the words that ctr, nerdctl and Docker have for it, or SRC:DST.
+func ParseMount(s string) (restorer.Mount, error) {
+	var r restorer.Mount
+	if src, dst, is := strings.Cut(s, ":"); is && filepath.IsAbs(src) && filepath.IsAbs(dst) && !strings.ContainsAny(s, "=,") {
+		return restorer.Mount{Source: src, Destination: filepath.Clean(dst)}, nil
+	}
+	fields, err := csv.NewReader(strings.NewReader(s)).Read()
+	if err != nil {
+		return r, errors.New("is not a list of key=value")
+	}
+	for _, field := range fields {
+		key, value, _ := strings.Cut(field, "=")
+		switch key {
+		case "type":
+			if value != "bind" {
+				return r, fmt.Errorf("type is %q, and only bind mounts have a source to give", value)
+			}
+		case "src", "source":
+			r.Source = value
+		case "dst", "destination", "target":
+			r.Destination = filepath.Clean(value)
+		case "options", "ro", "readonly", "bind-propagation":
+			return r, fmt.Errorf("%s cannot be changed: a restored mount keeps the options it had", key)
+		default:
+			return r, fmt.Errorf("unknown key %q", key)
+		}
+	}
+	if !filepath.IsAbs(r.Source) || !filepath.IsAbs(r.Destination) {
+		return r, errors.New("src and dst must be absolute paths")
+	}
+	return r, nil
 }

@@ -100,7 +100,7 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Opti
 		findings = append(findings, fit.Finding{Rule: ruleGPUs, Fatal: true, Problem: "the snapshot has GPUs, which the annotation does not restore yet", Hint: "use cryo restore"})
 	}
 	if len(findings) > 0 {
-		return &MismatchError{Findings: findings}
+		return mismatch(findings)
 	}
 	p.Spec, p.Policy = o.Spec, o.Policy
 	return p.fits(ctx, here, host.Known(filepath.Join(o.Config.Root, knownFeatures)), o.Force)

@@ -3,8 +3,6 @@ package restore
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"slices"
 	"time"
@@ -13,7 +11,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/rootfs"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/shim/fill"
@@ -98,39 +96,23 @@ func (r *Prepared) checkRoom(ctx context.Context) (err error) {
 	return err
 }
 
-// TimeoutError says that a snapshot was not here in time. Its kind is DeadlineExceeded.
-type TimeoutError struct {
-	Ref   string
-	After time.Duration
-}
-
-func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("fetch %s: all but its memory is not here after %s", e.Ref, e.After)
-}
-
-// Hint says what to do.
-func (e *TimeoutError) Hint() string {
-	return "see whether the registry answers, or raise timeout under [restore.annotation] in the configuration"
-}
-
-// Unwrap gives the kind.
-func (e *TimeoutError) Unwrap() error { return context.DeadlineExceeded }
-
-// within gives a context that ends after a time with a [TimeoutError] as its cause, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
+// within gives a context that ends after a time, for a cause of the kind DeadlineExceeded, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
 func within(ctx context.Context, limit time.Duration, ref string) (_ context.Context, inTime func()) {
 	if limit == 0 {
 		return ctx, func() {}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(limit, func() { cancel(&TimeoutError{Ref: ref, After: limit}) })
+	timer := time.AfterFunc(limit, func() {
+		cancel(failure.New(context.DeadlineExceeded, "see whether the registry answers, or raise timeout under [restore.annotation] in the configuration",
+			"fetch %s: all but its memory is not here after %s", ref, limit))
+	})
 	return ctx, func() { timer.Stop() }
 }
 
 // late gives the reason why something has failed with err where that is that it took too long.
 func late(ctx context.Context, err error) error {
-	var timeout *TimeoutError
-	if err != nil && errors.As(context.Cause(ctx), &timeout) {
-		return timeout
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, context.DeadlineExceeded) {
+		return cause
 	}
 	return err
 }
@@ -174,30 +156,6 @@ func (r *Prepared) Close() {
 // Lazy tells whether memory is filled in while the container runs.
 func (r *Prepared) Lazy() bool { return r.Eager == "" }
 
-// Cause gives the reason why what followed has failed with err, where that is the pull, which it ends.
-func (r *Prepared) Cause(err error) error { return r.pull.cause(err) }
-
-// Because gives the reason why the container could not be started where that is that its memory does not come.
-func (r *Prepared) Because(err error) error { return r.pull.because(r.Name, err) }
-
-// Arrives tells whether memory is being pulled, and whether the container waits for all of it.
-func (r *Prepared) Arrives() (arrives, whole bool) {
-	return r.pull != nil, r.pull != nil && r.pull.whole
-}
-
-// Runs says that the container runs: all that nobody waits for is pulled now. Before, it would take cores and the line from what makes the container run. A registry that
-// is away is waited for from now on.
-func (r *Prepared) Runs() { r.pull.begin() }
-
-// Await waits until all is in the store, or the pull has failed.
-func (r *Prepared) Await() error { return r.pull.await() }
-
-// Placed says that all memory is in place.
-func (r *Prepared) Placed() { r.pull.placed() }
-
-// End ends the pull, for a reason.
-func (r *Prepared) End(reason error) { r.pull.end(reason) }
-
 // hasDevices tells whether processes had handed device memory over.
 func (r *Prepared) hasDevices() bool {
 	g := r.Snapshot.Config.GPU
@@ -216,12 +174,4 @@ func (r *Prepared) Load(ctx context.Context, c *channel.Channel, keeper *os.File
 	pulling, ctx := r.pull.followed(ctx)
 	m := load.Memory{From: r.From, Snapshot: r.Snapshot.Descriptor, Pulling: pulling}
 	return m.Serve(ctx, c, keeper)
-}
-
-// ApplyRootFS writes what the snapshot's container had changed into its root file system at root.
-func (r *Prepared) ApplyRootFS(ctx context.Context, root string) error {
-	if _, ok := r.Snapshot.RootFS(); !ok {
-		return nil
-	}
-	return r.Snapshot.ReadRootFS(ctx, r.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
 }

@@ -4,28 +4,29 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/user"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/containerd/containerd/api/types"
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
-	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -133,23 +134,24 @@ func (v *serving) criu() string { return filepath.Join(v.work.Dir, "criu") }
 func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Group) {
 	group, both := errgroup.WithContext(v.ctx)
 	group.Go(func() error {
-		return v.prepared.UnpackMemory(both, v.store, image.UnpackOptions{Progress: report, Lazy: v.prepared.Lazy()})
+		p := v.prepared
+		if err := p.Unpacked.Memory(both, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
+			return Full(v.store.Root(), err)
+		}
+		return giveImages(p.Images, p.Spec)
 	})
 	return both, group
 }
 
 // apply writes what the snapshot's container had changed into a root file system.
-func (v *serving) apply(ctx context.Context, rootfs []*types.Mount) error {
-	if _, ok := v.prepared.Snapshot.RootFS(); !ok {
+func (v *serving) apply(ctx context.Context, target []*types.Mount) error {
+	p := v.prepared
+	if _, ok := p.Snapshot.RootFS(); !ok {
 		return nil
 	}
-	var mounts []mount.Mount
-	for _, m := range rootfs {
-		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
 	var applied error
-	err := mount.WithTempMount(ctx, mounts, func(root string) error {
-		applied = v.prepared.ApplyRootFS(ctx, root)
+	err := mount.WithTempMount(ctx, mount.FromProto(target), func(root string) error {
+		applied = p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
 		return applied
 	})
 	if applied != nil {
@@ -180,7 +182,7 @@ func (v *serving) annotated() error {
 	if err := v.prepare(o, false); err != nil {
 		return err
 	}
-	if err := checkBase(v.ctx, v.request, v.prepared.Snapshot.Config.Container); err != nil {
+	if err := v.checkBase(v.prepared.Snapshot.Config.Container); err != nil {
 		return err
 	}
 	both, group := v.unpack(nil)
@@ -193,7 +195,7 @@ func (v *serving) annotated() error {
 		return v.apply(both, v.request.Rootfs)
 	})
 	if err := group.Wait(); err != nil {
-		return v.prepared.Cause(err)
+		return v.prepared.pull.cause(err)
 	}
 	return nil
 }
@@ -201,8 +203,12 @@ func (v *serving) annotated() error {
 // attend tells the shim what is prepared, answers it until the container runs, and then brings the rest. asked is a command that wants to know; nil: none does.
 func (v *serving) attend(shim, asked *restorer.Conversation) error {
 	p := v.prepared
+	allowed := []string{}
+	for _, g := range p.Policy.Allow {
+		allowed = append(allowed, string(g))
+	}
 	shim.Tell(restorer.Message{Prepared: &restorer.Prepared{
-		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: p.Allowed(),
+		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
 		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(),
 	}})
 	memory := newPlacing(v.ctx, v.suspect)
@@ -249,7 +255,7 @@ func (v *serving) because(err error) error {
 			return misfit
 		}
 	}
-	return p.Because(v.suspect(err))
+	return p.pull.because(p.Name, v.suspect(err))
 }
 
 // suspect has the store verify the snapshot's blobs before they are read again, if err says that something of it is damaged.
@@ -311,17 +317,17 @@ func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu
 	if asked != nil {
 		asked.Tell(restorer.Message{Runs: &restorer.Runs{Loaded: loaded, Counts: v.counted()}})
 	}
-	p.Runs()
+	p.pull.begin()
 	placed := make(chan error, 1)
 	go func() {
 		err := memory.wait()
 		if err != nil {
-			p.End(err) // nobody needs what is pulled
+			p.pull.end(err) // nobody needs what is pulled
 		}
-		p.Placed()
+		p.pull.placed()
 		placed <- err
 	}()
-	pulled := p.Await()
+	pulled := p.pull.await()
 	if pulled == nil {
 		p.release()
 		_ = v.work.Release() // all is open that is needed
@@ -342,13 +348,33 @@ func (v *serving) counted() restorer.Counts {
 	return restorer.Counts{Moved: v.counts.Moved(), There: v.counts.There(), Repeated: v.counts.Repeated()}
 }
 
-// finish removes the label [WorkLabel] from the container, or, for an annotation, labels it with its snapshot.
+// connect reaches containerd, as the command does or the shim.
+func (v *serving) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
+	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace})
+}
+
+// finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, labels it with its snapshot.
 func (v *serving) finish() {
 	if v.request.Choices == nil {
-		_ = label(v.ctx, v.request, v.prepared.Descriptor.Digest) // without it, the next snapshot shares less with this one
+		_ = v.label() // without it, the next snapshot shares less with this one
 		return
 	}
 	v.settle(finished)
+}
+
+// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
+const labelTime = 10 * time.Second
+
+// label says on the container in containerd what it was restored from.
+func (v *serving) label() error {
+	ctx, cancel := context.WithTimeout(v.ctx, labelTime)
+	defer cancel()
+	ctx, client, err := v.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return daemon.Label(ctx, client, v.request.ID, daemon.RestoredLabel, v.prepared.Descriptor.Digest)
 }
 
 // How long containerd, which may be away, is tried to be told what has become of a container, and how long is between two attempts.
@@ -359,7 +385,7 @@ const (
 
 // settle does something with what the command has made in containerd, until it has been done.
 func (v *serving) settle(do func(context.Context, containerd.Container) error) {
-	ctx, cancel := context.WithTimeout(namespaces.WithNamespace(context.Background(), v.request.Namespace), settleTime)
+	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	defer cancel()
 	for {
 		err := v.tryToSettle(ctx, do)
@@ -376,9 +402,9 @@ func (v *serving) settle(do func(context.Context, containerd.Container) error) {
 }
 
 func (v *serving) tryToSettle(ctx context.Context, do func(context.Context, containerd.Container) error) error {
-	client, err := containerd.New(strings.TrimPrefix(v.request.Address, "unix://"), containerd.WithDefaultNamespace(v.request.Namespace), containerd.WithTimeout(labelTime))
+	ctx, client, err := v.connect(ctx)
 	if err != nil {
-		return fmt.Errorf("reach containerd at %s: %w", v.request.Address, err)
+		return err
 	}
 	defer client.Close()
 	return eachOwn(ctx, client, v.work.Dir, do)

@@ -1,9 +1,11 @@
 package restore
 
 import (
-	"errors"
 	"testing"
 
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
 )
@@ -21,8 +23,7 @@ func TestAllowed(t *testing.T) {
 		"sha256:0000000000000000000000000000000000000000000000000000000000000000": false,
 	} {
 		err := allowed(t.Context(), s, a, ref)
-		var refused *NotAllowedError
-		if (err == nil) != want || !want && (!errors.As(err, &refused) || refused.Hint() == "") {
+		if (err == nil) != want || !want && (!errdefs.IsPermissionDenied(err) || failure.Hint(err) == "") {
 			t.Errorf("%s: %v", ref, err)
 		}
 	}

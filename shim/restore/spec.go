@@ -57,5 +57,5 @@ func joinNetwork(spec *specs.Spec, path string) error {
 			}
 		}
 	}
-	return &OptionError{Problem: "--network-ns: the container had a network namespace of its own, which is restored with it"}
+	return Wrong("--network-ns: the container had a network namespace of its own, which is restored with it")
 }

@@ -7,6 +7,9 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 func TestCgroupsPath(t *testing.T) {
@@ -43,13 +46,13 @@ func TestReplaceMounts(t *testing.T) {
 		{Destination: "/data", Type: "bind", Source: "/old"},
 		{Destination: "/more/", Source: "/old", Options: []string{"rbind"}},
 	}}
-	got, err := replaceMounts(spec, []Mount{{"/new", "/data"}, {"/newer", "/more"}})
+	got, err := replaceMounts(spec, []restorer.Mount{{Source: "/new", Destination: "/data"}, {Source: "/newer", Destination: "/more"}})
 	if err != nil || !slices.Equal(got, []string{"/data", "/more/"}) || spec.Mounts[1].Source != "/new" || spec.Mounts[2].Source != "/newer" {
 		t.Errorf("replaceMounts = %v, %v; %v", got, err, spec.Mounts)
 	}
 	for _, dst := range []string{"/proc", "/none"} {
-		_, err := replaceMounts(spec, []Mount{{"/new", dst}})
-		if !errdefs.IsInvalidArgument(err) || !strings.Contains(Hint(err), "/data, /more/") {
+		_, err := replaceMounts(spec, []restorer.Mount{{Source: "/new", Destination: dst}})
+		if !errdefs.IsInvalidArgument(err) || !strings.Contains(failure.Hint(err), "/data, /more/") {
 			t.Errorf("%s: %v", dst, err)
 		}
 	}
@@ -66,5 +69,40 @@ func TestJoinNetwork(t *testing.T) {
 	own.Linux.Namespaces[0].Path = "/run/netns/old"
 	if err := joinNetwork(own, "/run/netns/n"); err != nil || own.Linux.Namespaces[0].Path != "/run/netns/n" {
 		t.Errorf("of a path: %v, %v", err, own.Linux.Namespaces)
+	}
+}
+
+func TestParseMount(t *testing.T) {
+	good := restorer.Mount{Source: "/new", Destination: "/data"}
+	for _, c := range []struct {
+		flag string
+		want restorer.Mount
+		ok   bool
+	}{
+		{"type=bind,src=/new,dst=/data", good, true},
+		{"source=/new,target=/data", good, true},
+		{"type=bind,src=/new,destination=/data/", good, true},
+		{`type=bind,"src=/a,b",dst=/data`, restorer.Mount{Source: "/a,b", Destination: "/data"}, true},
+		{"type=bind,src=new,dst=/data", restorer.Mount{}, false},
+		{"type=bind,src=/new", restorer.Mount{}, false},
+		{"type=tmpfs,dst=/data", restorer.Mount{}, false},
+		{"type=bind,src=/new,dst=/data,options=rbind:ro", restorer.Mount{}, false},
+		{"", restorer.Mount{}, false},
+		{`"`, restorer.Mount{}, false},
+	} {
+		got, err := ParseMount(c.flag)
+		if (err == nil) != c.ok || c.ok && got != c.want {
+			t.Errorf("ParseMount(%q) = %v, %v", c.flag, got, err)
+		}
+	}
+}
+
+func TestParseMountShort(t *testing.T) {
+	m, err := ParseMount("/srv/data:/data/")
+	if err != nil || m.Source != "/srv/data" || m.Destination != "/data" {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := ParseMount("data:/data"); err == nil {
+		t.Error("a source that is not absolute is taken")
 	}
 }

@@ -58,13 +58,13 @@ type Request struct {
 
 // Choices are what the flags of cryo restore say; see there.
 type Choices struct {
-	Pull             string   `json:"pull"`
-	Mounts           []Mount  `json:"mounts,omitempty"`
+	Pull             string   `json:"pull"`             // missing: fetch the snapshot unless it is in the local store; always; or never
+	Mounts           []Mount  `json:"mounts,omitempty"` // which are granted by that
 	Allow            []string `json:"allow,omitempty"`
-	Force            []string `json:"force,omitempty"`
-	NetworkNS        string   `json:"networkNS,omitempty"`
-	Eager            bool     `json:"eager,omitempty"`
-	PullFirst        bool     `json:"pullFirst,omitempty"`
+	Force            []string `json:"force,omitempty"`     // rules of package fit that are overridden
+	NetworkNS        string   `json:"networkNS,omitempty"` // path, where the container had one with a path; empty: the same
+	Eager            bool     `json:"eager,omitempty"`     // read all memory before the container runs
+	PullFirst        bool     `json:"pullFirst,omitempty"` // pull it before
 	RequireSignature bool     `json:"requireSignature,omitempty"`
 	Devices          []string `json:"devices,omitempty"` // names of CDI devices
 	GPUs             []string `json:"gpus,omitempty"`    // OLD=NEW
@@ -73,7 +73,7 @@ type Choices struct {
 	Debug            bool     `json:"debug,omitempty"`    // the process says what it does
 }
 
-// Mount gives a bind mount of the container another source.
+// Mount gives a bind mount of the container another source. Both are absolute paths.
 type Mount struct{ Source, Destination string }
 
 // Registry says how the snapshot's registry is reached; see [registry.Options].

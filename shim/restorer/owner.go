@@ -26,7 +26,7 @@ type Owner struct {
 // Told are the messages that may come at any time.
 type Told struct {
 	Progress func(what string, done, total int64) // nil: nobody looks
-	Log      func(line string)
+	Log      func(line string)                    // nil: nobody reads it
 }
 
 // ContainerError is a failure that is about a container.
@@ -85,7 +85,9 @@ func (o *Owner) listen(told Told) error {
 				told.Progress(m.Progress.What, m.Progress.Done, m.Progress.Total)
 			}
 		case m.Log != "":
-			told.Log(m.Log)
+			if told.Log != nil {
+				told.Log(m.Log)
+			}
 		default:
 			o.answers <- m
 			if m.Complete != nil {

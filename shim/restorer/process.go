@@ -46,19 +46,6 @@ type Process struct {
 	work    string // its working directory; empty: not known
 }
 
-// MissingError says that the program is not there. Its kind is FailedPrecondition.
-type MissingError struct{ Err error }
-
-func (e *MissingError) Error() string {
-	return fmt.Sprintf("find the program %s beside the shim: %v", program, e.Err)
-}
-
-// Hint says what to do.
-func (e *MissingError) Hint() string { return "make install puts both in one directory" }
-
-// Unwrap gives the kind.
-func (e *MissingError) Unwrap() error { return errdefs.ErrFailedPrecondition }
-
 // errDied is the error of a process that has ended without a word.
 var errDied = failure.New(errdefs.ErrUnavailable, "restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)",
 	"the restore process has died")
@@ -71,7 +58,7 @@ func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 	}
 	path := filepath.Join(filepath.Dir(strings.TrimSuffix(self, " (deleted)")), program)
 	if path, err = exec.LookPath(path); err != nil {
-		return nil, nil, &MissingError{Err: err}
+		return nil, nil, failure.New(errdefs.ErrFailedPrecondition, "make install puts both in one directory", "find the program %s beside the shim: %v", program, err)
 	}
 	command := exec.Command(path, Command)
 	command.Dir = "/"

@@ -14,6 +14,8 @@ import (
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // rootfsFile in the bundle says that a container's root file system is changed, and how it was. It is there until the container runs.
@@ -31,31 +33,23 @@ type rootfs struct {
 	Time  time.Time `json:"time"` // of its last change
 }
 
-// RootfsError says that changes of a container's root file system could not be undone, so that none are made. Its kind is FailedPrecondition.
-type RootfsError struct{ Problem string }
-
-func (e *RootfsError) Error() string { return "rootfs-fresh: " + e.Problem }
-
-// Hint says what to do.
-func (e *RootfsError) Hint() string {
-	return "create a new container of the image, with the snapshotter overlayfs"
+// notFresh says that changes of a container's root file system could not be undone, so that none are made.
+func notFresh(problem string) error {
+	return failure.New(errdefs.ErrFailedPrecondition, "create a new container of the image, with the snapshotter overlayfs", "rootfs-fresh: %s", problem)
 }
-
-// Unwrap gives the kind.
-func (e *RootfsError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 
 // NoteRootfs writes down in the bundle how a root file system is that is going to be changed, for [UndoRootfs].
 func NoteRootfs(bundle string, mounts []*types.Mount) error {
-	upper := upperDir(mounts)
+	upper := UpperDir(mounts)
 	if upper == "" {
-		return &RootfsError{"the container's root file system is no overlay with a directory for changes, and what a restore changes could not be undone"}
+		return notFresh("the container's root file system is no overlay with a directory for changes, and what a restore changes could not be undone")
 	}
 	entries, err := os.ReadDir(upper)
 	if err != nil {
 		return fmt.Errorf("look into the container's root file system: %w", err)
 	}
 	if len(entries) > 0 {
-		return &RootfsError{fmt.Sprintf("the container's root file system has changes already (%s)", entries[0].Name())}
+		return notFresh("the container's root file system has changes already (" + entries[0].Name() + ")")
 	}
 	info, err := os.Stat(upper)
 	if err != nil {
@@ -72,8 +66,8 @@ func NoteRootfs(bundle string, mounts []*types.Mount) error {
 	return nil
 }
 
-// upperDir gives the directory where overlayfs keeps what changed; empty if the root file system is of another kind.
-func upperDir(mounts []*types.Mount) string {
+// UpperDir gives the directory where overlayfs keeps what changed; empty if the root file system is of another kind.
+func UpperDir(mounts []*types.Mount) string {
 	if len(mounts) != 1 || mounts[0].Type != "overlay" {
 		return ""
 	}

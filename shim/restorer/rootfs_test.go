@@ -8,6 +8,9 @@ import (
 	"time"
 
 	"github.com/containerd/containerd/api/types"
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 func overlay(upper string) []*types.Mount {
@@ -75,8 +78,7 @@ func TestNote(t *testing.T) {
 		"two": append(overlay("/u"), overlay("/u")...), "relative": overlay("u"), "used": overlay(used),
 	} {
 		bundle := t.TempDir()
-		var refused *RootfsError
-		if err := NoteRootfs(bundle, mounts); !errors.As(err, &refused) || refused.Hint() == "" {
+		if err := NoteRootfs(bundle, mounts); !errdefs.IsFailedPrecondition(err) || failure.Hint(err) == "" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := UndoRootfs(bundle); err != nil {
@@ -99,5 +101,17 @@ func TestGone(t *testing.T) {
 	}
 	if entries, _ := os.ReadDir(bundle); len(entries) > 0 {
 		t.Errorf("left %v", entries)
+	}
+}
+
+func TestUpperDir(t *testing.T) {
+	overlay := []*types.Mount{{Type: "overlay", Options: []string{"workdir=/w", "upperdir=/u", "lowerdir=/l"}}}
+	if got := UpperDir(overlay); got != "/u" {
+		t.Errorf("UpperDir = %q", got)
+	}
+	for _, other := range [][]*types.Mount{nil, {{Type: "bind", Source: "/x"}}, {{Type: "overlay", Options: []string{"lowerdir=/l"}}}, append(overlay, overlay...)} {
+		if got := UpperDir(other); got != "" {
+			t.Errorf("UpperDir(%v) = %q", other, got)
+		}
 	}
 }

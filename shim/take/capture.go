@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/rootfs"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // layerWriter writes the rootfs difference as an uncompressed OCI layer.
@@ -46,7 +46,7 @@ func changesOf(ctx context.Context, client *containerd.Client, info containers.C
 	if err != nil {
 		return c, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
 	}
-	c.parent, c.upper = stat.Parent, upperDir(mounts)
+	c.parent, c.upper = stat.Parent, restorer.UpperDir(mount.ToProto(mounts))
 	return c, nil
 }
 
@@ -65,19 +65,6 @@ func (c changes) capture(ctx context.Context, work string) (layerWriter, error) 
 			return rootfs.Diff(ctx, w, lower, copied)
 		})
 	}, nil
-}
-
-// upperDir gives the directory where overlayfs keeps what changed; empty if the rootfs is of another kind.
-func upperDir(mounts []mount.Mount) string {
-	if len(mounts) != 1 || mounts[0].Type != "overlay" {
-		return ""
-	}
-	for _, o := range mounts[0].Options {
-		if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
-			return dir
-		}
-	}
-	return ""
 }
 
 // withView mounts a committed snapshot, read-only, for as long as f runs.

@@ -16,6 +16,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
+	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restore/restoretest"
 )
@@ -90,7 +91,7 @@ func begun(t *testing.T, o Options) *taking {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.SegmentSize, o.Hooks = 1<<20, o.Hooks.orNobody()
+	o.SegmentSize, o.Hooks = 1<<20, o.Hooks.OrNobody()
 	return &taking{Options: o, store: s, sender: &sender{}}
 }
 
@@ -187,7 +188,7 @@ func TestDevicesFullDisk(t *testing.T) {
 	if err := d.explain(t.Context(), remote); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("gives %v", err)
 	}
-	lost := &Error{Lost: true, Err: errors.New("lost")}
+	lost := &job.Error{Lost: true, Err: errors.New("lost")}
 	if err := d.explain(t.Context(), lost); err != lost {
 		t.Errorf("gives %v", err)
 	}

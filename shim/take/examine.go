@@ -45,7 +45,7 @@ func (t *taking) examine(ctx context.Context) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	notRunning := func(status string) error { return &checkpoint.NotRunningError{ID: t.Container, Status: status} }
+	notRunning := func(status string) error { return checkpoint.NotRunning(t.Container, status) }
 	info, err := container.Info(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("examine %s: %w", t.Container, err)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/shim/job"
 )
 
 // fate is what has become of a container. It is looked at, and not concluded from what somebody has answered.
@@ -114,7 +115,7 @@ func (p firstProcess) look() fate {
 	return runs
 }
 
-// lost gives err, of a checkpoint that has failed, as an [Error] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
+// lost gives err, of a checkpoint that has failed, as an [job.Error] if the container does not run on. It waits for what the shim undoes. Where the shim has begun
 // nothing, since another checkpoint is under way or since the container had ended before, what becomes of the container is not this checkpoint's doing.
 func (s *subject) lost(err error) error {
 	refused := s.told != nil && errors.Is(err, s.told) && errdefs.IsFailedPrecondition(err)
@@ -135,5 +136,5 @@ func (s *subject) lost(err error) error {
 
 // is gives err as that of a container that is lost.
 func (s *subject) is(became fate, err error) error {
-	return &Error{Container: s.name, Lost: true, Err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
+	return &job.Error{Container: s.name, Lost: true, Err: fmt.Errorf("checkpoint %s: %s: %w", s.name, became, err)}
 }

@@ -1,13 +1,12 @@
 package take
 
 import (
-	"context"
 	"time"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/job"
 )
 
 // Options are the choices of a checkpoint.
@@ -43,60 +42,30 @@ type Options struct {
 	Key     *signature.PrivateKey
 	KeyFile string
 
-	Hooks
-}
-
-// Hooks are told how far it is. Each may be nil.
-type Hooks struct {
-	Progress image.Progress
-	// Ended is told that an activity of Progress has ended whose end cannot be seen from its numbers.
-	Ended func(activity string)
-	// WaitsFor is given who tells what an activity of Progress waits for while it does not move.
-	WaitsFor func(activity string, why func() string)
-	// Warn is told what a user should know.
-	Warn func(format string, args ...any)
-	// Stage is told what has just been done.
-	Stage func(ctx context.Context, what string)
-}
-
-// orNobody gives them with who hears nothing where one is nil.
-func (h Hooks) orNobody() Hooks {
-	if h.Ended == nil {
-		h.Ended = func(string) {}
-	}
-	if h.WaitsFor == nil {
-		h.WaitsFor = func(string, func() string) {}
-	}
-	if h.Warn == nil {
-		h.Warn = func(string, ...any) {}
-	}
-	if h.Stage == nil {
-		h.Stage = func(context.Context, string) {}
-	}
-	return h
+	job.Hooks
 }
 
 // Result is a snapshot that is complete in the local store, and what became of the container.
 type Result struct {
-	Reference string      `json:"reference"`
-	Digest    string      `json:"digest"`
-	Container string      `json:"container"`
-	Size      int64       `json:"size"`             // bytes of all blobs
-	Parent    string      `json:"parent,omitempty"` // digest of the snapshot whose increment it is
-	Shared    int64       `json:"shared,omitempty"` // bytes of blobs with memory that are the parent's
-	Memory    int64       `json:"memory"`           // bytes in the container, zero pages included
-	Freeze    float64     `json:"freeze"`           // seconds the container stood still
-	Dump      float64     `json:"dump"`             // of which CRIU
-	RootFS    float64     `json:"rootfs"`           // of which capture of the writable layer
-	Pack      float64     `json:"pack"`             // afterwards
-	GPU       *GPUSeconds `json:"gpu,omitempty"`    // if it has GPUs
-	Rounds    []Round     `json:"rounds,omitempty"` // of a pre-dump, before the freeze
-	Running   bool        `json:"running"`
-	Removed   bool        `json:"removed"`          // by [Result.Remove]
-	Signed    string      `json:"signed,omitempty"` // fingerprint of the key
-	Pushed    bool        `json:"pushed"`
-	Push      *Transfer   `json:"push,omitempty"`
-	Warnings  []string    `json:"warnings"`
+	Reference string        `json:"reference"`
+	Digest    string        `json:"digest"`
+	Container string        `json:"container"`
+	Size      int64         `json:"size"`             // bytes of all blobs
+	Parent    string        `json:"parent,omitempty"` // digest of the snapshot whose increment it is
+	Shared    int64         `json:"shared,omitempty"` // bytes of blobs with memory that are the parent's
+	Memory    int64         `json:"memory"`           // bytes in the container, zero pages included
+	Freeze    float64       `json:"freeze"`           // seconds the container stood still
+	Dump      float64       `json:"dump"`             // of which CRIU
+	RootFS    float64       `json:"rootfs"`           // of which capture of the writable layer
+	Pack      float64       `json:"pack"`             // afterwards
+	GPU       *GPUSeconds   `json:"gpu,omitempty"`    // if it has GPUs
+	Rounds    []Round       `json:"rounds,omitempty"` // of a pre-dump, before the freeze
+	Running   bool          `json:"running"`
+	Removed   bool          `json:"removed"`          // by [Result.Remove]
+	Signed    string        `json:"signed,omitempty"` // fingerprint of the key
+	Pushed    bool          `json:"pushed"`
+	Push      *job.Transfer `json:"push,omitempty"`
+	Warnings  []string      `json:"warnings"`
 
 	// MadeBy is the client that made the container, see [daemon.MadeBy].
 	MadeBy string `json:"-"`
@@ -120,17 +89,4 @@ type GPUSeconds struct {
 type Round struct {
 	Bytes   int64   `json:"bytes"`
 	Seconds float64 `json:"seconds"` // from the first to the last
-}
-
-// Transfer is what moving a snapshot came to.
-type Transfer struct {
-	Moved   int64   `json:"bytesMoved"` // over the line, repetitions included
-	There   int64   `json:"bytesThere"` // that were there already
-	Retries int64   `json:"retries"`    // requests that were repeated
-	Seconds float64 `json:"seconds"`    // with a checkpoint: after it was complete here
-}
-
-// Transferred is what c has counted since start.
-func Transferred(c *registry.Counts, start time.Time) *Transfer {
-	return &Transfer{Moved: c.Moved(), There: c.There(), Retries: c.Repeated(), Seconds: time.Since(start).Seconds()}
 }

@@ -7,7 +7,6 @@ import (
 	"os"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image"
@@ -59,8 +58,7 @@ func openParent(ctx context.Context, s *store.Store, ref string) (*image.Parent,
 func remember(ctx context.Context, client *containerd.Client, id string, snapshot digest.Digest) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	labels := map[string]string{daemon.CheckpointLabel: snapshot.String()}
-	if _, err := client.ContainerService().Update(ctx, containers.Container{ID: id, Labels: labels}, "labels."+daemon.CheckpointLabel); err != nil {
+	if err := daemon.Label(ctx, client, id, daemon.CheckpointLabel, snapshot); err != nil {
 		return fmt.Errorf("note the snapshot in the labels of %s: %w", id, err)
 	}
 	return nil

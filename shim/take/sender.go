@@ -10,6 +10,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/job"
 )
 
 // sender sends a snapshot while it is taken: its large blobs as soon as they are complete in the local store, the rest when it is
@@ -34,7 +35,7 @@ func (n *sender) allowed(ctx context.Context, container string) error {
 		return nil
 	}
 	if err := n.pusher.Allowed(ctx); err != nil {
-		return &Error{Container: container, Running: true, Err: err, Advice: after(err, container+" runs on; without --push the snapshot is kept here, and cryo push sends it later")}
+		return &job.Error{Container: container, Running: true, Err: err, Advice: after(err, container+" runs on; without --push the snapshot is kept here, and cryo push sends it later")}
 	}
 	return nil
 }
@@ -83,12 +84,12 @@ func (n *sender) release() {
 }
 
 // finish sends what is missing and waits for all of it.
-func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*Transfer, error) {
+func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*job.Transfer, error) {
 	start := time.Now()
 	if err := n.pusher.Finish(ctx, desc); err != nil {
 		return nil, err
 	}
-	return Transferred(&n.counts, start), nil
+	return job.Transferred(&n.counts, start), nil
 }
 
 func (n *sender) close() {

@@ -22,6 +22,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/pageserver"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
@@ -43,7 +44,7 @@ func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Opti
 	if err != nil {
 		return nil, err
 	}
-	o.Hooks = o.Hooks.orNobody()
+	o.Hooks = o.Hooks.OrNobody()
 	t := &taking{Options: o, client: client, store: s, name: name, sender: &sender{}}
 	if o.Push != nil {
 		if t.sender, err = newSender(ctx, s, o.Ref, *o.Push); err != nil {
@@ -59,7 +60,7 @@ func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Opti
 		return r, err
 	}
 	if err = t.signAndPush(ctx, desc, r); r.lost != nil {
-		err = &Error{Container: r.Container, Lost: true, Snapshot: r.Digest, Advice: "its snapshot is complete: cryo restore " + t.Ref, Err: errors.Join(r.lost, err)}
+		err = &job.Error{Container: r.Container, Lost: true, Snapshot: r.Digest, Advice: "its snapshot is complete: cryo restore " + t.Ref, Err: errors.Join(r.lost, err)}
 	}
 	return r, err
 }

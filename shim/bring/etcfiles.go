@@ -1,4 +1,4 @@
-package main
+package bring
 
 import (
 	"context"
@@ -9,15 +9,13 @@ import (
 	"path/filepath"
 	"time"
 
-	containerd "github.com/containerd/containerd/v2/client"
-
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // sweepEtcFiles removes the files of containers that are gone. Fresh ones may be of a container that is just being made.
-func (a *app) sweepEtcFiles(ctx context.Context, client *containerd.Client, root string) error {
+func (b *bringing) sweepEtcFiles(ctx context.Context) error {
 	const fresh = time.Hour
-	dir := filepath.Dir(restore.EtcDir(root, a.address, a.namespace, "any"))
+	dir := filepath.Dir(restore.EtcDir(b.root, b.o.Address, b.namespace, "any"))
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -25,7 +23,7 @@ func (a *app) sweepEtcFiles(ctx context.Context, client *containerd.Client, root
 	if err != nil {
 		return fmt.Errorf("sweep files for /etc: %w", err)
 	}
-	containers, err := client.ContainerService().List(ctx)
+	containers, err := b.client.ContainerService().List(ctx)
 	if err != nil {
 		return fmt.Errorf("sweep files for /etc: %w", err)
 	}

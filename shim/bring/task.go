@@ -1,4 +1,4 @@
-package main
+package bring
 
 import (
 	"cmp"
@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/url"
 	"strings"
 	"time"
 
@@ -16,10 +17,7 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -36,50 +34,31 @@ const clearTime = 10 * time.Second
 // pollTime is between two looks at what will change soon.
 const pollTime = 50 * time.Millisecond
 
-// What bring.go knows by other names.
-var (
-	runtimeNames   = daemon.RuntimeNames
-	containerdGone = daemon.Gone
-)
-
-type base struct {
-	container        image.Container
-	ref, snapshotter string
-}
-
-func baseImage(ctx context.Context, client *containerd.Client, b base, o registry.Options, u *undo) (containerd.Image, error) {
-	img, undo, err := baseimage.Get(ctx, client, b.container, b.ref, b.snapshotter, o)
-	if err == nil {
-		u.add("bring the base image", undo)
-	}
-	return img, err
-}
-
 // start makes the task out of CRIU's images and lets it run.
-func (a *app) start(ctx context.Context, client *containerd.Client, container containerd.Container, p *restoring, f restoreFlags, u *undo) (containerd.Task, error) {
+func (b *bringing) start(ctx context.Context, container containerd.Container) (containerd.Task, error) {
 	id := container.ID()
-	u.add("remove task "+id, func(ctx context.Context) error { return restore.RemoveTask(ctx, container) })
+	b.undo.add("remove task "+id, func(ctx context.Context) error { return restore.RemoveTask(ctx, container) })
 	// Cancelling a call does not end what it is about: the shim is told to.
 	calling := context.WithoutCancel(ctx)
 	var task containerd.Task
 	var err error
 	for deadline := time.Now().Add(clearTime); ; time.Sleep(pollTime) {
-		if err = failure.Expect(p.Work); err != nil {
+		if err = failure.Expect(b.Work); err != nil {
 			return nil, err
 		}
-		task, err = container.NewTask(calling, taskIO(p.Spec, f), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
-			o := runtimeOptions(p.Spec)
-			o.CriuImagePath, o.CriuWorkPath = p.Images, p.Work
+		task, err = container.NewTask(calling, taskIO(b.Spec, b.o.Log), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
+			o := runtimeOptions(b.Spec)
+			o.CriuImagePath, o.CriuWorkPath = b.Images, b.Work
 			info.Options = o
 			return nil
 		})
 		// The container is new: the task is of one of this name whose shim has died, and containerd is clearing it away. It is not if the shim says it.
-		if !errdefs.IsAlreadyExists(err) || failure.Find(p.Work, new(failure.Error)) || ctx.Err() != nil || time.Now().After(deadline) {
+		if !errdefs.IsAlreadyExists(err) || failure.Find(b.Work, new(failure.Error)) || ctx.Err() != nil || time.Now().After(deadline) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create the task: %w", remote(p.Work, err))
+		return nil, fmt.Errorf("create the task: %w", remote(b.Work, err))
 	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
@@ -98,7 +77,7 @@ func (a *app) start(ctx context.Context, client *containerd.Client, container co
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("restore the processes: %w", remote(p.Work, err))
+		return nil, fmt.Errorf("restore the processes: %w", remote(b.Work, err))
 	}
 	return task, nil
 }
@@ -114,13 +93,13 @@ func remote(criuWork string, err error) error {
 
 // taskIO says where the container's output goes: to the log, or where the shim keeps it. A terminal keeps its FIFOs, so that
 // ctr task attach and nerdctl attach find it.
-func taskIO(spec *specs.Spec, f restoreFlags) cio.Creator {
+func taskIO(spec *specs.Spec, log *url.URL) cio.Creator {
 	terminal := spec.Process != nil && spec.Process.Terminal
 	switch {
-	case f.log != nil && terminal:
-		return cio.TerminalLogURI(f.log)
-	case f.log != nil:
-		return cio.LogURI(f.log)
+	case log != nil && terminal:
+		return cio.TerminalLogURI(log)
+	case log != nil:
+		return cio.LogURI(log)
 	case terminal:
 		return cio.NewCreator(cio.WithTerminal, cio.WithStreams(strings.NewReader(""), io.Discard, nil))
 	}
