@@ -353,8 +353,8 @@ func TestArrivingFails(t *testing.T) {
 // awayFor is for how long the registry is away in TestArrivingAway once that has been noticed.
 var awayFor = flag.Duration("away", 5*time.Second, "how long the registry is away in TestArrivingAway")
 
-// TestArrivingAway has the registry go away while memory is on its way: the container runs on, and has all its memory when the registry is back, or when another source has
-// brought the snapshot. It is ended when the registry has been away for as long as the configuration says.
+// TestArrivingAway has the registry go away while memory is on its way: the container runs on, and has all its memory when the registry is back, or when the
+// snapshot was brought from a file. It is ended when the registry has been away for as long as the configuration says.
 func TestArrivingAway(t *testing.T) {
 	b, _ := pair(t) // it has the base image
 	path := pushed(t, b)
@@ -369,6 +369,10 @@ func TestArrivingAway(t *testing.T) {
 		g.die()
 		return g, c, id
 	}
+	root := ownRoot(t, b)
+	file := "oci-archive:" + filepath.Join(root, "away.tar")
+	must(t, b.Cryo(t.Context(), "--root", root, "pull", shared.registry.Reference(path), "--plain-http"))
+	must(t, b.Cryo(t.Context(), "--root", root, "push", shared.registry.Reference(path), file))
 	waiting := func(t *testing.T, h *lab.Host, id string) string {
 		e := listed(t, h, id)
 		if e == nil || e.Memory == nil {
@@ -381,9 +385,8 @@ func TestArrivingAway(t *testing.T) {
 			g.open()
 			g.back(t)
 		},
-		"brought from elsewhere": func(t *testing.T, _ *gate) {
-			forget(t, b, shared.registry.Reference(path))
-			must(t, b.Cryo(t.Context(), "pull", shared.registry.Reference(path), "--plain-http"))
+		"brought from a file": func(t *testing.T, _ *gate) {
+			forget(t, b, strings.Fields(must(t, b.Cryo(t.Context(), "pull", file)).Stdout)[1])
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
