@@ -138,7 +138,7 @@ func newFuzzed(t *testing.T, h *lab.Host, workload, canaries string) *fuzzed {
 		}
 	})
 	if len(f.base.mounts) == 0 {
-		t.FailNow()
+		t.Fatalf("the container has no mounts: it has ended\n%s", read(t, h.Log()))
 	}
 	return f
 }
