@@ -87,15 +87,20 @@ func (s *Store) sweepWork() error {
 		if !e.IsDir() {
 			continue
 		}
-		_ = SweepWork(filepath.Join(s.work(), e.Name())) // what cannot be removed now is tried again by the next operation
+		_ = sweepDir(filepath.Join(s.work(), e.Name()), os.O_CREATE) // what cannot be removed now is tried again by the next operation
 	}
 	return nil
 }
 
-// SweepWork removes the directory of a [Work] whose owner died; nil: it is gone. The kind of its error is Unavailable where the owner lives.
+// SweepWork removes the directory of a [Work] whose owner died; nil: it is gone, or its owner is removing it. The kind of its error is Unavailable where the owner
+// lives.
 func SweepWork(dir string) error {
+	return sweepDir(dir, 0) // a lock that it made would keep the owner from removing the directory
+}
+
+func sweepDir(dir string, create int) error {
 	path := filepath.Join(dir, "lock")
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err := os.OpenFile(path, os.O_RDWR|create|unix.O_NOFOLLOW, 0o600)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

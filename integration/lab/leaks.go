@@ -119,7 +119,11 @@ func (h *Host) leakedFiles() []string {
 	} {
 		paths, _ := filepath.Glob(filepath.Join(h.Dir, pattern)) // the patterns are well formed
 		for _, path := range paths {
-			found = append(found, "file "+path)
+			what := "file " + path
+			if inside, _ := filepath.Glob(filepath.Join(path, "*")); len(inside) > 0 {
+				what += fmt.Sprint(" with ", inside)
+			}
+			found = append(found, what)
 		}
 	}
 	return found

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,9 @@ func TestTell(t *testing.T) {
 // restore failed, and says that the container runs.
 func TestJoin(t *testing.T) {
 	work := t.TempDir()
+	if err := os.WriteFile(filepath.Join(work, "lock"), nil, 0o600); err != nil { // nobody has it locked
+		t.Fatal(err)
+	}
 	criu := work + "/criu"
 	if p, _, err := Join(t.Context(), criu, Application{}); p != nil || err != nil {
 		t.Fatalf("where nobody listens: %v, %v", p, err)
