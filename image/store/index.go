@@ -84,6 +84,17 @@ func (s *Store) writeIndex(i ocispec.Index) error {
 
 // update changes index.json under the lock. change says whether there is something to write.
 func (s *Store) update(ctx context.Context, change func(*ocispec.Index) (bool, error)) error {
+	return s.withIndex(ctx, func(i ocispec.Index) error {
+		write, err := change(&i)
+		if err != nil || !write {
+			return err
+		}
+		return s.writeIndex(i)
+	})
+}
+
+// withIndex reads index.json, and calls do under the lock.
+func (s *Store) withIndex(ctx context.Context, do func(ocispec.Index) error) error {
 	unlock, err := lock(ctx, s.indexLock())
 	if err != nil {
 		return mapError(s.root, err)
@@ -93,9 +104,5 @@ func (s *Store) update(ctx context.Context, change func(*ocispec.Index) (bool, e
 	if err != nil {
 		return err
 	}
-	write, err := change(&i)
-	if err != nil || !write {
-		return err
-	}
-	return s.writeIndex(i)
+	return do(i)
 }

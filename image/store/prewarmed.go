@@ -93,43 +93,36 @@ func (s *Store) RemovePrewarmed(ctx context.Context, d digest.Digest) error {
 
 // changePrewarmed gives change what is prewarmed, and removes what it returns. Nobody else changes records or names meanwhile.
 func (s *Store) changePrewarmed(ctx context.Context, change func(all []Prewarmed) (gone []Prewarmed, err error)) error {
-	unlock, err := lock(ctx, s.indexLock())
-	if err != nil {
-		return mapError(s.root, err)
-	}
-	defer unlock()
-	i, err := s.readIndex()
-	if err != nil {
-		return err
-	}
-	all, err := s.readPrewarmed(i)
-	if err != nil {
-		return fmt.Errorf("list prewarmed snapshots: %w", mapError(s.root, err))
-	}
-	gone, err := change(all)
-	if err != nil {
-		return fmt.Errorf("record a prewarmed snapshot: %w", mapError(s.root, err))
-	}
-	kept := slices.DeleteFunc(slices.Clone(i.Manifests), func(d ocispec.Descriptor) bool {
-		return slices.ContainsFunc(gone, func(p Prewarmed) bool {
-			return p.Fetched && p.Digest == d.Digest && p.Reference == d.Annotations[ocispec.AnnotationRefName]
+	return s.withIndex(ctx, func(i ocispec.Index) error {
+		all, err := s.readPrewarmed(i)
+		if err != nil {
+			return fmt.Errorf("list prewarmed snapshots: %w", mapError(s.root, err))
+		}
+		gone, err := change(all)
+		if err != nil {
+			return fmt.Errorf("record a prewarmed snapshot: %w", mapError(s.root, err))
+		}
+		kept := slices.DeleteFunc(slices.Clone(i.Manifests), func(d ocispec.Descriptor) bool {
+			return slices.ContainsFunc(gone, func(p Prewarmed) bool {
+				return p.Fetched && p.Digest == d.Digest && p.Reference == d.Annotations[ocispec.AnnotationRefName]
+			})
 		})
+		if len(kept) < len(i.Manifests) {
+			if err := s.postpone(); err != nil {
+				return err
+			}
+			i.Manifests = kept
+			if err := s.writeIndex(i); err != nil { // before the records: one without its snapshot does not count
+				return err
+			}
+		}
+		for _, p := range gone {
+			if err := os.Remove(s.prewarmedPath(p.Digest)); err != nil {
+				return fmt.Errorf("remove the record of a prewarmed snapshot: %w", mapError(s.root, err))
+			}
+		}
+		return nil
 	})
-	if len(kept) < len(i.Manifests) {
-		if err := s.postpone(); err != nil {
-			return err
-		}
-		i.Manifests = kept
-		if err := s.writeIndex(i); err != nil { // before the records: one without its snapshot does not count
-			return err
-		}
-	}
-	for _, p := range gone {
-		if err := os.Remove(s.prewarmedPath(p.Digest)); err != nil {
-			return fmt.Errorf("remove the record of a prewarmed snapshot: %w", mapError(s.root, err))
-		}
-	}
-	return nil
 }
 
 // readPrewarmed reads the records that count, and removes all other files. The index lock is held.
