@@ -29,15 +29,14 @@ const (
 
 // Source is a store some of whose segments are still arriving.
 type Source struct {
-	// Fetch brings what has not come.
-	Fetcher Fetch
 	// Whole has segments be there when all of each is verified, and not before. Their frames need no digests then.
 	Whole bool
-	// Away is called when Fetcher has failed, and tells whether to try again. nil: never.
+	// Away is called when bytes could not be fetched, and tells whether to try again. nil: never.
 	Away func(ctx context.Context, err error) bool
 
 	ctx   context.Context // of all reading: an io.ReaderAt takes none
 	store *store.Store
+	fetch Fetch // brings what has not come
 
 	mu       sync.Mutex
 	arriving []*segment // guarded by mu
@@ -49,9 +48,9 @@ var (
 	_ image.Arriving = (*segment)(nil)
 )
 
-// NewSource gives a source for as long as ctx allows. Segments that are in the store already are read there. Its exported fields are set before it is used.
+// NewSource returns a source of a store's segments. fetch brings those that the store does not have yet. Reading ends with ctx. The exported fields are set before it is used.
 func NewSource(ctx context.Context, s *store.Store, fetch Fetch) *Source {
-	return &Source{ctx: ctx, store: s, Fetcher: fetch}
+	return &Source{ctx: ctx, store: s, fetch: fetch}
 }
 
 // Fetch implements [image.Fetcher]. What it gives for segments implements [image.Arriving], unless all is there.
@@ -266,7 +265,7 @@ func (g *segment) fetch(p []byte, off int64, why Why) (int, error) {
 	}
 	ctx := g.source.ctx
 	for {
-		err := g.source.Fetcher(ctx, g.d, off, p, why)
+		err := g.source.fetch(ctx, g.d, off, p, why)
 		if err == nil {
 			return len(p), nil
 		}

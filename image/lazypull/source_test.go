@@ -94,16 +94,7 @@ func TestSource(t *testing.T) {
 		r.source.Follow(t.Context(), func() { arrivals.Add(1) })
 		close(following)
 	}()
-	op, err := r.store.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer op.Close()
-	p, err := r.store.Partial(t.Context(), r.segment)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	p := r.partial(t)
 	if _, err := p.Write(r.data[:1<<20]); err != nil {
 		t.Fatal(err)
 	}
@@ -151,19 +142,26 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// bring brings the segment into the store, by other hands.
-func (r *rig) bring(t *testing.T) {
+// partial is the segment on its way into the store, of which nothing has come.
+func (r *rig) partial(t *testing.T) *store.Partial {
 	t.Helper()
 	op, err := r.store.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer op.Close()
+	t.Cleanup(func() { op.Close() })
 	p, err := r.store.Partial(t.Context(), r.segment)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer p.Close()
+	t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// bring brings the segment into the store, by other hands.
+func (r *rig) bring(t *testing.T) {
+	t.Helper()
+	p := r.partial(t)
 	if _, err := p.Write(r.data); err != nil {
 		t.Fatal(err)
 	}

@@ -13,16 +13,7 @@ import (
 // content writes all of the segment, which is on its way, and gives what passes it on.
 func content(t *testing.T, r *rig) *os.File {
 	t.Helper()
-	op, err := r.store.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { op.Close() })
-	p, err := r.store.Partial(t.Context(), r.segment)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { p.Close() })
+	p := r.partial(t)
 	if _, err := p.Write(r.data); err != nil {
 		t.Fatal(err)
 	}
