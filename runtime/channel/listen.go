@@ -16,28 +16,29 @@ type Listener struct{ listener *net.UnixListener }
 // network is that of the sockets: messages keep their borders.
 const network = "unixpacket"
 
-// in opens a directory, and gives the address of a socket in it. The directory's own path may be too long for one. It is closed when the address has been used.
-func in(dir, name string) (*os.File, *net.UnixAddr, error) {
+// SocketPath gives a path of a socket in a directory whose own path may be too long for a socket's address. The path holds until done is called. Who listens by it does not
+// have the socket unlinked by it afterwards.
+func SocketPath(dir, name string) (path string, done func(), err error) {
 	d, err := os.Open(dir)
 	if err != nil {
-		return nil, nil, err
+		return "", nil, err
 	}
-	return d, &net.UnixAddr{Net: network, Name: fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name)}, nil
+	return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name), func() { d.Close() }, nil
 }
 
 // Listen makes the socket. It stays when the listener is closed, and goes with the directory.
 func Listen(dir, name string) (*Listener, error) {
-	d, address, err := in(dir, name)
+	path, done, err := SocketPath(dir, name)
 	if err != nil {
 		return nil, fmt.Errorf("listen in %s: %w", dir, err)
 	}
-	defer d.Close()
-	l, err := net.ListenUnix(network, address)
+	defer done()
+	l, err := net.ListenUnix(network, &net.UnixAddr{Net: network, Name: path})
 	if err != nil {
 		return nil, fmt.Errorf("listen in %s: %w", dir, err)
 	}
-	l.SetUnlinkOnClose(false) // by a descriptor that is another file's by then
-	if err := os.Chmod(address.Name, 0o600); err != nil {
+	l.SetUnlinkOnClose(false)
+	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen in %s: %w", dir, err), l.Close())
 	}
 	return &Listener{l}, nil
@@ -62,12 +63,12 @@ func (l *Listener) Close() error { return l.listener.Close() }
 
 // Dial reaches the process that listens, and gives its pid.
 func Dial(dir, name string) (_ *Channel, pid int, err error) {
-	d, address, err := in(dir, name)
+	path, done, err := SocketPath(dir, name)
 	if err != nil {
 		return nil, 0, err
 	}
-	defer d.Close()
-	conn, err := net.DialUnix(network, nil, address)
+	defer done()
+	conn, err := net.DialUnix(network, nil, &net.UnixAddr{Net: network, Name: path})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/grant"
 )
 
@@ -39,14 +40,15 @@ func Listen(bundle string, check Check) (*Relay, error) {
 	if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen for CRIU: %w", err)
 	}
-	err := within(bundle, func(dir string) (err error) {
-		r.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(dir, socketName), Net: "unixpacket"})
-		return err
-	})
+	path, done, err := channel.SocketPath(bundle, socketName)
 	if err != nil {
 		return nil, fmt.Errorf("listen for CRIU: %w", err)
 	}
-	r.listener.SetUnlinkOnClose(false) // by another path
+	defer done()
+	if r.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}); err != nil {
+		return nil, fmt.Errorf("listen for CRIU: %w", err)
+	}
+	r.listener.SetUnlinkOnClose(false)
 	go func() {
 		defer close(r.done)
 		r.err = r.serve()
@@ -54,23 +56,16 @@ func Listen(bundle string, check Check) (*Relay, error) {
 	return r, nil
 }
 
-// within gives a directory's path in a form that is short enough for a socket's.
-func within(dir string, do func(dir string) error) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	return do(fmt.Sprintf("/proc/self/fd/%d", d.Fd()))
-}
-
 // dial connects with the shim that restores the container with this bundle.
 func dial(bundle string) (fd int, err error) {
+	path, done, err := channel.SocketPath(bundle, socketName)
+	if err != nil {
+		return -1, fmt.Errorf("find the shim that restores: %w", err)
+	}
+	defer done()
 	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err == nil {
-		err = within(bundle, func(dir string) error {
-			return unix.Connect(fd, &unix.SockaddrUnix{Name: filepath.Join(dir, socketName)})
-		})
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	}
 	if err != nil {
 		return -1, fmt.Errorf("find the shim that restores: %w", err)

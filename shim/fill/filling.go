@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 	"github.com/cryo-project/cryo/shim/notes"
 )
@@ -78,26 +79,18 @@ func Start(work string, server Server, rate int64) (_ *Filling, err error) {
 	return f, nil
 }
 
-// listen makes the socket that CRIU looks for. Its path may be too long for a socket's address.
+// listen makes the socket that CRIU looks for.
 func (f *Filling) listen(work string) error {
-	dir, err := os.Open(work)
+	path, done, err := channel.SocketPath(work, lazypages.SocketName)
 	if err != nil {
 		return fmt.Errorf("listen for CRIU: %w", err)
 	}
-	defer dir.Close()
-	conn, err := dir.SyscallConn()
-	if err != nil {
-		return fmt.Errorf("listen for CRIU: %w", err)
-	}
-	var path string
-	if err := conn.Control(func(fd uintptr) { path = fmt.Sprintf("/proc/self/fd/%d/%s", fd, lazypages.SocketName) }); err != nil {
-		return fmt.Errorf("listen for CRIU: %w", err)
-	}
+	defer done()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
 	if err != nil {
 		return fmt.Errorf("listen for CRIU: %w", err)
 	}
-	listener.SetUnlinkOnClose(false) // by a descriptor that is another file's by then
+	listener.SetUnlinkOnClose(false)
 	f.mu.Lock()
 	f.listener = listener
 	f.mu.Unlock()
