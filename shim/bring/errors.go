@@ -23,7 +23,7 @@ func (b *bringing) about(err error) error {
 	return err
 }
 
-// interrupted tells whether err is that nobody wants the restore any more.
+// interrupted tells whether err says that the caller has cancelled the restore.
 func (b *bringing) interrupted(err error) bool {
 	return b.wanted.Err() != nil && errors.Is(err, context.Cause(b.wanted))
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/cryo-project/cryo/shim/restore"
 )
 
-// sweepEtcFiles removes the files of containers that are gone. Fresh ones may be of a container that is just being made.
+// sweepEtcFiles removes the files of containers that are gone. It leaves fresh files, whose container may just be being made.
 func (b *bringing) sweepEtcFiles(ctx context.Context) error {
 	const fresh = time.Hour
 	dir := filepath.Dir(restore.EtcDir(b.root, b.o.Address, b.namespace, "any"))

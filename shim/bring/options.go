@@ -19,7 +19,7 @@ type Options struct {
 	Ref string
 	// Name is the container's; empty: the one that it had.
 	Name string
-	// Choices of what is restored and what it may have of the host. Their Registry, Progress and Debug follow from what is here.
+	// Choices of what is restored and what it may have of the host. Restore sets their Registry, Progress and Debug.
 	Choices restorer.Choices
 	// Registry says how to reach the snapshot's registry.
 	Registry registry.Options

@@ -44,8 +44,9 @@ type bringing struct {
 // patience is how long a restore process may take to undo what was made, before Restore ends without it.
 const patience = 5 * time.Second
 
-// Restore starts a restore process, which finds and prepares the snapshot, and makes a running container of it. ctx carries containerd's namespace. Without a result
-// nothing is left, or the error is a [*job.Error] that says that the container runs.
+// Restore makes a running container of a snapshot. It starts a restore process, which finds and prepares the snapshot. ctx carries containerd's namespace. After an error
+// nothing is left of the container, with two exceptions. A [*job.Error] whose Running is true says that it runs. With [Options.Wait], a container that ran, and was ended
+// since its memory did not come, is not removed.
 func Restore(ctx context.Context, client *containerd.Client, s *store.Store, o Options) (*Result, error) {
 	b := &bringing{Hooks: o.OrNobody(), o: o, client: client, root: s.Root(), wanted: ctx}
 	b.namespace, _ = namespaces.Namespace(ctx)
@@ -108,7 +109,7 @@ func Restore(ctx context.Context, client *containerd.Client, s *store.Store, o O
 	return r, nil
 }
 
-// ask starts the restore process. The context that it gives is as that of [restorer.Ask].
+// ask starts the restore process. It returns a context that ends when the process can do no more; its cause is the reason.
 func (b *bringing) ask(ctx context.Context) (_ context.Context, err error) {
 	c, r := b.o.Choices, b.o.Registry
 	c.Progress, c.Debug = b.Progress != nil, b.o.Debug != nil
@@ -229,7 +230,7 @@ func (b *bringing) bring(ctx context.Context) (runs *restorer.Runs, err error) {
 	return runs, nil
 }
 
-// runs tells whether the container runs. It is for when containerd cannot be asked: the shim tells the restore process, and that tells us.
+// runs tells whether the container runs, where containerd cannot be asked. The shim has told the restore process, which this function asks.
 func (b *bringing) runs() bool {
 	heard := make(chan error, 1)
 	go func() {

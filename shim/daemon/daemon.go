@@ -27,9 +27,9 @@ type Options struct {
 	Namespace string
 	// Patience is how long a containerd that goes away is waited for, once it has answered.
 	Patience time.Duration
-	// Say is told that it is waited for; nil: nobody is.
+	// Say prints that containerd is waited for. It may be nil.
 	Say func(format string, args ...any)
-	// Trace tells who debugs of each request.
+	// Trace logs each request, for debugging.
 	Trace bool
 }
 
@@ -85,7 +85,7 @@ func Find(ctx context.Context, c *containerd.Client, name string) (containerd.Co
 // NameLabel is the label with the name that a user gave to nerdctl.
 const NameLabel = "nerdctl/name"
 
-// Clients that keep files for their containers, which only they remove.
+// Clients that keep files for their containers. Only the client itself removes them.
 const (
 	Nerdctl    = "nerdctl"
 	Kubernetes = "Kubernetes"

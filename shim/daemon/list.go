@@ -30,7 +30,7 @@ type Container struct {
 	Lost      string        `json:"lost,omitempty"`      // the reason why the shim ended it
 }
 
-// List gives the containers of cryo's runtime in a namespace, whether they run or not. address is that of containerd.
+// List returns the containers of cryo's runtime in a namespace, those that have ended included. address is the path of containerd's socket.
 func List(ctx context.Context, client *containerd.Client, address, namespace string) ([]Container, error) {
 	found, err := client.Containers(ctx)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package job has what a checkpoint (package take) and a restore (package bring) tell who asked for them: how far they are, what they have moved, and what there is
-// of the container where they fail.
+// Package job holds what a checkpoint (package take) and a restore (package bring) report to their caller: progress, bytes moved, and, when they fail, the state of the
+// container.
 package job
 
 import (
@@ -16,20 +16,20 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// Hooks are told how far it is. Each may be nil.
+// Hooks are functions that a checkpoint or restore calls while it is at work. Each may be nil.
 type Hooks struct {
 	Progress image.Progress
-	// Ended is told that an activity of Progress has ended whose end cannot be seen from its numbers.
+	// Ended is called when an activity of Progress has ended whose total was not known.
 	Ended func(activity string)
-	// WaitsFor is given who tells what an activity of Progress waits for while it does not move.
+	// WaitsFor registers why, which says what an activity of Progress waits for. It is called while the activity's numbers stand still.
 	WaitsFor func(activity string, why func() string)
-	// Warn is told what a user should know, and Say what is going on.
+	// Warn prints what a user should know, Say what is being done.
 	Warn, Say func(format string, args ...any)
-	// Stage is told what has just been done.
+	// Stage is called after each step, with what was done.
 	Stage func(ctx context.Context, what string)
 }
 
-// OrNobody gives them with who hears nothing where one is nil, but for Progress.
+// OrNobody returns the hooks, with an empty function for each that is nil. Progress may stay nil.
 func (h Hooks) OrNobody() Hooks {
 	if h.Ended == nil {
 		h.Ended = func(string) {}
@@ -49,8 +49,8 @@ func (h Hooks) OrNobody() Hooks {
 	return h
 }
 
-// Error says what there is of a container after a checkpoint or restore that did not come about, or of which not all came about. Its kind is [failure.ErrLost] where
-// the container is lost, else its cause's; where that has none and nothing came about, Aborted.
+// Error is the error of a checkpoint or restore that failed as a whole or in part. It says in which state the container is. Its kind is [failure.ErrLost] if the
+// container is lost, else that of its cause. If the cause has none, and there is neither a snapshot nor a restored container, its kind is Aborted.
 type Error struct {
 	Container string // as the caller calls it
 	Running   bool   // it runs
@@ -61,8 +61,7 @@ type Error struct {
 	Err       error
 }
 
-// Failed is the error of what did not come about, and left the container as it was: err, which says what was being done (op) of which container. advice is for where
-// the cause has none.
+// Failed returns the error of a checkpoint or restore (op) that failed as a whole. err is the cause. advice is the hint if the cause has none.
 func Failed(ctx context.Context, op, container, advice string, err error) *Error {
 	e := &Error{Container: container, Err: err}
 	if !strings.HasPrefix(err.Error(), op+" ") {
@@ -81,7 +80,7 @@ func Failed(ctx context.Context, op, container, advice string, err error) *Error
 
 func (e *Error) Error() string { return e.Err.Error() }
 
-// Hint says what there is, and how to go on.
+// Hint says what to do next.
 func (e *Error) Hint() string { return e.Advice }
 
 // Unwrap gives the cause.
@@ -95,7 +94,7 @@ func (e *Error) Is(target error) bool {
 	return e.Snapshot == "" && !e.Restored && target == errdefs.ErrAborted && errors.Is(errdefs.Resolve(e.Err), errdefs.ErrUnknown)
 }
 
-// Transfer is what moving a snapshot came to.
+// Transfer says how much of a snapshot was moved, and in which time.
 type Transfer struct {
 	Moved   int64   `json:"bytesMoved"` // over the line, repetitions included
 	There   int64   `json:"bytesThere"` // that were there already
@@ -103,7 +102,7 @@ type Transfer struct {
 	Seconds float64 `json:"seconds"`    // with a checkpoint: after it was complete here
 }
 
-// Transferred is what c has counted since start.
+// Transferred returns what c has counted, and the time since start.
 func Transferred(c *registry.Counts, start time.Time) *Transfer {
 	return &Transfer{Moved: c.Moved(), There: c.There(), Retries: c.Repeated(), Seconds: time.Since(start).Seconds()}
 }

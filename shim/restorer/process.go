@@ -34,11 +34,11 @@ const (
 	answerTime = 5 * time.Minute
 )
 
-// Process is a restore process as the shim sees it. It ends by itself when all memory is in the local store, and it ends when the shim does.
+// Process is a restore process as the shim sees it. It ends by itself when all memory is in place and in the local store, and it ends when the shim does.
 type Process struct {
 	channel *channel.Channel
 	pid     int
-	command *exec.Cmd // nil: a command has started it, and sees to what it leaves
+	command *exec.Cmd // nil if a command has started the process
 	answers chan Message
 	ended   chan struct{} // closed when the process has ended
 	moved   chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
