@@ -52,34 +52,27 @@ func (s *Store) collect(ctx context.Context) (freed int64, err error) {
 	if ok, err := TryLock(ops, unix.LOCK_EX); err != nil || !ok {
 		return 0, err
 	}
-	unlock, err := lock(ctx, s.indexLock())
-	if err != nil {
-		return 0, mapError(s.root, err)
-	}
-	defer unlock()
-	i, err := s.readIndex()
-	if err != nil {
-		return 0, err
-	}
-	live, err := s.mark(ctx, i)
-	if err != nil {
-		return 0, err
-	}
-	kept := slices.DeleteFunc(slices.Clone(i.Manifests), func(d ocispec.Descriptor) bool { return attached(d) && !live[d.Digest] })
-	if len(kept) < len(i.Manifests) {
-		i.Manifests = kept
-		if err := s.writeIndex(i); err != nil { // before the blobs: it never names what is gone
-			return 0, err
+	err = s.withIndex(ctx, func(i ocispec.Index) error {
+		live, err := s.mark(ctx, i)
+		if err != nil {
+			return err
 		}
-	}
-	freed, err = s.sweepBlobs(ctx, live)
-	if err != nil {
-		return freed, err
-	}
-	if err := os.Remove(s.pending()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return freed, mapError(s.root, err)
-	}
-	return freed, nil
+		kept := slices.DeleteFunc(slices.Clone(i.Manifests), func(d ocispec.Descriptor) bool { return attached(d) && !live[d.Digest] })
+		if len(kept) < len(i.Manifests) {
+			i.Manifests = kept
+			if err := s.writeIndex(i); err != nil { // before the blobs: it never names what is gone
+				return err
+			}
+		}
+		if freed, err = s.sweepBlobs(ctx, live); err != nil {
+			return err
+		}
+		if err := os.Remove(s.pending()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return mapError(s.root, err)
+		}
+		return nil
+	})
+	return freed, err
 }
 
 // mark finds all blobs that a reference needs, and the signatures of what it finds. A manifest that cannot be read stops the collection: what

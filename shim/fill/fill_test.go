@@ -11,7 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/store/storetest"
+	"github.com/cryo-project/cryo/runtime/channel"
 )
+
+// newLine owns the descriptor.
+func newLine(fd int) (line, error) {
+	c, err := channel.Open(fd)
+	return line{c}, err
+}
 
 // channels are both ends.
 func channels(t *testing.T) (a, b line) {

@@ -48,12 +48,6 @@ func newPair() (own line, other *os.File, err error) {
 	return line{c}, other, err
 }
 
-// newLine owns the descriptor.
-func newLine(fd int) (line, error) {
-	c, err := channel.Open(fd)
-	return line{c}, err
-}
-
 // send sends a message, with a copy of the descriptor fd unless it is negative.
 func (l line) send(m message, fd int) error {
 	if fd < 0 {
