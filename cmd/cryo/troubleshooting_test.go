@@ -23,7 +23,7 @@ func TestTroubleshooting(t *testing.T) {
 	_, page, _ := strings.Cut(string(text), "\n## Troubleshooting\n")
 	var fragments []string
 	for line := range strings.Lines(page) {
-		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && len(cells) > 2 {
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && len(cells) > 1 {
 			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[0], -1) {
 				fragments = append(fragments, m[1])
 			}
