@@ -99,12 +99,12 @@ func TestTables(t *testing.T) {
 			"gib 60.freeze": {1.2}, "gib 60.all": {9}, "gib 4.freeze": {1, 1.1, 1.2}, "first.gib 4.freeze": {7},
 		}},
 		{Case: "keeper-1", About: "a case", Verdict: passed, Times: map[string][]float64{
-			"live.freeze": {1, 2, 3}, "end.freeze": {5}, "restore": {1, 4}, "registry.restore": {6}, "prewarmed.restore": {0.5}, "driver.restore": {8}, "driver.end.freeze": {9},
+			"live.freeze": {1, 2, 3}, "restore": {1, 4}, "registry.restore": {6}, "prewarmed.restore": {0.5}, "driver.restore": {8}, "driver.live.freeze": {9},
 		}},
 	}}).markdown())
 	for _, want := range []string{
-		"| keeper-freeze | a case |  |  |  |  |  |  |\n| keeper-freeze | 4 GiB |  | 1.10 |  |  |  |  |\n| keeper-freeze | 60 GiB |  | 1.20 |  |  |  |  |\n",
-		"| keeper-1 | a case |  | 2.00 | 5.00 | 2.50 | 6.00 | 0.50 |\n| keeper-1 | by the driver |  |  | 9.00 | 8.00 |  |  |\n",
+		"| keeper-freeze | a case |  |  |  |  |  |\n| keeper-freeze | 4 GiB |  | 1.10 |  |  |  |\n| keeper-freeze | 60 GiB |  | 1.20 |  |  |  |\n",
+		"| keeper-1 | a case |  | 2.00 | 2.50 | 6.00 | 0.50 |\n| keeper-1 | by the driver |  | 9.00 | 8.00 |  |  |\n",
 	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)

@@ -78,7 +78,7 @@ func (p *report) String() string {
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
 	m := p.Machine
-	fmt.Fprintf(&b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`. `results.json` has all rounds and stages, and what was checked. Seconds are medians; all passed that does not say otherwise.\n", p.Began.Format("2006-01-02"))
+	fmt.Fprintf(&b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`. `results.json` has all rounds and stages, and what was checked. Seconds are medians; frozen is how long a container that is left running stands still. All passed that does not say otherwise.\n", p.Began.Format("2006-01-02"))
 	for i, g := range m.GPUs {
 		fmt.Fprintf(&b, "GPU %d: %s, %d GiB. ", i, g.Name, g.Memory>>30)
 	}
@@ -90,9 +90,9 @@ func (p *report) markdown() []byte {
 	if m.Warning != "" {
 		fmt.Fprintf(&b, "Warning: %s\n\n", m.Warning)
 	}
-	var runs []string
-	row(&b, "case", "what", "run", "frozen, left running", "frozen, ended", "restore", "from the registry", "prewarmed")
-	row(&b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:")
+	var runs, timeless []string
+	row(&b, "case", "what", "run", "frozen", "restore", "from the registry", "prewarmed")
+	row(&b, "---", "---", "---:", "---:", "---:", "---:", "---:")
 	for _, r := range p.Results {
 		what := r.About
 		if r.Verdict != passed {
@@ -107,10 +107,21 @@ func (p *report) markdown() []byte {
 			}
 			run = fmt.Sprint(i + 1)
 		}
-		row(&b, append([]string{r.Case, what, run}, r.cells("")...)...)
+		cells := r.cells("")
+		if len(r.others()) == 0 && strings.Join(cells, "") == "" {
+			if run != "" {
+				what += "; run " + run
+			}
+			timeless = append(timeless, fmt.Sprintf("%s (%s)", r.Case, what))
+			continue
+		}
+		row(&b, append([]string{r.Case, what, run}, cells...)...)
 		for _, o := range r.others() {
 			row(&b, append([]string{r.Case, o.name, ""}, r.cells(o.prefix)...)...)
 		}
+	}
+	if len(timeless) > 0 {
+		fmt.Fprintf(&b, "\nWithout times: %s.\n", strings.Join(timeless, ", "))
 	}
 	if len(runs) == 0 {
 		return b.Bytes()
@@ -153,12 +164,12 @@ func (r *result) cells(prefix string) (all []string) {
 	live := prefix + "live.freeze"
 	switch {
 	case prefix == byHand: // it is not ended, and goes on by the driver's calls
-		return []string{cell(r.Times, "hand.lock+hand.checkpoint+hand.dump+hand.restore+hand.unlock"), "", "", "", ""}
+		return []string{cell(r.Times, "hand.lock+hand.checkpoint+hand.dump+hand.restore+hand.unlock"), "", "", ""}
 	case strings.HasPrefix(prefix, freezePrefix):
 		live = prefix + "freeze"
 	}
 	all = append(all, cell(r.Times, live))
-	for _, what := range []string{"end.freeze", "restore", "registry.restore", "prewarmed.restore"} {
+	for _, what := range []string{"restore", "registry.restore", "prewarmed.restore"} {
 		all = append(all, cell(r.Times, prefix+what))
 	}
 	return all

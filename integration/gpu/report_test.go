@@ -27,7 +27,7 @@ func TestByHand(t *testing.T) {
 		"hand.lock": {0.01}, "hand.checkpoint": {0.79}, "hand.dump": {0.7}, "hand.restore": {0.48}, "hand.unlock": {0.02},
 	}}
 	text := string((&report{Results: []*result{r}}).markdown())
-	want := "| plain-1 | a case |  | 2.04 |  | 1.00 |  |  |\n| plain-1 | by hand |  | 2.00 |  |  |  |  |\n"
+	want := "| plain-1 | a case |  | 2.04 | 1.00 |  |  |\n| plain-1 | by hand |  | 2.00 |  |  |  |\n"
 	if !strings.Contains(text, want) {
 		t.Errorf("no %q in\n%s", want, text)
 	}
@@ -59,9 +59,9 @@ func TestMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| a | a | 1 |",
-		"| b | b | 2 |",
-		"| c | c; skipped:  | 1 |",
+		"a (a; run 1), ",
+		"b (b; run 2), ",
+		"c (c; skipped: ; run 1).",
 		"| 1 | 2026-11-22, a system, 2 cores, tmpfs |",
 		"| 2 | 2026-11-21, a system, 2 cores, tmpfs |",
 	} {
