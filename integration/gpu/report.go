@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,15 +77,11 @@ func (p *report) String() string {
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
 	m := p.Machine
-	fmt.Fprintf(&b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`. `results.json` has all rounds and stages, and what was checked. Seconds are medians; frozen is how long a container that is left running stands still. All passed that does not say otherwise.\n", p.Began.Format("2006-01-02"))
+	fmt.Fprintf(&b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`. `results.json` has all rounds, stages, versions and checks. Seconds are medians; frozen is how long a container that is left running stands still. All passed that does not say otherwise.\n", p.Began.Format("2006-01-02"))
 	for i, g := range m.GPUs {
 		fmt.Fprintf(&b, "GPU %d: %s, %d GiB. ", i, g.Name, g.Memory>>30)
 	}
-	fmt.Fprintf(&b, "%s, Linux %s, %d cores, %d GiB", m.System, m.Kernel, m.Cores, m.Memory>>30)
-	for _, name := range slices.Sorted(maps.Keys(m.Versions)) {
-		fmt.Fprintf(&b, ", %s %s", name, m.Versions[name])
-	}
-	fmt.Fprint(&b, ".\n\n")
+	fmt.Fprintf(&b, "%s, Linux %s, %d cores, %d GiB.\n\n", m.System, m.Kernel, m.Cores, m.Memory>>30)
 	if m.Warning != "" {
 		fmt.Fprintf(&b, "Warning: %s\n\n", m.Warning)
 	}
@@ -126,11 +121,9 @@ func (p *report) markdown() []byte {
 	if len(runs) == 0 {
 		return b.Bytes()
 	}
-	fmt.Fprintln(&b)
-	row(&b, "run", "when and where")
-	row(&b, "---:", "---")
+	fmt.Fprint(&b, "\nRuns:\n")
 	for i, run := range runs {
-		row(&b, fmt.Sprint(i+1), run)
+		fmt.Fprintf(&b, "%d. %s\n", i+1, run)
 	}
 	return b.Bytes()
 }

@@ -62,8 +62,8 @@ func TestMerge(t *testing.T) {
 		"a (a; run 1), ",
 		"b (b; run 2), ",
 		"c (c; skipped: ; run 1).",
-		"| 1 | 2026-11-22, a system, 2 cores, tmpfs |",
-		"| 2 | 2026-11-21, a system, 2 cores, tmpfs |",
+		"1. 2026-11-22, a system, 2 cores, tmpfs\n",
+		"2. 2026-11-21, a system, 2 cores, tmpfs\n",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
