@@ -104,10 +104,11 @@ func (p *report) markdown() []byte {
 		}
 		cells := r.cells("")
 		if len(r.others()) == 0 && strings.Join(cells, "") == "" {
-			if run != "" {
-				what += "; run " + run
+			name := r.Case
+			if r.Verdict != passed {
+				name += " (" + r.Verdict + ": " + first(r.Why) + ")"
 			}
-			timeless = append(timeless, fmt.Sprintf("%s (%s)", r.Case, what))
+			timeless = append(timeless, name)
 			continue
 		}
 		row(&b, append([]string{r.Case, what, run}, cells...)...)
@@ -116,7 +117,7 @@ func (p *report) markdown() []byte {
 		}
 	}
 	if len(timeless) > 0 {
-		fmt.Fprintf(&b, "\nWithout times: %s.\n", strings.Join(timeless, ", "))
+		fmt.Fprintf(&b, "\nWithout times (`--list` says what they are): %s.\n", strings.Join(timeless, ", "))
 	}
 	if len(runs) == 0 {
 		return b.Bytes()

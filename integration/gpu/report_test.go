@@ -37,9 +37,10 @@ func TestByHand(t *testing.T) {
 func TestMerge(t *testing.T) {
 	dir := t.TempDir()
 	var paths []string
+	frozen := map[string][]float64{"live.freeze": {1}}
 	for i, results := range [][]*result{
-		{{Case: "a", About: "a", Verdict: failed}, {Case: "b", About: "b", Verdict: passed}},
-		{{Case: "a", About: "a", Verdict: passed}, {Case: "b", About: "b", Verdict: skipped}, {Case: "c", About: "c", Verdict: skipped}},
+		{{Case: "a", About: "a", Verdict: failed}, {Case: "b", About: "b", Verdict: passed, Times: frozen}},
+		{{Case: "a", About: "a", Verdict: passed, Times: frozen}, {Case: "b", About: "b", Verdict: skipped}, {Case: "c", About: "c", Verdict: skipped, Why: "no GPU"}},
 	} {
 		one := filepath.Join(dir, string(rune('1'+i)))
 		if err := os.Mkdir(one, 0o755); err != nil {
@@ -59,9 +60,9 @@ func TestMerge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"a (a; run 1), ",
-		"b (b; run 2), ",
-		"c (c; skipped: ; run 1).",
+		"| a | a | 1 | 1.00 |",
+		"| b | b | 2 | 1.00 |",
+		": c (skipped: no GPU).",
 		"1. 2026-11-22, a system, 2 cores, tmpfs\n",
 		"2. 2026-11-21, a system, 2 cores, tmpfs\n",
 	} {
