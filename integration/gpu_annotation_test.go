@@ -274,7 +274,7 @@ func startedInstead(t *testing.T, h *lab.Host, heard *heard, ref, says string, b
 }
 
 // TestGPUAnnotationMisfit has containers whose GPUs a snapshot does not fit, with the snapshot in the registry and on the host: the rule is told and nothing is left, or they are
-// started afresh. That goes for what only the driver finds, when the processes are there again.
+// started afresh. Where the driver fails once the processes are there again, they have run, and nothing is started afresh.
 func TestGPUAnnotationMisfit(t *testing.T) {
 	_, b := annotationPair(t)
 	heard := eventsOf(t, b)
@@ -313,7 +313,6 @@ func TestGPUAnnotationMisfit(t *testing.T) {
 			t.Run("the driver fails", func(t *testing.T) {
 				order(t, b, "restore 1 error 999 always")
 				notRestored(t, b, ref, "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN", byNames(0, 1)...)
-				startedInstead(t, b, heard, ref, "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN", before, slices.Concat(byNames(0, 1), flags)...)
 			})
 			id := name(t)
 			must(t, runGPUFrom(t, b, id, ref, byNames(0, 1)...))
