@@ -34,6 +34,7 @@ func keeperCases(k keeperSettings) []testCase {
 	return []testCase{
 		{"keeper-several", "three processes share a GPU, and hand their memory over", 1, 25, 8, runKeeperSeveral},
 		{"keeper-async", "memory of cudaMalloc is handed over, and that of cudaMallocAsync's pool is not: every byte of both", 1, 15, 8, runKeeperAsync},
+		{"keeper-annotation", "restored by ctr and an annotation, on the GPU that ctr gives: another than the snapshot's where there are two; and the same by the driver", 1, 40, 12, runKeeperAnnotation},
 		{"keeper-limits", "kernels with much local memory and deep stacks, around a limit that is lower meanwhile; and the same by the driver", 1, 40, 16, runKeeperLimits},
 		{"keeper-libraries", "CUDA graphs, streams and events, cuBLAS, cuDNN and cuFFT under PyTorch by the engine keeper, one verdict each", 1, 25, 8, runKeeperLibraries},
 		{"keeper-vllm", fmt.Sprintf("a server's memory: a cache of %d %% of the device and CUDA graphs; and PyTorch's expandable segments", k.percent), 1, 75, 16,
