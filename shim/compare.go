@@ -8,8 +8,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/grant"
 )
 
-// compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by who restores it. Then the restore
-// process has the last word.
+// compare compares the container that CRIU has restored, and that does not run yet, with what it was granted: by its specification, and by who restores it. Its GPUs must fit.
+// Then the restore process has the last word.
 func (c *container) compare(init, criu int) error {
 	spec, err := c.bundle.spec()
 	if err != nil {
@@ -17,6 +17,11 @@ func (c *container) compare(init, criu int) error {
 	}
 	if err := grant.Check(init, criu, grant.Container{Spec: spec, Rootfs: c.bundle.rootfs(spec), Allow: c.prepared.Allowed, User: c.annotated != nil}); err != nil {
 		return err
+	}
+	if c.fits != nil {
+		if err := c.fits(); err != nil {
+			return err
+		}
 	}
 	return c.process.Commit()
 }

@@ -30,6 +30,7 @@ type container struct {
 	annotated *annotated        // nil: no restore by annotation
 	process   *restorer.Process // that has prepared the restore; nil: none has, a stock client restores
 	prepared  restorer.Prepared // by the process; the zero value: nothing
+	fits      func() error      // waits until it is known whether its GPUs fit, and says why not; nil: nothing is loaded onto GPUs
 	loaded    gpu.Loaded        // how its GPUs were
 
 	restore   string                          // directory of the images it is restored from; empty: started afresh

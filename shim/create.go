@@ -143,7 +143,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 	if err != nil {
 		return c, err
 	}
-	if err := s.bringGPUs(b, record); err != nil {
+	if err := s.bringGPUs(c, record); err != nil {
 		return c, err
 	}
 	if err := b.followLinks(); err != nil {

@@ -124,7 +124,7 @@ func TestBringGPUs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.dir, specFile), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.bringGPUs(b, record); err != nil {
+		if err := s.bringGPUs(&container{bundle: b}, record); err != nil {
 			t.Fatal(err)
 		}
 		got, err := b.spec()
@@ -150,8 +150,15 @@ func TestBringGPUs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.dir, specFile), []byte(`{}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.bringGPUs(b, record); !errors.As(err, &missing) {
+	if err := s.bringGPUs(&container{bundle: b}, record); !errors.As(err, &missing) {
 		t.Errorf("got %v", err)
+	}
+	// What a client has given the container that it wants restored stays.
+	if err := s.bringGPUs(&container{bundle: b, annotated: &annotated{}}, record); err != nil {
+		t.Error(err)
+	}
+	if data, err := os.ReadFile(filepath.Join(b.dir, specFile)); string(data) != "{}" || err != nil {
+		t.Errorf("its specification is %s, %v", data, err)
 	}
 }
 

@@ -19,12 +19,13 @@ import (
 
 // bringGPUs makes the specification of a container that is restored one for this host's GPUs. A stock client gives it as it was on
 // the snapshot's host: what CDI devices had put there is replaced by what those of the same names do here, and plain device
-// nodes get the numbers they have here, in the rules of the cgroup as well. The cryo command has done its own, and says so.
-func (s *service) bringGPUs(b bundle, record *gpu.Record) error {
-	if record == nil {
+// nodes get the numbers they have here, in the rules of the cgroup as well. The cryo command has done its own, and says so. A container that asks for the restore by its
+// annotation has GPUs of this host, which its client has given it: it keeps these and gets no others, whatever the snapshot's names are here.
+func (s *service) bringGPUs(c *container, record *gpu.Record) error {
+	if record == nil || c.annotated != nil {
 		return nil
 	}
-	return b.changeSpec(func(spec *specs.Spec) error {
+	return c.bundle.changeSpec(func(spec *specs.Spec) error {
 		if _, noted, err := cdi.Annotated(spec); err != nil {
 			return err
 		} else if !noted && len(record.CDI) > 0 {

@@ -107,6 +107,7 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	if err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
+	c.fits = gpus.Fits
 	loaded := false
 	defer func() {
 		if !loaded {

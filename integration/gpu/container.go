@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,13 +50,21 @@ func (b *bench) flags(devices []int) []string {
 	return flags
 }
 
-// start runs it on the first host and waits until all its processes are ready.
-func (c *container) start(ctx context.Context) error {
-	args := []string{"run", "--detach", "--runtime", runtimeName, "--log-uri", "file://" + c.log(c.b.a)}
-	args = append(append(args, c.b.flags(c.devices)...), c.flags...)
-	r := c.b.a.Ctr(ctx, append(append(args, c.b.image, c.id), c.program...)...)
+// run has ctr run it on a host; the flags are further ones.
+func (c *container) run(ctx context.Context, h *lab.Host, flags ...string) error {
+	args := []string{"run", "--detach", "--runtime", runtimeName, "--log-uri", "file://" + c.log(h)}
+	args = slices.Concat(args, c.b.flags(c.devices), c.flags, flags)
+	r := h.Ctr(ctx, append(append(args, c.b.image, c.id), c.program...)...)
 	if r.Code != 0 { // the command itself is long
 		return fmt.Errorf("start %s: %s", c.id, strings.TrimSpace(r.Stderr))
+	}
+	return nil
+}
+
+// start runs it on the first host and waits until all its processes are ready.
+func (c *container) start(ctx context.Context) error {
+	if err := c.run(ctx, c.b.a); err != nil {
+		return err
 	}
 	for member := range c.members {
 		a, err := c.await(ctx, c.b.a, member, 0)

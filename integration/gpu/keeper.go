@@ -34,6 +34,7 @@ func keeperCases(k keeperSettings) []testCase {
 	return []testCase{
 		{"keeper-several", "three processes on a GPU", 1, 25, 8, runKeeperSeveral},
 		{"keeper-async", "cudaMalloc and cudaMallocAsync's pool", 1, 15, 8, runKeeperAsync},
+		{"keeper-annotation", "restored by an annotation, onto the GPU that ctr gives", 1, 40, 12, runKeeperAnnotation},
 		{"keeper-limits", "kernels with much local memory and deep stacks", 1, 40, 16, runKeeperLimits},
 		{"keeper-libraries", "CUDA graphs, streams, cuBLAS, cuDNN, cuFFT", 1, 25, 8, runKeeperLibraries},
 		{"keeper-vllm", fmt.Sprintf("%d %% of the device, CUDA graphs, expandable segments", k.percent), 1, 75, 16,

@@ -2,43 +2,94 @@ package gpu
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// MapAnnotation of a container that is restored says which GPU takes the place of which: "OLD=NEW,…", by UUIDs. Where it
-// says nothing, they do so in order.
+// MapAnnotation of a container that is restored says which GPU takes the place of which: "OLD=NEW,…". Each is a UUID, or a number from 0: OLD among the
+// snapshot's GPUs, NEW among the container's, by ascending device nodes. Where it says nothing, they do so in order.
 const MapAnnotation = "io.cryo.gpu.map"
 
-// ParseMap reads a [MapAnnotation].
-func ParseMap(text string) (map[string]string, error) {
+// Map is what a [MapAnnotation] says; nil: nothing.
+type Map []Moved
+
+// Moved is a GPU of a snapshot and the one that takes its place, each by UUID or number.
+type Moved struct{ Old, New string }
+
+// ParseMap reads a [MapAnnotation]. Its error is of kind InvalidArgument.
+func ParseMap(text string) (all Map, err error) {
 	if text == "" {
 		return nil, nil
 	}
-	wanted := map[string]string{}
 	for _, pair := range strings.Split(text, ",") {
-		old, now, _ := strings.Cut(pair, "=")
-		for _, uuid := range []string{old, now} {
-			if _, err := driver.ParseUUID(uuid); err != nil {
-				return nil, fmt.Errorf("read annotation %s: %w", MapAnnotation, err)
+		m := Moved{}
+		m.Old, m.New, _ = strings.Cut(pair, "=")
+		for _, id := range []string{m.Old, m.New} {
+			if n, err := strconv.Atoi(id); err == nil && n >= 0 && strconv.Itoa(n) == id {
+				continue
+			}
+			if _, err := driver.ParseUUID(id); err != nil {
+				return nil, failure.New(errdefs.ErrInvalidArgument, "write OLD=NEW,OLD=NEW, each the number of a GPU from 0 or its UUID", "read annotation %s=%q: %q is neither", MapAnnotation, text, id)
 			}
 		}
-		wanted[old] = now
+		all = append(all, m)
 	}
-	return wanted, nil
+	return all, nil
 }
 
-// places finds for each device of the record the one that takes its place among those the container now can see. What is
-// wanted of devices that the record does not have is of an earlier restore and counts for nothing.
-func (r Record) places(visible []driver.Device, wanted map[string]string) ([]driver.Device, error) {
+// Place gives for each GPU of a snapshot the one of a container that takes its place, as [spec.Place] does. What is said of a UUID that the snapshot does not have
+// is of an earlier restore and counts for nothing. The error is a [*MisfitError].
+func (m Map) Place(old []spec.GPUDevice, container []driver.Device) ([]driver.Device, error) {
+	wrong := func(format string, args ...any) ([]driver.Device, error) {
+		return nil, &MisfitError{"gpu-missing", fmt.Sprintf(format, args...), "name GPUs the container gets, each once"}
+	}
+	wanted := map[string]string{}
+	for _, moved := range m {
+		from := identify(moved.Old, old, func(d spec.GPUDevice) string { return d.UUID })
+		to := identify(moved.New, container, func(d driver.Device) string { return d.UUID })
+		switch {
+		case from == "":
+			return wrong("the snapshot has no GPU %s, but %d", moved.Old, len(old))
+		case to == "":
+			return wrong("the container has no GPU %s, but %d", moved.New, len(container))
+		case wanted[from] != "":
+			return wrong("two GPUs shall take the place of GPU %s", moved.Old)
+		}
+		wanted[from] = to
+	}
+	places, err := spec.Place(old, container, func(d driver.Device) string { return d.UUID }, wanted)
+	if err != nil {
+		return wrong("%v", err)
+	}
+	return places, nil
+}
+
+// identify gives the UUID of one of all, by its number or by that; empty where there is no such number.
+func identify[D any](id string, all []D, uuid func(D) string) string {
+	n, err := strconv.Atoi(id)
+	if err != nil {
+		return id
+	}
+	if n >= len(all) {
+		return ""
+	}
+	return uuid(all[n])
+}
+
+// places finds for each device of the record the one that takes its place among those the container now can see.
+func (r Record) places(visible []driver.Device, wanted Map) ([]driver.Device, error) {
 	if len(visible) < len(r.Devices) {
 		return nil, &MisfitError{"gpu-count", fmt.Sprintf("the snapshot has %d GPUs, and the container would get %d", len(r.Devices), len(visible)), "give it as many GPUs"}
 	}
-	places, err := spec.Place(r.Devices, visible, func(d driver.Device) string { return d.UUID }, wanted)
+	places, err := wanted.Place(r.Devices, visible)
 	if err != nil {
-		return nil, &MisfitError{"gpu-missing", err.Error(), "name GPUs the container gets, each once"}
+		return nil, err
 	}
 	return places[:len(r.Devices)], nil
 }

@@ -20,8 +20,8 @@ import (
 type Restore struct {
 	Container
 	Record Record
-	// Map says which devices shall take the places of which, by UUIDs; others do in order.
-	Map map[string]string
+	// Map says which devices shall take the places of which; others do in order.
+	Map Map
 	// Handover is for what processes had handed over, with Bring; where the record has such, both must be there.
 	Handover *Handover
 	// Bring has somebody bring the pieces of the record, in its order.

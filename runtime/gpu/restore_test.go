@@ -136,8 +136,8 @@ func TestMisfits(t *testing.T) {
 			r.Handover, r.Bring = w.handover(), func(context.Context) (Source, error) { return nil, os.ErrPermission }
 		}, "gpu-memory"},
 		{"too little in all", func(_ *world, r *Restore) { r.Record.Devices[0].Used, r.Record.Processes[0].Memory = 0, 1<<60 }, "gpu-memory"},
-		{"mapped to one it does not get", func(_ *world, r *Restore) { r.Map = map[string]string{uuidA: uuidB} }, "gpu-missing"},
-		{"map of an earlier restore", func(_ *world, r *Restore) { r.Map = map[string]string{uuidB: uuidA} }, ""},
+		{"mapped to one it does not get", func(_ *world, r *Restore) { r.Map = Map{{uuidA, uuidB}} }, "gpu-missing"},
+		{"map of an earlier restore", func(_ *world, r *Restore) { r.Map = Map{{uuidB, uuidA}} }, ""},
 	} {
 		w := newWorld(t, 101)
 		r := &Restore{Container: w.container(), Record: saved(w, 101)}
@@ -164,14 +164,22 @@ func TestPlaces(t *testing.T) {
 	for _, test := range []struct {
 		name    string
 		visible []driver.Device
-		wanted  map[string]string
+		wanted  string
 		pairs   []driver.Pair
 	}{
-		{"in order", []driver.Device{a, b}, nil, nil},
-		{"swapped", []driver.Device{b, a}, nil, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
-		{"swapped by name", []driver.Device{a, b}, map[string]string{uuidA: uuidB}, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"in order", []driver.Device{a, b}, "", nil},
+		{"swapped", []driver.Device{b, a}, "", []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by name", []driver.Device{a, b}, uuidA + "=" + uuidB, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by number", []driver.Device{a, b}, "0=1,1=0", []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"swapped by one number", []driver.Device{a, b}, "1=0", []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"both", []driver.Device{a, b}, "0=" + uuidB, []driver.Pair{{Old: uuidA, New: uuidB}, {Old: uuidB, New: uuidA}}},
+		{"of an earlier restore", []driver.Device{a, b}, strings.ReplaceAll(uuidA, "a", "c") + "=" + uuidB, nil},
 	} {
-		places, err := both.places(test.visible, test.wanted)
+		wanted, err := ParseMap(test.wanted)
+		if err != nil {
+			t.Fatal(err)
+		}
+		places, err := both.places(test.visible, wanted)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,8 +187,18 @@ func TestPlaces(t *testing.T) {
 			t.Errorf("%s: got %v", test.name, got)
 		}
 	}
-	if _, err := both.places([]driver.Device{a, b}, map[string]string{uuidA: uuidB, uuidB: uuidB}); err == nil {
-		t.Error("one GPU in two places")
+	for text, says := range map[string]string{
+		uuidA + "=" + uuidB + "," + uuidB + "=" + uuidB: "or not twice",
+		"0=1,1=1": "or not twice", "0=0,0=1": "two GPUs", "2=0": "the snapshot has no GPU 2, but 2", "0=2": "the container has no GPU 2, but 2",
+	} {
+		wanted, err := ParseMap(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var misfit *MisfitError
+		if _, err := both.places([]driver.Device{a, b}, wanted); !errors.As(err, &misfit) || misfit.Rule != "gpu-missing" || !strings.Contains(misfit.Problem, says) {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 }
 
@@ -188,11 +206,11 @@ func TestParseMap(t *testing.T) {
 	if m, err := ParseMap(""); m != nil || err != nil {
 		t.Errorf("got %v, %v", m, err)
 	}
-	if m, err := ParseMap(uuidA + "=" + uuidB + "," + uuidB + "=" + uuidA); len(m) != 2 || m[uuidA] != uuidB || err != nil {
+	if m, err := ParseMap(uuidA + "=" + uuidB + "," + uuidB + "=" + uuidA); len(m) != 2 || m[0] != (Moved{uuidA, uuidB}) || err != nil {
 		t.Errorf("got %v, %v", m, err)
 	}
-	for _, text := range []string{"x", uuidA, uuidA + "=0", "," + uuidA + "=" + uuidB} {
-		if m, err := ParseMap(text); err == nil {
+	for _, text := range []string{"x", uuidA, "0", "0=", "0=-1", "0=01", "0=1=2", "," + uuidA + "=" + uuidB} {
+		if m, err := ParseMap(text); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: got %v", text, m)
 		}
 	}

@@ -34,6 +34,7 @@ type GPUs struct {
 	was    []image.GPUDevice // the snapshot's
 	minors []int             // of the nodes that the container gets
 	wanted []GPUPair
+	mapped gpu.Map // by an annotation
 }
 
 // PlanGPUs decides which GPUs of this host a snapshot gets, and makes room for their CDI devices in its specification. What
@@ -46,10 +47,7 @@ func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec,
 		return GPUs{}, nil
 	}
 	p := GPUs{devices: o.Devices, host: cdi.Open(c.CDI...), was: g.Devices, wanted: o.Pairs}
-	if g.Library != nil {
-		lib, err := library.Locate()
-		p.Facts.Library, p.Facts.NoLibrary = lib.Digest, err
-	}
+	p.findLibrary(g)
 	if len(p.devices) == 0 {
 		if err := cdi.Validate(g.CDI); err != nil {
 			return p, fmt.Errorf("read the names of the snapshot's devices: %w: %w", err, errdefs.ErrDataLoss)
@@ -77,6 +75,31 @@ func PlanGPUs(ctx context.Context, c config.GPU, g *image.GPU, spec *specs.Spec,
 	return p, p.ask(ctx)
 }
 
+// givenGPUs decides which of the GPUs that a container's own specification has take the places of the snapshot's. Its client has given it these, of which CRI leaves
+// device nodes and mounts, and no names: nothing is injected.
+func givenGPUs(ctx context.Context, g *image.GPU, spec *specs.Spec, leaveToShim bool) (p GPUs, err error) {
+	if g == nil {
+		return p, nil
+	}
+	p.was, p.minors = g.Devices, cdi.Minors(spec)
+	if p.mapped, err = gpu.ParseMap(spec.Annotations[gpu.MapAnnotation]); err != nil {
+		return p, err
+	}
+	p.findLibrary(g)
+	if p.Facts.Unasked = leaveToShim && p.clear(g); p.Facts.Unasked {
+		return p, nil
+	}
+	return p, p.ask(ctx)
+}
+
+// findLibrary looks for the library that processes of a snapshot have loaded, where they have one.
+func (p *GPUs) findLibrary(g *image.GPU) {
+	if g.Library != nil {
+		lib, err := library.Locate()
+		p.Facts.Library, p.Facts.NoLibrary = lib.Digest, err
+	}
+}
+
 // ask asks the driver, and decides by its answer which GPU takes the place of which.
 func (p *GPUs) ask(ctx context.Context) error {
 	known, err := driver.ReadFacts(ctx, "")
@@ -98,13 +121,19 @@ func (p *GPUs) ask(ctx context.Context) error {
 
 // clear tells whether it is known without the driver which GPUs the container gets, each in the place of one.
 func (p *GPUs) clear(g *image.GPU) bool {
-	return p.Facts.NoGPU == nil && len(p.wanted) == 0 && len(g.Processes) > 0 && len(p.minors) == len(g.Devices)
+	return p.Facts.NoGPU == nil && len(p.wanted)+len(p.mapped) == 0 && len(g.Processes) > 0 && len(p.minors) == len(g.Devices)
 }
 
 // place decides which GPU takes the place of which.
 func (p *GPUs) place(known driver.Facts) (err error) {
 	p.Facts.Driver, p.Known = known.Driver, known
-	if p.Places, err = assign(p.was, visible(known.Devices, p.minors), known.Devices, p.wanted); err != nil {
+	container := visible(known.Devices, p.minors)
+	if len(p.mapped) > 0 && len(container) >= len(p.was) {
+		p.Places, err = p.mapped.Place(p.was, container)
+	} else {
+		p.Places, err = assign(p.was, container, known.Devices, p.wanted)
+	}
+	if err != nil {
 		return err
 	}
 	for i, d := range p.Places {

@@ -2,6 +2,8 @@ package restore
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -105,6 +107,64 @@ func TestPlanGPUsOfAPlainSnapshot(t *testing.T) {
 	for _, r := range trust.Review(spec, p.devices, trust.Policy{Devices: f.Devices}) {
 		if r.Grant == trust.Devices || r.Grant == trust.Mounts {
 			t.Errorf("asks for what CDI has replaced: %v", r)
+		}
+	}
+}
+
+// TestGivenGPUs: a container that exists keeps the GPUs that it has by its own specification, whatever names the snapshot has.
+func TestGivenGPUs(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes []int // of the container
+		gpus  int   // of the snapshot
+		text  string
+		want  []int  // GPUs of this host in the places of the snapshot's
+		rule  string // of what is wrong
+	}{
+		"another than the snapshot names": {[]int{1}, 1, "", []int{1}, ""},
+		"in order":                        {[]int{1, 0}, 2, "", []int{0, 1}, ""},
+		"by numbers":                      {[]int{0, 1}, 2, "0=1,1=0", []int{1, 0}, ""},
+		"by UUIDs":                        {[]int{0, 1}, 2, restoretest.UUID("a", 0) + "=" + restoretest.UUID("b", 1), []int{1, 0}, ""},
+		"too few":                         {[]int{1}, 2, "", []int{1}, "gpu-count"},
+		"too few for what is mapped":      {[]int{1}, 2, "0=1,1=0", []int{1}, "gpu-count"},
+		"too many":                        {[]int{0, 1}, 1, "", []int{0, 1}, "gpu-count"},
+		"none":                            {nil, 1, "", nil, "gpu-count"},
+		"one that it has not":             {[]int{1}, 1, "0=" + restoretest.UUID("b", 0), nil, "gpu-missing"},
+	} {
+		restoretest.Host(t, "580.159.04", 2)
+		spec := restoretest.PlainSpec()
+		spec.Annotations = map[string]string{gpu.MapAnnotation: c.text}
+		for _, n := range c.nodes {
+			spec.Linux.Devices = append(spec.Linux.Devices, specs.LinuxDevice{Path: fmt.Sprintf("/dev/nvidia%d", n), Type: "c", Major: 195, Minor: int64(n)})
+		}
+		before, _ := json.Marshal(spec)
+		saved := restoretest.Saved(c.gpus, "nvidia.com/gpu=0")
+		p, err := givenGPUs(t.Context(), saved, spec, false)
+		if after, _ := json.Marshal(spec); string(after) != string(before) {
+			t.Errorf("%s: the specification was changed: %s", name, after)
+		}
+		var misfit *gpu.MisfitError
+		if errors.As(err, &misfit) && misfit.Rule == c.rule {
+			continue
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		var want, got []string
+		for _, n := range c.want {
+			want = append(want, restoretest.UUID("b", n))
+		}
+		for _, d := range p.Facts.Devices {
+			got = append(got, d.UUID)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: GPUs %v, want %v", name, got, want)
+		}
+		v := fit.Check(image.Config{Version: image.ConfigVersion, Spec: before, GPU: saved}, fit.Target{GPUs: p.Facts})
+		if found := slices.ContainsFunc(v.Findings, func(f fit.Finding) bool { return f.Rule == c.rule }); found != (c.rule != "") {
+			t.Errorf("%s: found %+v", name, v.Findings)
+		}
+		if p, err := givenGPUs(t.Context(), saved, spec, true); err != nil || p.Facts.Unasked != (c.rule == "" && c.text == "") {
+			t.Errorf("%s: left to the shim: %+v, %v", name, p.Facts, err)
 		}
 	}
 }

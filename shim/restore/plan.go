@@ -3,6 +3,7 @@ package restore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
@@ -95,14 +97,22 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 
 // adopt decides how the snapshot is restored into a container that has a specification of its own, where was is the snapshot's.
 func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Options) error {
-	findings := reconcile(was, o.Spec)
-	if p.Snapshot.Config.GPU != nil {
-		findings = append(findings, fit.Finding{Rule: ruleGPUs, Fatal: true, Problem: "the snapshot has GPUs, which the annotation does not restore yet", Hint: "use cryo restore"})
+	g := p.Snapshot.Config.GPU
+	byGPUs, err := editsOf(o.Config.GPU, g, o.Spec)
+	if err != nil {
+		return err
 	}
-	if len(findings) > 0 {
+	if findings := reconcile(was, o.Spec, byGPUs); len(findings) > 0 {
 		return mismatch(findings)
 	}
 	p.Spec, p.Policy = o.Spec, o.Policy
+	p.GPUs, err = givenGPUs(ctx, g, o.Spec, o.GPUs.LeaveToShim)
+	if misfit := (*gpu.MisfitError)(nil); errors.As(err, &misfit) {
+		return mismatch([]fit.Finding{{Rule: misfit.Rule, Fatal: true, Problem: misfit.Problem, Hint: misfit.Hint()}})
+	}
+	if err != nil {
+		return err
+	}
 	return p.fits(ctx, here, host.Known(filepath.Join(o.Config.Root, knownFeatures)), o.Force)
 }
 

@@ -5,10 +5,15 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 // The rules by which a container's own specification is compared with that of the snapshot.
@@ -21,16 +26,17 @@ const (
 	ruleReadonly   = "root-readonly"
 	ruleSeccomp    = "seccomp-profile"
 	ruleBaseImage  = "base-image"
-	ruleGPUs       = "gpu-annotation"
+	ruleGPUNodes   = "gpu-nodes"
 )
 
 // reconcile compares the specification of the container that is restored with that of the snapshot's container. What differs must be what a restore can make
-// so: sources of mounts, limits and names are the container's own, while CRIU makes mounts, namespaces and processes as they were.
-func reconcile(was, is *specs.Spec) (all []fit.Finding) {
+// so: sources of mounts, limits and names are the container's own, while CRIU makes mounts, namespaces and processes as they were. byGPUs is what [editsOf] gives.
+func reconcile(was, is *specs.Spec, byGPUs cdi.Edits) (all []fit.Finding) {
 	found := func(rule, hint, format string, args ...any) {
 		all = append(all, fit.Finding{Rule: rule, Fatal: true, Problem: fmt.Sprintf(format, args...), Hint: hint})
 	}
-	reconcileMounts(was, is, found)
+	reconcileMounts(was, is, byGPUs, found)
+	reconcileGPUNodes(is, found)
 	reconcileNamespaces(was, is, found)
 	process := func(s *specs.Spec) specs.Process {
 		if s.Process == nil {
@@ -43,7 +49,8 @@ func reconcile(was, is *specs.Spec) (all []fit.Finding) {
 		found(ruleTerminal, "create the container as the snapshot's was, with a terminal or without", "the snapshot's container had a terminal: %v, and this one has: %v", a.Terminal, b.Terminal)
 	}
 	groups := func(p specs.Process) []uint32 {
-		return slices.Compact(slices.Sorted(slices.Values(p.User.AdditionalGids)))
+		own := slices.DeleteFunc(slices.Clone(p.User.AdditionalGids), func(g uint32) bool { return slices.Contains(byGPUs.GIDs, g) })
+		return slices.Compact(slices.Sorted(slices.Values(own)))
 	}
 	if a.User.UID != b.User.UID || a.User.GID != b.User.GID || !slices.Equal(groups(a), groups(b)) {
 		found(ruleUser, "create the container for the same user", "the snapshot's container ran as user %d:%d %v, and this one shall run as %d:%d %v",
@@ -78,8 +85,49 @@ func reconcile(was, is *specs.Spec) (all []fit.Finding) {
 // find is told of a difference.
 type find func(rule, hint, format string, args ...any)
 
-// reconcileMounts compares mounts by their destinations. Their sources may differ.
-func reconcileMounts(was, is *specs.Spec, found find) {
+// editsOf gives what CDI devices have put into a specification, by this host's CDI files, with where those of the snapshot g had mounted files: the snapshot's specification
+// is without these, and the rule gpu-libraries compares them. g may be nil.
+func editsOf(c config.GPU, g *image.GPU, spec *specs.Spec) (e cdi.Edits, err error) {
+	if g == nil {
+		return e, nil
+	}
+	host := cdi.Open(c.CDI...)
+	if e, err = host.Edits(host.Find(spec)); err != nil {
+		return e, err
+	}
+	for _, at := range g.Mounts {
+		e.Mounts = append(e.Mounts, specs.Mount{Destination: at})
+	}
+	return e, nil
+}
+
+// reconcileGPUNodes refuses nodes of GPUs by another name than on the host: the name says which GPU the container has.
+func reconcileGPUNodes(is *specs.Spec, found find) {
+	const hint = "give the container the nodes of its GPUs by the names that they have on this host"
+	if is.Linux == nil {
+		return
+	}
+	for _, d := range is.Linux.Devices {
+		if n, ok := gpuNumber(d.Path); ok && n != d.Minor {
+			found(ruleGPUNodes, hint, "the container's %s is the device %d:%d, the node of another GPU", d.Path, d.Major, d.Minor)
+		}
+	}
+	for _, m := range is.Mounts {
+		if _, ok := gpuNumber(m.Destination); ok && path.Clean(m.Source) != path.Clean(m.Destination) {
+			found(ruleGPUNodes, hint, "the container's %s is %s of this host", m.Destination, m.Source)
+		}
+	}
+}
+
+// gpuNumber is that of a GPU's device node, which is the node's minor as well.
+func gpuNumber(node string) (int64, bool) {
+	number, ok := strings.CutPrefix(path.Clean(node), "/dev/nvidia")
+	n, err := strconv.ParseInt(number, 10, 64)
+	return n, ok && err == nil
+}
+
+// reconcileMounts compares mounts by their destinations. Their sources may differ, and what GPUs bring need not be in both.
+func reconcileMounts(was, is *specs.Spec, byGPUs cdi.Edits, found find) {
 	had, has := mountsOf(was), mountsOf(is)
 	for _, at := range sorted(had) {
 		m, ok := has[at]
@@ -91,7 +139,8 @@ func reconcileMounts(was, is *specs.Spec, found find) {
 		}
 	}
 	for _, at := range sorted(has) {
-		if _, ok := had[at]; !ok {
+		_, ok := had[at]
+		if !ok && !slices.ContainsFunc(byGPUs.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == at }) {
 			found(ruleMounts, "leave the mount at "+at+" out, or take a snapshot of a container that has it", "this container has a mount at %s, which the snapshot's did not have", at)
 		}
 	}

@@ -2,11 +2,17 @@ package restore
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 // podSpec is a container's as a kubelet has it made: mounts of the host's files, and namespaces of the pod's sandbox.
@@ -62,7 +68,7 @@ func TestReconcile(t *testing.T) {
 		test.change(is)
 		before, _ := json.Marshal(is)
 		var rules []string
-		for _, f := range reconcile(podSpec(), is) {
+		for _, f := range reconcile(podSpec(), is, cdi.Edits{}) {
 			rules = append(rules, f.Rule)
 			if !f.Fatal || f.Problem == "" || f.Hint == "" || strings.Contains(f.Problem, "%!") {
 				t.Errorf("%s: %+v", name, f)
@@ -73,6 +79,71 @@ func TestReconcile(t *testing.T) {
 		}
 		if after, _ := json.Marshal(is); string(after) != string(before) {
 			t.Errorf("%s: the specification was changed:\n%s\n%s", name, before, after)
+		}
+	}
+}
+
+// TestReconcileGPUs: the snapshot's specification is without what CDI devices had put there, where their names were known, and a new container has what its client has put there.
+func TestReconcileGPUs(t *testing.T) {
+	dir := t.TempDir()
+	file := `{"cdiVersion":"0.7.0","kind":"nvidia.com/gpu","devices":[{"name":"1","containerEdits":{"deviceNodes":[{"path":"/dev/nvidia1","type":"c","major":195,"minor":1}]}}],
+		"containerEdits":{"additionalGids":[44],"mounts":[{"hostPath":"/lib/libcuda.so.2","containerPath":"/lib/libcuda.so.2","options":["ro","bind"]}]}}`
+	if err := os.WriteFile(filepath.Join(dir, "nvidia.json"), []byte(file), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := config.GPU{CDI: []string{dir}}
+	driver := func(version string) specs.Mount {
+		return specs.Mount{Destination: "/lib/libcuda.so." + version, Type: "bind", Source: "/lib/libcuda.so." + version, Options: []string{"ro", "bind"}}
+	}
+	node := func(path string, minor int64) specs.LinuxDevice {
+		return specs.LinuxDevice{Path: path, Type: "c", Major: 195, Minor: minor}
+	}
+	inject := func(s *specs.Spec) {
+		if err := cdi.Open(dir).Inject(s, []string{"nvidia.com/gpu=1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		was, is func(*specs.Spec)
+		mounts  []string // of the snapshot's GPUs
+		rules   []string
+	}{
+		"the files that it had":               {nil, func(s *specs.Spec) { s.Mounts = append(s.Mounts, driver("1")) }, []string{"/lib/libcuda.so.1"}, nil},
+		"other files by CDI":                  {nil, inject, nil, nil},
+		"the same by CDI, and before by hand": {func(s *specs.Spec) { s.Mounts = append(s.Mounts, driver("2")) }, inject, nil, nil},
+		"other files by hand":                 {nil, func(s *specs.Spec) { s.Mounts = append(s.Mounts, driver("3")) }, []string{"/lib/libcuda.so.1"}, []string{ruleMounts}},
+		"writable": {func(s *specs.Spec) { s.Mounts = append(s.Mounts, driver("1")) }, func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, driver("1"))
+			s.Mounts[len(s.Mounts)-1].Options = []string{"bind"}
+		}, nil, []string{ruleMounts}},
+		"another group": {nil, func(s *specs.Spec) { s.Process.User.AdditionalGids = append(s.Process.User.AdditionalGids, 44) }, nil, []string{ruleUser}},
+		"a node of another GPU": {nil, func(s *specs.Spec) {
+			s.Linux.Devices = []specs.LinuxDevice{node("/dev/nvidiactl", 255), node("/dev/nvidia-uvm", 0), node("/dev/nvidia0", 1)}
+		}, nil, []string{ruleGPUNodes}},
+		"a mount of another GPU's": {func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/dev/nvidia0", Type: "bind"})
+		}, func(s *specs.Spec) {
+			s.Mounts = append(s.Mounts, specs.Mount{Destination: "/dev/nvidia0", Type: "bind", Source: "/dev/nvidia1"})
+		}, nil, []string{ruleGPUNodes}},
+	} {
+		was, is := podSpec(), podSpec()
+		if test.was != nil {
+			test.was(was)
+		}
+		test.is(is)
+		byGPUs, err := editsOf(c, &image.GPU{Mounts: test.mounts}, is)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rules []string
+		for _, f := range reconcile(was, is, byGPUs) {
+			rules = append(rules, f.Rule)
+			if !f.Fatal || f.Problem == "" || f.Hint == "" || strings.Contains(f.Problem, "%!") {
+				t.Errorf("%s: %+v", name, f)
+			}
+		}
+		if !slices.Equal(rules, test.rules) {
+			t.Errorf("%s: %v, want %v", name, rules, test.rules)
 		}
 	}
 }
