@@ -190,7 +190,7 @@ func TestCheckpointToRefused(t *testing.T) {
 	}{
 		{"not configured", shared.registry.Reference("send/x"), nil, "repositories under [checkpoint]"},
 		{"another repository", shared.registry.Reference("send/x:1"), []string{away}, "the configuration does not allow"},
-		{"digest", shared.registry.Reference("send/x@sha256:" + strings.Repeat("0", 64)), []string{shared.registry.Address}, "has no digest yet"},
+		{"digest", shared.registry.Reference("send/x@sha256:" + strings.Repeat("0", 64)), []string{shared.registry.Address}, "names a digest"},
 		{"no reference", shared.registry.Reference("send/X Y"), []string{shared.registry.Address}, sendAnnotation},
 		{"away", away + "/send/x", []string{away}, away},
 		{"refuses", refuses + "/send/x", []string{refuses}, "push"},

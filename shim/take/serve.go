@@ -65,18 +65,15 @@ func takeTo(ctx context.Context, c config.Config, r taker.Request) (_ *taker.Sna
 // reference gives what an annotation names, in full. A tag that it leaves out is made of names, which become shorter where they must, and of the time.
 func reference(to string, names []string, now time.Time) (string, error) {
 	last := to[strings.LastIndex(to, "/")+1:]
-	if strings.Contains(last, "@") || to == "" {
-		return "", failure.New(errdefs.ErrInvalidArgument, "write REPOSITORY or REPOSITORY:TAG", "annotation %s=%q: a snapshot that is to be taken has no digest yet", taker.Annotation, to)
-	}
-	if !strings.Contains(last, ":") {
+	if !strings.ContainsAny(last, ":@") && last != "" {
 		to += ":" + tag(names, now)
 	}
 	full, err := store.Normalize(to)
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", fmt.Errorf("annotation %s: %w", taker.Annotation, err)
-	}
-	if !strings.Contains(full, "/") {
-		return "", failure.New(errdefs.ErrInvalidArgument, "write REPOSITORY or REPOSITORY:TAG", "annotation %s=%q names no repository", taker.Annotation, to)
+	case !strings.Contains(full, "/"), strings.Contains(full, "@"):
+		return "", failure.New(errdefs.ErrInvalidArgument, "write REPOSITORY or REPOSITORY:TAG", "annotation %s=%q names a digest, which the snapshot has not yet", taker.Annotation, to)
 	}
 	return full, nil
 }
