@@ -54,7 +54,7 @@ var errDied = failure.New(errdefs.ErrUnavailable, "restore it again; look for th
 func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 	own, command, ended, err := Spawn(Command)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("start the restore process: %w", err)
 	}
 	p := &Process{channel: own, pid: command.Process.Pid, command: command, ended: ended}
 	r.Protocol = protocol
@@ -93,7 +93,7 @@ func start(command *exec.Cmd) (_ *channel.Channel, ended chan struct{}, err erro
 	exited, err := gorunc.Monitor.Start(command)
 	other.Close() // the process's death is heard when nobody else has it
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start %s: %w", command.Path, err), own.Close())
+		return nil, nil, errors.Join(err, own.Close())
 	}
 	ended = make(chan struct{})
 	go func() {

@@ -61,7 +61,7 @@ const endTime = time.Minute
 func Take(ctx context.Context, r Request) (_ *Snapshot, warnings []string, err error) {
 	own, command, ended, err := restorer.Spawn(Command)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, fmt.Errorf("start the checkpoint process: %w", err)
 	}
 	defer end(own, command, ended)
 	defer context.AfterFunc(ctx, func() { _ = own.HangUp() })()
