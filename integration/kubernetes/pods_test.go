@@ -80,16 +80,25 @@ func address(t *testing.T, p *cluster.Pod) netip.Prefix {
 	return netip.PrefixFrom(address, 26).Masked()
 }
 
-// shimOf is the program of the shim that has a pod's first container.
+// shimOf is the program of the shim that has a pod's first container: the parent of its first process.
 func shimOf(t *testing.T, node *cluster.Node, p *cluster.Pod) string {
 	t.Helper()
 	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
 	for _, process := range node.Running() {
-		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", process.PID))
-		if err != nil || !strings.Contains(string(line), p.Metadata.UID) && !strings.Contains(string(line), id) {
+		var parent int
+		dir := fmt.Sprintf("/proc/%d/", process.PID)
+		cgroups, err := os.ReadFile(dir + "cgroup")
+		if err != nil || !strings.Contains(string(cgroups), id) {
 			continue
 		}
-		if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", process.PID)); err == nil {
+		status, err := os.ReadFile(dir + "status")
+		if err != nil {
+			continue
+		}
+		if _, after, found := strings.Cut(string(status), "\nPPid:"); found {
+			_, _ = fmt.Sscan(after, &parent) // a number, see proc_pid_status(5)
+		}
+		if program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", parent)); err == nil && strings.HasPrefix(filepath.Base(program), "containerd-shim") {
 			return program
 		}
 	}

@@ -26,7 +26,11 @@ func (l *Lab) Leaks() []string {
 
 // Leaks is [Lab.Leaks] of one host.
 func (h *Host) Leaks() []string {
-	deadline := time.Now().Add(30 * time.Second)
+	patience := 30 * time.Second
+	if h.options.Node != nil {
+		patience = 100 * time.Second // a kubelet removes logs and sandboxes once a minute
+	}
+	deadline := time.Now().Add(patience)
 	for {
 		found := slices.Concat(h.leakedProcesses(), h.leakedCgroups(), h.leakedMounts(), h.leakedFiles())
 		if len(found) == 0 || time.Now().After(deadline) {

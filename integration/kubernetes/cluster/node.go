@@ -54,6 +54,12 @@ const handlerConfig = `version = 3
     SystemdCgroup = false
 `
 
+// cryoConfig allows pods to be restored from the cluster's registry. %[1]s is its address.
+const cryoConfig = `[restore.annotation]
+repositories = ["%[1]s"]
+plain-http = ["%[1]s"]
+`
+
 // networkConfig gives pods a bridge of their node. %[1]s is their subnet.
 const networkConfig = `{"cniVersion": "1.0.0", "name": "pods", "plugins": [
   {"type": "bridge", "bridge": "cni0", "isGateway": true, "ipMasq": false, "hairpinMode": true,
@@ -112,7 +118,7 @@ exec "$@"
 func (c *Cluster) Host(ctx context.Context, name, handler, pods string) (*lab.Host, error) {
 	return c.Lab.Host(ctx, name, lab.HostOptions{
 		Config:     fmt.Sprintf(criConfig, c.Registry.Reference(pause), c.Lab.Tool("kubernetes/cni"), handler),
-		CryoConfig: fmt.Sprintf("plain-http = [%q]\n", c.Registry.Address),
+		CryoConfig: fmt.Sprintf(cryoConfig, c.Registry.Address),
 		Node: &lab.Node{Files: map[string]string{
 			"/etc/containerd/conf.d/cryo.toml":            fmt.Sprintf(handlerConfig, c.Lab.Tool("containerd-shim-cryo-v1")),
 			"/etc/containerd/certs.d/_default/hosts.toml": fmt.Sprintf(mirrorConfig, c.Registry.Address),
