@@ -35,6 +35,7 @@ require (
 	golang.org/x/term v0.47.0
 	google.golang.org/grpc v1.83.2
 	google.golang.org/protobuf v1.36.12
+	k8s.io/cri-api v0.37.2
 	oras.land/oras-go/v2 v2.6.4
 	tags.cncf.io/container-device-interface v1.1.1
 )

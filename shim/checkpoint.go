@@ -46,6 +46,11 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 	}
 	if checkpoint.Held(o.WorkPath) {
 		ctx = context.WithoutCancel(ctx)
+	} else if to, err := c.sendTo(o); err != nil || to != "" {
+		if err != nil {
+			return err
+		}
+		return s.send(ctx, c, to, r.Path, o)
 	}
 	if err := s.awaitFilled(ctx, c, time.After(fillTime)); err != nil {
 		return err

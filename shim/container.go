@@ -27,6 +27,8 @@ type container struct {
 	// checkpoint. Guarded by the gate: who has closed it writes, who has entered it may read.
 	parked checkpoint.Devices
 
+	sending atomic.Bool // a snapshot is being taken and sent, by the container's annotation
+
 	annotated *annotated        // nil: no restore by annotation
 	process   *restorer.Process // that has prepared the restore; nil: none has, a stock client restores
 	prepared  restorer.Prepared // by the process; the zero value: nothing

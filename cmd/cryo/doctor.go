@@ -11,7 +11,7 @@ func newDoctor(a *app) *cobra.Command {
 		Use:   "doctor",
 		Short: "Examine this host, and say what to repair and how",
 		Long: `doctor examines what checkpoint and restore need of this host: kernel, CRIU, runc, containerd, the shim,
-cgroups, disk and GPU. The exit code is 4 if something keeps cryo from working.`,
+cgroups, disk, GPU, and containerd's handlers for Kubernetes. The exit code is 4 if something keeps cryo from working.`,
 		Example: `  cryo doctor
   cryo doctor --json | jq '.[] | select(.status == "fail")'`,
 		Args: exactly(),

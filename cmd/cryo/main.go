@@ -14,6 +14,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/take"
+	"github.com/cryo-project/cryo/shim/taker"
 )
 
 func main() {
@@ -34,6 +36,13 @@ func main() {
 		}
 		return
 	}
+	if len(os.Args) == 2 && os.Args[1] == taker.Command {
+		if err := takeForShim(); err != nil {
+			fmt.Fprintln(os.Stderr, "cryo:", err)
+			os.Exit(exitOther)
+		}
+		return
+	}
 	ctx, cancel := interruptible(context.Background())
 	a := &app{program: "/proc/self/exe", stdout: os.Stdout, stderr: os.Stderr} // this program itself, also when an update has replaced its file
 	code := a.run(ctx, os.Args[1:])
@@ -49,6 +58,16 @@ func serveShim() error {
 		return err
 	}
 	return restore.Serve(c)
+}
+
+// takeForShim is the checkpoint process of a shim, which says what is to be done.
+func takeForShim() error {
+	a := &app{root: os.Getenv("CRYO_ROOT")}
+	c, err := a.config()
+	if err != nil {
+		return err
+	}
+	return take.Serve(context.Background(), c)
 }
 
 // interruptible gives a context that SIGINT and SIGTERM cancel with [errInterrupted]. Undoing then runs to its end; who

@@ -27,7 +27,10 @@ type Annotation struct {
 }
 
 // Allows tells whether a normalised reference is of one of the repositories.
-func (a Annotation) Allows(ref string) bool {
+func (a Annotation) Allows(ref string) bool { return below(a.Repositories, ref) }
+
+// below tells whether a normalised reference is of one of these repositories.
+func below(repositories []string, ref string) bool {
 	name, _, _ := strings.Cut(ref, "@")
 	host, path, ok := strings.Cut(name, "/")
 	if !ok {
@@ -35,36 +38,47 @@ func (a Annotation) Allows(ref string) bool {
 	}
 	path, _, _ = strings.Cut(path, ":")
 	full := strings.ToLower(host) + "/" + path
-	return slices.ContainsFunc(a.Repositories, func(prefix string) bool {
+	return slices.ContainsFunc(repositories, func(prefix string) bool {
 		return full == prefix || strings.HasPrefix(full, prefix+"/")
 	})
 }
 
 // Plain tells whether the registry of a normalised reference is spoken to without TLS.
-func (a Annotation) Plain(ref string) bool {
+func (a Annotation) Plain(ref string) bool { return at(a.PlainHTTP, ref) }
+
+// at tells whether a normalised reference is of one of these registries.
+func at(registries []string, ref string) bool {
 	host, _, _ := strings.Cut(ref, "/")
-	return slices.Contains(a.PlainHTTP, strings.ToLower(host))
+	return slices.Contains(registries, strings.ToLower(host))
 }
 
 // Patience is Timeout.
 func (a Annotation) Patience() time.Duration { return time.Duration(a.Timeout) * time.Second }
 
 func (a Annotation) validate() error {
-	for _, prefix := range a.Repositories {
-		if err := checkPrefix(prefix); err != nil {
-			return fmt.Errorf("restore.annotation.repositories: %w", err)
-		}
-	}
-	for _, host := range a.PlainHTTP {
-		if err := checkPrefix(host); err != nil || strings.Contains(host, "/") {
-			return fmt.Errorf("restore.annotation.plain-http: %q is no registry: write HOST[:PORT] in lower case", host)
-		}
-	}
-	if a.Credentials != "" && !filepath.IsAbs(a.Credentials) {
-		return fmt.Errorf("restore.annotation.credentials = %q is not an absolute path", a.Credentials)
+	if err := checkRegistries("restore.annotation", a.Repositories, a.PlainHTTP, a.Credentials); err != nil {
+		return err
 	}
 	if a.Timeout < 1 || a.Timeout > int64(time.Hour/time.Second) {
 		return fmt.Errorf("restore.annotation.timeout = %d is not between 1 and 3600 seconds", a.Timeout)
+	}
+	return nil
+}
+
+// checkRegistries looks at the keys of a table that says which repositories there are for annotations, and how they are reached.
+func checkRegistries(table string, repositories, plainHTTP []string, credentials string) error {
+	for _, prefix := range repositories {
+		if err := checkPrefix(prefix); err != nil {
+			return fmt.Errorf("%s.repositories: %w", table, err)
+		}
+	}
+	for _, host := range plainHTTP {
+		if err := checkPrefix(host); err != nil || strings.Contains(host, "/") {
+			return fmt.Errorf("%s.plain-http: %q is no registry: write HOST[:PORT] in lower case", table, host)
+		}
+	}
+	if credentials != "" && !filepath.IsAbs(credentials) {
+		return fmt.Errorf("%s.credentials = %q is not an absolute path", table, credentials)
 	}
 	return nil
 }

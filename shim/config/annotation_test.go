@@ -44,3 +44,25 @@ func TestAnnotationRefused(t *testing.T) {
 		t.Errorf("%+v, %v", c.Restore, err)
 	}
 }
+
+// TestCheckpoint reads where snapshots may be sent.
+func TestCheckpoint(t *testing.T) {
+	for _, text := range []string{`repositories = ["Registry/x"]`, `plain-http = ["r/x"]`, `credentials = "config.json"`, `timeout = 5`} {
+		if _, err := parse("f", []byte("[checkpoint]\n"+text)); err == nil {
+			t.Errorf("%s is taken", text)
+		}
+	}
+	c, err := parse("f", []byte("[checkpoint]\nrepositories = [\"r.example.com/prod\"]\nplain-http = [\"r.example.com\"]\ncredentials = \"/etc/cryo/config.json\""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.Checkpoint.Allows("r.example.com/prod/app:1") || c.Checkpoint.Allows("r.example.com/production/app:1") || c.Restore.Annotation.Allows("r.example.com/prod/app:1") {
+		t.Error("other repositories are allowed than configured")
+	}
+	if !c.Checkpoint.Plain("r.example.com/prod/app:1") || c.Checkpoint.Plain("example.com/prod/app:1") {
+		t.Error("other registries are spoken to without TLS than configured")
+	}
+	if Default().Checkpoint.Allows("r.example.com/prod/app:1") {
+		t.Error("something is allowed that nobody has configured")
+	}
+}

@@ -36,6 +36,8 @@ type Config struct {
 	Containerd Containerd `toml:"containerd"`
 	// Dump holds CRIU's options for dumps.
 	Dump Dump `toml:"dump"`
+	// Checkpoint says where the snapshots of containers may be sent by their annotation.
+	Checkpoint Checkpoint `toml:"checkpoint"`
 	// Restore is about how containers get their memory back.
 	Restore Restore `toml:"restore"`
 	// Prewarm bounds what cryo prewarm keeps ready.
@@ -211,6 +213,9 @@ func (c Config) validate() error {
 		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, spec.DriverEngine, spec.KeeperEngine)
 	}
 	if err := c.Trust.validate(); err != nil {
+		return err
+	}
+	if err := c.Checkpoint.validate(); err != nil {
 		return err
 	}
 	if err := c.Restore.Annotation.validate(); err != nil {

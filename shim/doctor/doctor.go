@@ -55,7 +55,7 @@ func Examine(ctx context.Context, o Options) []Diagnosis {
 	var all []Diagnosis
 	for _, check := range []func(context.Context, *patient) []Diagnosis{
 		checkUser, checkConfig, checkKernel, checkCgroup, checkContainerd, checkShim, checkRunc, checkCRIU, checkFeatures,
-		checkNetwork, checkOverlay, checkDisk, checkGPU,
+		checkNetwork, checkOverlay, checkDisk, checkGPU, checkCRI,
 	} {
 		all = append(all, check(ctx, &p)...)
 	}

@@ -57,11 +57,7 @@ var (
 // Serve runs the restore process. The shim or a command sends it a request over a channel; package restorer has the messages.
 func Serve(c config.Config) error {
 	_ = os.WriteFile("/proc/self/comm", []byte("cryo-restore"), 0) // for ps
-	if os.Getenv("HOME") == "" {                                   // as in a service of systemd's, and Docker's credentials are there
-		if u, err := user.Current(); err == nil {
-			_ = os.Setenv("HOME", u.HomeDir)
-		}
-	}
+	FindHome()
 	asked, request, err := restorer.Serve(restorer.Descriptor)
 	if err != nil {
 		return err
@@ -75,6 +71,15 @@ func Serve(c config.Config) error {
 		return v.forShim(asked)
 	}
 	return v.forCommand(asked)
+}
+
+// FindHome sets HOME where it is not set, as in a service of systemd's: Docker's credentials are there.
+func FindHome() {
+	if os.Getenv("HOME") == "" {
+		if u, err := user.Current(); err == nil {
+			_ = os.Setenv("HOME", u.HomeDir)
+		}
+	}
 }
 
 // open begins to look over the host, and makes a working directory.

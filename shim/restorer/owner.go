@@ -2,6 +2,7 @@ package restorer
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"time"
@@ -48,7 +49,7 @@ func Ask(ctx context.Context, path string, r Request, variables []string, told T
 	command.Env = append(os.Environ(), variables...)
 	own, ended, err := start(command)
 	if err != nil {
-		return ctx, nil, err
+		return ctx, nil, fmt.Errorf("start the restore process: %w", err)
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	const most = 8 // messages that nobody has waited for yet

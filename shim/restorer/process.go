@@ -52,15 +52,26 @@ var errDied = failure.New(errdefs.ErrUnavailable, "restore it again; look for th
 
 // Start starts a restore process and waits until it has prepared all that r asks for. If ctx ends, it is ended, and has undone what it did.
 func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
+	own, command, ended, err := Spawn(Command)
+	if err != nil {
+		return nil, nil, fmt.Errorf("start the restore process: %w", err)
+	}
+	p := &Process{channel: own, pid: command.Process.Pid, command: command, ended: ended}
+	r.Protocol = protocol
+	return p.prepare(ctx, Message{Request: &r})
+}
+
+// Spawn starts the cryo program that is beside the shim's, with one argument, as [Start] does, and gives the channel to it. ended is closed when it has ended.
+func Spawn(argument string) (_ *channel.Channel, _ *exec.Cmd, ended chan struct{}, err error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, fmt.Errorf("find the shim's program: %w", err)
+		return nil, nil, nil, fmt.Errorf("find the shim's program: %w", err)
 	}
 	path := filepath.Join(filepath.Dir(strings.TrimSuffix(self, " (deleted)")), program)
 	if path, err = exec.LookPath(path); err != nil {
-		return nil, nil, failure.New(errdefs.ErrFailedPrecondition, "make install puts both in one directory", "find the program %s beside the shim: %v", program, err)
+		return nil, nil, nil, failure.New(errdefs.ErrFailedPrecondition, "make install puts both in one directory", "find the program %s beside the shim: %v", program, err)
 	}
-	command := exec.Command(path, Command)
+	command := exec.Command(path, argument)
 	command.Dir = "/"
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "GOMAXPROCS=") { // the shim has two cores, the process all
@@ -68,12 +79,7 @@ func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 		}
 	}
 	own, ended, err := start(command)
-	if err != nil {
-		return nil, nil, err
-	}
-	p := &Process{channel: own, pid: command.Process.Pid, command: command, ended: ended}
-	r.Protocol = protocol
-	return p.prepare(ctx, Message{Request: &r})
+	return own, command, ended, err
 }
 
 // start starts the process, and gives the channel to it.
@@ -87,7 +93,7 @@ func start(command *exec.Cmd) (_ *channel.Channel, ended chan struct{}, err erro
 	exited, err := gorunc.Monitor.Start(command)
 	other.Close() // the process's death is heard when nobody else has it
 	if err != nil {
-		return nil, nil, errors.Join(fmt.Errorf("start the restore process: %w", err), own.Close())
+		return nil, nil, errors.Join(err, own.Close())
 	}
 	ended = make(chan struct{})
 	go func() {

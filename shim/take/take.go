@@ -31,9 +31,10 @@ type taking struct {
 	Options
 	client *containerd.Client
 	store  *store.Store
-	name   string        // Ref in full
-	sender *sender       // where the snapshot goes while it is taken
-	parent *image.Parent // nil: none
+	name   string              // Ref in full
+	sender *sender             // where the snapshot goes while it is taken
+	parent *image.Parent       // nil: none
+	before *ocispec.Descriptor // what had the name; nil: nothing
 }
 
 // Take takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
@@ -58,6 +59,9 @@ func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Opti
 	desc, r, err := t.take(ctx)
 	if r == nil || err != nil {
 		return r, err
+	}
+	if t.Discard {
+		defer t.discard(ctx)
 	}
 	if err = t.signAndPush(ctx, desc, r); r.lost != nil {
 		err = &job.Error{Container: r.Container, Lost: true, Snapshot: r.Digest, Advice: "its snapshot is complete: cryo restore " + t.Ref, Err: errors.Join(r.lost, err)}
@@ -189,6 +193,7 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	}
 	t.Ended("dump")
 	t.Stage(ctx, "the container is frozen and dumped")
+	defer t.keepLogs(criuWork)
 	d.dumped()
 	start := time.Now()
 	files, err := changed.capture(ctx, work)
@@ -293,10 +298,28 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	return desc, r, nil
 }
 
+// keepLogs copies what CRIU has left in its work directory to where it is wanted.
+func (t *taking) keepLogs(work string) {
+	if t.Logs == "" {
+		return
+	}
+	for _, name := range []string{"dump.log", "stats-dump"} {
+		data, err := os.ReadFile(filepath.Join(work, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(t.Logs, name), data, 0o600)
+		}
+		if err != nil {
+			t.Warn("keep CRIU's %s: %v", name, err)
+		}
+	}
+}
+
 // publish gives the snapshot its name, and ends the container unless it goes on. lost, before and after, is why the container was lost although there is a
 // snapshot. With an error there is none of this name.
 func (t *taking) publish(ctx context.Context, h *held, sub *subject, desc ocispec.Descriptor, lost error) (_ error, err error) {
-	before, hadBefore := t.store.Resolve(ctx, t.name)
+	if before, err := t.store.Resolve(ctx, t.name); err == nil {
+		t.before = &before
+	}
 	if err := t.store.Tag(ctx, desc, t.name); err != nil {
 		return nil, err
 	}
@@ -304,8 +327,8 @@ func (t *taking) publish(ctx context.Context, h *held, sub *subject, desc ocispe
 		if lost, err = t.end(ctx, h, sub); err != nil {
 			// The container runs on, so there shall be no snapshot that says it ended.
 			again := context.WithoutCancel(ctx)
-			if hadBefore == nil {
-				return nil, errors.Join(err, t.store.Tag(again, before, t.name))
+			if t.before != nil {
+				return nil, errors.Join(err, t.store.Tag(again, *t.before, t.name))
 			}
 			return nil, errors.Join(err, t.store.Untag(again, t.name))
 		}
@@ -366,6 +389,20 @@ func (t *taking) signAndPush(ctx context.Context, desc ocispec.Descriptor, r *Re
 	r.Pushed = true
 	t.Stage(ctx, "the snapshot is pushed")
 	return nil
+}
+
+// discard removes the snapshot from the local store.
+func (t *taking) discard(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx)
+	var err error
+	if t.before != nil {
+		err = t.store.Tag(ctx, *t.before, t.name)
+	} else {
+		_, err = t.store.Remove(ctx, t.name)
+	}
+	if err != nil {
+		t.Warn("%v", err)
+	}
 }
 
 // Remove removes the container, which has ended, and its root file system. by is a command that does it, which the hint of an error tells.

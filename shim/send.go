@@ -1,0 +1,119 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
+	"github.com/containerd/containerd/api/types/runc/options"
+	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
+	"github.com/containerd/log"
+
+	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/shim/taker"
+)
+
+// sentFile is what a client gets for CRIU's images where the snapshot went to a registry: a [taker.Snapshot].
+const sentFile = "cryo-snapshot.json"
+
+// Who a pod's container is. Source: containerd, internal/cri/annotations.
+const (
+	podAnnotation           = "io.kubernetes.cri.sandbox-name"
+	containerNameAnnotation = "io.kubernetes.cri.container-name"
+)
+
+// sendTo is where the container's annotation has its snapshot sent, if a stock client asks for one; empty: nowhere. A client that has the container ended gets
+// its images: it has nothing else.
+func (c *container) sendTo(o *options.CheckpointOptions) (string, error) {
+	if o.Exit {
+		return "", nil
+	}
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return "", err
+	}
+	return spec.Annotations[taker.Annotation], nil
+}
+
+// send has the checkpoint process take a snapshot and send it, and leaves in images where it is. The process asks containerd for a second checkpoint, which the shim
+// takes as for the cryo command. A client that has paused the container finds it paused again afterwards, and resumes it; it ran meanwhile, but for the dump. One that
+// does not wait any more will not resume it, so it runs on.
+func (s *service) send(ctx context.Context, c *container, to, images string, o *options.CheckpointOptions) error {
+	id := c.request.ID
+	if !c.sending.CompareAndSwap(false, true) {
+		return &checkpoint.BusyError{ID: id}
+	}
+	defer c.sending.Store(false)
+	request, err := c.sendRequest(ctx, to, o)
+	if err != nil {
+		return err
+	}
+	undo, err := makeImages(images)
+	if err != nil {
+		return err
+	}
+	if s.is(ctx, id, task.Status_PAUSED) {
+		if _, err := s.Resume(ctx, &taskAPI.ResumeRequest{ID: id}); err != nil {
+			return err
+		}
+		defer s.pauseAgain(ctx, id)
+	}
+	snapshot, warnings, err := taker.Take(ctx, request)
+	for _, w := range warnings {
+		log.G(ctx).WithField("id", id).WithField("to", to).Warn(w)
+	}
+	if err != nil {
+		undo()
+		return fmt.Errorf("checkpoint %s to %s: %w", id, to, err)
+	}
+	log.G(ctx).WithField("id", id).WithField("snapshot", snapshot.Reference).WithField("digest", snapshot.Digest).Info("a snapshot was taken and sent")
+	data, err := json.Marshal(snapshot)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(images, sentFile), append(data, '\n'), 0o600); err != nil {
+		return fmt.Errorf("checkpoint %s: the snapshot is %s@%s, and nothing of that can be written down: %w", id, snapshot.Reference, snapshot.Digest, err)
+	}
+	return nil
+}
+
+func (c *container) sendRequest(ctx context.Context, to string, o *options.CheckpointOptions) (r taker.Request, err error) {
+	r = taker.Request{
+		To: to, ID: c.request.ID, Address: os.Getenv(containerdAddress), Work: o.WorkPath,
+		TCPEstablished: o.OpenTcp, FileLocks: o.FileLocks, ExternalUnixSockets: o.ExternalUnixSockets,
+	}
+	if r.Namespace, err = namespaces.NamespaceRequired(ctx); err != nil {
+		return r, err
+	}
+	spec, err := c.bundle.spec()
+	if err != nil {
+		return r, err
+	}
+	r.Names = []string{c.request.ID}
+	if pod := spec.Annotations[podAnnotation]; pod != "" {
+		r.Names = []string{pod, spec.Annotations[containerNameAnnotation]}
+	}
+	return r, nil
+}
+
+// pauseAgain pauses a container whose client had paused it, and waits for it.
+func (s *service) pauseAgain(ctx context.Context, id string) {
+	if ctx.Err() != nil {
+		return
+	}
+	if _, err := s.Pause(ctx, &taskAPI.PauseRequest{ID: id}); err != nil {
+		if s.is(ctx, id, task.Status_RUNNING) {
+			log.G(ctx).WithField("id", id).WithError(err).Warn("pause a container again after its checkpoint: what its client copies now may change meanwhile")
+		}
+		return
+	}
+	if ctx.Err() != nil {
+		if _, err := s.Resume(context.WithoutCancel(ctx), &taskAPI.ResumeRequest{ID: id}); err != nil {
+			log.G(ctx).WithField("id", id).WithError(err).Warn("resume a container after its checkpoint")
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package take
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/job"
+	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restorer"
+	"github.com/cryo-project/cryo/shim/taker"
+)
+
+// Serve runs the checkpoint process; package taker has the messages.
+func Serve(ctx context.Context, c config.Config) error {
+	_ = os.WriteFile("/proc/self/comm", []byte("cryo-checkpoint"), 0) // for ps
+	restore.FindHome()
+	return taker.Serve(ctx, restorer.Descriptor, func(ctx context.Context, r taker.Request) (*taker.Snapshot, []string, error) {
+		return takeTo(ctx, c, r)
+	})
+}
+
+// takeTo takes a snapshot where a container's annotation wants it. The host's configuration decides whether it may. This host keeps none.
+func takeTo(ctx context.Context, c config.Config, r taker.Request) (_ *taker.Snapshot, warnings []string, err error) {
+	ref, err := reference(r.To, r.Names, time.Now())
+	if err != nil {
+		return nil, nil, err
+	}
+	if !c.Checkpoint.Allows(ref) {
+		return nil, nil, failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [checkpoint] in /etc/cryo/config.toml",
+			"checkpoint-to: the configuration does not allow a container's snapshot to be sent to %s by its annotation", ref)
+	}
+	s, err := store.Open(c.Root)
+	if err != nil {
+		return nil, nil, err
+	}
+	s.KeepPartial(c.Store.PartialAge())
+	ctx, client, err := daemon.Connect(ctx, daemon.Options{Address: r.Address, Namespace: r.Namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer client.Close()
+	result, err := Take(ctx, client, s, Options{
+		Config: c, Container: r.ID, Ref: ref, LeaveRunning: true, Discard: true, Logs: r.Work,
+		TCPEstablished: r.TCPEstablished, FileLocks: r.FileLocks, ExternalUnixSockets: r.ExternalUnixSockets, Compression: "zstd",
+		Push:  &registry.Options{PlainHTTP: c.Checkpoint.Plain(ref), DockerConfig: c.Checkpoint.Credentials},
+		Hooks: job.Hooks{Warn: func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }},
+	})
+	if err != nil {
+		return nil, warnings, err
+	}
+	return &taker.Snapshot{Reference: result.Reference, Digest: result.Digest, Size: result.Size}, warnings, nil
+}
+
+// reference gives what an annotation names, in full. A tag that it leaves out is made of names, which become shorter where they must, and of the time.
+func reference(to string, names []string, now time.Time) (string, error) {
+	last := to[strings.LastIndex(to, "/")+1:]
+	if !strings.ContainsAny(last, ":@") && last != "" {
+		to += ":" + tag(names, now)
+	}
+	full, err := store.Normalize(to)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("annotation %s: %w", taker.Annotation, err)
+	case !strings.Contains(full, "/"), strings.Contains(full, "@"):
+		return "", failure.New(errdefs.ErrInvalidArgument, "write REPOSITORY or REPOSITORY:TAG", "annotation %s=%q names a digest, which the snapshot has not yet", taker.Annotation, to)
+	}
+	return full, nil
+}
+
+// maxTag is how long a tag may be. Source: OCI distribution specification, "Pulling manifests".
+const maxTag = 128
+
+// tag makes a tag of names and a time, in UTC.
+func tag(names []string, now time.Time) string {
+	const layout = "20060102t150405.000000"
+	name := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r) {
+			return r
+		}
+		return '-'
+	}, strings.Join(names, "-"))
+	name = strings.TrimLeft(name, "-.")
+	name = name[:min(len(name), maxTag-len(layout)-1)]
+	return cmp.Or(name, "snapshot") + "-" + now.UTC().Format(layout)
+}
