@@ -153,6 +153,9 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	if c.Memory.Unused < 0 || c.Memory.Unused > c.Memory.Stored/2 {
 		return Config{}, damaged("more than half of its memory is not in use")
 	}
+	if id := c.Container.ChainID; id != "" && !validDigest(id) {
+		return Config{}, damaged("the chain ID %.100q of its base image is not valid", id)
+	}
 	if p := c.Parent; p != nil && (!validDigest(p.Digest) || p.Segments < 0 || p.Segments > maxSegments) {
 		return Config{}, damaged("its parent is not possible")
 	}

@@ -18,26 +18,28 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// Of finds the image a container stands on. Its name may point at another image by now, so the image counts only
+// Of finds the image a container stands on, and the chain ID of its layers. Its name may point at another image by now, so the image counts only
 // if its layers are the parent of the container's snapshot; else all images are searched for one.
-func Of(ctx context.Context, client *containerd.Client, info containers.Container) (images.Image, error) {
+func Of(ctx context.Context, client *containerd.Client, info containers.Container) (_ images.Image, chain digest.Digest, _ error) {
 	parents, err := parentsOf(ctx, client, info)
 	if err != nil {
-		return images.Image{}, fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
+		return images.Image{}, "", fmt.Errorf("examine the rootfs of %s: %w", info.ID, err)
 	}
-	if named, err := client.ImageService().Get(ctx, info.Image); err == nil && standsOn(ctx, client, named, parents) {
-		return named, nil
+	if named, err := client.ImageService().Get(ctx, info.Image); err == nil {
+		if chain, ok := standsOn(ctx, client, named, parents); ok {
+			return named, chain, nil
+		}
 	}
 	all, err := client.ImageService().List(ctx)
 	if err != nil {
-		return images.Image{}, fmt.Errorf("search the image of %s: %w", info.ID, err)
+		return images.Image{}, "", fmt.Errorf("search the image of %s: %w", info.ID, err)
 	}
 	for _, i := range all {
-		if standsOn(ctx, client, i, parents[:1]) {
-			return i, nil
+		if chain, ok := standsOn(ctx, client, i, parents[:1]); ok {
+			return i, chain, nil
 		}
 	}
-	return images.Image{}, failure.New(errdefs.ErrFailedPrecondition, "pull the image again by the digest it had; a snapshot holds only what the container changed in it",
+	return images.Image{}, "", failure.New(errdefs.ErrFailedPrecondition, "pull the image again by the digest it had; a snapshot holds only what the container changed in it",
 		"checkpoint %s: containerd no longer has the image it was made from (%s)", info.ID, info.Image)
 }
 
@@ -55,7 +57,10 @@ func StandsOn(ctx context.Context, client *containerd.Client, info containers.Co
 		parents = parents[:1]
 	}
 	present, err := withDigest(ctx, client, d)
-	return slices.ContainsFunc(present, func(i images.Image) bool { return standsOn(ctx, client, i, parents) }), err
+	return slices.ContainsFunc(present, func(i images.Image) bool {
+		_, ok := standsOn(ctx, client, i, parents)
+		return ok
+	}), err
 }
 
 // parentsOf gives the parent of a container's snapshot, and the parent of that. The latter is the image's where a layer is between, with the image's files shifted
@@ -72,10 +77,14 @@ func parentsOf(ctx context.Context, client *containerd.Client, info containers.C
 	return []string{stat.Parent}, nil
 }
 
-// standsOn tells whether the layers of an image are one of the snapshots parents.
-func standsOn(ctx context.Context, client *containerd.Client, i images.Image, parents []string) bool {
+// standsOn tells whether the layers of an image are one of the snapshots parents, and their chain ID.
+func standsOn(ctx context.Context, client *containerd.Client, i images.Image, parents []string) (chain digest.Digest, ok bool) {
 	diffs, err := containerd.NewImage(client, i).RootFS(ctx)
-	return err == nil && slices.Contains(parents, identity.ChainID(diffs).String())
+	if err != nil {
+		return "", false
+	}
+	chain = identity.ChainID(diffs)
+	return chain, slices.Contains(parents, chain.String())
 }
 
 // Referrer gives the image a snapshot refers to, so that registries list it among the image's referrers: the base
