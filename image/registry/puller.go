@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -27,7 +28,7 @@ type Puller struct {
 	repo     *repo
 	o        Options
 	op       *store.Operation
-	desc     ocispec.Descriptor
+	named    named
 	look     bool // only what is small is wanted
 	small    []ocispec.Descriptor
 	segments []ocispec.Descriptor // and, to look, the files
@@ -74,16 +75,14 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		return err
 	}
 	ctx = p.repo.scoped(ctx, auth.ActionPull)
-	desc, data, err := p.repo.manifest(ctx)
+	p.named, err = p.repo.snapshot(ctx, func(d ocispec.Descriptor) error { return p.judge(ctx, d) })
 	if err != nil {
 		return err
 	}
-	if err := p.judge(ctx, desc); err != nil {
-		return err
-	}
-	m, err := store.ParseSnapshot(p.repo.name, desc, data)
-	if err != nil {
-		return err
+	desc, data, m := p.named.desc, p.named.data, p.named.m
+	if p.repo.ref.Reference == p.named.index.Digest.String() {
+		// In the store a digest names the snapshot itself.
+		p.repo.name = strings.TrimSuffix(p.repo.name, p.repo.ref.Reference) + desc.Digest.String()
 	}
 	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
 	for _, d := range blobs {
@@ -109,18 +108,22 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 	}
 	p.sum.add(desc.Size)
 	p.early.settle(p.dst, desc, data)
-	desc.ArtifactType = m.ArtifactType
-	p.desc = desc
+	p.named.desc.ArtifactType = m.ArtifactType
 	return nil
 }
 
 // Descriptor is that of the snapshot's manifest.
-func (p *Puller) Descriptor() ocispec.Descriptor { return p.desc }
+func (p *Puller) Descriptor() ocispec.Descriptor { return p.named.desc }
 
 // Signatures are those that the registry has of it, if a judge has asked for them.
 func (p *Puller) Signatures() []signature.Attached { return p.signed }
 
-// Name is the reference in its full form.
+// Index is what the reference names where that has the snapshot as an entry, and all entries; none: it names the snapshot itself.
+func (p *Puller) Index() (index ocispec.Descriptor, entries []ocispec.Descriptor) {
+	return p.named.index, p.named.entries
+}
+
+// Name is what the snapshot is called in the store: the reference in its full form, and where that has the digest of an index, with the snapshot's instead.
 func (p *Puller) Name() string { return p.repo.name }
 
 // CheckRest asks the registry whether it has what was not fetched, and returns how many bytes that is.
@@ -212,7 +215,7 @@ func (p *Puller) Finish(ctx context.Context) error {
 		err = p.dst.Attach(ctx, p.signed)
 	}
 	if err == nil {
-		err = p.dst.Tag(ctx, p.desc, p.repo.name)
+		err = p.dst.Tag(ctx, p.named.desc, p.repo.name)
 	}
 	return p.failed(ctx, err)
 }
