@@ -92,13 +92,13 @@ type Image struct {
 	Index    Blob // what the name stands for
 }
 
-// Check says why no image can be made of a snapshot that has a base image; nil: one can.
-func Check(s *image.Snapshot) error {
+// Check says why no image can be made of a snapshot with this config, whatever its base image; nil: one can.
+func Check(c image.Config) error {
 	var spec runtimespec.Spec
-	if err := json.Unmarshal(s.Config.Spec, &spec); err != nil {
+	if err := json.Unmarshal(c.Spec, &spec); err != nil {
 		return fmt.Errorf("read the snapshot's runtime specification: %w: %w", err, errdefs.ErrDataLoss)
 	}
-	if s.Config.Container.ChainID == "" {
+	if c.Container.ChainID == "" {
 		return failure.New(errdefs.ErrNotImplemented, "", "the snapshot does not say on which layers it stands")
 	}
 	if spec.Process == nil || len(spec.Process.Args) == 0 {
@@ -117,7 +117,7 @@ func shifted(mappings []runtimespec.LinuxIDMapping) bool {
 
 // Image makes the image of a snapshot that [Check] has no objection to. The same snapshot and base image give the same image, byte for byte.
 func (b *Base) Image(s *image.Snapshot) (*Image, error) {
-	if err := Check(s); err != nil {
+	if err := Check(s.Config); err != nil {
 		return nil, err
 	}
 	if got, want := b.ChainID(), s.Config.Container.ChainID; got != want {

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -107,7 +108,7 @@ func FuzzParseRunnable(f *testing.F) {
 			if e.Size < 0 || e.Size > store.MaxBlob || e.Digest.Validate() != nil || e.Digest.Algorithm() != digest.SHA256 {
 				t.Errorf("accepted %v", e)
 			}
-			if e.Digest == snapshot.Digest && e.ArtifactType != "" {
+			if e.Digest == snapshot.Digest && e.ArtifactType == image.ArtifactType {
 				found++
 			}
 		}

@@ -26,6 +26,7 @@ type Spec struct {
 	Segments []uint64            // one segment each; equal numbers give equal bytes
 	Size     int                 // of a segment; 0: 64 KiB
 	Subject  *ocispec.Descriptor // may be nil
+	ChainID  digest.Digest       // of the layers that it stands on; empty: unknown
 }
 
 // Open opens a store in a new directory.
@@ -56,7 +57,10 @@ func Put(ctx context.Context, s *store.Store, ref string, spec Spec) (ocispec.De
 	if spec.Size == 0 {
 		spec.Size = 64 << 10
 	}
-	config, err := json.Marshal(image.Config{Version: image.ConfigVersion, Spec: json.RawMessage("{}"), Container: image.Container{ID: fmt.Sprint(spec.Seed)}})
+	config, err := json.Marshal(image.Config{
+		Version: image.ConfigVersion, Spec: json.RawMessage(`{"process":{"args":["serve"],"cwd":"/"}}`),
+		Container: image.Container{ID: fmt.Sprint(spec.Seed), ChainID: spec.ChainID}, Host: image.Host{OS: "linux", Architecture: "amd64"},
+	})
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
