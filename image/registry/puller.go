@@ -32,6 +32,7 @@ type Puller struct {
 	look     bool // only what is small is wanted
 	small    []ocispec.Descriptor
 	segments []ocispec.Descriptor // and, to look, the files
+	spare    *spare               // nil: all is needed
 	signed   []signature.Attached
 	sum      *meter
 	early    *early
@@ -86,9 +87,11 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 	}
 	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
 	for _, d := range blobs {
-		if d.MediaType == image.MediaTypeSegment || p.look && d.MediaType == image.MediaTypeRootFS {
+		switch {
+		case d.MediaType == image.MediaTypeSegment || p.look && d.MediaType == image.MediaTypeRootFS:
 			p.segments = append(p.segments, d)
-		} else {
+		case p.isSpare(d):
+		default:
 			p.small = append(p.small, d)
 		}
 	}
@@ -102,7 +105,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if !p.look {
-		if err := p.dst.CheckRoom(ctx, p.segments, 0); err != nil {
+		if err := p.dst.CheckRoom(ctx, append(p.spare.blobs(), p.segments...), 0); err != nil {
 			return err
 		}
 	}
@@ -210,6 +213,9 @@ func (p *Puller) Finish(ctx context.Context) error {
 	}
 	if err == nil {
 		err = p.pace.opened(ctx)
+	}
+	if err == nil {
+		err = p.bringSpare(p.repo.scoped(ctx, auth.ActionPull))
 	}
 	if err == nil {
 		err = p.dst.Attach(ctx, p.signed)
@@ -335,7 +341,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 	var full *store.DiskFullError
 	if errors.As(err, &full) {
 		err = errors.Join(err, p.early.close(true))
-		for _, d := range append(p.small, p.segments...) {
+		for _, d := range slices.Concat(p.small, p.segments, p.spare.blobs()) {
 			err = errors.Join(err, p.dst.DropPartial(d))
 		}
 		err = errors.Join(err, p.Abandon())

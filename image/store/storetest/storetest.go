@@ -25,6 +25,7 @@ type Spec struct {
 	Seed     uint64              // equal seeds give equal snapshots
 	Segments []uint64            // one segment each; equal numbers give equal bytes
 	Size     int                 // of a segment; 0: 64 KiB
+	RootFS   bool                // it has a rootfs difference
 	Subject  *ocispec.Descriptor // may be nil
 	ChainID  digest.Digest       // of the layers that it stands on; empty: unknown
 }
@@ -82,6 +83,9 @@ func Put(ctx context.Context, s *store.Store, ref string, spec Spec) (ocispec.De
 		if mediaType != image.MediaTypeSegment {
 			d.Annotations[image.AnnotationRawSize] = "0"
 		}
+		if mediaType == image.MediaTypeRootFS {
+			d.Annotations[image.AnnotationRawDigest] = digest.FromBytes(nil).String()
+		}
 		m.Layers = append(m.Layers, d)
 		return nil
 	}
@@ -90,6 +94,11 @@ func Put(ctx context.Context, s *store.Store, ref string, spec Spec) (ocispec.De
 	}
 	if err := add(image.MediaTypeCRIU, "criu.tar.zst", Bytes(spec.Seed<<8+2, 5000)); err != nil {
 		return ocispec.Descriptor{}, err
+	}
+	if spec.RootFS {
+		if err := add(image.MediaTypeRootFS, "rootfs.tar.zst", Bytes(spec.Seed<<8+3, 3000)); err != nil {
+			return ocispec.Descriptor{}, err
+		}
 	}
 	for i, seed := range spec.Segments {
 		if err := add(image.MediaTypeSegment, fmt.Sprintf("segment-%05d", i), Bytes(seed, spec.Size)); err != nil {
