@@ -27,7 +27,7 @@ type container struct {
 	// checkpoint. Guarded by the gate: who has closed it writes, who has entered it may read.
 	parked checkpoint.Devices
 
-	annotated *annotated        // nil: no restore by annotation
+	annotated *annotated        // nil: no restore that the container asks for
 	process   *restorer.Process // that has prepared the restore; nil: none has, a stock client restores
 	prepared  restorer.Prepared // by the process; the zero value: nothing
 	loaded    gpu.Loaded        // how its GPUs were

@@ -1,7 +1,9 @@
 package baseimage
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +16,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
@@ -43,24 +46,55 @@ func Of(ctx context.Context, client *containerd.Client, info containers.Containe
 		"checkpoint %s: containerd no longer has the image it was made from (%s)", info.ID, info.Image)
 }
 
-// StandsOn tells whether a container stands on the image with a digest. It is sure of that, while [Of] finds the likely one.
-func StandsOn(ctx context.Context, client *containerd.Client, info containers.Container, d digest.Digest) (bool, error) {
+// Layers are those that a container's root file system stands on, by chain IDs; the zero value: it has no snapshot.
+type Layers struct {
+	Chain digest.Digest // of all
+	Below digest.Digest // of all but the last; empty: there is one
+}
+
+// LayersOf gives a container's layers. One in which containerd's client has given the image's files to the users that the container's are mapped to is none.
+func LayersOf(ctx context.Context, client *containerd.Client, info containers.Container) (l Layers, err error) {
 	if info.SnapshotKey == "" {
-		return false, nil
+		return l, nil
 	}
 	parents, err := parentsOf(ctx, client, info)
 	if err != nil {
-		return false, fmt.Errorf("find the container's image: %w", err)
+		return l, fmt.Errorf("find the container's layers: %w", err)
 	}
-	// Source of the name: containerd's client until 2.0, resolveSnapshotOptions.
-	if len(parents) > 1 && !strings.HasPrefix(parents[0], parents[1]+"-") {
-		parents = parents[:1]
+	var spec struct {
+		Linux specs.Linux `json:"linux"`
 	}
-	present, err := withDigest(ctx, client, d)
-	return slices.ContainsFunc(present, func(i images.Image) bool {
-		_, ok := standsOn(ctx, client, i, parents)
-		return ok
-	}), err
+	if err := json.Unmarshal(info.Spec.GetValue(), &spec); err != nil {
+		return l, fmt.Errorf("read the container's specification: %w", err)
+	}
+	if len(parents) > 1 && shifted(parents[0], parents[1], spec.Linux.UIDMappings, spec.Linux.GIDMappings) {
+		stat, err := client.SnapshotService(info.Snapshotter).Stat(ctx, parents[1])
+		if err != nil {
+			return l, fmt.Errorf("find the container's layers: %w", err)
+		}
+		parents = []string{parents[1], stat.Parent}
+	}
+	l.Chain = digest.Digest(parents[0])
+	if len(parents) > 1 {
+		l.Below = digest.Digest(parents[1])
+	}
+	return l, nil
+}
+
+// shifted tells by its name whether a snapshot is another one with its files given to other users. Source: containerd's client, snapshotter_opts_unix.go and
+// container_opts_unix.go: since 2.1 remappedSnapshot.ID, before PARENT-UID-GID.
+func shifted(name, parent string, uids, gids []specs.LinuxIDMapping) bool {
+	type maps struct {
+		UidMap, GidMap []specs.LinuxIDMapping //nolint:revive,staticcheck // as they are written
+	}
+	byInside := func(all []specs.LinuxIDMapping) []specs.LinuxIDMapping {
+		return slices.SortedStableFunc(slices.Values(all), func(a, b specs.LinuxIDMapping) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
+	}
+	id, err := json.Marshal(struct {
+		Parent string
+		IDMap  maps
+	}{parent, maps{byInside(uids), byInside(gids)}})
+	return err == nil && name == digest.FromBytes(id).String() || strings.HasPrefix(name, parent+"-")
 }
 
 // parentsOf gives the parent of a container's snapshot, and the parent of that. The latter is the image's where a layer is between, with the image's files shifted

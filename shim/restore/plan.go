@@ -34,6 +34,7 @@ type Plan struct {
 	Warnings []string
 
 	compared image.Config // with this host
+	was      *specs.Spec  // of the snapshot's container, where Spec is another
 }
 
 // newPlan decides how a snapshot is restored, or why not.
@@ -102,7 +103,7 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Opti
 	if len(findings) > 0 {
 		return mismatch(findings)
 	}
-	p.Spec, p.Policy = o.Spec, o.Policy
+	p.Spec, p.Policy, p.was = o.Spec, o.Policy, was
 	return p.fits(ctx, here, host.Known(filepath.Join(o.Config.Root, knownFeatures)), o.Force)
 }
 
