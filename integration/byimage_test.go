@@ -125,10 +125,31 @@ func pushedSecond(t *testing.T, first string) (path string) {
 	path = repository + ":2"
 	start(t, a, id, nil, "workload", "count")
 	must(t, a.Ctr(t.Context(), "tasks", "exec", "--exec-id", "change", id, "touch", "/second"))
-	must(t, a.Cryo(t.Context(), "checkpoint", id, shared.registry.Reference(path), "--push", "--plain-http"))
+	must(t, a.Cryo(t.Context(), "checkpoint", id, shared.registry.Reference(path), "--push", "--plain-http", "--snapshot-only"))
 	remove(t.Context(), a, id)
 	must(t, a.Cryo(t.Context(), "rm", shared.registry.Reference(path)))
 	return path
+}
+
+// frozenBeside is frozenAs of a snapshot that is an entry of an index.
+func frozenBeside(t *testing.T, path string) (frozen, ref string) {
+	t.Helper()
+	repository, tag, _ := strings.Cut(path, ":")
+	response, err := shared.registry.Get(t.Context(), "/v2/"+repository+"/manifests/"+tag, ocispec.MediaTypeImageIndex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	var index ocispec.Index
+	if err := json.NewDecoder(response.Body).Decode(&index); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range index.Manifests {
+		if d.ArtifactType == image.ArtifactType {
+			frozen = d.Digest.String()
+		}
+	}
+	return frozen, shared.registry.Reference(repository) + "@" + frozen
 }
 
 // runPod has ctr run a pod's container in the background.
@@ -147,17 +168,17 @@ func restoreOver(t *testing.T, h *lab.Host) {
 // TestImage restores a pod's container by its image alone, from the registry and from the store: its root file system has what the snapshot's had changed by a layer, which nobody
 // fetches for the snapshot again.
 func TestImage(t *testing.T) {
-	path, before := pushedMarked(t, nil, "count", "--memory", "16")
-	name1 := runnable(t, path, "warm", nil)
-	frozen, ref := frozenAs(t, path)
+	path, before := pushMarked(t, nil, nil, "count", "--memory", "16")
+	own := shared.registry.Reference(path)
+	frozen, ref := frozenBeside(t, path)
 	h := annotationHost(t, "image", shared.registry.Address)
-	pullImage(t, h, name1)
+	pullImage(t, h, own)
 	heard := eventsOf(t, h)
 	for _, from := range []string{"registry", "store"} {
 		id := name(t)
-		must(t, runPod(t, h, id, name1, inPod("app", name1), "workload", "count"))
+		must(t, runPod(t, h, id, own, inPod("app", own)))
 		goneOn(t, before, await(t, h, id))
-		heard.warm(t, id, name1, frozen)
+		heard.warm(t, id, own, frozen)
 		if !marked(t, h, id) {
 			t.Error("the root file system lacks what the snapshot's container had changed")
 		}
@@ -170,7 +191,7 @@ func TestImage(t *testing.T) {
 	}
 	must(t, h.Cryo(t.Context(), "rm", ref))
 	var m ocispec.Manifest
-	if err := json.Unmarshal(manifestOf(t, shared.registry.Reference(path)), &m); err != nil {
+	if err := json.Unmarshal(manifestOf(t, strings.Replace(ref, "@sha256:", ":sha256:", 1)), &m); err != nil {
 		t.Fatal(err)
 	}
 	difference := m.Layers[2].Digest.Encoded()
@@ -406,8 +427,8 @@ func TestImagePod(t *testing.T) {
 	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http"))
 	remove(t.Context(), a, id)
 	must(t, a.Cryo(t.Context(), "rm", ref))
-	own := runnable(t, path, "warm", nil)
-	frozen, byImage := frozenAs(t, path)
+	own := ref
+	frozen, byImage := frozenBeside(t, path)
 
 	h := annotationHost(t, "pod", shared.registry.Address)
 	pullImage(t, h, own)

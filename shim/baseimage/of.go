@@ -46,14 +46,14 @@ func Of(ctx context.Context, client *containerd.Client, info containers.Containe
 		"checkpoint %s: containerd no longer has the image it was made from (%s)", info.ID, info.Image)
 }
 
-// Layers are those that a container's root file system stands on, by chain IDs; the zero value: it has no snapshot.
-type Layers struct {
-	Chain digest.Digest // of all
+// Chains say which layers a container's root file system stands on, by chain IDs; the zero value: it has no snapshot.
+type Chains struct {
+	All   digest.Digest // of all
 	Below digest.Digest // of all but the last; empty: there is one
 }
 
-// LayersOf gives a container's layers. One in which containerd's client has given the image's files to the users that the container's are mapped to is none.
-func LayersOf(ctx context.Context, client *containerd.Client, info containers.Container) (l Layers, err error) {
+// ChainsOf gives a container's layers. One in which containerd's client has given the image's files to the users that the container's are mapped to is none.
+func ChainsOf(ctx context.Context, client *containerd.Client, info containers.Container) (l Chains, err error) {
 	if info.SnapshotKey == "" {
 		return l, nil
 	}
@@ -74,7 +74,7 @@ func LayersOf(ctx context.Context, client *containerd.Client, info containers.Co
 		}
 		parents = []string{parents[1], stat.Parent}
 	}
-	l.Chain = digest.Digest(parents[0])
+	l.All = digest.Digest(parents[0])
 	if len(parents) > 1 {
 		l.Below = digest.Digest(parents[1])
 	}

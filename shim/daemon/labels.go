@@ -16,8 +16,6 @@ const (
 	// RestoredLabel names the snapshot that a container was made of, by its digest; ReferenceLabel by what it was called.
 	RestoredLabel  = "io.cryo.snapshot"
 	ReferenceLabel = "io.cryo.reference"
-	// ImageLabel is that of a snapshot's runnable image, which containerd's clients give to its containers: the snapshot's digest.
-	ImageLabel = "io.cryo.image.snapshot"
 	// CheckpointLabel names the last snapshot that was taken while the container ran on, by its digest.
 	CheckpointLabel = "io.cryo.checkpoint"
 )

@@ -23,12 +23,12 @@ import (
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/runnable"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
-	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -109,7 +109,7 @@ type asker struct {
 	client *containerd.Client
 	ctx    context.Context // with the namespace
 	info   containers.Container
-	layers baseimage.Layers
+	chains baseimage.Chains
 }
 
 // look asks containerd for the container.
@@ -135,7 +135,7 @@ func (o *asker) close() {
 // snapshotOf names the snapshot that a container's image is the runnable one of: in the image's repository, by the digest that the image was made with, so that no tag
 // pairs the image with another snapshot. false: the image is an ordinary one.
 func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
-	d := o.info.Labels[daemon.ImageLabel]
+	d := o.info.Labels[runnable.Label]
 	if d == "" {
 		return "", false, nil
 	}
@@ -148,7 +148,7 @@ func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
 		ref, err = store.Normalize(name + "@" + d)
 	}
 	if err != nil {
-		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", image, daemon.ImageLabel, err)
+		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", image, runnable.Label, err)
 	}
 	return ref, true, nil
 }
@@ -156,7 +156,7 @@ func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
 // rootfs gives the difference of a snapshot from containerd's content, where the container's image has it as its last layer.
 func (o *asker) rootfs(d ocispec.Descriptor) image.Fetcher {
 	last := digest.Digest(d.Annotations[image.AnnotationRawDigest])
-	if o.layers.Below == "" || identity.ChainID([]digest.Digest{o.layers.Below, last}) != o.layers.Chain {
+	if o.chains.Below == "" || identity.ChainID([]digest.Digest{o.chains.Below, last}) != o.chains.All {
 		return nil
 	}
 	return content{o}
@@ -181,22 +181,22 @@ func (c content) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, 
 
 // checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files. changed tells whether that has
 // the snapshot's difference already.
-func checkBase(s *image.Snapshot, layers baseimage.Layers, name string) (changed bool, err error) {
+func checkBase(s *image.Snapshot, chains baseimage.Chains, name string) (changed bool, err error) {
 	was := s.Config.Container
-	runnable, known := s.RunnableChain()
+	own, known := s.RunnableChain()
 	switch {
-	case known && layers.Chain == was.ChainID:
+	case known && chains.All == was.ChainID:
 		return false, nil
-	case known && layers.Chain == runnable:
+	case known && chains.All == own:
 		return true, nil
 	}
 	from := name
-	if layers.Chain == "" {
+	if chains.All == "" {
 		from = "no image"
 	}
 	return false, mismatch([]fit.Finding{{
 		Rule: ruleBaseImage, Fatal: true,
-		Problem: fmt.Sprintf("the snapshot's container was made from %s (%s, layers %s), and this one from %s (layers %s)", was.Image, was.ImageDigest, was.ChainID, from, layers.Chain),
+		Problem: fmt.Sprintf("the snapshot's container was made from %s (%s, layers %s), and this one from %s (layers %s)", was.Image, was.ImageDigest, was.ChainID, from, chains.All),
 		Hint:    fmt.Sprintf("create the container from the snapshot's own image, or from the image with the digest %s", was.ImageDigest),
 	}})
 }

@@ -208,7 +208,7 @@ func (v *serving) annotated() (ordinary bool, err error) {
 	if err := v.open(); err != nil {
 		return false, err
 	}
-	if v.asker.layers, err = baseimage.LayersOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
+	if v.asker.chains, err = baseimage.ChainsOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
 		return false, err
 	}
 	o.Registry.RootFS = v.asker.rootfs
@@ -216,7 +216,7 @@ func (v *serving) annotated() (ordinary bool, err error) {
 		return false, err
 	}
 	p := v.prepared
-	changed, err := checkBase(p.Snapshot, v.asker.layers, v.asker.info.Image)
+	changed, err := checkBase(p.Snapshot, v.asker.chains, v.asker.info.Image)
 	if err != nil {
 		return false, err
 	}
