@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -139,6 +140,17 @@ func TestPushImage(t *testing.T) {
 
 	pulled(t, f, "a:1", d)
 	pulled(t, f, "a@"+d.Digest.String(), d)
+	t.Run("copied by a program of OCI 1.0", func(t *testing.T) {
+		i := i
+		i.Manifests = slices.Clone(i.Manifests)
+		i.Manifests[1].ArtifactType = ""
+		data, err := json.Marshal(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.seed("a", "copied", ocispec.MediaTypeImageIndex, data)
+		pulled(t, f, "a:copied", d)
+	})
 	t.Run("digest of the index", func(t *testing.T) {
 		dst := storetest.Open(t)
 		p, err := NewPuller(t.Context(), dst, f.ref("a@"+got.Index.String()), fast())

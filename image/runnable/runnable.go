@@ -155,6 +155,7 @@ func (b *Base) Image(s *image.Snapshot) (*Image, error) {
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex,
 		Manifests: []ocispec.Descriptor{i.Manifest.Descriptor, {
 			MediaType: s.Descriptor.MediaType, Digest: s.Descriptor.Digest, Size: s.Descriptor.Size, ArtifactType: image.ArtifactType,
+			Annotations: map[string]string{image.AnnotationArtifactType: image.ArtifactType},
 			// No client takes this for the image of a platform: they know it from attestations of builds.
 			Platform: &ocispec.Platform{OS: "unknown", Architecture: "unknown"},
 		}},

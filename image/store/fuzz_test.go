@@ -108,7 +108,7 @@ func FuzzParseRunnable(f *testing.F) {
 			if e.Size < 0 || e.Size > store.MaxBlob || e.Digest.Validate() != nil || e.Digest.Algorithm() != digest.SHA256 {
 				t.Errorf("accepted %v", e)
 			}
-			if e.Digest == snapshot.Digest && e.ArtifactType == image.ArtifactType {
+			if e.Digest == snapshot.Digest && image.IsEntry(e) {
 				found++
 			}
 		}

@@ -124,7 +124,7 @@ func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocis
 		if err := checkDescriptor(e); err != nil {
 			return snapshot, nil, corrupt("%w", err)
 		}
-		if e.ArtifactType == image.ArtifactType {
+		if image.IsEntry(e) {
 			snapshot = ocispec.Descriptor{MediaType: e.MediaType, Digest: e.Digest, Size: e.Size}
 			found++
 		}
