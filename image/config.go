@@ -56,6 +56,9 @@ type Container struct {
 	// Image is the reference of the base image, ImageDigest the digest it had (of what the name pointed at: an index or a manifest).
 	Image       string        `json:"image,omitempty"`
 	ImageDigest digest.Digest `json:"imageDigest,omitempty"`
+	// ChainID is that of the base image's layers for the platform of the container, which its root file system stood on; empty if unknown. Source: OCI
+	// image specification, config.md, "Layer ChainID".
+	ChainID digest.Digest `json:"chainID,omitempty"`
 }
 
 // Host says what a host is, as far as a restored process can tell.

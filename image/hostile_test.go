@@ -15,6 +15,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
@@ -52,6 +54,12 @@ func forge(t *testing.T, title string, change func(raw []byte) (blob []byte, raw
 		blob, size := change(raw)
 		m.Layers[i] = store.put(blob, m.Layers[i])
 		m.Layers[i].Annotations[AnnotationRawSize] = strconv.FormatInt(size, 10)
+		if m.Layers[i].MediaType == MediaTypeRootFS {
+			z, _ := zstd.NewReader(nil)
+			raw, _ := z.DecodeAll(blob, nil) // as far as it can be read
+			z.Close()
+			m.Layers[i].Annotations[AnnotationRawDigest] = digest.FromBytes(raw).String()
+		}
 	}
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -148,6 +156,45 @@ func TestForged(t *testing.T) {
 				t.Errorf("reading gives %v", err)
 			}
 		})
+	}
+}
+
+// TestDiffID has rootfs differences that unpack to something else than their descriptor says, or say nothing.
+func TestDiffID(t *testing.T) {
+	ctx, store := context.Background(), newMemoryStore()
+	src := testSource(fakeImages{maps: map[string]memory{}, other: map[string][]byte{"core-1.img": imageHeader(1)}}.write(t))
+	src.Config.Container.ChainID = digest.FromString("layers")
+	files := tarOf(tar.Header{Typeflag: tar.TypeReg, Name: "changed", Size: 4})
+	src.RootFS = func(_ context.Context, w io.Writer) error {
+		_, err := w.Write(files)
+		return err
+	}
+	d := mustPack(t, store, src, PackOptions{})
+	s, err := Open(ctx, store, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := identity.ChainID([]digest.Digest{digest.FromString("layers"), digest.FromBytes(files)})
+	if got, ok := s.RunnableChain(); !ok || got != want {
+		t.Errorf("the chain ID is %s, %v", got, ok)
+	}
+	s.Config.Container.ChainID = ""
+	if got, ok := s.RunnableChain(); ok {
+		t.Errorf("without the chain ID of the base image there is %s", got)
+	}
+	layer, _ := s.RootFS()
+	for _, said := range []string{"", "sha256:12", "sha512:" + strings.Repeat("0", 128), digest.FromString("something else").String()} {
+		layer.Annotations[AnnotationRawDigest] = said
+		b, err := json.Marshal(s.Manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := Verify(ctx, store, store.put(b, d), nil); !errdefs.IsDataLoss(err) || !hinted(err) {
+			t.Errorf("with the DiffID %q, Verify gives %v", said, err)
+		}
+		if err := s.ReadRootFS(ctx, store, func(io.Reader) error { return nil }); !errdefs.IsDataLoss(err) {
+			t.Errorf("with the DiffID %q, reading gives %v", said, err)
+		}
 	}
 }
 

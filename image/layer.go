@@ -11,11 +11,16 @@ import (
 	"strconv"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
 // AnnotationRawSize is the length in bytes of a compressed layer's contents. A reader takes no more, and no less.
 const AnnotationRawSize = "io.cryo.raw.size"
+
+// AnnotationRawDigest is the SHA-256 of what the rootfs difference decompresses to: its DiffID as a layer of an image. Source: OCI image
+// specification, config.md, "Layer DiffID".
+const AnnotationRawDigest = "io.cryo.raw.digest"
 
 const (
 	// zstdWindow of compressed layers, in bytes; jobs that are compressed at once are four times as long.
@@ -48,6 +53,16 @@ func contentsOf(d ocispec.Descriptor, limit int64) (int64, error) {
 		Err: fmt.Errorf("it unpacks to %.100q bytes; of its %d bytes, 0 to %d are allowed (rule unpacked-size)", said, d.Size, limit)}
 }
 
+// diffID reads the digest of what the rootfs difference decompresses to.
+func diffID(d ocispec.Descriptor) (digest.Digest, error) {
+	said := digest.Digest(d.Annotations[AnnotationRawDigest])
+	if validDigest(said) {
+		return said, nil
+	}
+	return "", &DamagedError{Part: d.Annotations[ocispec.AnnotationTitle], Digest: d.Digest,
+		Err: fmt.Errorf("the digest %.100q of what it unpacks to is not valid", said)}
+}
+
 // pad appends skippable frames (RFC 8878, section 3.1.2) to a layer of size bytes, until it is long enough for its contents.
 func pad(w io.Writer, size, contents int64) error {
 	const head, most = 8, 1 << 30
@@ -77,7 +92,10 @@ func writeLayer(ctx context.Context, dst BlobStore, mediaType, title string, wor
 	if err != nil {
 		return none, fmt.Errorf("write %s: %w", title, err)
 	}
-	counted := &contextWriter{ctx: ctx, w: z}
+	counted, raw := &contextWriter{ctx: ctx, w: z}, digest.SHA256.Digester()
+	if mediaType == MediaTypeRootFS {
+		counted.w = io.MultiWriter(raw.Hash(), z)
+	}
 	if err := write(counted); err != nil {
 		z.Close()
 		return none, fmt.Errorf("write %s: %w", title, err)
@@ -99,6 +117,9 @@ func writeLayer(ctx context.Context, dst BlobStore, mediaType, title string, wor
 		ocispec.AnnotationTitle: title,
 		AnnotationRawSize:       strconv.FormatInt(counted.n, 10),
 	}
+	if mediaType == MediaTypeRootFS {
+		d.Annotations[AnnotationRawDigest] = raw.Digest().String()
+	}
 	return d, nil
 }
 
@@ -119,7 +140,7 @@ func (c *contextWriter) Write(p []byte) (int, error) {
 }
 
 // readLayer hands the contents of a compressed layer to read and says whether the whole layer is sound: length and digest of
-// the blob, length of its contents. limit bounds the contents.
+// the blob, length of its contents, and of a rootfs difference their digest. limit bounds the contents.
 func readLayer(ctx context.Context, src Fetcher, d ocispec.Descriptor, limit int64, read func(io.Reader) error) error {
 	title := d.Annotations[ocispec.AnnotationTitle]
 	size, err := contentsOf(d, limit)
@@ -137,6 +158,13 @@ func readLayer(ctx context.Context, src Fetcher, d ocispec.Descriptor, limit int
 	}
 	defer z.Close()
 	c := &layerReader{z: z, blob: blob, left: size}
+	if d.MediaType == MediaTypeRootFS {
+		id, err := diffID(d)
+		if err != nil {
+			return err
+		}
+		c.raw = id.Verifier()
+	}
 	if err := read(c); err != nil {
 		// What the reader made of damaged bytes says less than that they are damaged.
 		if damage := c.failed(); damage != nil {
@@ -148,7 +176,13 @@ func readLayer(ctx context.Context, src Fetcher, d ocispec.Descriptor, limit int
 		return err
 	}
 	z.Close()
-	return blob.finish()
+	if err := blob.finish(); err != nil {
+		return err
+	}
+	if c.raw != nil && !c.raw.Verified() {
+		return blob.damaged(fmt.Errorf("it does not unpack to what has the digest %s", d.Annotations[AnnotationRawDigest]))
+	}
+	return nil
 }
 
 // layerReader reads the contents of a layer, exactly left bytes.
@@ -156,6 +190,7 @@ type layerReader struct {
 	z    *zstd.Decoder
 	blob *blobReader
 	left int64
+	raw  digest.Verifier // of what was read; nil: that has no digest of its own
 	err  error
 }
 
@@ -174,6 +209,9 @@ func (c *layerReader) Read(p []byte) (int, error) {
 		n, err = int(c.left), c.blob.damaged(errors.New("its contents are longer than its descriptor says"))
 	}
 	c.left -= int64(n)
+	if c.raw != nil {
+		_, _ = c.raw.Write(p[:n]) // a hash does not fail
+	}
 	switch {
 	case err == io.EOF && c.left > 0:
 		err = c.blob.damaged(errors.New("its contents are cut short"))

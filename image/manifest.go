@@ -15,6 +15,15 @@ import (
 // AnnotationContainerID is the manifest's annotation with the container's name.
 const AnnotationContainerID = "io.cryo.container.id"
 
+// AnnotationArtifactType is the artifact type of a snapshot once more, on its entry of an index. Programs that copy an index may write the entries again without
+// their artifactType, which OCI 1.0 does not have: skopeo 1.9 does.
+const AnnotationArtifactType = "io.cryo.artifact.type"
+
+// IsEntry tells whether an entry of an index says that it is a snapshot.
+func IsEntry(d ocispec.Descriptor) bool {
+	return d.ArtifactType == ArtifactType || d.ArtifactType == "" && d.Annotations[AnnotationArtifactType] == ArtifactType
+}
+
 // Titles of the layers; oras pull makes files of these names.
 const (
 	titleIndex  = "index.zst"
@@ -152,6 +161,9 @@ func parseConfig(b []byte, d digest.Digest) (Config, error) {
 	}
 	if c.Memory.Unused < 0 || c.Memory.Unused > c.Memory.Stored/2 {
 		return Config{}, damaged("more than half of its memory is not in use")
+	}
+	if id := c.Container.ChainID; id != "" && !validDigest(id) {
+		return Config{}, damaged("the chain ID %.100q of its base image is not valid", id)
 	}
 	if p := c.Parent; p != nil && (!validDigest(p.Digest) || p.Segments < 0 || p.Segments > maxSegments) {
 		return Config{}, damaged("its parent is not possible")

@@ -7,6 +7,8 @@ import (
 	"io"
 
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image/index"
@@ -68,6 +70,20 @@ func (s *Snapshot) RootFS() (ocispec.Descriptor, bool) {
 	return s.Manifest.Layers[2], true
 }
 
+// RunnableChain is the chain ID of the layers that make the container's root file system: those of its base image and the rootfs difference.
+// It is false if the chain ID of the base image is unknown.
+func (s *Snapshot) RunnableChain() (digest.Digest, bool) {
+	base := s.Config.Container.ChainID
+	if base == "" {
+		return "", false
+	}
+	d, ok := s.RootFS()
+	if !ok {
+		return base, true
+	}
+	return identity.ChainID([]digest.Digest{base, digest.Digest(d.Annotations[AnnotationRawDigest])}), true
+}
+
 // Segments are the layers that hold memory, in order.
 func (s *Snapshot) Segments() []ocispec.Descriptor { return s.Manifest.Layers[s.layout.segments:] }
 
@@ -88,7 +104,7 @@ func (s *Snapshot) Shared() (n int64) {
 	return n
 }
 
-// CheckContents refuses, with a [*DamagedError], layers of a snapshot that unpack to more than they may.
+// CheckContents refuses, with a [*DamagedError], layers of a snapshot that unpack to more than they may, and a rootfs difference without a DiffID.
 func CheckContents(layers []ocispec.Descriptor) (err error) {
 	for _, d := range layers {
 		switch d.MediaType {
@@ -96,6 +112,9 @@ func CheckContents(layers []ocispec.Descriptor) (err error) {
 			_, err = contentsOf(d, indexLimit(d))
 		case MediaTypeCRIU, MediaTypeRootFS:
 			_, err = contentsOf(d, maxContents(d.Size))
+		}
+		if err == nil && d.MediaType == MediaTypeRootFS {
+			_, err = diffID(d)
 		}
 		if err != nil {
 			return err

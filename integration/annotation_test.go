@@ -85,8 +85,14 @@ func restorers(t *testing.T, h *lab.Host) (pids []int) {
 // marker is a file that the container of [pushedMarked] has made in its root file system.
 const marker = "/from-the-snapshot"
 
-// pushedMarked pushes a snapshot of a container that has made the marker, and removes it from host a. It gives the path in the registry.
+// pushedMarked pushes a snapshot of a container that has made the marker, without an image, and removes it from host a. It gives the path in the registry.
 func pushedMarked(t *testing.T, flags []string, workload ...string) (path string, before lab.Answer) {
+	t.Helper()
+	return pushMarked(t, flags, []string{"--snapshot-only"}, workload...)
+}
+
+// pushMarked is pushedMarked with flags of the push.
+func pushMarked(t *testing.T, flags, push []string, workload ...string) (path string, before lab.Answer) {
 	t.Helper()
 	a, _ := pair(t)
 	id := name(t)
@@ -95,7 +101,7 @@ func pushedMarked(t *testing.T, flags []string, workload ...string) (path string
 	start(t, a, id, flags, append([]string{"workload"}, workload...)...)
 	must(t, a.Ctr(t.Context(), "tasks", "exec", "--exec-id", "mark", id, "touch", marker))
 	before = await(t, a, id)
-	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB"))
+	must(t, a.Cryo(t.Context(), append([]string{"checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB"}, push...)...))
 	remove(t.Context(), a, id)
 	must(t, a.Cryo(t.Context(), "rm", ref))
 	return path, before
@@ -261,7 +267,7 @@ func causes(t *testing.T, forger *forger, pushed, data, mute string) []cause {
 		{"another user", "user: ", as(pushed), with("--user", "1000:1000"), nil, "", false},
 		{"read-only root", "root-readonly: ", as(pushed), with("--read-only"), nil, "", false},
 		{"another architecture", "architecture: ", forged(func(c *image.Config, _ *specs.Spec) { c.Host.Architecture = "s390x" }), mount, nil, "", false},
-		{"another image", "base-image: ", forged(func(c *image.Config, _ *specs.Spec) { c.Container.ImageDigest = digest.FromString("another") }), mount, nil, "", false},
+		{"another image", "base-image: ", forged(func(c *image.Config, _ *specs.Spec) { c.Container.ChainID = digest.FromString("another") }), mount, nil, "", false},
 		{"missing source", "bind-mounts: ", as(pushed), []string{"--mount", "type=bind,src=/nowhere,dst=/data,options=rbind:rw"}, nil, "", true},
 		{"CRIU's failure", "CRIU: ", as(pushed), []string{"--mount", "type=bind,src=" + empty + ",dst=/data,options=rbind:rw"}, nil, "", false},
 	}
@@ -352,12 +358,14 @@ type heard struct {
 	mu      sync.Mutex
 	topics  map[string][]string // by container; guarded by mu
 	reasons map[string]string   // by container; guarded by mu
+	// restored are the events about containers that were restored, by container; guarded by mu.
+	restored map[string]map[string]any
 }
 
 // eventsOf listens until the test ends.
 func eventsOf(t *testing.T, h *lab.Host) *heard {
 	t.Helper()
-	e := &heard{topics: map[string][]string{}, reasons: map[string]string{}}
+	e := &heard{topics: map[string][]string{}, reasons: map[string]string{}, restored: map[string]map[string]any{}}
 	messages, _ := client(t, h).EventService().Subscribe(inDefault(t), `topic~="^/tasks/(create|start|delete)"`, `topic~="^/cryo/"`)
 	go func() {
 		for m := range messages {
@@ -374,7 +382,12 @@ func eventsOf(t *testing.T, h *lab.Host) *heard {
 			case *eventtypes.TaskDelete:
 				e.topics[v.ContainerID] = append(e.topics[v.ContainerID], m.Topic)
 			case *structpb.Struct:
-				e.reasons[v.Fields["container_id"].GetStringValue()] = v.Fields["reason"].GetStringValue()
+				id := v.Fields["container_id"].GetStringValue()
+				if m.Topic == "/cryo/restore/restored" {
+					e.restored[id] = v.AsMap()
+				} else {
+					e.reasons[id] = v.Fields["reason"].GetStringValue()
+				}
 			}
 			e.mu.Unlock()
 		}
@@ -396,6 +409,31 @@ func (e *heard) fallback(t *testing.T, id, says string) {
 	})
 	if !slices.Equal(topics, want) || !strings.Contains(reason, says) {
 		t.Errorf("events %v, and the reason %q", topics, reason)
+	}
+}
+
+// warm sees that clients have heard of a restore from a snapshot with this name and digest.
+func (e *heard) warm(t *testing.T, id, name, digest string) {
+	t.Helper()
+	var got map[string]any
+	eventually(t, "the event", 30*time.Second, func() bool {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		got = e.restored[id]
+		return got != nil
+	})
+	if seconds, _ := got["seconds"].(float64); got["snapshot"] != name || got["digest"] != digest || seconds <= 0 || seconds > 600 {
+		t.Errorf("the event of a restore from %s (%s) is %v", name, digest, got)
+	}
+}
+
+// nothing sees that clients have heard of neither a restore nor a start instead of one.
+func (e *heard) nothing(t *testing.T, id string) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if reason, restored := e.reasons[id], e.restored[id]; reason != "" || restored != nil {
+		t.Errorf("there are events of %s: %q, %v", id, reason, restored)
 	}
 }
 

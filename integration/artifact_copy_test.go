@@ -24,18 +24,18 @@ func TestArtifactCopy(t *testing.T) {
 	}{
 		{"oras", []string{"oras cp --from-plain-http --to-plain-http FROM TO"}},
 		{"crane", []string{"crane copy --insecure FROM TO"}},
-		{"skopeo", []string{"skopeo copy --src-tls-verify=false --dest-tls-verify=false docker://FROM docker://TO"}},
+		{"skopeo", []string{"skopeo copy --src-tls-verify=false --dest-tls-verify=false docker://FROM docker://TO --all"}},
 		{"skopeo-layout", []string{
-			"skopeo copy --src-tls-verify=false docker://FROM LAYOUT",
-			"skopeo copy --dest-tls-verify=false LAYOUT docker://TO",
+			"skopeo copy --src-tls-verify=false docker://FROM LAYOUT --all",
+			"skopeo copy --dest-tls-verify=false LAYOUT docker://TO --all",
 		}},
 		{"ctr", []string{
-			"ctr images pull --local --plain-http FROM",
+			"ctr images pull --local --plain-http --all-platforms FROM",
 			"ctr images tag FROM TO",
 			"ctr images push --local --plain-http TO",
 		}},
 		{"ctr-transfer", []string{
-			"ctr images pull --plain-http FROM",
+			"ctr images pull --plain-http --all-platforms FROM",
 			"ctr images tag --force FROM TO",
 			"ctr images push --plain-http TO",
 		}},

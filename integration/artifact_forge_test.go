@@ -1,7 +1,9 @@
 package integration
 
 import (
+	"bytes"
 	"encoding/json"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -11,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/klauspost/compress/zstd"
 	"github.com/opencontainers/go-digest"
 	imagespecs "github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -167,6 +170,16 @@ func (g *forger) layer(t *testing.T, mediaType string, content []byte, size int6
 	}
 	m.Layers[i].Annotations = maps.Clone(m.Layers[i].Annotations)
 	m.Layers[i].Annotations[image.AnnotationRawSize] = strconv.FormatInt(size, 10)
+	if mediaType == image.MediaTypeRootFS {
+		z, err := zstd.NewReader(bytes.NewReader(content), zstd.WithDecoderMaxMemory(1<<30))
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw := digest.SHA256.Digester()
+		_, _ = io.Copy(raw.Hash(), io.LimitReader(z, min(size, 64<<20))) // what is longer is refused before
+		z.Close()
+		m.Layers[i].Annotations[image.AnnotationRawDigest] = raw.Digest().String()
+	}
 	m.Layers[i].Digest, m.Layers[i].Size = digest.FromBytes(content), int64(len(content))
 	if err := os.WriteFile(g.path(m.Layers[i].Digest), content, 0o600); err != nil {
 		t.Fatal(err)

@@ -46,11 +46,7 @@ func said[T any](t *testing.T, r lab.Result) (v T) {
 // named tells whether a registry has a manifest of a name.
 func named(t *testing.T, r *lab.Registry, ref string) bool {
 	t.Helper()
-	repository, tag, _ := strings.Cut(ref[strings.Index(ref, "/")+1:], ":")
-	answer, err := r.Get(t.Context(), "/v2/"+repository+"/manifests/"+tag, ocispec.MediaTypeImageManifest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	answer := get(t, r, ref)
 	defer answer.Body.Close()
 	if answer.StatusCode != http.StatusOK && answer.StatusCode != http.StatusNotFound {
 		t.Fatalf("look for %s: %s", ref, answer.Status)
@@ -68,7 +64,7 @@ func TestRegistryEarly(t *testing.T) {
 	away(t, ref)
 	taken := said[checkpointed](t, a.Cryo(t.Context(), "--json", "checkpoint", id, ref, "--leave-running", "--push", "--plain-http", "--segment-size", "4MiB"))
 	counts(t, a, id)
-	size := blobsSize(t, ref)
+	size := namedSize(t, ref)
 	if !taken.Pushed || taken.Push.Moved+taken.Push.There != size || taken.Push.Retries != 0 {
 		t.Errorf("pushed %+v; the blobs have %d bytes", taken, size)
 	}
@@ -90,44 +86,86 @@ func TestRegistryEarly(t *testing.T) {
 		t.Errorf("pushed again: %+v", again)
 	}
 	got := said[transferred](t, b.Cryo(t.Context(), "--json", "pull", ref, "--plain-http"))
-	if got.Moved != size {
+	if size := blobsSize(t, manifestOf(t, ref)); got.Moved != size {
 		t.Errorf("pulled %+v of %d bytes", got, size)
 	}
 	must(t, b.Cryo(t.Context(), "verify", ref))
 }
 
-// blobsSize is how many bytes different blobs of a snapshot have, the manifest left out.
-func blobsSize(t *testing.T, ref string) (size int64) {
+// namedSize is how many bytes different blobs have of a snapshot and of its image.
+func namedSize(t *testing.T, ref string) int64 {
 	t.Helper()
-	var m ocispec.Manifest
-	if err := json.Unmarshal(manifestOf(t, ref), &m); err != nil {
-		t.Fatal(err)
+	var index ocispec.Index
+	if err := json.Unmarshal(fetched(t, ref), &index); err != nil || len(index.Manifests) != 2 {
+		t.Fatalf("%s stands for %+v (%v)", ref, index, err)
 	}
+	var all [][]byte
+	for _, d := range index.Manifests {
+		all = append(all, fetched(t, ref[:strings.LastIndex(ref, ":")]+"@"+d.Digest.String()))
+	}
+	return blobsSize(t, all...)
+}
+
+// blobsSize is how many bytes different blobs of manifests have.
+func blobsSize(t *testing.T, manifests ...[]byte) (size int64) {
+	t.Helper()
 	seen := map[digest.Digest]bool{}
-	for _, d := range append(m.Layers, m.Config) {
-		if !seen[d.Digest] {
-			seen[d.Digest] = true
-			size += d.Size
+	for _, content := range manifests {
+		var m ocispec.Manifest
+		if err := json.Unmarshal(content, &m); err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range append(m.Layers, m.Config) {
+			if !seen[d.Digest] {
+				seen[d.Digest] = true
+				size += d.Size
+			}
 		}
 	}
 	return size
 }
 
-// manifestOf fetches a manifest from whatever registry is named.
+// manifestOf fetches a manifest from whatever registry is named; of a snapshot with an image, the snapshot's.
 func manifestOf(t *testing.T, ref string) []byte {
 	t.Helper()
-	host, rest, _ := strings.Cut(ref, "/")
-	repository, tag, _ := strings.Cut(rest, ":")
-	response, err := (&lab.Registry{Address: host}).Get(t.Context(), "/v2/"+repository+"/manifests/"+tag, ocispec.MediaTypeImageManifest)
-	if err != nil {
+	content := fetched(t, ref)
+	var index ocispec.Index
+	if err := json.Unmarshal(content, &index); err != nil {
 		t.Fatal(err)
 	}
+	for _, d := range index.Manifests {
+		if image.IsEntry(d) {
+			return fetched(t, ref[:strings.LastIndex(ref, ":")]+"@"+d.Digest.String())
+		}
+	}
+	return content
+}
+
+// fetched is what a name or digest stands for in whatever registry is named.
+func fetched(t *testing.T, ref string) []byte {
+	t.Helper()
+	response := get(t, &lab.Registry{Address: ref[:strings.Index(ref, "/")]}, ref)
 	defer response.Body.Close()
 	content, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("get manifest of %s: %s %v: %s", ref, response.Status, err, content)
 	}
 	return content
+}
+
+// get asks a registry for what a name or digest stands for.
+func get(t *testing.T, r *lab.Registry, ref string) *http.Response {
+	t.Helper()
+	_, rest, _ := strings.Cut(ref, "/")
+	repository, reference, ok := strings.Cut(rest, "@")
+	if !ok {
+		repository, reference, _ = strings.Cut(rest, ":")
+	}
+	response, err := r.Get(t.Context(), "/v2/"+repository+"/manifests/"+reference, ocispec.MediaTypeImageManifest+", "+ocispec.MediaTypeImageIndex)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return response
 }
 
 // meanwhile runs cryo and does something until it ends by itself.
@@ -211,7 +249,7 @@ func dies(t *testing.T, words string, flags []string) {
 	}
 	l.Pause.Store(0)
 	second := said[transferred](t, a.Cryo(t.Context(), "--json", "push", ref, "--plain-http"))
-	if second.There < 4<<20 || second.Moved+second.There != blobsSize(t, ref) {
+	if second.There < 4<<20 || second.Moved+second.There != namedSize(t, ref) {
 		t.Errorf("the second push: %+v", second)
 	}
 }

@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -58,19 +56,10 @@ func newRegistry(t *testing.T, name string, o lab.RegistryOptions) *lab.Registry
 	return r
 }
 
-// manifest fetches what a tag names in the shared registry.
+// manifest fetches what a tag names in the shared registry; of a snapshot with an image, the snapshot.
 func manifest(t *testing.T, repository, tag string) []byte {
 	t.Helper()
-	response, err := shared.registry.Get(t.Context(), "/v2/"+repository+"/manifests/"+tag, ocispec.MediaTypeImageManifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	content, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("get manifest of %s:%s: %s %v: %s", repository, tag, response.Status, err, content)
-	}
-	return content
+	return manifestOf(t, shared.registry.Reference(repository+":"+tag))
 }
 
 // TestLabRegistryHolds sees the base image in the shared registry.

@@ -1,73 +1,128 @@
 package shim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// asked is what a container's annotations ask for.
+// asked is what a container's annotations ask for, or the name of its image.
 type asked struct {
-	ref   string // of the snapshot that it is to be restored from; empty: it is to be started
-	start bool   // it is to be started where it cannot be restored
+	ref    string      // of the snapshot that it is to be restored from
+	image  string      // the name of its image, which may be a snapshot's runnable one; empty: that is not looked at, or ref counts
+	start  bool        // it is to be started where it cannot be restored
+	again  bool        // ref does not count: the container has run before, in the same pod
+	signal unix.Signal // that its init process gets once it runs; 0: none
 }
 
-// kindAnnotation says whether CRI's container is a pod's sandbox, to which the pod's annotations are passed as well. Source: containerd, internal/cri/annotations.
+// restores tells whether the container is to be restored, or may be.
+func (a asked) restores() bool { return !a.again && (a.ref != "" || a.image != "") }
+
+// name is what the container calls the snapshot.
+func (a asked) name() string { return cmp.Or(a.ref, a.image) }
+
+// What CRI says of a container: whether it is a pod's sandbox, to which the pod's annotations are passed as well, its name in the pod, and that of its image. Source:
+// containerd, internal/cri/annotations. And what the kubelet says: how often the container was started before. Source: Kubernetes, pkg/kubelet/kuberuntime/labels.go.
 const (
-	kindAnnotation = "io.kubernetes.cri.container-type"
-	kindSandbox    = "sandbox"
+	kindAnnotation     = "io.kubernetes.cri.container-type"
+	kindContainer      = "container"
+	kindSandbox        = "sandbox"
+	nameAnnotation     = "io.kubernetes.cri.container-name"
+	imageAnnotation    = "io.kubernetes.cri.image-name"
+	restartsAnnotation = "io.kubernetes.container.restartCount"
 )
 
-func askedBy(annotations map[string]string) (a asked, err error) {
-	a.ref = annotations[restorer.Annotation]
-	if a.ref == "" || annotations[kindAnnotation] == kindSandbox {
+// askedBy reads what a container asks for. allows tells whether the configuration allows images of this name to be restored.
+func askedBy(annotations map[string]string, allows func(image string) bool) (a asked, err error) {
+	kind := annotations[kindAnnotation]
+	if kind == kindSandbox {
 		return asked{}, nil
 	}
-	switch how := annotations[restorer.FallbackAnnotation]; how {
-	case "", restorer.FallbackFail:
-	case restorer.FallbackStart:
-		a.start = true
-	default:
-		return a, fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", restorer.FallbackAnnotation, how, restorer.FallbackFail, restorer.FallbackStart, errdefs.ErrInvalidArgument)
+	a.ref = restorer.Named(annotations, annotations[nameAnnotation])
+	if a.ref == "" && kind == kindContainer && allows(annotations[imageAnnotation]) {
+		a.image, a.start = annotations[imageAnnotation], true
+	}
+	if a.ref == "" && a.image == "" {
+		return asked{}, nil
+	}
+	how, err := oneOf(annotations, restorer.FallbackAnnotation, restorer.FallbackFail, restorer.FallbackStart)
+	if err != nil {
+		return a, err
+	}
+	if how != "" {
+		a.start = how == restorer.FallbackStart
+	}
+	if how, err = oneOf(annotations, restorer.RestartAnnotation, restorer.RestartCold, restorer.RestartRestore); err != nil {
+		return a, err
+	}
+	if n := annotations[restartsAnnotation]; n != "" && n != "0" && how != restorer.RestartRestore {
+		if a.ref == "" {
+			return asked{}, nil // nobody knows whether it was restored before
+		}
+		a.again = true
+	}
+	if name := annotations[restorer.SignalAnnotation]; name != "" {
+		if a.signal = unix.SignalNum(name); a.signal == 0 || a.signal == unix.SIGKILL || a.signal == unix.SIGSTOP {
+			return a, fmt.Errorf("annotation %s=%q is no signal that a program can handle, such as SIGUSR1: %w", restorer.SignalAnnotation, name, errdefs.ErrInvalidArgument)
+		}
 	}
 	return a, nil
 }
 
-// annotated is a restore that a container's annotation asks for.
+// oneOf reads an annotation that has one of two values; empty: it is not there.
+func oneOf(annotations map[string]string, name, one, other string) (string, error) {
+	value := annotations[name]
+	if value != "" && value != one && value != other {
+		return "", fmt.Errorf("annotation %s=%q is neither %s nor %s: %w", name, value, one, other, errdefs.ErrInvalidArgument)
+	}
+	return value, nil
+}
+
+// annotated is a restore that a container's annotation asks for, or its image.
 type annotated struct {
 	request *taskAPI.CreateTaskRequest // as containerd sent it
+	since   time.Time                  // when that was
 }
 
 // containerdAddress is the variable in which containerd tells a shim the address of its socket. Source: containerd, pkg/shim.
 const containerdAddress = "GRPC_ADDRESS"
 
-// prepareAnnotated has the snapshot prepared that the container's annotation names, and changes the request and its options to those of a restore.
+// prepareAnnotated has the snapshot prepared that the container asks for, and changes the request and its options to those of a restore. Where the container's image is
+// an ordinary one nothing is changed.
 func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI.CreateTaskRequest, namespace string, o *options.Options) error {
-	ref := c.bundle.asked.ref
-	c.annotated = &annotated{request: proto.Clone(r).(*taskAPI.CreateTaskRequest)}
-	if err := restorer.NoteRootfs(r.Bundle, r.Rootfs); err != nil {
-		return fmt.Errorf("restore %s: %w", r.ID, err)
+	asked := c.bundle.asked
+	c.annotated = &annotated{request: proto.Clone(r).(*taskAPI.CreateTaskRequest), since: time.Now()}
+	fresh := restorer.NoteRootfs(r.Bundle, r.Rootfs)
+	if fresh != nil && asked.ref != "" {
+		return fmt.Errorf("restore %s: %w", r.ID, fresh)
 	}
 	process, prepared, err := restorer.Start(ctx, restorer.Request{
-		Ref: ref, ID: r.ID, Namespace: namespace, Address: os.Getenv(containerdAddress), Bundle: r.Bundle, Rootfs: r.Rootfs,
+		Ref: asked.ref, Image: asked.image, ID: r.ID, Namespace: namespace, Address: os.Getenv(containerdAddress), Bundle: r.Bundle, Rootfs: r.Rootfs,
 	})
 	if err != nil {
-		return fmt.Errorf("restore %s from %s: %w", r.ID, ref, err)
+		return fmt.Errorf("restore %s from %s: %w", r.ID, asked.name(), cmp.Or(fresh, err)) // it cannot have been prepared without
+	}
+	if process == nil {
+		c.annotated = nil
+		return restorer.KeepRootfs(r.Bundle)
 	}
 	c.process, c.prepared = process, *prepared
 	for _, w := range prepared.Warnings {
-		log.G(ctx).WithField("id", r.ID).WithField("snapshot", ref).Warn(w)
+		log.G(ctx).WithField("id", r.ID).WithField("snapshot", asked.name()).Warn(w)
 	}
 	r.Checkpoint, o.CriuWorkPath = prepared.Images, prepared.Work
 	return nil
@@ -105,6 +160,26 @@ func (c *container) runs(ctx context.Context) {
 	go c.process.Let()
 }
 
+// restoredTopic is that of the event by which containerd's clients hear that a container was restored that has asked for it. The event has the container's id, the
+// snapshot's name and digest, and how many seconds it took from Create until the container ran.
+const restoredTopic = "/cryo/restore/restored"
+
+// tellRestored says that a container was restored: by a signal to itself if it wants one, in containerd's log, and to containerd's clients.
+func (s *service) tellRestored(ctx context.Context, c *container) {
+	if c.annotated == nil {
+		return
+	}
+	id, took := c.annotated.request.ID, time.Since(c.annotated.since).Seconds()
+	entry := log.G(ctx).WithField("id", id).WithField("snapshot", c.bundle.asked.name()).WithField("digest", c.prepared.Digest)
+	if signal := c.bundle.asked.signal; signal != 0 {
+		if _, err := s.TTRPCTaskService.Kill(ctx, &taskAPI.KillRequest{ID: id, Signal: uint32(signal)}); err != nil {
+			entry.WithError(err).Warn("tell a container by a signal that it was restored")
+		}
+	}
+	entry.WithField("seconds", took).Info("a container was restored")
+	s.publish(ctx, restoredTopic, map[string]any{"container_id": id, "snapshot": c.bundle.asked.name(), "digest": c.prepared.Digest.String(), "seconds": took})
+}
+
 // undo leaves nothing of a restore that has not come about. The root file system must not be mounted. Of one that has, it ends the pull.
 func (c *container) undo() error {
 	c.process.End()
@@ -117,7 +192,7 @@ func (c *container) undo() error {
 // afresh undoes the restore of a container, of which the stock service knows nothing any more, and creates it as its client wrote it.
 func (s *service) afresh(ctx context.Context, c *container, reason error) (*taskAPI.CreateTaskResponse, error) {
 	id := c.annotated.request.ID
-	log.G(ctx).WithError(reason).WithField("id", id).WithField("snapshot", c.bundle.asked.ref).Warn("a container is started afresh since it cannot be restored")
+	log.G(ctx).WithError(reason).WithField("id", id).WithField("snapshot", c.bundle.asked.name()).Warn("a container is started afresh since it cannot be restored")
 	spec := filepath.Join(c.bundle.dir, specFile)
 	if err := c.undo(); err != nil {
 		return nil, err
@@ -128,7 +203,7 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 	if err := takeStreams(c.bundle.dir); err != nil {
 		return nil, err
 	}
-	s.publishFallback(ctx, c, reason)
+	s.publishFallback(ctx, id, c.bundle.asked, reason.Error())
 	return s.create(ctx, c.annotated.request, true)
 }
 
@@ -136,8 +211,15 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 // container's id, the snapshot's name and the reason.
 const fallbackTopic = "/cryo/restore/fallback"
 
-func (s *service) publishFallback(ctx context.Context, c *container, reason error) {
-	s.publish(ctx, fallbackTopic, map[string]any{"container_id": c.annotated.request.ID, "snapshot": c.bundle.asked.ref, "reason": reason.Error()})
+func (s *service) publishFallback(ctx context.Context, id string, a asked, reason string) {
+	s.publish(ctx, fallbackTopic, map[string]any{"container_id": id, "snapshot": a.name(), "reason": reason})
+}
+
+// startedAgain says that a container is started since it has run before.
+func (s *service) startedAgain(ctx context.Context, id string, a asked) {
+	const reason = "restart: the pod has run this container before (" + restorer.RestartAnnotation + "=" + restorer.RestartRestore + " restores it again)"
+	log.G(ctx).WithField("id", id).WithField("snapshot", a.name()).Info("a container is started, and not restored: " + reason)
+	s.publishFallback(ctx, id, a, reason)
 }
 
 // publish publishes an event of ours.

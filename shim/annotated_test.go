@@ -9,29 +9,66 @@ import (
 	eventsAPI "github.com/containerd/containerd/api/events"
 	"github.com/containerd/containerd/v2/core/events"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 func TestAskedBy(t *testing.T) {
+	const image = "r.example.com/prod/app:1"
+	allows := func(name string) bool { return name == image }
+	pod := func(more ...string) map[string]string {
+		all := map[string]string{kindAnnotation: kindContainer, nameAnnotation: "app", imageAnnotation: image}
+		for i := 0; i < len(more); i += 2 {
+			all[more[i]] = more[i+1]
+		}
+		return all
+	}
+	const asks, again = restorer.Annotation, restartsAnnotation
 	for name, test := range map[string]struct {
 		annotations map[string]string
 		want        asked
 		fails       bool
 	}{
 		"nothing":             {nil, asked{}, false},
-		"a restore":           {map[string]string{restorer.Annotation: "r:1"}, asked{ref: "r:1"}, false},
-		"that may fail":       {map[string]string{restorer.Annotation: "r:1", restorer.FallbackAnnotation: "start"}, asked{"r:1", true}, false},
-		"that must not":       {map[string]string{restorer.Annotation: "r:1", restorer.FallbackAnnotation: "fail"}, asked{"r:1", false}, false},
-		"nonsense":            {map[string]string{restorer.Annotation: "r:1", restorer.FallbackAnnotation: "no"}, asked{}, true},
+		"a restore":           {map[string]string{asks: "r:1"}, asked{ref: "r:1"}, false},
+		"that may fail":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "start"}, asked{ref: "r:1", start: true}, false},
+		"that must not":       {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "fail"}, asked{ref: "r:1"}, false},
+		"nonsense":            {map[string]string{asks: "r:1", restorer.FallbackAnnotation: "no"}, asked{}, true},
 		"a fallback alone":    {map[string]string{restorer.FallbackAnnotation: "start"}, asked{}, false},
-		"a pod's sandbox":     {map[string]string{restorer.Annotation: "r:1", kindAnnotation: kindSandbox}, asked{}, false},
-		"a pod's container":   {map[string]string{restorer.Annotation: "r:1", kindAnnotation: "container"}, asked{ref: "r:1"}, false},
-		"an empty annotation": {map[string]string{restorer.Annotation: ""}, asked{}, false},
+		"a pod's sandbox":     {pod(asks, "r:1", kindAnnotation, kindSandbox), asked{}, false},
+		"an empty annotation": {map[string]string{asks: ""}, asked{}, false},
+
+		"a pod's container":           {pod(asks, "r:1"), asked{ref: "r:1"}, false},
+		"by its name":                 {pod(asks+".app", "r:2"), asked{ref: "r:2"}, false},
+		"both":                        {pod(asks, "r:1", asks+".app", "r:2"), asked{ref: "r:2"}, false},
+		"another's":                   {pod(imageAnnotation, "x", asks+".other", "r:2"), asked{}, false},
+		"a name that means more":      {pod(nameAnnotation, "fallback", asks, "r:1", restorer.FallbackAnnotation, "start"), asked{ref: "r:1", start: true}, false},
+		"a signal's":                  {pod(nameAnnotation, "signal", imageAnnotation, "x", restorer.SignalAnnotation, "SIGUSR1"), asked{}, false},
+		"by its image":                {pod(), asked{image: image, start: true}, false},
+		"by its image or not at all":  {pod(restorer.FallbackAnnotation, "fail"), asked{image: image}, false},
+		"another image":               {pod(imageAnnotation, "r.example.com/other:1"), asked{}, false},
+		"an image without a pod":      {map[string]string{imageAnnotation: image}, asked{}, false},
+		"a sandbox with an image":     {pod(kindAnnotation, kindSandbox), asked{}, false},
+		"a signal":                    {pod(restorer.SignalAnnotation, "SIGUSR1"), asked{image: image, start: true, signal: unix.SIGUSR1}, false},
+		"no signal":                   {pod(restorer.SignalAnnotation, "USR1"), asked{}, true},
+		"a signal that nobody hears":  {pod(restorer.SignalAnnotation, "SIGKILL"), asked{}, true},
+		"for the first time":          {pod(again, "0"), asked{image: image, start: true}, false},
+		"for the second time":         {pod(again, "1"), asked{}, false},
+		"annotated, a second time":    {pod(again, "1", asks, "r:1"), asked{ref: "r:1", again: true}, false},
+		"explicitly cold":             {pod(again, "2", asks, "r:1", restorer.RestartAnnotation, "cold"), asked{ref: "r:1", again: true}, false},
+		"restored each time":          {pod(again, "2", restorer.RestartAnnotation, "restore"), asked{image: image, start: true}, false},
+		"nonsense about the restart":  {pod(restorer.RestartAnnotation, "warm"), asked{}, true},
+		"nonsense that nobody asks":   {map[string]string{restorer.RestartAnnotation: "warm", restorer.SignalAnnotation: "x"}, asked{}, false},
+		"annotated in its own words":  {pod(asks, "r:1", restorer.FallbackAnnotation, "start"), asked{ref: "r:1", start: true}, false},
+		"the name wins for its image": {pod(asks+".app", "r:2", again, "1", restorer.RestartAnnotation, "restore"), asked{ref: "r:2"}, false},
 	} {
-		got, err := askedBy(test.annotations)
+		got, err := askedBy(test.annotations, allows)
 		if (err != nil) != test.fails || !test.fails && got != test.want || test.fails && !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s: %+v, %v", name, got, err)
+		}
+		if want := got.name() != "" && !got.again; err == nil && got.restores() != want {
+			t.Errorf("%s: restores %v", name, got.restores())
 		}
 	}
 }

@@ -39,8 +39,8 @@ type bundle struct {
 func (b bundle) criuConfig() string { return filepath.Join(b.dir, criuFile) }
 
 // openBundle reads the bundle's specification and points CRIU's configuration at a file in the bundle. runc keeps
-// annotations from creation on, so this must be done for every container: any may be checkpointed later.
-func openBundle(dir string) (bundle, error) {
+// annotations from creation on, so this must be done for every container: any may be checkpointed later. allows is that of [askedBy].
+func openBundle(dir string, allows func(image string) bool) (bundle, error) {
 	b := bundle{dir: dir}
 	path := filepath.Join(dir, specFile)
 	data, err := os.ReadFile(path)
@@ -72,10 +72,10 @@ func openBundle(dir string) (bundle, error) {
 		annotations = map[string]string{}
 	}
 	b.cgroupsPath = known.Linux.CgroupsPath
-	if b.asked, err = askedBy(annotations); err != nil {
+	if b.asked, err = askedBy(annotations, allows); err != nil {
 		return b, err
 	}
-	if b.asked.ref != "" {
+	if b.asked.restores() {
 		b.written = data
 	}
 	b.gpus = gpusOf(&specs.Spec{Linux: &specs.Linux{Devices: known.Linux.Devices}, Mounts: known.Mounts})

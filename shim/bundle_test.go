@@ -30,7 +30,7 @@ func TestOpenBundle(t *testing.T) {
 				t.Fatal(err)
 			}
 			// Twice: what the first writes must not be taken for the creator's by the second.
-			b, err := openBundle(dir)
+			b, err := openBundle(dir, noImage)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,7 +54,7 @@ func TestOpenBundle(t *testing.T) {
 			if test.keepsUnknowns && string(spec.Later) != `{"x":12345678901234567890}` {
 				t.Errorf("unknown field became %s", spec.Later)
 			}
-			again, err := openBundle(dir)
+			again, err := openBundle(dir, noImage)
 			if err != nil || again.ownCRIUConfig != "" {
 				t.Errorf("again: %+v, %v", again, err)
 			}
@@ -77,7 +77,7 @@ func TestBundleGPUs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, specFile), []byte(spec), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := openBundle(dir); err != nil || b.gpus.nvidia != nvidia || b.gpus.amd {
+		if b, err := openBundle(dir, noImage); err != nil || b.gpus.nvidia != nvidia || b.gpus.amd {
 			t.Errorf("%s: got %+v, %v", spec, b.gpus, err)
 		}
 	}
@@ -109,3 +109,6 @@ func TestOwnedDirectories(t *testing.T) {
 		}
 	}
 }
+
+// noImage is for a configuration that allows none.
+func noImage(string) bool { return false }

@@ -29,7 +29,7 @@ type container struct {
 
 	sending atomic.Bool // a snapshot is being taken and sent, by the container's annotation
 
-	annotated *annotated        // nil: no restore by annotation
+	annotated *annotated        // nil: no restore that the container asks for
 	process   *restorer.Process // that has prepared the restore; nil: none has, a stock client restores
 	prepared  restorer.Prepared // by the process; the zero value: nothing
 	fits      func() error      // waits until it is known whether its GPUs fit, and says why not; nil: nothing is loaded onto GPUs

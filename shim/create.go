@@ -23,7 +23,7 @@ func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*ta
 	return answer, reply(err)
 }
 
-// create is Create. A container whose annotation asks for a restore, and for a start where it cannot be restored, is started then; and in any case if it is to be
+// create is Create. A container that asks for a restore, and for a start where it cannot be restored, is started then; and in any case if it is to be
 // made afresh.
 func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, afresh bool) (*taskAPI.CreateTaskResponse, error) {
 	c, err := s.prepare(ctx, r, afresh)
@@ -66,7 +66,7 @@ func (s *service) createPrepared(ctx context.Context, c *container, r *taskAPI.C
 	return answer, nil
 }
 
-// prepare checks the request, and changes it and the bundle to what the stock service shall see. A container that is made afresh is not restored by its annotation.
+// prepare checks the request, and changes it and the bundle to what the stock service shall see. A container that is made afresh is not restored, whatever it asks for.
 func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afresh bool) (_ *container, err error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 			return c, err
 		}
 	}
-	b, err := openBundle(r.Bundle)
+	b, err := openBundle(r.Bundle, s.config.Restore.Annotation.AllowsImage)
 	if err != nil {
 		return c, err
 	}
@@ -92,7 +92,11 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 	if err := c.runtime.Foreign(); err != nil {
 		return c, fmt.Errorf("create %s: %w", r.ID, err)
 	}
-	if b.asked.ref != "" && !afresh && r.Checkpoint == "" && options.CriuImagePath == "" {
+	switch {
+	case afresh || r.Checkpoint != "" || options.CriuImagePath != "":
+	case b.asked.again:
+		s.startedAgain(ctx, r.ID, b.asked)
+	case b.asked.restores():
 		if err := s.prepareAnnotated(ctx, c, r, ns, options); err != nil {
 			return c, err
 		}

@@ -25,7 +25,7 @@ func FuzzOpenBundle(f *testing.F) {
 		if err := os.WriteFile(path, spec, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		b, err := openBundle(dir)
+		b, err := openBundle(dir, noImage)
 		after, readErr := os.ReadFile(path)
 		if readErr != nil {
 			t.Fatal(readErr)

@@ -77,6 +77,7 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 		return answer, reply(err)
 	}
 	c.runs(ctx)
+	go s.tellRestored(ctx, c)
 	return answer, nil
 }
 

@@ -60,7 +60,8 @@ snapshot is safe all the same.
 
 With --push, the registry is asked first whether it lets us push; if not, nothing is done. Each part is sent as
 soon as it is on disk. If that fails, the snapshot is complete here, and cryo push sends what is missing. With
---sign-key the snapshot is signed as cryo sign does, before it has its name in the registry.
+--sign-key the snapshot is signed as cryo sign does, before it has its name in the registry. The name stands for an
+ordinary image, too, which others run: see cryo push.
 
 Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs; then the
 driver moves device memory into the processes' own memory. A container that was created with the engine keeper
@@ -94,6 +95,7 @@ cost it its processes.`,
 	flags.BoolVar(&f.LeaveRunning, "leave-running", false, "let the container go on after it was dumped")
 	flags.BoolVar(&f.Remove, "rm", false, "remove the container after it has ended and the snapshot is complete, and pushed if --push is given")
 	flags.BoolVar(&f.push, "push", false, "send the snapshot to its registry")
+	flags.BoolVar(&f.SnapshotOnly, "snapshot-only", false, "with --push, send the snapshot by itself, without an image that others run")
 	flags.StringVar(&f.KeyFile, "sign-key", "", "sign the snapshot with the private key in this file, as cryo sign does")
 	flags.BoolVar(&f.TCPEstablished, "tcp-established", false, "save established TCP connections")
 	flags.BoolVar(&f.FileLocks, "file-locks", false, "save locks on files")
@@ -123,6 +125,9 @@ func (f *checkpointFlags) check() error {
 	}
 	if archive.IsLocation(f.Ref) {
 		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", f.Ref)
+	}
+	if f.SnapshotOnly && !f.push {
+		return wrong("--snapshot-only is about what --push sends, which is not given")
 	}
 	if f.Remove && f.LeaveRunning {
 		return wrong("--rm removes a container that has ended, and with --leave-running it goes on")

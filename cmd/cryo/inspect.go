@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image"
@@ -27,6 +29,7 @@ type inspected struct {
 	Size       int64   `json:"size"`                 // bytes of all blobs
 	Shared     int64   `json:"shared,omitempty"`     // bytes of segments that are its parent's too
 	Layers     []layer `json:"layers"`
+	Index      *index  `json:"index,omitempty"` // that the name stands for in the registry
 	// Signatures are those that the local store has, or else the registry.
 	Signatures []signature.Signer `json:"signatures"`
 	inspect.Reviewed
@@ -43,6 +46,35 @@ type layer struct {
 	Size      int64  `json:"size"`
 }
 
+// index has an image beside the snapshot.
+type index struct {
+	Digest  string  `json:"digest"`
+	Entries []entry `json:"entries"`
+}
+
+type entry struct {
+	Digest   string `json:"digest"`
+	Size     int64  `json:"size"` // of the manifest, bytes
+	Platform string `json:"platform"`
+	Snapshot bool   `json:"snapshot"`
+}
+
+// indexOf describes an index; nothing if there is none.
+func indexOf(d ocispec.Descriptor, entries []ocispec.Descriptor, snapshot string) *index {
+	if d.Digest == "" {
+		return nil
+	}
+	i := &index{Digest: d.Digest.String(), Entries: []entry{}}
+	for _, e := range entries {
+		own := entry{Digest: e.Digest.String(), Size: e.Size, Snapshot: e.Digest.String() == snapshot}
+		if p := e.Platform; p != nil {
+			own.Platform = path.Join(p.OS, p.Architecture, p.Variant)
+		}
+		i.Entries = append(i.Entries, own)
+	}
+	return i
+}
+
 func newInspect(a *app) *cobra.Command {
 	var check bool
 	var flags lookFlags
@@ -51,7 +83,8 @@ func newInspect(a *app) *cobra.Command {
 		Short: "Show what a snapshot holds and needs",
 		Long: `inspect shows a snapshot of the local store or, where that has none of this name, of a registry: its container,
 its processes and their memory, on GPUs too, what a host must have for it, what it asks of a host (see --allow
-of cryo restore), what a restore would refuse whatever is allowed, its layers, and who has signed it.
+of cryo restore), what a restore would refuse whatever is allowed, its layers, and who has signed it. Where it is
+looked at in a registry, it also shows the image that has the same name there (see cryo push).
 Signatures by keys that [trust] of the configuration does not name are shown unverified.
 
 With --check it compares the snapshot with this host as cryo restore does, and prints each mismatch. The exit
@@ -86,6 +119,8 @@ func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFl
 	}
 	i := describe(ref, snapshot)
 	i.Signatures, i.InRegistry = f.Signers, f.InRegistry
+	named, entries := f.Index()
+	i.Index = indexOf(named, entries, i.Digest)
 	if i.Reviewed, err = f.Review(ctx, snapshot, trust.Policy{}); err != nil {
 		return err
 	}
@@ -137,6 +172,7 @@ func (a *app) printInspected(i inspected, check bool) error {
 		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", size.Of(c.Memory.Total), ofDevices(c.Memory), size.Of(c.Memory.Zero), size.Of(c.Memory.Stored))},
 	}
 	rows = slices.Insert(rows, 2, signerRows(i.Signatures)...)
+	rows = slices.Insert(rows, 2, indexRows(i.Index)...)
 	if c.Parent != nil {
 		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", sharedRow(c, i.Shared, i.segments())})
 	}
@@ -188,6 +224,20 @@ func (a *app) printInspected(i inspected, check bool) error {
 		rows = append(rows, []string{"  " + l.Title, size.Of(l.Size), l.Digest})
 	}
 	return a.table(rows...)
+}
+
+// indexRows say what else has the snapshot's name.
+func indexRows(i *index) (rows [][]string) {
+	if i == nil {
+		return nil
+	}
+	rows = append(rows, []string{"Index:", i.Digest})
+	for _, e := range i.Entries[:min(len(i.Entries), maxShown)] {
+		if !e.Snapshot {
+			rows = append(rows, []string{"Runs as:", e.Digest + ", image for " + e.Platform})
+		}
+	}
+	return rows
 }
 
 // sharedRow says in words what a snapshot shares with its parent.

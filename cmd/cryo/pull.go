@@ -55,7 +55,7 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 			if err != nil {
 				return err
 			}
-			return a.moved("pulled", ref, desc.Digest.String(), transferred(args[0], &counts, start))
+			return a.moved("pulled", movedResult{Reference: ref, Digest: desc.Digest.String(), transfer: transferred(args[0], &counts, start)})
 		},
 	}
 	cmd.Flags().BoolVar(&repair, "repair", false, "read and verify what is here already, and fetch again what is damaged")

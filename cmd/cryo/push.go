@@ -7,24 +7,33 @@ import (
 
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/size"
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 type movedResult struct {
-	Reference string `json:"reference"`
-	Digest    string `json:"digest"`
-	*transfer        // with a registry
+	Reference   string `json:"reference"`
+	Digest      string `json:"digest"`
+	*transfer          // with a registry
+	*take.Named        // of a push to one
 }
 
 func newPush(a *app) *cobra.Command {
 	var flags registryFlags
+	var only bool
 	cmd := &cobra.Command{
 		Use:   "push REF [DESTINATION]",
 		Short: "Send a snapshot to a registry or into a file",
 		Long: `push sends a snapshot of the local store to the registry that its reference names, or to DESTINATION: another
 reference, an OCI image layout or a tar archive. What is there already is not sent again, so a push that was
-interrupted goes on where it stopped when it is repeated.`,
+interrupted goes on where it stopped when it is repeated.
+
+In a registry the name then stands for an ordinary image, too: the layers of the base image, and the changed files on
+top. ctr, nerdctl, docker and Kubernetes pull that without the memory, and start it cold; cryo restores the snapshot.
+Layers that the registry does not have come from containerd, or from the base image's registry. Where they are not
+to be had, the snapshot is sent by itself, with a warning. --snapshot-only always does that.`,
 		Example: `  cryo push registry.example.com/snapshots/app:warm
   cryo push app:warm localhost:5000/app:warm
   cryo push app:warm oci-archive:/mnt/usb/app.tar`,
@@ -43,21 +52,23 @@ interrupted goes on where it stopped when it is repeated.`,
 			defer closing(ctx, "operation", op)
 			to := args[len(args)-1]
 			a.warnHub(to)
-			var counts registry.Counts
-			options.Counts = &counts
-			a.progress.waitsFor("push", func() string { return "the registry" })
-			start := time.Now()
 			if archive.IsLocation(to) {
-				err = archive.Export(ctx, s, desc, args[0], to)
-			} else {
-				err = registry.Push(ctx, s, to, desc, options)
+				if err := archive.Export(ctx, s, desc, args[0], to); err != nil {
+					return err
+				}
+				return a.moved("pushed to", movedResult{Reference: to, Digest: desc.Digest.String()})
 			}
+			a.progress.waitsFor("push", func() string { return "the registry" })
+			pushed, err := take.Push(ctx, s, desc, to, take.PushOptions{
+				Registry: options, SnapshotOnly: only, Containerd: daemon.Options{Address: a.address, Namespace: a.namespace, Trace: true}, Warn: a.warn,
+			})
 			if err != nil {
 				return err
 			}
-			return a.moved("pushed to", to, desc.Digest.String(), transferred(to, &counts, start))
+			return a.moved("pushed to", movedResult{to, desc.Digest.String(), &pushed.Transfer, &pushed.Named})
 		},
 	}
+	cmd.Flags().BoolVar(&only, "snapshot-only", false, "send the snapshot by itself, without an image that others run")
 	flags.register(cmd)
 	return cmd
 }
@@ -74,15 +85,15 @@ func transferred(ref string, c *registry.Counts, start time.Time) *transfer {
 }
 
 // moved prints where a snapshot is now.
-func (a *app) moved(verb, ref, digest string, t *transfer) error {
+func (a *app) moved(verb string, r movedResult) error {
 	a.progress.stop()
 	if a.json {
-		return a.printJSON(movedResult{Reference: ref, Digest: digest, transfer: t})
+		return a.printJSON(r)
 	}
-	if t == nil {
-		a.line("%s %s %s", verb, ref, digest)
+	if t := r.transfer; t == nil {
+		a.line("%s %s %s", verb, r.Reference, r.Digest)
 	} else {
-		a.line("%s %s %s: %s in %s", verb, ref, digest, size.Of(t.Moved), seconds(t.Seconds))
+		a.line("%s %s %s: %s in %s", verb, r.Reference, r.Digest, size.Of(t.Moved), seconds(t.Seconds))
 	}
 	return nil
 }

@@ -81,12 +81,22 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 	if err != nil {
 		return "", none, err
 	}
+	src := fetcher{lay}
+	if store.IsIndex(entry.MediaType) { // as registries have it, with an image beside the snapshot
+		entry = ocispec.Descriptor{MediaType: entry.MediaType, Digest: entry.Digest, Size: entry.Size}
+		data, err := store.ReadAll(ctx, src, entry, store.MaxManifest)
+		if err != nil {
+			return "", none, err
+		}
+		if entry, _, err = store.ParseRunnable(ref, entry, data); err != nil {
+			return "", none, err
+		}
+	}
 	// Who names it by the location means that name; else it is whoever made the layout who chose it.
 	if old, err := dst.Resolve(ctx, ref); err == nil && old.Digest != entry.Digest && !sameName(ref, l.tag) {
 		return "", none, failure.New(errdefs.ErrAlreadyExists, "to replace that one, remove it first: cryo rm "+ref,
 			"the snapshot there is called %s, as another one is in the local store", ref)
 	}
-	src := fetcher{lay}
 	var signed []signature.Attached
 	if judge != nil {
 		refs := []string{ref}

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/store"
 )
 
 // fake is a registry in memory that does what the distribution specification says, and faults on request.
@@ -188,6 +191,15 @@ func (f *fake) putManifest(repo, name, mediaType string, data []byte) int {
 			return http.StatusBadRequest
 		}
 	}
+	var i ocispec.Index
+	if json.Unmarshal(data, &i) != nil {
+		return http.StatusBadRequest
+	}
+	for _, d := range i.Manifests {
+		if _, ok := f.manifests[repo][d.Digest.String()]; !ok && strings.Contains(mediaType, "index") && !strings.HasPrefix(name, "sha256-") {
+			return http.StatusBadRequest
+		}
+	}
 	if f.manifests[repo] == nil {
 		f.manifests[repo] = make(map[string]stored)
 	}
@@ -209,3 +221,13 @@ func (f *fake) seed(repo, tag, mediaType string, data []byte) {
 
 // cut ends a connection without an answer.
 func cut(http.ResponseWriter) { panic(http.ErrAbortHandler) }
+
+// Push sends a snapshot of a store by itself, and gives it the name ref.
+func Push(ctx context.Context, src *store.Store, ref string, desc ocispec.Descriptor, o Options) error {
+	p, err := NewPusher(ctx, src, ref, o)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	return p.Finish(ctx, desc)
+}

@@ -110,12 +110,15 @@ func TestPushGoesOn(t *testing.T) {
 			t.Parallel()
 			f := newFake(t)
 			f.fault = each(c.n, c.match, c.fault(f))
-			s := storetest.Open(t)
-			d := storetest.MustPut(t, s, f.ref("g:1"), storetest.Spec{Seed: 1, Segments: []uint64{1, 2}, Size: 16 << 20})
-			if err := Push(t.Context(), s, f.ref("g:1"), d, fast()); err != nil {
-				t.Fatal(err)
+			s, b := storetest.Open(t), testBase("", 2)
+			d := storetest.MustPut(t, s, f.ref("g:1"), storetest.Spec{Seed: 1, Segments: []uint64{1, 2}, Size: 16 << 20, ChainID: b.ChainID()})
+			if n, err := pushImage(t.Context(), s, f.ref("g:1"), d, b, fast()); err != nil || n.NoImage != nil {
+				t.Fatal(n, err)
 			}
 			f.fault = nil
+			if i := indexOf(t, f, "g", "1"); len(i.Manifests) != 2 {
+				t.Errorf("the name stands for %+v", i)
+			}
 			pulled(t, f, "g:1", d)
 		})
 	}
@@ -190,7 +193,11 @@ func TestPullGoesOn(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFake(t)
-			_, d := pushed(t, f, "g:1", storetest.Spec{Seed: 1, Segments: []uint64{1}, Size: 2 << 20})
+			s, b := storetest.Open(t), testBase("", 1)
+			d := storetest.MustPut(t, s, f.ref("g:1"), storetest.Spec{Seed: 1, Segments: []uint64{1}, Size: 2 << 20, ChainID: b.ChainID()})
+			if n, err := pushImage(t.Context(), s, f.ref("g:1"), d, b, fast()); err != nil || n.NoImage != nil {
+				t.Fatal(n, err)
+			}
 			f.fault = each(c.n, c.match, func(w http.ResponseWriter, r *http.Request) {
 				f.mu.Lock()
 				name := r.URL.Path[strings.LastIndex(r.URL.Path, "/")+1:]

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -51,6 +53,10 @@ func transfer(what, root, ref string) error {
 	}
 	d, err := s.Resolve(ctx, ref)
 	if err != nil {
+		return err
+	}
+	if what == "image" {
+		_, err := pushImage(ctx, s, ref, d, testBase("", 8), fast())
 		return err
 	}
 	return Push(ctx, s, ref, d, fast())
@@ -157,4 +163,24 @@ func (w *slowWriter) Write(p []byte) (n int, err error) {
 		time.Sleep(time.Millisecond)
 	}
 	return n, nil
+}
+
+// TestKilledImage kills a push of a snapshot and its image at any moment: the registry takes no manifest of which anything is missing, so whenever there is a
+// name, all is there.
+func TestKilledImage(t *testing.T) {
+	t.Setenv("DOCKER_CONFIG", t.TempDir())
+	f := newFake(t)
+	f.fault = func(http.ResponseWriter, *http.Request) bool {
+		time.Sleep(3 * time.Millisecond)
+		return false
+	}
+	src := storetest.Open(t)
+	b := testBase("", 8)
+	d := storetest.MustPut(t, src, f.ref("k:1"), storetest.Spec{Seed: 1, Segments: []uint64{1, 2, 3, 4, 5, 6, 7, 8}, ChainID: b.ChainID()})
+	killed := untilDone(t, "image", src.Root(), f.ref("k:1"))
+	t.Logf("killed %d times", killed)
+	if m := f.manifests["k"]["1"]; m.mediaType != ocispec.MediaTypeImageIndex {
+		t.Errorf("the name stands for %s", m.mediaType)
+	}
+	pulled(t, f, "k:1", d)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/registry/remote/errcode"
 
 	"github.com/cryo-project/cryo/image/store"
 )
@@ -55,10 +56,53 @@ func Pull(ctx context.Context, dst *store.Store, ref string, o Options) (ocispec
 	return p.Descriptor(), nil
 }
 
-// manifest fetches what the reference names, again where it was cut or damaged on the way.
-func (r *repo) manifest(ctx context.Context) (ocispec.Descriptor, []byte, error) {
+// named is what a reference names in a registry.
+type named struct {
+	desc    ocispec.Descriptor // of the snapshot's manifest
+	data    []byte
+	m       ocispec.Manifest
+	index   ocispec.Descriptor   // that the reference names, which has the snapshot as an entry; none: it names the snapshot
+	entries []ocispec.Descriptor // of the index
+}
+
+// snapshot fetches the manifest of the snapshot that the reference names, alone or as an entry of an index. judge, unless nil, is asked as soon as its digest
+// is known.
+func (r *repo) snapshot(ctx context.Context, judge func(ocispec.Descriptor) error) (n named, err error) {
+	if n.desc, n.data, err = r.manifest(ctx, r.ref.Reference); err != nil {
+		return n, err
+	}
+	if store.IsIndex(n.desc.MediaType) {
+		n.index = n.desc
+		if n.desc, n.entries, err = store.ParseRunnable(r.name, n.index, n.data); err != nil {
+			return n, err
+		}
+	}
+	if judge != nil {
+		if err := judge(n.desc); err != nil {
+			return n, err
+		}
+	}
+	if n.index.Digest != "" {
+		got, data, err := r.manifest(ctx, n.desc.Digest.String())
+		if answer := (*errcode.ErrorResponse)(nil); errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound {
+			err = &CorruptError{What: "index of " + r.name, Err: fmt.Errorf("the registry has no manifest %s that it lists", n.desc.Digest)}
+		}
+		if err != nil {
+			return n, err
+		}
+		if got.MediaType != n.desc.MediaType || got.Size != n.desc.Size {
+			return n, &CorruptError{What: "index of " + r.name, Err: fmt.Errorf("it lists %s as %s of %d bytes, and it is %.80s of %d", n.desc.Digest, n.desc.MediaType, n.desc.Size, got.MediaType, got.Size)}
+		}
+		n.data = data
+	}
+	n.m, err = store.ParseSnapshot(r.name, n.desc, n.data)
+	return n, err
+}
+
+// manifest fetches the manifest of a tag or digest, again where it was cut or damaged on the way.
+func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	for n := 0; ; n++ {
-		d, data, err := r.manifestOnce(ctx)
+		d, data, err := r.manifestOnce(ctx, reference)
 		var (
 			c *CorruptError
 			s *sendError
@@ -73,12 +117,12 @@ func (r *repo) manifest(ctx context.Context) (ocispec.Descriptor, []byte, error)
 	}
 }
 
-func (r *repo) manifestOnce(ctx context.Context) (ocispec.Descriptor, []byte, error) {
+func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	var none ocispec.Descriptor
 	ctx, dog := watch(ctx, r.timing.idle)
 	defer dog.stop()
 	dog.pause()
-	resp, err := r.do(ctx, http.MethodGet, r.url("manifests", r.ref.Reference), http.Header{"Accept": {accept}})
+	resp, err := r.do(ctx, http.MethodGet, r.url("manifests", reference), http.Header{"Accept": {accept}})
 	if err != nil {
 		return none, nil, fmt.Errorf("fetch manifest: %w", err)
 	}
@@ -103,7 +147,7 @@ func (r *repo) manifestOnce(ctx context.Context) (ocispec.Descriptor, []byte, er
 		return none, nil, &CorruptError{What: what, Err: fmt.Errorf("parse Content-Type: %w", err)}
 	}
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
-	for _, want := range []string{r.ref.Reference, resp.Header.Get("Docker-Content-Digest")} {
+	for _, want := range []string{reference, resp.Header.Get("Docker-Content-Digest")} {
 		// A tag is no digest; a digest by another algorithm cannot be compared.
 		if w := digest.Digest(want); w.Validate() == nil && w.Algorithm() == digest.SHA256 && w != d.Digest {
 			return none, nil, &CorruptError{What: what, Err: fmt.Errorf("it has digest %s, not %s", d.Digest, w)}

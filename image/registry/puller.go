@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -27,10 +28,11 @@ type Puller struct {
 	repo     *repo
 	o        Options
 	op       *store.Operation
-	desc     ocispec.Descriptor
+	named    named
 	look     bool // only what is small is wanted
 	small    []ocispec.Descriptor
 	segments []ocispec.Descriptor // and, to look, the files
+	spare    *spare               // nil: all is needed
 	signed   []signature.Attached
 	sum      *meter
 	early    *early
@@ -74,22 +76,22 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		return err
 	}
 	ctx = p.repo.scoped(ctx, auth.ActionPull)
-	desc, data, err := p.repo.manifest(ctx)
+	p.named, err = p.repo.snapshot(ctx, func(d ocispec.Descriptor) error { return p.judge(ctx, d) })
 	if err != nil {
 		return err
 	}
-	if err := p.judge(ctx, desc); err != nil {
-		return err
-	}
-	m, err := store.ParseSnapshot(p.repo.name, desc, data)
-	if err != nil {
-		return err
+	desc, data, m := p.named.desc, p.named.data, p.named.m
+	if p.repo.ref.Reference == p.named.index.Digest.String() {
+		// In the store a digest names the snapshot itself.
+		p.repo.name = strings.TrimSuffix(p.repo.name, p.repo.ref.Reference) + desc.Digest.String()
 	}
 	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
 	for _, d := range blobs {
-		if d.MediaType == image.MediaTypeSegment || p.look && d.MediaType == image.MediaTypeRootFS {
+		switch {
+		case d.MediaType == image.MediaTypeSegment || p.look && d.MediaType == image.MediaTypeRootFS:
 			p.segments = append(p.segments, d)
-		} else {
+		case p.isSpare(d):
+		default:
 			p.small = append(p.small, d)
 		}
 	}
@@ -103,24 +105,28 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if !p.look {
-		if err := p.dst.CheckRoom(ctx, p.segments, 0); err != nil {
+		if err := p.dst.CheckRoom(ctx, append(p.spare.blobs(), p.segments...), 0); err != nil {
 			return err
 		}
 	}
 	p.sum.add(desc.Size)
 	p.early.settle(p.dst, desc, data)
-	desc.ArtifactType = m.ArtifactType
-	p.desc = desc
+	p.named.desc.ArtifactType = m.ArtifactType
 	return nil
 }
 
 // Descriptor is that of the snapshot's manifest.
-func (p *Puller) Descriptor() ocispec.Descriptor { return p.desc }
+func (p *Puller) Descriptor() ocispec.Descriptor { return p.named.desc }
 
 // Signatures are those that the registry has of it, if a judge has asked for them.
 func (p *Puller) Signatures() []signature.Attached { return p.signed }
 
-// Name is the reference in its full form.
+// Index is what the reference names where that has the snapshot as an entry, and all entries; none: it names the snapshot itself.
+func (p *Puller) Index() (index ocispec.Descriptor, entries []ocispec.Descriptor) {
+	return p.named.index, p.named.entries
+}
+
+// Name is what the snapshot is called in the store: the reference in its full form, and where that has the digest of an index, with the snapshot's instead.
 func (p *Puller) Name() string { return p.repo.name }
 
 // CheckRest asks the registry whether it has what was not fetched, and returns how many bytes that is.
@@ -209,10 +215,13 @@ func (p *Puller) Finish(ctx context.Context) error {
 		err = p.pace.opened(ctx)
 	}
 	if err == nil {
+		err = p.bringSpare(p.repo.scoped(ctx, auth.ActionPull))
+	}
+	if err == nil {
 		err = p.dst.Attach(ctx, p.signed)
 	}
 	if err == nil {
-		err = p.dst.Tag(ctx, p.desc, p.repo.name)
+		err = p.dst.Tag(ctx, p.named.desc, p.repo.name)
 	}
 	return p.failed(ctx, err)
 }
@@ -332,7 +341,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 	var full *store.DiskFullError
 	if errors.As(err, &full) {
 		err = errors.Join(err, p.early.close(true))
-		for _, d := range append(p.small, p.segments...) {
+		for _, d := range slices.Concat(p.small, p.segments, p.spare.blobs()) {
 			err = errors.Join(err, p.dst.DropPartial(d))
 		}
 		err = errors.Join(err, p.Abandon())

@@ -12,17 +12,6 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// Push sends the snapshot desc of the local store and gives it the name ref. What the registry has is not sent again, so a
-// push that was interrupted is resumed by repeating it.
-func Push(ctx context.Context, src *store.Store, ref string, desc ocispec.Descriptor, o Options) error {
-	p, err := NewPusher(ctx, src, ref, o)
-	if err != nil {
-		return err
-	}
-	defer p.Close()
-	return p.Finish(ctx, desc)
-}
-
 // listAttempts is how often we enter ourselves in a list that others overwrite.
 const listAttempts = 5
 

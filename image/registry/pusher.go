@@ -46,9 +46,12 @@ type Pusher struct {
 	repo *repo
 	from map[digest.Digest]string
 
+	image imaging
+
 	mu    sync.Mutex
 	more  sync.Cond              // of mu: queue or all have changed, or ctx has ended
 	queue []ocispec.Descriptor   // guarded by mu; not under way yet
+	later []ocispec.Descriptor   // guarded by mu; layers of the base image, sent when queue is empty
 	seen  map[digest.Digest]bool // guarded by mu; ever queued
 	all   bool                   // guarded by mu; nothing more comes
 	busy  int                    // guarded by mu; blobs that are under way
@@ -110,12 +113,15 @@ func (p *Pusher) run() error {
 func (p *Pusher) send() error {
 	ctx := p.repo.scoped(p.ctx, auth.ActionPull, auth.ActionPush)
 	for {
-		d, ok := p.next()
+		d, ofBase, ok := p.next()
 		if !ok {
 			return context.Cause(p.ctx)
 		}
-		s := source{d: d, from: p.from[d.Digest], open: func() (io.ReadCloser, error) { return p.src.Fetch(ctx, d) }}
-		if err := p.repo.upload(ctx, s, &tracker{m: p.sum}); err != nil {
+		send := p.sendOwn
+		if ofBase {
+			send = p.sendLayer
+		}
+		if err := send(ctx, d); err != nil {
 			return err
 		}
 		p.mu.Lock()
@@ -124,33 +130,41 @@ func (p *Pusher) send() error {
 	}
 }
 
-// next waits for a blob; there is none any more when all are under way or ctx has ended.
-func (p *Pusher) next() (ocispec.Descriptor, bool) {
+// sendOwn sends a blob of the snapshot.
+func (p *Pusher) sendOwn(ctx context.Context, d ocispec.Descriptor) error {
+	return p.repo.upload(ctx, source{d: d, from: p.from[d.Digest], open: func() (io.ReadCloser, error) { return p.src.Fetch(ctx, d) }}, &tracker{m: p.sum})
+}
+
+// next waits for a blob, and says whether it is a layer of the base image; there is none any more when all are under way or ctx has ended.
+func (p *Pusher) next() (d ocispec.Descriptor, ofBase, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for p.ctx.Err() == nil {
-		if len(p.queue) > 0 {
-			d := p.queue[0]
-			p.queue = p.queue[1:]
-			p.busy++
-			return d, true
+		for _, from := range []*[]ocispec.Descriptor{&p.queue, &p.later} {
+			if all := *from; len(all) > 0 {
+				*from = all[1:]
+				p.busy++
+				return all[0], from == &p.later, true
+			}
 		}
 		if p.all {
 			break
 		}
 		p.more.Wait()
 	}
-	return ocispec.Descriptor{}, false
+	return ocispec.Descriptor{}, false, false
 }
 
 // Add has blobs sent that are complete in the store. It does not wait; a blob that was added before is not sent again.
-func (p *Pusher) Add(blobs ...ocispec.Descriptor) {
+func (p *Pusher) Add(blobs ...ocispec.Descriptor) { p.add(&p.queue, blobs) }
+
+func (p *Pusher) add(queue *[]ocispec.Descriptor, blobs []ocispec.Descriptor) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range blobs {
 		if !p.seen[d.Digest] {
 			p.seen[d.Digest] = true
-			p.queue = append(p.queue, d)
+			*queue = append(*queue, d)
 		}
 	}
 	p.more.Broadcast()
@@ -175,10 +189,11 @@ func (p *Pusher) Release() { p.release() }
 func (p *Pusher) Idle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.queue) == 0 && p.busy == 0
+	return len(p.queue) == 0 && len(p.later) == 0 && p.busy == 0
 }
 
-// Finish sends what is missing of the snapshot desc, its manifest, its signatures, and its name.
+// Finish sends what is missing of the snapshot desc, its manifest, its signatures, and its name. With [Pusher.WithImage] the name stands for an index of an
+// image and the snapshot.
 func (p *Pusher) Finish(ctx context.Context, desc ocispec.Descriptor) error {
 	return p.failed(ctx, p.finish(ctx, desc))
 }
@@ -221,10 +236,10 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 	for _, a := range signed {
 		all += a.Bundle.Descriptor.Size
 	}
-	p.sum.expect(all)
 	p.Add(blobs...)
 	p.Release()
 	p.hurry()
+	p.sum.expect(all + total(p.image.layers(p.ctx)))
 	if err := p.end(nil); err != nil {
 		return err
 	}
@@ -238,7 +253,11 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 	if err := untagged.putSignatures(ctx, signed, desc, p.sum); err != nil {
 		return err
 	}
-	return p.repo.tag(ctx, desc)
+	named, err := p.putImage(ctx, desc)
+	if err != nil || named.Digest == "" {
+		return err
+	}
+	return p.repo.tag(ctx, named)
 }
 
 // end waits until all that was added is sent, or, for a reason, until nothing is under way any more, which it gives back.
@@ -259,6 +278,9 @@ func (p *Pusher) end(reason error) error {
 // Close gives up what is under way. What was sent stays in the registry, where the next push finds it.
 func (p *Pusher) Close() {
 	_ = p.end(errClosed)
+	if b := p.image.base; b != nil && b.Close != nil {
+		b.Close()
+	}
 	if p.repo != nil {
 		p.repo.close()
 	}

@@ -14,6 +14,8 @@ package registry
 import (
 	"time"
 
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/signature"
@@ -43,6 +45,9 @@ type Options struct {
 	// Repair has what the store has of the snapshot verified, and fetched again where it is damaged. That is done in any case where damage was found before
 	// ([store.Store.Suspect]).
 	Repair bool
+	// RootFS is asked for a snapshot's rootfs difference, which the caller has no need of where it gives a source: the difference is taken from there last of all, and
+	// from the registry only if that does not have it. nil: the difference is fetched with all that is small.
+	RootFS func(d ocispec.Descriptor) image.Fetcher
 	// Patient asks a registry that has never answered as often as one that has: nobody waits who may have mistyped its name.
 	Patient bool
 

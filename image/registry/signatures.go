@@ -126,13 +126,11 @@ func Sign(ctx context.Context, ref string, o Options, sign Signer) (digest.Diges
 }
 
 func (r *repo) sign(ctx context.Context, sign Signer, o Options) (digest.Digest, error) {
-	subject, data, err := r.manifest(ctx)
+	n, err := r.snapshot(ctx, nil)
 	if err != nil {
 		return "", err
 	}
-	if _, err := store.ParseSnapshot(r.name, subject, data); err != nil {
-		return "", err
-	}
+	subject := n.desc
 	have, err := r.signatures(ctx, subject)
 	if err != nil {
 		return "", err

@@ -84,6 +84,9 @@ func (e *NotSnapshotError) Error() string {
 	if e.ArtifactType != "" {
 		return fmt.Sprintf("%s is not a cryo snapshot but an artifact of type %s", e.Ref, e.ArtifactType)
 	}
+	if IsIndex(e.MediaType) {
+		return fmt.Sprintf("%s is not a cryo snapshot but an image for several platforms (%s), none of whose entries is a snapshot", e.Ref, e.MediaType)
+	}
 	return fmt.Sprintf("%s is not a cryo snapshot but %s", e.Ref, e.MediaType)
 }
 func (e *NotSnapshotError) Unwrap() error { return errdefs.ErrDataLoss }

@@ -8,6 +8,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 )
 
@@ -83,6 +85,35 @@ func FuzzParseSnapshot(f *testing.F) {
 			if l.Size < 0 || l.Size > store.MaxBlob || l.Digest.Validate() != nil || l.Digest.Algorithm() != digest.SHA256 {
 				t.Errorf("accepted %v", l)
 			}
+		}
+	})
+}
+
+func FuzzParseRunnable(f *testing.F) {
+	entry := `{"mediaType":"application/vnd.oci.image.manifest.v1+json","artifactType":"application/vnd.cryo.snapshot.v1","digest":"sha256:` + strings.Repeat("a", 64) + `","size":3}`
+	for _, entries := range []string{entry, entry + "," + entry, "", `{"digest":"sha256:` + strings.Repeat("b", 64) + `","size":-1},` + entry} {
+		f.Add([]byte(`{"schemaVersion":2,"mediaType":"application/vnd.oci.image.index.v1+json","manifests":[` + entries + `]}`))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(data), Size: int64(len(data))}
+		snapshot, entries, err := store.ParseRunnable("x", d, data)
+		if err != nil {
+			if failure.Hint(err) == "" {
+				t.Errorf("the error %v has no hint", err)
+			}
+			return
+		}
+		found := 0
+		for _, e := range entries {
+			if e.Size < 0 || e.Size > store.MaxBlob || e.Digest.Validate() != nil || e.Digest.Algorithm() != digest.SHA256 {
+				t.Errorf("accepted %v", e)
+			}
+			if e.Digest == snapshot.Digest && image.IsEntry(e) {
+				found++
+			}
+		}
+		if found != 1 || snapshot.MediaType != ocispec.MediaTypeImageManifest || snapshot.Size > store.MaxManifest {
+			t.Errorf("found %v in %v", snapshot, entries)
 		}
 	})
 }

@@ -23,6 +23,8 @@ const (
 	MaxBlob = 1 << 40
 	// MaxLayers is the most layers a manifest may list.
 	MaxLayers = 1 << 15
+	// MaxEntries is the most manifests that the index of a snapshot may list.
+	MaxEntries = 1 << 10
 )
 
 // Docker's media types of what OCI calls manifest and index.
@@ -99,6 +101,50 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 		return m, &CorruptError{What: "manifest of " + ref, Err: err}
 	}
 	return m, image.CheckContents(m.Layers)
+}
+
+// ParseRunnable finds the snapshot in an index of two entries, an ordinary image and the snapshot that it belongs to. It also gives all entries. An
+// index without a snapshot is a [*NotSnapshotError], one with several, or with nonsense, a [*CorruptError]. ref names it in errors.
+func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocispec.Descriptor, entries []ocispec.Descriptor, err error) {
+	corrupt := func(format string, args ...any) error {
+		return &CorruptError{What: "index of " + ref, Err: fmt.Errorf(format, args...)}
+	}
+	var i ocispec.Index
+	if err := unmarshal(data, &i); err != nil {
+		return snapshot, nil, corrupt("%w", err)
+	}
+	if i.MediaType != "" && i.MediaType != d.MediaType {
+		return snapshot, nil, corrupt("it says to be %.80q", i.MediaType)
+	}
+	if len(i.Manifests) > MaxEntries {
+		return snapshot, nil, corrupt("%d entries, at most %d are allowed", len(i.Manifests), MaxEntries)
+	}
+	found := 0
+	for _, e := range i.Manifests {
+		if err := checkDescriptor(e); err != nil {
+			return snapshot, nil, corrupt("%w", err)
+		}
+		if image.IsEntry(e) {
+			snapshot = ocispec.Descriptor{MediaType: e.MediaType, Digest: e.Digest, Size: e.Size}
+			found++
+		}
+	}
+	switch {
+	case found == 0:
+		return snapshot, nil, &NotSnapshotError{Ref: ref, MediaType: d.MediaType}
+	case found > 1:
+		return snapshot, nil, corrupt("%d of its entries are snapshots; name one by its digest", found)
+	case snapshot.MediaType != ocispec.MediaTypeImageManifest:
+		return snapshot, nil, corrupt("the media type of its snapshot is %.80q", snapshot.MediaType)
+	case snapshot.Size > MaxManifest:
+		return snapshot, nil, corrupt("the manifest of its snapshot has %d bytes, at most %d are allowed", snapshot.Size, MaxManifest)
+	}
+	return snapshot, i.Manifests, nil
+}
+
+// IsIndex says whether a media type is one of an index.
+func IsIndex(mediaType string) bool {
+	return mediaType == ocispec.MediaTypeImageIndex || mediaType == dockerList
 }
 
 func checkManifest(m ocispec.Manifest) error {

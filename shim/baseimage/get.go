@@ -126,14 +126,20 @@ func pullImage(ctx context.Context, client *containerd.Client, from, snapshotter
 // optionsFor are those for the registry of another reference: what the user gives by flags, a password above all, is for the registry of ref, and a snapshot
 // may name any host. Others have what /etc/docker/certs.d and the credential store say.
 func optionsFor(o registry.Options, ref, other string) registry.Options {
-	a, err := reference.ParseNormalizedNamed(ref)
-	if err == nil {
-		var b reference.Named
-		if b, err = reference.ParseNormalizedNamed(other); err == nil && reference.Domain(a) == reference.Domain(b) {
-			return o
-		}
+	if sameRegistry(ref, other) {
+		return o
 	}
 	return registry.Options{DockerConfig: o.DockerConfig, Trace: o.Trace}
+}
+
+// sameRegistry tells whether two references are to one registry.
+func sameRegistry(a, b string) bool {
+	x, err := reference.ParseNormalizedNamed(a)
+	if err != nil {
+		return false
+	}
+	y, err := reference.ParseNormalizedNamed(b)
+	return err == nil && reference.Domain(x) == reference.Domain(y)
 }
 
 // preferred puts the image of a name first.

@@ -43,6 +43,15 @@ func below(repositories []string, ref string) bool {
 	})
 }
 
+// AllowsImage tells whether an image of this name, as CRI has it, is of one of the repositories.
+func (a Annotation) AllowsImage(name string) bool {
+	if len(a.Repositories) == 0 {
+		return false
+	}
+	full, err := store.Normalize(name)
+	return err == nil && a.Allows(full)
+}
+
 // Plain tells whether the registry of a normalised reference is spoken to without TLS.
 func (a Annotation) Plain(ref string) bool { return at(a.PlainHTTP, ref) }
 

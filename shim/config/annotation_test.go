@@ -25,6 +25,14 @@ func TestAnnotationAllows(t *testing.T) {
 	if (Annotation{}).Allows("r.example.com/prod:1") {
 		t.Error("without a configuration something is allowed")
 	}
+	for name, want := range map[string]bool{
+		"r.example.com/prod/app": true, "r.example.com/prod/app@sha256:0000000000000000000000000000000000000000000000000000000000000000": true,
+		"r.example.com/other": false, "app": false, "sha256:0000000000000000000000000000000000000000000000000000000000000000": false, "": false, "Not A Name": false,
+	} {
+		if got := a.AllowsImage(name); got != want {
+			t.Errorf("image %s: %v", name, got)
+		}
+	}
 	if !a.Plain("localhost:5000/a:1") || a.Plain("r.example.com/a:1") || a.Plain("localhost:5000.evil.org/a:1") {
 		t.Error("another registry is spoken to in plain HTTP, or this one is not")
 	}

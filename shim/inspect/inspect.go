@@ -78,6 +78,14 @@ func Find(ctx context.Context, s *store.Store, ref string, o Options) (*Found, e
 	return f, nil
 }
 
+// Index is what its name stands for in the registry where that has it as an entry, and all entries; none elsewhere.
+func (f *Found) Index() (ocispec.Descriptor, []ocispec.Descriptor) {
+	if f.puller == nil {
+		return ocispec.Descriptor{}, nil
+	}
+	return f.puller.Index()
+}
+
 // Close removes what was fetched.
 func (f *Found) Close() error {
 	if f.puller == nil {

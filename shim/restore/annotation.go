@@ -3,18 +3,27 @@ package restore
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/errdefs"
+	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/identity"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/runnable"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/trust"
@@ -23,10 +32,10 @@ import (
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// notAllowed says that the host's configuration does not allow a snapshot for the annotation.
+// notAllowed says that the host's configuration does not allow a container to ask for a snapshot.
 func notAllowed(ref string) error {
 	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml",
-		"restore-annotation: the configuration does not allow a container to be restored from %s by its annotation", ref)
+		"restore-annotation: the configuration does not allow a container to be restored from %s", ref)
 }
 
 // mismatch says that a snapshot cannot be restored into a container with another specification, or root file system.
@@ -38,7 +47,7 @@ func mismatch(found []fit.Finding) error {
 	return failure.New(errdefs.ErrFailedPrecondition, (&fit.MisfitError{Findings: found}).Hint(), "%s", text)
 }
 
-// annotated gives the options of a restore that an annotation asks for. The client has written the container's specification; the host's configuration decides the rest.
+// annotated gives the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
 		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Annotation.Force}, Timeout: c.Restore.Annotation.Patience(),
@@ -74,7 +83,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 	return all, nil
 }
 
-// allowed refuses what the configuration does not allow for the annotation. A digest is of all repositories of which the store has it.
+// allowed refuses what the configuration does not allow containers to ask for. A digest is of all repositories of which the store has it.
 func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
 	if archive.IsLocation(ref) {
 		return notAllowed(ref) // a file of the host's
@@ -95,27 +104,99 @@ func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref strin
 	return nil
 }
 
-// checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files.
-func (v *serving) checkBase(was image.Container) error {
+// asker is what containerd says of a container that asks for a restore.
+type asker struct {
+	client *containerd.Client
+	ctx    context.Context // with the namespace
+	info   containers.Container
+	chains baseimage.Chains
+}
+
+// look asks containerd for the container.
+func (v *serving) look() (*asker, error) {
 	ctx, client, err := v.connect(v.ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer client.Close()
-	info, err := client.ContainerService().Get(ctx, v.request.ID)
+	o := &asker{client: client, ctx: ctx}
+	if o.info, err = client.ContainerService().Get(ctx, v.request.ID); err != nil {
+		return nil, errors.Join(fmt.Errorf("find the container: %w", err), client.Close())
+	}
+	return o, nil
+}
+
+// close ends the connection; nil: there is none.
+func (o *asker) close() {
+	if o != nil {
+		_ = o.client.Close()
+	}
+}
+
+// snapshotOf names the snapshot that a container's image is the runnable one of: in the image's repository, by the digest that the image was made with, so that no tag
+// pairs the image with another snapshot. false: the image is an ordinary one.
+func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
+	d := o.info.Labels[runnable.Label]
+	if d == "" {
+		return "", false, nil
+	}
+	full, err := store.Normalize(image)
+	if err == nil {
+		name, _, _ := strings.Cut(full, "@")
+		if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
+			name = name[:i]
+		}
+		ref, err = store.Normalize(name + "@" + d)
+	}
 	if err != nil {
-		return fmt.Errorf("find the container's image: %w", err)
+		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", image, runnable.Label, err)
 	}
-	stands, err := baseimage.StandsOn(ctx, client, info, was.ImageDigest)
-	if err != nil || stands {
-		return err
+	return ref, true, nil
+}
+
+// rootfs gives the difference of a snapshot from containerd's content, where the container's image has it as its last layer.
+func (o *asker) rootfs(d ocispec.Descriptor) image.Fetcher {
+	last := digest.Digest(d.Annotations[image.AnnotationRawDigest])
+	if o.chains.Below == "" || identity.ChainID([]digest.Digest{o.chains.Below, last}) != o.chains.All {
+		return nil
 	}
-	from := info.Image
-	if info.SnapshotKey == "" {
+	return content{o}
+}
+
+// content is that of containerd.
+type content struct{ *asker }
+
+var _ image.Fetcher = content{}
+
+// Fetch implements [image.Fetcher].
+func (c content) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	r, err := c.client.ContentStore().ReaderAt(c.ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.NewSectionReader(r, 0, r.Size()), r}, nil
+}
+
+// checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files. changed tells whether that has
+// the snapshot's difference already.
+func checkBase(s *image.Snapshot, chains baseimage.Chains, name string) (changed bool, err error) {
+	was := s.Config.Container
+	own, known := s.RunnableChain()
+	switch {
+	case known && chains.All == was.ChainID:
+		return false, nil
+	case known && chains.All == own:
+		return true, nil
+	}
+	from := name
+	if chains.All == "" {
 		from = "no image"
 	}
-	return mismatch([]fit.Finding{{
-		Rule: ruleBaseImage, Fatal: true, Problem: fmt.Sprintf("the snapshot's container was made from %s (%s), and this one from %s", was.Image, was.ImageDigest, from),
-		Hint: fmt.Sprintf("create the container from the image with the digest %s", was.ImageDigest),
+	return false, mismatch([]fit.Finding{{
+		Rule: ruleBaseImage, Fatal: true,
+		Problem: fmt.Sprintf("the snapshot's container was made from %s (%s, layers %s), and this one from %s (layers %s)", was.Image, was.ImageDigest, was.ChainID, from, chains.All),
+		Hint:    fmt.Sprintf("create the container from the snapshot's own image, or from the image with the digest %s", was.ImageDigest),
 	}})
 }

@@ -36,5 +36,8 @@ func Locate(ctx context.Context, s *store.Store, ref, pull string, o registry.Op
 	if err != nil {
 		return ref, ocispec.Descriptor{}, nil, err
 	}
+	if full, err := store.Normalize(ref); err == nil && full != p.Name() {
+		ref = p.Name() // it has the digest of an index
+	}
 	return ref, p.Descriptor(), p, nil
 }

@@ -17,7 +17,7 @@ func giveImages(dir string, spec *specs.Spec) error {
 	if spec.Linux == nil || len(spec.Linux.UIDMappings) == 0 {
 		return nil
 	}
-	gid := hostID(spec.Linux.GIDMappings)
+	gid := hostID(spec.Linux.GIDMappings, 0)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return fmt.Errorf("give the images to the container's root: %w", err)
@@ -36,11 +36,11 @@ func giveImages(dir string, spec *specs.Spec) error {
 	return give(dir, 0o750)
 }
 
-// hostID is who the container's 0 is on the host.
-func hostID(mappings []specs.LinuxIDMapping) int {
+// hostID is who the container's user or group id is on the host; the host's 0 where it is nobody.
+func hostID(mappings []specs.LinuxIDMapping, id uint32) int {
 	for _, m := range mappings {
-		if m.ContainerID == 0 && m.Size > 0 {
-			return int(m.HostID)
+		if id >= m.ContainerID && id-m.ContainerID < m.Size {
+			return int(m.HostID + id - m.ContainerID)
 		}
 	}
 	return 0

@@ -36,6 +36,7 @@ type Plan struct {
 	Warnings []string
 
 	compared image.Config // with this host
+	was      *specs.Spec  // of the snapshot's container, where Spec is another
 }
 
 // newPlan decides how a snapshot is restored, or why not.
@@ -105,7 +106,7 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Opti
 	if findings := reconcile(was, o.Spec, byGPUs); len(findings) > 0 {
 		return mismatch(findings)
 	}
-	p.Spec, p.Policy = o.Spec, o.Policy
+	p.Spec, p.Policy, p.was = o.Spec, o.Policy, was
 	p.GPUs, err = givenGPUs(ctx, g, o.Spec, o.GPUs.LeaveToShim)
 	if misfit := (*gpu.MisfitError)(nil); errors.As(err, &misfit) {
 		return mismatch([]fit.Finding{{Rule: misfit.Rule, Fatal: true, Problem: misfit.Problem, Hint: misfit.Hint()}})

@@ -20,6 +20,7 @@ import (
 const (
 	ruleMounts     = "mounts"
 	ruleNamespaces = "namespaces"
+	rulePIDs       = "pid-namespace"
 	ruleTerminal   = "terminal"
 	ruleUser       = "user"
 	ruleUserMaps   = "user-mappings"
@@ -38,6 +39,7 @@ func reconcile(was, is *specs.Spec, byGPUs cdi.Edits) (all []fit.Finding) {
 	reconcileMounts(was, is, byGPUs, found)
 	reconcileGPUNodes(is, found)
 	reconcileNamespaces(was, is, found)
+	reconcilePIDs(is, found)
 	process := func(s *specs.Spec) specs.Process {
 		if s.Process == nil {
 			return specs.Process{}
@@ -167,7 +169,8 @@ func mountsOf(s *specs.Spec) map[string]mounting {
 		if fit.IsBind(m) {
 			kind = "bind"
 		}
-		all[path.Clean(m.Destination)] = mounting{kind, slices.Contains(m.Options, "ro")}
+		readonly := slices.Contains(m.Options, "ro") || slices.Contains(m.Options, "rro")
+		all[path.Clean(m.Destination)] = mounting{kind, readonly}
 	}
 	return all
 }
@@ -180,6 +183,16 @@ func reconcileNamespaces(was, is *specs.Spec, found find) {
 		if had[t] != has[t] {
 			found(ruleNamespaces, "create the container with the namespaces that the snapshot's had", "the snapshot's container had %s namespace of the type %s, and this one has %s", had[t], t, has[t])
 		}
+	}
+}
+
+// reconcilePIDs refuses a container that shares process ids: CRIU makes processes with the ids that they had, which others have there.
+func reconcilePIDs(is *specs.Spec, found find) {
+	switch namespacesOf(is)[specs.PIDNamespace] {
+	case givenNamespace:
+		found(rulePIDs, "leave out shareProcessNamespace", "the container is in another one's PID namespace, where its processes cannot have the ids that they had")
+	case hostNamespace:
+		found(rulePIDs, "leave out hostPID", "the container is in the host's PID namespace, where its processes cannot have the ids that they had")
 	}
 }
 

@@ -46,23 +46,25 @@ func TestReconcile(t *testing.T) {
 			s.Process.User.AdditionalGids = []uint32{1, 2}
 			slices.Reverse(s.Mounts)
 		}, nil},
-		"one mount less":     {func(s *specs.Spec) { s.Mounts = s.Mounts[:2] }, []string{ruleMounts}},
-		"one more":           {func(s *specs.Spec) { s.Mounts = append(s.Mounts, specs.Mount{Destination: "/run", Type: "tmpfs"}) }, []string{ruleMounts}},
-		"another type":       {func(s *specs.Spec) { s.Mounts[1] = specs.Mount{Destination: "/etc/hosts", Type: "tmpfs"} }, []string{ruleMounts}},
-		"read-only":          {func(s *specs.Spec) { s.Mounts[1].Options = []string{"rbind", "ro"} }, []string{ruleMounts}},
-		"writable":           {func(s *specs.Spec) { s.Mounts[2].Options = nil }, []string{ruleMounts}},
-		"no namespace":       {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[1:] }, []string{ruleNamespaces}},
-		"its own network":    {func(s *specs.Spec) { s.Linux.Namespaces[2].Path = "" }, []string{ruleNamespaces}},
-		"the sandbox's pids": {func(s *specs.Spec) { s.Linux.Namespaces[0].Path = "/proc/1/ns/pid" }, []string{ruleNamespaces}},
-		"no linux":           {func(s *specs.Spec) { s.Linux = nil }, []string{ruleNamespaces, ruleNamespaces, ruleNamespaces, ruleSeccomp}},
-		"a terminal":         {func(s *specs.Spec) { s.Process.Terminal = true }, []string{ruleTerminal}},
-		"root":               {func(s *specs.Spec) { s.Process.User = specs.User{} }, []string{ruleUser}},
-		"another group":      {func(s *specs.Spec) { s.Process.User.AdditionalGids = []uint32{1} }, []string{ruleUser}},
-		"no process":         {func(s *specs.Spec) { s.Process = nil }, []string{ruleUser}},
-		"read-only root":     {func(s *specs.Spec) { s.Root.Readonly = true }, []string{ruleReadonly}},
-		"no seccomp":         {func(s *specs.Spec) { s.Linux.Seccomp = nil }, []string{ruleSeccomp}},
-		"another profile":    {func(s *specs.Spec) { s.Linux.Seccomp.DefaultAction = specs.ActAllow }, []string{ruleSeccomp}},
-		"mappings":           {func(s *specs.Spec) { s.Linux.UIDMappings = []specs.LinuxIDMapping{{HostID: 1, Size: 1}} }, []string{ruleUserMaps}},
+		"one mount less":        {func(s *specs.Spec) { s.Mounts = s.Mounts[:2] }, []string{ruleMounts}},
+		"one more":              {func(s *specs.Spec) { s.Mounts = append(s.Mounts, specs.Mount{Destination: "/run", Type: "tmpfs"}) }, []string{ruleMounts}},
+		"another type":          {func(s *specs.Spec) { s.Mounts[1] = specs.Mount{Destination: "/etc/hosts", Type: "tmpfs"} }, []string{ruleMounts}},
+		"read-only":             {func(s *specs.Spec) { s.Mounts[1].Options = []string{"rbind", "ro"} }, []string{ruleMounts}},
+		"writable":              {func(s *specs.Spec) { s.Mounts[2].Options = nil }, []string{ruleMounts}},
+		"the host's pids":       {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[1:] }, []string{ruleNamespaces, rulePIDs}},
+		"read-only all the way": {func(s *specs.Spec) { s.Mounts[2].Options = []string{"rbind", "rro"} }, nil},
+		"no namespace":          {func(s *specs.Spec) { s.Linux.Namespaces = s.Linux.Namespaces[:2] }, []string{ruleNamespaces}},
+		"its own network":       {func(s *specs.Spec) { s.Linux.Namespaces[2].Path = "" }, []string{ruleNamespaces}},
+		"the sandbox's pids":    {func(s *specs.Spec) { s.Linux.Namespaces[0].Path = "/proc/1/ns/pid" }, []string{ruleNamespaces, rulePIDs}},
+		"no linux":              {func(s *specs.Spec) { s.Linux = nil }, []string{ruleNamespaces, ruleNamespaces, ruleNamespaces, rulePIDs, ruleSeccomp}},
+		"a terminal":            {func(s *specs.Spec) { s.Process.Terminal = true }, []string{ruleTerminal}},
+		"root":                  {func(s *specs.Spec) { s.Process.User = specs.User{} }, []string{ruleUser}},
+		"another group":         {func(s *specs.Spec) { s.Process.User.AdditionalGids = []uint32{1} }, []string{ruleUser}},
+		"no process":            {func(s *specs.Spec) { s.Process = nil }, []string{ruleUser}},
+		"read-only root":        {func(s *specs.Spec) { s.Root.Readonly = true }, []string{ruleReadonly}},
+		"no seccomp":            {func(s *specs.Spec) { s.Linux.Seccomp = nil }, []string{ruleSeccomp}},
+		"another profile":       {func(s *specs.Spec) { s.Linux.Seccomp.DefaultAction = specs.ActAllow }, []string{ruleSeccomp}},
+		"mappings":              {func(s *specs.Spec) { s.Linux.UIDMappings = []specs.LinuxIDMapping{{HostID: 1, Size: 1}} }, []string{ruleUserMaps}},
 	} {
 		is := podSpec()
 		test.change(is)
@@ -145,5 +147,14 @@ func TestReconcileGPUs(t *testing.T) {
 		if !slices.Equal(rules, test.rules) {
 			t.Errorf("%s: %v, want %v", name, rules, test.rules)
 		}
+	}
+}
+
+// TestReconcileShared: a pod whose containers share their process ids is refused although the snapshot's was such a one.
+func TestReconcileShared(t *testing.T) {
+	s := podSpec()
+	s.Linux.Namespaces[0].Path = "/proc/1/ns/pid"
+	if found := reconcile(s, s, cdi.Edits{}); len(found) != 1 || found[0].Rule != rulePIDs {
+		t.Errorf("found %+v", found)
 	}
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/restorer"
@@ -42,6 +43,7 @@ type serving struct {
 	work     *store.Work
 	here     *Looking
 	prepared *Prepared
+	asker    *asker // the container that asks for the restore; nil: a command does
 
 	mu        sync.Mutex
 	calledOff bool // the command has ended before; guarded by mu
@@ -108,6 +110,7 @@ func (v *serving) close() {
 	if v.prepared != nil {
 		v.prepared.Close()
 	}
+	v.asker.close()
 	if v.here != nil {
 		v.here.End()
 	}
@@ -143,6 +146,9 @@ func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Grou
 		if err := p.Unpacked.Memory(both, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
 			return Full(v.store.Root(), err)
 		}
+		if err := keepHostname(p.Images, p.Spec); err != nil {
+			return err
+		}
 		return giveImages(p.Images, p.Spec)
 	})
 	return both, group
@@ -150,45 +156,74 @@ func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Grou
 
 // apply writes what the snapshot's container had changed into a root file system.
 func (v *serving) apply(ctx context.Context, target []*types.Mount) error {
+	return mounted(ctx, target, func(root string) error { return v.applyAt(ctx, root) })
+}
+
+func (v *serving) applyAt(ctx context.Context, root string) error {
 	p := v.prepared
 	if _, ok := p.Snapshot.RootFS(); !ok {
 		return nil
 	}
-	var applied error
+	return p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
+}
+
+// mounted calls do with the directory where a root file system is mounted.
+func mounted(ctx context.Context, target []*types.Mount, do func(root string) error) error {
+	var done error
 	err := mount.WithTempMount(ctx, mount.FromProto(target), func(root string) error {
-		applied = p.Snapshot.ReadRootFS(ctx, p.From, func(layer io.Reader) error { return rootfs.Apply(ctx, root, layer) })
-		return applied
+		done = do(root)
+		return done
 	})
-	if applied != nil {
-		return applied // err names a directory that is gone
+	if done != nil {
+		return done // err names a directory that is gone
 	}
 	return err
 }
 
-// forShim restores into a container whose annotation asks for it. What the shim does not want any more is undone.
+// forShim restores into a container that asks for it. What the shim does not want any more is undone.
 func (v *serving) forShim(asked *restorer.Conversation) error {
 	asked.Hear(func() { v.cancel(errGone) })
-	if err := v.annotated(); err != nil {
+	switch ordinary, err := v.annotated(); {
+	case err != nil:
 		asked.Tell(restorer.Message{Failed: failure.Of(err)})
 		return err
+	case ordinary:
+		asked.Tell(restorer.Message{Ordinary: true})
+		return nil
 	}
 	return v.attend(asked, nil)
 }
 
-// annotated prepares the snapshot for a container that exists.
-func (v *serving) annotated() error {
+// annotated prepares the snapshot for a container that exists. ordinary: the container's image is no snapshot's, and it asks for none.
+func (v *serving) annotated() (ordinary bool, err error) {
+	if v.asker, err = v.look(); err != nil {
+		return false, err
+	}
+	if v.request.Ref == "" {
+		ref, ok, err := v.asker.snapshotOf(v.request.Image)
+		if err != nil || !ok {
+			return err == nil, err
+		}
+		v.request.Ref = ref
+	}
 	o, err := annotated(v.config, v.request)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := v.open(); err != nil {
-		return err
+		return false, err
 	}
+	if v.asker.chains, err = baseimage.ChainsOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
+		return false, err
+	}
+	o.Registry.RootFS = v.asker.rootfs
 	if err := v.prepare(o, false); err != nil {
-		return err
+		return false, err
 	}
-	if err := v.checkBase(v.prepared.Snapshot.Config.Container); err != nil {
-		return err
+	p := v.prepared
+	changed, err := checkBase(p.Snapshot, v.asker.chains, v.asker.info.Image)
+	if err != nil {
+		return false, err
 	}
 	both, group := v.unpack(nil)
 	group.Go(func() error {
@@ -197,12 +232,19 @@ func (v *serving) annotated() error {
 			return err
 		}
 		defer unlock()
-		return v.apply(both, v.request.Rootfs)
+		return mounted(both, v.request.Rootfs, func(root string) error {
+			if !changed {
+				if err := v.applyAt(both, root); err != nil {
+					return err
+				}
+			}
+			return newNote(p.was, p.Spec, v.request.Ref, p.Descriptor.Digest).write(root, p.Spec)
+		})
 	})
 	if err := group.Wait(); err != nil {
-		return v.prepared.pull.cause(err)
+		return false, p.pull.cause(err)
 	}
-	return nil
+	return false, nil
 }
 
 // attend tells the shim what is prepared, answers it until the container runs, and then brings the rest. asked is a command that wants to know; nil: none does.

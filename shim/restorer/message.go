@@ -28,30 +28,48 @@ const SocketName = "shim.sock"
 
 // The annotations of a container that ask for a restore.
 const (
-	Annotation         = "io.cryo.restore"          // names the snapshot
+	Annotation         = "io.cryo.restore"          // names the snapshot; Annotation.NAME that of a pod's container
 	FallbackAnnotation = "io.cryo.restore.fallback" // what is done where it cannot be restored: fail, or start it afresh
+	SignalAnnotation   = "io.cryo.restore.signal"   // a signal that the container's init process gets once it runs, such as SIGUSR1
+	RestartAnnotation  = "io.cryo.restart"          // what is done where a pod's container has ended and is started again
 )
 
-// The values of FallbackAnnotation.
+// The values of FallbackAnnotation. Default: fail, and start where the container's image asks for the restore.
 const (
 	FallbackFail  = "fail"
 	FallbackStart = "start"
 )
 
+// The values of RestartAnnotation. Default: cold.
+const (
+	RestartCold    = "cold"
+	RestartRestore = "restore"
+)
+
+// Named gives the snapshot that the annotations name for a container of a pod, or for one without a pod, whose name is empty. A container that is called as the end of another
+// annotation is has none of its own.
+func Named(annotations map[string]string, container string) string {
+	if own := Annotation + "." + container; container != "" && own != FallbackAnnotation && own != SignalAnnotation && annotations[own] != "" {
+		return annotations[own]
+	}
+	return annotations[Annotation]
+}
+
 // protocol is the version of the messages. Both programs are of one build, or one of them is refused.
-const protocol = 3
+const protocol = 4
 
 // Request says what is to be restored.
 type Request struct {
 	Protocol  int    `json:"protocol"`
-	Ref       string `json:"ref"`       // of the snapshot
+	Ref       string `json:"ref"`       // of the snapshot; empty: Image may be a snapshot's runnable one
 	ID        string `json:"id"`        // of the container; empty: that which the snapshot's had
 	Namespace string `json:"namespace"` // of containerd
 	Address   string `json:"address"`   // of containerd's socket
-	// Of a container that exists, whose annotation asks.
+	// Of a container that exists, whose annotation or image asks.
+	Image  string         `json:"image,omitempty"` // its image's name, where Ref is empty
 	Bundle string         `json:"bundle,omitempty"`
 	Rootfs []*types.Mount `json:"rootfs,omitempty"`
-	// Choices are those of who runs cryo restore, which makes the container. nil: the container's annotation asks, and the host's configuration says what it may
+	// Choices are those of who runs cryo restore, which makes the container. nil: the container asks, and the host's configuration says what it may
 	// have.
 	Choices *Choices `json:"choices,omitempty"`
 }
@@ -196,6 +214,7 @@ type Message struct {
 
 	// The process's to the shim.
 	Prepared  *Prepared `json:"prepared,omitempty"`
+	Ordinary  bool      `json:"ordinary,omitempty"`  // instead: the container's image is no snapshot's
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.

@@ -50,7 +50,8 @@ type Process struct {
 var errDied = failure.New(errdefs.ErrUnavailable, "restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)",
 	"the restore process has died")
 
-// Start starts a restore process and waits until it has prepared all that r asks for. If ctx ends, it is ended, and has undone what it did.
+// Start starts a restore process and waits until it has prepared all that r asks for; nil: the container's image is no snapshot's. If ctx ends, it is ended, and has
+// undone what it did.
 func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
 	own, command, ended, err := Spawn(Command)
 	if err != nil {
@@ -162,6 +163,9 @@ func (p *Process) prepare(ctx context.Context, m Message) (_ *Process, _ *Prepar
 		return nil, nil, context.Cause(ctx)
 	case err != nil:
 		return nil, nil, err
+	case answer.Ordinary:
+		go p.End()
+		return nil, nil, nil
 	case answer.Prepared == nil:
 		return nil, nil, unexpected(answer)
 	}

@@ -90,7 +90,7 @@ func (t *taking) examine(ctx context.Context) (*subject, error) {
 	if err != nil {
 		return nil, err
 	}
-	base, err := baseimage.Of(ctx, t.client, info)
+	base, chain, err := baseimage.Of(ctx, t.client, info)
 	if err != nil {
 		return nil, err
 	}
@@ -101,7 +101,7 @@ func (t *taking) examine(ctx context.Context) (*subject, error) {
 		Version: image.ConfigVersion,
 		Container: image.Container{
 			ID: info.ID, Namespace: namespace, Runtime: info.Runtime.Name, Snapshotter: info.Snapshotter, Labels: info.Labels,
-			Image: base.Name, ImageDigest: base.Target.Digest,
+			Image: base.Name, ImageDigest: base.Target.Digest, ChainID: chain,
 		},
 		Spec: json.RawMessage(info.Spec.GetValue()),
 		Host: h,

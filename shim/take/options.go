@@ -38,6 +38,8 @@ type Options struct {
 	GPUEngine string
 	// Push says how to reach the registry to which the snapshot is sent; nil: it is not sent.
 	Push *registry.Options
+	// SnapshotOnly has the name in the registry stand for the snapshot itself: no image is made of it.
+	SnapshotOnly bool
 	// Key signs the snapshot; nil: it is not signed. KeyFile is where it is from.
 	Key     *signature.PrivateKey
 	KeyFile string
@@ -69,7 +71,8 @@ type Result struct {
 	Signed    string        `json:"signed,omitempty"` // fingerprint of the key
 	Pushed    bool          `json:"pushed"`
 	Push      *job.Transfer `json:"push,omitempty"`
-	Warnings  []string      `json:"warnings"`
+	Named
+	Warnings []string `json:"warnings"`
 
 	// MadeBy is the client that made the container, see [daemon.MadeBy].
 	MadeBy string `json:"-"`

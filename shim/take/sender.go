@@ -5,11 +5,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	containerd "github.com/containerd/containerd/v2/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/job"
 )
 
@@ -27,6 +29,13 @@ func newSender(ctx context.Context, s *store.Store, ref string, o registry.Optio
 	var err error
 	n.pusher, err = registry.NewPusher(ctx, s, ref, o)
 	return n, err
+}
+
+// image has an image made of the snapshot too.
+func (n *sender) image(client *containerd.Client, c image.Config, ref string, o registry.Options) {
+	if n.pusher != nil {
+		n.pusher.WithImage(func(ctx context.Context) (*registry.Base, error) { return baseimage.Layers(ctx, client, c, ref, o) })
+	}
 }
 
 // allowed asks whether the registry lets us push. Nothing is sent where it does not.

@@ -90,6 +90,9 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	}
 	if t.Push != nil {
 		t.Stage(ctx, "the registry lets us push")
+		if !t.SnapshotOnly {
+			t.sender.image(t.client, sub.config, t.Ref, *t.Push)
+		}
 	}
 	warnings := []string{}
 	if beside := sub.process.beside(); len(beside) > 0 {
@@ -386,7 +389,10 @@ func (t *taking) signAndPush(ctx context.Context, desc ocispec.Descriptor, r *Re
 	if r.Push, err = t.sender.finish(ctx, desc); err != nil {
 		return r.kept("push it with cryo push "+t.Ref, err)
 	}
-	r.Pushed = true
+	r.Pushed, r.Named = true, namedBy(t.sender.pusher, t.Ref, t.Warn)
+	if r.NoImage != "" {
+		r.Warnings = append(r.Warnings, "no image could be made of the snapshot: "+r.NoImage)
+	}
 	t.Stage(ctx, "the snapshot is pushed")
 	return nil
 }

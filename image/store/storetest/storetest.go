@@ -25,7 +25,9 @@ type Spec struct {
 	Seed     uint64              // equal seeds give equal snapshots
 	Segments []uint64            // one segment each; equal numbers give equal bytes
 	Size     int                 // of a segment; 0: 64 KiB
+	RootFS   bool                // it has a rootfs difference
 	Subject  *ocispec.Descriptor // may be nil
+	ChainID  digest.Digest       // of the layers that it stands on; empty: unknown
 }
 
 // Open opens a store in a new directory.
@@ -56,7 +58,10 @@ func Put(ctx context.Context, s *store.Store, ref string, spec Spec) (ocispec.De
 	if spec.Size == 0 {
 		spec.Size = 64 << 10
 	}
-	config, err := json.Marshal(image.Config{Version: image.ConfigVersion, Spec: json.RawMessage("{}"), Container: image.Container{ID: fmt.Sprint(spec.Seed)}})
+	config, err := json.Marshal(image.Config{
+		Version: image.ConfigVersion, Spec: json.RawMessage(`{"process":{"args":["serve"],"cwd":"/"}}`),
+		Container: image.Container{ID: fmt.Sprint(spec.Seed), ChainID: spec.ChainID}, Host: image.Host{OS: "linux", Architecture: "amd64"},
+	})
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
@@ -78,6 +83,9 @@ func Put(ctx context.Context, s *store.Store, ref string, spec Spec) (ocispec.De
 		if mediaType != image.MediaTypeSegment {
 			d.Annotations[image.AnnotationRawSize] = "0"
 		}
+		if mediaType == image.MediaTypeRootFS {
+			d.Annotations[image.AnnotationRawDigest] = digest.FromBytes(nil).String()
+		}
 		m.Layers = append(m.Layers, d)
 		return nil
 	}
@@ -86,6 +94,11 @@ func Put(ctx context.Context, s *store.Store, ref string, spec Spec) (ocispec.De
 	}
 	if err := add(image.MediaTypeCRIU, "criu.tar.zst", Bytes(spec.Seed<<8+2, 5000)); err != nil {
 		return ocispec.Descriptor{}, err
+	}
+	if spec.RootFS {
+		if err := add(image.MediaTypeRootFS, "rootfs.tar.zst", Bytes(spec.Seed<<8+3, 3000)); err != nil {
+			return ocispec.Descriptor{}, err
+		}
 	}
 	for i, seed := range spec.Segments {
 		if err := add(image.MediaTypeSegment, fmt.Sprintf("segment-%05d", i), Bytes(seed, spec.Size)); err != nil {

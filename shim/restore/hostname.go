@@ -1,0 +1,50 @@
+package restore
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/criu"
+)
+
+// keepHostname has CRIU leave the names of a UTS namespace as they are that the container joins, which is its pod's: by CRIU's images in dir, all containers of the pod would get those of the
+// snapshot's pod.
+func keepHostname(dir string, spec *specs.Spec) error {
+	if spec.Linux == nil {
+		return nil
+	}
+	for _, n := range spec.Linux.Namespaces {
+		if n.Type != specs.UTSNamespace || n.Path == "" {
+			continue
+		}
+		names, err := namesIn(n.Path)
+		if err != nil {
+			return fmt.Errorf("read the hostname of the namespace %s: %w", n.Path, err)
+		}
+		return criu.SetHostname(dir, unix.ByteSliceToString(names.Nodename[:]), unix.ByteSliceToString(names.Domainname[:]))
+	}
+	return nil
+}
+
+// namesIn gives the names of a UTS namespace.
+func namesIn(path string) (names unix.Utsname, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return names, err
+	}
+	defer f.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // for good: the thread ends with the goroutine
+		if err = unix.Setns(int(f.Fd()), unix.CLONE_NEWUTS); err == nil {
+			err = unix.Uname(&names)
+		}
+	}()
+	<-done
+	return names, err
+}

@@ -1,0 +1,87 @@
+package take
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/log"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/baseimage"
+	"github.com/cryo-project/cryo/shim/daemon"
+	"github.com/cryo-project/cryo/shim/job"
+)
+
+// PushOptions are the choices of a push.
+type PushOptions struct {
+	Registry registry.Options
+	// SnapshotOnly has the name stand for the snapshot itself: no image is made of it.
+	SnapshotOnly bool
+	// Containerd may have the base image of the snapshot. One that is not there is not an error.
+	Containerd daemon.Options
+	Warn       func(format string, args ...any)
+}
+
+// Pushed is what a push came to.
+type Pushed struct {
+	job.Transfer
+	Named
+}
+
+// Named is what a name in a registry stands for after a push.
+type Named struct {
+	// Index lists Image and the snapshot, all digests. Both are empty if the name stands for the snapshot itself.
+	Index string `json:"index,omitempty"`
+	Image string `json:"image,omitempty"`
+	// NoImage is why no image could be made of the snapshot.
+	NoImage string `json:"noImage,omitempty"`
+}
+
+// namedBy says what the name ref stands for after a push, and warns if it should stand for more.
+func namedBy(p *registry.Pusher, ref string, warn func(format string, args ...any)) Named {
+	n := p.Named()
+	if n.NoImage == nil {
+		return Named{Index: n.Index.String(), Image: n.Image.String()}
+	}
+	why := strings.ReplaceAll(n.NoImage.Error(), "\n", "; ")
+	warn("%s stands for the snapshot alone, which nothing but cryo can run. No image was made: %s", ref, why)
+	return Named{NoImage: why}
+}
+
+// Push sends the snapshot desc of the store to the registry of ref, and gives it that name there. What the registry has is not sent again, so a push that was
+// interrupted is resumed by repeating it.
+func Push(ctx context.Context, s *store.Store, desc ocispec.Descriptor, ref string, o PushOptions) (*Pushed, error) {
+	start := time.Now()
+	var counts registry.Counts
+	o.Registry.Counts = &counts
+	p, err := registry.NewPusher(ctx, s, ref, o.Registry)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	if !o.SnapshotOnly {
+		snapshot, err := image.Open(ctx, s, desc)
+		if err != nil {
+			return nil, err
+		}
+		var client *containerd.Client
+		if _, c, err := daemon.Connect(ctx, o.Containerd); err == nil {
+			client = c
+			defer func() { _ = c.Close() }() // nothing was written
+		} else {
+			log.G(ctx).WithError(err).Debug("look for the base image in its registry alone")
+		}
+		p.WithImage(func(ctx context.Context) (*registry.Base, error) {
+			return baseimage.Layers(ctx, client, snapshot.Config, ref, o.Registry)
+		})
+	}
+	if err := p.Finish(ctx, desc); err != nil {
+		return nil, err
+	}
+	return &Pushed{*job.Transferred(&counts, start), namedBy(p, ref, o.Warn)}, nil
+}
