@@ -51,7 +51,7 @@ func FuzzRuncOptions(f *testing.F) {
 	f.Add([]byte("SystemdCgroup = true\nBinaryName = 'crun'\n"))
 	f.Add([]byte("unknown = 1"))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		o, err := tomlOptions(&runtimeoptions.Options{ConfigBody: body})
+		o, err := tomlOptions(&runtimeoptions.Options{ConfigBody: body}, false)
 		if (o == nil) == (err == nil) || err != nil && !errors.Is(err, errdefs.ErrInvalidArgument) {
 			t.Errorf("got %v, %v", o, err)
 		}

@@ -17,11 +17,12 @@ import (
 	"github.com/pelletier/go-toml/v2"
 )
 
-// runcOptions understands the three kinds of options a client may send: runc's own, CRI's TOML, and none. Without any,
-// a cgroup path of the form slice:prefix:name says that systemd manages cgroups.
+// runcOptions understands the three kinds of options a client may send: runc's own, CRI's TOML, and none. Unless they say it, a cgroup path of the form
+// slice:prefix:name says that systemd manages cgroups: CRI writes it where the kubelet has systemd do that. In runc's own, "false" and "not given" are the same.
 func runcOptions(sent typeurl.Any, cgroupsPath string) (*options.Options, error) {
+	systemd := strings.Count(cgroupsPath, ":") == 2
 	if sent == nil || len(sent.GetValue()) == 0 && sent.GetTypeUrl() == "" {
-		return &options.Options{SystemdCgroup: strings.Count(cgroupsPath, ":") == 2}, nil
+		return &options.Options{SystemdCgroup: systemd}, nil
 	}
 	v, err := typeurl.UnmarshalAny(sent)
 	if err != nil {
@@ -29,16 +30,17 @@ func runcOptions(sent typeurl.Any, cgroupsPath string) (*options.Options, error)
 	}
 	switch o := v.(type) {
 	case *options.Options:
+		o.SystemdCgroup = o.SystemdCgroup || systemd
 		return o, nil
 	case *runtimeoptions.Options:
-		return tomlOptions(o)
+		return tomlOptions(o, systemd)
 	}
 	return nil, fmt.Errorf("read runtime options: type %s is neither runc's nor CRI's: %w", sent.GetTypeUrl(), errdefs.ErrInvalidArgument)
 }
 
 // tomlOptions reads what CRI passes on from [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.NAME.options].
-// The keys are those of runc's options in containerd's documentation, in any case.
-func tomlOptions(o *runtimeoptions.Options) (*options.Options, error) {
+// The keys are those of runc's options in containerd's documentation, in any case. systemd is SystemdCgroup where that is not among them.
+func tomlOptions(o *runtimeoptions.Options, systemd bool) (*options.Options, error) {
 	body := o.GetConfigBody()
 	if path := o.GetConfigPath(); path != "" {
 		data, err := os.ReadFile(path)
@@ -61,6 +63,7 @@ func tomlOptions(o *runtimeoptions.Options) (*options.Options, error) {
 		TypeURL       string // CRI's own, tells the type
 		ConfigPath    string // CRI's own
 	}
+	t.SystemdCgroup = systemd
 	if err := toml.NewDecoder(bytes.NewReader(body)).DisallowUnknownFields().Decode(&t); err != nil {
 		var strict *toml.StrictMissingError
 		if errors.As(err, &strict) {
