@@ -66,6 +66,7 @@ SIGTERM ends the service; what is prewarmed stays. With --json, each line that i
 	f.StringVar(&o.Listen, "listen", defaultListen, "HOST:PORT or unix:PATH for /metrics and /healthz; empty: none")
 	f.StringVar(&o.Node, "node-name", "", "this machine's node in Kubernetes, which is told (default: Kubernetes is not)")
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "`file` that says how to reach Kubernetes (default: the pod's service account)")
+	cmd.AddCommand(newNodeInstall(a))
 	return cmd
 }
 

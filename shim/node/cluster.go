@@ -28,17 +28,19 @@ import (
 
 // Labels of the node. A value has at most 63 characters, and a digest 71, so that a snapshot's is in a key, shortened.
 const (
-	runtimeLabel = "io.cryo.runtime" // "true": for the RuntimeClass
-	cpuLabel     = "io.cryo/cpu"     // digest of the processor's features: nodes that have the same can restore each other's snapshots, as far as that goes
-	driverLabel  = "io.cryo/driver"  // version of NVIDIA's driver
-	readyLabel   = "ready.io.cryo/"  // and the first 32 digits of a snapshot's digest: "memory" or "gpu"
-	manager      = "cryo-node"       // of fields, for the API server: only labels that it has set are removed with it
-	component    = "cryo"            // that events are from
-	labelTime    = 5 * time.Minute   // after which labels are set once more: somebody may have changed them
-	retryTime    = 5 * time.Second   // after which it is tried again
-	requestTime  = 10 * time.Second  // for one request
-	maxMessage   = 1024              // bytes of an event's message. Source: Kubernetes, pkg/apis/core/validation/events.go
-	maxWaiting   = 256               // events; more are not sent
+	// RuntimeLabel is the one that the RuntimeClass asks for, with the value "true".
+	RuntimeLabel = "io.cryo.runtime"
+
+	cpuLabel    = "io.cryo/cpu"    // digest of the processor's features: nodes that have the same can restore each other's snapshots, as far as that goes
+	driverLabel = "io.cryo/driver" // version of NVIDIA's driver
+	readyLabel  = "ready.io.cryo/" // and the first 32 digits of a snapshot's digest: "memory" or "gpu"
+	manager     = "cryo-node"      // of fields, for the API server: only labels that it has set are removed with it
+	component   = "cryo"           // that events are from
+	labelTime   = 5 * time.Minute  // after which labels are set once more: somebody may have changed them
+	retryTime   = 5 * time.Second  // after which it is tried again
+	requestTime = 10 * time.Second // for one request
+	maxMessage  = 1024             // bytes of an event's message. Source: Kubernetes, pkg/apis/core/validation/events.go
+	maxWaiting  = 256              // events; more are not sent
 )
 
 // cluster tells Kubernetes of the node. The dynamic client has no types of Kubernetes: with them, the program is twice as large and takes twice as long to start.
@@ -83,7 +85,7 @@ var driverVersion = regexp.MustCompile(`Kernel Module\s+(?:for \S+\s+)?([0-9]+(?
 
 // facts are labels of what snapshots must fit, beyond those that the kubelet sets (kubernetes.io/arch). root is of /proc.
 func facts(root string) map[string]string {
-	labels := map[string]string{runtimeLabel: "true"}
+	labels := map[string]string{RuntimeLabel: "true"}
 	if features, size, err := host.CPU(root); err == nil {
 		sum := sha256.Sum256(fmt.Appendf(nil, "%s %d", strings.Join(features, " "), size))
 		labels[cpuLabel] = hex.EncodeToString(sum[:8])

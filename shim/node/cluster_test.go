@@ -100,7 +100,7 @@ func TestCluster(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { c.run(ctx); close(ended) }()
-	eventually(t, "the first labels", func() bool { return a.last()[runtimeLabel] == "true" })
+	eventually(t, "the first labels", func() bool { return a.last()[RuntimeLabel] == "true" })
 	digest := "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
 	const key = "ready.io.cryo/0123456789abcdef0123456789abcdef"
 	c.setReady(map[string]bool{digest: false})
