@@ -64,12 +64,11 @@ func kustomized(t *testing.T) (all map[string]any, maps map[string][]string) {
 	t.Helper()
 	var k struct {
 		metav1.TypeMeta
-		Namespace          string
 		Resources          []string
 		ConfigMapGenerator []struct {
-			Name    string
-			Files   []string
-			Options map[string]bool
+			Name, Namespace string
+			Files           []string
+			Options         map[string]bool
 		}
 		Images []map[string]string
 	}
