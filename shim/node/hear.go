@@ -24,11 +24,11 @@ func (v *service) hear(ctx context.Context) {
 	said := false
 	for ctx.Err() == nil {
 		err := v.hearOnce(ctx)
-		v.connected.Store(false)
+		news := v.connected.Swap(false) || !said
 		if ctx.Err() != nil {
 			return
 		}
-		if !said {
+		if news {
 			v.o.Log(Entry{What: "hear of containers", Err: err, Again: againTime.Seconds()})
 		}
 		said = true

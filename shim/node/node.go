@@ -11,6 +11,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/shim/config"
+	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // Options are the choices of the service.
@@ -51,6 +52,7 @@ type service struct {
 // Run serves until ctx ends, and returns nil then. What is prewarmed stays, for the next service. An error is of the beginning only: a wrong file, an address that is taken,
 // or another service, FailedPrecondition.
 func Run(ctx context.Context, o Options) error {
+	restore.SetHome()
 	s, err := store.Open(o.Config.Root)
 	if err != nil {
 		return err

@@ -54,14 +54,19 @@ var (
 	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", errdefs.ErrAborted)
 )
 
-// Serve runs the restore process. The shim or a command sends it a request over a channel; package restorer has the messages.
-func Serve(c config.Config) error {
-	_ = os.WriteFile("/proc/self/comm", []byte("cryo-restore"), 0) // for ps
-	if os.Getenv("HOME") == "" {                                   // as in a service of systemd's, and Docker's credentials are there
+// SetHome sets HOME where there is none, as in a service of systemd's: Docker's credentials are there.
+func SetHome() {
+	if os.Getenv("HOME") == "" {
 		if u, err := user.Current(); err == nil {
 			_ = os.Setenv("HOME", u.HomeDir)
 		}
 	}
+}
+
+// Serve runs the restore process. The shim or a command sends it a request over a channel; package restorer has the messages.
+func Serve(c config.Config) error {
+	_ = os.WriteFile("/proc/self/comm", []byte("cryo-restore"), 0) // for ps
+	SetHome()
 	asked, request, err := restorer.Serve(restorer.Descriptor)
 	if err != nil {
 		return err
