@@ -31,7 +31,7 @@ QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
 PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
 # What tests need beyond that.
 test integration: PACKAGES += curl redis-tools rpm
-UNIT      = $(shell $(GO) list ./... | grep -v '/integration$$')
+UNIT      = $(shell $(GO) list ./... | grep -vE '/integration(/kubernetes)?$$')
 
 .PHONY: help
 help: ## list the targets
@@ -130,6 +130,46 @@ unit: fakecuda preload ## run the unit tests
 .PHONY: integration
 integration: deps build weakened tools fakecuda packages ## run the integration tests: real containerds, runc, CRIU and registries (as root)
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 70m $(TESTFLAGS)
+
+# Kubernetes' own components, built of the module in integration/kubernetes/tools: several minutes of both cores at first, seconds afterwards.
+KUBERNETES = integration/kubernetes/tools
+PINNED     = $(addprefix $(KUBERNETES)/,go.mod go.sum tools.go)
+COMPONENTS = kubelet kube-apiserver kube-controller-manager kube-scheduler kubectl etcd
+CNI        = host-local bridge loopback portmap
+
+.PHONY: kubernetes
+kubernetes: bin/kubernetes/components bin/kubernetes/critest $(addprefix bin/kubernetes/cni/,$(CNI)) ## build the pinned Kubernetes, etcd, CNI plugins and critest into bin/kubernetes/
+	@for name in $(COMPONENTS); do ln -sf components bin/kubernetes/$$name; done
+	@CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o bin/kubernetes/standin ./integration/kubernetes/standin $(QUIETLY)
+
+bin/kubernetes/components: $(PINNED) $(KUBERNETES)/components/main.go
+	@echo "building the pinned Kubernetes"
+	@cd $(KUBERNETES); \
+	version=$$($(GO) list -m -f '{{.Version}}' k8s.io/kubernetes); \
+	minor=$${version#v1.}; \
+	v=k8s.io/component-base/version; \
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X $$v.gitVersion=$$version -X $$v.gitMajor=1 -X $$v.gitMinor=$${minor%%.*}" -o ../../../$@ ./components $(QUIETLY)
+	@touch $@
+
+# It is a test of its package, which has nothing else.
+bin/kubernetes/critest: $(PINNED)
+	@echo "building the pinned critest"
+	@cd $(KUBERNETES); CGO_ENABLED=0 $(GO) test -c -trimpath -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/critest $(QUIETLY)
+	@touch $@
+
+bin/kubernetes/crictl: $(PINNED)
+	@cd $(KUBERNETES); CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/crictl $(QUIETLY)
+	@touch $@
+
+bin/kubernetes/cni/%: $(PINNED)
+	@cd $(KUBERNETES); \
+	package=$$(sed -n 's|^\t_ "\(.*/$*\)"$$|\1|p' tools.go); \
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../../$@ $$package $(QUIETLY)
+	@touch $@
+
+.PHONY: kubernetes-test
+kubernetes-test: deps build kubernetes bin/tools/containerd bin/tools/containerd-shim-runc-v2 bin/tools/ctr bin/tools/runc bin/tools/registry bin/tools/gotestsum ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
+	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration/kubernetes -- -count=1 -timeout 30m $(TESTFLAGS)
 
 .PHONY: lint
 lint: bin/tools/staticcheck ## check formatting, go vet, staticcheck and the syntax of scripts

@@ -13,15 +13,14 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 )
 
-// containerdConfig leaves out what is slow to start or reaches outside the host's directory. %[1]s is that directory.
+// containerdConfig leaves out what is slow to start or reaches outside the host's directory. %[1]s is that directory, %[2]s what is imported, %[3]s plugins
+// that are not to be.
 const containerdConfig = `version = 3
 root = "%[1]s/containerd"
 state = "/run/containerd"
-imports = []
-disabled_plugins = [
-  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri",
-  "io.containerd.nri.v1.nri", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
-  "io.containerd.podsandbox.controller.v1.podsandbox",
+imports = [%[2]s]
+disabled_plugins = [%[3]s
+  "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing",
   "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
   "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.differ.v1.erofs",
 ]
@@ -36,8 +35,17 @@ disabled_plugins = [
   path = "%[1]s/opt"
 `
 
+// criPlugins are what serves kubelets alone.
+const criPlugins = `
+  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri", "io.containerd.podsandbox.controller.v1.podsandbox",
+  "io.containerd.nri.v1.nri",`
+
 func (h *Host) writeConfig() error {
-	config := fmt.Sprintf(containerdConfig, h.Dir) + h.options.Config
+	imports, disabled := "", criPlugins
+	if h.options.Node != nil {
+		imports, disabled = `"/etc/containerd/conf.d/*.toml"`, ""
+	}
+	config := fmt.Sprintf(containerdConfig, h.Dir, imports, disabled) + h.options.Config
 	if err := os.WriteFile(filepath.Join(h.Dir, "config.toml"), []byte(config), 0o600); err != nil {
 		return fmt.Errorf("write containerd configuration: %w", err)
 	}

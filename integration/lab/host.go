@@ -30,6 +30,7 @@ type HostOptions struct {
 	Config     string   // TOML appended to containerd's configuration
 	CryoConfig string   // content of the file CRYO_CONFIG names
 	GPUs       *GPUs    // with the fake driver, which "make fakecuda" builds; nil: the host has none, and no such driver
+	Node       *Node    // what a node of Kubernetes has beyond that; nil: the host is none
 }
 
 // Host is a machine as far as its programs can tell: see the package comment.
@@ -42,8 +43,9 @@ type Host struct {
 	options HostOptions
 	init    *exec.Cmd // holds the namespaces
 
-	mu     sync.Mutex
-	daemon *daemon // guarded by mu; nil while stopped
+	mu       sync.Mutex
+	daemon   *daemon    // guarded by mu; nil while stopped
+	programs []*Program // guarded by mu; some may have ended
 }
 
 // daemon is a running containerd and the news of its end.
@@ -115,7 +117,14 @@ func (h *Host) makeNamespaces() error {
 	if h.options.GPUs != nil {
 		dev = "own"
 	}
-	h.init = exec.Command("sh", script, "join", cgroup, filepath.Join(h.Dir, "run"), layout, dev)
+	args := []string{script, "join", cgroup, filepath.Join(h.Dir, "run"), layout, dev}
+	if h.options.Node != nil {
+		if err := h.furnish(); err != nil {
+			return err
+		}
+		args = append(args, h.nodeDir(), h.Name)
+	}
+	h.init = exec.Command("sh", args...)
 	h.init.Dir = "/"
 	h.init.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdout, err := h.init.StdoutPipe()
@@ -264,9 +273,13 @@ func (h *Host) stop() error {
 	}
 	h.mu.Lock()
 	d := h.daemon
+	programs := h.programs
 	h.mu.Unlock()
 	if d != nil {
 		<-d.done
+	}
+	for _, p := range programs {
+		<-p.done
 	}
 	return nil
 }

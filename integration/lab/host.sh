@@ -1,7 +1,8 @@
 # Becomes the init of a lab's host: a sleeping process that holds the host's namespaces.
-# Started as: sh host.sh join NAME RUN LAYOUT DEV, with NAME the host's cgroup below each hierarchy, RUN its /run, LAYOUT
-# "unified" for a host that has cgroup v2 alone, with the controllers that v1 leaves it, else "machine", and DEV "own" for one
-# that has a /dev of its own, else "machine".
+# Started as: sh host.sh join NAME RUN LAYOUT DEV [NODE HOSTNAME], with NAME the host's cgroup below each hierarchy, RUN its /run,
+# LAYOUT "unified" for a host that has cgroup v2 alone, with the controllers that v1 leaves it, else "machine", DEV "own" for one
+# that has a /dev of its own, else "machine", and for a node of Kubernetes NODE, the directory of what it writes below /etc, /opt and
+# /var, and its HOSTNAME.
 set -eu
 
 # hierarchies: one line each: type, mount point, super block options. CRIU mounts them elsewhere for moments.
@@ -15,7 +16,8 @@ join)
 	hierarchies | while read -r _ point _; do
 		echo $$ >"$point/$2/cgroup.procs"
 	done
-	exec unshare --mount --cgroup --net --propagation private sh "$0" settle "$3" "$4" "$5"
+	shift 2
+	exec unshare --mount --cgroup --net --uts --propagation private sh "$0" settle "$@"
 	;;
 settle)
 	mount --bind "$2" /run
@@ -59,6 +61,22 @@ settle)
 		done
 		echo $$ >"$point/daemon/cgroup.procs"
 	done
+	if [ -n "${5-}" ]; then
+		hostname "$6"
+		resolver=$(cat /etc/resolv.conf) # which may be a mount, and so not below the overlay
+		for name in etc opt var/lib var/log; do
+			mkdir -p "$5/upper/$name" "$5/work/$name"
+			mount -t overlay -o "lowerdir=/$name,upperdir=$5/upper/$name,workdir=$5/work/$name" overlay "/$name"
+		done
+		echo "$resolver" >/etc/resolv.conf
+		# Volumes and logs are on the disk, as on a machine: Kubernetes looks how much of it is free.
+		for name in var/lib/kubelet var/log/pods; do
+			mkdir -p "$5/disk/$name" "/$name"
+			mount --bind "$5/disk/$name" "/$name"
+		done
+		echo 1 >/proc/sys/net/ipv4/ip_forward
+		mount --make-rshared / # for mounts of pods that others see
+	fi
 	ip link set lo up
 	echo ready
 	exec sleep infinity

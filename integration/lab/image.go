@@ -123,42 +123,42 @@ func (r *Registry) CtrFlags(password string) []string {
 const applets = "sh ls cat echo sleep ps kill id stat mkdir rm mv cp ln touch dd df mount umount env printf head tail wc " +
 	"sha256sum true false test stty tty nc wget ip free grep sed sync chmod chown readlink seq sort tr hostname date"
 
-// file is one entry of the image's layer.
-type file struct {
-	name    string
-	mode    int64
-	content []byte
-	link    string
+// File is one entry of an image's layer.
+type File struct {
+	Name    string // of a directory: with a slash at the end
+	Mode    int64  // permissions, and the bits setuid and setgid, see chmod(2)
+	Content []byte
+	Link    string // target of a symbolic link; "": it is none
 }
 
-func imageFiles(busybox, workload []byte) []file {
-	files := []file{
-		{name: "bin/", mode: 0o755}, {name: "dev/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "proc/", mode: 0o755},
-		{name: "root/", mode: 0o700}, {name: "run/", mode: 0o755}, {name: "sys/", mode: 0o755}, {name: "tmp/", mode: 0o1777},
-		{name: "var/", mode: 0o755}, {name: "srv/", mode: 0o777},
-		{name: "etc/passwd", mode: 0o644, content: []byte("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/srv:/bin/sh\n")},
-		{name: "etc/group", mode: 0o644, content: []byte("root:x:0:\nalice:x:1000:\nstaff:x:2000:alice\n")},
+func imageFiles(busybox, workload []byte) []File {
+	files := []File{
+		{Name: "bin/", Mode: 0o755}, {Name: "dev/", Mode: 0o755}, {Name: "etc/", Mode: 0o755}, {Name: "proc/", Mode: 0o755},
+		{Name: "root/", Mode: 0o700}, {Name: "run/", Mode: 0o755}, {Name: "sys/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777},
+		{Name: "var/", Mode: 0o755}, {Name: "srv/", Mode: 0o777},
+		{Name: "etc/passwd", Mode: 0o644, Content: []byte("root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/srv:/bin/sh\n")},
+		{Name: "etc/group", Mode: 0o644, Content: []byte("root:x:0:\nalice:x:1000:\nstaff:x:2000:alice\n")},
 		// What the overlay workload replaces.
-		{name: "usr/", mode: 0o755}, {name: "usr/share/", mode: 0o755},
-		{name: "usr/share/old/", mode: 0o755}, {name: "usr/share/old/file", mode: 0o644}, {name: "usr/share/old/below/", mode: 0o755},
-		{name: "usr/share/removed/", mode: 0o755}, {name: "usr/share/removed/file", mode: 0o644},
-		{name: "usr/share/directory/", mode: 0o755}, {name: "usr/share/directory/file", mode: 0o644},
-		{name: "usr/share/file", mode: 0o644}, {name: "usr/share/link", mode: 0o644},
-		{name: "usr/share/kept/", mode: 0o755}, {name: "usr/share/kept/file", mode: 0o644, content: []byte("kept\n")},
-		{name: "usr/share/kept/replaced", mode: 0o644, content: []byte("as in the image\n")},
-		{name: "usr/share/kept/changed", mode: 0o644, content: []byte("as in the image\n")},
-		{name: "etc/motd", mode: 0o644, content: []byte("as in the image\n")},
-		{name: "bin/busybox", mode: 0o755, content: busybox},
-		{name: "bin/workload", mode: 0o755, content: workload},
+		{Name: "usr/", Mode: 0o755}, {Name: "usr/share/", Mode: 0o755},
+		{Name: "usr/share/old/", Mode: 0o755}, {Name: "usr/share/old/file", Mode: 0o644}, {Name: "usr/share/old/below/", Mode: 0o755},
+		{Name: "usr/share/removed/", Mode: 0o755}, {Name: "usr/share/removed/file", Mode: 0o644},
+		{Name: "usr/share/directory/", Mode: 0o755}, {Name: "usr/share/directory/file", Mode: 0o644},
+		{Name: "usr/share/file", Mode: 0o644}, {Name: "usr/share/link", Mode: 0o644},
+		{Name: "usr/share/kept/", Mode: 0o755}, {Name: "usr/share/kept/file", Mode: 0o644, Content: []byte("kept\n")},
+		{Name: "usr/share/kept/replaced", Mode: 0o644, Content: []byte("as in the image\n")},
+		{Name: "usr/share/kept/changed", Mode: 0o644, Content: []byte("as in the image\n")},
+		{Name: "etc/motd", Mode: 0o644, Content: []byte("as in the image\n")},
+		{Name: "bin/busybox", Mode: 0o755, Content: busybox},
+		{Name: "bin/workload", Mode: 0o755, Content: workload},
 	}
 	for _, applet := range strings.Fields(applets) {
-		files = append(files, file{name: "bin/" + applet, mode: 0o777, link: "busybox"})
+		files = append(files, File{Name: "bin/" + applet, Mode: 0o777, Link: "busybox"})
 	}
 	return files
 }
 
 // added lists what is in a directory, as entries of the image beyond those there are.
-func added(dir string, files []file) ([]file, error) {
+func added(dir string, files []File) ([]File, error) {
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == dir {
 			return err
@@ -167,17 +167,17 @@ func added(dir string, files []file) ([]file, error) {
 		if err != nil {
 			return err
 		}
-		f := file{name: strings.TrimPrefix(path, dir+"/"), mode: int64(info.Mode().Perm())}
+		f := File{Name: strings.TrimPrefix(path, dir+"/"), Mode: int64(info.Mode().Perm())}
 		switch {
 		case d.IsDir():
-			f.name += "/"
-			if slices.ContainsFunc(files, func(other file) bool { return other.name == f.name }) {
+			f.Name += "/"
+			if slices.ContainsFunc(files, func(other File) bool { return other.Name == f.Name }) {
 				return nil
 			}
 		case d.Type() == fs.ModeSymlink:
-			f.link, err = os.Readlink(path)
+			f.Link, err = os.Readlink(path)
 		case d.Type().IsRegular():
-			f.content, err = os.ReadFile(path)
+			f.Content, err = os.ReadFile(path)
 		default:
 			err = fmt.Errorf("%s is no file, directory or symbolic link", path)
 		}
@@ -215,22 +215,22 @@ func writeImage(name, workload, add, ref string, command []string) (Image, error
 
 // writeGPUImage writes the image with fakeapp and its loader and C library.
 func writeGPUImage(name, programs string) (Image, error) {
-	files := []file{
-		{name: "dev/", mode: 0o755}, {name: "etc/", mode: 0o755}, {name: "fake/", mode: 0o755}, {name: "proc/", mode: 0o755}, {name: "run/", mode: 0o755},
-		{name: "sys/", mode: 0o755}, {name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755}, {name: "usr/lib64/", mode: 0o755}, {name: "srv/", mode: 0o777},
+	files := []File{
+		{Name: "dev/", Mode: 0o755}, {Name: "etc/", Mode: 0o755}, {Name: "fake/", Mode: 0o755}, {Name: "proc/", Mode: 0o755}, {Name: "run/", Mode: 0o755},
+		{Name: "sys/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "usr/", Mode: 0o755}, {Name: "usr/lib64/", Mode: 0o755}, {Name: "srv/", Mode: 0o777},
 	}
 	for _, program := range []string{"fakeapp", "ld.so", "libc.so.6"} {
 		content, err := os.ReadFile(filepath.Join(programs, program))
 		if err != nil {
 			return Image{}, fmt.Errorf("read the program for GPUs: %w", err)
 		}
-		files = append(files, file{name: "fake/" + program, mode: 0o755, content: content})
+		files = append(files, File{Name: "fake/" + program, Mode: 0o755, Content: content})
 	}
 	return writeLayout(name, GPUImageName, []string{"/fake/fakeapp"}, files)
 }
 
 // writeLayout writes an image of one layer.
-func writeLayout(name, ref string, command []string, files []file) (Image, error) {
+func writeLayout(name, ref string, command []string, files []File) (Image, error) {
 	var layer bytes.Buffer
 	if err := writeTar(&layer, files); err != nil {
 		return Image{}, err
@@ -240,7 +240,7 @@ func writeLayout(name, ref string, command []string, files []file) (Image, error
 		Config:   ocispec.ImageConfig{Env: []string{"PATH=/bin"}, Cmd: command},
 		RootFS:   ocispec.RootFS{Type: "layers", DiffIDs: []digest.Digest{digest.FromBytes(layer.Bytes())}},
 	}
-	archive := layout{{name: "oci-layout", mode: 0o644, content: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
+	archive := layout{{Name: "oci-layout", Mode: 0o644, Content: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
 	manifest := ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2},
 		MediaType: ocispec.MediaTypeImageManifest,
@@ -258,18 +258,18 @@ func writeLayout(name, ref string, command []string, files []file) (Image, error
 		return Image{}, fmt.Errorf("write image: %w", err)
 	}
 	defer f.Close()
-	if err := writeTar(f, append(archive, file{name: "index.json", mode: 0o644, content: index})); err != nil {
+	if err := writeTar(f, append(archive, File{Name: "index.json", Mode: 0o644, Content: index})); err != nil {
 		return Image{}, err
 	}
 	return Image{Path: name, Digest: desc.Digest}, f.Close()
 }
 
 // layout collects the files of an OCI image layout.
-type layout []file
+type layout []File
 
 func (l *layout) add(mediaType string, content []byte) ocispec.Descriptor {
 	d := ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(content), Size: int64(len(content))}
-	*l = append(*l, file{name: path.Join("blobs/sha256", d.Digest.Encoded()), mode: 0o644, content: content})
+	*l = append(*l, File{Name: path.Join("blobs/sha256", d.Digest.Encoded()), Mode: 0o644, Content: content})
 	return d
 }
 
@@ -281,21 +281,21 @@ func (l *layout) addJSON(mediaType string, value any) ocispec.Descriptor {
 	return l.add(mediaType, content)
 }
 
-func writeTar(w io.Writer, files []file) error {
+func writeTar(w io.Writer, files []File) error {
 	t := tar.NewWriter(w)
 	for _, f := range files {
-		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.content)), Typeflag: tar.TypeReg, Linkname: f.link, ModTime: time.Unix(0, 0)}
+		h := &tar.Header{Name: f.Name, Mode: f.Mode, Size: int64(len(f.Content)), Typeflag: tar.TypeReg, Linkname: f.Link, ModTime: time.Unix(0, 0)}
 		switch {
-		case f.link != "":
+		case f.Link != "":
 			h.Typeflag = tar.TypeSymlink
-		case strings.HasSuffix(f.name, "/"):
+		case strings.HasSuffix(f.Name, "/"):
 			h.Typeflag = tar.TypeDir
 		}
 		if err := t.WriteHeader(h); err != nil {
-			return fmt.Errorf("write tar header %s: %w", f.name, err)
+			return fmt.Errorf("write tar header %s: %w", f.Name, err)
 		}
-		if _, err := t.Write(f.content); err != nil {
-			return fmt.Errorf("write tar entry %s: %w", f.name, err)
+		if _, err := t.Write(f.Content); err != nil {
+			return fmt.Errorf("write tar entry %s: %w", f.Name, err)
 		}
 	}
 	return t.Close()

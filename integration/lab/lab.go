@@ -130,7 +130,7 @@ func (o Options) complete() (Options, error) {
 		o.Bin = os.Getenv("CRYO_BIN")
 	}
 	if o.Bin == "" {
-		root, err := checkout()
+		root, err := Checkout()
 		if err != nil {
 			return o, err
 		}
@@ -184,8 +184,8 @@ func findCRIU() (string, error) {
 	return path, nil
 }
 
-// checkout is the root of the checkout that holds the working directory.
-func checkout() (string, error) {
+// Checkout is the root of the checkout that holds the working directory.
+func Checkout() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", err

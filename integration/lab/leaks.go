@@ -26,7 +26,11 @@ func (l *Lab) Leaks() []string {
 
 // Leaks is [Lab.Leaks] of one host.
 func (h *Host) Leaks() []string {
-	deadline := time.Now().Add(30 * time.Second)
+	patience := 30 * time.Second
+	if h.options.Node != nil {
+		patience = 100 * time.Second // a kubelet removes logs and sandboxes once a minute
+	}
+	deadline := time.Now().Add(patience)
 	for {
 		found := slices.Concat(h.leakedProcesses(), h.leakedCgroups(), h.leakedMounts(), h.leakedFiles())
 		if len(found) == 0 || time.Now().After(deadline) {
@@ -45,6 +49,9 @@ func (h *Host) leakedProcesses() []string {
 	h.mu.Lock()
 	if h.daemon != nil {
 		own[h.daemon.command.Process.Pid] = true
+	}
+	for _, p := range h.programs {
+		own[p.Pid()] = true
 	}
 	h.mu.Unlock()
 	h.lab.mu.Lock()
@@ -79,12 +86,12 @@ func (h *Host) cgroups() []string {
 	return dirs
 }
 
-// leakedCgroups are those of containers: below a parent such as default, which runc leaves.
+// leakedCgroups are those of containers.
 func (h *Host) leakedCgroups() []string {
 	var found []string
 	for _, dir := range h.cgroups() {
 		_, below, _ := strings.Cut(dir, "/"+h.lab.instance.name()+"/"+h.Name+"/")
-		if strings.Count(below, "/") == 1 {
+		if !h.ownCgroup(below) && h.ownCgroup(filepath.Dir(below)) {
 			found = append(found, "cgroup "+dir)
 		}
 	}
@@ -102,7 +109,7 @@ func (h *Host) leakedMounts() []string {
 		if strings.HasPrefix(point, "/run/cgroup1/") {
 			continue // the host's own, see host.sh
 		}
-		if strings.HasPrefix(point, "/run/") || strings.HasPrefix(point, h.Dir+"/") {
+		if strings.HasPrefix(point, "/run/") || strings.HasPrefix(point, h.Dir+"/") || h.options.Node != nil && strings.HasPrefix(point, "/var/lib/kubelet/") {
 			found = append(found, "mount "+point)
 		}
 	}
@@ -116,6 +123,8 @@ func (h *Host) leakedFiles() []string {
 	for _, pattern := range []string{
 		"tmp/*", "xdg/*", "cryo/work/*", "run/containerd/s/*",
 		"run/containerd/io.containerd.runtime.v2.task/*/*", "run/containerd/runc/*/*", "containerd/io.containerd.runtime.v2.task/*/*",
+		"run/netns/*", "run/containerd/io.containerd.grpc.v1.cri/*/*", "containerd/io.containerd.grpc.v1.cri/*/*",
+		"node/disk/var/lib/kubelet/pods/*", "node/disk/var/log/pods/*", "node/upper/var/log/containers/*", "node/upper/var/lib/cni/networks/*/[0-9]*",
 	} {
 		paths, _ := filepath.Glob(filepath.Join(h.Dir, pattern)) // the patterns are well formed
 		for _, path := range paths {

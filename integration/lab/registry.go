@@ -83,7 +83,7 @@ func (r *Registry) Start(ctx context.Context) error {
 	if r.options.Host != nil {
 		r.command = r.options.Host.Command(context.WithoutCancel(ctx), r.lab.Tool("registry"), "serve", config)
 	} else {
-		r.command = exec.Command("sh", "-c", enter, "sh", r.lab.instance.cgroups(), r.lab.Tool("registry"), "serve", config)
+		r.command = r.lab.Command(context.WithoutCancel(ctx), r.lab.Tool("registry"), "serve", config)
 	}
 	log, err := os.OpenFile(filepath.Join(r.Dir, "registry.log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {

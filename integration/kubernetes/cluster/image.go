@@ -1,0 +1,28 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// pushImages pushes the lab's base image and the image of sandboxes.
+func (c *Cluster) pushImages(ctx context.Context) (err error) {
+	if c.Base, err = c.Registry.PushImage(ctx, "base:1", c.Lab.Image()); err != nil {
+		return err
+	}
+	program, err := os.ReadFile(c.Lab.Tool("kubernetes/standin"))
+	if err != nil {
+		return fmt.Errorf("read the program of sandboxes: %w", err)
+	}
+	layer, err := lab.Layer([]lab.File{{Name: "pause", Mode: 0o755, Content: program}})
+	if err != nil {
+		return err
+	}
+	_, err = c.Registry.Push(ctx, pause, ocispec.ImageConfig{Entrypoint: []string{"/pause"}}, layer)
+	return err
+}
