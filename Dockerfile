@@ -1,10 +1,9 @@
-# An image with cryo's programs and nothing else, to copy them from:
+# An image with cryo as it lies in /opt/cryo of a machine, CRIU included, and nothing else. contrib/kubernetes installs it by that, and serves; by hand:
 #
 #   docker build -t cryo .
-#   id=$(docker create cryo) && docker cp $id:/containerd-shim-cryo-v1 . && docker cp $id:/cryo . && docker cp $id:/cryo-gpu-keeper . && \
-#     docker cp $id:/libcryo-gpu.so . && docker rm $id
+#   id=$(docker create cryo) && docker cp $id:/opt/cryo /opt/cryo && docker rm $id
 #
-# The programs are static but for cryo-gpu-keeper, which needs glibc 2.34. They run on the host, beside its containerd, runc and CRIU; not in this image.
+# cryo and the shim are static; cryo-gpu-keeper needs glibc 2.34 of the machine, and CRIU brings its own.
 FROM docker.io/library/golang:1.26-bookworm AS build
 ARG VERSION=0.1.0-dev
 ARG REVISION=unknown
@@ -13,8 +12,13 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 RUN make build VERSION=$VERSION REVISION=$REVISION
+RUN apt-get update -q && apt-get install -y -q --no-install-recommends patchelf && DESTDIR=/out contrib/criu/install && \
+    install -D -t /out/opt/cryo/bin bin/cryo bin/containerd-shim-cryo-v1 bin/cryo-gpu-keeper && \
+    install -D -m 0644 -t /out/opt/cryo/lib/cryo bin/libcryo-gpu.so && \
+    install -D -m 0644 contrib/containerd/cryo.toml /out/opt/cryo/share/containerd.toml
 
 FROM scratch
-COPY --from=build /src/bin/containerd-shim-cryo-v1 /src/bin/cryo /src/bin/cryo-gpu-keeper /src/bin/libcryo-gpu.so /
-ENTRYPOINT ["/cryo"]
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /out/opt/cryo /opt/cryo
+ENTRYPOINT ["/opt/cryo/bin/cryo"]
 CMD ["help"]

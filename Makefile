@@ -273,6 +273,7 @@ packages: sbom bin/tools/nfpm ## build what is released: deb, rpm, an archive, b
 	@mkdir -p bin/packages bin/stage/etc/cryo bin/stage/usr/lib/systemd/system/containerd.service.d
 	@$(MAKE) --no-print-directory install DESTDIR=bin/stage PREFIX=/usr >/dev/null
 	@cp contrib/systemd/cryo.conf bin/stage/usr/lib/systemd/system/containerd.service.d/
+	@cp contrib/systemd/cryo-node.service bin/stage/usr/lib/systemd/system/
 	@sed -n '/^```toml$$/,/^```$$/p' cmd/cryo/README.md | sed '/^```/d; s/^[^#]/# &/' >bin/stage/etc/cryo/config.toml
 	@tar --sort=name --owner=0 --group=0 --mtime=@$(SOURCE_DATE) --transform 's|^\.|$(notdir $(RELEASE))|' -C bin/stage/usr -cf - . | gzip -9n >$(RELEASE).tar.gz
 	@DESTDIR=$(CURDIR)/bin/criu contrib/criu/install >/dev/null

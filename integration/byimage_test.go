@@ -38,8 +38,8 @@ func inPod(name, image string, more ...string) []string {
 	return all
 }
 
-// runnable pushes an image of a snapshot's base image and difference, and gives its name. The snapshot is in the registry as path. change may forge the image; nil: nothing is forged.
-func runnable(t *testing.T, path, tag string, change func(*ocispec.Image)) string {
+// forgedImage pushes an image of a snapshot's base image and difference, and gives its name. The snapshot is in the registry as path. change may forge the image; nil: nothing is forged.
+func forgedImage(t *testing.T, path, tag string, change func(*ocispec.Image)) string {
 	t.Helper()
 	r := shared.registry
 	repository, _, _ := strings.Cut(path, ":")
@@ -225,7 +225,7 @@ func upper(t *testing.T, h *lab.Host, id string) (names []string) {
 func TestImageCold(t *testing.T) {
 	path, _ := pushedMarked(t, nil, "count")
 	other, _ := pushedMarked(t, nil, "count")
-	own := runnable(t, path, "warm", nil)
+	own := forgedImage(t, path, "warm", nil)
 	_, ref := frozenAs(t, path)
 	another, _ := frozenAs(t, other)
 	second, _ := frozenAs(t, pushedSecond(t, path))
@@ -244,11 +244,11 @@ func TestImageCold(t *testing.T) {
 	}{
 		{"not allowed", "", own, nil, "", []string{"cryo.test"}},
 		{"nothing allowed", "", own, nil, "", []string{}},
-		{"ordinary", "", runnable(t, path, "ordinary", func(i *ocispec.Image) { i.Config.Labels = nil }), nil, "", nil},
-		{"nonsense", "label io.cryo.image.snapshot", runnable(t, path, "nonsense", label("sha256:12")), nil, "", nil},
-		{"gone", "the registry has no", runnable(t, path, "gone", label(digest.FromString("gone").String())), nil, "", nil},
-		{"another repository's", another, runnable(t, path, "elsewhere", label(another)), nil, "", nil},
-		{"another image's", "base-image: ", runnable(t, path, "mispaired", label(second)), nil, "", nil},
+		{"ordinary", "", forgedImage(t, path, "ordinary", func(i *ocispec.Image) { i.Config.Labels = nil }), nil, "", nil},
+		{"nonsense", "label io.cryo.image.snapshot", forgedImage(t, path, "nonsense", label("sha256:12")), nil, "", nil},
+		{"gone", "the registry has no", forgedImage(t, path, "gone", label(digest.FromString("gone").String())), nil, "", nil},
+		{"another repository's", another, forgedImage(t, path, "elsewhere", label(another)), nil, "", nil},
+		{"another image's", "base-image: ", forgedImage(t, path, "mispaired", label(second)), nil, "", nil},
 		{"unsigned", "signature: ", own, nil, "[trust]\ndefault = \"signed\"", nil},
 		{"another mount", "mounts: this container has a mount at /more", own, []string{"--mount", "type=bind,src=/tmp,dst=/more,options=rbind:ro"}, "", nil},
 		{"shared processes", "pid-namespace: ", own, []string{"--with-ns", "pid:/proc/self/ns/pid"}, "", nil},
@@ -300,12 +300,12 @@ func TestImageCold(t *testing.T) {
 // TestImageMovedTag: an image is restored from the snapshot that it was made with, although its name has come to mean another.
 func TestImageMovedTag(t *testing.T) {
 	first, before := pushedMarked(t, nil, "count")
-	own := runnable(t, first, "moving", nil)
+	own := forgedImage(t, first, "moving", nil)
 	frozen, _ := frozenAs(t, first)
 	h := annotationHost(t, "moved", shared.registry.Address)
 	pullImage(t, h, own)
 	second := pushedSecond(t, first)
-	if moved := runnable(t, second, "moving", nil); moved != own {
+	if moved := forgedImage(t, second, "moving", nil); moved != own {
 		t.Fatalf("%s is not %s", moved, own)
 	}
 	heard, id := eventsOf(t, h), name(t)
@@ -320,7 +320,7 @@ func TestImageMovedTag(t *testing.T) {
 // TestImageRestarted has a pod's container that the kubelet starts again: it is started, and restored where it asks for that.
 func TestImageRestarted(t *testing.T) {
 	path, before := pushedMarked(t, nil, "count")
-	ref, own := shared.registry.Reference(path), runnable(t, path, "warm", nil)
+	ref, own := shared.registry.Reference(path), forgedImage(t, path, "warm", nil)
 	frozen, _ := frozenAs(t, path)
 	h := annotationHost(t, "restarted", shared.registry.Address)
 	pullImage(t, h, own)

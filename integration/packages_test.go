@@ -87,7 +87,7 @@ func TestPackageFiles(t *testing.T) {
 	}
 	for _, path := range []string{
 		"/usr/bin/containerd-shim-cryo-v1", "/usr/bin/cryo", "/usr/bin/cryo-gpu-keeper", "/usr/lib/cryo/libcryo-gpu.so",
-		"/usr/lib/systemd/system/containerd.service.d/cryo.conf", "/usr/share/bash-completion/completions/cryo", "/usr/share/zsh/site-functions/_cryo",
+		"/usr/lib/systemd/system/containerd.service.d/cryo.conf", "/usr/lib/systemd/system/cryo-node.service", "/usr/share/bash-completion/completions/cryo", "/usr/share/zsh/site-functions/_cryo",
 		"/usr/share/fish/vendor_completions.d/cryo.fish", "/usr/share/man/man1/cryo-restore.1", "/usr/share/man/man1/cryo-exit-codes.1", "/usr/share/doc/cryo/LICENSE",
 	} {
 		if !slices.Contains(files["deb"], path) {

@@ -43,8 +43,8 @@ func criHost(t *testing.T, name string) (*lab.Host, cri.RuntimeServiceClient) {
 	return h, cri.NewRuntimeServiceClient(client(t, h).Conn().(grpc.ClientConnInterface))
 }
 
-// runPod has CRI run a pod of one container in the host's network, until the test ends.
-func runPod(t *testing.T, h *lab.Host, c cri.RuntimeServiceClient, annotations map[string]string, command ...string) (id string) {
+// runCRIPod has CRI run a pod of one container in the host's network, until the test ends.
+func runCRIPod(t *testing.T, h *lab.Host, c cri.RuntimeServiceClient, annotations map[string]string, command ...string) (id string) {
 	t.Helper()
 	host := &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: cri.NamespaceMode_CONTAINER}
 	pod := &cri.PodSandboxConfig{
@@ -107,7 +107,7 @@ func TestCheckpointToCRI(t *testing.T) {
 	allowSending(t, h, "", shared.registry.Address)
 	repository := shared.registry.Reference("send/" + name(t))
 	for _, annotations := range []map[string]string{nil, {sendAnnotation: repository}} {
-		id := runPod(t, h, c, annotations, "workload", "count", "--memory", "32")
+		id := runCRIPod(t, h, c, annotations, "workload", "count", "--memory", "32")
 		ask := func(exec string) (a lab.Answer) {
 			t.Helper()
 			eventually(t, "an answer", time.Minute, func() bool {

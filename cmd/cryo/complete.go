@@ -74,7 +74,7 @@ var flagValues = map[string][]cobra.Completion{
 }
 
 // fileFlags are those whose value is a file or directory.
-var fileFlags = []string{"config", "root", "address", "tlscacert", "sign-key", "key", "network-ns"}
+var fileFlags = []string{"config", "root", "address", "tlscacert", "sign-key", "key", "network-ns", "kubeconfig", "prewarm", "host", "from", "configuration"}
 
 // completeFlags has the shell complete values of flags, and names of files only where the value is one.
 func completeFlags(cmd *cobra.Command) {

@@ -10,6 +10,12 @@ import (
 	"strings"
 )
 
+// CPU gives the processor's features and the size of its register state as [Facts] has them. root is of /proc.
+func CPU(root string) (features []string, xsave uint32, err error) {
+	_, features, err = cpu(root)
+	return features, xsaveSize(), err
+}
+
 // cpu reads the first processor of /proc/cpuinfo: its model, for people, and its flags, sorted. x86 says "model name"
 // and "flags", arm64 "CPU implementer", "CPU part" and "Features". Processors of one host may differ (arm64 big.LITTLE);
 // then a flag counts only if all have it, since a process may run on any.

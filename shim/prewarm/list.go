@@ -105,14 +105,14 @@ func Choose(all []Listed, refs []string) (chosen []Listed, failed []error) {
 
 // Remove gives back what a snapshot has, on GPUs and in the store.
 func Remove(ctx context.Context, s *store.Store, w Listed) error {
-	if err := letGo(ctx, s.Root(), w.Digest); err != nil {
+	if err := LetGo(ctx, s.Root(), w.Digest); err != nil {
 		return err
 	}
 	return s.RemovePrewarmed(ctx, digest.Digest(w.Digest))
 }
 
-// letGo ends what is loaded of a snapshot that is not prewarmed any more.
-func letGo(ctx context.Context, root, snapshot string) error {
+// LetGo ends what is loaded of a snapshot that is not prewarmed any more.
+func LetGo(ctx context.Context, root, snapshot string) error {
 	d := prewarmed.New(root)
 	all, err := d.List(ctx)
 	for _, i := range all {

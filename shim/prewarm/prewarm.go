@@ -70,7 +70,7 @@ func Prewarm(ctx context.Context, s *store.Store, o Options) (r *Result, err err
 	err = makeReady(ctx, s, ref, desc, pulling, o, pulling != nil && !known, r)
 	for _, w := range r.Removed {
 		if w.Size > 0 { // what it had on GPUs goes with it
-			err = errors.Join(err, letGo(ctx, s.Root(), w.Digest))
+			err = errors.Join(err, LetGo(ctx, s.Root(), w.Digest))
 		}
 	}
 	return r, err

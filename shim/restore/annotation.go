@@ -32,8 +32,8 @@ import (
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// notAllowed says that the host's configuration does not allow a container to ask for a snapshot.
-func notAllowed(ref string) error {
+// NotAllowed says that the host's configuration does not allow a container to ask for a snapshot.
+func NotAllowed(ref string) error {
 	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml",
 		"restore-annotation: the configuration does not allow a container to be restored from %s", ref)
 }
@@ -86,7 +86,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 // allowed refuses what the configuration does not allow containers to ask for. A digest is of all repositories of which the store has it.
 func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
 	if archive.IsLocation(ref) {
-		return notAllowed(ref) // a file of the host's
+		return NotAllowed(ref) // a file of the host's
 	}
 	full, err := store.Normalize(ref)
 	if err != nil {
@@ -99,7 +99,7 @@ func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref strin
 		}
 	}
 	if !slices.ContainsFunc(refs, a.Allows) {
-		return notAllowed(ref)
+		return NotAllowed(ref)
 	}
 	return nil
 }

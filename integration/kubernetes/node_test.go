@@ -1,0 +1,217 @@
+package kubernetes
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/integration/kubernetes/cluster"
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// eventually waits for up to two minutes.
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(200 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s did not come", what)
+		}
+	}
+}
+
+// cryoImage is what the Dockerfile makes, but for CRIU.
+func cryoImage(t *testing.T) string {
+	t.Helper()
+	var files []lab.File
+	for to, from := range map[string]string{"opt/cryo/bin/cryo": shared.Lab.Tool("../cryo"), "opt/cryo/bin/containerd-shim-cryo-v1": shared.Lab.Tool("../containerd-shim-cryo-v1"), "opt/cryo/share/containerd.toml": "../../contrib/containerd/cryo.toml"} {
+		data, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, lab.File{Name: to, Mode: 0o755, Content: data})
+	}
+	layer, err := lab.Layer(files)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ref, err := shared.Registry.Push(t.Context(), "cryo:1", ocispec.ImageConfig{Entrypoint: []string{"/opt/cryo/bin/cryo"}}, layer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+// manifest is a file of contrib/kubernetes, with words replaced.
+func manifest(t *testing.T, name string, replace ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("../../contrib/kubernetes", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.NewReplacer(replace...).Replace(string(text)) + "\n---\n"
+}
+
+func configMap(name, file, content string) string {
+	return fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: %s, namespace: cryo-system}\ndata:\n  %s: %q\n---\n", name, file, content)
+}
+
+// labelsOf are a node's.
+func labelsOf(t *testing.T, n *cluster.Node) map[string]string {
+	t.Helper()
+	var o struct{ Metadata struct{ Labels map[string]string } }
+	if err := shared.Get(t.Context(), "/api/v1/nodes/"+n.Name, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o.Metadata.Labels
+}
+
+// TestNodeService installs cryo by contrib/kubernetes on a node that has another, restarts its containerd as the installer asks for, and sees what the service tells Kubernetes.
+func TestNodeService(t *testing.T) {
+	n := shared.A
+	p := run(t, pod{name: name(t), class: "cryo", node: n, command: []string{"workload", "count", "--memory", "8"}})
+	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
+	ref := shared.Registry.Reference("service/" + p.Metadata.Name + ":1")
+	var taken struct{ Digest string }
+	out := must(t, n.Cryo(t.Context(), "-n", "k8s.io", "checkpoint", id, ref, "--push", "--plain-http", "--leave-running", "--json")).Stdout
+	if err := json.Unmarshal([]byte(out), &taken); err != nil || len(taken.Digest) != 71 {
+		t.Fatalf("%v: %s", err, out)
+	}
+
+	// A machine has its containerd in /usr/local/bin.
+	const dropIn = "/etc/containerd/conf.d/cryo.toml"
+	must(t, n.Run(t.Context(), "sh", "-c", "mount -t tmpfs tmpfs /usr/local/bin && cp \"$1\" /usr/local/bin/containerd && cp "+dropIn+" /opt/before.toml", "sh", shared.Lab.Tool("containerd")))
+	t.Cleanup(func() {
+		must(t, n.Run(cleanupContext(t), "sh", "-c", "umount /usr/local/bin; mv /opt/before.toml "+dropIn+"; rm -r /opt/cryo /etc/cryo"))
+		if err := n.RestartContainerd(cleanupContext(t), syscall.SIGTERM); err != nil {
+			t.Error(err)
+		}
+	})
+	settings := fmt.Sprintf("[restore.annotation]\nrepositories = [%q]\nplain-http = [%[1]q]\n", shared.Registry.Address)
+	apply(t, manifest(t, "namespace.yaml")+manifest(t, "rbac.yaml")+manifest(t, "policy.yaml")+
+		configMap("cryo-config", "config.toml", settings)+configMap("cryo-prewarm", "prewarm.toml", fmt.Sprintf("[[snapshot]]\nref = %q\n", ref)))
+	service := manifest(t, "daemonset.yaml", "image: cryo\n", "image: "+cryoImage(t)+"\n", "kubernetes.io/arch: amd64\n", "kubernetes.io/arch: amd64\n        kubernetes.io/hostname: "+n.Name+"\n")
+	apply(t, service)
+
+	var pods struct{ Items []cluster.Pod }
+	look := func() *cluster.Pod {
+		if err := shared.Get(t.Context(), "/api/v1/namespaces/cryo-system/pods", &pods); err != nil || len(pods.Items) != 1 {
+			return &cluster.Pod{}
+		}
+		return &pods.Items[0]
+	}
+	defer func() {
+		if t.Failed() {
+			for _, container := range []string{"install", "node"} {
+				r := shared.Kubectl(cleanupContext(t), "-n", "cryo-system", "logs", "-l", "app.kubernetes.io/name=cryo-node", "-c", container)
+				t.Logf("%s: %s%s", container, r.Stdout, r.Stderr)
+			}
+			t.Logf("%+v", look().Status)
+		}
+	}()
+	eventually(t, "the installer's wish", func() bool {
+		for _, s := range look().Status.InitContainerStatuses {
+			if end := s.State.Terminated; end != nil && end.ExitCode == 4 {
+				return true
+			}
+			if end := s.LastState.Terminated; end != nil && end.ExitCode == 4 {
+				return true
+			}
+		}
+		return false
+	})
+	if err := n.RestartContainerd(t.Context(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the service", func() bool { return look().Ready() })
+	readyLabel := "ready.io.cryo/" + taken.Digest[7:39]
+	eventually(t, "the label of the snapshot", func() bool { return labelsOf(t, n)[readyLabel] == "memory" })
+	if l := labelsOf(t, n); len(l["io.cryo/cpu"]) != 16 || l["io.cryo.runtime"] != "true" || l["kubernetes.io/hostname"] != n.Name {
+		t.Errorf("labels %v", l)
+	}
+
+	// The pod's containers run under the shim that was installed.
+	cold := pod{name: name(t), class: "cryo", node: n, command: []string{"workload", "count"}, annotations: map[string]string{"io.cryo.restore": "elsewhere.example/x:1", "io.cryo.restore.fallback": "start"}}
+	run(t, cold)
+	eventually(t, "the pod's event", func() bool {
+		all, err := shared.Events(t.Context(), cold.name)
+		return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool {
+			return e.Reason == "StartedCold" && strings.Contains(e.Message, "restore-annotation: ")
+		})
+	})
+	if r := n.Run(t.Context(), "sh", "-c", "ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c /opt/cryo/bin/containerd-shim-cryo-v1"); strings.TrimSpace(r.Stdout) == "0" {
+		t.Error("no shim of /opt/cryo runs")
+	}
+	answer, err := http.Get("http://" + look().Status.PodIP + ":9464/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(answer.Body)
+	answer.Body.Close()
+	if err != nil || !strings.Contains(string(text), `cryo_cold_starts_total{reason="restore-annotation"} 1`) || !strings.Contains(string(text), `cryo_prewarm_snapshots{state="ready"} 1`) {
+		t.Errorf("%v: %s", err, text)
+	}
+
+	// Its token is good for its own node's own labels.
+	token := must(t, n.Run(t.Context(), "sh", "-c", "cat /var/lib/kubelet/pods/"+look().Metadata.UID+"/volumes/kubernetes.io~projected/*/token")).Stdout
+	for _, c := range []struct {
+		node, patch string
+		code        int
+	}{
+		{n.Name, `{"metadata":{"labels":{"io.cryo/test":"1"}}}`, http.StatusOK},
+		{n.Name, `{"metadata":{"labels":{"io.cryo/test":null}}}`, http.StatusOK},
+		{n.Name, `{"metadata":{"labels":{"test":"1"}}}`, http.StatusForbidden},
+		{n.Name, `{"metadata":{"labels":{"kubernetes.io/hostname":null}}}`, http.StatusForbidden},
+		{n.Name, `{"metadata":{"annotations":{"io.cryo/test":"1"}}}`, http.StatusForbidden},
+		{n.Name, `{"spec":{"unschedulable":true}}`, http.StatusForbidden},
+		{shared.B.Name, `{"metadata":{"labels":{"io.cryo/test":"1"}}}`, http.StatusForbidden},
+	} {
+		if code, body := patchAs(t, strings.TrimSpace(token), c.node, c.patch); code != c.code {
+			t.Errorf("patch %s by %s: %d, want %d: %s", c.node, c.patch, code, c.code, body)
+		}
+	}
+
+	if err := shared.Delete(t.Context(), service); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the labels' end", func() bool { l := labelsOf(t, n); return l[readyLabel] == "" && l["io.cryo/cpu"] == "" })
+}
+
+// patchAs patches a node as a service account.
+func patchAs(t *testing.T, token, node, patch string) (code int, body string) {
+	t.Helper()
+	kubeconfig, err := os.ReadFile(shared.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(kubeconfig), `server: "`)
+	server, _, _ := strings.Cut(rest, `"`)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, server+"/api/v1/nodes/"+node, bytes.NewReader([]byte(patch)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", "Bearer "+token)
+	r.Header.Set("Content-Type", "application/merge-patch+json")
+	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
+	answer, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer.StatusCode, string(text)
+}

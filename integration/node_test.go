@@ -1,0 +1,302 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/cryo-project/cryo/integration/lab"
+)
+
+// nodeService is cryo node on a host. What it is to keep prewarmed is a file as in a ConfigMap: behind a symlink, which changes.
+type nodeService struct {
+	host   *lab.Host
+	dir    string
+	round  int
+	end    func(sig syscall.Signal) lab.Result // once
+	client http.Client
+}
+
+// newNodeService starts none.
+func newNodeService(t *testing.T, h *lab.Host) *nodeService {
+	n := &nodeService{host: h, dir: filepath.Join(h.Dir, "node")}
+	if err := os.MkdirAll(n.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n.client.Transport = &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", n.socket())
+	}}
+	n.write(t, "")
+	if err := os.Symlink("..data/prewarm.toml", filepath.Join(n.dir, "prewarm.toml")); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func (n *nodeService) socket() string { return filepath.Join(n.dir, "s") }
+
+// write replaces the file as the kubelet does.
+func (n *nodeService) write(t *testing.T, text string) {
+	t.Helper()
+	n.round++
+	of := fmt.Sprintf("..%d", n.round)
+	if err := os.Mkdir(filepath.Join(n.dir, of), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(n.dir, of, "prewarm.toml"), []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	next := filepath.Join(n.dir, "..data_tmp")
+	if err := os.Symlink(of, next); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(next, filepath.Join(n.dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// want has these kept.
+func (n *nodeService) want(t *testing.T, refs ...string) {
+	t.Helper()
+	text := ""
+	for _, ref := range refs {
+		text += fmt.Sprintf("[[snapshot]]\nref = %q\n", ref)
+	}
+	n.write(t, text)
+}
+
+func (n *nodeService) args() []string {
+	return []string{"node", "--prewarm", filepath.Join(n.dir, "prewarm.toml"), "--listen", "unix:" + n.socket()}
+}
+
+// start starts the service and waits until it is connected.
+func (n *nodeService) start(t *testing.T) {
+	t.Helper()
+	c := n.host.Command(context.WithoutCancel(t.Context()), "cryo", append(n.args(), "--json")...)
+	started, ended := make(chan struct{}), make(chan lab.Result, 1)
+	go func() { ended <- lab.Follow(c, func() { close(started) }) }()
+	<-started
+	done := false
+	n.end = func(sig syscall.Signal) lab.Result {
+		done = true
+		_ = c.Process.Signal(sig)
+		return <-ended
+	}
+	t.Cleanup(func() {
+		if !done {
+			t.Logf("%+v", n.end(syscall.SIGKILL))
+		}
+	})
+	eventually(t, "the service", 30*time.Second, func() bool { code, _ := n.get("/healthz"); return code == http.StatusOK })
+}
+
+func (n *nodeService) get(path string) (code int, body string) {
+	r, err := n.client.Get("http://node" + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return r.StatusCode, string(text)
+}
+
+type nodeState struct{ Reference, Digest, State, Error, Hint string }
+
+// states are those of /healthz.
+func (n *nodeService) states(t *testing.T) []nodeState {
+	t.Helper()
+	_, body := n.get("/healthz")
+	var h struct{ Snapshots []nodeState }
+	if err := json.Unmarshal([]byte(body), &h); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	return h.Snapshots
+}
+
+// comes waits until the snapshots of the file are in these states.
+func (n *nodeService) comes(t *testing.T, states ...string) {
+	t.Helper()
+	var last []nodeState
+	defer func() {
+		if t.Failed() {
+			t.Logf("the last states: %+v", last)
+		}
+	}()
+	eventually(t, fmt.Sprint(states), time.Minute, func() bool {
+		last = n.states(t)
+		var are []string
+		for _, s := range last {
+			are = append(are, s.State)
+		}
+		return slices.Equal(are, states)
+	})
+}
+
+// counts waits until a metric has a value.
+func (n *nodeService) counts(t *testing.T, line string) {
+	t.Helper()
+	body := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(body)
+		}
+	}()
+	eventually(t, line, 30*time.Second, func() bool { _, body = n.get("/metrics"); return strings.Contains("\n"+body, "\n"+line+"\n") })
+}
+
+// TestNode: what the file lists is prewarmed, as it changes, with a registry that goes away; nothing else is removed.
+func TestNode(t *testing.T) {
+	pathA, _ := pushedMarked(t, nil, "count")
+	pathB, _ := pushedMarked(t, nil, "count")
+	own := newRegistry(t, "node", lab.RegistryOptions{})
+	a, b := shared.registry.Reference(pathA), shared.registry.Reference(pathB)
+	h := annotationHost(t, "node", shared.registry.Address, own.Address)
+	cold(t, h)
+	n := newNodeService(t, h)
+	n.want(t, a, "elsewhere.example/not/allowed:1")
+	n.start(t)
+	n.comes(t, "ready", "failed")
+	wantWarm(t, h, a)
+	wantCached(t, h, a)
+	if s := n.states(t)[1]; !strings.Contains(s.Hint, "repositories under [restore.annotation]") {
+		t.Errorf("a registry that is not allowed: %+v", s)
+	}
+	n.counts(t, `cryo_prewarms_total{result="done"} 1`)
+	n.counts(t, `cryo_prewarms_total{result="permission denied"} 1`)
+	n.counts(t, `cryo_prewarm_snapshots{state="ready"} 1`)
+	refusal(t, h.Cryo(t.Context(), n.args()...), codePrecondition, "cryo node runs already")
+
+	// Nonsense changes nothing.
+	n.write(t, "[[snapshot]]\nreference = 1")
+	eventually(t, "a wrong file", 30*time.Second, func() bool {
+		code, body := n.get("/healthz")
+		return code == http.StatusServiceUnavailable && strings.Contains(body, "prewarm.toml")
+	})
+	wantWarm(t, h, a)
+
+	// Of others is what they have prewarmed, also where it is listed for a time.
+	n.want(t, b)
+	n.comes(t, "ready")
+	wantWarm(t, h, b)
+	forget(t, h, a)
+	prewarm(t, h, a, "--plain-http")
+	n.want(t, a, b)
+	n.comes(t, "ready", "ready")
+	n.want(t)
+	n.comes(t)
+	eventually(t, "removal", 30*time.Second, func() bool { return len(warm(t, h)) == 1 })
+	wantWarm(t, h, a)
+	must(t, h.Cryo(t.Context(), "prewarm", "rm", a))
+
+	// A registry that is away, and a service that is killed.
+	must(t, h.Cryo(t.Context(), "pull", b, "--plain-http"))
+	c := own.Reference("node/c:1")
+	must(t, h.Cryo(t.Context(), "push", b, c, "--plain-http"))
+	must(t, h.Cryo(t.Context(), "rm", b))
+	if err := own.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	n.want(t, c)
+	n.comes(t, "failed")
+	if r := n.end(syscall.SIGKILL); r.Code != 128+int(syscall.SIGKILL) {
+		t.Errorf("%+v", r)
+	}
+	n.start(t)
+	n.comes(t, "failed")
+	if err := own.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n.comes(t, "ready")
+	wantWarm(t, h, c)
+	n.end(syscall.SIGKILL)
+	n.want(t)
+	n.start(t)
+	eventually(t, "removal", 30*time.Second, func() bool { return len(warm(t, h)) == 0 })
+	if size := treeSize(t, filepath.Join(h.CryoRoot(), "store/blobs")); size > 0 {
+		t.Errorf("%d bytes are left of what was fetched", size)
+	}
+	r := n.end(syscall.SIGTERM)
+	if r.Code != 0 || strings.Contains(r.Stderr, "cryo: ") || !strings.Contains(r.Stdout, `"what":"removed"`) {
+		t.Errorf("%+v", r)
+	}
+	if _, err := os.Stat(n.socket()); err == nil {
+		t.Error("the socket is left")
+	}
+}
+
+// TestNodeBudget: where the budget has no room for all, the first of the file stay, and nothing is fetched again and again.
+func TestNodeBudget(t *testing.T) {
+	pathA, _ := pushedMarked(t, nil, "count", "--memory", "8")
+	pathB, _ := pushedMarked(t, nil, "count", "--memory", "8")
+	a, b := shared.registry.Reference(pathA), shared.registry.Reference(pathB)
+	h := annotationHost(t, "budget", shared.registry.Address)
+	cold(t, h)
+	n := newNodeService(t, h)
+	n.write(t, fmt.Sprintf("[budget]\ndisk = 16\n[[snapshot]]\nref = %q\n[[snapshot]]\nref = %q\n", a, b))
+	n.start(t)
+	n.comes(t, "ready", "failed")
+	wantWarm(t, h, a)
+	n.counts(t, `cryo_prewarms_total{result="done"} 3`) // the first one twice
+	time.Sleep(12 * time.Second)                        // it has looked once more
+	n.counts(t, `cryo_prewarms_total{result="done"} 3`)
+	n.want(t, b)
+	n.comes(t, "ready")
+	wantWarm(t, h, b)
+	n.want(t)
+	eventually(t, "removal", 30*time.Second, func() bool { return len(warm(t, h)) == 0 })
+	if r := n.end(syscall.SIGTERM); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestNodeCounts: restores and cold starts are counted, across a restart of containerd.
+func TestNodeCounts(t *testing.T) {
+	path, _ := pushedMarked(t, nil, "count")
+	ref := shared.registry.Reference(path)
+	h := annotationHost(t, "counts", shared.registry.Address)
+	cold(t, h)
+	n := newNodeService(t, h)
+	n.want(t, ref)
+	n.start(t)
+	n.comes(t, "ready")
+	id := name(t)
+	must(t, runFrom(t, h, id, "elsewhere.example/x:1", []string{"--annotation", fallbackAnnotation + "=start"}, "workload", "count"))
+	n.counts(t, `cryo_cold_starts_total{reason="restore-annotation"} 1`)
+	if err := h.StopDaemon(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "containerd's end", 30*time.Second, func() bool { code, _ := n.get("/healthz"); return code == http.StatusServiceUnavailable })
+	if err := h.StartDaemon(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "containerd", 30*time.Second, func() bool { code, _ := n.get("/healthz"); return code == http.StatusOK })
+	event, err := structpb.NewStruct(map[string]any{"container_id": id, "snapshot": ref, "digest": n.states(t)[0].Digest, "seconds": 0.8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client(t, h).EventService().Publish(inDefault(t), "/cryo/restore/restored", event); err != nil {
+		t.Fatal(err)
+	}
+	n.counts(t, `cryo_restores_total{prewarmed="true"} 1`)
+	n.counts(t, `cryo_restore_seconds_count 1`)
+	remove(t.Context(), h, id)
+	r := n.end(syscall.SIGTERM)
+	if r.Code != 0 || !strings.Contains(r.Stdout, "restore-annotation: ") || !strings.Contains(r.Stdout, `"seconds":0.8`) {
+		t.Errorf("%+v", r)
+	}
+}

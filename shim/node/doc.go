@@ -1,0 +1,11 @@
+// Package node is the service of one machine, cryo node: it keeps snapshots prewarmed that a file lists, counts what containers are restored and which are not, and tells
+// Kubernetes of both.
+//
+//	file ────── keeper ── package prewarm ── local store, registry
+//	               │ what is ready
+//	containerd ─ events ──┬── metrics ── /metrics, /healthz
+//	                      └── cluster ── labels of the node, events of pods
+//
+// Everything it knows is in the local store, in containerd and in the file. Of its own it keeps one record, of what it has prewarmed, written before it does so: what is not
+// in the record it never removes. So it may be killed at any time.
+package node

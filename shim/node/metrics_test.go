@@ -1,0 +1,157 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/containerd/containerd/v2/core/events"
+	"github.com/containerd/errdefs"
+	"github.com/containerd/typeurl/v2"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/cryo-project/cryo/image/fit"
+	"github.com/cryo-project/cryo/image/spec/failure"
+)
+
+func TestReasonOf(t *testing.T) {
+	for text, want := range map[string]string{
+		"restore a from r: rootfs-fresh: it has changes":                                       "rootfs-fresh",
+		"the snapshot does not fit this host:\n  cpu-features: it has no avx512f\n  mounts: x": "cpu-features",
+		"restart: the pod has run this container before":                                       "restart",
+		"restore: get https://registry/v2: connection refused":                                 otherReason,
+		"nonsense-rule: nonsense":                                                              otherReason,
+		"path/mounts: x":                                                                       otherReason,
+		"":                                                                                     otherReason,
+	} {
+		if got := reasonOf(text); got != want {
+			t.Errorf("%q is of class %q, want %q", text, got, want)
+		}
+	}
+}
+
+func TestResult(t *testing.T) {
+	for want, err := range map[string]error{
+		"done": nil, "unavailable": failure.New(errdefs.ErrUnavailable, "", "x"), "unknown": errors.New("x"),
+		"gpu-count": &fit.MisfitError{Findings: []fit.Finding{{Rule: "gpu-count"}}}, "deadline exceeded": context.DeadlineExceeded,
+	} {
+		if got := result(err); got != want {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+}
+
+// happen has the service hear an event of a container that is in no pod.
+func happen(t *testing.T, v *service, topic string, fields map[string]any) {
+	t.Helper()
+	s, err := structpb.NewStruct(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, err := typeurl.MarshalAny(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.heard(t.Context(), nil, &events.Envelope{Topic: topic, Namespace: "k8s.io", Event: event})
+}
+
+// TestHeard: what containers do is counted, by words of ours only.
+func TestHeard(t *testing.T) {
+	m := newMetrics()
+	var said []Entry
+	k := newKeeper(Options{}, nil, nil, m, nil)
+	k.states = map[string]State{"a": {Digest: "sha256:1", State: ready}, "b": {Digest: "sha256:2", State: failed}}
+	v := &service{o: Options{Log: func(e Entry) { said = append(said, e) }}, metrics: m, keeper: k}
+	for _, d := range []string{"sha256:1", "sha256:1", "sha256:2", ""} {
+		happen(t, v, restoredTopic, map[string]any{"container_id": "c", "snapshot": "r", "digest": d, "seconds": 0.8})
+	}
+	for _, why := range []string{"mounts: x", "anything: " + strings.Repeat("x", 1<<10), "something: else"} {
+		happen(t, v, fallbackTopic, map[string]any{"container_id": "c", "snapshot": "r", "reason": why})
+	}
+	happen(t, v, waitingTopic, map[string]any{"container_id": "c"})
+	happen(t, v, "/cryo/restore/new", map[string]any{"container_id": 7})
+	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(`
+# HELP cryo_cold_starts_total Containers that were started instead of restored, by the rule that refused the snapshot.
+# TYPE cryo_cold_starts_total counter
+cryo_cold_starts_total{reason="mounts"} 1
+cryo_cold_starts_total{reason="other"} 2
+# HELP cryo_restore_waits_total Times that the memory of a restored container did not come.
+# TYPE cryo_restore_waits_total counter
+cryo_restore_waits_total 1
+# HELP cryo_restores_total Containers that were restored as they asked for, by whether their snapshot was prewarmed.
+# TYPE cryo_restores_total counter
+cryo_restores_total{prewarmed="false"} 2
+cryo_restores_total{prewarmed="true"} 2
+`), "cryo_cold_starts_total", "cryo_restore_waits_total", "cryo_restores_total"); err != nil {
+		t.Error(err)
+	}
+	if len(said) != 8 || said[0].Seconds != 0.8 {
+		t.Errorf("it says %+v", said)
+	}
+}
+
+func TestPhases(t *testing.T) {
+	p := &phases{metrics: newMetrics()}
+	for _, what := range []string{"pull", "pull", "verify", "pull"} {
+		p.progress(what, 1, 2)
+		time.Sleep(10 * time.Millisecond)
+	}
+	p.end()
+	pull, verify := testutil.ToFloat64(p.metrics.phases.WithLabelValues("pull")), testutil.ToFloat64(p.metrics.phases.WithLabelValues("verify"))
+	if verify < 0.01 || pull < 0.03 {
+		t.Errorf("pull %v s, verify %v s", pull, verify)
+	}
+}
+
+// TestServe: /healthz says what is wrong, and the socket of a service that was killed is in nobody's way.
+func TestServe(t *testing.T) {
+	v := &service{o: Options{Log: func(e Entry) { t.Errorf("%+v", e) }}, metrics: newMetrics()}
+	v.keeper = newKeeper(Options{}, nil, nil, v.metrics, nil)
+	v.keeper.want = Wanted{Snapshots: []Snapshot{{Ref: "r"}}}
+	address := "unix:" + t.TempDir() + "/s"
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if _, err := listen(ctx, address); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listen(ctx, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() { v.serve(ctx, l); close(served) }()
+	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", strings.TrimPrefix(address, "unix:"))
+	}}}
+	get := func(path string) (int, string) {
+		r, err := client.Get("http://x" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(r.Body)
+		return r.StatusCode, string(body)
+	}
+	if code, body := get("/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"containerd":false`) || !strings.Contains(body, `{"reference":"r","state":"pending"}`) {
+		t.Errorf("%d %s", code, body)
+	}
+	v.connected.Store(true)
+	if code, body := get("/healthz"); code != http.StatusOK {
+		t.Errorf("%d %s", code, body)
+	}
+	v.keeper.fileErr = errors.New("no such file")
+	if code, body := get("/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "no such file") {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := get("/metrics"); code != http.StatusOK || !strings.Contains(body, `cryo_prewarm_snapshots{state="pending"}`) {
+		t.Errorf("%d %s", code, body)
+	}
+	cancel()
+	<-served
+}

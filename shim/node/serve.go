@@ -1,0 +1,75 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
+)
+
+// listen listens at HOST:PORT or unix:PATH. A socket that is left of a service that was killed is replaced.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	path, unix := strings.CutPrefix(address, "unix:")
+	network := "tcp"
+	if unix {
+		network, address = "unix", path
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("listen at %s: %w", path, err)
+		}
+	}
+	l, err := (&net.ListenConfig{}).Listen(ctx, network, address)
+	if err != nil {
+		return nil, failure.New(errdefs.ErrUnavailable, "name another address with --listen", "listen for metrics: %v", err)
+	}
+	return l, nil
+}
+
+// health is what /healthz says.
+type health struct {
+	Containerd bool    `json:"containerd"` // it is connected
+	File       string  `json:"file,omitempty"`
+	Snapshots  []State `json:"snapshots"`
+}
+
+// serve answers /metrics and /healthz until ctx ends. /healthz is 200, or 503 where containerd is away or the file is wrong; what cannot be prewarmed is no fault of the service.
+func (v *service) serve(ctx context.Context, l net.Listener) {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(v.metrics.registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		h := health{Containerd: v.connected.Load(), Snapshots: []State{}}
+		if v.keeper != nil {
+			list, err := v.keeper.all()
+			h.Snapshots = list
+			if err != nil {
+				h.File = err.Error()
+			}
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if !h.Containerd || h.File != "" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		_ = json.NewEncoder(w).Encode(h) // who asked has gone
+	})
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	stop := context.AfterFunc(ctx, func() {
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = server.Shutdown(last) // removes the socket
+		_ = server.Close()
+	})
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		v.o.Log(Entry{What: "serve metrics", Err: err})
+	}
+}
