@@ -3,7 +3,6 @@ package kubernetes
 import (
 	"bytes"
 	"crypto/tls"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -70,7 +69,9 @@ func configMap(name, file, content string) string {
 // labelsOf are a node's.
 func labelsOf(t *testing.T, n *cluster.Node) map[string]string {
 	t.Helper()
-	var o struct{ Metadata struct{ Labels map[string]string } }
+	var o struct {
+		Metadata struct{ Labels map[string]string }
+	}
 	if err := shared.Get(t.Context(), "/api/v1/nodes/"+n.Name, &o); err != nil {
 		t.Fatal(err)
 	}
@@ -81,13 +82,7 @@ func labelsOf(t *testing.T, n *cluster.Node) map[string]string {
 func TestNodeService(t *testing.T) {
 	n := shared.A
 	p := run(t, pod{name: name(t), class: "cryo", node: n, command: []string{"workload", "count", "--memory", "8"}})
-	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
-	ref := shared.Registry.Reference("service/" + p.Metadata.Name + ":1")
-	var taken struct{ Digest string }
-	out := must(t, n.Cryo(t.Context(), "-n", "k8s.io", "checkpoint", id, ref, "--push", "--plain-http", "--leave-running", "--json")).Stdout
-	if err := json.Unmarshal([]byte(out), &taken); err != nil || len(taken.Digest) != 71 {
-		t.Fatalf("%v: %s", err, out)
-	}
+	ref, digest := snapshot(t, n, p)
 
 	// A machine has its containerd in /usr/local/bin.
 	const dropIn = "/etc/containerd/conf.d/cryo.toml"
@@ -135,7 +130,7 @@ func TestNodeService(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the service", func() bool { return look().Ready() })
-	readyLabel := "ready.io.cryo/" + taken.Digest[7:39]
+	readyLabel := "ready.io.cryo/" + digest[7:39]
 	eventually(t, "the label of the snapshot", func() bool { return labelsOf(t, n)[readyLabel] == "memory" })
 	if l := labelsOf(t, n); len(l["io.cryo/cpu"]) != 16 || l["io.cryo.runtime"] != "true" || l["kubernetes.io/hostname"] != n.Name {
 		t.Errorf("labels %v", l)

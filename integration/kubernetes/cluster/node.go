@@ -42,18 +42,6 @@ const criConfig = `
       runtime_type = 'io.containerd.runc.v2'
 `
 
-// handlerConfig is the file that makes cryo a handler: /etc/containerd/conf.d/cryo.toml. %[1]s is the path of the shim.
-const handlerConfig = `version = 3
-
-[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.cryo]
-  runtime_type = 'io.containerd.runc.v2'
-  runtime_path = '%[1]s'
-  pod_annotations = ['io.cryo.*', 'io.cryo.*/*']
-  container_annotations = ['io.cryo.*', 'io.cryo.*/*']
-  [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.cryo.options]
-    SystemdCgroup = false
-`
-
 // cryoConfig allows pods to be restored from the cluster's registry. %[1]s is its address.
 const cryoConfig = `[restore.annotation]
 repositories = ["%[1]s"]
@@ -116,11 +104,20 @@ exec "$@"
 
 // Host starts a host with containerd's CRI plugin and the handlers runc and cryo, without a kubelet. Handler is that of pods that name none.
 func (c *Cluster) Host(ctx context.Context, name, handler, pods string) (*lab.Host, error) {
+	root, err := lab.Checkout()
+	if err != nil {
+		return nil, err
+	}
+	// What users put there.
+	dropIn, err := os.ReadFile(filepath.Join(root, "contrib/containerd/cryo.toml"))
+	if err != nil {
+		return nil, fmt.Errorf("read the handler's configuration: %w", err)
+	}
 	return c.Lab.Host(ctx, name, lab.HostOptions{
 		Config:     fmt.Sprintf(criConfig, c.Registry.Reference(pause), c.Lab.Tool("kubernetes/cni"), handler),
 		CryoConfig: fmt.Sprintf(cryoConfig, c.Registry.Address),
 		Node: &lab.Node{Files: map[string]string{
-			"/etc/containerd/conf.d/cryo.toml":            fmt.Sprintf(handlerConfig, c.Lab.Tool("containerd-shim-cryo-v1")),
+			"/etc/containerd/conf.d/cryo.toml":            strings.Replace(string(dropIn), "/usr/local/bin/containerd-shim-cryo-v1", c.Lab.Tool("containerd-shim-cryo-v1"), 1),
 			"/etc/containerd/certs.d/_default/hosts.toml": fmt.Sprintf(mirrorConfig, c.Registry.Address),
 			"/etc/cni/net.d/10-pods.conflist":             fmt.Sprintf(networkConfig, pods),
 		}},
