@@ -58,7 +58,10 @@ func (k *check) mounts(pid int) error {
 	}
 	for _, m := range k.Spec.Mounts {
 		top := slices.IndexFunc(has, func(h *mountinfo.Info) bool { return h.Mountpoint == path.Clean(m.Destination) })
-		if top >= 0 && readonly(m.Options) && !isReadonly(has[top]) {
+		if top < 0 || m.Type == "cgroup" && has[top].FSType == "tmpfs" {
+			continue // on cgroup v1, where runc leaves the tmpfs around the hierarchies writable in a pod
+		}
+		if readonly(m.Options) && !isReadonly(has[top]) {
 			k.differ(Mounts, "%s writable, which the specification has read-only", m.Destination)
 		}
 	}
@@ -129,7 +132,7 @@ func (k *check) wants(m *mountinfo.Info) bool {
 		case s.Type == "cgroup" && strings.HasPrefix(m.FSType, "cgroup"):
 			return m.Mountpoint == at || strings.HasPrefix(m.Mountpoint, at+"/") && (isReadonly(m) || !readonly(s.Options))
 		case s.Type == "cgroup" && m.FSType == "tmpfs":
-			return m.Mountpoint == at
+			return m.Mountpoint == at && isReadonly(m) // else it must be the container's own
 		}
 		return m.Mountpoint == at && s.Type == m.FSType
 	})
