@@ -54,13 +54,13 @@ func (b *bench) byAnnotation(ctx context.Context, r *result, c *container, flags
 	defer func() { _ = b.b.Configure("") }() // the next case has no annotations
 	given := len(b.machine.GPUs) - 1
 	c.devices = []int{given}
-	for _, from := range []string{"registry", "disk"} {
+	for _, from := range []string{"registry", "local store"} {
 		c.remove(ctx, b.b)
 		began := time.Now()
 		if err := c.run(ctx, b.b, "--annotation", "io.cryo.restore="+ref); err != nil {
 			return err
 		}
-		r.took("annotation."+from, time.Since(began).Seconds())
+		r.took(map[string]string{"registry": "registry.restore", "local store": "restore"}[from], time.Since(began).Seconds())
 		if _, err := c.check(ctx, b.b, r, "restored by its annotation from the "+from); err != nil {
 			return fmt.Errorf("%w\n%s", err, end(c.log(b.b), 3000))
 		}
