@@ -70,7 +70,9 @@ func configMap(name, file, content string) string {
 // labelsOf are a node's.
 func labelsOf(t *testing.T, n *cluster.Node) map[string]string {
 	t.Helper()
-	var o struct{ Metadata struct{ Labels map[string]string } }
+	var o struct {
+		Metadata struct{ Labels map[string]string }
+	}
 	if err := shared.Get(t.Context(), "/api/v1/nodes/"+n.Name, &o); err != nil {
 		t.Fatal(err)
 	}
