@@ -23,8 +23,8 @@ import (
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// NotAllowed says that the host's configuration does not allow a snapshot for the annotation.
-func NotAllowed(ref string) error {
+// notAllowed says that the host's configuration does not allow a snapshot for the annotation.
+func notAllowed(ref string) error {
 	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml",
 		"restore-annotation: the configuration does not allow a container to be restored from %s by its annotation", ref)
 }
@@ -77,7 +77,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 // allowed refuses what the configuration does not allow for the annotation. A digest is of all repositories of which the store has it.
 func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
 	if archive.IsLocation(ref) {
-		return NotAllowed(ref) // a file of the host's
+		return notAllowed(ref) // a file of the host's
 	}
 	full, err := store.Normalize(ref)
 	if err != nil {
@@ -90,7 +90,7 @@ func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref strin
 		}
 	}
 	if !slices.ContainsFunc(refs, a.Allows) {
-		return NotAllowed(ref)
+		return notAllowed(ref)
 	}
 	return nil
 }

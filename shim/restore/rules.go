@@ -7,3 +7,6 @@ func Rules() []string {
 		"restore-annotation", "rootfs-fresh", "restart",
 	}
 }
+
+// NotAllowed says that the host's configuration does not allow containers to be restored from a snapshot.
+func NotAllowed(ref string) error { return notAllowed(ref) }
