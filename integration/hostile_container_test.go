@@ -20,7 +20,7 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// The tests whose names begin with TestHostile have containers that make their own checkpoints, or their restores, hard. integration/attacks.md lists what was tried.
+// The tests whose names begin with TestHostile have containers that make their own checkpoints, or their restores, hard. What they do is in their comments and cases.
 
 // startShell runs a script of busybox in a container, as its first process.
 func startShell(t *testing.T, h *lab.Host, id, script string, opts ...oci.SpecOpts) {

@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestTroubleshooting compares the troubleshooting tables of README.md with the source. Every error that has a hint, and every remedy for a message of CRIU's,
-// must have a row with a part of its message. Every row must name a message that the source has.
+// TestTroubleshooting compares the troubleshooting lists of README.md with the source. Every error that has a hint, and every remedy for a message of CRIU's,
+// must have a line with a part of its message. Every line must name a message that the source has.
 func TestTroubleshooting(t *testing.T) {
 	text, err := os.ReadFile("README.md")
 	if err != nil {
@@ -23,8 +23,8 @@ func TestTroubleshooting(t *testing.T) {
 	_, page, _ := strings.Cut(string(text), "\n## Troubleshooting\n")
 	var fragments []string
 	for line := range strings.Lines(page) {
-		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| ") && len(cells) > 2 {
-			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[0], -1) {
+		if messages, _, ok := strings.Cut(line, "`: "); ok && strings.HasPrefix(line, "- ") {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(messages+"`", -1) {
 				fragments = append(fragments, m[1])
 			}
 		}

@@ -8,6 +8,15 @@
 //                                              run it until no thread left with work; a cudaError_t
 //   CRYO_LAUNCHES(), CRYO_RETURNS()            launches of this process so far, and how many of them returned early
 //
+// At the first launch it makes a page of shared memory, a memfd named cryo-interrupt, and registers it with CUDA as mapped host memory for all devices.
+// cryo finds it in /proc/PID/maps (16 pages a process at most), checks it, and raises its flag before it asks the driver for its lock. It lowers the flag
+// when the process is locked, or the checkpoint failed. When a kernel has left, CRYO_LAUNCH sleeps, outside of CUDA, until the flag is down. Its next
+// launch then waits in the driver until the process is unlocked: here, or after a restore.
+//
+// A flag that stays up holds for its lease (a minute, or longer with a longer deadline). The program counts it in sleeps of its own, then lowers the flag.
+// CRIU saves the page as shared memory and makes it again at its address; the driver's checkpoint has the registration. cryo lowers a flag that is up in
+// a snapshot after the restore. A child of fork makes a page of its own, and after cudaDeviceReset the page is registered again, at the next launch.
+//
 // The program runs the same without cryo. After the idea of soft interrupts: M. Baird, C. Fensch, S.-B. Scholz,
 // A. Šinkarovs: A Lightweight Approach to GPU Resilience, Euro-Par 2018 Workshops, doi:10.1007/978-3-030-10549-5_64.
 //

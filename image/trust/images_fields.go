@@ -12,28 +12,38 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-//go:embed FIELDS.md
+// fieldsTable is the allowlist. A message or field that it does not name is refused, and so are fields that no message of CRIU 4.2 has. Its third column says
+// what a field can do:
+//   - data: it sets state that the process could set by itself, or CRIU only compares it.
+//   - own: it is about a namespace, a file system or a cgroup of the container. Rules for other fields decide whether the container may have that.
+//   - rule: it can give a process more. The function in the last column decides.
+//   - outside: the review does not decide on it.
+//
+// cgroup.img, inventory.img and descriptors.json name cgroups, namespaces and pipes of the dump's host, which no specification knows. The rules cgroups,
+// namespaces, inventory and images check them.
+//
+//go:embed fields.tsv
 var fieldsTable string
 
-// reviewed gives the fields of each message that FIELDS.md has.
+// reviewed gives the fields of each message that fields.tsv has.
 var reviewed = sync.OnceValue(func() map[protoName]map[protoName]bool { return readFields(fieldsTable) })
 
 type protoName = protoreflect.Name
 
-// readFields reads the rows of the document's tables: a message, and its fields.
-func readFields(document string) map[protoName]map[protoName]bool {
+// readFields reads the table's rows: a message, and its fields.
+func readFields(table string) map[protoName]map[protoName]bool {
 	all := map[protoName]map[protoName]bool{}
-	for line := range strings.Lines(document) {
-		columns := strings.Split(line, "|")
-		const message, fields, least = 1, 2, 4
-		if len(columns) < least || strings.TrimSpace(columns[message]) == "message" || strings.HasPrefix(columns[message], " --") {
+	for line := range strings.Lines(table) {
+		message, rest, ok := strings.Cut(line, "\t")
+		if !ok || strings.HasPrefix(line, "#") {
 			continue
 		}
+		fields, _, _ := strings.Cut(rest, "\t")
 		set := map[protoName]bool{}
-		for _, f := range strings.Fields(columns[fields]) {
+		for _, f := range strings.Fields(fields) {
 			set[protoName(f)] = true
 		}
-		all[protoName(strings.TrimSpace(columns[message]))] = set
+		all[protoName(message)] = set
 	}
 	return all
 }
@@ -45,7 +55,7 @@ const maxNested = 2 * maxCgroupDepth
 // ten fields each, and a process has 65,530 of them unless the host's administrator allows more.
 const maxFields = 1 << 20
 
-// allowed refuses a record that is not as FIELDS.md says, or has too many fields.
+// allowed refuses a record that is not as fields.tsv says, or has too many fields.
 func allowed(d protoreflect.MessageDescriptor, data []byte) error {
 	left := maxFields
 	return allowedIn(d, data, 0, &left)

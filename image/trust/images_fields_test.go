@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -30,8 +31,14 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// TestFields: each row of the document names a message of CRIU's and fields that it has, and each message that a reviewed one is made of has a row.
+// TestFields: each row of the table has its columns, and names a message of CRIU's and fields that it has. Each message that a reviewed one is made of has a row.
 func TestFields(t *testing.T) {
+	kinds := regexp.MustCompile(`^(data|own|rule|outside|see )`)
+	for line := range strings.Lines(fieldsTable) {
+		if columns := strings.Split(line, "\t"); !strings.HasPrefix(line, "#") && (len(columns) < 3 || len(columns) > 4 || !kinds.MatchString(columns[2])) {
+			t.Errorf("a row without its columns: %q", line)
+		}
+	}
 	for name, fields := range reviewed() {
 		found, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(name))
 		if err != nil {

@@ -22,12 +22,12 @@ type benchCase struct {
 }
 
 var cases = []benchCase{
-	{name: "start", about: "start of a container, beside the stock shim's", once: (*bench).start},
-	{name: "idle", about: "memory of a shim at rest, beside the stock shim's", once: (*bench).idle},
-	{name: "snapshot", about: "how long the container stands still, and time to a durable snapshot", each: (*bench).snapshot, memory: 2, disk: 3},
-	{name: "push", about: "time until the snapshot is in a registry", each: (*bench).push, memory: 1, disk: 3},
-	{name: "restore", about: "time to the first answer, and until all memory is there", once: (*bench).lines, each: (*bench).restore, memory: 1, disk: 7},
-	{name: "second", about: "bytes of a second snapshot after 1 % of memory has changed", each: (*bench).second, memory: 1, disk: 3},
+	{name: "start", about: "ctr run --detach until it returns, beside the stock shim's", once: (*bench).start},
+	{name: "idle", about: "proportional set size of the shim and its children, 5 s after the start, beside the stock shim's", once: (*bench).idle},
+	{name: "snapshot", about: "longest gap of a thread that ticks a thousand times a second, and checkpoint --leave-running with syncfs; beside criu dump into a tmpfs and ctr c checkpoint", each: (*bench).snapshot, memory: 2, disk: 3},
+	{name: "push", about: "checkpoint with a push into an empty registry here, beside the slower of sha256 on all cores and one upload of one blob", each: (*bench).push, memory: 1, disk: 3},
+	{name: "restore", about: "until the process has answered, and until the kernel has all its pages that are not zero; beside criu restore and ctr c restore, and on slow lines", once: (*bench).lines, each: (*bench).restore, memory: 1, disk: 7},
+	{name: "second", about: "bytes stored and sent after 1 % of memory has changed, beside those of the first snapshot", each: (*bench).second, memory: 1, disk: 3},
 	{name: "other", about: "checkpoint and restore beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
 }
 

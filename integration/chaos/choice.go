@@ -44,6 +44,7 @@ func (c choice) String() string {
 // fault is a kind of harm.
 type fault struct {
 	name    string
+	about   string
 	weight  int
 	targets func(o *operation) []string
 	length  func(r *rand.Rand) time.Duration
@@ -54,16 +55,16 @@ type fault struct {
 
 // faults are all there are.
 var faults = []fault{
-	{name: "kill", weight: 8, targets: processesOf, length: between(0, 3*time.Second), do: kill},
-	{name: "stop", weight: 4, targets: processesOf, length: between(100*time.Millisecond, 3*time.Second), do: stop},
-	{name: "restart", weight: 2, targets: daemonsOf, do: restart},
-	{name: "line", weight: 3, targets: linesOf, length: between(50*time.Millisecond, 3*time.Second), do: spoilLine},
-	{name: "flip", weight: 2, targets: func(o *operation) []string { return o.flips }, early: true, do: flip},
-	{name: "full", weight: 3, targets: fillable, early: true, do: fill},
-	{name: "reboot", weight: 1, targets: hostOf, do: reboot},
-	{name: "power", weight: 6, targets: disksOf, disk: true, do: power},
-	{name: "disk", weight: 4, targets: callsOf, early: true, disk: true, do: breakDisk},
-	{name: "twice", weight: 1, targets: twiceOf, do: twice},
+	{name: "kill", about: "SIGKILL; a daemon is started again after up to three seconds", weight: 8, targets: processesOf, length: between(0, 3*time.Second), do: kill},
+	{name: "stop", about: "SIGSTOP for up to three seconds", weight: 4, targets: processesOf, length: between(100*time.Millisecond, 3*time.Second), do: stop},
+	{name: "restart", about: "SIGTERM, and a start at once", weight: 2, targets: daemonsOf, do: restart},
+	{name: "line", about: "for up to three seconds it is slow (1 to 100 MB/s and latency), lossy (pieces are 200 ms late), dark (nothing passes) or cut (connections are reset and refused)", weight: 3, targets: linesOf, length: between(50*time.Millisecond, 3*time.Second), do: spoilLine},
+	{name: "flip", about: "one bit of a blob in the local store or the registry is wrong until the operation ends", weight: 2, targets: func(o *operation) []string { return o.flips }, early: true, do: flip},
+	{name: "full", about: "until the operation ends at most 100 MiB are free in cryo's store, containerd's root or /run", weight: 3, targets: fillable, early: true, do: fill},
+	{name: "reboot", about: "all processes of the host are killed at once, /run and temporary files are emptied, and it boots", weight: 1, targets: hostOf, do: reboot},
+	{name: "power", about: "reboot, and the disk drops all or part of what was not synced, at any time (during) or when the command has just said that it is done (after)", weight: 6, targets: disksOf, disk: true, do: power},
+	{name: "disk", about: "until the operation ends, fsync or write gives EIO or ENOSPC", weight: 4, targets: callsOf, early: true, disk: true, do: breakDisk},
+	{name: "twice", about: "the same command runs beside the first; one must succeed", weight: 1, targets: twiceOf, do: twice},
 }
 
 // daemons can be started again.

@@ -86,6 +86,10 @@ func parse() (s settings, err error) {
 				}
 			}
 		}
+		fmt.Println()
+		for _, f := range faults {
+			fmt.Printf("%-16s %s\n", f.name, f.about)
+		}
 		os.Exit(0)
 	}
 	given := map[string]bool{}

@@ -1,4 +1,17 @@
-// What the files of the driver's own side share.
+// What the files of the driver's own side share. As in the real driver 580:
+//
+// A descriptor of cuMemCreate memory keeps the memory. Imported memory cannot be exported (1). A process that has any can be checkpointed but not
+// restored (801).
+//
+// Where GPUs have a number (a file "number" beside "minor"), imports are looked for by the numbers that the process's devices had at cuInit, also after
+// a restore onto other GPUs. None is 101, else that device is the memory's location (seen on two H200; that CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL says so
+// too is assumed). cuMemSetAccess gives access to any device.
+//
+// A context has FAKECUDA_CONTEXT_MIB (0; of the program's environment) more, which a checkpoint makes one private mapping, mostly zeros. A restore says
+// 999 if it differs. It also has local memory of FAKECUDA_LOCAL_THREADS (0) times CU_LIMIT_STACK_SIZE (1024): without room for a new limit that is 2
+// and nothing has changed, below 16 bytes it is 1.
+//
+// Streams can be captured. What is unsafe then gives 900 and invalidates the capture, which cuStreamEndCapture reports (901).
 #ifndef FAKECUDA_DRIVER_H
 #define FAKECUDA_DRIVER_H
 

@@ -1,4 +1,17 @@
-// Failures to order, README.md has the form of the file.
+// Failures to order. FAKECUDA_ORDERS names a file of lines "CALL N ACTION [always]".
+//
+// CALL: init, state, lock, checkpoint, restore or unlock; or a call of the program itself, which then needs FAKECUDA_ORDERS in its own environment:
+// cuMemAlloc, cuMemFree, cuCtxSynchronize, cuCtxGetLimit, cuCtxSetLimit, cuMemHostRegister, cuMemcpyHtoD, DtoH, DtoD (each also with Async),
+// cuMemsetD8, and all of memory with handles but cuMemGetAllocationGranularity; stack with "error BYTES" is what cuCtxSetLimit gives.
+//
+// N: the nth process by pid of its session, of those that use the fake driver, from 1; or *. N@UUID: only calls about memory of that device: copies
+// (between devices: to it) and memory with handles.
+//
+// ACTION: "error CODE" (nothing is done); "delay MS" (before the call; further orders follow); "slow MS" (in the process); exit (the caller dies by
+// SIGKILL before it), exit-after (not for a program's own calls); hang; pass (lets one call by).
+//
+// An order that has been carried out gets a # for its first character, unless it ends in always. FAKECUDA_LOG names a file to which each call is
+// appended: "CALL PID RESULT".
 #ifndef FAKECUDA_ORDERS_H
 #define FAKECUDA_ORDERS_H
 

@@ -21,9 +21,9 @@ type testCase struct {
 // cases lists all, in the order in which they run: those that tell most in the least time first.
 func cases(s settings) []testCase {
 	all := []testCase{
-		{"shell", "a container without a GPU, to try the runner itself", 0, 15, 1, runShell},
+		{"shell", "no GPU: tries the runner", 0, 15, 1, runShell},
 		{"shell-kill", "the same, with cryo and CRIU killed", 0, 30, 1, runShellKill},
-		{"python", "Python of this machine, without a GPU", 0, 20, 1, runPython},
+		{"python", "no GPU: Python", 0, 20, 1, runPython},
 	}
 	var large []testCase
 	for _, size := range s.sizes {
@@ -34,29 +34,29 @@ func cases(s settings) []testCase {
 		}
 	}
 	all = append(all,
-		testCase{"libraries", "CUDA graphs, streams and events, cuBLAS, cuDNN and cuFFT under PyTorch, one verdict each", 1, 30, 8, python("torch_libraries.py")},
-		testCase{"training", "PyTorch trains; its losses are those of an undisturbed run, step for step", 1, 60, 8, runTraining},
-		testCase{"several", "three processes share a GPU: refused, and taken with --force gpu-several", 1, 25, 8, runSeveral},
+		testCase{"libraries", "CUDA graphs, streams, cuBLAS, cuDNN, cuFFT", 1, 30, 8, python("torch_libraries.py")},
+		testCase{"training", "PyTorch trains: the losses of an undisturbed run", 1, 60, 8, runTraining},
+		testCase{"several", "three processes on a GPU, --force gpu-several", 1, 25, 8, runSeveral},
 		testCase{"managed", "managed memory: refused, unharmed", 1, 10, 4, runManaged},
-		testCase{"long", "a kernel that runs past the deadline: refused by name, unharmed, and taken with a longer one", 1, 35, 4, runLong},
-		testCase{"interrupt", "kernels of a minute that may be interrupted: locked within a second, right in the end", 1, 120, 4, runInterrupt},
-		testCase{"stock", "ctr containers checkpoint and restore, without cryo's command", 1, 15, 4, runStock},
-		testCase{"kill", "cryo, its helper and CRIU killed at work: the container runs on", 1, 60, 24, runKill},
-		testCase{"triton", "kernels of Triton", 1, 25, 8, python("triton_kernels.py")},
-		testCase{"cupy", "arrays and kernels of CuPy", 1, 25, 8, python("cupy_arrays.py")},
-		testCase{"jax", "functions of JAX", 1, 30, 12, python("jax_functions.py")},
-		testCase{"inference", "a language model of 8 billion parameters under PyTorch: the same tokens", 1, 110, 56, runInference},
-		testCase{"keeper-inference", "the same by the engine keeper, and beside it by the driver: the same tokens", 1, 220, 56, runKeeperInference},
+		testCase{"long", "kernel past the deadline: refused; taken with a longer one", 1, 35, 4, runLong},
+		testCase{"interrupt", "interruptible kernels: locked within a second", 1, 120, 4, runInterrupt},
+		testCase{"stock", "checkpoint and restore by ctr", 1, 15, 4, runStock},
+		testCase{"kill", "cryo, helper, CRIU killed: the container runs on", 1, 60, 24, runKill},
+		testCase{"triton", "Triton", 1, 25, 8, python("triton_kernels.py")},
+		testCase{"cupy", "CuPy", 1, 25, 8, python("cupy_arrays.py")},
+		testCase{"jax", "JAX", 1, 30, 12, python("jax_functions.py")},
+		testCase{"inference", "language model, 8 billion parameters: the same tokens", 1, 110, 56, runInference},
+		testCase{"keeper-inference", "language model, 8 billion parameters: the same tokens", 1, 220, 56, runKeeperInference},
 	)
 	all = append(all, keeperCases(s.keeper)...)
 	all = append(all,
-		testCase{"other-gpu", "restored onto the other GPU, and back", 2, 70, 8, runOtherGPU},
-		testCase{"two-gpus", "one process with two GPUs that copies between them: refused, unharmed", 2, 40, 8, runTwoGPUs},
-		testCase{"nccl-default", "two ranks of NCCL with its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},
-		testCase{"nccl", "two ranks of NCCL that share nothing: the right sums afterwards", 2, 110, 16, runNCCL},
-		testCase{"keeper-other-gpu", "memory that was handed over is loaded onto the other GPU, prewarmed and handed over there, and back: every byte", 2, 70, 8, runKeeperOtherGPU},
-		testCase{"keeper-nccl", "two ranks of NCCL that share nothing hand over memory of two GPUs side by side: the right sums afterwards", 2, 60, 16, runKeeperNCCL},
-		testCase{"keeper-two-gpus", "one process with memory on two GPUs: refused, and handed over with --force gpu-peer: every byte", 2, 40, 8, runKeeperTwoGPUs},
+		testCase{"other-gpu", "onto the other GPU, and back", 2, 70, 8, runOtherGPU},
+		testCase{"two-gpus", "one process copies between two GPUs: refused, unharmed", 2, 40, 8, runTwoGPUs},
+		testCase{"nccl-default", "two ranks of NCCL, its defaults: refused, unharmed", 2, 60, 16, runNCCLDefault},
+		testCase{"nccl", "two ranks of NCCL that share nothing", 2, 110, 16, runNCCL},
+		testCase{"keeper-other-gpu", "onto the other GPU, and back", 2, 70, 8, runKeeperOtherGPU},
+		testCase{"keeper-nccl", "two ranks of NCCL that share nothing", 2, 60, 16, runKeeperNCCL},
+		testCase{"keeper-two-gpus", "one process on two GPUs, --force gpu-peer", 2, 40, 8, runKeeperTwoGPUs},
 	)
 	return append(all, large...)
 }
@@ -94,12 +94,12 @@ func sized(size, live int) []testCase {
 	}
 	name := func(mode string) string { return fmt.Sprintf("%s-%d", mode, size) }
 	return []testCase{
-		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB, every byte; measured beside the bare calls on the same process", size), 1, seconds(20, each), memory, measure},
-		{name("async"), fmt.Sprintf("cudaMallocAsync's pool, %d GiB, every byte", size), 1, seconds(10, 5), memory, plain("async")},
-		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory, every byte", size), 1, seconds(10, 6), memory + 4, plain("pinned")},
-		{name("keeper-link"), fmt.Sprintf("device memory from one keeper to another and through its ring, %d GiB, every byte", size), 1, seconds(10, 2), 4, hold},
-		{name("keeper"), fmt.Sprintf("cudaMalloc, %d GiB, every byte, by the engine keeper, and beside it by the driver", size), 1, seconds(20, 9), memory, keeper},
-		{name("bare"), fmt.Sprintf("driver calls, criu and tar by hand on a process outside of containers, %d GiB", size), 1, seconds(10, 3), 2*size + 8, bare},
+		{name("plain"), fmt.Sprintf("cudaMalloc, %d GiB", size), 1, seconds(20, each), memory, measure},
+		{name("async"), fmt.Sprintf("cudaMallocAsync, %d GiB", size), 1, seconds(10, 5), memory, plain("async")},
+		{name("pinned"), fmt.Sprintf("cudaMalloc, %d GiB, and pinned host memory", size), 1, seconds(10, 6), memory + 4, plain("pinned")},
+		{name("keeper-link"), fmt.Sprintf("from keeper to keeper, %d GiB", size), 1, seconds(10, 2), 4, hold},
+		{name("keeper"), fmt.Sprintf("cudaMalloc, %d GiB", size), 1, seconds(20, 9), memory, keeper},
+		{name("bare"), fmt.Sprintf("by hand, outside of containers, %d GiB", size), 1, seconds(10, 3), 2*size + 8, bare},
 	}
 }
 

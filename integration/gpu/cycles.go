@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -150,31 +148,4 @@ func (b *bench) trainThrough(ctx context.Context, r *result, count int, most tim
 		return err
 	}
 	return b.undisturbed(ctx, r, c, b.a, done*between)
-}
-
-// cycles is the table of cases with many checkpoints.
-func (p *report) cycles(b *bytes.Buffer) {
-	begun := false
-	for _, r := range p.Results {
-		if r.Growth == nil && r.Case != "keeper-training" || len(r.Times["live.freeze"]) == 0 {
-			continue
-		}
-		if !begun {
-			fmt.Fprintf(b, "\n## Many checkpoints of one process, by the engine keeper\n\nSeconds: medians, and the longest.\n\n")
-			row(b, "case", "left running", "frozen", "longest", "until complete", "ended and restored", "frozen until it ended", "longest", "restore", "longest")
-			row(b, "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
-			begun = true
-		}
-		t := r.Times
-		row(b, r.Case, fmt.Sprint(len(t["live.freeze"])), cell(t, "live.freeze"), longest(t["live.freeze"]), cell(t, "live.all"),
-			fmt.Sprint(len(t["restore"])), cell(t, "end.freeze"), longest(t["end.freeze"]), cell(t, "restore"), longest(t["restore"]))
-	}
-	p.growth(b)
-}
-
-func longest(times []float64) string {
-	if len(times) == 0 {
-		return ""
-	}
-	return fmt.Sprintf("%.2f", slices.Max(times))
 }

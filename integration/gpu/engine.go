@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -181,31 +180,4 @@ func (b *bench) share(ctx context.Context, ref string) (s share, err error) {
 
 func runKeeperInference(ctx context.Context, b *bench, r *result) error {
 	return b.beside(ctx, r, func(id string) *container { return b.python(id, "torch_inference.py") }, true)
-}
-
-// engines is the table of containers whose memory went by one engine and by the other.
-func (p *report) engines(b *bytes.Buffer) {
-	begun := false
-	for _, r := range p.Results {
-		if len(r.Times["driver.restore"]) == 0 {
-			continue
-		}
-		if !begun {
-			fmt.Fprintf(b, "\n## The engine keeper beside the driver\n\nSeconds, each from one run. A cold start is from the command to the first answer; a restore from the registry begins with nothing of the snapshot here.\n\n")
-			row(b, "case", "engine", "left running: frozen", "until complete", "frozen until it ended", "of which driver", "of which CRIU", "cold start", "restore", "from disk", "from the registry", "--pull-first", "prewarmed", "prewarmed, --eager")
-			row(b, "---", "---", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:", "---:")
-			begun = true
-		}
-		for _, engine := range []string{"", "driver."} {
-			name := "keeper"
-			if engine != "" {
-				name = "driver"
-			}
-			cells := []string{r.Case, name}
-			for _, what := range []string{"live.freeze", "live.all", "end.freeze", "end.save", "end.dump", "start", "restore", "disk.restore", "registry.restore", "registry.first.restore", "prewarmed.restore", "prewarmed.eager.restore"} {
-				cells = append(cells, cell(r.Times, engine+what))
-			}
-			row(b, cells...)
-		}
-	}
 }

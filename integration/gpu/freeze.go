@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -88,29 +86,4 @@ func left(ctx context.Context) time.Duration {
 		return time.Until(deadline)
 	}
 	return 24 * time.Hour
-}
-
-// freezes is the table of sizes.
-func (p *report) freezes(b *bytes.Buffer) {
-	t := p.timesOf("keeper-freeze")
-	var sizes []int
-	for name := range t {
-		if size, ok := strings.CutSuffix(name, ".freeze"); ok && strings.HasPrefix(size, freezePrefix) {
-			if gib, err := strconv.Atoi(strings.TrimPrefix(size, freezePrefix)); err == nil {
-				sizes = append(sizes, gib)
-			}
-		}
-	}
-	if len(sizes) == 0 {
-		return
-	}
-	slices.Sort(sizes)
-	fmt.Fprintf(b, "\n## Freeze by device memory, by the engine keeper, left running\n\nSeconds, medians. Where the device has no room for a copy, the container stands still until all is drained.\n\n")
-	row(b, "device memory", "rounds", "frozen", "of which driver", "of which CRIU", "handed over in", "until complete")
-	row(b, "---:", "---:", "---:", "---:", "---:", "---:", "---:")
-	for _, gib := range sizes {
-		name := freezePrefix + strconv.Itoa(gib)
-		row(b, fmt.Sprintf("%d GiB", gib), fmt.Sprint(len(t[name+".freeze"])), cell(t, name+".freeze"), cell(t, name+".lock+"+name+".save+"+name+".load"),
-			cell(t, name+".dump"), cell(t, name+".devices"), cell(t, name+".all"))
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -165,36 +164,4 @@ func used(pid int) (u use, err error) {
 	pages, err := strconv.ParseInt(fields[1], 10, 64)
 	u.threads, u.mappings, u.memory = int64(len(threads)), int64(strings.Count(string(maps), "\n")), pages*int64(os.Getpagesize())
 	return u, err
-}
-
-// growth is the table of what was watched.
-func (p *report) growth(b *bytes.Buffer) {
-	for _, r := range p.Results {
-		if len(r.Growth) == 0 {
-			continue
-		}
-		fmt.Fprintf(b, "\n%s, from checkpoint %d on: at first, at last, the most. Memory is what is resident.\n\n", r.Case, warming+1)
-		cells := map[string][]string{} // a row by what it is about, a cell for each time
-		header, line := []string{"what"}, []string{"---"}
-		for _, g := range r.Growth {
-			unit, by := "", int64(1)
-			if strings.Contains(g.What, "memory") {
-				unit, by = " MiB", 1<<20
-			}
-			if !slices.Contains(header, g.When) {
-				header, line = append(header, g.When, "looked at"), append(line, "---:", "---:")
-			}
-			for len(cells[g.What]) < len(header)-3 { // it was not looked at when others were
-				cells[g.What] = append(cells[g.What], "")
-			}
-			cells[g.What] = append(cells[g.What], fmt.Sprintf("%d, %d, %d%s", g.First/by, g.Last/by, g.Most/by, unit), fmt.Sprintf("%d times", g.Seen))
-		}
-		row(b, header...)
-		row(b, line...)
-		for _, w := range watched {
-			if len(cells[w.what]) > 0 {
-				row(b, append([]string{w.what}, cells[w.what]...)...)
-			}
-		}
-	}
 }

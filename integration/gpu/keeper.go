@@ -32,20 +32,20 @@ func keeperCases(k keeperSettings) []testCase {
 	whole := int(k.time.Seconds())
 	training := min(50, k.cycles)
 	return []testCase{
-		{"keeper-several", "three processes share a GPU, and hand their memory over", 1, 25, 8, runKeeperSeveral},
-		{"keeper-async", "memory of cudaMalloc is handed over, and that of cudaMallocAsync's pool is not: every byte of both", 1, 15, 8, runKeeperAsync},
-		{"keeper-limits", "kernels with much local memory and deep stacks, around a limit that is lower meanwhile; and the same by the driver", 1, 40, 16, runKeeperLimits},
-		{"keeper-libraries", "CUDA graphs, streams and events, cuBLAS, cuDNN and cuFFT under PyTorch by the engine keeper, one verdict each", 1, 25, 8, runKeeperLibraries},
-		{"keeper-vllm", fmt.Sprintf("a server's memory: a cache of %d %% of the device and CUDA graphs; and PyTorch's expandable segments", k.percent), 1, 75, 16,
+		{"keeper-several", "three processes on a GPU", 1, 25, 8, runKeeperSeveral},
+		{"keeper-async", "cudaMalloc and cudaMallocAsync's pool", 1, 15, 8, runKeeperAsync},
+		{"keeper-limits", "kernels with much local memory and deep stacks", 1, 40, 16, runKeeperLimits},
+		{"keeper-libraries", "CUDA graphs, streams, cuBLAS, cuDNN, cuFFT", 1, 25, 8, runKeeperLibraries},
+		{"keeper-vllm", fmt.Sprintf("%d %% of the device, CUDA graphs, expandable segments", k.percent), 1, 75, 16,
 			func(ctx context.Context, b *bench, r *result) error { return b.servers(ctx, r, k.percent) }},
-		{"keeper-second", "a second snapshot of an inference server, 100 requests after the first: at most 5 % of it are new", 1, 60, 16,
+		{"keeper-second", "second snapshot, 100 requests later: at most 5 % new", 1, 60, 16,
 			func(ctx context.Context, b *bench, r *result) error { return b.second(ctx, r, k.layers) }},
-		{"keeper-freeze", fmt.Sprintf("the freeze does not grow with device memory: %v GiB", k.sizes), 1, 90, 16,
+		{"keeper-freeze", "the freeze does not grow with device memory", 1, 90, 16,
 			func(ctx context.Context, b *bench, r *result) error { return b.freezes(ctx, r, k.sizes) }},
-		{"keeper-steady", "what calls and steps take with the library and without it, in turn", 1, 80, 8, runKeeperSteady},
-		{"keeper-stress", fmt.Sprintf("eight threads launch, copy, allocate and free through %d checkpoints, and nothing grows", k.cycles), 1, whole + 20, 8,
+		{"keeper-steady", "calls and steps with and without the library", 1, 80, 8, runKeeperSteady},
+		{"keeper-stress", fmt.Sprintf("eight busy threads, %d checkpoints: nothing grows", k.cycles), 1, whole + 20, 8,
 			func(ctx context.Context, b *bench, r *result) error { return b.stress(ctx, r, k.cycles, k.time) }},
-		{"keeper-training", fmt.Sprintf("PyTorch trains through %d checkpoints; its losses are those of an undisturbed run", training), 1, whole + 40, 8,
+		{"keeper-training", fmt.Sprintf("PyTorch trains, %d checkpoints: the losses of an undisturbed run", training), 1, whole + 40, 8,
 			func(ctx context.Context, b *bench, r *result) error { return b.trainThrough(ctx, r, training, k.time) }},
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -72,29 +73,25 @@ func (p *report) String() string {
 	return fmt.Sprintf("%s, %s, %d cores, %s", p.Began.Format("2006-01-02"), where, m.Cores, m.Store)
 }
 
+// markdown is the table of all cases, with that of the runs they are of, where these are several.
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
-	p.head(&b)
-	p.cases(&b)
-	p.times(&b)
-	p.moves(&b)
-	p.engines(&b)
-	p.freezes(&b)
-	p.seconds(&b)
-	p.cycles(&b)
-	p.costs(&b)
-	return b.Bytes()
-}
-
-// cases is the table of all cases, and behind it that of the runs they are of, where these are several.
-func (p *report) cases(b *bytes.Buffer) {
-	var runs []string
-	row(b, "case", "what", "result", "seconds", "run")
-	row(b, "---", "---", "---", "---:", "---:")
+	m := p.Machine
+	fmt.Fprintf(&b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`. `results.json` has all rounds, stages, versions and checks. Seconds are medians; frozen is how long a container that is left running stands still. All passed that does not say otherwise.\n", p.Began.Format("2006-01-02"))
+	for i, g := range m.GPUs {
+		fmt.Fprintf(&b, "GPU %d: %s, %d GiB. ", i, g.Name, g.Memory>>30)
+	}
+	fmt.Fprintf(&b, "%s, Linux %s, %d cores, %d GiB.\n\n", m.System, m.Kernel, m.Cores, m.Memory>>30)
+	if m.Warning != "" {
+		fmt.Fprintf(&b, "Warning: %s\n\n", m.Warning)
+	}
+	var runs, timeless []string
+	row(&b, "case", "what", "run", "frozen", "restore", "from the registry", "prewarmed")
+	row(&b, "---", "---", "---:", "---:", "---:", "---:", "---:")
 	for _, r := range p.Results {
-		verdict := r.Verdict
-		if r.Why != "" {
-			verdict += ": " + first(r.Why)
+		what := r.About
+		if r.Verdict != passed {
+			what += "; " + r.Verdict + ": " + first(r.Why)
 		}
 		run := ""
 		if r.Run != "" {
@@ -105,58 +102,84 @@ func (p *report) cases(b *bytes.Buffer) {
 			}
 			run = fmt.Sprint(i + 1)
 		}
-		row(b, r.Case, r.About, verdict, fmt.Sprintf("%.0f", r.Seconds), run)
+		cells := r.cells("")
+		if len(r.others()) == 0 && strings.Join(cells, "") == "" {
+			name := r.Case
+			if r.Verdict != passed {
+				name += " (" + r.Verdict + ": " + first(r.Why) + ")"
+			}
+			timeless = append(timeless, name)
+			continue
+		}
+		row(&b, append([]string{r.Case, what, run}, cells...)...)
+		for _, o := range r.others() {
+			row(&b, append([]string{r.Case, o.name, ""}, r.cells(o.prefix)...)...)
+		}
+	}
+	if len(timeless) > 0 {
+		fmt.Fprintf(&b, "\nWithout times (`--list` says what they are): %s.\n", strings.Join(timeless, ", "))
 	}
 	if len(runs) == 0 {
-		return
+		return b.Bytes()
 	}
-	fmt.Fprintln(b)
-	row(b, "run", "when and where")
-	row(b, "---:", "---")
+	fmt.Fprint(&b, "\nRuns:\n")
 	for i, run := range runs {
-		row(b, fmt.Sprint(i+1), run)
+		fmt.Fprintf(&b, "%d. %s\n", i+1, run)
 	}
+	return b.Bytes()
 }
 
-func (p *report) head(b *bytes.Buffer) {
-	m := p.Machine
-	fmt.Fprintf(b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`; `results.json` has all rounds, what was checked, and what programs said.\n\n", p.Began.Format("2006-01-02"))
-	row(b, "what", "which")
-	row(b, "---", "---")
-	for i, g := range m.GPUs {
-		row(b, fmt.Sprintf("GPU %d", i), fmt.Sprintf("%s, %d GiB, compute capability %s", g.Name, g.Memory>>30, g.Architecture))
+// other is a way that was measured beside a case's own; its times have names that begin with the prefix.
+type other struct{ name, prefix string }
+
+// others are the engine driver, the same calls by hand, and other sizes.
+func (r *result) others() (all []other) {
+	if len(r.Times["driver.restore"]) > 0 {
+		all = append(all, other{"by the driver", "driver."})
 	}
-	row(b, "driver", fmt.Sprintf("%s, CUDA %d.%d", m.Driver, m.CUDA/1000, m.CUDA%1000/10))
-	row(b, "system", fmt.Sprintf("%s, Linux %s, %d cores, %d GiB", m.System, m.Kernel, m.Cores, m.Memory>>30))
-	row(b, "images, snapshots and registry on", m.Store)
-	row(b, "CDI specification of nvidia-ctk used", m.CDI)
-	if m.Warning != "" {
-		row(b, "warning", m.Warning)
+	if len(r.Times["hand.dump"]) > 0 {
+		all = append(all, other{"by hand", byHand})
 	}
-	for _, refused := range m.CDIRefused {
-		row(b, "CDI specification refused", ends(refused))
+	for name := range r.Times {
+		if size, ok := strings.CutSuffix(name, ".freeze"); ok && strings.HasPrefix(size, freezePrefix) {
+			all = append(all, other{strings.TrimPrefix(size, freezePrefix) + " GiB", size + "."})
+		}
 	}
-	if len(m.Touched) > 0 {
-		row(b, "host memory, touched once ahead of the first case that needs as much", strings.Join(m.Touched, ", "))
-	}
-	var names []string
-	for name := range m.Versions {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		row(b, name, m.Versions[name])
-	}
-	fmt.Fprintln(b)
+	slices.SortFunc(all, func(a, b other) int {
+		return cmp.Or(cmp.Compare(len(a.name), len(b.name)), cmp.Compare(a.name, b.name))
+	})
+	return all
 }
 
-// ends gives what comes before a text's first colon and after its last; results.json has all of it.
-func ends(text string) string {
-	from, to := strings.Index(text, ": "), strings.LastIndex(text, ": ")
-	if from == to {
-		return text
+const byHand = "hand."
+
+// cells are the times in the table's columns, of names that begin with a prefix. Sizes have theirs without "live.".
+func (r *result) cells(prefix string) (all []string) {
+	live := prefix + "live.freeze"
+	switch {
+	case prefix == byHand: // it is not ended, and goes on by the driver's calls
+		return []string{cell(r.Times, "hand.lock+hand.checkpoint+hand.dump+hand.restore+hand.unlock"), "", "", ""}
+	case strings.HasPrefix(prefix, freezePrefix):
+		live = prefix + "freeze"
 	}
-	return text[:from] + ": …" + strings.TrimSuffix(text[to:], `"`)
+	all = append(all, cell(r.Times, live))
+	for _, what := range []string{"restore", "registry.restore", "prewarmed.restore"} {
+		all = append(all, cell(r.Times, prefix+what))
+	}
+	return all
+}
+
+// cell is the sum of medians of names joined by "+"; empty if one has none.
+func cell(times map[string][]float64, names string) string {
+	total := 0.0
+	for name := range strings.SplitSeq(names, "+") {
+		seconds, ok := median(times[name])
+		if !ok {
+			return ""
+		}
+		total += seconds
+	}
+	return fmt.Sprintf("%.2f", total)
 }
 
 // row writes a row of a table.

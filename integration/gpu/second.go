@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -136,24 +134,4 @@ func printed(run lab.Result, into any) error {
 		return fmt.Errorf("read what %s prints: %w", run.Command, err)
 	}
 	return nil
-}
-
-// seconds is the table of second snapshots.
-func (p *report) seconds(b *bytes.Buffer) {
-	for _, r := range p.Results {
-		s := r.Snapshot
-		if s["second pushed"] == 0 {
-			continue
-		}
-		fmt.Fprintf(b, "\n## A second snapshot, whose parent is the first\n\n%s.\n\n", strings.ToUpper(r.About[:1])+r.About[1:])
-		row(b, "snapshot", "size", "of which new", "pushed", "frozen", "until complete", "push")
-		row(b, "---", "---:", "---:", "---:", "---:", "---:", "---:")
-		of := func(n, all int64) string {
-			return fmt.Sprintf("%s, %.2f %%", gibibytes(n), 100*float64(n)/float64(all))
-		}
-		row(b, "first", gibibytes(s["first"]), gibibytes(s["first"]), gibibytes(s["first pushed"]),
-			cell(r.Times, "live.freeze"), cell(r.Times, "live.all"), cell(r.Times, "live.push"))
-		row(b, "second", gibibytes(s["second"]), of(s["second new"], s["first"]), of(s["second pushed"], s["first pushed"]),
-			cell(r.Times, "second.freeze"), cell(r.Times, "second.all"), cell(r.Times, "second.push"))
-	}
 }

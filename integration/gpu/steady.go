@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -177,20 +176,4 @@ func brief(seconds float64) string {
 		return fmt.Sprintf("%.3f µs", 1e6*seconds)
 	}
 	return fmt.Sprintf("%.3f ms", 1e3*seconds)
-}
-
-// costs is the table of what a program pays while nothing is saved.
-func (p *report) costs(b *bytes.Buffer) {
-	for _, r := range p.Results {
-		if len(r.Costs) == 0 {
-			continue
-		}
-		fmt.Fprintf(b, "\n## What programs pay for the library while nothing is saved\n\nMedians, of two containers with it and two without it, in turn. The noise is how two containers "+
-			"of one kind differ.\n\n")
-		row(b, "what", "without", "with", "ratio", "noise", "turns")
-		row(b, "---", "---:", "---:", "---:", "---:", "---:")
-		for _, c := range r.Costs {
-			row(b, c.What, brief(c.Without), brief(c.With), fmt.Sprintf("%.3f", c.Ratio), fmt.Sprintf("%.3f", c.Noise), fmt.Sprint(c.Turns))
-		}
-	}
 }

@@ -1,9 +1,13 @@
-"""Asks a driver what becomes of what two GPUs share around its checkpoint. runtime/gpu/DECISIONS.md has the answers so far.
+"""Asks a driver what becomes of what two GPUs share around its checkpoint.
 
     python3 peers.py [QUESTION...]
 
 The questions are peer, access, across, exchange, places and arena: the functions below, all of them by default. All but the last need
 two GPUs. Each starts processes of its own, as sharing.py does. It exits with 1 if bytes were wrong where the driver had said yes.
+
+Answers of driver 580.159.04 with two H100 and NVLink, 2026-11-25: peer access left in place came back with 32 and 128 MiB, and was lost (restore 1)
+with 512 and 1,024. Taken away in both directions first, it comes back, but giving it again is 400 with 1,024 MiB, unless that memory is made after
+access was given. cuMemSetAccess on cuMemCreate memory needs none of this.
 """
 
 import sys
