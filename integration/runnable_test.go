@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/runnable"
+	"github.com/cryo-project/cryo/image/signature/signaturetest"
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
@@ -187,6 +189,24 @@ func blob(t *testing.T, ref string, d digest.Digest) []byte {
 		t.Fatalf("get %s of %s: %s %v", d, ref, answer.Status, err)
 	}
 	return content
+}
+
+// TestRunnableImageSigned signs the snapshot beside an image: it is the snapshot that a policy judges, also in a copy.
+func TestRunnableImageSigned(t *testing.T) {
+	a, b := pair(t)
+	private, public := signaturetest.Key(t)
+	f, _ := frozenChanging(t, "--sign-key", private)
+	strict := fmt.Sprintf("[trust]\ndefault = 'signed'\nkeys = [%q]\n", public)
+	copies := newRegistry(t, "signed-copies", lab.RegistryOptions{})
+	to := copies.Reference("copies/" + f.id + ":1")
+	away(t, to)
+	must(t, a.Run(t.Context(), "oras", "cp", "--recursive", "--from-plain-http", "--to-plain-http", f.ref, to))
+	for _, ref := range []string{f.ref, to} {
+		must(t, trusting(t, b, strict, "pull", ref, "--plain-http"))
+		must(t, b.Cryo(t.Context(), "rm", ref))
+	}
+	other, _ := frozenChanging(t)
+	refusal(t, trusting(t, b, strict, "pull", other.ref, "--plain-http"), codeDenied, saysUnsigned)
 }
 
 // TestRunnableImageElsewhere pushes to a registry that has nothing of the base image: its layers come from containerd, and where that has dropped them, from the
