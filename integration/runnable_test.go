@@ -244,6 +244,40 @@ func TestRunnableImageElsewhere(t *testing.T) {
 	}
 }
 
+// TestRunnableImageDocker has a base image in Docker's format: the image on top has OCI's names for its layers, which containerd, skopeo and crane take.
+func TestRunnableImageDocker(t *testing.T) {
+	a, b := pair(t)
+	base := shared.registry.Reference("docker/" + name(t) + ":1")
+	must(t, a.Run(t.Context(), "skopeo", "copy", "--format", "v2s2", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://"+shared.image, "docker://"+base))
+	must(t, a.Ctr(t.Context(), "images", "pull", "--plain-http", base))
+	t.Cleanup(func() { a.Ctr(cleanupContext(t), "images", "rm", base) })
+	id := name(t)
+	ref := shared.registry.Reference("runnable/" + id + ":1")
+	startImage(t, a, base, id, nil, changing...)
+	f := frozen{id: id, ref: ref, before: await(t, a, id)}
+	away(t, ref)
+	pushed := said[pushedImage](t, a.Cryo(t.Context(), "--json", "checkpoint", id, ref, "--push", "--plain-http"))
+	remove(t.Context(), a, id)
+	var m ocispec.Manifest
+	if err := json.Unmarshal(fetched(t, byDigest(ref, pushed.Image)), &m); err != nil || len(m.Layers) < 2 {
+		t.Fatalf("the image is %+v (%v): %+v", m, err, pushed)
+	}
+	for _, l := range m.Layers {
+		if !strings.HasPrefix(l.MediaType, "application/vnd.oci.image.layer.v1.tar") {
+			t.Errorf("a layer is %s", l.MediaType)
+		}
+	}
+	startsCold(t, b, ref)
+	copies := newRegistry(t, "docker-copies", lab.RegistryOptions{})
+	for _, tool := range []string{"skopeo copy --all --src-tls-verify=false --dest-tls-verify=false docker://FROM docker://TO", "crane copy --insecure FROM TO"} {
+		to := copies.Reference(strings.Fields(tool)[0] + "/copy:1")
+		away(t, to)
+		must(t, a.Run(t.Context(), strings.Fields(strings.NewReplacer("FROM", ref, "TO", to).Replace(tool))...))
+		startsCold(t, b, to)
+		thaw(t, b, f, to)
+	}
+}
+
 // TestRunnableImageNowhere pushes where the base image is not to be had: the snapshot goes alone, and that is said.
 func TestRunnableImageNowhere(t *testing.T) {
 	a, b := pair(t)
