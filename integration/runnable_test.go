@@ -249,8 +249,10 @@ func TestRunnableImageDocker(t *testing.T) {
 	a, b := pair(t)
 	base := shared.registry.Reference("docker/" + name(t) + ":1")
 	must(t, a.Run(t.Context(), "skopeo", "copy", "--format", "v2s2", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://"+shared.image, "docker://"+base))
-	must(t, a.Ctr(t.Context(), "images", "pull", "--plain-http", base))
-	t.Cleanup(func() { a.Ctr(cleanupContext(t), "images", "rm", base) })
+	for _, h := range []*lab.Host{a, b} {
+		must(t, h.Ctr(t.Context(), "images", "pull", "--plain-http", base))
+		t.Cleanup(func() { h.Ctr(cleanupContext(t), "images", "rm", base) })
+	}
 	id := name(t)
 	ref := shared.registry.Reference("runnable/" + id + ":1")
 	startImage(t, a, base, id, nil, changing...)
