@@ -85,14 +85,8 @@ func restorers(t *testing.T, h *lab.Host) (pids []int) {
 // marker is a file that the container of [pushedMarked] has made in its root file system.
 const marker = "/from-the-snapshot"
 
-// pushedMarked pushes a snapshot of a container that has made the marker, without an image, and removes it from host a. It gives the path in the registry.
+// pushedMarked pushes a snapshot of a container that has made the marker, and removes it from host a. It gives the path in the registry.
 func pushedMarked(t *testing.T, flags []string, workload ...string) (path string, before lab.Answer) {
-	t.Helper()
-	return pushMarked(t, flags, []string{"--snapshot-only"}, workload...)
-}
-
-// pushMarked is pushedMarked with flags of the push.
-func pushMarked(t *testing.T, flags, push []string, workload ...string) (path string, before lab.Answer) {
 	t.Helper()
 	a, _ := pair(t)
 	id := name(t)
@@ -101,7 +95,7 @@ func pushMarked(t *testing.T, flags, push []string, workload ...string) (path st
 	start(t, a, id, flags, append([]string{"workload"}, workload...)...)
 	must(t, a.Ctr(t.Context(), "tasks", "exec", "--exec-id", "mark", id, "touch", marker))
 	before = await(t, a, id)
-	must(t, a.Cryo(t.Context(), append([]string{"checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB"}, push...)...))
+	must(t, a.Cryo(t.Context(), "checkpoint", id, ref, "--push", "--plain-http", "--segment-size", "4MiB"))
 	remove(t.Context(), a, id)
 	must(t, a.Cryo(t.Context(), "rm", ref))
 	return path, before

@@ -3,8 +3,8 @@ package integration
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -38,7 +38,7 @@ func inPod(name, image string, more ...string) []string {
 	return all
 }
 
-// forgedImage pushes an image of a snapshot's base image and difference, and gives its name. The snapshot is in the registry as path. change may forge the image; nil: nothing is forged.
+// forgedImage pushes an image of a snapshot's base image and difference, and gives its name. The snapshot is in the registry as path. change may forge the image; nil: it is as cryo makes it.
 func forgedImage(t *testing.T, path, tag string, change func(*ocispec.Image)) string {
 	t.Helper()
 	r := shared.registry
@@ -48,26 +48,17 @@ func forgedImage(t *testing.T, path, tag string, change func(*ocispec.Image)) st
 		t.Fatal(err)
 	}
 	repo.PlainHTTP = true
-	get := func(path string, into any) []byte {
-		response, err := r.Get(t.Context(), "/v2/"+path, ocispec.MediaTypeImageManifest)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer response.Body.Close()
-		data, err := io.ReadAll(response.Body)
-		if err == nil {
-			err = json.Unmarshal(data, into)
-		}
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		return data
-	}
 	var base, snapshot ocispec.Manifest
 	var config ocispec.Image
-	get("base/manifests/1", &base)
-	get("base/blobs/"+base.Config.Digest.String(), &config)
-	frozen := digest.FromBytes(get(strings.Replace(path, ":", "/manifests/", 1), &snapshot))
+	manifest := manifestOf(t, r.Reference(path))
+	err = errors.Join(json.Unmarshal(manifestOf(t, shared.image), &base), json.Unmarshal(manifest, &snapshot))
+	if err == nil {
+		err = json.Unmarshal(blob(t, shared.image, base.Config.Digest), &config)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	frozen := digest.FromBytes(manifest)
 	layers := slices.Clone(base.Layers)
 	for _, d := range layers {
 		if err := repo.Mount(t.Context(), d, "base", nil); err != nil {
@@ -125,31 +116,10 @@ func pushedSecond(t *testing.T, first string) (path string) {
 	path = repository + ":2"
 	start(t, a, id, nil, "workload", "count")
 	must(t, a.Ctr(t.Context(), "tasks", "exec", "--exec-id", "change", id, "touch", "/second"))
-	must(t, a.Cryo(t.Context(), "checkpoint", id, shared.registry.Reference(path), "--push", "--plain-http", "--snapshot-only"))
+	must(t, a.Cryo(t.Context(), "checkpoint", id, shared.registry.Reference(path), "--push", "--plain-http"))
 	remove(t.Context(), a, id)
 	must(t, a.Cryo(t.Context(), "rm", shared.registry.Reference(path)))
 	return path
-}
-
-// frozenBeside is frozenAs of a snapshot that is an entry of an index.
-func frozenBeside(t *testing.T, path string) (frozen, ref string) {
-	t.Helper()
-	repository, tag, _ := strings.Cut(path, ":")
-	response, err := shared.registry.Get(t.Context(), "/v2/"+repository+"/manifests/"+tag, ocispec.MediaTypeImageIndex)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer response.Body.Close()
-	var index ocispec.Index
-	if err := json.NewDecoder(response.Body).Decode(&index); err != nil {
-		t.Fatal(err)
-	}
-	for _, d := range index.Manifests {
-		if d.ArtifactType == image.ArtifactType {
-			frozen = d.Digest.String()
-		}
-	}
-	return frozen, shared.registry.Reference(repository) + "@" + frozen
 }
 
 // runPod has ctr run a pod's container in the background.
@@ -168,9 +138,9 @@ func restoreOver(t *testing.T, h *lab.Host) {
 // TestImage restores a pod's container by its image alone, from the registry and from the store: its root file system has what the snapshot's had changed by a layer, which nobody
 // fetches for the snapshot again.
 func TestImage(t *testing.T) {
-	path, before := pushMarked(t, nil, nil, "count", "--memory", "16")
+	path, before := pushedMarked(t, nil, "count", "--memory", "16")
 	own := shared.registry.Reference(path)
-	frozen, ref := frozenBeside(t, path)
+	frozen, ref := frozenAs(t, path)
 	h := annotationHost(t, "image", shared.registry.Address)
 	pullImage(t, h, own)
 	heard := eventsOf(t, h)
@@ -191,7 +161,7 @@ func TestImage(t *testing.T) {
 	}
 	must(t, h.Cryo(t.Context(), "rm", ref))
 	var m ocispec.Manifest
-	if err := json.Unmarshal(manifestOf(t, strings.Replace(ref, "@sha256:", ":sha256:", 1)), &m); err != nil {
+	if err := json.Unmarshal(manifestOf(t, ref), &m); err != nil {
 		t.Fatal(err)
 	}
 	difference := m.Layers[2].Digest.Encoded()
@@ -225,7 +195,7 @@ func upper(t *testing.T, h *lab.Host, id string) (names []string) {
 func TestImageCold(t *testing.T) {
 	path, _ := pushedMarked(t, nil, "count")
 	other, _ := pushedMarked(t, nil, "count")
-	own := forgedImage(t, path, "warm", nil)
+	own := shared.registry.Reference(path)
 	_, ref := frozenAs(t, path)
 	another, _ := frozenAs(t, other)
 	second, _ := frozenAs(t, pushedSecond(t, path))
@@ -320,7 +290,7 @@ func TestImageMovedTag(t *testing.T) {
 // TestImageRestarted has a pod's container that the kubelet starts again: it is started, and restored where it asks for that.
 func TestImageRestarted(t *testing.T) {
 	path, before := pushedMarked(t, nil, "count")
-	ref, own := shared.registry.Reference(path), forgedImage(t, path, "warm", nil)
+	ref, own := shared.registry.Reference(path), shared.registry.Reference(path)
 	frozen, _ := frozenAs(t, path)
 	h := annotationHost(t, "restarted", shared.registry.Address)
 	pullImage(t, h, own)
@@ -428,7 +398,7 @@ func TestImagePod(t *testing.T) {
 	remove(t.Context(), a, id)
 	must(t, a.Cryo(t.Context(), "rm", ref))
 	own := ref
-	frozen, byImage := frozenBeside(t, path)
+	frozen, byImage := frozenAs(t, path)
 
 	h := annotationHost(t, "pod", shared.registry.Address)
 	pullImage(t, h, own)

@@ -20,7 +20,6 @@ func TestCLIJSON(t *testing.T) {
 	away(t, to)
 	cleanup(t, b, id)
 	key, _ := signaturetest.Key(t)
-	const moved = "bytesMoved bytesThere digest reference retries seconds"
 	for _, test := range []struct {
 		name, keys string // keys of the document, or of the first element of a list
 		onB        bool
@@ -33,8 +32,8 @@ func TestCLIJSON(t *testing.T) {
 		{"inspect --check", "asks config digest findings fits layers reference signatures size", false, []string{"inspect", to, "--check"}},
 		{"verify", "asks digest reference size", false, []string{"verify", to}},
 		{"sign", "already digest key reference where", false, []string{"sign", to, "--key", key}},
-		{"push", moved, false, []string{"push", to, "--plain-http"}},
-		{"pull", moved, true, []string{"pull", to, "--plain-http"}},
+		{"push", "bytesMoved bytesThere digest image index reference retries seconds", false, []string{"push", to, "--plain-http"}},
+		{"pull", "bytesMoved bytesThere digest reference retries seconds", true, []string{"pull", to, "--plain-http"}},
 		{"restore", "complete container digest image lazy namespace pid reference running seconds warnings", true, []string{"restore", to, "--plain-http"}},
 		{"df", "blobs free partial snapshots unneeded working", false, []string{"df"}},
 		{"prune", "busy dryRun partial unneeded", false, []string{"prune", "--dry-run"}},

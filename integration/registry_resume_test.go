@@ -17,7 +17,7 @@ func TestRegistryResume(t *testing.T) {
 	a, b := pair(t)
 	r := newRegistry(t, "resumed", lab.RegistryOptions{})
 	f := freeze(t, []string{"count", "--memory", "48"}, "--segment-size", "4MiB")
-	total := inspect(t, a, f.ref).Size
+	size := inspect(t, a, f.ref).Size
 	l := newLine(t, r)
 	to := l.Address + "/resumed/" + f.id + ":1"
 	away(t, to)
@@ -25,13 +25,15 @@ func TestRegistryResume(t *testing.T) {
 		name  string
 		h     *lab.Host
 		moved *atomic.Int64
+		total int64 // bytes
 		args  []string
 		slack int64 // bytes moved that are moved again: an upload begins anew, a download with what is not written yet
 	}{
-		{"push", a, &l.Sent, []string{"push", f.ref, to, "--plain-http", "--concurrency", "2"}, 2 * 4 << 20},
-		{"pull", b, &l.Received, []string{"pull", to, "--plain-http", "--concurrency", "2"}, 2 * 1 << 20},
+		{"push", a, &l.Sent, size + blobsSize(t, fetched(t, shared.image)), []string{"push", f.ref, to, "--plain-http", "--concurrency", "2"}, 2 * 4 << 20},
+		{"pull", b, &l.Received, size, []string{"pull", to, "--plain-http", "--concurrency", "2"}, 2 * 1 << 20},
 	} {
 		t.Run(test.name, func(t *testing.T) {
+			total := test.total
 			l.Pause.Store(int64(5 * time.Millisecond))
 			killedAfter(t, test.h, test.moved, total/2, test.args...)
 			l.Pause.Store(0)

@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/runnable"
+	"github.com/cryo-project/cryo/image/signature/signaturetest"
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
@@ -189,6 +191,24 @@ func blob(t *testing.T, ref string, d digest.Digest) []byte {
 	return content
 }
 
+// TestRunnableImageSigned signs the snapshot beside an image: it is the snapshot that a policy judges, also in a copy.
+func TestRunnableImageSigned(t *testing.T) {
+	a, b := pair(t)
+	private, public := signaturetest.Key(t)
+	f, _ := frozenChanging(t, "--sign-key", private)
+	strict := fmt.Sprintf("[trust]\ndefault = 'signed'\nkeys = [%q]\n", public)
+	copies := newRegistry(t, "signed-copies", lab.RegistryOptions{})
+	to := copies.Reference("copies/" + f.id + ":1")
+	away(t, to)
+	must(t, a.Run(t.Context(), "oras", "cp", "--recursive", "--from-plain-http", "--to-plain-http", f.ref, to))
+	for _, ref := range []string{f.ref, to} {
+		must(t, trusting(t, b, strict, "pull", ref, "--plain-http"))
+		must(t, b.Cryo(t.Context(), "rm", ref))
+	}
+	other, _ := frozenChanging(t)
+	refusal(t, trusting(t, b, strict, "pull", other.ref, "--plain-http"), codeDenied, saysUnsigned)
+}
+
 // TestRunnableImageElsewhere pushes to a registry that has nothing of the base image: its layers come from containerd, and where that has dropped them, from the
 // base image's registry.
 func TestRunnableImageElsewhere(t *testing.T) {
@@ -221,6 +241,42 @@ func TestRunnableImageElsewhere(t *testing.T) {
 			pullBase(t, b)
 			thaw(t, b, f, ref)
 		})
+	}
+}
+
+// TestRunnableImageDocker has a base image in Docker's format: the image on top has OCI's names for its layers, which containerd, skopeo and crane take.
+func TestRunnableImageDocker(t *testing.T) {
+	a, b := pair(t)
+	base := shared.registry.Reference("docker/" + name(t) + ":1")
+	must(t, a.Run(t.Context(), "skopeo", "copy", "--format", "v2s2", "--src-tls-verify=false", "--dest-tls-verify=false", "docker://"+shared.image, "docker://"+base))
+	for _, h := range []*lab.Host{a, b} {
+		must(t, h.Ctr(t.Context(), "images", "pull", "--plain-http", base))
+		t.Cleanup(func() { h.Ctr(cleanupContext(t), "images", "rm", base) })
+	}
+	id := name(t)
+	ref := shared.registry.Reference("runnable/" + id + ":1")
+	startImage(t, a, base, id, nil, changing...)
+	f := frozen{id: id, ref: ref, before: await(t, a, id)}
+	away(t, ref)
+	pushed := said[pushedImage](t, a.Cryo(t.Context(), "--json", "checkpoint", id, ref, "--push", "--plain-http"))
+	remove(t.Context(), a, id)
+	var m ocispec.Manifest
+	if err := json.Unmarshal(fetched(t, byDigest(ref, pushed.Image)), &m); err != nil || len(m.Layers) < 2 {
+		t.Fatalf("the image is %+v (%v): %+v", m, err, pushed)
+	}
+	for _, l := range m.Layers {
+		if !strings.HasPrefix(l.MediaType, "application/vnd.oci.image.layer.v1.tar") {
+			t.Errorf("a layer is %s", l.MediaType)
+		}
+	}
+	startsCold(t, b, ref)
+	copies := newRegistry(t, "docker-copies", lab.RegistryOptions{})
+	for _, tool := range []string{"skopeo copy --all --src-tls-verify=false --dest-tls-verify=false docker://FROM docker://TO", "crane copy --insecure FROM TO"} {
+		to := copies.Reference(strings.Fields(tool)[0] + "/copy:1")
+		away(t, to)
+		must(t, a.Run(t.Context(), strings.Fields(strings.NewReplacer("FROM", ref, "TO", to).Replace(tool))...))
+		startsCold(t, b, to)
+		thaw(t, b, f, to)
 	}
 }
 

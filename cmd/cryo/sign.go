@@ -22,7 +22,9 @@ If the snapshot is in the local store, its signature is kept there, and cryo pus
 
 The signature is what cosign makes and checks (a Sigstore bundle as a referrer, no transparency log):
 
-  cosign verify --key cosign.pub --insecure-ignore-tlog REF
+  cosign verify --key cosign.pub --insecure-ignore-tlog REPOSITORY@DIGEST
+
+DIGEST is the snapshot's, which sign prints: in a registry, REF may stand for an index with an image beside it (see cryo push).
 
 The key is one of cosign generate-key-pair, whose password is in COSIGN_PASSWORD or asked for on a terminal, or an ECDSA or ed25519 key
 in PEM form, made by

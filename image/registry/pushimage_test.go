@@ -223,6 +223,35 @@ func TestPushNoImage(t *testing.T) {
 	}
 }
 
+// TestPushImageSlow has a base image that comes from a registry which stalls for longer than a registry may that is pushed to.
+func TestPushImageSlow(t *testing.T) {
+	f := newFake(t)
+	s, d, b := images(t, f, "a:1")
+	open := b.Open
+	b.Open = func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+		time.Sleep(quick.idle * 3 / 2)
+		rc, err := open(ctx, d)
+		return io.NopCloser(&sleepingReader{rc, quick.idle * 3 / 2}), err
+	}
+	o := fast()
+	o.Counts = new(Counts)
+	if got, err := pushImage(t.Context(), s, f.ref("a:1"), d, b, o); err != nil || got.NoImage != nil || o.Counts.Repeated() != 0 {
+		t.Errorf("%+v, %v, %d repeated", got, err, o.Counts.Repeated())
+	}
+}
+
+// sleepingReader sleeps once.
+type sleepingReader struct {
+	io.Reader
+	time time.Duration
+}
+
+func (r *sleepingReader) Read(p []byte) (int, error) {
+	time.Sleep(r.time)
+	r.time = 0
+	return r.Reader.Read(p)
+}
+
 // failingReader cannot be read.
 type failingReader struct{}
 

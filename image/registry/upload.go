@@ -19,6 +19,7 @@ type source struct {
 	d    ocispec.Descriptor
 	open func() (io.ReadCloser, error)
 	from string // another repository of the same registry that may have it; empty: none
+	slow bool   // it may come from another registry, whose stalls are not this one's
 }
 
 // sendError is an error that came up while the blob itself was under way.
@@ -76,9 +77,16 @@ func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
 	ctx, dog := watch(once(ctx), r.timing.idle)
 	defer dog.stop()
 	body := func() (io.ReadCloser, error) {
+		if src.slow {
+			dog.pause()
+			defer dog.kick()
+		}
 		rc, err := src.open()
 		if err != nil {
 			return nil, err
+		}
+		if src.slow {
+			rc = &unwatched{rc, dog}
 		}
 		t.seek(0)
 		return &watched{ReadCloser: rc, w: dog, t: t}, nil

@@ -73,3 +73,16 @@ func (r *watched) moved(n int64) {
 	}
 	r.t.moved(n)
 }
+
+// unwatched lets the watchdog sleep while it reads.
+type unwatched struct {
+	io.ReadCloser
+	w *watchdog
+}
+
+// Read implements [io.Reader].
+func (u *unwatched) Read(p []byte) (int, error) {
+	u.w.pause()
+	defer u.w.kick()
+	return u.ReadCloser.Read(p)
+}

@@ -186,11 +186,14 @@ func (b *Base) newConfig(s *image.Snapshot, diffs []digest.Digest, changed bool)
 	if err := json.Unmarshal(s.Config.Spec, &spec); err != nil {
 		return nil, err
 	}
-	run := make(members) // how to run it
+	var run members // how to run it
 	if raw := b.config["config"]; len(raw) > 0 {
 		if err := json.Unmarshal(raw, &run); err != nil {
 			return nil, err
 		}
+	}
+	if run == nil {
+		run = make(members)
 	}
 	labels := map[string]string{}
 	maps.Copy(labels, b.read.Config.Labels)

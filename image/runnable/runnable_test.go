@@ -204,6 +204,9 @@ func TestNone(t *testing.T) {
 			t.Errorf("%s: there is an image %v", name, i)
 		}
 	}
+	if i, err := base(t, "null").Image(snapshot(t, process, "")); err != nil || len(parse[ocispec.Image](t, i.Config).Config.Labels) != 1 {
+		t.Errorf("of a base image that does not say how to run it: %v, %v", i, err)
+	}
 	if i, err := base(t, "{}").Image(snapshot(t, process, `,"linux":{"uidMappings":[{"containerID":0,"hostID":0,"size":65536}]}`)); err != nil {
 		t.Errorf("with ids that are mapped to themselves: %v, %v", i, err)
 	}

@@ -77,7 +77,7 @@ func (e *Error) Hint() string {
 	case e.Reason == Damaged:
 		return "sign it again, cryo sign REF --key FILE, and fetch it with cryo pull"
 	}
-	return "have it signed, cryo sign REF --key FILE or cosign sign --key FILE, and fetch the signature with cryo pull; " + unsigned
+	return "have it signed, cryo sign REF --key FILE or cosign sign --key FILE REPOSITORY@DIGEST, and fetch the signature with cryo pull; " + unsigned
 }
 
 // Unwrap gives the kind. That of what is damaged is no matter: the snapshot itself may be whole.

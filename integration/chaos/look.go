@@ -219,6 +219,28 @@ func (r *round) pushed(ctx context.Context, ref string) (listed, whole bool, err
 	if err != nil || status == http.StatusNotFound {
 		return false, false, err
 	}
+	var index ocispec.Index
+	if json.Unmarshal(content, &index) != nil || len(index.Manifests) == 0 {
+		return r.entire(ctx, ref, name, content)
+	}
+	for _, d := range index.Manifests { // an image and the snapshot
+		content, _, err := r.get(ctx, "/v2/"+name+"/manifests/"+d.Digest.String())
+		if err != nil {
+			return true, false, err
+		}
+		if digest.FromBytes(content) != d.Digest {
+			r.note("manifest %s of %s in the registry: %d bytes of %d", d.Digest, ref, len(content), d.Size)
+			return true, false, nil
+		}
+		if _, whole, err = r.entire(ctx, ref, name, content); err != nil || !whole {
+			return true, false, err
+		}
+	}
+	return true, true, nil
+}
+
+// entire tells whether the registry has all that a manifest lists.
+func (r *round) entire(ctx context.Context, ref, name string, content []byte) (listed, whole bool, err error) {
 	var manifest ocispec.Manifest
 	if err := json.Unmarshal(content, &manifest); err != nil {
 		return true, false, nil //nolint:nilerr // it is not whole
@@ -237,7 +259,7 @@ func (r *round) pushed(ctx context.Context, ref string) (listed, whole bool, err
 }
 
 func (r *round) get(ctx context.Context, path string) (content []byte, status int, err error) {
-	answer, err := r.world.registry.Get(ctx, path, ocispec.MediaTypeImageManifest)
+	answer, err := r.world.registry.Get(ctx, path, ocispec.MediaTypeImageManifest+", "+ocispec.MediaTypeImageIndex)
 	if err != nil {
 		return nil, 0, err
 	}

@@ -116,7 +116,7 @@ func (n *Note) write(root string, spec *specs.Spec) error {
 		err = dir.Lchown(at, uid, gid)
 	}
 	if err != nil {
-		return failure.New(errdefs.ErrFailedPrecondition, "leave "+path.Dir(NotePath)+" in the image to cryo", "write %s in the container: %v", NotePath, err)
+		return failure.New(errdefs.ErrFailedPrecondition, "leave "+path.Dir(NotePath)+" in the image to cryo", "write /.cryo/restored.json in the container: %v", err)
 	}
 	return nil
 }
