@@ -16,7 +16,7 @@ import (
 
 // TestKubeletCheckpointTo has the kubelet's checkpoint send a snapshot to the registry. A pod on the other node goes on from it, by what the kubelet's archive says.
 func TestKubeletCheckpointTo(t *testing.T) {
-	before := read(t, shared.A.Dir+"/cryo.toml")
+	before := string(read(t, shared.A.Dir+"/cryo.toml"))
 	t.Cleanup(func() {
 		if err := shared.A.Configure(before); err != nil {
 			t.Error(err)
