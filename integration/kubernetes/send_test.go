@@ -14,7 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestKubeletCheckpointTo has the kubelet's checkpoint send a snapshot to the registry. A pod on the other node goes on from it, by what the kubelet's archive says.
+// TestKubeletCheckpointTo has the kubelet's checkpoint send a snapshot to the registry. The other node finds it by what the kubelet's archive says, and verifies it.
 func TestKubeletCheckpointTo(t *testing.T) {
 	before := string(read(t, shared.A.Dir+"/cryo.toml"))
 	t.Cleanup(func() {
@@ -81,11 +81,9 @@ func TestKubeletCheckpointTo(t *testing.T) {
 					t.Errorf("the registry says %s of %s", r.Status, name)
 				}
 			}
-			again := run(t, pod{name: name(t), class: "cryo", node: shared.B, annotations: map[string]string{"io.cryo.restore": sent.Reference},
-				command: []string{"workload", "count", "--memory", "64"}})
-			if there := ask(t, again.Metadata.Name); there.Life != was.Life || there.Count < was.Count || there.State["sha256"] != was.State["sha256"] {
-				t.Errorf("before %+v, on the other node %+v", was, there)
-			}
+			must(t, shared.B.Cryo(t.Context(), "pull", sent.Reference, "--plain-http"))
+			must(t, shared.B.Cryo(t.Context(), "verify", "--allow", "all", sent.Reference))
+			must(t, shared.B.Cryo(t.Context(), "rm", sent.Reference))
 		})
 	}
 }
