@@ -20,19 +20,25 @@ func (l *Lab) Leaks() []string {
 	var found []string
 	for _, h := range hosts {
 		found = append(found, h.Leaks()...)
+		if h.options.Node != nil {
+			found = append(found, h.leaks(100*time.Second, func() []string { return h.leakedFiles(collectedFiles) })...)
+		}
 	}
 	return found
 }
 
 // Leaks is [Lab.Leaks] of one host.
 func (h *Host) Leaks() []string {
-	patience := 30 * time.Second
-	if h.options.Node != nil {
-		patience = 100 * time.Second // a kubelet removes logs and sandboxes once a minute
-	}
-	deadline := time.Now().Add(patience)
+	return h.leaks(30*time.Second, func() []string {
+		return slices.Concat(h.leakedProcesses(), h.leakedCgroups(), h.leakedMounts(), h.leakedFiles(busyFiles))
+	})
+}
+
+// leaks gives what is found after the time, or nothing as soon as nothing is.
+func (h *Host) leaks(within time.Duration, find func() []string) []string {
+	deadline := time.Now().Add(within)
 	for {
-		found := slices.Concat(h.leakedProcesses(), h.leakedCgroups(), h.leakedMounts(), h.leakedFiles())
+		found := find()
 		if len(found) == 0 || time.Now().After(deadline) {
 			for i := range found {
 				found[i] = h.Name + ": " + found[i]
@@ -116,16 +122,23 @@ func (h *Host) leakedMounts() []string {
 	return found
 }
 
-// leakedFiles are those in directories that an idle host has empty. FIFOs are not among them: ctr leaves those of what it
+// busyFiles are in directories of hosts that an idle one has empty. FIFOs are not among them: ctr leaves those of what it
 // starts and detaches from.
-func (h *Host) leakedFiles() []string {
+var busyFiles = []string{
+	"tmp/*", "xdg/*", "cryo/work/*", "run/containerd/s/*",
+	"run/containerd/io.containerd.runtime.v2.task/*/*", "run/containerd/runc/*/*", "containerd/io.containerd.runtime.v2.task/*/*",
+	"run/netns/*", "node/disk/var/lib/kubelet/pods/*", "node/upper/var/lib/cni/networks/*/[0-9]*",
+}
+
+// collectedFiles are those that a kubelet removes once a minute.
+var collectedFiles = []string{
+	"run/containerd/io.containerd.grpc.v1.cri/*/*", "containerd/io.containerd.grpc.v1.cri/*/*",
+	"node/disk/var/log/pods/*", "node/upper/var/log/containers/*",
+}
+
+func (h *Host) leakedFiles(patterns []string) []string {
 	var found []string
-	for _, pattern := range []string{
-		"tmp/*", "xdg/*", "cryo/work/*", "run/containerd/s/*",
-		"run/containerd/io.containerd.runtime.v2.task/*/*", "run/containerd/runc/*/*", "containerd/io.containerd.runtime.v2.task/*/*",
-		"run/netns/*", "run/containerd/io.containerd.grpc.v1.cri/*/*", "containerd/io.containerd.grpc.v1.cri/*/*",
-		"node/disk/var/lib/kubelet/pods/*", "node/disk/var/log/pods/*", "node/upper/var/log/containers/*", "node/upper/var/lib/cni/networks/*/[0-9]*",
-	} {
+	for _, pattern := range patterns {
 		paths, _ := filepath.Glob(filepath.Join(h.Dir, pattern)) // the patterns are well formed
 		for _, path := range paths {
 			what := "file " + path
