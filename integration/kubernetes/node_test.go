@@ -145,6 +145,20 @@ func TestNodeService(t *testing.T) {
 			return e.Reason == "StartedCold" && strings.Contains(e.Message, "restore-annotation: ")
 		})
 	})
+	restored := pod{name: name(t), class: "cryo", node: n, image: ref}
+	run(t, restored)
+	eventually(t, "the restored pod's event", func() bool {
+		all, err := shared.Events(t.Context(), restored.name)
+		return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool { return e.Reason == "Restored" && strings.Contains(e.Message, ref) })
+	})
+	unfit := pod{name: name(t), class: "cryo", node: n, image: ref, spec: "shareProcessNamespace: true"}
+	run(t, unfit)
+	eventually(t, "the event of the pod that its snapshot does not fit", func() bool {
+		all, err := shared.Events(t.Context(), unfit.name)
+		return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool {
+			return e.Reason == "StartedCold" && strings.Contains(e.Message, "pid-namespace: ")
+		})
+	})
 	if r := n.Run(t.Context(), "sh", "-c", "ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c /opt/cryo/bin/containerd-shim-cryo-v1"); strings.TrimSpace(r.Stdout) == "0" {
 		t.Error("no shim of /opt/cryo runs")
 	}
@@ -154,7 +168,7 @@ func TestNodeService(t *testing.T) {
 	}
 	text, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
-	if err != nil || !strings.Contains(string(text), `cryo_cold_starts_total{reason="restore-annotation"} 1`) || !strings.Contains(string(text), `cryo_prewarm_snapshots{state="ready"} 1`) {
+	if err != nil || !strings.Contains(string(text), `cryo_cold_starts_total{reason="restore-annotation"} 1`) || !strings.Contains(string(text), `cryo_cold_starts_total{reason="pid-namespace"} 1`) || !strings.Contains(string(text), `cryo_restores_total{prewarmed="true"} 1`) || !strings.Contains(string(text), `cryo_prewarm_snapshots{state="ready"} 1`) {
 		t.Errorf("%v: %s", err, text)
 	}
 

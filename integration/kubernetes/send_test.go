@@ -15,7 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
 
-// TestKubeletCheckpointTo has the kubelet's checkpoint send a snapshot to the registry. The other node finds it by what the kubelet's archive says, and verifies it.
+// TestKubeletCheckpointTo has the kubelet's checkpoint send a snapshot to the registry. A pod on the other node goes on from it, by what the kubelet's archive says.
 func TestKubeletCheckpointTo(t *testing.T) {
 	before := string(read(t, shared.A.Dir+"/cryo.toml"))
 	t.Cleanup(func() {
@@ -87,9 +87,9 @@ func TestKubeletCheckpointTo(t *testing.T) {
 					t.Errorf("the registry says %s of %s", r.Status, name)
 				}
 			}
-			must(t, shared.B.Cryo(t.Context(), "pull", sent.Reference, "--plain-http"))
-			must(t, shared.B.Cryo(t.Context(), "verify", "--allow", "all", sent.Reference))
-			must(t, shared.B.Cryo(t.Context(), "rm", sent.Reference))
+			again := pod{name: name(t), class: "cryo", node: shared.B, annotations: map[string]string{"io.cryo.restore": sent.Reference}, command: []string{"workload", "count", "--memory", "64"}}
+			run(t, again)
+			warm(t, was, ask(t, again.name))
 		})
 	}
 }
