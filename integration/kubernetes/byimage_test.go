@@ -25,6 +25,7 @@ func snapshot(t *testing.T, n *cluster.Node, p *cluster.Pod) (ref, digest string
 	if err := json.Unmarshal([]byte(out), &taken); err != nil || taken.Digest == "" {
 		t.Fatalf("checkpoint of %s: %v: %s", p.Metadata.Name, err, out)
 	}
+	must(t, n.Cryo(t.Context(), "rm", ref))
 	return ref, taken.Digest
 }
 

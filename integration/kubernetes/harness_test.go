@@ -116,10 +116,14 @@ func ready(t *testing.T, name string) *cluster.Pod {
 	return p
 }
 
-// ask asks the workload in a pod's first container, and ends the test where it does not answer or its state is not whole.
+// ask asks the workload in a pod's first container, and ends the test where it does not answer within half a minute or its state is not whole. A pod without probes is ready before its
+// program is.
 func ask(t *testing.T, pod string, words ...string) lab.Answer {
 	t.Helper()
 	a, err := shared.Ask(t.Context(), pod, "", words...)
+	for end := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		a, err = shared.Ask(t.Context(), pod, "", words...)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

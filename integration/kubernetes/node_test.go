@@ -88,7 +88,7 @@ func TestNodeService(t *testing.T) {
 	const dropIn = "/etc/containerd/conf.d/cryo.toml"
 	must(t, n.Run(t.Context(), "sh", "-c", "mount -t tmpfs tmpfs /usr/local/bin && cp \"$1\" /usr/local/bin/containerd && cp "+dropIn+" /opt/before.toml", "sh", shared.Lab.Tool("containerd")))
 	t.Cleanup(func() {
-		must(t, n.Run(cleanupContext(t), "sh", "-c", "umount /usr/local/bin; mv /opt/before.toml "+dropIn+"; rm -r /opt/cryo /etc/cryo"))
+		must(t, n.Run(cleanupContext(t), "sh", "-c", "umount /usr/local/bin; mv /opt/before.toml "+dropIn+"; rm -r /opt/cryo/bin /opt/cryo/share /etc/cryo"))
 		if err := n.RestartContainerd(cleanupContext(t), syscall.SIGTERM); err != nil {
 			t.Error(err)
 		}

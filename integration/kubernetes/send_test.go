@@ -10,7 +10,6 @@ import (
 	"path"
 	"strings"
 	"testing"
-	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 )
@@ -38,11 +37,6 @@ func TestKubeletCheckpointTo(t *testing.T) {
 			p := run(t, pod{name: name(t), class: "cryo", node: shared.A, annotations: map[string]string{"io.cryo.checkpoint-to": test.to},
 				command: []string{"workload", "count", "--memory", "64"}})
 			id := p.Metadata.Name
-			for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
-				if _, err := shared.Ask(t.Context(), id, ""); err == nil { // a pod is ready before its program is
-					break
-				}
-			}
 			was := ask(t, id)
 			archive, err := shared.A.Checkpoint(t.Context(), "default", id, "main")
 			now := ask(t, id)

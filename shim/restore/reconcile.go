@@ -180,6 +180,9 @@ func reconcileNamespaces(was, is *specs.Spec, found find) {
 	for _, t := range []specs.LinuxNamespaceType{
 		specs.PIDNamespace, specs.NetworkNamespace, specs.MountNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.UserNamespace, specs.CgroupNamespace, specs.TimeNamespace,
 	} {
+		if t == specs.PIDNamespace && has[t] != ownNamespace {
+			continue // see reconcilePIDs
+		}
 		if had[t] != has[t] {
 			found(ruleNamespaces, "create the container with the namespaces that the snapshot's had", "the snapshot's container had %s namespace of the type %s, and this one has %s", had[t], t, has[t])
 		}
