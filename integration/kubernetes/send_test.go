@@ -37,14 +37,14 @@ func TestKubeletCheckpointTo(t *testing.T) {
 			p := run(t, pod{name: name(t), class: "cryo", node: shared.A, annotations: map[string]string{"io.cryo.checkpoint-to": test.to},
 				command: []string{"workload", "count", "--memory", "64"}})
 			id := p.Metadata.Name
-			was := ask(t, id)
+			was, had := ask(t, id), must(t, shared.A.Cryo(t.Context(), "ls", "-q")).Stdout
 			archive, err := shared.A.Checkpoint(t.Context(), "default", id, "main")
 			now := ask(t, id)
 			if now.Life != was.Life || now.Count <= was.Count || now.State["sha256"] != was.State["sha256"] {
 				t.Errorf("before %+v, after %+v", was, now)
 			}
-			if all := must(t, shared.A.Cryo(t.Context(), "ls", "-q")).Stdout; all != "" {
-				t.Errorf("the node has kept %s", all)
+			if has := must(t, shared.A.Cryo(t.Context(), "ls", "-q")).Stdout; has != had {
+				t.Errorf("the node has %s, before %s", has, had)
 			}
 			if test.says != "" {
 				if err == nil || !strings.Contains(err.Error(), test.says) {
