@@ -171,6 +171,10 @@ bin/kubernetes/cni/%: $(PINNED)
 kubernetes-test: deps build kubernetes bin/tools/containerd bin/tools/containerd-shim-runc-v2 bin/tools/ctr bin/tools/runc bin/tools/registry bin/tools/gotestsum ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration/kubernetes -- -count=1 -timeout 30m $(TESTFLAGS)
 
+.PHONY: kubernetes-bench
+kubernetes-bench: deps build kubernetes $(addprefix bin/tools/,containerd containerd-shim-runc-v2 ctr runc registry) ## measure a Deployment scaled from nothing, started and restored; CRYO_SCALE=PODS,MIB
+	@$(GO) test ./integration/kubernetes -count=1 -timeout 60m -run '^$$' -bench Scale -benchtime 1x
+
 .PHONY: lint
 lint: bin/tools/staticcheck ## check formatting, go vet, staticcheck and the syntax of scripts
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \

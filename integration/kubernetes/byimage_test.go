@@ -16,7 +16,7 @@ import (
 )
 
 // snapshot takes a snapshot of a pod's first container, which goes on, and pushes it to a repository of the test's own. It gives the reference and the snapshot's digest.
-func snapshot(t *testing.T, n *cluster.Node, p *cluster.Pod) (ref, digest string) {
+func snapshot(t testing.TB, n *cluster.Node, p *cluster.Pod) (ref, digest string) {
 	t.Helper()
 	_, id, _ := strings.Cut(p.Status.ContainerStatuses[0].ContainerID, "://")
 	ref = shared.Registry.Reference("snapshots/" + p.Metadata.Name + ":1")

@@ -14,7 +14,7 @@ import (
 )
 
 // must ends the test unless the command succeeded.
-func must(t *testing.T, r lab.Result) lab.Result {
+func must(t testing.TB, r lab.Result) lab.Result {
 	t.Helper()
 	if err := r.Err(); err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func must(t *testing.T, r lab.Result) lab.Result {
 }
 
 // name is a pod's name that no other test has.
-func name(t *testing.T) string {
+func name(t testing.TB) string {
 	t.Helper()
 	base := strings.Trim(notName.ReplaceAllString(strings.ToLower(t.Name()), "-"), "-")
 	base = strings.TrimLeft(base[max(0, len(base)-40):], "-")
@@ -34,7 +34,7 @@ func name(t *testing.T) string {
 var notName = regexp.MustCompile("[^a-z0-9]+")
 
 // apply makes pods and whatever else, without waiting for them, and deletes it all when the test ends.
-func apply(t *testing.T, yaml string) {
+func apply(t testing.TB, yaml string) {
 	t.Helper()
 	t.Cleanup(func() {
 		if err := shared.Delete(cleanupContext(t), yaml); err != nil {
@@ -66,27 +66,35 @@ func (p pod) yaml() string {
 			fmt.Fprintf(&s, "    %s: %q\n", key, value)
 		}
 	}
-	fmt.Fprintln(&s, "spec:\n  terminationGracePeriodSeconds: 1")
+	fmt.Fprintln(&s, "spec:")
+	s.WriteString(indent(p.specYAML(), "  "))
+	return s.String()
+}
+
+// specYAML is the pod's spec.
+func (p pod) specYAML() string {
+	var s strings.Builder
+	fmt.Fprintln(&s, "terminationGracePeriodSeconds: 1")
 	if p.class != "" {
-		fmt.Fprintln(&s, "  runtimeClassName:", p.class)
+		fmt.Fprintln(&s, "runtimeClassName:", p.class)
 	}
 	if p.node != nil {
-		fmt.Fprintln(&s, "  nodeName:", p.node.Name)
+		fmt.Fprintln(&s, "nodeName:", p.node.Name)
 	}
-	s.WriteString(indent(p.spec, "  "))
+	s.WriteString(indent(p.spec, ""))
 	image := p.image
 	if image == "" {
 		image = shared.Base
 	}
-	fmt.Fprintf(&s, "  containers:\n  - name: main\n    image: %s\n", image)
+	fmt.Fprintf(&s, "containers:\n- name: main\n  image: %s\n", image)
 	if len(p.command) > 0 {
-		fmt.Fprintf(&s, "    command: [%q", p.command[0])
+		fmt.Fprintf(&s, "  command: [%q", p.command[0])
 		for _, word := range p.command[1:] {
 			fmt.Fprintf(&s, ", %q", word)
 		}
 		fmt.Fprintln(&s, "]")
 	}
-	s.WriteString(indent(p.container, "    "))
+	s.WriteString(indent(p.container, "  "))
 	return s.String()
 }
 
@@ -100,14 +108,14 @@ func indent(lines, by string) string {
 }
 
 // run makes a pod and waits until it is ready.
-func run(t *testing.T, p pod) *cluster.Pod {
+func run(t testing.TB, p pod) *cluster.Pod {
 	t.Helper()
 	apply(t, p.yaml())
 	return ready(t, p.name)
 }
 
 // ready waits until a pod is.
-func ready(t *testing.T, name string) *cluster.Pod {
+func ready(t testing.TB, name string) *cluster.Pod {
 	t.Helper()
 	p, err := shared.WaitReady(t.Context(), name)
 	if err != nil {
@@ -118,7 +126,7 @@ func ready(t *testing.T, name string) *cluster.Pod {
 
 // ask asks the workload in a pod's first container, and ends the test where it does not answer within half a minute or its state is not whole. A pod without probes is ready before its
 // program is.
-func ask(t *testing.T, pod string, words ...string) lab.Answer {
+func ask(t testing.TB, pod string, words ...string) lab.Answer {
 	t.Helper()
 	a, err := shared.Ask(t.Context(), pod, "", words...)
 	for end := time.Now().Add(30 * time.Second); err != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
@@ -134,7 +142,7 @@ func ask(t *testing.T, pod string, words ...string) lab.Answer {
 }
 
 // cleanupContext is for commands in t.Cleanup, where the test's own context has ended.
-func cleanupContext(t *testing.T) context.Context {
+func cleanupContext(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*time.Minute)
 	t.Cleanup(cancel)
 	return ctx

@@ -1,10 +1,13 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
 
+	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
@@ -29,5 +32,14 @@ func TestGone(t *testing.T) {
 				t.Errorf("%v: %t", err, !test.gone)
 			}
 		}
+	}
+}
+
+// TestConnectCancelled: a command that is interrupted while it reaches containerd says that, and not that containerd is away.
+func TestConnectCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errdefs.ErrAborted)
+	if _, _, err := Connect(ctx, Options{Address: filepath.Join(t.TempDir(), "socket")}); !errdefs.IsAborted(err) {
+		t.Errorf("got %v", err)
 	}
 }

@@ -51,6 +51,9 @@ func Connect(ctx context.Context, o Options) (context.Context, *containerd.Clien
 			return namespaces.WithNamespace(ctx, o.Namespace), c, nil
 		}
 	}
+	if ctx.Err() != nil {
+		return ctx, nil, fmt.Errorf("reach containerd at %s: %w", o.Address, context.Cause(ctx))
+	}
 	kind, hint := error(errdefs.ErrUnavailable), "see that containerd runs and that you may use its socket, or name it with --address"
 	if errors.Is(err, fs.ErrPermission) {
 		kind, hint = errdefs.ErrPermissionDenied, "run cryo as root (sudo): containerd's socket is root's"
