@@ -14,12 +14,12 @@ import (
 func TestCLIHelp(t *testing.T) {
 	a, _ := pair(t)
 	commands := completions(t, "")
-	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "ps", "logs", "inspect", "verify", "sign", "tag", "rm", "df", "prune", "prewarm", "doctor", "version", "completion"} {
+	for _, command := range []string{"checkpoint", "restore", "push", "pull", "ls", "ps", "logs", "inspect", "verify", "sign", "tag", "rm", "df", "prune", "prewarm", "node", "doctor", "version", "completion"} {
 		if !slices.Contains(commands, command) {
 			t.Errorf("there is no command %s: %v", command, commands)
 		}
 	}
-	for _, command := range append(commands, "prewarm ls", "prewarm rm", "") {
+	for _, command := range append(commands, "prewarm ls", "prewarm rm", "node install", "") {
 		if command == "help" {
 			continue
 		}

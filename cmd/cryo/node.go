@@ -44,8 +44,8 @@ io.cryo/driver), and io.cryo.runtime=true, until the service ends; and a pod get
 it was restored, or started cold, and why.
 
 SIGTERM ends the service; what is prewarmed stays. With --json, each line that it prints is a JSON document.`,
-		Example: `  cryo -n k8s.io node --prewarm /etc/cryo/prewarm.toml
-  cryo -n k8s.io node --prewarm /etc/cryo/prewarm.toml --node-name $(hostname) --kubeconfig /etc/kubernetes/kubelet.conf
+		Example: `  cryo node -n k8s.io --prewarm /etc/cryo/prewarm.toml
+  cryo node -n k8s.io --prewarm /etc/cryo/prewarm.toml --node-name $(hostname) --kubeconfig /etc/kubernetes/kubelet.conf
   curl -s http://127.0.0.1:9464/metrics | grep cryo_cold_starts_total`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
