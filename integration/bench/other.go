@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -101,11 +102,16 @@ func (b *bench) otherRestores(ctx context.Context, s subject, hosts []*lab.Host,
 		if _, _, err := b.checkpoint(ctx, c, ref, "--leave-running", "--push", "--plain-http"); err != nil {
 			return err
 		}
+		fetching := []string{"--plain-http"}
+		// Without it, what is still pulled when the next round begins would be found by it. Older ones always wait, and do not know it.
+		if r := host.Cryo(ctx, "restore", "--help"); strings.Contains(r.Stdout, "--wait ") {
+			fetching = append(fetching, "--wait")
+		}
 		restore := func(flags ...string) func() *attempt {
 			return func() *attempt { return b.cryoAttempt(host, c.life, ref, flags...) }
 		}
 		local := &way{name: "restore, local", files: []string{host.CryoRoot()}, attempt: restore("--pull", "never")}
-		remote := &way{name: "restore, registry", files: []string{filepath.Join(b.registry.Dir, "data")}, attempt: restore("--plain-http")}
+		remote := &way{name: "restore, registry", files: []string{filepath.Join(b.registry.Dir, "data")}, attempt: restore(fetching...)}
 		remote.prepare = func() error { return errors.Join(empty(ctx, host), b.settle()) }
 		prewarmed := &way{name: "restore, prewarmed", attempt: func() *attempt {
 			a := restore("--pull", "never")()
