@@ -234,6 +234,19 @@ func (m *Pages) Behind(p, other Part) bool {
 	return f.Segment == o.Segment && f.Offset >= o.Offset
 }
 
+// ReadAhead brings what is read first into the page cache, so many bytes at most, until ctx ends. Segments that are not in the local store are left out.
+func (m *Pages) ReadAhead(ctx context.Context, most int64) {
+	for i, s := range m.segments {
+		if s, ok := s.(interface {
+			ReadAhead(ctx context.Context, n int64)
+		}); ok {
+			n := min(m.x.Segments[i].Size, most)
+			s.ReadAhead(ctx, n)
+			most -= n
+		}
+	}
+}
+
 // PagesReader reads parts, for one goroutine.
 type PagesReader struct {
 	m   *Pages

@@ -283,6 +283,30 @@ func TestLazyTrusted(t *testing.T) {
 	}
 }
 
+// aheadSegment counts what is read ahead of it.
+type aheadSegment struct {
+	segmentAt
+	ahead int64
+}
+
+func (s *aheadSegment) ReadAhead(_ context.Context, n int64) { s.ahead += n }
+
+// TestReadAhead: what is read first is read ahead, up to a limit, and nothing of segments that are not here.
+func TestReadAhead(t *testing.T) {
+	store, d, _, dir := unpackLazily(t, rand.New(rand.NewPCG(3, 7)))
+	live, _ := openReader(t, store, d, dir)
+	live.ReadAhead(t.Context(), 1<<40) // of files that cannot
+	size := live.x.Segments[0].Size
+	one, other := &aheadSegment{segmentAt: live.segments[0]}, &aheadSegment{segmentAt: live.segments[0]}
+	live.x.Segments = append(live.x.Segments[:1:1], live.x.Segments[0], live.x.Segments[0])
+	live.segments = []segmentAt{one, nil, other}
+	live.ReadAhead(t.Context(), size+5)
+	if one.ahead != size || other.ahead != 5 {
+		t.Errorf("of segments of %d bytes %d and %d are read ahead, want %d and 5", size, one.ahead, other.ahead, size)
+	}
+	live.segments = live.segments[:1] // the other two are one
+}
+
 // arrivingStore has segments that are coming, which are damaged at first or for good.
 type arrivingStore struct {
 	*fileStore

@@ -2,6 +2,7 @@ package direct
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -333,5 +335,35 @@ func TestWriterFails(t *testing.T) {
 	}
 	if err := w.Flush(); !errors.Is(err, unix.EBADF) {
 		t.Fatal(err)
+	}
+}
+
+// TestReadAhead: the first bytes are in the page cache afterwards, all of them. Nothing comes when nobody wants it any more.
+func TestReadAhead(t *testing.T) {
+	const size, first = 2*aheadQueue + 3*aheadStep, aheadQueue + 3*aheadStep + Align
+	f := New(create(t))
+	defer f.Close()
+	if _, err := f.f.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	drop(t, f.f)
+	memory := f.Cached(0, size) // a file system that keeps all files there
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.ReadAhead(over, size)
+	if !memory && f.Cached(0, Align) {
+		t.Error("something came that nobody wants")
+	}
+	f.ReadAhead(t.Context(), first)
+	if _, err := f.f.ReadAt(make([]byte, 1), first-1); err != nil { // what was asked for last may be on its way
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); !f.Cached(0, first); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not all came")
+		}
+	}
+	if !memory && f.Cached(first, size-first) {
+		t.Error("more came than was wanted")
 	}
 }

@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -137,6 +138,25 @@ func pread(f *os.File, p []byte, off int64) (int, error) {
 				return 0, &os.PathError{Op: "read", Path: f.Name(), Err: err}
 			}
 			return n, nil
+		}
+	}
+}
+
+// How reading ahead is asked for. By default a kernel reads no more than 128 KiB when it is asked to, and forgets the rest.
+const (
+	aheadStep  = 128 << 10 // bytes
+	aheadQueue = 4 << 20   // bytes that the disk is asked for at once: others that read from it wait for as many
+)
+
+// ReadAhead brings the first n bytes into the page cache, until ctx ends. What it cannot bring is read later by who wants it, who is told why not.
+func (f *File) ReadAhead(ctx context.Context, n int64) {
+	one := make([]byte, 1)
+	for off := int64(0); off < n && ctx.Err() == nil; off += aheadStep {
+		if err := unix.Fadvise(int(f.f.Fd()), off, min(aheadStep, n-off), unix.FADV_WILLNEED); err != nil {
+			return
+		}
+		if come := off - aheadQueue; come >= 0 {
+			_, _ = f.f.ReadAt(one, come) // waits for it
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package direct
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
@@ -20,6 +21,9 @@ func NewReader(f *os.File) *Reader { return &Reader{file: New(f)} }
 
 // ReadAt implements [io.ReaderAt].
 func (r *Reader) ReadAt(p []byte, off int64) (int, error) { return r.file.ReadAt(p, off) }
+
+// ReadAhead is [File.ReadAhead].
+func (r *Reader) ReadAhead(ctx context.Context, n int64) { r.file.ReadAhead(ctx, n) }
 
 // Read implements [io.Reader].
 func (r *Reader) Read(p []byte) (n int, err error) {

@@ -1,6 +1,8 @@
 package segment
 
 import (
+	"context"
+
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
 )
@@ -18,6 +20,9 @@ func (v Verified) Read(p []byte) (int, error) { return v.r.Read(p) }
 
 // ReadAt implements [io.ReaderAt].
 func (v Verified) ReadAt(p []byte, off int64) (int, error) { return v.r.ReadAt(p, off) }
+
+// ReadAhead is [direct.File.ReadAhead].
+func (v Verified) ReadAhead(ctx context.Context, n int64) { v.r.ReadAhead(ctx, n) }
 
 // Seek implements [io.Seeker].
 func (v Verified) Seek(offset int64, whence int) (int64, error) { return v.r.Seek(offset, whence) }

@@ -28,7 +28,7 @@ var cases = []benchCase{
 	{name: "push", about: "checkpoint with a push into an empty registry here, beside the slower of sha256 on all cores and one upload of one blob", each: (*bench).push, memory: 1, disk: 3},
 	{name: "restore", about: "until the process has answered, and until the kernel has all its pages that are not zero; beside criu restore and ctr c restore, and on slow lines", once: (*bench).lines, each: (*bench).restore, memory: 1, disk: 7},
 	{name: "second", about: "bytes stored and sent after 1 % of memory has changed, beside those of the first snapshot", each: (*bench).second, memory: 1, disk: 3},
-	{name: "other", about: "checkpoint and restore beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
+	{name: "other", about: "checkpoints and pushes of which nothing is there yet, and restores, also of what was prewarmed, beside those of another cryo, whose programs are in the directory of --other", each: (*bench).other, memory: 4, disk: 7},
 }
 
 func checkCases(names []string) error {

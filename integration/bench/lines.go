@@ -60,7 +60,7 @@ func (b *bench) overLine(ctx context.Context, l slowLine) error {
 			return err
 		}
 		line.Received.Store(0)
-		r, err := b.scatter(ctx, b.cryoAttempt(b.b, c.life, line.Address+"/"+path, "--plain-http"))
+		r, err := b.scatter(ctx, b.cryoAttempt(b.b, c.life, line.Address+"/"+path, "--plain-http", "--wait"))
 		if err != nil {
 			return err
 		}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"time"
+	"strings"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // other measures this cryo beside another one, whose programs are in the directory of --other, in turns: checkpoints of a container, and restores from the
-// local store and from the registry. Each has a new host, whose processes nobody measures meanwhile, and takes the snapshot that it restores.
+// local store, from the registry and of what was prewarmed. Each has a new host, whose processes nobody measures meanwhile, and restores its own snapshot.
 func (b *bench) other(ctx context.Context, s subject) (err error) {
 	if b.otherPrograms == "" {
 		b.report.add(&figure{Case: "other", Subject: s.name(), What: "checkpoint and restore", NotRun: "--other DIR names no other cryo"})
@@ -32,62 +32,147 @@ func (b *bench) other(ctx context.Context, s subject) (err error) {
 	}
 	hosts := []*lab.Host{ours, theirs}
 	defer func() { err = errors.Join(err, empty(ctx, ours), empty(ctx, theirs)) }()
-
-	pause := &figure{What: "checkpoint: longest pause the process sees"}
-	durable := &figure{What: "checkpoint: complete and durable"}
-	first := &figure{What: "restore, local, warm: first answer"}
-	filled := &figure{What: "restore, local, warm: filled"}
-	pulled := &figure{What: "restore, registry, warm: first answer"}
-	whole := &figure{What: "restore, registry, warm: filled"}
-	all := []*figure{pause, durable, first, filled, pulled, whole}
-	defer func() {
-		for _, f := range all {
-			f.Case, f.Subject, f.Unit, f.BesideWhat = "other", s.name(), "s", "the other cryo"
-		}
-		b.report.add(all...)
-	}()
-	to := func(host *lab.Host, f *figure) *[]float64 {
-		if host == ours {
-			return &f.Cryo
-		}
-		return &f.Beside
-	}
-	containers, locals, remotes := map[*lab.Host]*container{}, map[*lab.Host]*way{}, map[*lab.Host]*way{}
+	containers := map[*lab.Host]*container{}
 	for _, host := range hosts {
 		c, err := b.container(ctx, host, cryoRuntime, s)
 		if err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, c.remove(ctx)) }()
-		ref := b.registry.Reference("bench/other:" + c.id)
-		if _, _, err := b.checkpoint(ctx, c, ref, "--leave-running", "--push", "--plain-http"); err != nil {
-			return err
-		}
 		containers[host] = c
-		locals[host] = &way{files: []string{host.CryoRoot()}, attempt: func() *attempt { return b.cryoAttempt(host, c.life, ref, "--pull", "never") }}
-		remotes[host] = &way{files: []string{filepath.Join(b.registry.Dir, "data")}, attempt: func() *attempt { return b.cryoAttempt(host, c.life, ref, "--plain-http") },
-			prepare: func() error { return errors.Join(host.Cryo(ctx, "rm", ref).Err(), b.settle()) }}
 	}
+	if err := b.otherCheckpoints(ctx, s, hosts, containers); err != nil {
+		return err
+	}
+	return b.otherRestores(ctx, s, hosts, containers)
+}
+
+// otherCheckpoints takes snapshots of which neither the store nor the registry has anything. The hosts are this cryo's and the other's.
+func (b *bench) otherCheckpoints(ctx context.Context, s subject, hosts []*lab.Host, containers map[*lab.Host]*container) error {
+	pause := otherFigure(s, "checkpoint: longest pause the process sees")
+	said := otherFigure(s, "checkpoint: what cryo reports as frozen")
+	durable := otherFigure(s, "checkpoint: complete and durable")
+	pushed := otherFigure(s, "checkpoint --push: in the registry")
+	defer b.report.add(pause, said, durable, pushed)
+	order := slices.Clone(hosts)
 	for round := 0; round < b.rounds && (round == 0 || !b.late()); round++ {
-		for _, host := range hosts {
-			took, gap, err := b.otherCheckpoint(ctx, containers[host], round)
+		for _, host := range order {
+			c := containers[host]
+			add := func(f *figure, seconds float64) {
+				if host == hosts[0] {
+					f.Cryo = append(f.Cryo, seconds)
+				} else {
+					f.Beside = append(f.Beside, seconds)
+				}
+			}
+			if err := b.afresh(ctx, host); err != nil {
+				return err
+			}
+			t, took, gap, err := b.durableSnapshot(ctx, c) // which removes it
 			if err != nil {
 				return err
 			}
-			*to(host, durable), *to(host, pause) = append(*to(host, durable), took), append(*to(host, pause), gap)
-			local, remote := locals[host], remotes[host]
-			if err := b.bringBack(ctx, local, &local.warm); err != nil {
+			if err := b.afresh(ctx, host); err != nil {
 				return err
 			}
-			if err := b.bringBack(ctx, remote, &remote.warm); err != nil {
+			_, sent, err := b.checkpoint(ctx, c, b.otherReference(c), "--leave-running", "--push", "--plain-http")
+			if err != nil {
 				return err
 			}
-			*to(host, first), *to(host, filled) = local.warm.first, local.warm.filled
-			*to(host, pulled), *to(host, whole) = remote.warm.first, remote.warm.filled
+			add(pause, gap)
+			add(said, t.Freeze)
+			add(durable, took)
+			add(pushed, sent)
 		}
-		slices.Reverse(hosts)
+		slices.Reverse(order)
 	}
 	return nil
+}
+
+// prewarmedCold is why there are no cold rounds of what was prewarmed, which is to be in memory.
+const prewarmedCold = "prewarmed memory is in memory"
+
+// otherRestores restores from the local store, from the registry, and what was prewarmed.
+func (b *bench) otherRestores(ctx context.Context, s subject, hosts []*lab.Host, containers map[*lab.Host]*container) error {
+	all := map[*lab.Host][]*way{}
+	for _, host := range hosts {
+		c := containers[host]
+		ref := b.otherReference(c)
+		// In the registry is that of one host, after the checkpoints.
+		if _, _, err := b.checkpoint(ctx, c, ref, "--leave-running", "--push", "--plain-http"); err != nil {
+			return err
+		}
+		fetching := []string{"--plain-http"}
+		// Without it, what is still pulled when the next round begins would be found by it. Older ones always wait, and do not know it.
+		if r := host.Cryo(ctx, "restore", "--help"); strings.Contains(r.Stdout, "--wait ") {
+			fetching = append(fetching, "--wait")
+		}
+		restore := func(flags ...string) func() *attempt {
+			return func() *attempt { return b.cryoAttempt(host, c.life, ref, flags...) }
+		}
+		local := &way{name: "restore, local", files: []string{host.CryoRoot()}, attempt: restore("--pull", "never")}
+		remote := &way{name: "restore, registry", files: []string{filepath.Join(b.registry.Dir, "data")}, attempt: restore(fetching...)}
+		remote.prepare = func() error { return errors.Join(empty(ctx, host), b.settle()) }
+		prewarmed := &way{name: "restore, prewarmed", attempt: func() *attempt {
+			a := restore("--pull", "never")()
+			remove := a.remove
+			a.remove = func(ctx context.Context) error {
+				return errors.Join(remove(ctx), host.Cryo(ctx, "prewarm", "rm", ref).Err(), host.Cryo(ctx, "pull", "--plain-http", ref).Err())
+			}
+			return a
+		}}
+		prewarmed.prepare = func() error { return errors.Join(host.Cryo(ctx, "prewarm", "--plain-http", ref).Err(), b.settle()) }
+		prewarmed.cold.notRun = prewarmedCold
+		all[host] = []*way{local, remote, prewarmed}
+	}
+	ours, theirs := all[hosts[0]], all[hosts[1]]
+	defer func() {
+		for n := range ours {
+			o, t := ours[n], theirs[n]
+			b.report.add(otherTimes(s, o.name+", warm", &o.warm, &t.warm)...)
+			if o.cold.notRun != prewarmedCold {
+				b.report.add(otherTimes(s, o.name+", cold", &o.cold, &t.cold)...)
+			}
+		}
+	}()
+	order := slices.Clone(hosts)
+	for round := 0; round < b.rounds && (round == 0 || !b.late()); round++ {
+		for n := range ours {
+			for _, host := range order {
+				w := all[host][n]
+				for _, t := range []*times{&w.warm, &w.cold} {
+					if t.notRun != "" {
+						continue
+					}
+					if err := b.bringBack(ctx, w, t); ctx.Err() != nil {
+						return err
+					} else if err != nil {
+						t.notRun = reason(err)
+					}
+				}
+			}
+		}
+		slices.Reverse(order)
+	}
+	return nil
+}
+
+func (b *bench) otherReference(c *container) string {
+	return b.registry.Reference("bench/other:" + c.id)
+}
+
+func otherFigure(s subject, what string) *figure {
+	return &figure{Case: "other", Subject: s.name(), What: what, Unit: "s", BesideWhat: "the other cryo"}
+}
+
+// otherTimes are the figures of restores.
+func otherTimes(s subject, name string, ours, theirs *times) []*figure {
+	first, filled := otherFigure(s, name+": first answer"), otherFigure(s, name+": filled")
+	first.Cryo, first.Beside, filled.Cryo, filled.Beside = ours.first, theirs.first, ours.filled, theirs.filled
+	for _, f := range []*figure{first, filled} {
+		f.NotRun, f.BesideNotRun = ours.notRun, theirs.notRun
+	}
+	return []*figure{first, filled}
 }
 
 // otherHost starts a host on which programs in path come before this cryo's.
@@ -98,23 +183,4 @@ func (b *bench) otherHost(ctx context.Context, path ...string) (*lab.Host, error
 		return nil, err
 	}
 	return h, h.Import(ctx)
-}
-
-// otherCheckpoint gives the time of a checkpoint and of a sync of the file system after it, and the pause that the process saw.
-func (b *bench) otherCheckpoint(ctx context.Context, c *container, round int) (took, gap float64, err error) {
-	if err := b.quiet(ctx, &c.process); err != nil {
-		return 0, 0, err
-	}
-	ref := fmt.Sprintf("bench/once:%d", round)
-	_, took, err = b.checkpoint(ctx, c, ref, "--leave-running")
-	if err != nil {
-		return 0, 0, err
-	}
-	synced := time.Now()
-	if err := b.settle(); err != nil {
-		return 0, 0, err
-	}
-	took += time.Since(synced).Seconds()
-	gap, err = c.gap(ctx)
-	return took, gap, errors.Join(err, c.host.Cryo(ctx, "rm", ref).Err())
 }

@@ -55,7 +55,8 @@ func (b *bench) cryoWays(ctx context.Context, s subject) (local, remote *way, er
 	}
 	local = from("cryo restore, local", b.a, "--pull", "never")
 	local.files = []string{b.a.CryoRoot()}
-	remote = from("cryo restore, registry", b.b, "--plain-http")
+	// What is still pulled when the next round begins would be found by it.
+	remote = from("cryo restore, registry", b.b, "--plain-http", "--wait")
 	remote.files = []string{filepath.Join(b.registry.Dir, "data")}
 	remote.prepare = func() error { return errors.Join(empty(ctx, b.b), b.settle()) }
 	return local, remote, nil

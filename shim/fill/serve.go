@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -24,6 +25,10 @@ import (
 // calm is how long nobody may have waited for a page before the rest is filled in: a process that goes on asks for what it needs in
 // quick succession, some milliseconds each, and answers when it has that.
 const calm = 10 * time.Millisecond
+
+// diskAhead is how many bytes of a snapshot in the local store are read into the page cache while CRIU restores the container, which waits for none of them: the disk
+// would have nothing to do, and the container would wait for it later. A disk of 1 GB/s has not more in that time.
+const diskAhead = 256 << 20
 
 // firstChild is above the numbers of all tasks.
 const firstChild = 1 << 24
@@ -75,10 +80,17 @@ func (m *Memory) serve(ctx context.Context, c line) (_ *lazypages.Filler, _ Resu
 	from := newSource(pages, m.Images)
 	f := lazypages.NewFiller(from)
 	ended := func() {}
-	if m.Pulling != nil {
+	ahead, stop := context.WithCancel(ctx)
+	stopAhead := func() { from.prefetch.stop(); stop() }
+	switch {
+	case m.Pulling != nil:
 		if ended, err = from.fetchAhead(f.Arrived); err != nil {
 			return nil, Result{}, err
 		}
+	case m.Rate == 0:
+		var reading sync.WaitGroup
+		reading.Go(func() { pages.ReadAhead(ahead, diskAhead) })
+		ended = reading.Wait
 	}
 	defer func() {
 		cancel(nil) // of what is still being read
@@ -102,7 +114,7 @@ func (m *Memory) serve(ctx context.Context, c line) (_ *lazypages.Filler, _ Resu
 		return nil, Result{}, err
 	}
 	go func() {
-		if err := take(c, f, from, &restored); err != nil {
+		if err := take(c, f, stopAhead, &restored); err != nil {
 			cancel(err)
 		}
 	}()
@@ -127,8 +139,8 @@ func (m *Memory) open(ctx context.Context) (*image.Pages, error) {
 }
 
 // take takes tasks from the shim until all run. A shim that dies leaves processes that go on, until containerd ends them: they are
-// filled as if it lived.
-func take(c line, f *lazypages.Filler, from *source, restored *atomic.Pointer[time.Time]) error {
+// filled as if it lived. stopAhead is called when they run: who runs says itself what it wants.
+func take(c line, f *lazypages.Filler, stopAhead func(), restored *atomic.Pointer[time.Time]) error {
 	for tasks := 0; ; {
 		m, fd, err := c.receive()
 		switch {
@@ -140,7 +152,7 @@ func take(c line, f *lazypages.Filler, from *source, restored *atomic.Pointer[ti
 		case err == nil && m.Restored, errors.Is(err, io.EOF) && tasks > 0:
 			now := time.Now()
 			restored.Store(&now)
-			from.prefetch.stop()
+			stopAhead()
 			f.Restored()
 			if err == nil {
 				_ = c.send(message{Taken: true}, -1) // a shim that has died does not wait for it

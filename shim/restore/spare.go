@@ -13,14 +13,9 @@ import (
 // cacheLeast is how much memory, in bytes, must be left for what is pulled: with less it would wait for the disk all the time.
 const cacheLeast = 512 << 20
 
-// headSegments says how many segments are pulled at once before the container runs: a quarter of the cores, four at most, and none below eight cores. Receiving and
-// writing a segment takes a core, and a registry on the same machine takes another. A disk that several read at once gives each less.
-func headSegments(all int) int {
-	if n := cores.Half(all) / 2; n > 1 {
-		return min(n, 4)
-	}
-	return 0
-}
+// headSegments says how many segments are pulled at once before the container runs: one for eight cores, four at most. A registry on the same machine may read them
+// from the disk that containerd's database, runc and CRIU wait for: with twice as many the container answered half as late again.
+func headSegments(all int) int { return min(cores.Half(all)/4, 4) }
 
 // throughCache has a pull go through the page cache where there are cores to copy and memory to hold it: who fills the
 // container's memory finds it there, and the disk is not waited for. It gives how many segments may be pulled at once before the container

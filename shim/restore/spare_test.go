@@ -2,9 +2,9 @@ package restore
 
 import "testing"
 
-// TestHeadSegments: below eight cores no segment is pulled early. From eight cores on a quarter as many segments as cores are, four at most.
+// TestHeadSegments: no segment is pulled early below eight cores, then one for eight cores, four at most.
 func TestHeadSegments(t *testing.T) {
-	for cores, want := range map[int]int{1: 0, 2: 0, 4: 0, 7: 0, 8: 2, 16: 4, 64: 4} {
+	for cores, want := range map[int]int{1: 0, 2: 0, 4: 0, 7: 0, 8: 1, 16: 2, 32: 4, 64: 4} {
 		if got := headSegments(cores); got != want {
 			t.Errorf("%d cores: %d at once, want %d", cores, got, want)
 		}
