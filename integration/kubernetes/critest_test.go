@@ -16,8 +16,9 @@ import (
 )
 
 // TestCritest runs cri-tools' validation of a container runtime twice at once, with the handlers cryo and runc as the default, each on a host without a
-// kubelet, which would end pods that it does not know. What fails with both is the machine's doing, or that images have other digests here than upstream's:
-// nothing may fail with cryo alone. As of all tests of real daemons on a busy machine, what failed is run once more, by itself.
+// kubelet, which would end pods that it does not know. What fails with both is the machine's doing, or comes of images that are not upstream's (digests,
+// and busybox' one program for all commands): nothing may fail with cryo alone. What did is run once more, by itself: these are real daemons on a busy
+// machine.
 func TestCritest(t *testing.T) {
 	pushCritestImages(t)
 	handlers := []string{"runc", "cryo"}
