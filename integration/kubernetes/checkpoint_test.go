@@ -11,7 +11,8 @@ import (
 	"testing"
 )
 
-// TestKubeletCheckpoint has the kubelet checkpoint a container of cryo's and one of runc's: both go on, and cryo's archive has what runc's has, and a file of its own.
+// TestKubeletCheckpoint has the kubelet checkpoint a container of cryo's and one of runc's: both go on, and cryo's archive has what runc's has, and a file
+// of its own.
 func TestKubeletCheckpoint(t *testing.T) {
 	files := map[string][]string{}
 	for _, class := range []string{"cryo", ""} {

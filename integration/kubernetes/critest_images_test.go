@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,6 +17,9 @@ const pgrep = `#!/bin/sh
 for d in /proc/[0-9]*; do read -r name <$d/comm 2>/dev/null && [ "$name" = "$1" ] && echo "${d#/proc/}"; done
 exit 0
 `
+
+// ipcs stands in for the one that busybox is built without.
+const ipcs = "#!/bin/sh\ncat /proc/sysvipc/shm\n"
 
 // What critest's images have of users and groups.
 const (
@@ -88,9 +92,10 @@ func busybox(t *testing.T) []lab.File {
 	}
 	files = append(files, lab.File{Name: "tmp/", Mode: 0o1777}, lab.File{Name: "etc/passwd", Mode: 0o644, Content: []byte(passwd)},
 		lab.File{Name: "etc/group", Mode: 0o644, Content: []byte(group)}, lab.File{Name: "bin/busybox", Mode: 0o755, Content: read(t, program)},
-		lab.File{Name: "bin/pgrep", Mode: 0o755, Content: []byte(pgrep)})
+		lab.File{Name: "bin/pgrep", Mode: 0o755, Content: []byte(pgrep)},
+		lab.File{Name: "bin/ipcs", Mode: 0o755, Content: []byte(ipcs)})
 	for _, applet := range strings.Fields(string(list)) {
-		if applet != "busybox" && applet != "pgrep" {
+		if !slices.Contains([]string{"busybox", "pgrep", "ipcs"}, applet) {
 			files = append(files, lab.File{Name: "bin/" + applet, Mode: 0o777, Link: "busybox"})
 		}
 	}

@@ -15,9 +15,10 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// TestCritest runs cri-tools' validation of a container runtime twice, with the handler cryo as the default and with runc, each on a host without a
-// kubelet, which would end pods that it does not know. What fails with both is the machine's doing: nothing may fail with cryo alone. As of any test of real daemons on a busy machine, what failed
-// is run once more, by itself.
+// TestCritest runs cri-tools' validation of a container runtime twice at once, with the handlers cryo and runc as the default, each on a host without a
+// kubelet, which would end pods that it does not know. What fails with both is the machine's doing, or comes of images that are not upstream's (digests,
+// and busybox' one program for all commands): nothing may fail with cryo alone. What did is run once more, by itself: these are real daemons on a busy
+// machine.
 func TestCritest(t *testing.T) {
 	pushCritestImages(t)
 	handlers := []string{"runc", "cryo"}
@@ -45,7 +46,7 @@ func TestCritest(t *testing.T) {
 		t.Fatalf("%d specs were run with runc and %d with cryo", len(runc), len(cryo))
 	}
 	for _, name := range slices.Sorted(maps.Keys(cryo)) {
-		if runc[name] == "passed" && cryo[name] == "passed" {
+		if runc[name] == cryo[name] && cryo[name] != "failed" {
 			continue
 		}
 		t.Logf("runc %s, cryo %s: %s", runc[name], cryo[name], name)
@@ -92,7 +93,7 @@ func critest(t *testing.T, h *lab.Host, name string) map[string]string {
 				continue
 			}
 			states[full] = spec.State
-			if spec.Failure.Message != "" && spec.State == "failed" {
+			if spec.State == "failed" {
 				t.Logf("%s: %s: %s", h.Name, full, spec.Failure.Message)
 			}
 		}

@@ -39,7 +39,7 @@ const enter = `while read -r procs; do echo $$ >"$procs" || exit 125; done <"$1"
 // becomes the program itself, so that signals reach it.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	// Where cgroup v2 is mounted with nsdelegate, no process of outside can be made a member from inside of the namespace.
-	all := append([]string{"-c", enter, "sh", h.memberships(), "nsenter", "--target", strconv.Itoa(h.Pid()), "--mount", "--cgroup", "--net", "--uts", "--", name}, args...)
+	all := append([]string{"-c", enter, "sh", h.memberships(), "nsenter", "--target", strconv.Itoa(h.Pid()), "--mount", "--cgroup", "--net", "--uts", "--ipc", "--", name}, args...)
 	c := exec.CommandContext(ctx, "sh", all...)
 	c.Dir = "/"
 	c.Env = h.Env()

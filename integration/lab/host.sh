@@ -17,7 +17,7 @@ join)
 		echo $$ >"$point/$2/cgroup.procs"
 	done
 	shift 2
-	exec unshare --mount --cgroup --net --uts --propagation private sh "$0" settle "$@"
+	exec unshare --mount --cgroup --net --uts --ipc --propagation private sh "$0" settle "$@"
 	;;
 settle)
 	mount --bind "$2" /run
