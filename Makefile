@@ -170,7 +170,7 @@ bin/kubernetes/cni/%: $(PINNED)
 	@touch $@
 
 .PHONY: kubernetes-test
-kubernetes-test: deps build kubernetes bin/tools/containerd bin/tools/containerd-shim-runc-v2 bin/tools/ctr bin/tools/runc bin/tools/registry bin/tools/gotestsum ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
+kubernetes-test: deps build fakecuda kubernetes bin/tools/containerd bin/tools/containerd-shim-runc-v2 bin/tools/ctr bin/tools/runc bin/tools/registry bin/tools/gotestsum ## run the tests under Kubernetes' own components, two nodes and a registry on this machine (as root)
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration/kubernetes -- -count=1 -timeout 30m $(TESTFLAGS)
 
 .PHONY: kubernetes-bench

@@ -1,9 +1,6 @@
 package integration
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -93,38 +90,13 @@ func hasGPUs(t *testing.T, h *lab.Host, id string, minors ...int) {
 	if err != nil || pid == 0 {
 		t.Fatalf("%s has no task: %v", id, err)
 	}
-	var want []string
-	for _, n := range minors {
-		want = append(want, strconv.Itoa(n))
-	}
-	slices.Sort(want)
-	var have []string
-	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/dev/nvidia[0-9]*", pid)) // the pattern is well formed
-	for _, p := range paths {
-		have = append(have, strings.TrimPrefix(filepath.Base(p), "nvidia"))
-	}
-	slices.Sort(have)
-	if !slices.Equal(have, want) {
-		t.Errorf("%s has nodes of the GPUs %v, want %v", id, have, want)
-	}
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	want := slices.Sorted(slices.Values(minors))
+	seen, allowed, err := lab.GPUsOf(pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for line := range strings.Lines(string(data)) {
-		_, at, found := strings.Cut(strings.TrimSpace(line), ":devices:")
-		if !found {
-			continue // the second version of cgroups keeps no list
-		}
-		rules, err := os.ReadFile(filepath.Join("/sys/fs/cgroup/devices", at, "devices.list"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		for n := range 8 {
-			if allowed := strings.Contains(string(rules), fmt.Sprintf("c 195:%d rw", n)); allowed != slices.Contains(minors, n) {
-				t.Errorf("the cgroup of %s lets it use GPU %d: %v", id, n, allowed)
-			}
-		}
+	if !slices.Equal(seen, want) || allowed != nil && !slices.Equal(allowed, want) {
+		t.Errorf("%s sees the GPUs %v and may use %v, want %v", id, seen, allowed, want)
 	}
 }
 

@@ -24,7 +24,7 @@ func TestCritest(t *testing.T) {
 	handlers := []string{"runc", "cryo"}
 	hosts := map[string]*lab.Host{}
 	for i, handler := range handlers {
-		h, err := shared.Host(t.Context(), "critest-"+handler, handler, fmt.Sprintf("10.212.%d.%d/26", shared.Lab.Number(), 128+64*i))
+		h, err := shared.Host(t.Context(), "critest-"+handler, handler, fmt.Sprintf("10.212.%d.%d/26", shared.Lab.Number(), 128+64*i), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -228,4 +229,39 @@ func (h *Host) GPUCalls() ([]string, error) {
 		return nil, fmt.Errorf("look at calls: %w", err)
 	}
 	return strings.Split(strings.TrimSpace(string(content)), "\n"), os.Remove(path)
+}
+
+// GPUsOf gives the numbers N of the nodes /dev/nvidiaN that a process sees, and of those below 8 that its cgroup lets it use: nil under the second version of
+// cgroups, which keeps no list. Both are sorted.
+func GPUsOf(pid int) (seen, allowed []int, err error) {
+	paths, _ := filepath.Glob(fmt.Sprintf("/proc/%d/root/dev/nvidia[0-9]*", pid)) // the pattern is well formed
+	for _, p := range paths {
+		n, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(p), "nvidia"))
+		if err != nil {
+			return nil, nil, fmt.Errorf("read the GPUs of process %d: %w", pid, err)
+		}
+		seen = append(seen, n)
+	}
+	slices.Sort(seen)
+	cgroups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return nil, nil, fmt.Errorf("read the GPUs of process %d: %w", pid, err)
+	}
+	for line := range strings.Lines(string(cgroups)) {
+		_, at, found := strings.Cut(strings.TrimSpace(line), ":devices:")
+		if !found {
+			continue
+		}
+		rules, err := os.ReadFile(filepath.Join("/sys/fs/cgroup/devices", at, "devices.list"))
+		if err != nil {
+			return nil, nil, fmt.Errorf("read the GPUs of process %d: %w", pid, err)
+		}
+		allowed = []int{}
+		for n := range 8 {
+			if strings.Contains(string(rules), fmt.Sprintf("c %d:%d rw", nvidiaMajor, n)) {
+				allowed = append(allowed, n)
+			}
+		}
+	}
+	return seen, allowed, nil
 }

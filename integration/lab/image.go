@@ -43,8 +43,12 @@ func (h *Host) Import(ctx context.Context) error {
 // ImportGPU imports the image for containers with GPUs, as [GPUImageName]: fakeapp of integration/fakecuda and what it needs but
 // for the driver, nothing else.
 func (h *Host) ImportGPU(ctx context.Context) error {
+	files, err := h.lab.GPUFiles()
+	if err != nil {
+		return err
+	}
 	archive := filepath.Join(h.Dir, "gpu-image.tar")
-	if _, err := writeGPUImage(archive, h.lab.Tool("fakecuda/program")); err != nil {
+	if _, err := writeLayout(archive, GPUImageName, []string{"/fake/fakeapp"}, files); err != nil {
 		return err
 	}
 	return h.Ctr(ctx, "images", "import", "--snapshotter", "overlayfs", archive).Err()
@@ -213,20 +217,20 @@ func writeImage(name, workload, add, ref string, command []string) (Image, error
 	return writeLayout(name, ref, command, files)
 }
 
-// writeGPUImage writes the image with fakeapp and its loader and C library.
-func writeGPUImage(name, programs string) (Image, error) {
+// GPUFiles are those of the image for containers with GPUs: fakeapp and its loader and C library.
+func (l *Lab) GPUFiles() ([]File, error) {
 	files := []File{
 		{Name: "dev/", Mode: 0o755}, {Name: "etc/", Mode: 0o755}, {Name: "fake/", Mode: 0o755}, {Name: "proc/", Mode: 0o755}, {Name: "run/", Mode: 0o755},
 		{Name: "sys/", Mode: 0o755}, {Name: "tmp/", Mode: 0o1777}, {Name: "usr/", Mode: 0o755}, {Name: "usr/lib64/", Mode: 0o755}, {Name: "srv/", Mode: 0o777},
 	}
 	for _, program := range []string{"fakeapp", "ld.so", "libc.so.6"} {
-		content, err := os.ReadFile(filepath.Join(programs, program))
+		content, err := os.ReadFile(filepath.Join(l.Tool("fakecuda/program"), program))
 		if err != nil {
-			return Image{}, fmt.Errorf("read the program for GPUs: %w", err)
+			return nil, &MissingError{"no fake driver in " + l.Tool("fakecuda"), "run: make fakecuda"}
 		}
 		files = append(files, File{Name: "fake/" + program, Mode: 0o755, Content: content})
 	}
-	return writeLayout(name, GPUImageName, []string{"/fake/fakeapp"}, files)
+	return files, nil
 }
 
 // writeLayout writes an image of one layer.

@@ -29,6 +29,7 @@ type Cluster struct {
 	Registry   *lab.Registry // where nodes pull all images, whatever the name: plain HTTP, everybody
 	Kubeconfig string        // file with the administrator's credentials
 	Base       string        // reference of the lab's base image in the registry
+	GPU        string        // reference of an image with fakeapp of integration/fakecuda and the workload program, which asks it
 	A, B       *Node
 
 	dir    string

@@ -102,8 +102,8 @@ END
 exec "$@"
 `
 
-// Host starts a host with containerd's CRI plugin and the handlers runc and cryo, without a kubelet. Handler is that of pods that name none.
-func (c *Cluster) Host(ctx context.Context, name, handler, pods string) (*lab.Host, error) {
+// Host starts a host with containerd's CRI plugin and the handlers runc and cryo, without a kubelet. Handler is that of pods that name none; gpus may be nil.
+func (c *Cluster) Host(ctx context.Context, name, handler, pods string, gpus *lab.GPUs) (*lab.Host, error) {
 	root, err := lab.Checkout()
 	if err != nil {
 		return nil, err
@@ -116,6 +116,7 @@ func (c *Cluster) Host(ctx context.Context, name, handler, pods string) (*lab.Ho
 	return c.Lab.Host(ctx, name, lab.HostOptions{
 		Config:     fmt.Sprintf(criConfig, c.Registry.Reference(pause), c.Lab.Tool("kubernetes/cni"), handler),
 		CryoConfig: fmt.Sprintf(cryoConfig, c.Registry.Address),
+		GPUs:       gpus,
 		Node: &lab.Node{Files: map[string]string{
 			"/etc/containerd/conf.d/cryo.toml":            strings.Replace(string(dropIn), "/usr/local/bin/containerd-shim-cryo-v1", c.Lab.Tool("containerd-shim-cryo-v1"), 1),
 			"/etc/containerd/certs.d/_default/hosts.toml": fmt.Sprintf(mirrorConfig, c.Registry.Address),
@@ -124,11 +125,21 @@ func (c *Cluster) Host(ctx context.Context, name, handler, pods string) (*lab.Ho
 	})
 }
 
+// gpusOf are what a node has by the fake driver: two, whose device nodes have other numbers on each node.
+var gpusOf = map[string]lab.GPUs{
+	"node-a": {UVM: 511, Devices: []lab.GPU{{Minor: 0}, {Minor: 1}}},
+	"node-b": {UVM: 508, Driver: "580.173.01", Devices: []lab.GPU{{Minor: 4}, {Minor: 1}}},
+}
+
+// Minor is the number N of /dev/nvidiaN that the node's GPU with an index has.
+func (n *Node) Minor(index int) int { return gpusOf[n.Name].Devices[index].Minor }
+
 // startNode starts a node, which becomes ready some time later.
 func (c *Cluster) startNode(ctx context.Context, name string) (*Node, error) {
 	n := &Node{cluster: c, pods: fmt.Sprintf("10.212.%d.%d/26", c.Lab.Number(), 64*len(c.nodes))}
+	gpus := gpusOf[name]
 	var err error
-	if n.Host, err = c.Host(ctx, name, "runc", n.pods); err != nil {
+	if n.Host, err = c.Host(ctx, name, "runc", n.pods, &gpus); err != nil {
 		return nil, err
 	}
 	if err := n.route(ctx); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -164,6 +165,9 @@ func TestInject(t *testing.T) {
 			}
 			if got := strings.Join(spec.Process.Env, " "); why == "" && got != test.want {
 				t.Errorf("environment %q, want %q", got, test.want)
+			}
+			if done := len(spec.Mounts) > len(test.mounts); done && !slices.Contains(spec.Mounts[len(spec.Mounts)-1].Options, "rprivate") {
+				t.Errorf("a mount that may be a slave of the host's: %v", spec.Mounts[len(spec.Mounts)-1])
 			}
 		})
 	}
