@@ -85,7 +85,8 @@ func ChainsOf(ctx context.Context, client *containerd.Client, info containers.Co
 // container_opts_unix.go: since 2.1 remappedSnapshot.ID, before PARENT-UID-GID.
 func shifted(name, parent string, uids, gids []specs.LinuxIDMapping) bool {
 	type maps struct {
-		UidMap, GidMap []specs.LinuxIDMapping //nolint:revive,staticcheck // as they are written
+		UIDs []specs.LinuxIDMapping `json:"UidMap"`
+		GIDs []specs.LinuxIDMapping `json:"GidMap"`
 	}
 	byInside := func(all []specs.LinuxIDMapping) []specs.LinuxIDMapping {
 		return slices.SortedStableFunc(slices.Values(all), func(a, b specs.LinuxIDMapping) int { return cmp.Compare(a.ContainerID, b.ContainerID) })
