@@ -131,13 +131,11 @@ unit: fakecuda preload ## run the unit tests
 integration: deps build weakened tools fakecuda packages ## run the integration tests: real containerds, runc, CRIU and registries (as root)
 	@bin/tools/gotestsum --format testname --rerun-fails=1 --rerun-fails-max-failures=2 --packages=./integration -- -count=1 -timeout 70m $(TESTFLAGS)
 
-# Kubernetes' own components, built of the module in integration/kubernetes/tools: at first several minutes of both cores. Nobody debugs them, so that the
-# compiler need not write for debuggers, which is a tenth of its work.
+# Kubernetes' own components, built of the module in integration/kubernetes/tools: several minutes of both cores at first, seconds afterwards.
 KUBERNETES = integration/kubernetes/tools
 PINNED     = $(addprefix $(KUBERNETES)/,go.mod go.sum tools.go)
 COMPONENTS = kubelet kube-apiserver kube-controller-manager kube-scheduler kubectl etcd
 CNI        = host-local bridge loopback portmap
-BUILDTOOL  = CGO_ENABLED=0 $(GO) $(1) -trimpath -gcflags=all=-dwarf=false
 
 .PHONY: kubernetes
 kubernetes: bin/kubernetes/components bin/kubernetes/critest $(addprefix bin/kubernetes/cni/,$(CNI)) ## build the pinned Kubernetes, etcd, CNI plugins and critest into bin/kubernetes/
@@ -150,23 +148,23 @@ bin/kubernetes/components: $(PINNED) $(KUBERNETES)/components/main.go
 	version=$$($(GO) list -m -f '{{.Version}}' k8s.io/kubernetes); \
 	minor=$${version#v1.}; \
 	v=k8s.io/component-base/version; \
-	$(call BUILDTOOL,build) -ldflags "-s -w -X $$v.gitVersion=$$version -X $$v.gitMajor=1 -X $$v.gitMinor=$${minor%%.*}" -o ../../../$@ ./components $(QUIETLY)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w -X $$v.gitVersion=$$version -X $$v.gitMajor=1 -X $$v.gitMinor=$${minor%%.*}" -o ../../../$@ ./components $(QUIETLY)
 	@touch $@
 
 # It is a test of its package, which has nothing else.
 bin/kubernetes/critest: $(PINNED)
 	@echo "building the pinned critest"
-	@cd $(KUBERNETES); $(call BUILDTOOL,test -c) -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/critest $(QUIETLY)
+	@cd $(KUBERNETES); CGO_ENABLED=0 $(GO) test -c -trimpath -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/critest $(QUIETLY)
 	@touch $@
 
 bin/kubernetes/crictl: $(PINNED)
-	@cd $(KUBERNETES); $(call BUILDTOOL,build) -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/crictl $(QUIETLY)
+	@cd $(KUBERNETES); CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../../$@ sigs.k8s.io/cri-tools/cmd/crictl $(QUIETLY)
 	@touch $@
 
 bin/kubernetes/cni/%: $(PINNED)
 	@cd $(KUBERNETES); \
 	package=$$(sed -n 's|^\t_ "\(.*/$*\)"$$|\1|p' tools.go); \
-	$(call BUILDTOOL,build) -ldflags "-s -w" -o ../../../$@ $$package $(QUIETLY)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "-s -w" -o ../../../$@ $$package $(QUIETLY)
 	@touch $@
 
 .PHONY: kubernetes-test
