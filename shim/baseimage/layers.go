@@ -67,7 +67,7 @@ type finder struct {
 }
 
 // local finds the image in containerd, in the namespace of ctx or that of the snapshot's container, and where its content is.
-func (f *finder) local(ctx context.Context, client *containerd.Client) (*runnable.Base, blobs, error) {
+func (f *finder) local(ctx context.Context, client *containerd.Client) (*runnable.Base, image.Fetcher, error) {
 	ctx, cancel := context.WithTimeout(ctx, localTime)
 	defer cancel()
 	var spaces []string
@@ -82,7 +82,7 @@ func (f *finder) local(ctx context.Context, client *containerd.Client) (*runnabl
 		if err != nil {
 			failed = append(failed, err)
 		}
-		here := stored{client.ContentStore(), space}
+		here := Content{client.ContentStore(), space}
 		for _, i := range present {
 			base, err := f.find(ctx, here, i.Target)
 			if err == nil {
@@ -95,7 +95,7 @@ func (f *finder) local(ctx context.Context, client *containerd.Client) (*runnabl
 }
 
 // base gives what a push wants. here is where layers may be, else they come from a registry; it may be nil.
-func (f *finder) base(b *runnable.Base, here blobs) *registry.Base {
+func (f *finder) base(b *runnable.Base, here image.Fetcher) *registry.Base {
 	return &registry.Base{Base: b, Ref: f.config.Container.Image, Close: f.close, Open: func(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 		if here != nil {
 			rc, err := here.Fetch(ctx, d)
@@ -158,13 +158,8 @@ func (f *finder) open(ctx context.Context) (*registry.Image, error) {
 	return nil, errors.Join(failed...)
 }
 
-// blobs are read by descriptor.
-type blobs interface {
-	Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error)
-}
-
 // find gives the image for the snapshot's container out of what has its digest: an image, or an index of images for several platforms. Which of them it is the layers tell.
-func (f *finder) find(ctx context.Context, from blobs, d ocispec.Descriptor) (*runnable.Base, error) {
+func (f *finder) find(ctx context.Context, from image.Fetcher, d ocispec.Descriptor) (*runnable.Base, error) {
 	if !store.IsIndex(d.MediaType) {
 		return f.read(ctx, from, d)
 	}
@@ -192,7 +187,7 @@ func (f *finder) find(ctx context.Context, from blobs, d ocispec.Descriptor) (*r
 }
 
 // read reads one image, which must have the layers that the snapshot stands on.
-func (f *finder) read(ctx context.Context, from blobs, d ocispec.Descriptor) (*runnable.Base, error) {
+func (f *finder) read(ctx context.Context, from image.Fetcher, d ocispec.Descriptor) (*runnable.Base, error) {
 	manifest, err := store.ReadAll(ctx, from, d, store.MaxManifest)
 	if err != nil {
 		return nil, err
@@ -215,15 +210,17 @@ func (f *finder) read(ctx context.Context, from blobs, d ocispec.Descriptor) (*r
 	return base, nil
 }
 
-// stored reads from containerd's content store.
-type stored struct {
+// Content reads blobs from containerd's content store.
+type Content struct {
 	content.Provider
-	namespace string
+	Namespace string // of containerd
 }
 
-// Fetch implements [blobs].
-func (s stored) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-	r, err := s.ReaderAt(namespaces.WithNamespace(ctx, s.namespace), d)
+var _ image.Fetcher = Content{}
+
+// Fetch implements [image.Fetcher].
+func (c Content) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
+	r, err := c.ReaderAt(namespaces.WithNamespace(ctx, c.Namespace), d)
 	if err != nil {
 		return nil, err
 	}

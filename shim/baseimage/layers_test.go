@@ -18,9 +18,9 @@ import (
 // fakeContent is what a content store or a registry has.
 type fakeContent map[digest.Digest][]byte
 
-var _ blobs = fakeContent{}
+var _ image.Fetcher = fakeContent{}
 
-// Fetch implements [blobs].
+// Fetch implements [image.Fetcher].
 func (c fakeContent) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	data, ok := c[d.Digest]
 	if !ok {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
@@ -159,24 +159,8 @@ func (o *asker) rootfs(d ocispec.Descriptor) image.Fetcher {
 	if o.chains.Below == "" || identity.ChainID([]digest.Digest{o.chains.Below, last}) != o.chains.All {
 		return nil
 	}
-	return content{o}
-}
-
-// content is that of containerd.
-type content struct{ *asker }
-
-var _ image.Fetcher = content{}
-
-// Fetch implements [image.Fetcher].
-func (c content) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-	r, err := c.client.ContentStore().ReaderAt(c.ctx, d)
-	if err != nil {
-		return nil, err
-	}
-	return struct {
-		io.Reader
-		io.Closer
-	}{io.NewSectionReader(r, 0, r.Size()), r}, nil
+	space, _ := namespaces.Namespace(o.ctx) // which has it
+	return baseimage.Content{Provider: o.client.ContentStore(), Namespace: space}
 }
 
 // checkBase refuses a container whose root file system stands on another image than the snapshot's did: its processes would find other files. changed tells whether that has
