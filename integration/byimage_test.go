@@ -171,7 +171,7 @@ func TestImage(t *testing.T) {
 }
 
 // upper lists what is in the container's own layer.
-func upper(t *testing.T, h *lab.Host, id string) (names []string) {
+func upper(t *testing.T, h *lab.Host, id string) []string {
 	t.Helper()
 	mounts, err := client(t, h).SnapshotService("overlayfs").Mounts(inDefault(t), id)
 	if err != nil {
@@ -179,16 +179,10 @@ func upper(t *testing.T, h *lab.Host, id string) (names []string) {
 	}
 	for _, o := range mounts[0].Options {
 		if dir, ok := strings.CutPrefix(o, "upperdir="); ok {
-			entries, err := os.ReadDir(dir)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				names = append(names, e.Name())
-			}
+			return names(t, dir)
 		}
 	}
-	return names
+	return nil
 }
 
 // TestImageCold has containers of a snapshot's image that cannot be restored, for each reason: they are started, and the reason is told. What is no snapshot's image is started as always.

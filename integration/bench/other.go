@@ -139,16 +139,8 @@ func (b *bench) otherRestores(ctx context.Context, s subject, hosts []*lab.Host,
 	for round := 0; round < b.rounds && (round == 0 || !b.late()); round++ {
 		for n := range ours {
 			for _, host := range order {
-				w := all[host][n]
-				for _, t := range []*times{&w.warm, &w.cold} {
-					if t.notRun != "" {
-						continue
-					}
-					if err := b.bringBack(ctx, w, t); ctx.Err() != nil {
-						return err
-					} else if err != nil {
-						t.notRun = reason(err)
-					}
+				if err := b.bringBackBoth(ctx, all[host][n]); err != nil {
+					return err
 				}
 			}
 		}

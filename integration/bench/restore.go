@@ -32,16 +32,24 @@ func (b *bench) restore(ctx context.Context, s subject) (err error) {
 			slices.Reverse(order)
 		}
 		for _, w := range order {
-			for _, t := range []*times{&w.warm, &w.cold} {
-				if t.notRun != "" {
-					continue
-				}
-				if err := b.bringBack(ctx, w, t); ctx.Err() != nil {
-					return err
-				} else if err != nil {
-					t.notRun = reason(err)
-				}
+			if err := b.bringBackBoth(ctx, w); err != nil {
+				return err
 			}
+		}
+	}
+	return nil
+}
+
+// bringBackBoth takes a time with warm files and one with cold files, unless there is a reason not to. An error ends the bench.
+func (b *bench) bringBackBoth(ctx context.Context, w *way) error {
+	for _, t := range []*times{&w.warm, &w.cold} {
+		if t.notRun != "" {
+			continue
+		}
+		if err := b.bringBack(ctx, w, t); ctx.Err() != nil {
+			return err
+		} else if err != nil {
+			t.notRun = reason(err)
 		}
 	}
 	return nil
