@@ -42,7 +42,7 @@
 //     where less than half of its bytes would be in use, where there are more than 64 segments of less than a 16th of the segment size beyond as
 //     many as there are by the rules above, and for the first ones beyond 7,500.
 //  8. A window with new frames of a quarter of the segment size is a segment. These come next, then all other new frames, by pagemap and address, in
-//     segments of at most the segment size; then both for device memory.
+//     segments of at most the segment size. Device memory is cut in the same two steps afterwards.
 //
 // The package does not log; long operations report to a [Progress].
 package image

@@ -326,7 +326,7 @@ func TestImageRestarted(t *testing.T) {
 	must(t, h.Cryo(t.Context(), "rm", frozen))
 }
 
-// TestAnnotationContainer has a pod's annotation name one of its containers.
+// TestAnnotationContainer restores one container of a pod: the one that the pod's annotation names.
 func TestAnnotationContainer(t *testing.T) {
 	path, before := pushedMarked(t, nil, "count")
 	ref := shared.registry.Reference(path)

@@ -19,7 +19,7 @@ type Program struct {
 	done    chan struct{}
 }
 
-// Command prepares a program that runs on the machine, outside all hosts, and ends with the lab. The process becomes the program itself.
+// Command prepares a program that runs on the machine, outside all hosts. A shell enters the lab's cgroups and then becomes the program; the lab ends it when it closes.
 func (l *Lab) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, "sh", append([]string{"-c", enter, "sh", l.instance.cgroups(), name}, args...)...)
 	c.WaitDelay = 5 * time.Second

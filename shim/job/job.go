@@ -61,7 +61,7 @@ type Error struct {
 	Err       error
 }
 
-// Failed returns the error of a checkpoint or restore (op) that failed as a whole. err is the cause. advice is the hint if the cause has none.
+// Failed wraps err, the reason why a checkpoint or restore failed. op names the operation. advice becomes the hint if err has none.
 func Failed(ctx context.Context, op, container, advice string, err error) *Error {
 	e := &Error{Container: container, Err: err}
 	if !strings.HasPrefix(err.Error(), op+" ") {

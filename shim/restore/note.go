@@ -45,7 +45,7 @@ func newNote(was, is *specs.Spec, ref string, d digest.Digest) *Note {
 	return n
 }
 
-// environment are the variables of the container's first process.
+// environment returns the environment variables of the container's first process.
 func environment(s *specs.Spec) map[string]string {
 	all := map[string]string{}
 	if s.Process == nil {

@@ -121,7 +121,7 @@ func reconcileGPUNodes(is *specs.Spec, found find) {
 	}
 }
 
-// gpuNumber is that of a GPU's device node, which is the node's minor as well.
+// gpuNumber parses N of the device node /dev/nvidiaN. On the host, N is also the node's minor number.
 func gpuNumber(node string) (int64, bool) {
 	number, ok := strings.CutPrefix(path.Clean(node), "/dev/nvidia")
 	n, err := strconv.ParseInt(number, 10, 64)
