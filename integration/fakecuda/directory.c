@@ -46,13 +46,13 @@ static int number_in(const char *file, const struct device *device)
 int directory_number(const struct device *device) { return number_in("number", device); }
 
 // visible is false where the device has a minor number, and its node is not here.
-static int visible(const struct device *device)
+static int visible(struct device *device)
 {
-	int minor = number_in("minor", device);
 	char node[32];
 
-	snprintf(node, sizeof(node), "/dev/nvidia%d", minor);
-	return minor < 0 || !access(node, F_OK);
+	device->minor = number_in("minor", device);
+	snprintf(node, sizeof(node), "/dev/nvidia%d", device->minor);
+	return device->minor < 0 || !access(node, F_OK);
 }
 
 int directory_total(struct device *device)

@@ -43,7 +43,9 @@ static void ring_close(void)
 
 static int compare(const void *a, const void *b)
 {
-	return memcmp(&((const struct device *)a)->uuid, &((const struct device *)b)->uuid, sizeof(CUuuid));
+	const struct device *one = a, *other = b;
+
+	return one->minor != other->minor ? one->minor - other->minor : memcmp(&one->uuid, &other->uuid, sizeof(CUuuid));
 }
 
 CUresult devices_find(void)

@@ -7,6 +7,7 @@
 struct device {
 	CUuuid uuid;
 	int64_t total;
+	int minor;  // of its device node; -1: it has none
 	int number; // that the GPU had when the driver was initialised; -1: none
 };
 
