@@ -42,7 +42,7 @@ var exitTable = []struct {
 	{exitNotFound, "not-found", "no such container, snapshot, tag or file"},
 	{exitPrecondition, "precondition", "the container is not running or busy, or this host lacks something (cryo doctor tells what)"},
 	{exitExists, "exists", "the name is taken"},
-	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached (a container whose memory was still being pulled is ended)"},
+	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached, or the restore process has died; the message says whether a container was ended"},
 	{exitDenied, "denied", "not root, wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
 	{exitDamaged, "damaged", "the snapshot is damaged, or is no snapshot"},
 	{exitMisfit, "misfit", "the snapshot does not fit this host (cryo inspect --check tells why)"},
