@@ -44,8 +44,8 @@ func newCheckpoint(a *app) *cobra.Command {
 
 The container stands still while its memory is dumped and its files are copied. With --leave-running it then
 goes on, and the snapshot is finished while it runs. Without, the container ends when the snapshot is safe on
-disk, and with --rm is then removed, if it is not nerdctl's or Kubernetes's. If anything fails before, it goes on.
-What exec has started in the container is not in the snapshot, and a warning names it.
+disk; --rm then removes it, unless nerdctl or Kubernetes made it. If anything fails before, it goes on.
+Processes that exec has started are not in the snapshot. A warning names them.
 
 Memory that has not changed since the container's last snapshot, or the one it was restored from, is neither
 stored nor sent again, as long as that snapshot is in the local store. The new snapshot is complete by itself:
@@ -55,20 +55,20 @@ With --pre-dump, CRIU reads memory in rounds while the container still runs. Eac
 since the one before, and the freeze only what was written since the last. It needs a kernel that tracks
 writes (cryo doctor: soft-dirty), disk space for the memory once more, and a container without GPUs that is
 not paused. CRIU stops the processes for a moment in each round. Programs that write everywhere in huge pages,
-or whose heap grows, gain little. Use it with --leave-running: without, the container stands still until its
-snapshot is safe all the same.
+or whose heap grows, gain little. Use it with --leave-running: otherwise the container stands still until its
+snapshot is safe on disk.
 
 With --push, the registry is asked first whether it lets us push; if not, nothing is done. Each part is sent as
 soon as it is on disk. If that fails, the snapshot is complete here, and cryo push sends what is missing. With
---sign-key the snapshot is signed as cryo sign does, before it has its name in the registry. The name stands for an
-ordinary image, too, which others run: see cryo push.
+--sign-key the snapshot is signed as cryo sign does, before it has its name in the registry. In the registry, the
+name also stands for an ordinary image that other clients run: see cryo push.
 
 Memory on NVIDIA GPUs is part of the snapshot. Processes first end the work they have given to GPUs; then the
 driver moves device memory into the processes' own memory. A container that was created with the engine keeper
 hands most of it over instead, which is faster. --gpu-engine driver has the driver move all of it.
 --gpu-engine keeper fails unless every process can hand its memory over. Where the driver may save what it
-cannot load again, the checkpoint is refused and the container runs on. --force RULE overrides that, and may
-cost it its processes.`,
+cannot load again, the checkpoint is refused and the container runs on. --force RULE overrides that; the
+container may then be lost.`,
 		Example: `  cryo checkpoint cache registry.example.com/snapshots/cache:warm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --push --rm
   cryo checkpoint cache registry.example.com/snapshots/cache:warm --leave-running --push

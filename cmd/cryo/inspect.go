@@ -81,11 +81,11 @@ func newInspect(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect REF",
 		Short: "Show what a snapshot holds and needs",
-		Long: `inspect shows a snapshot of the local store or, where that has none of this name, of a registry: its container,
-its processes and their memory, on GPUs too, what a host must have for it, what it asks of a host (see --allow
-of cryo restore), what a restore would refuse whatever is allowed, its layers, and who has signed it. Where it is
-looked at in a registry, it also shows the image that has the same name there (see cryo push).
-Signatures by keys that [trust] of the configuration does not name are shown unverified.
+		Long: `inspect shows a snapshot of the local store or, if that has none of this name, of a registry: its container, its
+processes and their memory, on GPUs too, its layers, and who has signed it. It also shows what a host must have
+for it, what it asks of a host (see --allow of cryo restore), and what a restore would refuse whatever is
+allowed. From a registry only small parts are read, and the image that has the same name there is shown too (see
+cryo push). Signatures by keys that [trust] of the configuration does not name are shown unverified.
 
 With --check it compares the snapshot with this host as cryo restore does, and prints each mismatch. The exit
 code is 9 if there is one that prevents a restore.`,

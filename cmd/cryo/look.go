@@ -20,7 +20,7 @@ type lookFlags struct {
 
 func (f *lookFlags) register(cmd *cobra.Command) {
 	f.registry.register(cmd)
-	cmd.Flags().StringVar(&f.pull, "pull", restore.PullMissing, "look into the registry: missing (unless it is in the local store), or never")
+	cmd.Flags().StringVar(&f.pull, "pull", restore.PullMissing, "when to look in the registry: missing (if it is not in the local store), or never")
 	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]cobra.Completion{restore.PullMissing, restore.PullNever}, cobra.ShellCompDirectiveNoFileComp)) // fails only for flags that there are not
 }
 

@@ -23,14 +23,14 @@ func newNode(a *app) *cobra.Command {
 		Use:   "node",
 		Short: "Serve one machine: keep snapshots prewarmed, count restores, tell Kubernetes",
 		Long: `node is a service, one for each machine: as a systemd unit, or in Kubernetes as a DaemonSet (contrib/kubernetes).
-It keeps prewarmed what the file of --prewarm lists, and removes what is not listed any more, but nothing that
-others have prewarmed. The file may change at any time. What cannot be fetched is tried again.
+It keeps prewarmed what the file of --prewarm lists. It removes what is not listed any more, unless others have
+prewarmed it. The file may change at any time. What cannot be fetched is tried again.
 
     [budget]                 # in MiB; 0: [prewarm] in the configuration, which wins where it is smaller
     disk = 102400            # what was fetched
     gpu = 40960              # device memory on each GPU
 
-    [[snapshot]]             # the first come first; where a budget is too small for all, they stay
+    [[snapshot]]             # in order of importance: if a budget is too small for all, the first are kept
     ref = "registry.example.com/snapshots/llm:ready"
     gpu = true               # its device memory is kept loaded, as with cryo prewarm --gpu
     devices = ["nvidia.com/gpu=0"]
@@ -38,10 +38,10 @@ others have prewarmed. The file may change at any time. What cannot be fetched i
 [restore.annotation] in the configuration says which repositories are allowed, with which credentials. A tag is
 looked up in the registry once: name digests, or a new tag for a new snapshot.
 
---listen serves /metrics for Prometheus and /healthz. With --node-name, the node gets labels of what is ready
-(ready.io.cryo/DIGEST, the first 32 digits of the snapshot's digest) and of what fits (io.cryo/cpu,
-io.cryo/driver), and io.cryo.runtime=true, until the service ends; and a pod gets an event when a container of
-it was restored, or started cold, and why.
+--listen serves /metrics for Prometheus and /healthz. With --node-name, Kubernetes is told: until the service
+ends, the node has the labels io.cryo.runtime=true, ready.io.cryo/DIGEST for each snapshot that is ready (the
+first 32 digits of its digest), and io.cryo/cpu and io.cryo/driver, which say what fits. A pod gets an event
+when a container of it was restored, or started cold, and why.
 
 SIGTERM ends the service; what is prewarmed stays. With --json, each line that it prints is a JSON document.`,
 		Example: `  cryo node -n k8s.io --prewarm /etc/cryo/prewarm.toml

@@ -14,12 +14,12 @@ func newNodeInstall(a *app) *cobra.Command {
 		Use:   "install",
 		Short: "Install cryo on the machine whose root directory is mounted here",
 		Long: `install is for the init container of a DaemonSet. It copies cryo's programs and CRIU to /opt/cryo of the machine,
-and makes them the runtime cryo of its containerd, by /etc/containerd/conf.d/cryo.toml. Whether containerd reads
-that file it asks "containerd config dump" of the machine; if not, the file is removed again. What has been done
-already is not done again.
+and makes them the runtime cryo of its containerd, by /etc/containerd/conf.d/cryo.toml. It asks the machine's
+"containerd config dump" whether containerd reads that file; if not, it removes the file again. What is done
+already is not repeated.
 
-containerd knows of the runtime when it was restarted. install does that only where it is told to, and fails with
-exit code 4 until somebody has.`,
+containerd knows the runtime only after a restart. Without --restart, install fails with exit code 4 until
+somebody has restarted it.`,
 		Example: `  cryo node install --host /host
   cryo node install --host /host --configuration /etc/cryo-config/config.toml --restart`,
 		Args: exactly(),

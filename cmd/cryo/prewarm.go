@@ -42,18 +42,18 @@ func newPrewarm(a *app) *cobra.Command {
 image. Then a restore needs nothing from the network, any number of times. It also reads the snapshot's files,
 so that the kernel has them in memory; it keeps them there while nobody needs that memory more.
 
-What was fetched stays in the store as after cryo pull. cryo prewarm rm removes it, and so does a later prewarm
-that needs its room: all that was fetched takes no more than --disk says, and what was neither prewarmed nor
-restored for the longest time goes first. Snapshots that were in the store before stay there.
+What was fetched stays in the store as after cryo pull. cryo prewarm rm removes it. All that was fetched takes
+no more room than --disk says: a later prewarm that needs room removes first what was neither prewarmed nor
+restored for the longest time. Snapshots that were in the store before stay there.
 
 With --gpu, device memory that the snapshot's processes have handed over (engine keeper) is loaded onto GPUs
 as well. The next restore that gets these GPUs attaches it instead of loading it ("gpuPrewarmed" in --json).
-That uses it up: later restores load for themselves until it is prewarmed again. The GPUs are those that cryo
-restore would take, or those of --device and --gpu=OLD=NEW. On each GPU, all that is kept takes no more than
-is free, or than --gpu-budget says; what was not requested for the longest time makes room. Nobody else can
-use that memory meanwhile.
+That uses it up: later restores load device memory themselves until it is prewarmed again. The GPUs are those
+that cryo restore would take, or those of --device and --gpu=OLD=NEW. On each GPU, all that is kept takes no
+more than is free, or than --gpu-budget says: what was not requested for the longest time is removed first.
+Nobody else can use that memory meanwhile.
 
-If REF names another snapshot in the store later, it is not prewarmed any more.`,
+If REF later names another snapshot in the store, the first one is no longer prewarmed.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
   cryo prewarm registry.example.com/snapshots/cache:warm --disk 100GiB
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready
@@ -79,7 +79,7 @@ If REF names another snapshot in the store later, it is not prewarmed any more.`
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for prewarmed snapshots, as 100GiB; 0: no limit (default: disk under [prewarm] in the configuration, else none)")
-	flags.StringVar(&f.Pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), or always")
+	flags.StringVar(&f.Pull, "pull", "missing", "when to fetch the snapshot: missing (if it is not in the local store), or always")
 	flags.StringVar(&f.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	requireSignature(cmd, &f.require)
 	f.gpu.register(cmd, a)

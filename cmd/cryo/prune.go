@@ -18,9 +18,9 @@ func newPrune(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune",
 		Short: "Remove from the local store what no snapshot needs",
-		Long: `prune removes interrupted pulls, which could still be resumed, and what no snapshot of the local store needs. The
-latter otherwise goes by itself when no cryo works on the store, and the former after a week (partial-pulls of
-[store] in the configuration). Snapshots stay: cryo rm removes them.`,
+		Long: `prune removes interrupted pulls, which could still be resumed, and blobs that no snapshot of the local store
+needs. Without prune, such blobs are removed when no cryo works on the store, and interrupted pulls after a week
+(partial-pulls of [store] in the configuration). Snapshots stay: cryo rm removes them.`,
 		Example: `  cryo prune --dry-run
   cryo prune`,
 		Args:              exactly(),

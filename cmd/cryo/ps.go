@@ -17,8 +17,8 @@ func newContainers(a *app) *cobra.Command {
 		Short: "List the containers that run under cryo",
 		Long: `ps lists the containers of cryo's runtime in containerd's namespace, whether they run or not. SNAPSHOT is the
 one that a container was restored from, or else the last that was taken while it ran on. MEMORY is how much of a
-restored container's memory is in place; it runs before all is. A container that was ended, since its memory was
-damaged or did not come, is lost, and the reason follows.`,
+restored container's memory is in place; it runs before all is. A container that was ended because its memory
+was damaged or did not come is shown as lost, with the reason.`,
 		Example: `  cryo ps
   cryo ps --json | jq -r '.[] | select(.lost) | .name'`,
 		Args:              exactly(),

@@ -30,10 +30,10 @@ func newPush(a *app) *cobra.Command {
 reference, an OCI image layout or a tar archive. What is there already is not sent again, so a push that was
 interrupted goes on where it stopped when it is repeated.
 
-In a registry the name then stands for an ordinary image, too: the layers of the base image, and the changed files on
+In a registry the name then also stands for an ordinary image: the layers of the base image, and the changed files on
 top. ctr, nerdctl, docker and Kubernetes pull that without the memory, and start it cold; cryo restores the snapshot.
-Layers that the registry does not have come from containerd, or from the base image's registry. Where they are not
-to be had, the snapshot is sent by itself, with a warning. --snapshot-only always does that.`,
+Layers that the registry does not have come from containerd, or from the base image's registry. If they cannot
+be had, the snapshot is sent by itself, with a warning. --snapshot-only always does that.`,
 		Example: `  cryo push registry.example.com/snapshots/app:warm
   cryo push app:warm localhost:5000/app:warm
   cryo push app:warm oci-archive:/mnt/usb/app.tar`,

@@ -28,31 +28,31 @@ func newRestore(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restore REF",
 		Short: "Make a running container out of a snapshot",
-		Long: `restore makes a container of the snapshot REF, and lets it go on where it was. It fetches what is missing, the
-base image included. ctr and nerdctl treat the container as one of their own.
+		Long: `restore makes a container of the snapshot REF, which goes on where it was. It fetches what is missing, the base
+image included. ctr and nerdctl treat the container as one of their own.
 
 First the snapshot is compared with this host (cryo inspect --check). Bind mounts, devices, capabilities and
 namespaces beyond those of a plain container are refused unless --allow grants them: whoever made the snapshot
 chose them. A mount whose source is given with --mount is granted by that.
 
-The container runs at once, and its memory is filled in meanwhile, what it waits for first. A checkpoint or a
-pause of it waits until all is there. If its memory turns out to be damaged, the container is ended, and the
-log of its shim says why. All memory is read and verified before it runs with --eager, where the kernel cannot
-fill it in later, where the container has a user namespace, and where processes share much memory since they
+The container runs at once. Its memory is filled in while it runs, first what its processes wait for. A
+checkpoint or a pause waits until all is there. If memory turns out to be damaged, the container is ended, and
+cryo ps says why. All memory is read and verified before the container runs with --eager, if the kernel cannot
+fill it in later, if the container has a user namespace, and if its processes share much memory since they
 were forked.
 
-From a registry, the container runs while its memory is pulled. The command ends when the container runs; with
---wait it stays until all is in the local store. What becomes of the command after that changes nothing for
-the container. Until then, Ctrl-C or its end undoes all. If the registry fails for longer than requests are
-repeated, the container is ended; what has come is kept for the next attempt. With --pull-first all memory is
-here before the container is made. That is also done with --eager, and where the registry does not serve parts
-of blobs.
+From a registry, the container runs while its memory is pulled. The command ends when the container runs, or
+with --wait when all memory is in the local store. Until the container runs, Ctrl-C undoes everything; then it
+no longer depends on the command. If the registry brings nothing for an hour (registry-timeout of [restore] in
+the configuration), the container is ended; what has come is kept for the next attempt. With --pull-first all
+memory is here before the container is made. That is also done with --eager, and if the registry does not
+serve parts of blobs.
 
-A container with GPUs answers when all its memory is filled in and its GPUs are loaded. It gets GPUs by CDI:
+A container with GPUs goes on when all its memory is filled in and its GPUs are loaded. It gets GPUs by CDI:
 those of this host that have the names its own had, or those of --device, which grants them. Each of its GPUs
 becomes one of these, in order or as --gpu says. Another GPU must be of the same architecture and have room
-for what was held. Device memory that cryo prewarm --gpu has loaded on these GPUs is attached instead of
-loaded, for the first restore only ("gpuPrewarmed" in --json).
+for the memory that was in use. Device memory that cryo prewarm --gpu has loaded on these GPUs is attached
+instead of loaded, for the first restore only ("gpuPrewarmed" in --json).
 
 A snapshot that no key of [trust] in the configuration has signed is restored with a warning. It is refused
 (exit code 7), before anything else of it is read, if the configuration or --require-signature asks for a
@@ -76,14 +76,14 @@ signature.`,
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.Name, "name", "", "name of the container (default: the name it had)")
-	flags.StringVar(&f.Choices.Pull, "pull", "missing", "fetch the snapshot: missing (unless it is in the local store), always, or never")
+	flags.StringVar(&f.Choices.Pull, "pull", "missing", "when to fetch the snapshot: missing (if it is not in the local store), always, or never")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH, or SOURCE:PATH")
 	flags.StringArrayVar(&f.Choices.Allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
 	flags.StringArrayVar(&f.Choices.Force, "force", nil, "override a rule of cryo inspect --check by its name")
 	flags.StringVar(&f.Choices.NetworkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
 	flags.BoolVar(&f.Choices.Eager, "eager", false, "read all memory before the container runs")
 	flags.BoolVar(&f.Choices.PullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
-	flags.BoolVar(&f.Wait, "wait", false, "wait until all memory is in the local store, which Ctrl-C ends without harm")
+	flags.BoolVar(&f.Wait, "wait", false, "wait until all memory is in the local store; Ctrl-C then ends the wait and not the container")
 	requireSignature(cmd, &f.Choices.RequireSignature)
 	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
 	flags.StringVar(&f.Runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")

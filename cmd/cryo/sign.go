@@ -24,7 +24,7 @@ The signature is what cosign makes and checks (a Sigstore bundle as a referrer, 
 
   cosign verify --key cosign.pub --insecure-ignore-tlog REPOSITORY@DIGEST
 
-DIGEST is the snapshot's, which sign prints: in a registry, REF may stand for an index with an image beside it (see cryo push).
+DIGEST is the snapshot's, which sign prints. In a registry, REF may stand for an index of the snapshot and an image (see cryo push).
 
 The key is one of cosign generate-key-pair, whose password is in COSIGN_PASSWORD or asked for on a terminal, or an ECDSA or ed25519 key
 in PEM form, made by
@@ -32,8 +32,8 @@ in PEM form, made by
   openssl genpkey -algorithm ed25519 -out sign.pem
   openssl pkey -in sign.pem -pubout -out sign.pub
 
-cosign 2.6 also wants --new-bundle-format and, without a network, --trusted-root with any root. With a key on the curve P-384 or P-521,
-cosign verify wants --signature-digest-algorithm sha384 or sha512, as for what cosign signs with such a key.
+cosign 2.6 also needs --new-bundle-format and, without a network, --trusted-root with any root. With a key on the curve P-384 or P-521,
+cosign verify needs --signature-digest-algorithm sha384 or sha512.
 
 A key that has signed the snapshot already does not sign it again.`,
 		Example: `  cryo sign registry.example.com/snapshots/app:warm --key cosign.key

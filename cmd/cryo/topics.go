@@ -26,7 +26,8 @@ func newReferences() *cobra.Command {
 		Short: "How snapshots are named",
 		Long: `A snapshot in the local store or in a registry is named as an image is: [HOST[:PORT]/]PATH[:TAG]. Without a host
 docker.io is meant, without a tag latest. In the local store the manifest's digest (sha256:...) names it too, as does
-the beginning of the digest, from four digits on. Before docker.io is asked for a name without a host, that is said.
+the beginning of the digest, from four digits on. A warning says so before docker.io is asked for a name without a
+host.
 
 As files, snapshots are named as skopeo names images:
 

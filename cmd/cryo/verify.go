@@ -33,7 +33,7 @@ every reference between the parts. Then it reviews CRIU's images and what the sn
 restore does. The exit code is 7 if a restore would need --allow, and 8 if it would refuse the snapshot
 whatever is allowed.
 
-Of a snapshot that is in a registry alone it reads all but memory and files, and asks the registry whether those
+Of a snapshot that is only in a registry it reads all but memory and files, and asks the registry whether those
 are there.`,
 		Example:           "  cryo verify app:warm",
 		Args:              exactly("REF"),
