@@ -16,33 +16,40 @@
 //	s, err := image.Open(ctx, store, manifest)
 //	err = s.Unpack(ctx, store, dir, image.UnpackOptions{})
 //
-// Nothing that is read is trusted. What does not verify gives an error of kind DataLoss (github.com/containerd/errdefs);
-// errors that a user can do something about have a method Hint.
+// Nothing that is read is trusted. Data that does not verify gives an error of kind DataLoss (github.com/containerd/errdefs). Errors that a user can do
+// something about have a method Hint.
 //
 // # How memory is cut
 //
-//  1. Memory of one pagemap is cut at multiples of the segment size, a power of two from 1 MiB to 8 GiB (by default 64 or 256 MiB), into windows, and
-//     these at multiples of 1 MiB into frames. Pages of zeros, and what becomes empty, are left out.
-//  2. A window in which CRIU dumped at least a 16th of the segment size (zero pages counted) is a segment. These come first, by pagemap (processes by
-//     pid, then shared memory by number) and address.
-//  3. The others are pooled in the same order. A pool ends before the segment size would be exceeded, and, once it holds a quarter of it (zero pages
-//     counted), before a window whose key has a 64-bit FNV-1a hash that is a multiple of 4; the key is the name of the pagemap, a space and the
-//     hexadecimal number of the window.
-//  4. A frame is zstd where that saves a 20th or more, else raw. The compressor gives the same bytes whatever the machine and the number of threads.
-//  5. Device memory is cut likewise and by itself, after all else, with a process's on one GPU in the place of a pagemap (key: device-PID-GPU) and a
-//     segment size of at most 256 MiB. A frame of it is zstd only where it becomes a quarter or less, and so does its sample if it is longer than
-//     64 KiB: four slices of 16 KiB one after the other, which begin at 0, 1, 2 and 3 thirds of what its length is more than 16 KiB, rounded down.
+// Memory of one pagemap is cut at multiples of the segment size into windows, and these at multiples of 1 MiB into frames. The segment size is a power of
+// two from 1 MiB to 8 GiB, by default 64 or 256 MiB. Pages of zeros are left out, and so are frames and segments that become empty. "In the order of memory"
+// means by pagemap (processes by pid, then shared memory by number, device memory last) and address.
 //
-// With a parent whose segments the writer has at hand:
+//  1. A window in which CRIU dumped at least a 16th of the segment size (zero pages counted) is a segment. These segments come first, in the order of memory.
+//  2. All other windows are pooled in the order of memory; each pool is a segment. A pool ends before the segment size would be exceeded. Once it holds a
+//     quarter of the segment size (zero pages counted), it also ends before a window whose key has a 64-bit FNV-1a hash that is a multiple of 4. The key is
+//     the name of the pagemap, a space and the hexadecimal number of the window.
+//  3. A frame is zstd if that saves a 20th or more, else raw. The compressor gives the same bytes whatever the machine and the number of threads.
+//  4. Device memory is cut by the same rules, after all else, with a segment size of at most 256 MiB. The memory of one process on one GPU takes the place of
+//     a pagemap (key: device-PID-GPU).
+//  5. A frame of device memory is zstd only if that makes it a quarter as long or shorter. If it is longer than 64 KiB, the same must hold for a sample of
+//     four slices of 16 KiB, one after the other. The slices begin at 0, 1, 2 and 3 thirds of (length - 16 KiB), rounded down.
 //
-//  6. A frame with the digest of a frame of the parent is not stored again: the index names its place in the parent's segment. Of several with one
-//     digest, the first of the parent serves the first of the snapshot (by pagemap and address, device memory last), and so on; frames beyond those
-//     are stored.
-//  7. The parent's segments that are used come first, in its order. What is used of a segment is stored with the new frames instead, as it was there,
-//     where less than half of its bytes would be in use, where there are more than 64 segments of less than a 16th of the segment size beyond as
-//     many as there are by the rules above, and for the first ones beyond 7,500.
-//  8. A window with new frames of a quarter of the segment size is a segment. These come next, then all other new frames, by pagemap and address, in
-//     segments of at most the segment size. Device memory is cut in the same two steps afterwards.
+// # Increments
+//
+// A snapshot with a parent, whose segments the writer has at hand, lists segments of the parent and stores only frames that these do not hold.
+//
+//  1. A frame is reused if the parent has one with its digest. Each frame of the parent is reused once: of several with the same digest, the parent's first
+//     serves the snapshot's first in the order of memory, and so on. A frame for which none is left is stored again.
+//  2. A segment of the parent is kept if at least half of its bytes are reused.
+//  3. Small segments of the parent, of less than a 16th of the segment size, are not kept if there would be more than 64 + N of them. N is the number of
+//     segments that the snapshot would have without a parent.
+//  4. If more than 7,500 segments would still be kept, the first ones are not, so that 7,500 are.
+//  5. Reused frames of segments that are not kept are copied, as they are stored there, and treated like new ones from here on.
+//  6. If the frames of a window that the parent does not have are at least a quarter of the segment size before compression, they are a segment. All other
+//     new frames, and those that are stored again or copied, are put in the order of memory into segments of at most the segment size.
+//  7. The segments of the parent come first, in its order. Then come the segments of windows, in the order of memory, and then the others. Those of device
+//     memory follow, in the same two steps.
 //
 // The package does not log; long operations report to a [Progress].
 package image
