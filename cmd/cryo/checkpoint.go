@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"slices"
 	"strconv"
 	"time"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/archive"
+	"github.com/cryo-project/cryo/image/segment"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
@@ -148,8 +148,8 @@ func (f *checkpointFlags) check() error {
 		if f.SegmentSize, err = size.Parse(f.segmentSize); err != nil {
 			return wrong("--segment-size: %v", err)
 		}
-		if f.SegmentSize < 1<<20 || f.SegmentSize > 16<<30 || bits.OnesCount64(uint64(f.SegmentSize)) != 1 {
-			return wrong("--segment-size %s is not a power of two between 1 MiB and 16 GiB", f.segmentSize)
+		if segment.CheckSize(f.SegmentSize) != nil {
+			return wrong("--segment-size %s is not a power of two between 1 MiB and 8 GiB", f.segmentSize)
 		}
 	}
 	if f.GPUTimeout < 0 || f.GPUTimeout > time.Hour {
