@@ -1,7 +1,7 @@
 // Package direct reads and writes large files past the page cache (O_DIRECT, see open(2)).
 //
-// Segments are written once and read once, and memory is what a host that takes or restores snapshots has least of: the kernel has to
-// find a page for each page of a file, and to throw others out, which costs more than the copying itself. What is in the page cache
-// already is read from there. Where a file system knows no O_DIRECT, all of this is reading and writing as usual; nothing that is
-// written differs.
+// Segments are written once and read once. Through the page cache, the kernel would have to find a page of memory for each page of
+// a file and to evict others, which costs more than copying, and a host that takes or restores snapshots has little memory to spare.
+// What is already in the page cache is read from there. If a file system does not support O_DIRECT, files are read and written as
+// usual. What is written is the same.
 package direct

@@ -1,5 +1,5 @@
 // Package lazypull reads segments of a snapshot while they are being pulled.
 //
-// A [Source] gives the segments that the store has, and others as they come: from the file that grows in the store, or, where what is wanted has not come yet, by
-// asking for it ahead of the rest. What is read is not verified by then: its reader does that. It may have a segment fetched again.
+// A [Source] gives the segments that the store has. It reads others from the file that grows in the store. A range that has not come yet is requested before the
+// rest. What is read this way is not verified: its reader must do that, and may have a segment fetched again.
 package lazypull

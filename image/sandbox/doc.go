@@ -7,13 +7,13 @@
 //   - limits: of memory (512 MiB), threads, descriptors and processor time, and no file that it may make longer;
 //   - a filter of system calls (see calls) that has it killed for any other: it can open, make, connect to and execute nothing.
 //
-// What the review wants to know of the host it asks this process: whether some file of /proc is there, of which kind a file of the container's is, and the next bytes of
-// an image of a file system in memory, which are too many to hand over. It says what it has found in messages whose number and length are bounded. Where it ends without having said that it is
-// through, takes too long, or says what it cannot mean, the images are refused, by the rule "sandbox".
+// The review asks this process what it has to know of the host: whether some file of /proc is there, of which kind a file of the container's is, and the next bytes of
+// an image of a file system in memory, which is too long to hand over. It reports what it has found in messages whose number and length are bounded. If it ends without
+// saying that it is done, takes too long, or sends what makes no sense, the images are refused, by the rule "sandbox".
 //
-// There is no review without it, and no restore without a review: where the kernel lacks what this takes, which Linux 5.6 has if it was built with namespaces and
-// seccomp, or this process may not make namespaces, the error says what is missing.
+// There is no review without the sandbox, and no restore without a review. It needs Linux 5.6 with namespaces and seccomp, and the right to make namespaces; if
+// something is missing, the error says what.
 //
-// A decoder that an image has taken over can still say that there is nothing to refuse. What the images then have CRIU do meets what does not rest on the review:
-// CRIU's mount namespace, and the comparison of what was restored with the specification.
+// A decoder that an image has taken over can still say that there is nothing to refuse. Two other protections do not depend on the review: CRIU's mount namespace,
+// and the comparison of the restored processes with the specification.
 package sandbox

@@ -8,5 +8,5 @@
 // Several processes may use one root at once. A blob is written to ingest or partial, synced and renamed, so it is
 // complete or not there. index.json is replaced by a rename under an flock. A blob that no tag needs any more is removed
 // by [Store.Remove], and after a tag has moved, but never while an [Operation] of any process runs: what an operation wrote and has not tagged yet
-// stays. Removal is then made up for by whoever ends the last operation.
+// stays. The process that ends the last operation then removes what is left.
 package store

@@ -11,7 +11,7 @@
 // Before all that, rounds of a pre-dump may take most of the memory while the container runs ([Rounds]).
 //
 // What a container has on devices is saved before the freeze and loaded after the thaw ([Devices]), since a device's driver
-// needs the process for that. What a device's memory is that does not go through the container's memory is drained to the client
-// before the thaw, or goes on to it while the container runs ([Result.Pending]). A container that a stock client has paused is thawed for it and frozen again, and stays frozen
-// with its devices saved ([Result.Parked]) until the client resumes it.
+// needs running processes for that. Device memory that does not go through the container's memory is sent to the client
+// before the thaw, or while the container runs again ([Result.Pending]). A container that a stock client has paused is thawed
+// to save its devices and frozen again. It stays frozen, with its devices saved ([Result.Parked]), until the client resumes it.
 package checkpoint

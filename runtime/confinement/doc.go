@@ -1,13 +1,13 @@
-// Package confinement has CRIU restore a container in a mount namespace of its own, in which nothing of the host can be written to, and has what it has made
-// looked at before the container runs.
+// Package confinement runs CRIU's restore of a container in a mount namespace in which nothing of the host can be written to, and has the result checked before
+// the container runs.
 //
 // CRIU restores as root, and its images, which come with snapshots, name files, mounts and cgroups. They are reviewed before (image/trust). What the review
 // misses ends here: a write outside of the container fails with EROFS.
 //
-// runc calls criu, finds the shim's program in its place (package standin), and that program is [Main]. For all but a restore it becomes CRIU at once. For a
-// restore it takes runc's request, makes the mount namespace, replaces in the request what CRIU is to write to by what it can reach there, and becomes CRIU: so
-// CRIU is runc's child, as ever, in the cgroup that runc has put it in. The sockets of runc and of CRIU it gives to the shim, whose [Relay] passes on what they
-// say to each other, and asks before the last of CRIU's notifications whether the container may run.
+// runc calls criu and gets the shim's program instead (package standin), which runs [Main]. For all but a restore it becomes CRIU at once. For a restore it takes
+// runc's request, makes the mount namespace, replaces in the request the paths that CRIU writes to by those that they have there, and becomes CRIU. So CRIU is still
+// runc's child, in the cgroup that runc has put it in. The program gives the sockets of runc and of CRIU to the shim, whose [Relay] passes messages on and asks,
+// before the last of CRIU's notifications, whether the container may run.
 //
 // In that mount namespace
 //   - all mounts of the host are read-only, /proc/sys included but for what belongs to namespaces of the container;

@@ -2,6 +2,6 @@
 // container's processes.
 //
 // Two processes share the work, as in package fill. The restore process ([Memory.Serve]) opens the snapshot, says that it is ready, and sends pieces through the
-// keeper's ring. The shim ([Start], [Loading]) has handed it one end of a channel for what they say to each other, and one of the connection on which package ring
-// speaks, whose other end the shim gives to the keeper.
+// keeper's ring. The shim ([Start], [Loading]) hands it two descriptors: one end of a channel between the two, and one end of the connection of package ring, whose
+// other end the shim gives to the keeper.
 package load

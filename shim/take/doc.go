@@ -1,7 +1,7 @@
-// Package take takes snapshots of running containers. It is a checkpoint's sequence on the side of who wants one: the container is looked over, containerd is
-// asked for the checkpoint, and the shim, which does it (package runtime/checkpoint), speaks to this process over a socket. Memory comes from CRIU, device memory
-// from the shim's keeper, and is packed as it comes. While the container stands still, what it has changed in its files is copied. Then it goes on, or ends when
-// the snapshot is safe on disk. A registry is sent each part as soon as it is complete.
+// Package take takes snapshots of running containers. It is the client's side of a checkpoint: it examines the container and asks containerd for the checkpoint.
+// The shim makes it (package runtime/checkpoint), and speaks to this process over a socket. Memory comes from CRIU, device memory from the shim's keeper; both are
+// packed as they come. While the container stands still, its changed files are copied. Then it goes on, or ends when the snapshot is safe on disk. Each part is
+// sent to a registry as soon as it is complete.
 //
-// Whatever goes wrong, the container is afterwards as it was, or the error says that it is lost.
+// If anything goes wrong, the container is afterwards as it was, or the error says that it is lost.
 package take

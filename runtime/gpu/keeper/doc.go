@@ -1,9 +1,9 @@
-// Package keeper keeps device memory alive outside of the processes that use it: between a container's processes, which give
-// theirs away for a checkpoint, and a snapshot, or the other way round.
+// Package keeper keeps device memory outside of the processes that use it. At a checkpoint a container's processes hand theirs
+// over to the keeper, and it goes from there into a snapshot; at a restore it goes the other way.
 //
 // `cryo-gpu-keeper keeper` is the process that does so, one for an operation. This package is its client ([Start], [Client]), the
 // protocol between the two, and the program's side without the driver ([Serve]); cmd/cryo-gpu-keeper adds CUDA. Where the memory
-// goes, and where it comes from, is the business of the process at the other side of its ring: see package runtime/gpu/ring.
+// goes, and where it comes from, is decided by the process at the other end of its ring: see package runtime/gpu/ring.
 //
 // # Protocol
 //
