@@ -63,8 +63,12 @@ func WriteEtcFiles(dir, hostname string) error {
 	}
 	for name, text := range map[string]string{"hosts": hosts, "hostname": hostname + "\n", "resolv.conf": string(resolv)} {
 		path := filepath.Join(dir, name)
-		//nolint:gosec // every user of the container reads them; the directories above let only root pass
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		err := os.WriteFile(path, []byte(text), 0o600)
+		if err == nil {
+			// Every user of the container reads them, whatever the umask; the directories above let only root pass.
+			err = os.Chmod(path, 0o644) //nolint:gosec // see above
+		}
+		if err != nil {
 			return fmt.Errorf("make files for /etc: %w", err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
 )
 
 func TestProvideEtcFiles(t *testing.T) {
@@ -44,13 +45,19 @@ func TestProvideEtcFiles(t *testing.T) {
 
 func TestWriteEtcFiles(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
-	if err := WriteEtcFiles(dir, "web"); err != nil {
+	before := unix.Umask(0o077) // as some administrators' shells have it
+	err := WriteEtcFiles(dir, "web")
+	unix.Umask(before)
+	if err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"hosts": "127.0.1.1\tweb\n", "hostname": "web\n", "resolv.conf": ""} {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil || !strings.Contains(string(data), want) {
 			t.Errorf("%s: %q, %v", name, data, err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != 0o644 {
+			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
 	}
 }
