@@ -209,6 +209,7 @@ func TestImagesThatAskForMore(t *testing.T) {
 			d.spec.Mounts[len(d.spec.Mounts)-1].Options = []string{"ro"}
 		}), Mounts, "/data writable"},
 		"shared":       {mounts(func(d *dump) { d.mounts[8].SharedId = n(4) }), Privileges, "propagation"},
+		"slave":        {mounts(func(d *dump) { d.mounts[6].MasterId = n(4) }), Privileges, "propagation"},
 		"larger tmpfs": {mounts(func(d *dump) { d.mounts[6].Options = proto.String("size=65g") }), Privileges, "65536k"},
 		"mark":         {files(&fdinfo.FileEntry{Type: fdinfo.FdTypes_INETSK.Enum(), Isk: &skinet.InetSkEntry{Opts: &skopts.SkOptsEntry{SoMark: n(1)}}}), Capabilities, "CAP_NET_ADMIN"},
 		"audit":        {files(&fdinfo.FileEntry{Type: fdinfo.FdTypes_NETLINKSK.Enum(), Nlsk: &sknetlink.NetlinkSkEntry{Protocol: n(9), Groups: []uint32{1}}}), Capabilities, "protocol 9"},

@@ -102,7 +102,7 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 				return err
 			}
 		}
-		r.propagation(e, e == root)
+		r.propagation(e, external[e])
 	}
 	r.masks(root, entries)
 	return nil
@@ -118,10 +118,12 @@ const (
 
 func clean(p string) string { return path.Clean("/" + p) }
 
-// propagation asks for mounts that others of the host's see, or that see others'. The root has its source's.
-func (r *imageReviewer) propagation(e *mnt.MntEntry, root bool) {
+// propagation asks for mounts that others of the host's see, or that see others'. What runc gives a source may see what the host mounts below that source later: it has
+// been granted, and where the host's mounts are shared, as systemd has them, runc makes each a slave of its source. Where the specification has it private, CRIU is
+// not given its master (package confinement).
+func (r *imageReviewer) propagation(e *mnt.MntEntry, given bool) {
 	cgroup := e.GetFstype() == uint32(mnt.Fstype_CGROUP) || e.GetFstype() == uint32(mnt.Fstype_CGROUP2)
-	if e.GetSharedId() != 0 || e.GetMasterId() != 0 && !root && !cgroup {
+	if e.GetSharedId() != 0 || e.GetMasterId() != 0 && !given && !cgroup {
 		r.ask(Privileges, "propagation of the mount at %s", e.GetMountpoint())
 	}
 }

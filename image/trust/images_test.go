@@ -169,6 +169,17 @@ func TestImagesOfAnOrdinaryContainer(t *testing.T) {
 	}
 }
 
+// TestImagesOfSlaves: where the host's mounts are shared, as systemd has them, what runc gives a source is a slave of that.
+func TestImagesOfSlaves(t *testing.T) {
+	d := ordinaryDump(t)
+	for i, master := range map[int]uint32{0: 700, 3: 12, 8: 1} {
+		d.mounts[i].MasterId = &master
+	}
+	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestImagesThatHoldMore(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*dump)

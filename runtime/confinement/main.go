@@ -12,6 +12,8 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/grant"
 	"github.com/cryo-project/cryo/runtime/standin"
 )
 
@@ -108,15 +110,30 @@ func restore(request *rpc.CriuReq) (err error) {
 		}
 		_ = unix.Close(log)
 	}()
-	has, err := namespaces(filepath.Dir(config))
+	mounts, has, err := specified(filepath.Dir(config))
 	if err != nil {
 		return err
 	}
 	var sources []*string
+	paths := map[string]string{criu.RootKey: o.GetRoot()}
 	for _, m := range o.GetExtMnt() {
 		sources = append(sources, m.Val)
+		paths[m.GetKey()] = m.GetVal()
 	}
-	opened, err := enter(places{root: o.Root, sources: sources, work: work, images: images, config: config, has: has})
+	propagates, err := propagation(paths)
+	if err != nil {
+		return err
+	}
+	for _, m := range mounts {
+		if grant.IsPrivate(m.Options) {
+			propagates[filepath.Clean(m.Destination)] = false
+		}
+	}
+	changed, err := criu.SeparateMasters(images, propagates)
+	if err != nil {
+		return err
+	}
+	opened, err := enter(places{root: o.Root, sources: sources, work: work, images: images, changed: changed, config: config, has: has})
 	if err != nil {
 		return fmt.Errorf("confine CRIU: %w", err)
 	}
@@ -162,21 +179,22 @@ func directoryOf(pid int, fd int32) (string, error) {
 	return path, nil
 }
 
-// namespaces gives the kinds that the container with this bundle has, by its specification.
-func namespaces(bundle string) (map[specs.LinuxNamespaceType]bool, error) {
+// specified gives the mounts of the container with this bundle, and the kinds of namespaces that it has, by its specification.
+func specified(bundle string) (mounts []specs.Mount, has map[specs.LinuxNamespaceType]bool, err error) {
 	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 	if err != nil {
-		return nil, fmt.Errorf("read the bundle: %w", err)
+		return nil, nil, fmt.Errorf("read the bundle: %w", err)
 	}
 	var spec struct {
-		Linux struct{ Namespaces []specs.LinuxNamespace }
+		Mounts []specs.Mount
+		Linux  struct{ Namespaces []specs.LinuxNamespace }
 	}
 	if err := json.Unmarshal(data, &spec); err != nil {
-		return nil, fmt.Errorf("read the bundle: %w", err)
+		return nil, nil, fmt.Errorf("read the bundle: %w", err)
 	}
-	has := map[specs.LinuxNamespaceType]bool{}
+	has = map[specs.LinuxNamespaceType]bool{}
 	for _, n := range spec.Linux.Namespaces {
 		has[n.Type] = true
 	}
-	return has, nil
+	return spec.Mounts, has, nil
 }

@@ -20,6 +20,7 @@ type places struct {
 	sources []*string // of bind mounts; one that is not there is left to CRIU to report
 	work    string    // CRIU writes here
 	images  string
+	changed map[string][]byte // images that CRIU finds in the place of those there, by their names
 	config  string
 	has     map[specs.LinuxNamespaceType]bool // namespaces that the container has
 }
@@ -108,6 +109,9 @@ func enter(p places) (_ opened, err error) {
 	if err := unix.MoveMount(work, "", unix.AT_FDCWD, p.work, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return opened{}, fmt.Errorf("mount %s: %w", p.work, err)
 	}
+	if err := unix.Mount("", p.work, "", unix.MS_SLAVE, ""); err != nil { // images may be there, and others be mounted on them
+		return opened{}, fmt.Errorf("keep mounts from the host: %w", err)
+	}
 	// They lose their close-on-exec mark by this.
 	o := opened{}
 	for _, open := range []struct {
@@ -121,6 +125,9 @@ func enter(p places) (_ opened, err error) {
 	}
 	if err := unix.Mount("cryo", scratch, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1733"); err != nil {
 		return opened{}, fmt.Errorf("mount %s: %w", scratch, err)
+	}
+	if err := replace(o.images, p.changed); err != nil {
+		return opened{}, fmt.Errorf("replace images: %w", err)
 	}
 	// CRIU calls it as tar. Were it not there, CRIU would take the next tar in PATH, which bounds nothing.
 	if program >= 0 {

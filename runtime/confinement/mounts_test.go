@@ -3,9 +3,11 @@ package confinement
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
@@ -31,7 +33,9 @@ func TestEnter(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{p.config, file} {
+	image := filepath.Join(p.images, "changed.img")
+	p.changed = map[string][]byte{"changed.img": []byte("new")}
+	for _, name := range []string{p.config, file, image} {
 		if err := os.WriteFile(name, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -49,8 +53,65 @@ func TestEnter(t *testing.T) {
 			t.Errorf("what was written is not there: %v", err)
 		}
 	}
+	if data, err := os.ReadFile(image); err != nil || len(data) > 0 {
+		t.Errorf("the image that CRIU is to find another for is %q (%v)", data, err)
+	}
 	if mounted, err := os.ReadFile("/proc/self/mountinfo"); err != nil || len(mounted) == 0 {
 		t.Error(err)
+	}
+}
+
+// TestEnterShared enters the namespace where all mounts of the host are shared, as systemd has them, and CRIU works where its images are: nothing of it shows on the host.
+func TestEnterShared(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not root")
+	}
+	base, err := os.MkdirTemp("/var/tmp", "confinement") // not below scratch
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(base)
+	p := places{root: &base, work: base, images: base, config: filepath.Join(base, "changed.img"), changed: map[string][]byte{"changed.img": []byte("new")}}
+	if err := os.WriteFile(p.config, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var before, after string
+	failed := make(chan error)
+	go func() {
+		runtime.LockOSThread() // for ever: the thread ends with its namespaces
+		failed <- func() error {
+			err := errors.Join(unix.Unshare(unix.CLONE_NEWNS), unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""), unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""))
+			if err != nil {
+				return err
+			}
+			mounts, err := os.Open(fmt.Sprintf("/proc/self/task/%d/mountinfo", unix.Gettid()))
+			if err != nil {
+				return err
+			}
+			defer mounts.Close()
+			data, err := io.ReadAll(mounts)
+			if err != nil {
+				return err
+			}
+			before = string(data)
+			if _, err := enter(p); err != nil {
+				return err
+			}
+			if _, err := mounts.Seek(0, io.SeekStart); err != nil {
+				return err
+			}
+			data, err = io.ReadAll(mounts)
+			after = string(data)
+			return err
+		}()
+	}()
+	if err := <-failed; err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(after) {
+		if !strings.Contains(before, line) {
+			t.Errorf("the host has another mount: %s", line)
+		}
 	}
 }
 
@@ -81,6 +142,9 @@ func inside(p places, base, absent string) error {
 		if err := write(path); !errors.Is(err, unix.EROFS) && !errors.Is(err, unix.EACCES) {
 			all = append(all, fmt.Errorf("%s can be written to, or is missed: %w", path, err))
 		}
+	}
+	if data, err := os.ReadFile(fmt.Sprintf("/proc/self/fd/%d/changed.img", o.images)); string(data) != "new" {
+		all = append(all, fmt.Errorf("the changed image is %q, %w", data, err))
 	}
 	if *p.sources[2] != absent {
 		all = append(all, fmt.Errorf("what is not there is at %s", *p.sources[2]))

@@ -177,6 +177,24 @@ func TestWants(t *testing.T) {
 	}
 }
 
+// TestPropagation: what a mount passes on to the host, and what it sees.
+func TestPropagation(t *testing.T) {
+	host := []*mountinfo.Info{{Mountpoint: "/proc"}, {Mountpoint: "/", Optional: "shared:3"}, {Mountpoint: "/mnt", Optional: "shared:31 master:1"}}
+	for _, test := range []struct {
+		at, optional string
+		differs      bool
+	}{
+		{"/data", "", false}, {"/data", "master:3", false}, {"/data", "shared:3", true}, {"/data", "shared:31 master:1", true}, {"/", "master:9 propagate_from:3", false},
+		{"/private", "", false}, {"/private", "master:3", true}, {"/own", "shared:30", false},
+	} {
+		k := &check{found: map[string]bool{}}
+		k.Spec = &specs.Spec{Mounts: []specs.Mount{{Type: "bind", Destination: "/data", Options: []string{"rbind", "rslave"}}, {Type: "bind", Destination: "/private/", Options: []string{"rbind", "rprivate"}}}}
+		if k.propagation(&mountinfo.Info{Mountpoint: test.at, Optional: test.optional}, host); len(k.differences) > 0 != test.differs {
+			t.Errorf("%+v: %q", test, k.differences)
+		}
+	}
+}
+
 // TestUser: where the specification is not the snapshot's, its user is the one that processes must have.
 func TestUser(t *testing.T) {
 	spec := &specs.Spec{Process: &specs.Process{User: specs.User{UID: 1000, GID: 1000, AdditionalGids: []uint32{7}}}, Linux: &specs.Linux{}}

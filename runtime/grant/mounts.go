@@ -48,6 +48,7 @@ func (k *check) mounts(pid int) error {
 	}
 	procs := 0
 	for _, m := range has {
+		k.propagation(m, host)
 		if m.FSType == "proc" && m.Root == "/" && !k.wants(m) {
 			procs++
 		}
@@ -72,6 +73,28 @@ func (k *check) mounts(pid int) error {
 		k.differ(Privileges, "a further mount of proc")
 	}
 	return k.masks(root)
+}
+
+// propagation asks for mounts that the host sees what is mounted below, and for slaves that the specification has private. Another slave sees what the host mounts below
+// its source later, with the flags that the host gives it, also where the mount itself is read-only. So it is in a container that runc has started, and the source
+// was granted with what is below it.
+func (k *check) propagation(m *mountinfo.Info, host []*mountinfo.Info) {
+	hosts := slices.ContainsFunc(host, func(h *mountinfo.Info) bool { return peerGroup(h) != "" && peerGroup(h) == peerGroup(m) })
+	private := k.capabilities&sysAdmin == 0 && // else it may mount what it likes there itself
+		slices.ContainsFunc(k.Spec.Mounts, func(s specs.Mount) bool { return path.Clean(s.Destination) == m.Mountpoint && IsPrivate(s.Options) })
+	if hosts || private && strings.Contains(m.Optional, "master:") {
+		k.differ(Privileges, "propagation of the mount at %s (%s)", m.Mountpoint, m.Optional)
+	}
+}
+
+// peerGroup is the field of a shared mount that names those that see the same; empty: it is not shared. Source: proc_pid_mountinfo(5).
+func peerGroup(m *mountinfo.Info) string {
+	for field := range strings.FieldsSeq(m.Optional) {
+		if strings.HasPrefix(field, "shared:") {
+			return field
+		}
+	}
+	return ""
 }
 
 // mountsOf reads what is mounted, the last first: it covers what was mounted before.
@@ -237,6 +260,13 @@ func readonly(options []string) (yes bool) {
 		}
 	}
 	return yes
+}
+
+// IsPrivate tells whether runc takes a mount with such options out of the propagation of its source. Source: runc, libcontainer/specconv, initMaps; mount(2).
+func IsPrivate(options []string) bool {
+	return slices.ContainsFunc(options, func(o string) bool {
+		return slices.Contains([]string{"private", "rprivate", "unbindable", "runbindable"}, o)
+	})
 }
 
 func isBind(m specs.Mount) bool {

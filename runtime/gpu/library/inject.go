@@ -29,7 +29,7 @@ func (l Lib) Inject(spec *specs.Spec, rootfs string) (why string) {
 			return ""
 		}
 	}
-	// Where the host's mounts are shared, as systemd has them, one that is not private is a slave of the host's: the review of its snapshot refuses that.
+	// Private as the mounts of NVIDIA's CDI files: what the host mounts later does not show.
 	spec.Mounts = append(spec.Mounts, specs.Mount{
 		Destination: Inner, Type: "bind", Source: l.Path, Options: []string{"bind", "ro", "nosuid", "nodev", "rprivate"},
 	})

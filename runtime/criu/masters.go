@@ -1,0 +1,90 @@
+package criu
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	"google.golang.org/protobuf/proto"
+)
+
+// RootKey stands for the root file system among the keys of [SeparateMasters].
+const RootKey = "/"
+
+// SeparateMasters gives those of the images of mounts in dir that have to be others for a restore, by their names. A mount with a master sees what is mounted below its
+// source later. CRIU makes it a slave of the mount of the host that its source is in, and fails where that is private. It takes one source for all mounts that had one
+// master, as those of one file system of the host have, and fails where that source is not above all of theirs: on another host they may be elsewhere. So each
+// mount that runc gives a source gets a master of its own, or none. propagates tells by their keys whether the sources are in mounts that have propagation on this host.
+// Source: CRIU 4.2, criu/mount-v2.c, resolve_shared_mounts_v2 and restore_one_sharing_group.
+func SeparateMasters(dir string, propagates map[string]bool) (images map[string][]byte, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "mountpoints-*.img"))
+	if err != nil {
+		return nil, fmt.Errorf("find the images of mounts: %w", err)
+	}
+	images = map[string][]byte{}
+	for _, file := range files {
+		name := filepath.Base(file)
+		image, err := separateMasters(dir, name, propagates)
+		if err != nil {
+			return nil, err
+		}
+		if image != nil {
+			images[name] = image
+		}
+	}
+	return images, nil
+}
+
+// separateMasters gives the image anew; nil: it is right.
+func separateMasters(dir, name string, propagates map[string]bool) (image []byte, err error) {
+	var mounts []*mnt.MntEntry
+	last := uint32(0)
+	err = eachRecord(dir, name, func(data []byte) error {
+		var m mnt.MntEntry
+		if err := proto.Unmarshal(data, &m); err != nil {
+			return err
+		}
+		mounts = append(mounts, &m)
+		last = max(last, m.GetSharedId(), m.GetMasterId())
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	changed := false
+	for _, m := range mounts {
+		key := m.GetExtKey()
+		if key == "" && path.Clean("/"+m.GetMountpoint()) == "/" {
+			key = RootKey
+		}
+		propagates, given := propagates[key]
+		if !given || m.GetMasterId() == 0 || m.GetSharedId() != 0 {
+			continue
+		}
+		changed = true
+		m.MasterId = nil
+		if propagates {
+			last++
+			m.MasterId = proto.Uint32(last)
+		}
+	}
+	if !changed {
+		return nil, nil
+	}
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		return nil, fmt.Errorf("read CRIU's images: %w", err)
+	}
+	image = append(image, data[:8]...) // two magic numbers
+	for _, m := range mounts {
+		record, err := proto.Marshal(m)
+		if err != nil {
+			return nil, fmt.Errorf("write CRIU's image %s: %w", name, err)
+		}
+		image = append(binary.LittleEndian.AppendUint32(image, uint32(len(record))), record...)
+	}
+	return image, nil
+}
