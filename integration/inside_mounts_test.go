@@ -8,15 +8,19 @@ import (
 )
 
 // TestInsideMounts has files open in a directory of the host's, and a single file of the host's. On the other host they
-// come from where the flags of restore say; without any, nothing of that host is given away.
+// come from where the flags of restore say; without any, nothing of that host is given away. What that host mounts below
+// the directory later is seen as in a container that it has started itself.
 func TestInsideMounts(t *testing.T) {
 	a, b := pair(t)
 	for _, test := range []struct {
 		name  string
-		other bool // another source on the other host; else it is the same, as on a shared file system
+		other bool     // another source on the other host; else it is the same, as on a shared file system
+		mount []string // what the other host mounts there before
+		sees  bool     // what it mounts later
 	}{
-		{"mount", true},
-		{"allow", false},
+		{"mount", true, []string{"mount -t tmpfs data $0/data"}, true}, // no longer are both on one file system
+		{"private", true, []string{"mount --bind $0 $0", "mount --make-private $0"}, false},
+		{"allow", false, nil, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			j := journey{id: name(t)}
@@ -31,6 +35,10 @@ func TestInsideMounts(t *testing.T) {
 			j.between = func() {
 				if test.other {
 					settings(t, to, "there")
+					for _, command := range test.mount {
+						must(t, b.Run(t.Context(), "sh", "-c", command, to))
+					}
+					t.Cleanup(func() { must(t, b.Run(cleanupContext(t), "sh", "-c", "umount $0 || umount $0/data", to)) })
 					must(t, b.Run(t.Context(), "cp", "-a", from+"/data", to))
 				}
 				if r := b.Cryo(t.Context(), "restore", j.ref(), "--plain-http", "--name", j.id); r.Code != 7 || !strings.Contains(r.Stderr, "/data") {
@@ -49,11 +57,17 @@ func TestInsideMounts(t *testing.T) {
 			}
 			// What the container writes arrives on the host.
 			must(t, b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "y", j.id, "touch", "/data/new"))
-			if _, err := os.Stat(filepath.Join(to, "data/new")); err != nil {
+			if _, err := os.Stat(filepath.Join(b.Root(), to, "data/new")); err != nil {
 				t.Error(err)
 			}
 			if r := b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "z", j.id, "touch", "/etc/settings"); r.Code == 0 {
 				t.Error("the read-only mount can be written")
+			}
+			later := filepath.Join(to, "data/later")
+			must(t, b.Run(t.Context(), "sh", "-c", "mkdir $0 && mount -t tmpfs later $0 && touch $0/mounted", later))
+			t.Cleanup(func() { must(t, b.Run(cleanupContext(t), "umount", later)) })
+			if r := b.Ctr(t.Context(), "tasks", "exec", "--exec-id", "l", j.id, "ls", "/data/later"); r.Code != 0 || strings.Contains(r.Stdout, "mounted") != test.sees {
+				t.Errorf("what the host has mounted later: exit status %d: %s%s", r.Code, r.Stdout, r.Stderr)
 			}
 		})
 	}

@@ -90,7 +90,7 @@ volumeMounts:
 - {name: config, mountPath: /v/config, readOnly: true}
 - {name: secret, mountPath: /v/secret, readOnly: true}
 - {name: token, mountPath: /v/token, readOnly: true}
-- {name: host, mountPath: /v/host}
+- {name: host, mountPath: /v/host, mountPropagation: HostToContainer}
 - {name: claim, mountPath: /v/claim}
 `
 
@@ -180,6 +180,12 @@ func TestByImage(t *testing.T) {
 		if got := strings.TrimSpace(shared.Exec(t.Context(), second.name, "", "sh", "-c", command).Stdout); got != want {
 			t.Errorf("%s: %q, not %q", command, got, want)
 		}
+	}
+	const later = "/opt/shared/later"
+	must(t, shared.B.Run(t.Context(), "sh", "-c", "mkdir $0 && mount -t tmpfs later $0 && touch $0/mounted", later))
+	t.Cleanup(func() { must(t, shared.B.Run(cleanupContext(t), "sh", "-c", "umount $0 && rmdir $0", later)) })
+	if got := shared.Exec(t.Context(), second.name, "", "ls", "/v/host/later").Stdout; strings.TrimSpace(got) != "mounted" {
+		t.Errorf("of what the node mounts later it sees %q", got)
 	}
 	var note struct{ Digest string }
 	if err := json.Unmarshal([]byte(shared.Exec(t.Context(), second.name, "", "cat", "/.cryo/restored.json").Stdout), &note); err != nil || note.Digest != digest {

@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -75,6 +77,7 @@ func (h *Host) StartDaemon(ctx context.Context) error {
 	// Not bound to ctx: the daemon outlives the call.
 	d := &daemon{done: make(chan struct{})}
 	d.command = h.Command(context.WithoutCancel(ctx), "containerd", "--config", filepath.Join(h.Dir, "config.toml"))
+	d.command.Env = slices.DeleteFunc(d.command.Env, func(v string) bool { return strings.HasPrefix(v, "HOME=") }) // as systemd has it
 	d.command.Stdout, d.command.Stderr = log, log
 	d.command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := d.command.Start(); err != nil {

@@ -21,11 +21,10 @@ join)
 	;;
 settle)
 	mount --bind "$2" /run
-	mount --make-private /run
+	mount -o remount,bind,nosuid,nodev,noexec /run # as distributions have it
 	if [ "$4" = own ]; then
 		mkdir -p "$2/dev"
 		mount -t tmpfs -o mode=755 dev "$2/dev"
-		mount --make-private "$2/dev"
 		for entry in /dev/*; do
 			case $entry in /dev/nvidia*) continue ;; esac # the machine's GPUs are not the host's
 			if [ -d "$entry" ] && [ ! -L "$entry" ]; then
@@ -75,8 +74,8 @@ settle)
 			mount --bind "$5/disk/$name" "/$name"
 		done
 		echo 1 >/proc/sys/net/ipv4/ip_forward
-		mount --make-rshared / # for mounts of pods that others see
 	fi
+	mount --make-rshared / # as systemd has it
 	ip link set lo up
 	echo ready
 	exec sleep infinity

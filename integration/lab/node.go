@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Node makes a host one that Kubernetes can have as a node: it has a name of its own, a containerd with the CRI plugin, mounts that are shared between
-// its mount namespaces, and all that is written below /etc, /opt, /var/lib and /var/log is its own. What the machine has there it sees.
+// Node makes a host one that Kubernetes can have as a node: it has a name of its own, a containerd with the CRI plugin,
+// and all that is written below /etc, /opt, /var/lib and /var/log is its own. What the machine has there it sees.
 type Node struct {
 	// Files are those it has from the start, by their absolute paths, which are below one of the directories above.
 	Files map[string]string
