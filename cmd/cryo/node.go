@@ -50,7 +50,7 @@ SIGTERM ends the service; what is prewarmed stays. With --json, each line that i
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.Kubeconfig != "" && o.Node == "" {
-				return &usageError{command: cmd.CommandPath(), problem: "--kubeconfig is for --node-name"}
+				return misused(cmd.CommandPath(), "--kubeconfig is for --node-name")
 			}
 			if o.Config, err = a.config(); err != nil {
 				return err

@@ -2,8 +2,8 @@ package config
 
 import "testing"
 
-func TestPolicyAllows(t *testing.T) {
-	p := Policy{Repositories: []string{"r.example.com/prod", "localhost:5000"}, PlainHTTP: []string{"localhost:5000"}}
+func TestRegistriesAllow(t *testing.T) {
+	p := Registries{Repositories: []string{"r.example.com/prod", "localhost:5000"}, PlainHTTP: []string{"localhost:5000"}}
 	for ref, want := range map[string]bool{
 		"r.example.com/prod/app:1":           true,
 		"r.example.com/prod:1":               true,
@@ -22,7 +22,7 @@ func TestPolicyAllows(t *testing.T) {
 			t.Errorf("%s: %v", ref, got)
 		}
 	}
-	if (Policy{}).Allows("r.example.com/prod:1") {
+	if (Registries{}).Allows("r.example.com/prod:1") {
 		t.Error("without a configuration something is allowed")
 	}
 	for name, want := range map[string]bool{

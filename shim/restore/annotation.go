@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -84,7 +84,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 }
 
 // allowed refuses what the configuration does not allow containers to ask for. A digest is of all repositories of which the store has it.
-func allowed(ctx context.Context, s *store.Store, a config.Policy, ref string) error {
+func allowed(ctx context.Context, s *store.Store, a config.Registries, ref string) error {
 	if archive.IsLocation(ref) {
 		return NotAllowed(ref) // a file of the host's
 	}
@@ -139,13 +139,9 @@ func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
 	if d == "" {
 		return "", false, nil
 	}
-	full, err := store.Normalize(image)
+	named, err := reference.ParseNormalizedNamed(image)
 	if err == nil {
-		name, _, _ := strings.Cut(full, "@")
-		if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-			name = name[:i]
-		}
-		ref, err = store.Normalize(name + "@" + d)
+		ref, err = store.Normalize(reference.TrimNamed(named).Name() + "@" + d)
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", image, runnable.Label, err)
