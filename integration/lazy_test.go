@@ -149,7 +149,7 @@ func TestLazy(t *testing.T) {
 	t.Run("killed filler", func(t *testing.T) {
 		id := restoreLazily(t, h, ref)
 		kill(t, restorerOf(t, h))
-		if reason := ended(t, h, id); !strings.Contains(reason, "has ended") {
+		if reason := ended(t, h, id); !strings.Contains(reason, "has died") {
 			t.Errorf("the reason is %q", reason)
 		}
 		refusal(t, h.Cryo(t.Context(), "checkpoint", id, "lazy/lost:1"), codePrecondition, "")
@@ -166,7 +166,7 @@ func TestLazy(t *testing.T) {
 			kill(t, pid)
 			if r := <-done; r.Code != 0 {
 				refusal(t, r, codeUnavailable, "the restore process has died")
-			} else if reason := ended(t, h, id); !strings.Contains(reason, "has ended") {
+			} else if reason := ended(t, h, id); !strings.Contains(reason, "has died") {
 				t.Errorf("the reason is %q", reason)
 			}
 			remove(t.Context(), h, id)

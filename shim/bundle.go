@@ -138,13 +138,8 @@ func removeOwned(bundle string) error {
 	return os.Remove(path)
 }
 
-// dumps writes down that a dump with CRIU's work directory work is under way, so that `delete` can end it for a dead
+// begin writes into a file that a dump or a restore with CRIU's work directory work is under way, so that `delete` can end it for a dead
 // shim; done takes that back.
-func (b bundle) dumps(work string) (done func(), err error) { return b.begin(dumpFile, work) }
-
-// restores writes down that a restore is under way.
-func (b bundle) restores(work string) (done func(), err error) { return b.begin(restoreFile, work) }
-
 func (b bundle) begin(file, work string) (done func(), err error) {
 	path := filepath.Join(b.dir, file)
 	if err := os.WriteFile(path, []byte(work), 0o600); err != nil {

@@ -18,39 +18,42 @@ import (
 	oomv1 "github.com/containerd/containerd/v2/pkg/oom/v1"
 	oomv2 "github.com/containerd/containerd/v2/pkg/oom/v2"
 	"golang.org/x/sys/unix"
-)
 
-// cgroupHandle is a cgroup1.Cgroup or a *cgroup2.Manager.
-type cgroupHandle struct{ cgroup any }
+	"github.com/cryo-project/cryo/shim/restorer"
+)
 
 // adopt finds the cgroup of a restored container's first process. The stock service looks for it at Create only, when
 // such a container has no process yet.
 func (s *service) adopt(c *container, pid int) error {
-	handle, err := loadCgroup(pid)
+	cgroup, err := restorer.CgroupOf(pid)
 	if err != nil {
 		return err
 	}
-	c.cgroup.Store(handle)
-	return s.oom.add(c.request.ID, handle)
+	c.cgroup.Store(cgroup)
+	watcher, err := s.oom()
+	if err == nil {
+		err = watcher.Add(c.request.ID, cgroup)
+	}
+	if err != nil {
+		return fmt.Errorf("watch %s for OOM: %w", c.request.ID, err)
+	}
+	return nil
 }
 
-func loadCgroup(pid int) (cgroupHandle, error) {
-	if cgroups.Mode() == cgroups.Unified {
-		path, err := cgroup2.PidGroupPath(pid)
-		if err != nil {
-			return cgroupHandle{}, fmt.Errorf("find the cgroup of process %d: %w", pid, err)
+// watchOOM gives what publishes OOM events of restored containers. It costs nothing until there is one.
+func watchOOM(ctx context.Context, publisher events.Publisher) func() (oom.Watcher, error) {
+	return sync.OnceValues(func() (oom.Watcher, error) {
+		create := oomv1.New
+		if cgroups.Mode() == cgroups.Unified {
+			create = oomv2.New
 		}
-		m, err := cgroup2.Load(path)
+		watcher, err := create(publisher)
 		if err != nil {
-			return cgroupHandle{}, fmt.Errorf("load cgroup %s: %w", path, err)
+			return nil, err
 		}
-		return cgroupHandle{m}, nil
-	}
-	cg, err := cgroup1.Load(cgroup1.PidPath(pid))
-	if err != nil {
-		return cgroupHandle{}, fmt.Errorf("load the cgroup of process %d: %w", pid, err)
-	}
-	return cgroupHandle{cg}, nil
+		go watcher.Run(ctx)
+		return watcher, nil
+	})
 }
 
 // removeCgroup ends what is left in the cgroup that a bundle names, and removes it. Those that systemd manages it removes.
@@ -111,45 +114,4 @@ func removeHybrid(dir string) {
 	for deadline := time.Now().Add(time.Second); unix.Rmdir(path) == unix.EBUSY && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 	}
-}
-
-// stats reads the cgroup's counters in the form containerd's metrics have.
-func (h cgroupHandle) stats() (any, error) {
-	switch cg := h.cgroup.(type) {
-	case cgroup1.Cgroup:
-		return cg.Stat(cgroup1.IgnoreNotExist)
-	case *cgroup2.Manager:
-		return cg.Stat()
-	}
-	return nil, fmt.Errorf("cgroup of type %T", h.cgroup)
-}
-
-// oomWatcher publishes OOM events of restored containers. It costs nothing until there is one.
-type oomWatcher struct {
-	ctx       context.Context // the shim's life
-	publisher events.Publisher
-
-	mu      sync.Mutex
-	watcher oom.Watcher // guarded by mu
-}
-
-func (w *oomWatcher) add(id string, h cgroupHandle) error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.watcher == nil {
-		create := oomv1.New
-		if cgroups.Mode() == cgroups.Unified {
-			create = oomv2.New
-		}
-		watcher, err := create(w.publisher)
-		if err != nil {
-			return fmt.Errorf("watch for OOM: %w", err)
-		}
-		w.watcher = watcher
-		go watcher.Run(w.ctx)
-	}
-	if err := w.watcher.Add(id, h.cgroup); err != nil {
-		return fmt.Errorf("watch %s for OOM: %w", id, err)
-	}
-	return nil
 }

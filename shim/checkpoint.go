@@ -107,7 +107,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	} else if err := os.MkdirAll(work, 0o700); err != nil {
 		return fmt.Errorf("make CRIU's work directory: %w", err)
 	}
-	done, err := c.bundle.dumps(work)
+	done, err := c.bundle.begin(dumpFile, work)
 	if err != nil {
 		return err
 	}

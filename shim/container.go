@@ -42,7 +42,7 @@ type container struct {
 	brokenOff atomic.Bool                     // the restore was ended, since the container is to end
 	ran       atomic.Bool                     // it was restored, whatever became of it
 	filling   atomic.Pointer[fill.Filling]    // nil: all memory was there when it began to run
-	cgroup    atomic.Value                    // of a restored container: cgroup1.Cgroup or *cgroup2.Manager, in a cgroupHandle
+	cgroup    atomic.Value                    // of a restored container: what restorer.CgroupOf gives
 }
 
 // runtimeContainer is the container as runc knows it.

@@ -62,11 +62,7 @@ func injectWith(ctx context.Context, r *taskAPI.CreateTaskRequest, look func(roo
 	if len(r.Rootfs) == 0 {
 		return look(filepath.Join(r.Bundle, "rootfs")), nil
 	}
-	var mounts []mount.Mount
-	for _, m := range r.Rootfs {
-		mounts = append(mounts, mount.Mount{Type: m.Type, Source: m.Source, Target: m.Target, Options: m.Options})
-	}
-	err = mount.WithReadonlyTempMount(ctx, mounts, func(root string) error {
+	err = mount.WithReadonlyTempMount(ctx, mount.FromProto(r.Rootfs), func(root string) error {
 		why = look(root)
 		return nil
 	})

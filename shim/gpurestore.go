@@ -147,8 +147,8 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 	r := &gpu.Restore{Container: c.gpuContainer(spec), Record: *c.gpus.record, Map: wanted}
 	if c.prepared.Devices {
 		r.Handover = handover()
-		r.Bring = func(ctx context.Context) (gpu.Source, error) {
-			l, err := load.Start(ctx, c.process)
+		r.Bring = func() (gpu.Source, error) {
+			l, err := load.Start(c.process)
 			if err != nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}

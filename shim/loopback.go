@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"runtime"
 	"slices"
 
@@ -23,58 +22,19 @@ const loopbackCommand = "loopback"
 // is up before its sockets are made anew. runc sets it up when it creates a container, but not when it restores one, and
 // has CRIU leave devices alone. It runs hooks of createRuntime though, as soon as there are namespaces.
 func (b bundle) addLoopback() error {
-	path := filepath.Join(b.dir, specFile)
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("read the bundle: %w", err)
-	}
-	var spec map[string]json.RawMessage // the rest is not touched
-	var linux struct {
-		Namespaces []specs.LinuxNamespace `json:"namespaces"`
-	}
-	hooks := map[string]json.RawMessage{}
-	var list []json.RawMessage
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return fmt.Errorf("read the bundle's %s: %w", specFile, err)
-	}
-	for _, field := range []struct {
-		raw  func() json.RawMessage
-		into any
-	}{
-		{func() json.RawMessage { return spec["linux"] }, &linux},
-		{func() json.RawMessage { return spec["hooks"] }, &hooks},
-		{func() json.RawMessage { return hooks["createRuntime"] }, &list},
-	} {
-		if raw := field.raw(); raw != nil {
-			if err := json.Unmarshal(raw, field.into); err != nil {
-				return fmt.Errorf("read the bundle's %s: %w", specFile, err)
-			}
+	return b.changeSpec(func(spec *specs.Spec) error {
+		own := func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }
+		if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, own) {
+			return nil
 		}
-	}
-	if !slices.ContainsFunc(linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }) {
+		if spec.Hooks == nil {
+			spec.Hooks = &specs.Hooks{}
+		}
+		// By this process, not by name: an update may have replaced the file.
+		hook := specs.Hook{Path: fmt.Sprintf("/proc/%d/exe", os.Getpid()), Args: []string{Name, loopbackCommand}}
+		spec.Hooks.CreateRuntime = slices.Insert(spec.Hooks.CreateRuntime, 0, hook)
 		return nil
-	}
-	// By this process, not by name: an update may have replaced the file.
-	hook, err := json.Marshal(specs.Hook{Path: fmt.Sprintf("/proc/%d/exe", os.Getpid()), Args: []string{Name, loopbackCommand}})
-	if err != nil {
-		return err
-	}
-	if hooks == nil {
-		hooks = map[string]json.RawMessage{}
-	}
-	if hooks["createRuntime"], err = json.Marshal(append([]json.RawMessage{hook}, list...)); err != nil {
-		return err
-	}
-	if spec["hooks"], err = json.Marshal(hooks); err != nil {
-		return err
-	}
-	if data, err = json.Marshal(spec); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path, data, 0o666); err != nil {
-		return fmt.Errorf("write the bundle's %s: %w", specFile, err)
-	}
-	return nil
+	})
 }
 
 // setLoopback is the hook: state is what a hook gets on standard input, see the OCI runtime specification, Hooks. It must

@@ -49,21 +49,11 @@ func tomlOptions(o *runtimeoptions.Options, systemd bool) (*options.Options, err
 		}
 		body = data
 	}
-	var t struct {
-		NoPivotRoot   bool
-		NoNewKeyring  bool
-		ShimCgroup    string
-		IoUID         uint32
-		IoGID         uint32
-		BinaryName    string
-		Root          string
-		SystemdCgroup bool
-		CriuImagePath string
-		CriuWorkPath  string
-		TypeURL       string // CRI's own, tells the type
-		ConfigPath    string // CRI's own
-	}
-	t.SystemdCgroup = systemd
+	t := struct {
+		*options.Options
+		TypeURL    string // CRI's own, tells the type
+		ConfigPath string // CRI's own
+	}{Options: &options.Options{SystemdCgroup: systemd}}
 	if err := toml.NewDecoder(bytes.NewReader(body)).DisallowUnknownFields().Decode(&t); err != nil {
 		var strict *toml.StrictMissingError
 		if errors.As(err, &strict) {
@@ -71,18 +61,7 @@ func tomlOptions(o *runtimeoptions.Options, systemd bool) (*options.Options, err
 		}
 		return nil, fmt.Errorf("read runtime options: %w: %w", err, errdefs.ErrInvalidArgument)
 	}
-	return &options.Options{
-		NoPivotRoot:   t.NoPivotRoot,
-		NoNewKeyring:  t.NoNewKeyring,
-		ShimCgroup:    t.ShimCgroup,
-		IoUid:         t.IoUID,
-		IoGid:         t.IoGID,
-		BinaryName:    t.BinaryName,
-		Root:          t.Root,
-		SystemdCgroup: t.SystemdCgroup,
-		CriuImagePath: t.CriuImagePath,
-		CriuWorkPath:  t.CriuWorkPath,
-	}, nil
+	return t.Options, nil
 }
 
 // convertInfoOptions gives options of any kind, as containerd writes them to -info, in the form the stock manager reads.

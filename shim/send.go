@@ -14,17 +14,14 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/shim/taker"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
-// sentFile is what a client gets for CRIU's images where the snapshot went to a registry: a [taker.Snapshot].
+// sentFile is what a client gets for CRIU's images where the snapshot went to a registry: a [restorer.Taken].
 const sentFile = "cryo-snapshot.json"
 
-// Who a pod's container is. Source: containerd, internal/cri/annotations.
-const (
-	podAnnotation           = "io.kubernetes.cri.sandbox-name"
-	containerNameAnnotation = "io.kubernetes.cri.container-name"
-)
+// podAnnotation has the name of a container's pod. Source: containerd, internal/cri/annotations.
+const podAnnotation = "io.kubernetes.cri.sandbox-name"
 
 // sendTo is where the container's annotation has its snapshot sent, if a stock client asks for one; empty: nowhere. A client that has the container ended gets
 // its images: it has nothing else.
@@ -36,7 +33,7 @@ func (c *container) sendTo(o *options.CheckpointOptions) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return spec.Annotations[taker.Annotation], nil
+	return spec.Annotations[restorer.CheckpointAnnotation], nil
 }
 
 // send has the checkpoint process take a snapshot and send it, and leaves in images where it is. The process asks containerd for a second checkpoint, which the shim
@@ -62,7 +59,7 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 		}
 		defer s.pauseAgain(ctx, id)
 	}
-	snapshot, warnings, err := taker.Take(ctx, request)
+	snapshot, warnings, err := restorer.Take(ctx, request)
 	for _, w := range warnings {
 		log.G(ctx).WithField("id", id).WithField("to", to).Warn(w)
 	}
@@ -81,11 +78,11 @@ func (s *service) send(ctx context.Context, c *container, to, images string, o *
 	return nil
 }
 
-func (c *container) sendRequest(ctx context.Context, to string, o *options.CheckpointOptions) (r taker.Request, err error) {
-	r = taker.Request{
-		To: to, ID: c.request.ID, Address: os.Getenv(containerdAddress), Work: o.WorkPath,
+func (c *container) sendRequest(ctx context.Context, to string, o *options.CheckpointOptions) (r restorer.Request, err error) {
+	r = restorer.Request{ID: c.request.ID, Address: os.Getenv(containerdAddress), Checkpoint: &restorer.Checkpoint{
+		To: to, Names: []string{c.request.ID}, Work: o.WorkPath,
 		TCPEstablished: o.OpenTcp, FileLocks: o.FileLocks, ExternalUnixSockets: o.ExternalUnixSockets,
-	}
+	}}
 	if r.Namespace, err = namespaces.NamespaceRequired(ctx); err != nil {
 		return r, err
 	}
@@ -93,9 +90,8 @@ func (c *container) sendRequest(ctx context.Context, to string, o *options.Check
 	if err != nil {
 		return r, err
 	}
-	r.Names = []string{c.request.ID}
 	if pod := spec.Annotations[podAnnotation]; pod != "" {
-		r.Names = []string{pod, spec.Annotations[containerNameAnnotation]}
+		r.Names = []string{pod, spec.Annotations[nameAnnotation]}
 	}
 	return r, nil
 }

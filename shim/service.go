@@ -8,6 +8,7 @@ import (
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/task"
+	"github.com/containerd/containerd/v2/pkg/oom"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
 	"github.com/containerd/containerd/v2/pkg/shim"
 	"github.com/containerd/ttrpc"
@@ -20,7 +21,7 @@ type service struct {
 	taskAPI.TTRPCTaskService // the stock one
 
 	config    config.Config
-	oom       *oomWatcher
+	oom       func() (oom.Watcher, error) // see watchOOM
 	deletions *deletions
 
 	mu         sync.Mutex
@@ -33,7 +34,7 @@ func newService(ctx context.Context, stock taskAPI.TTRPCTaskService, publisher *
 	return &service{
 		TTRPCTaskService: stock,
 		config:           c,
-		oom:              &oomWatcher{ctx: ctx, publisher: publisher},
+		oom:              watchOOM(ctx, publisher),
 		deletions:        publisher,
 		containers:       make(map[string]*container),
 	}

@@ -23,29 +23,18 @@ import (
 	"github.com/cryo-project/cryo/runtime/tmpfs"
 )
 
-// RestoreError says why a snapshot could not be made to run. Its kind is Aborted, or DataLoss where a rule of ours refused it while CRIU was at it.
-type RestoreError struct {
-	ID     string
-	Reason string // CRIU's own words
-	Err    error  // what runc said, or the driver of GPUs
+// notRestored says why a snapshot could not be made to run: what runc said, or the driver of GPUs. Its kind is Aborted.
+func notRestored(id string, err error) error {
+	return failure.New(errdefs.ErrAborted, "", "restore %s: %w", id, err)
 }
 
-func (e *RestoreError) Error() string {
-	if e.Reason == "" {
-		return fmt.Sprintf("restore %s: %v", e.ID, e.Err)
+// byCRIU is notRestored where CRIU has given the reason. Its kind is DataLoss where that is a rule of ours which refused the snapshot while CRIU was at it.
+func byCRIU(id, reason string) error {
+	kind := error(errdefs.ErrAborted)
+	if strings.Contains(reason, tmpfs.Rule) {
+		kind = errdefs.ErrDataLoss
 	}
-	return fmt.Sprintf("restore %s: CRIU: %s", e.ID, e.Reason)
-}
-
-// Hint says what to do about what CRIU said.
-func (e *RestoreError) Hint() string { return criu.Remedy(e.Reason) }
-
-// Unwrap gives the kind and what runc, or the driver, said.
-func (e *RestoreError) Unwrap() []error {
-	if strings.Contains(e.Reason, tmpfs.Rule) {
-		return []error{errdefs.ErrDataLoss, e.Err}
-	}
-	return []error{errdefs.ErrAborted, e.Err}
+	return failure.New(kind, criu.Remedy(reason), "restore %s: CRIU: %s", id, reason)
 }
 
 // restoreLog is CRIU's log of a restore, in its work directory.
@@ -137,10 +126,10 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	err = s.awaitFilled(loading, c, nil)
 	stop()
 	if err != nil {
-		return nil, errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
+		return nil, errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
 	}
 	if err := s.loadGPUs(ctx, c, gpus, int(answer.Pid)); err != nil {
-		return nil, errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
+		return nil, errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
 	}
 	loaded = true
 	return answer, nil
@@ -166,7 +155,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
-	done, err := c.bundle.restores(c.work)
+	done, err := c.bundle.begin(restoreFile, c.work)
 	if err != nil {
 		return nil, err
 	}
@@ -178,17 +167,17 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	}()
 	relay, err := confinement.Listen(c.bundle.dir, c.compare)
 	if err != nil {
-		return nil, &RestoreError{ID: r.ID, Err: err}
+		return nil, notRestored(r.ID, err)
 	}
 	defer relay.Close()
 	streams := holdOpen(c.request.Stdout, c.request.Stderr)
 	defer streams()
 	if err := c.keepOutput(); err != nil {
-		return nil, &RestoreError{ID: r.ID, Err: err}
+		return nil, notRestored(r.ID, err)
 	}
 	filling, err := s.beginFilling(ctx, c)
 	if err != nil {
-		return nil, &RestoreError{ID: r.ID, Err: err}
+		return nil, notRestored(r.ID, err)
 	}
 	over := make(chan struct{})
 	go c.runtime.Restoring(c.work).EndOrphans(over, func() bool { return criu.Restored(filepath.Join(c.work, restoreLog)) })
@@ -204,15 +193,18 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 			_ = endFilling(filling) // what it says comes of it
 			return nil, errors.Join(hung, left)
 		}
-		failed := &RestoreError{ID: r.ID, Reason: criu.Reason(filepath.Join(c.work, restoreLog)), Err: native(err)}
+		failed := notRestored(r.ID, native(err))
+		if reason := criu.Reason(filepath.Join(c.work, restoreLog)); reason != "" {
+			failed = byCRIU(r.ID, reason)
+		}
 		if cause := endFilling(filling); cause != nil {
-			failed.Reason, failed.Err = "", cause
+			failed = notRestored(r.ID, cause)
 		}
 		switch cause := relay.Close(); {
 		case errors.Is(cause, errdefs.ErrPermissionDenied):
 			return nil, errors.Join(fmt.Errorf("restore %s: %w", r.ID, cause), left)
 		case cause != nil:
-			failed.Reason, failed.Err = "", cause
+			failed = notRestored(r.ID, cause)
 		}
 		return nil, errors.Join(failed, left)
 	}
@@ -223,7 +215,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, hung
 	}
 	if err := followFilling(ctx, filling); err != nil {
-		err = errors.Join(&RestoreError{ID: r.ID, Err: err}, s.endRestored(ctx, c))
+		err = errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
 		filling.End()
 		return nil, err
 	}

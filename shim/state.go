@@ -4,6 +4,8 @@ import (
 	"context"
 	"path/filepath"
 
+	"github.com/containerd/cgroups/v3/cgroup1"
+	"github.com/containerd/cgroups/v3/cgroup2"
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/typeurl/v2"
@@ -43,11 +45,16 @@ func (s *service) Stats(ctx context.Context, r *taskAPI.StatsRequest) (*taskAPI.
 	if c == nil {
 		return s.TTRPCTaskService.Stats(ctx, r)
 	}
-	handle, ok := c.cgroup.Load().(cgroupHandle)
-	if !ok {
+	var stats any
+	var err error
+	switch cgroup := c.cgroup.Load().(type) {
+	case cgroup1.Cgroup:
+		stats, err = cgroup.Stat(cgroup1.IgnoreNotExist)
+	case *cgroup2.Manager:
+		stats, err = cgroup.Stat()
+	default:
 		return s.TTRPCTaskService.Stats(ctx, r)
 	}
-	stats, err := handle.stats()
 	if err != nil {
 		return nil, reply(err)
 	}

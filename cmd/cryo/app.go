@@ -20,7 +20,6 @@ type app struct {
 	program        string // that of this process, which starts a restore process of it; empty in tests: none is started
 	stdout, stderr io.Writer
 	progress       progress
-	stages         stages
 
 	namespace, address string // of containerd
 	root, configPath   string

@@ -78,7 +78,7 @@ container may then be lost.`,
   cryo checkpoint llm registry.example.com/snapshots/llm:ready --gpu-timeout 1m --push`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if number := slices.IndexFunc(args, func(arg string) bool { _, err := strconv.Atoi(arg); return err == nil }); len(args) > 2 && number >= 0 && cmd.Flags().Changed("pre-dump") {
-				return &usageError{command: cmd.CommandPath(), problem: "of --pre-dump, write --pre-dump=" + args[number]}
+				return misused(cmd.CommandPath(), "of --pre-dump, write --pre-dump=%s", args[number])
 			}
 			return exactly("NAME", "REF")(cmd, args)
 		},
@@ -121,7 +121,7 @@ container may then be lost.`,
 // check looks at everything that can be wrong before the container is touched.
 func (f *checkpointFlags) check() error {
 	wrong := func(format string, args ...any) error {
-		return &usageError{command: "cryo checkpoint", problem: fmt.Sprintf(format, args...)}
+		return misused("cryo checkpoint", format, args...)
 	}
 	if archive.IsLocation(f.Ref) {
 		return wrong("a snapshot is taken into the local store; use cryo push to write it to %s", f.Ref)

@@ -3,30 +3,17 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/job"
 )
 
-// usageError says that the command line makes no sense. Its kind is InvalidArgument.
-type usageError struct {
-	command     string
-	problem     string
-	suggestions []string
+// misused says that the command line makes no sense. Its kind is InvalidArgument.
+func misused(command, problem string, args ...any) *failure.Error {
+	return failure.New(errdefs.ErrInvalidArgument, "see "+command+" --help", problem, args...)
 }
-
-func (e *usageError) Error() string { return e.problem }
-
-func (e *usageError) Hint() string {
-	if len(e.suggestions) > 0 {
-		return "did you mean " + strings.Join(e.suggestions, " or ") + "?"
-	}
-	return "see " + e.command + " --help"
-}
-
-func (e *usageError) Is(target error) bool { return target == errdefs.ErrInvalidArgument }
 
 // interruptedError says that a signal ended the work.
 type interruptedError struct{ err error }

@@ -34,7 +34,7 @@ func TestExitCode(t *testing.T) {
 	}{
 		"none":                          {nil, exitOK},
 		"other":                         {errors.New("x"), exitOther},
-		"usage":                         {&usageError{}, exitUsage},
+		"usage":                         {misused("cryo", "x"), exitUsage},
 		"bad reference":                 {&store.InvalidRefError{Ref: "A", Err: errors.New("x")}, exitUsage},
 		"no snapshot":                   {&store.UnknownRefError{Ref: "a"}, exitNotFound},
 		"not running":                   {checkpoint.NotRunning("c", ""), exitPrecondition},
@@ -52,7 +52,7 @@ func TestExitCode(t *testing.T) {
 		"misfit":                        {misfit, exitMisfit},
 		"misfit, printed already":       {failure.New(failure.ErrMisfit, "", "x"), exitMisfit},
 		"full disk":                     {&job.Error{Err: fmt.Errorf("write: %w", unix.ENOSPC)}, exitFull},
-		"full disk, in CRIU's words":    {&job.Error{Err: &restore.FullError{Err: errors.New("no space left on device")}}, exitFull},
+		"full disk, in CRIU's words":    {&job.Error{Err: restore.Full("/x", errors.New("no space left on device"))}, exitFull},
 		"full disk, of the store":       {&store.DiskFullError{Err: unix.ENOSPC}, exitFull},
 		"failed":                        {&job.Error{Err: errors.New("x")}, exitAborted},
 		"failed, with a container":      {&job.Error{Restored: true, Err: errors.New("x")}, exitOther},

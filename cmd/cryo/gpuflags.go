@@ -1,8 +1,6 @@
 package main
 
 import (
-	"fmt"
-
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
@@ -33,7 +31,7 @@ func (f *gpuFlags) check() error {
 	for _, text := range f.gpus {
 		p, err := restore.ParseGPUPair(text)
 		if err != nil {
-			return &usageError{command: "cryo restore", problem: fmt.Sprintf("--gpu %s: %v", text, err)}
+			return misused("cryo restore", "--gpu %s: %v", text, err)
 		}
 		f.pairs = append(f.pairs, p)
 	}

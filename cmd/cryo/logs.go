@@ -34,7 +34,7 @@ container with --log-uri. Output at a terminal is not kept: ctr tasks attach sho
 		ValidArgsFunction: a.completeContainers,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if follow && a.json {
-				return &usageError{command: cmd.CommandPath(), problem: "--follow does not end, and --json prints one document: use one of them"}
+				return misused(cmd.CommandPath(), "--follow does not end, and --json prints one document: use one of them")
 			}
 			return a.logs(cmd.Context(), args[0], tail, follow)
 		},

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -27,7 +26,7 @@ func (f *lookFlags) register(cmd *cobra.Command) {
 // look finds a snapshot in the local store, or else in the registry.
 func (a *app) look(ctx context.Context, s *store.Store, ref string, flags *lookFlags) (*inspect.Found, error) {
 	if flags.pull != restore.PullMissing && flags.pull != restore.PullNever {
-		return nil, &usageError{command: "cryo", problem: fmt.Sprintf("--pull %q is none of missing, never", flags.pull)}
+		return nil, misused("cryo", "--pull %q is none of missing, never", flags.pull)
 	}
 	ref, err := a.named(ctx, s, ref, "never")
 	if err != nil {

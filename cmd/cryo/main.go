@@ -12,36 +12,15 @@ import (
 
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
+	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restorer"
 	"github.com/cryo-project/cryo/shim/take"
-	"github.com/cryo-project/cryo/shim/taker"
 )
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == prewarmed.Command {
-		if err := prewarmed.Serve(); err != nil {
-			fmt.Fprintln(os.Stderr, "cryo:", err)
-			os.Exit(exitOther)
-		}
-		return
-	}
-	if len(os.Args) == 2 && os.Args[1] == sandbox.Command {
-		os.Exit(sandbox.Main())
-	}
-	if len(os.Args) == 2 && os.Args[1] == restorer.Command {
-		if err := serveShim(); err != nil {
-			fmt.Fprintln(os.Stderr, "cryo:", err)
-			os.Exit(exitOther)
-		}
-		return
-	}
-	if len(os.Args) == 2 && os.Args[1] == taker.Command {
-		if err := takeForShim(); err != nil {
-			fmt.Fprintln(os.Stderr, "cryo:", err)
-			os.Exit(exitOther)
-		}
-		return
+	if len(os.Args) == 2 {
+		serve(os.Args[1])
 	}
 	ctx, cancel := interruptible(context.Background())
 	a := &app{program: "/proc/self/exe", stdout: os.Stdout, stderr: os.Stderr} // this program itself, also when an update has replaced its file
@@ -50,24 +29,33 @@ func main() {
 	os.Exit(code)
 }
 
-// serveShim is the restore process of a shim, which says what is to be done.
-func serveShim() error {
-	a := &app{root: os.Getenv("CRYO_ROOT")}
-	c, err := a.config()
-	if err != nil {
-		return err
+// serve is for the processes that other processes of cryo's start by one argument. It does not return from these.
+func serve(command string) {
+	configured := func(do func(config.Config) error) error {
+		c, err := (&app{root: os.Getenv("CRYO_ROOT")}).config()
+		if err != nil {
+			return err
+		}
+		return do(c)
 	}
-	return restore.Serve(c)
-}
-
-// takeForShim is the checkpoint process of a shim, which says what is to be done.
-func takeForShim() error {
-	a := &app{root: os.Getenv("CRYO_ROOT")}
-	c, err := a.config()
-	if err != nil {
-		return err
+	var err error
+	switch command {
+	case sandbox.Command:
+		os.Exit(sandbox.Main())
+	case prewarmed.Command:
+		err = prewarmed.Serve()
+	case restorer.Command:
+		err = configured(restore.Serve)
+	case restorer.CheckpointCommand:
+		err = configured(take.Serve)
+	default:
+		return
 	}
-	return take.Serve(context.Background(), c)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "cryo:", err)
+		os.Exit(exitOther)
+	}
+	os.Exit(exitOK)
 }
 
 // interruptible gives a context that SIGINT and SIGTERM cancel with [errInterrupted]. Undoing then runs to its end; who

@@ -35,7 +35,7 @@ prewarmed it. The file may change at any time. What cannot be fetched is tried a
     gpu = true               # its device memory is kept loaded, as with cryo prewarm --gpu
     devices = ["nvidia.com/gpu=0"]
 
-[restore.annotation] in the configuration says which repositories are allowed, with which credentials. A tag is
+[restore.policy] in the configuration says which repositories are allowed, with which credentials. A tag is
 looked up in the registry once: name digests, or a new tag for a new snapshot.
 
 --listen serves /metrics for Prometheus and /healthz. With --node-name, Kubernetes is told: until the service
@@ -50,7 +50,7 @@ SIGTERM ends the service; what is prewarmed stays. With --json, each line that i
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if o.Kubeconfig != "" && o.Node == "" {
-				return &usageError{command: cmd.CommandPath(), problem: "--kubeconfig is for --node-name"}
+				return misused(cmd.CommandPath(), "--kubeconfig is for --node-name")
 			}
 			if o.Config, err = a.config(); err != nil {
 				return err

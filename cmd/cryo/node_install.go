@@ -25,7 +25,7 @@ somebody has restarted it.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.Host == "" {
-				return &usageError{command: cmd.CommandPath(), problem: "missing --host"}
+				return misused(cmd.CommandPath(), "missing --host")
 			}
 			r, err := install.Install(cmd.Context(), o)
 			if err != nil {

@@ -63,7 +63,7 @@ If REF later names another snapshot in the store, the first one is no longer pre
 		Args: func(cmd *cobra.Command, args []string) error {
 			for _, arg := range args {
 				if _, err := restore.ParseGPUPair(arg); err == nil {
-					return &usageError{command: cmd.CommandPath(), problem: fmt.Sprintf("%s is no snapshot: of --gpu, write --gpu=%[1]s", arg)}
+					return misused(cmd.CommandPath(), "%s is no snapshot: of --gpu, write --gpu=%[1]s", arg)
 				}
 			}
 			return exactly("REF")(cmd, args)
@@ -101,7 +101,7 @@ const inOrder = "in-order"
 func (f *prewarmFlags) resolveGPU() (err error) {
 	if !f.OnGPU {
 		if len(f.gpu.devices) > 0 || f.gpuMemory != "" {
-			return &usageError{command: "cryo prewarm", problem: "--device and --gpu-budget are for --gpu"}
+			return misused("cryo prewarm", "--device and --gpu-budget are for --gpu")
 		}
 		return nil
 	}
@@ -111,7 +111,7 @@ func (f *prewarmFlags) resolveGPU() (err error) {
 			err = errors.New("leaves no room for any snapshot")
 		}
 		if err != nil {
-			return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--gpu-budget %s: %v", f.gpuMemory, err)}
+			return misused("cryo prewarm", "--gpu-budget %s: %v", f.gpuMemory, err)
 		}
 	}
 	return f.gpu.check()
@@ -123,7 +123,7 @@ func (f *prewarmFlags) resolve(a *app) error {
 		return err
 	}
 	if !slices.Contains([]string{"missing", "always"}, f.Pull) {
-		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--pull %q is neither missing nor always", f.Pull)}
+		return misused("cryo prewarm", "--pull %q is neither missing nor always", f.Pull)
 	}
 	c, err := a.config()
 	if err != nil {
@@ -138,7 +138,7 @@ func (f *prewarmFlags) resolve(a *app) error {
 		return nil
 	}
 	if f.DiskBudget, err = size.Parse(f.disk); err != nil {
-		return &usageError{command: "cryo prewarm", problem: fmt.Sprintf("--disk: %v", err)}
+		return misused("cryo prewarm", "--disk: %v", err)
 	}
 	return nil
 }

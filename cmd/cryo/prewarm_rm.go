@@ -25,7 +25,7 @@ of its memory.`,
   cryo prewarm rm --all`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if everything == (len(args) > 0) {
-				return &usageError{command: cmd.CommandPath(), problem: "name either snapshots or --all"}
+				return misused(cmd.CommandPath(), "name either snapshots or --all")
 			}
 			return nil
 		},

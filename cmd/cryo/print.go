@@ -102,7 +102,7 @@ func (a *app) printFormat(v any) error {
 	for _, element := range list {
 		var line strings.Builder
 		if err := a.format.Execute(&line, element); err != nil {
-			return &usageError{command: "cryo", problem: "--format: " + err.Error()}
+			return misused("cryo", "--format: %v", err)
 		}
 		a.line("%s", strings.ReplaceAll(line.String(), "<no value>", "")) // what has nothing to say is left out of the document
 	}

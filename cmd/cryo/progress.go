@@ -67,7 +67,7 @@ func (a *app) report() image.Progress {
 
 // hooks show how far a checkpoint or a restore is.
 func (a *app) hooks() job.Hooks {
-	return job.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Say: a.say, Stage: a.stages.done}
+	return job.Hooks{Progress: a.report(), Ended: a.progress.over, WaitsFor: a.progress.waitsFor, Warn: a.warn, Say: a.say}
 }
 
 // waitsFor says how to find out what an activity waits for while it does not move.

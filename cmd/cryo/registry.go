@@ -41,7 +41,7 @@ func (r *registryFlags) resolve(ctx context.Context, a *app) (registry.Options, 
 		o.Trace = func(r registry.Request) { restore.TraceRequest(ctx, r) }
 	}
 	if o.Concurrency < 0 || o.Concurrency > 64 {
-		return o, &usageError{command: "cryo", problem: fmt.Sprintf("--concurrency %d is not between 1 and 64", o.Concurrency)}
+		return o, misused("cryo", "--concurrency %d is not between 1 and 64", o.Concurrency)
 	}
 	var err error
 	o.Username, o.Password, err = r.login(ctx, a)
@@ -54,7 +54,7 @@ func (r *registryFlags) login(ctx context.Context, a *app) (user, password strin
 	switch {
 	case r.password:
 		if user == "" || password != "" {
-			return "", "", &usageError{command: "cryo", problem: "--password-stdin needs --user USER without a password"}
+			return "", "", misused("cryo", "--password-stdin needs --user USER without a password")
 		}
 		const limit = 64 << 10
 		data, err := io.ReadAll(io.LimitReader(os.Stdin, limit))
@@ -72,7 +72,7 @@ func (r *registryFlags) login(ctx context.Context, a *app) (user, password strin
 		}
 	}
 	if user != "" && password == "" {
-		return "", "", &usageError{command: "cryo", problem: fmt.Sprintf("the password of user %s is empty", user)}
+		return "", "", misused("cryo", "the password of user %s is empty", user)
 	}
 	return user, password, nil
 }

@@ -97,7 +97,7 @@ signature.`,
 // check looks at everything that can be wrong before anything is looked up.
 func (f *restoreFlags) check() error {
 	wrong := func(format string, args ...any) error {
-		return &usageError{command: "cryo restore", problem: fmt.Sprintf(format, args...)}
+		return misused("cryo restore", format, args...)
 	}
 	if !slices.Contains([]string{restore.PullMissing, restore.PullAlways, restore.PullNever}, f.Choices.Pull) {
 		return wrong("--pull %q is none of missing, always, never", f.Choices.Pull)

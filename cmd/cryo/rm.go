@@ -28,7 +28,7 @@ store, blobs are kept until it has ended.`,
   cryo rm $(cryo ls -q)`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return &usageError{command: cmd.CommandPath(), problem: "missing REF"}
+				return misused(cmd.CommandPath(), "missing REF")
 			}
 			return nil
 		},

@@ -2,7 +2,7 @@ package main
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -50,7 +50,11 @@ another host, where the container goes on as if nothing had happened.`,
 			if len(args) == 0 {
 				return nil
 			}
-			return &usageError{command: cmd.CommandPath(), problem: fmt.Sprintf("there is no command %q", args[0]), suggestions: cmd.SuggestionsFor(args[0])}
+			err := misused(cmd.CommandPath(), "there is no command %q", args[0])
+			if like := cmd.SuggestionsFor(args[0]); len(like) > 0 {
+				err.Advice = "did you mean " + strings.Join(like, " or ") + "?"
+			}
+			return err
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -62,7 +66,7 @@ another host, where the container goes on as if nothing had happened.`,
 	root.SetVersionTemplate("cryo {{.Version}}\n")
 	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{command: cmd.CommandPath(), problem: err.Error()}
+		return misused(cmd.CommandPath(), "%v", err)
 	})
 	f := root.PersistentFlags()
 	f.StringVarP(&a.namespace, "namespace", "n", environment("CONTAINERD_NAMESPACE", "default"), "containerd's namespace (CONTAINERD_NAMESPACE)")
@@ -90,15 +94,13 @@ func environment(name, otherwise string) string {
 // prepare runs before every subcommand.
 func (a *app) prepare(cmd *cobra.Command) error {
 	if !slices.Contains(flagValues["progress"], a.showProgress) {
-		return &usageError{command: cmd.CommandPath(), problem: fmt.Sprintf("--progress %q is none of %s", a.showProgress, strings.Join(flagValues["progress"], ", "))}
+		return misused(cmd.CommandPath(), "--progress %q is none of %s", a.showProgress, strings.Join(flagValues["progress"], ", "))
 	}
 	a.progress.json = a.showProgress == progressJSON
-	a.stages.begin()
-	level := "error"
-	if a.debug {
-		level = "debug"
+	if !a.debug {
+		return log.SetLevel("error")
 	}
-	return log.SetLevel(level)
+	return errors.Join(log.SetFormat(log.TextFormat), log.SetLevel("debug")) // with fractions of seconds
 }
 
 // exactly wants n arguments, which names tells apart in the message.
@@ -110,10 +112,9 @@ func between(least int, names ...string) cobra.PositionalArgs {
 		if len(args) >= least && len(args) <= len(names) {
 			return nil
 		}
-		problem := fmt.Sprintf("too many arguments: %s", strings.Join(args, " "))
 		if len(args) < least {
-			problem = "missing " + strings.Join(names[len(args):least], " and ")
+			return misused(cmd.CommandPath(), "missing %s", strings.Join(names[len(args):least], " and "))
 		}
-		return &usageError{command: cmd.CommandPath(), problem: problem}
+		return misused(cmd.CommandPath(), "too many arguments: %s", strings.Join(args, " "))
 	}
 }

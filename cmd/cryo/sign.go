@@ -41,12 +41,11 @@ A key that has signed the snapshot already does not sign it again.`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			wrong := func(problem string) error { return &usageError{command: cmd.CommandPath(), problem: problem} }
 			if keyFile == "" {
-				return wrong("missing --key FILE")
+				return misused(cmd.CommandPath(), "missing --key FILE")
 			}
 			if archive.IsLocation(args[0]) {
-				return wrong("a file is not signed: sign the snapshot in the local store, and write the file with cryo push")
+				return misused(cmd.CommandPath(), "a file is not signed: sign the snapshot in the local store, and write the file with cryo push")
 			}
 			return a.sign(cmd.Context(), args[0], keyFile, &flags)
 		},

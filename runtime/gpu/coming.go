@@ -33,10 +33,7 @@ type coming struct {
 	kept   Kept       // nil: it is not
 	files  []*os.File // of all pieces, in the order of the record
 
-	hangUp  func()        // ends bringing
-	brought chan struct{} // closed when source is there, or unable is; nil: it is kept
-	source  Source
-	unable  error
+	source Source // nil: it is kept
 
 	done chan struct{} // closed when all is on the devices, or cannot be; nil: it was not begun
 	err  error         // valid when done is closed
@@ -79,12 +76,11 @@ func (r *Restore) launch(ctx context.Context) (*coming, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &coming{keeper: h, brought: make(chan struct{})}
-	ctx, c.hangUp = context.WithCancel(ctx)
-	go func() {
-		defer close(c.brought)
-		c.source, c.unable = r.Bring(ctx)
-	}()
+	c := &coming{keeper: h}
+	if c.source, err = r.Bring(); err != nil {
+		c.end()
+		return nil, err
+	}
 	return c, nil
 }
 
@@ -107,10 +103,6 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	}
 	if len(c.files) != len(pieces) {
 		return fmt.Errorf("take memory of GPUs: %d descriptors for %d pieces: %w", len(c.files), len(pieces), errdefs.ErrInternal)
-	}
-	<-c.brought
-	if c.unable != nil {
-		return c.unable
 	}
 	c.done = make(chan struct{})
 	r.coming = c
@@ -236,12 +228,8 @@ func (c *coming) end() {
 	if c.keeper != nil {
 		_ = c.keeper.Kill() // it may have ended
 	}
-	if c.brought != nil {
-		c.hangUp()
-		<-c.brought
-		if c.source != nil {
-			_ = c.source.Close()
-		}
+	if c.source != nil {
+		_ = c.source.Close()
 	}
 	if c.done != nil {
 		select {

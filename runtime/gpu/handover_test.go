@@ -554,7 +554,7 @@ func handed(t *testing.T) (*world, *Restore, *snapshotSource) {
 	source := &snapshotSource{peer: reader}
 	c := w.container()
 	c.Minors = []int{1}
-	return w, &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func(context.Context) (Source, error) { return source, nil }}, source
+	return w, &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func() (Source, error) { return source, nil }}, source
 }
 
 // TestRestoreHanded restores processes that have handed memory over, onto another GPU, with every failure.
@@ -568,7 +568,7 @@ func TestRestoreHanded(t *testing.T) {
 				source.err, w.how = os.ErrPermission, "gone"
 			}
 			if step == "bring" {
-				restore.Bring = func(context.Context) (Source, error) { return nil, os.ErrPermission }
+				restore.Bring = func() (Source, error) { return nil, os.ErrPermission }
 			}
 			err := fits(t, restore)
 			if err == nil {
@@ -788,7 +788,7 @@ func TestRestoreBegins(t *testing.T) {
 	}
 }
 
-// TestRestoreGivenUp closes a restore whose helper does not come, and whose snapshot is not opened.
+// TestRestoreGivenUp closes a restore whose helper does not come.
 func TestRestoreGivenUp(t *testing.T) {
 	w, restore, _ := handed(t)
 	never := func(ctx context.Context) error {
@@ -796,7 +796,6 @@ func TestRestoreGivenUp(t *testing.T) {
 		return context.Cause(ctx)
 	}
 	restore.Start = func(ctx context.Context) (Driver, error) { return nil, never(ctx) }
-	restore.Bring = func(ctx context.Context) (Source, error) { return nil, never(ctx) }
 	if err := restore.Begin(t.Context()); err != nil {
 		t.Fatal(err)
 	}

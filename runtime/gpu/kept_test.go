@@ -86,7 +86,7 @@ func TestRestoreKept(t *testing.T) {
 			fmt.Fprintln(writer, "101/0\n101/1\n102/0")
 			writer.Close()
 			defer reader.Close()
-			restore := &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func(context.Context) (Source, error) {
+			restore := &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func() (Source, error) {
 				return &snapshotSource{peer: reader}, nil
 			}}
 			restore.Kept = func(_ context.Context, fits func(prewarmed.Info) bool) (Kept, error) {

@@ -12,6 +12,7 @@ import (
 	"github.com/containerd/cgroups/v3"
 
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
+	"github.com/cryo-project/cryo/runtime/host"
 )
 
 // margin is what the driver needs beside the device memory itself: a part of it, and something.
@@ -28,7 +29,7 @@ func hostMemory(s subject) (found []mismatch, err error) {
 	}
 	need += margin(need)
 	takes := fmt.Sprintf("device memory of %s takes %s of", list(s.names()), size(need))
-	available, err := s.host.available()
+	available, err := host.AvailableMemory(s.host.root)
 	if err != nil {
 		return nil, err
 	}
@@ -84,22 +85,6 @@ func used(uses []driver.Use, uuid string) (all int64) {
 		}
 	}
 	return all
-}
-
-// available is what the kernel can give without ending anybody, bytes. Source: proc_meminfo(5).
-func (p proc) available() (int64, error) {
-	data, err := os.ReadFile(filepath.Join(p.root, "proc/meminfo"))
-	if err != nil {
-		return 0, fmt.Errorf("look at available memory: %w", err)
-	}
-	for line := range strings.Lines(string(data)) {
-		fields := strings.Fields(line)
-		if len(fields) >= 2 && fields[0] == "MemAvailable:" {
-			kib, err := strconv.ParseInt(fields[1], 10, 64)
-			return kib << 10, err
-		}
-	}
-	return 0, fmt.Errorf("look at available memory: no MemAvailable: %w", fs.ErrNotExist)
 }
 
 // hierarchy is where limits of memory are in one of the two versions of cgroups.

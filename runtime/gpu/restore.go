@@ -24,8 +24,8 @@ type Restore struct {
 	Map Map
 	// Handover is for what processes had handed over, with Bring; where the record has such, both must be there.
 	Handover *Handover
-	// Bring has somebody bring the pieces of the record, in its order.
-	Bring func(ctx context.Context) (Source, error)
+	// Bring has somebody bring the pieces of the record, in its order, and waits for nothing.
+	Bring func() (Source, error)
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
 	Kept func(ctx context.Context, fits func(prewarmed.Info) bool) (Kept, error)
 

@@ -104,3 +104,18 @@ func lsm(root string) string {
 	}
 	return ""
 }
+
+// AvailableMemory is what the kernel can give without swapping or ending anybody, in bytes. root is of /proc. Source: proc_meminfo(5).
+func AvailableMemory(root string) (int64, error) {
+	data, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
+	if err != nil {
+		return 0, fmt.Errorf("look at available memory: %w", err)
+	}
+	for line := range strings.Lines(string(data)) {
+		var kib int64
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
+			return kib << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("look at available memory: no MemAvailable: %w", os.ErrNotExist)
+}

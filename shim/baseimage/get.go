@@ -21,26 +21,15 @@ import (
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// Error says that the base image was nowhere to be had. Its kind is its cause's.
-type Error struct {
-	image  string
-	digest digest.Digest
-	err    error
+// missing says that the base image of a container was nowhere to be had. Its kind is its cause's.
+func missing(c image.Container, err error) error {
+	return failure.New(errdefs.Resolve(err),
+		fmt.Sprintf("bring it to this containerd first: ctr images pull REPOSITORY@%s, or ctr images import; --user, --plain-http and --skip-verify of cryo are for the snapshot's own registry alone", c.ImageDigest),
+		"get the base image %s (%s): %w", c.Image, c.ImageDigest, err)
 }
-
-func (e *Error) Error() string {
-	return fmt.Sprintf("get the base image %s (%s): %v", e.image, e.digest, e.err)
-}
-
-// Hint says what to do.
-func (e *Error) Hint() string {
-	return fmt.Sprintf("bring it to this containerd first: ctr images pull REPOSITORY@%s, or ctr images import; --user, --plain-http and --skip-verify of cryo are for the snapshot's own registry alone", e.digest)
-}
-
-// Unwrap gives the cause.
-func (e *Error) Unwrap() error { return e.err }
 
 // undoTime bounds the undoing of what was added to containerd.
 const undoTime = 60 * time.Second
@@ -94,11 +83,11 @@ func get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 			continue
 		}
 		if img.Target().Digest != c.ImageDigest {
-			return nil, &Error{image: c.Image, digest: c.ImageDigest, err: fmt.Errorf("%s has the digest %s: %w", from, img.Target().Digest, errdefs.ErrDataLoss)}
+			return nil, missing(c, fmt.Errorf("%s has the digest %s: %w", from, img.Target().Digest, errdefs.ErrDataLoss))
 		}
 		return img, nil
 	}
-	return nil, &Error{image: c.Image, digest: c.ImageDigest, err: errors.Join(failed...)}
+	return nil, missing(c, errors.Join(failed...))
 }
 
 // withDigest lists containerd's images with a digest that a snapshot names.

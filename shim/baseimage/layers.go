@@ -31,7 +31,7 @@ const (
 
 // Layers finds the image that a snapshot stands on, and where its layers can be read: in containerd's content store, else in the image's registry, by
 // digest. The snapshot's config is c. client may be nil. o is how to reach the registry of the reference ref; others are
-// reached without what a user gave for that one. An error is an [*Error] or says that no image can be made of such a snapshot.
+// reached without what a user gave for that one. An error says that it is nowhere to be had, or that no image can be made of such a snapshot.
 func Layers(ctx context.Context, client *containerd.Client, c image.Config, ref string, o registry.Options) (*registry.Base, error) {
 	if err := runnable.Check(c); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func Layers(ctx context.Context, client *containerd.Client, c image.Config, ref 
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	return nil, &Error{image: c.Container.Image, digest: c.Container.ImageDigest, err: errors.Join(append(failed, err)...)}
+	return nil, missing(c.Container, errors.Join(append(failed, err)...))
 }
 
 // finder looks for the base image of a snapshot.

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
-	"github.com/containerd/containerd/v2/core/leases"
 	"github.com/containerd/containerd/v2/pkg/identifiers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/spec/failure"
@@ -67,7 +67,7 @@ func Restore(ctx context.Context, client *containerd.Client, s *store.Store, o O
 	if err := b.plan(ctx); err != nil {
 		return nil, b.about(b.because(ctx, err))
 	}
-	b.Stage(ctx, "the snapshot is found, fits, and is allowed")
+	log.G(ctx).Debug("the snapshot is found, fits, and is allowed")
 	for _, w := range b.Warnings {
 		b.Warn("%s", w)
 	}
@@ -84,7 +84,7 @@ func Restore(ctx context.Context, client *containerd.Client, s *store.Store, o O
 	}
 	ran = true
 	now := time.Now()
-	b.Stage(ctx, "the container runs")
+	log.G(ctx).Debug("the container runs")
 	if runs.Loaded.Prewarmed {
 		b.Say("the device memory of %s was prewarmed", b.Name)
 	}
@@ -97,7 +97,7 @@ func Restore(ctx context.Context, client *containerd.Client, s *store.Store, o O
 		if counts, err = b.process.Complete(); err != nil {
 			return nil, b.incomplete(ctx, err)
 		}
-		b.Stage(ctx, "all of its memory is in the local store")
+		log.G(ctx).Debug("all of its memory is in the local store")
 		r.Complete = true
 	}
 	if b.Pulled {
@@ -197,12 +197,10 @@ func (b *bringing) bring(ctx context.Context) (runs *restorer.Runs, err error) {
 			err = errors.Join(err, b.undo.run(ctx))
 		}
 	}()
-	leased, done, err := restore.Lease(context.WithoutCancel(ctx), b.client, b.work)
+	ctx, done, err := restore.Lease(ctx, b.client, b.work)
 	if err != nil {
-		return nil, err
+		return nil, b.because(ctx, err)
 	}
-	id, _ := leases.FromContext(leased)
-	ctx = leases.WithLease(ctx, id)
 	// Last of all, whatever happens: without the lease, containerd may collect what nothing refers to.
 	defer func() { _ = done(context.WithoutCancel(ctx)) }()
 	var unget func(context.Context) error
@@ -214,7 +212,7 @@ func (b *bringing) bring(ctx context.Context) (runs *restorer.Runs, err error) {
 	if err != nil {
 		return nil, b.because(ctx, err)
 	}
-	b.Stage(ctx, "the container is created")
+	log.G(ctx).Debug("the container is created")
 	if b.task, err = b.start(ctx, container); err != nil {
 		if err = b.because(ctx, err); daemon.Gone(err) && b.runs() {
 			b.undo.release()

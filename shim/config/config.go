@@ -19,6 +19,7 @@ import (
 	"github.com/pelletier/go-toml/v2"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Path is where the file is looked for unless CRYO_CONFIG names another.
@@ -36,8 +37,8 @@ type Config struct {
 	Containerd Containerd `toml:"containerd"`
 	// Dump holds CRIU's options for dumps.
 	Dump Dump `toml:"dump"`
-	// Checkpoint says where the snapshots of containers may be sent by their annotation.
-	Checkpoint Checkpoint `toml:"checkpoint"`
+	// Checkpoint says where the annotation io.cryo.checkpoint-to may have snapshots sent.
+	Checkpoint Registries `toml:"checkpoint"`
 	// Restore is about how containers get their memory back.
 	Restore Restore `toml:"restore"`
 	// Prewarm bounds what cryo prewarm keeps ready.
@@ -84,8 +85,8 @@ type Restore struct {
 	// RegistryTimeout, in seconds, is how long a container that runs waits for memory that is still to be pulled while the registry brings nothing. Then it is ended.
 	// Default 3600.
 	RegistryTimeout int64 `toml:"registry-timeout"`
-	// Annotation says what containers may be restored from by their annotation.
-	Annotation Annotation `toml:"annotation"`
+	// Policy says what containers may be restored from by their image or annotation.
+	Policy Policy `toml:"policy"`
 }
 
 // Prewarm bounds what cryo prewarm keeps ready.
@@ -115,7 +116,7 @@ func Default() Config {
 		Store:      Store{PartialPulls: 7},
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
-		Restore:    Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Annotation: Annotation{Timeout: 60}},
+		Restore:    Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Policy: Policy{Timeout: 60}},
 		GPU:        GPU{Timeout: 10, Engine: spec.DriverEngine},
 		Trust:      Trust{Default: unsigned},
 	}
@@ -135,7 +136,7 @@ func Load(path string) (Config, error) {
 		return Default(), nil
 	}
 	if err != nil {
-		return Config{}, &Error{Path: path, Err: err}
+		return Config{}, unreadable(path, err)
 	}
 	return parse(path, data)
 }
@@ -144,10 +145,10 @@ func parse(path string, data []byte) (Config, error) {
 	c := Default()
 	d := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
 	if err := d.Decode(&c); err != nil {
-		return Config{}, &Error{Path: path, Err: explain(err)}
+		return Config{}, unreadable(path, explain(err))
 	}
 	if err := c.validate(); err != nil {
-		return Config{}, &Error{Path: path, Err: err}
+		return Config{}, unreadable(path, err)
 	}
 	return c, nil
 }
@@ -186,28 +187,28 @@ func (c Config) validate() error {
 		return fmt.Errorf("root = %q is not an absolute path", c.Root)
 	case c.CRIU != "" && (!filepath.IsAbs(c.CRIU) || filepath.Base(c.CRIU) != "criu"):
 		return fmt.Errorf("criu = %q: runc runs the program by the name criu, so this must be an absolute path that ends in /criu", c.CRIU)
-	case c.Store.PartialPulls < 0 || c.Store.PartialPulls > 3650:
-		return fmt.Errorf("store.partial-pulls = %d is not between 0 and 3650 days", c.Store.PartialPulls)
-	case c.Dump.GhostLimit < 0:
-		return fmt.Errorf("dump.ghost-limit = %d is negative", c.Dump.GhostLimit)
-	case c.Dump.Timeout < 0 || c.Dump.Timeout > int64(time.Hour/time.Second):
-		return fmt.Errorf("dump.timeout = %d is not between 0 and 3600 seconds", c.Dump.Timeout)
-	case c.Containerd.Patience < 0 || c.Containerd.Patience > int64(time.Hour/time.Second):
-		return fmt.Errorf("containerd.patience = %d is not between 0 and 3600 seconds", c.Containerd.Patience)
-	case c.Restore.FillRate < 0 || c.Restore.FillRate > 1<<30:
-		return fmt.Errorf("restore.fill-rate = %d is not between 0 and %d MiB a second", c.Restore.FillRate, 1<<30)
 	}
-	if t := c.Restore.Timeout; t < 1 || t > int64(time.Hour/time.Second) {
-		return fmt.Errorf("restore.timeout = %d is not between 1 and 3600 seconds", t)
-	}
-	if t := c.Restore.RegistryTimeout; t < 0 || t > int64(30*24*time.Hour/time.Second) {
-		return fmt.Errorf("restore.registry-timeout = %d is not between 0 and %d seconds", t, 30*24*time.Hour/time.Second)
-	}
-	if p := c.Prewarm; min(p.Disk, p.GPU) < 0 || max(p.Disk, p.GPU) > 1<<40 {
-		return fmt.Errorf("prewarm.disk = %d, prewarm.gpu = %d: not between 0 and %d MiB", p.Disk, p.GPU, int64(1)<<40)
-	}
-	if c.GPU.Timeout < 1 || c.GPU.Timeout > int64(time.Hour/time.Second) {
-		return fmt.Errorf("gpu.timeout = %d is not between 1 and 3600 seconds", c.GPU.Timeout)
+	const hour = int64(time.Hour / time.Second)
+	for _, n := range []struct {
+		key               string
+		value, from, upTo int64
+		unit              string
+	}{
+		{"store.partial-pulls", c.Store.PartialPulls, 0, 3650, "days"},
+		{"containerd.patience", c.Containerd.Patience, 0, hour, "seconds"},
+		{"dump.ghost-limit", c.Dump.GhostLimit, 0, 1 << 40, "MiB"},
+		{"dump.timeout", c.Dump.Timeout, 0, hour, "seconds"},
+		{"restore.fill-rate", c.Restore.FillRate, 0, 1 << 30, "MiB a second"},
+		{"restore.timeout", c.Restore.Timeout, 1, hour, "seconds"},
+		{"restore.registry-timeout", c.Restore.RegistryTimeout, 0, 30 * 24 * hour, "seconds"},
+		{"restore.policy.timeout", c.Restore.Policy.Timeout, 1, hour, "seconds"},
+		{"prewarm.disk", c.Prewarm.Disk, 0, 1 << 40, "MiB"},
+		{"prewarm.gpu", c.Prewarm.GPU, 0, 1 << 40, "MiB"},
+		{"gpu.timeout", c.GPU.Timeout, 1, hour, "seconds"},
+	} {
+		if n.value < n.from || n.value > n.upTo {
+			return fmt.Errorf("%s = %d is not between %d and %d %s", n.key, n.value, n.from, n.upTo, n.unit)
+		}
 	}
 	if c.GPU.Engine != spec.DriverEngine && c.GPU.Engine != spec.KeeperEngine {
 		return fmt.Errorf("gpu.engine = %q is neither %s nor %s", c.GPU.Engine, spec.DriverEngine, spec.KeeperEngine)
@@ -215,10 +216,10 @@ func (c Config) validate() error {
 	if err := c.Trust.validate(); err != nil {
 		return err
 	}
-	if err := c.Checkpoint.validate(); err != nil {
+	if err := c.Checkpoint.validate("checkpoint"); err != nil {
 		return err
 	}
-	if err := c.Restore.Annotation.validate(); err != nil {
+	if err := c.Restore.Policy.validate("restore.policy"); err != nil {
 		return err
 	}
 	for _, dir := range c.GPU.CDI {
@@ -233,26 +234,10 @@ func (c Config) validate() error {
 	return fmt.Errorf("dump.network-lock = %q is none of iptables, nftables, skip", c.Dump.NetworkLock)
 }
 
-// Error says what is wrong with the file. Its kind is InvalidArgument, or PermissionDenied where we may not read it.
-type Error struct {
-	Path string
-	Err  error
-}
-
-func (e *Error) Error() string { return fmt.Sprintf("read configuration %s: %v", e.Path, e.Err) }
-
-// Unwrap gives the kind and the cause.
-func (e *Error) Unwrap() []error {
-	if errors.Is(e.Err, fs.ErrPermission) {
-		return []error{errdefs.ErrPermissionDenied, e.Err}
+// unreadable says what is wrong with the file at path: InvalidArgument, or PermissionDenied where we may not read it.
+func unreadable(path string, err error) error {
+	if errors.Is(err, fs.ErrPermission) {
+		return failure.New(errdefs.ErrPermissionDenied, "run cryo as root (sudo), or name another file with CRYO_CONFIG", "read configuration %s: %w", path, err)
 	}
-	return []error{errdefs.ErrInvalidArgument, e.Err}
-}
-
-// Hint says what to do.
-func (e *Error) Hint() string {
-	if errors.Is(e.Err, fs.ErrPermission) {
-		return "run cryo as root (sudo), or name another file with CRYO_CONFIG"
-	}
-	return "mend the file, or name another with CRYO_CONFIG"
+	return failure.New(errdefs.ErrInvalidArgument, "mend the file, or name another with CRYO_CONFIG", "read configuration %s: %w", path, err)
 }

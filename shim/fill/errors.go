@@ -18,7 +18,3 @@ const doing = "fill in the container's memory"
 func aborted(advice, text string, args ...any) error {
 	return failure.New(errdefs.ErrAborted, advice, text, args...).Doing(doing)
 }
-
-// died is the error of a server that has said nothing.
-var died = aborted("restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?), and see cryo restore --eager",
-	"the restore process has ended")

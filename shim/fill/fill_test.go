@@ -14,16 +14,10 @@ import (
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
-// newLine owns the descriptor.
-func newLine(fd int) (line, error) {
-	c, err := channel.Open(fd)
-	return line{c}, err
-}
-
 // channels are both ends.
 func channels(t *testing.T) (a, b line) {
 	t.Helper()
-	a, other, err := newPair()
+	own, other, err := channel.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,9 +26,11 @@ func channels(t *testing.T) (a, b line) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b, err = newLine(fd); err != nil {
+	c, err := channel.Open(fd)
+	if err != nil {
 		t.Fatal(err)
 	}
+	a, b = line{own}, line{c}
 	t.Cleanup(func() {
 		a.Close()
 		b.Close()
@@ -49,7 +45,7 @@ func TestChannel(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	if err := errors.Join(a.send(message{Ready: true}, -1), a.send(message{Hold: 7}, int(w.Fd())), w.Close()); err != nil {
+	if err := errors.Join(a.Send(message{Ready: true}), a.Send(message{Hold: 7}, int(w.Fd())), w.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if m, fd, err := b.receive(); err != nil || !m.Ready || fd >= 0 {
@@ -72,7 +68,7 @@ func TestChannel(t *testing.T) {
 	if _, _, err := b.receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the other end is closed: %v", err)
 	}
-	if err := b.send(message{Drop: 1}, -1); !errors.Is(err, unix.EPIPE) {
+	if err := b.Send(message{Drop: 1}); !errors.Is(err, unix.EPIPE) {
 		t.Errorf("to nobody: %v", err)
 	}
 }

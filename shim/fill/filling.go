@@ -19,6 +19,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 	"github.com/cryo-project/cryo/shim/notes"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // Server is the process that fills in memory.
@@ -58,11 +59,11 @@ const (
 // Start hands the server a channel, listens for the CRIU with this work directory, and returns at once: the server opens what it needs meanwhile.
 // Where it cannot, Done is closed, and Result gives its error. The caller ends it.
 func Start(work string, server Server, rate int64) (_ *Filling, err error) {
-	own, other, err := newPair()
+	own, other, err := channel.Pair()
 	if err != nil {
 		return nil, err
 	}
-	f := &Filling{channel: own, server: server, relayed: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
+	f := &Filling{channel: line{own}, server: server, relayed: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}), held: make(map[int]int)}
 	err = server.Fill(other, rate)
 	other.Close() // the server's death is heard when nobody else has it
 	if err != nil {
@@ -121,12 +122,12 @@ func (f *Filling) relay(listener *net.UnixListener) error {
 		id := f.next
 		f.held[id] = t.UFFD
 		f.mu.Unlock()
-		return f.channel.send(message{Task: &task{ID: id, PID: t.PID, Host: t.Host}}, t.UFFD)
+		return f.channel.Send(message{Task: &task{ID: id, PID: t.PID, Host: t.Host}}, t.UFFD)
 	})
 	if err != nil {
 		return err
 	}
-	return f.channel.send(message{Restored: true}, -1)
+	return f.channel.Send(message{Restored: true})
 }
 
 // follow listens to the server until it has nothing more to say.
@@ -138,12 +139,11 @@ func (f *Filling) follow(late *time.Timer) {
 		m, fd, err := f.channel.receive()
 		switch {
 		case err != nil:
+			died := error(restorer.ErrDied.Doing(doing))
 			if !errors.Is(err, io.EOF) {
-				err = fmt.Errorf("%w: %w", died, err)
-			} else {
-				err = died
+				died = fmt.Errorf("%w: %w", died, err)
 			}
-			f.fail(err)
+			f.fail(died)
 			return
 		case m.Ready:
 			late.Stop()

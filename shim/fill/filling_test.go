@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/lazypages"
 )
 
@@ -25,26 +26,27 @@ func (s server) Fill(other *os.File, _ int64) error {
 	if err != nil {
 		return err
 	}
-	c, err := newLine(fd)
+	own, err := channel.Open(fd)
 	if err != nil {
 		return err
 	}
+	c := line{own}
 	go func() {
 		defer c.Close()
 		if how := <-s.how; how != "" {
-			_ = c.send(message{Failed: failure.New(errdefs.ErrDataLoss, "", "%s", how)}, -1)
+			_ = c.Send(message{Failed: failure.New(errdefs.ErrDataLoss, "", "%s", how)})
 			c.await()
 			return
 		}
-		_ = c.send(message{Ready: true}, -1)
+		_ = c.Send(message{Ready: true})
 		for {
 			m, _, err := c.receive()
 			if err != nil {
 				return
 			}
 			if m.Restored {
-				_ = c.send(message{Taken: true}, -1)
-				_ = c.send(message{Result: &Result{Bytes: 1}}, -1)
+				_ = c.Send(message{Taken: true})
+				_ = c.Send(message{Result: &Result{Bytes: 1}})
 				return
 			}
 		}

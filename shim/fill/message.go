@@ -3,7 +3,6 @@ package fill
 import (
 	"fmt"
 	"io"
-	"os"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -41,20 +40,6 @@ type Result struct {
 
 // line is one end of the channel between the two processes.
 type line struct{ *channel.Channel }
-
-// newPair gives both ends. The other is for a process that is to be started.
-func newPair() (own line, other *os.File, err error) {
-	c, other, err := channel.Pair()
-	return line{c}, other, err
-}
-
-// send sends a message, with a copy of the descriptor fd unless it is negative.
-func (l line) send(m message, fd int) error {
-	if fd < 0 {
-		return l.Send(m)
-	}
-	return l.Send(m, fd)
-}
 
 // await waits until the other end is closed, and takes what comes meanwhile. Closing before would take away what was sent last, where
 // something has come that nobody has read (ECONNRESET).

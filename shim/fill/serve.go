@@ -53,11 +53,11 @@ func (m *Memory) Serve(ctx context.Context, c *channel.Channel) error {
 	defer shim.Close()
 	f, result, err := m.serve(ctx, shim)
 	if err == nil {
-		err := shim.send(message{Result: &result}, -1)
+		err := shim.Send(message{Result: &result})
 		f.Enlarge()
 		return err
 	}
-	sent := shim.send(message{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}, -1) // it fails if the shim is dead
+	sent := shim.Send(message{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}) // it fails if the shim is dead
 	if f != nil {
 		f.Outlive()
 	} else if sent == nil {
@@ -103,14 +103,14 @@ func (m *Memory) serve(ctx context.Context, c line) (_ *lazypages.Filler, _ Resu
 	f.Rate, f.Calm = m.Rate, calm
 	f.Hold = func(uffd int) (int, error) {
 		id := firstChild + int(children.Add(1))
-		err := c.send(message{Hold: id}, uffd)
+		err := c.Send(message{Hold: id}, uffd)
 		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
 			err = nil // the shim is dead: see take
 		}
 		return id, err
 	}
-	f.Drop = func(id int) { _ = c.send(message{Drop: id}, -1) } // the shim is gone, or will be told of the end
-	if err := c.send(message{Ready: true}, -1); err != nil {
+	f.Drop = func(id int) { _ = c.Send(message{Drop: id}) } // the shim is gone, or will be told of the end
+	if err := c.Send(message{Ready: true}); err != nil {
 		return nil, Result{}, err
 	}
 	go func() {
@@ -155,7 +155,7 @@ func take(c line, f *lazypages.Filler, stopAhead func(), restored *atomic.Pointe
 			stopAhead()
 			f.Restored()
 			if err == nil {
-				_ = c.send(message{Taken: true}, -1) // a shim that has died does not wait for it
+				_ = c.Send(message{Taken: true}) // a shim that has died does not wait for it
 			}
 			err = nil
 		case errors.Is(err, io.EOF):
@@ -184,7 +184,7 @@ func (m *Memory) tell(ctx context.Context, c line, f *lazypages.Filler) {
 		if m.Waiting != nil {
 			there.Waiting = m.Waiting()
 		}
-		if err := c.send(message{There: &there}, -1); err != nil {
+		if err := c.Send(message{There: &there}); err != nil {
 			return // the shim is dead
 		}
 	}

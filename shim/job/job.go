@@ -25,8 +25,6 @@ type Hooks struct {
 	WaitsFor func(activity string, why func() string)
 	// Warn prints what a user should know, Say what is being done.
 	Warn, Say func(format string, args ...any)
-	// Stage is called after each step, with what was done.
-	Stage func(ctx context.Context, what string)
 }
 
 // OrNobody returns the hooks, with an empty function for each that is nil. Progress may stay nil.
@@ -42,9 +40,6 @@ func (h Hooks) OrNobody() Hooks {
 	}
 	if h.Say == nil {
 		h.Say = func(string, ...any) {}
-	}
-	if h.Stage == nil {
-		h.Stage = func(context.Context, string) {}
 	}
 	return h
 }

@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
@@ -126,8 +126,13 @@ func (s server) Load(c, keeper *os.File) error {
 // TestServeRefuses is the server with a snapshot that it cannot open: it says why and ends.
 func TestServeRefuses(t *testing.T) {
 	s := server{Memory{From: storetest.Open(t), Snapshot: ocispec.Descriptor{Digest: "sha256:x"}}, make(chan error, 1)}
-	if l, err := Start(t.Context(), s); l != nil || err == nil || !strings.Contains(err.Error(), "descriptor") {
-		t.Errorf("gives %v, %v", l, err)
+	l, err := Start(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if err := l.Wait(); err == nil || !strings.Contains(err.Error(), "descriptor") {
+		t.Errorf("gives %v", err)
 	}
 	if err := <-s.served; err == nil {
 		t.Error("it succeeds")
@@ -155,13 +160,18 @@ func (s silent) Load(c, _ *os.File) error {
 	return nil
 }
 
-// TestStartCancelled calls a start off while the server has said nothing: both hear of it.
-func TestStartCancelled(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(100*time.Millisecond, cancel)
+// TestClose ends a loading while the server has said nothing: both hear of it.
+func TestClose(t *testing.T) {
 	s := silent{make(chan struct{})}
-	if _, err := Start(ctx, s); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
+	l, err := Start(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
 	}
 	<-s.closed
+	if err := l.Wait(); !errdefs.IsUnavailable(err) {
+		t.Errorf("got %v", err)
+	}
 }

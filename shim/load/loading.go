@@ -1,18 +1,16 @@
 package load
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // Server is the process that loads device memory.
@@ -21,10 +19,8 @@ type Server interface {
 	Load(channel, keeper *os.File) error
 }
 
-// report is what the server tells; one of its members is there.
+// report is the server's only message: all is with the keeper, or why not.
 type report struct {
-	Ready  bool           `json:"ready,omitempty"` // all that is needed is open
-	Sent   bool           `json:"sent,omitempty"`  // all is with the keeper; the last
 	Failed *failure.Error `json:"failed,omitempty"`
 }
 
@@ -36,11 +32,8 @@ type Loading struct {
 	err     error         // valid when ended is closed
 }
 
-// readyTime is how long the server may take to open a snapshot.
-const readyTime = 2 * time.Minute
-
-// Start hands the server its channels and waits until it has opened the snapshot. Errors are the server's. The caller closes it.
-func Start(ctx context.Context, server Server) (_ *Loading, err error) {
+// Start hands the server its channels, and returns at once: it opens the snapshot meanwhile. The caller closes it.
+func Start(server Server) (*Loading, error) {
 	own, other, err := channel.Pair()
 	if err != nil {
 		return nil, err
@@ -56,28 +49,8 @@ func Start(ctx context.Context, server Server) (_ *Loading, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", doing, err), own.Close(), l.peer.Close())
 	}
-	ready := make(chan struct{})
-	go l.follow(ready)
-	defer func() {
-		if err != nil {
-			_ = l.Close()
-		}
-	}()
-	timeout := time.NewTimer(readyTime)
-	defer timeout.Stop()
-	select {
-	case <-ready:
-		return l, nil
-	case <-l.ended:
-		if l.err == nil {
-			return nil, aborted("", "it has ended before it began")
-		}
-		return nil, l.err
-	case <-timeout.C:
-		return nil, aborted("try again when the host has less to do", "the snapshot is not open after %s", readyTime)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	go l.follow()
+	return l, nil
 }
 
 // connection gives the ends of a connection on which package ring speaks: the keeper's, and that of who loads.
@@ -89,29 +62,17 @@ func connection() (keeper, loader *os.File, err error) {
 	return os.NewFile(uintptr(pair[0]), "keeper"), os.NewFile(uintptr(pair[1]), "loader"), nil
 }
 
-// follow listens to the server until it says no more.
-func (l *Loading) follow(ready chan<- struct{}) {
+// follow waits for what the server reports.
+func (l *Loading) follow() {
 	defer close(l.ended)
-	told := false
-	for {
-		var r report
-		files, err := l.channel.Receive(&r)
-		channel.Close(files) // it sends none
-		switch {
-		case err != nil:
-			if !told {
-				l.err = died(err)
-			}
-			return
-		case r.Ready && ready != nil:
-			close(ready)
-			ready = nil
-		case r.Sent:
-			told = true
-		case r.Failed != nil:
-			told = true
-			l.err = r.Failed.Doing(doing)
-		}
+	var r report
+	files, err := l.channel.Receive(&r)
+	channel.Close(files) // it sends none
+	switch {
+	case err != nil:
+		l.err = restorer.ErrDied.Doing(doing)
+	case r.Failed != nil:
+		l.err = r.Failed.Doing(doing)
 	}
 }
 
@@ -147,17 +108,3 @@ func ignoreClosed(err error) error {
 
 // doing is where errors arise.
 const doing = "load device memory"
-
-// aborted is an error of that kind.
-func aborted(advice, text string, args ...any) error {
-	return failure.New(errdefs.ErrAborted, advice, text, args...).Doing(doing)
-}
-
-// died is the error of a server that has said nothing.
-func died(err error) error {
-	how := "the restore process has ended"
-	if !errors.Is(err, io.EOF) {
-		how += ": " + err.Error()
-	}
-	return aborted("restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)", "%s", how)
-}

@@ -33,7 +33,7 @@ func (m *Memory) Serve(ctx context.Context, c *channel.Channel, peer *os.File) e
 	defer peer.Close()
 	err := m.serve(ctx, c, peer)
 	if err == nil {
-		return c.Send(report{Sent: true})
+		return c.Send(report{})
 	}
 	_ = c.Send(report{Failed: failure.Of(err, errdefs.ErrDataLoss, errdefs.ErrAborted)}) // it fails if the shim is dead
 	return err
@@ -53,9 +53,6 @@ func (m *Memory) serve(ctx context.Context, c *channel.Channel, peer *os.File) e
 		return err
 	}
 	defer devices.Close()
-	if err := c.Send(report{Ready: true}); err != nil {
-		return err
-	}
 	return Send(ctx, devices, m.Pulling, peer)
 }
 

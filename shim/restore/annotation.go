@@ -8,12 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/errdefs"
+	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/identity"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -34,8 +34,8 @@ import (
 
 // NotAllowed says that the host's configuration does not allow a container to ask for a snapshot.
 func NotAllowed(ref string) error {
-	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml",
-		"restore-annotation: the configuration does not allow a container to be restored from %s", ref)
+	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.policy] in /etc/cryo/config.toml",
+		"restore-policy: the configuration does not allow a container to be restored from %s", ref)
 }
 
 // mismatch says that a snapshot cannot be restored into a container with another specification, or root file system.
@@ -50,15 +50,15 @@ func mismatch(found []fit.Finding) error {
 // annotated gives the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
-		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Annotation.Force}, Timeout: c.Restore.Annotation.Patience(),
-		Registry: registry.Options{DockerConfig: c.Restore.Annotation.Credentials},
+		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
+		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials},
 	}
 	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong
-		o.Registry.PlainHTTP = c.Restore.Annotation.Plain(full)
+		o.Registry.PlainHTTP = c.Restore.Policy.Plain(full)
 	}
 	var err error
-	if o.Policy.Allow, err = Grants(c.Restore.Annotation.Allow); err != nil {
-		return o, fmt.Errorf("restore.annotation.allow in the configuration: %w", err)
+	if o.Policy.Allow, err = Grants(c.Restore.Policy.Allow); err != nil {
+		return o, fmt.Errorf("restore.policy.allow in the configuration: %w", err)
 	}
 	data, err := os.ReadFile(filepath.Join(r.Bundle, "config.json"))
 	if err != nil {
@@ -84,7 +84,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 }
 
 // allowed refuses what the configuration does not allow containers to ask for. A digest is of all repositories of which the store has it.
-func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
+func allowed(ctx context.Context, s *store.Store, a config.Registries, ref string) error {
 	if archive.IsLocation(ref) {
 		return NotAllowed(ref) // a file of the host's
 	}
@@ -139,13 +139,9 @@ func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
 	if d == "" {
 		return "", false, nil
 	}
-	full, err := store.Normalize(image)
+	named, err := reference.ParseNormalizedNamed(image)
 	if err == nil {
-		name, _, _ := strings.Cut(full, "@")
-		if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, '/') {
-			name = name[:i]
-		}
-		ref, err = store.Normalize(name + "@" + d)
+		ref, err = store.Normalize(reference.TrimNamed(named).Name() + "@" + d)
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", image, runnable.Label, err)

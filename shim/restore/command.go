@@ -21,7 +21,7 @@ import (
 func (v *serving) forCommand(asked *restorer.Conversation) error {
 	asked.Hear(v.left)
 	if c := v.request.Choices; c.Debug {
-		_ = log.SetLevel("debug") // which it knows
+		_ = errors.Join(log.SetFormat(log.TextFormat), log.SetLevel("debug")) // which it knows
 		log.L.Logger.SetOutput(lines{asked})
 	}
 	planned, err := v.commanded(asked)

@@ -25,80 +25,44 @@ func (e *ImagesError) Error() string { return e.Err.Error() }
 // Unwrap gives the cause.
 func (e *ImagesError) Unwrap() error { return e.Err }
 
-// FullError says that CRIU found no space for its images. Its kind is ResourceExhausted.
-type FullError struct {
-	Dir string
-	Err error
-}
-
-func (e *FullError) Error() string {
-	if text := e.Err.Error(); noSpace(text) {
-		return text
-	}
-	return fmt.Sprintf("%v: no space left under %s", e.Err, e.Dir)
-}
-
-// Hint says what to do.
-func (e *FullError) Hint() string {
-	return "make room under " + e.Dir + " (a checkpoint needs the container's memory twice for a while), or use another place with --root"
-}
-
-// Unwrap gives the cause.
-func (e *FullError) Unwrap() error { return e.Err }
-
-// Is gives the kind.
-func (e *FullError) Is(target error) bool { return target == errdefs.ErrResourceExhausted }
-
-// Full gives an error that means a full disk its type. dir is where there is no room.
+// Full gives an error that means a full disk the kind ResourceExhausted. dir is where there is no room.
 func Full(dir string, err error) error {
-	if noSpace(err.Error()) {
-		return &FullError{Dir: dir, Err: err}
+	if !noSpace(err) {
+		return err
 	}
-	return err
+	return NoRoom(dir, err)
 }
 
-// noSpace tells whether text says, as the C library does, that a disk is full.
-func noSpace(text string) bool {
-	return strings.Contains(strings.ToLower(text), "no space left on device")
+// NoRoom says that something has failed since there is no room in dir. Its kind is ResourceExhausted.
+func NoRoom(dir string, err error) error {
+	if !noSpace(err) {
+		err = fmt.Errorf("%w: no space left under %s", err, dir)
+	}
+	return failure.New(errdefs.ErrResourceExhausted, "make room under "+dir+" (a checkpoint needs the container's memory twice for a while), or use another place with --root", "%w", err)
 }
 
-// CutOffError says that not all of a snapshot came while its container was being restored, or while it ran. The shim has ended the container if it lacked memory. The
-// error's kind is that of its cause.
-type CutOffError struct {
-	Name  string
-	Ran   bool
-	Whole bool // the container had all of its memory by then, and runs on
-	Err   error
+// noSpace tells whether an error says, as the C library does, that a disk is full.
+func noSpace(err error) bool {
+	return strings.Contains(strings.ToLower(err.Error()), "no space left on device")
 }
 
-func (e *CutOffError) Error() string {
-	if e.Whole {
-		return fmt.Sprintf("%s runs and has all its memory, but not all of the snapshot is in the local store: %v", e.Name, e.Err)
-	}
-	ran := ""
-	if e.Ran {
-		ran = "it ran, and was ended, since "
-	}
-	return fmt.Sprintf("restore %s: %sits memory did not all come: %v", e.Name, ran, e.Err)
-}
-
-// Hint says what to do.
-func (e *CutOffError) Hint() string {
-	if errdefs.IsResourceExhausted(e.Err) {
-		return failure.Hint(e.Err) // what was pulled has made room
-	}
+// cutOff says that not all of a snapshot came while its container was being restored, or while it ran. The shim has ended the container if it lacked memory: whole tells
+// that it had all of its memory by then, and runs on. The error's kind is that of its cause.
+func cutOff(name string, ran, whole bool, err error) error {
+	text := "restore %s: its memory did not all come: %w"
 	hint := "what was pulled is kept: restore it again"
 	switch {
-	case e.Whole:
+	case whole:
+		text = "%s runs and has all its memory, but not all of the snapshot is in the local store: %w"
 		hint = "what was pulled is kept: fetch the rest with cryo pull"
-	case e.Ran:
+	case ran:
+		text = "restore %s: it ran, and was ended, since its memory did not all come: %w"
 		hint = "what was pulled is kept: remove the container, and restore it again, with --pull-first to have it run when all is here"
 	}
-	if more := failure.Hint(e.Err); more != "" {
+	if errdefs.IsResourceExhausted(err) { // what was pulled has made room
+		hint = failure.Hint(err)
+	} else if more := failure.Hint(err); more != "" {
 		hint = more + "\n" + hint
 	}
-	return hint
+	return failure.New(errdefs.Resolve(err), hint, text, name, err)
 }
-
-// Unwrap gives the cause.
-func (e *CutOffError) Unwrap() error { return e.Err }

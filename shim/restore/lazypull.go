@@ -225,7 +225,7 @@ func (c *lazyPull) because(name string, err error) error {
 	if c.err == nil || errors.Is(c.err, context.Canceled) {
 		return err
 	}
-	return &CutOffError{Name: name, Err: c.err}
+	return cutOff(name, false, false, c.err)
 }
 
 // cause ends the pull before the container runs, and gives the reason where that was it: what it fetched goes where the disk is full.

@@ -28,7 +28,6 @@ type Prepared struct {
 	Since      time.Time
 
 	store  *store.Store
-	work   string
 	puller *registry.Puller
 	pull   *lazyPull // nil: all is here
 }
@@ -36,7 +35,7 @@ type Prepared struct {
 // Prepare finds the snapshot ref, decides whether and how it is restored, and begins to pull what is missing. work is a directory of the caller's, on the
 // store's file system. The caller closes what it returns.
 func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Looking, j *Judging, o Options) (_ *Prepared, err error) {
-	r := &Prepared{store: s, work: work}
+	r := &Prepared{store: s}
 	defer func() {
 		if err != nil {
 			r.Close()
@@ -103,7 +102,7 @@ func within(ctx context.Context, limit time.Duration, ref string) (_ context.Con
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() {
-		cancel(failure.New(context.DeadlineExceeded, "see whether the registry answers, or raise timeout under [restore.annotation] in the configuration",
+		cancel(failure.New(context.DeadlineExceeded, "see whether the registry answers, or raise timeout under [restore.policy] in the configuration",
 			"fetch %s: all but its memory is not here after %s", ref, limit))
 	})
 	return ctx, func() { timer.Stop() }

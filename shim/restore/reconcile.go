@@ -2,6 +2,7 @@ package restore
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -131,7 +132,7 @@ func gpuNumber(node string) (int64, bool) {
 // reconcileMounts compares mounts by their destinations. Their sources may differ, and what GPUs bring need not be in both.
 func reconcileMounts(was, is *specs.Spec, byGPUs cdi.Edits, found find) {
 	had, has := mountsOf(was), mountsOf(is)
-	for _, at := range sorted(had) {
+	for _, at := range slices.Sorted(maps.Keys(had)) {
 		m, ok := has[at]
 		switch {
 		case !ok:
@@ -140,7 +141,7 @@ func reconcileMounts(was, is *specs.Spec, byGPUs cdi.Edits, found find) {
 			found(ruleMounts, "create the container with the mounts that the snapshot's had; only their sources may differ", "the snapshot's container had %s at %s, and this one has %s", had[at], at, m)
 		}
 	}
-	for _, at := range sorted(has) {
+	for _, at := range slices.Sorted(maps.Keys(has)) {
 		_, ok := had[at]
 		if !ok && !slices.ContainsFunc(byGPUs.Mounts, func(m specs.Mount) bool { return path.Clean(m.Destination) == at }) {
 			found(ruleMounts, "leave the mount at "+at+" out, or take a snapshot of a container that has it", "this container has a mount at %s, which the snapshot's did not have", at)
@@ -224,12 +225,4 @@ func namespacesOf(s *specs.Spec) map[specs.LinuxNamespaceType]namespacing {
 		}
 	}
 	return all
-}
-
-func sorted[V any](m map[string]V) (keys []string) {
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

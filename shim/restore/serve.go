@@ -91,7 +91,7 @@ func (v *serving) open() (err error) {
 	}
 	v.store.KeepPartial(v.config.Store.PartialAge())
 	if v.request.Choices == nil {
-		if err := allowed(v.ctx, v.store, v.config.Restore.Annotation, v.request.Ref); err != nil {
+		if err := allowed(v.ctx, v.store, v.config.Restore.Policy.Registries, v.request.Ref); err != nil {
 			return err
 		}
 	}
@@ -386,8 +386,7 @@ func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu
 	}
 	filled := <-placed
 	if err := cmp.Or(filled, pulled); err != nil {
-		cut := &CutOffError{Name: p.Name, Ran: true, Whole: filled == nil, Err: err}
-		return &ranError{runsOn: cut.Whole, err: cut}
+		return &ranError{runsOn: filled == nil, err: cutOff(p.Name, true, filled == nil, err)}
 	}
 	return nil
 }

@@ -2,12 +2,10 @@ package restore
 
 import (
 	"context"
-	"fmt"
-	"os"
-	"strings"
 
 	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/registry"
+	"github.com/cryo-project/cryo/runtime/host"
 )
 
 // cacheLeast is how much memory, in bytes, must be left for what is pulled: with less it would wait for the disk all the time.
@@ -30,24 +28,11 @@ func throughCache(ctx context.Context, p *registry.Puller) (parallel int, err er
 		pulled += d.Size
 	}
 	parallel = headSegments(cores.All())
+	available, err := host.AvailableMemory("/")
 	// Twice: as processes' memory, and as files.
-	if parallel == 0 || availableMemory()-2*pulled < 2*cacheLeast {
-		return 0, nil
+	if parallel == 0 || err != nil || available-2*pulled < 2*cacheLeast {
+		return 0, nil //nolint:nilerr // not known is too little
 	}
 	p.ThroughCache()
 	return parallel, nil
-}
-
-// availableMemory is how much memory can be had without swapping, in bytes; 0 if unknown. Source: proc_meminfo(5).
-func availableMemory() (bytes int64) {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &bytes); n == 1 {
-			return bytes << 10
-		}
-	}
-	return 0
 }

@@ -5,15 +5,10 @@ import (
 	"time"
 )
 
-// Unawaited does work that leaves nothing, and does not wait for it when ctx has ended.
+// Unawaited does work that leaves nothing, and waits for it only a little when ctx has ended.
 func Unawaited(ctx context.Context, work func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- work() }()
-	return awaitOr(ctx, done)
-}
-
-// awaitOr gives what comes from done, or why ctx ended before, with a little time for it to come.
-func awaitOr(ctx context.Context, done <-chan error) error {
 	select {
 	case err := <-done:
 		return err

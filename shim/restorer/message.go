@@ -17,14 +17,20 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu"
 )
 
-// Command is the argument that makes the cryo program the restore process.
-const Command = "restore-process"
+// The arguments that make the cryo program the restore process, or the checkpoint process.
+const (
+	Command           = "restore-process"
+	CheckpointCommand = "checkpoint-process"
+)
 
 // Descriptor is the process's end of the channel to who has started it.
 const Descriptor = 3
 
 // SocketName is the socket, in the working directory of a process that a command has started, on which the shim reaches it.
 const SocketName = "shim.sock"
+
+// CheckpointAnnotation of a container names the repository to which its snapshot goes, with a tag or without.
+const CheckpointAnnotation = "io.cryo.checkpoint-to"
 
 // The annotations of a container that ask for a restore.
 const (
@@ -56,9 +62,9 @@ func Named(annotations map[string]string, container string) string {
 }
 
 // protocol is the version of the messages. Both programs are of one build, or one of them is refused.
-const protocol = 4
+const protocol = 5
 
-// Request says what is to be restored.
+// Request says what is to be restored, or of what a snapshot is taken.
 type Request struct {
 	Protocol  int    `json:"protocol"`
 	Ref       string `json:"ref"`       // of the snapshot; empty: Image may be a snapshot's runnable one
@@ -72,6 +78,26 @@ type Request struct {
 	// Choices are those of who runs cryo restore, which makes the container. nil: the container asks, and the host's configuration says what it may
 	// have.
 	Choices *Choices `json:"choices,omitempty"`
+	// Checkpoint is what the checkpoint process is to do; nil: it is a restore.
+	*Checkpoint `json:"checkpoint,omitempty"`
+}
+
+// Checkpoint says how a snapshot is taken, and where it goes.
+type Checkpoint struct {
+	To    string   `json:"to"`             // the annotation's value
+	Names []string `json:"names"`          // begin the tag where To has none
+	Work  string   `json:"work,omitempty"` // directory of the client's for CRIU's log and statistics; empty: none
+	// What CRIU saves only if it is asked to.
+	TCPEstablished      bool `json:"tcpEstablished,omitempty"`
+	FileLocks           bool `json:"fileLocks,omitempty"`
+	ExternalUnixSockets bool `json:"externalUnixSockets,omitempty"`
+}
+
+// Taken is a snapshot that a registry has.
+type Taken struct {
+	Reference string `json:"reference"`
+	Digest    string `json:"digest"`
+	Size      int64  `json:"size"` // bytes of all blobs
 }
 
 // Choices are what the flags of cryo restore say; see there.
@@ -216,6 +242,10 @@ type Message struct {
 	Prepared  *Prepared `json:"prepared,omitempty"`
 	Ordinary  bool      `json:"ordinary,omitempty"`  // instead: the container's image is no snapshot's
 	Committed bool      `json:"committed,omitempty"` // the answer to Commit
+
+	// The checkpoint process's only message has one of Taken and Failed.
+	Taken    *Taken   `json:"taken,omitempty"`
+	Warnings []string `json:"warnings,omitempty"` // of a checkpoint
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
 	Failed *failure.Error `json:"failed,omitempty"`

@@ -76,7 +76,7 @@ func (o *Owner) listen(told Told) error {
 		channel.Close(fds) // it sends none
 		switch {
 		case err != nil:
-			return errDied
+			return ErrDied
 		case m.Failed != nil && m.Container != "":
 			return &ContainerError{Name: m.Container, RunsOn: m.RunsOn, Err: m.Failed}
 		case m.Failed != nil:

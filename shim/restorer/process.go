@@ -28,49 +28,72 @@ import (
 // program is the restore process's program, beside the shim's.
 const program = "cryo"
 
-// How long the process may take to undo what it did, and to answer whether a container may run.
+// How long a process may take to undo what it did, and to answer whether a container may run. The shim itself undoes a checkpoint whose process was killed.
 const (
-	endTime    = 15 * time.Second
-	answerTime = 5 * time.Minute
+	undoTime           = 15 * time.Second
+	undoCheckpointTime = time.Minute
+	answerTime         = 5 * time.Minute
 )
 
 // Process is a restore process as the shim sees it. It ends by itself when all memory is in place and in the local store, and it ends when the shim does.
 type Process struct {
-	channel *channel.Channel
-	pid     int
-	command *exec.Cmd // nil if a command has started the process
-	answers chan Message
-	ended   chan struct{} // closed when the process has ended
-	moved   chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
-	closing sync.Once
-	work    string // its working directory; empty: not known
+	channel  *channel.Channel
+	pid      int
+	command  *exec.Cmd     // nil if a command has started the process
+	patience time.Duration // how long it may take to undo what it did
+	answers  chan Message
+	ended    chan struct{} // closed when the process has ended
+	moved    chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
+	closing  sync.Once
+	work     string // its working directory; empty: not known
 }
 
-// errDied is the error of a process that has ended without a word.
-var errDied = failure.New(errdefs.ErrUnavailable, "restore it again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)",
-	"the restore process has died")
+// The errors of processes that have ended without a word.
+var (
+	ErrDied           = failure.New(errdefs.ErrUnavailable, diedHint, "the restore process has died")
+	errCheckpointDied = failure.New(errdefs.ErrUnavailable, diedHint, "the checkpoint process has died")
+)
+
+const diedHint = "try again; look for the reason in the kernel's log if that happens more often (dmesg: out of memory?)"
 
 // Start starts a restore process and waits until it has prepared all that r asks for; nil: the container's image is no snapshot's. If ctx ends, it is ended, and has
 // undone what it did.
 func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
-	own, command, ended, err := Spawn(Command)
+	p, err := spawn(Command, undoTime)
 	if err != nil {
 		return nil, nil, fmt.Errorf("start the restore process: %w", err)
 	}
-	p := &Process{channel: own, pid: command.Process.Pid, command: command, ended: ended}
 	r.Protocol = protocol
 	return p.prepare(ctx, Message{Request: &r})
 }
 
-// Spawn starts the cryo program that is beside the shim's, with one argument, as [Start] does, and gives the channel to it. ended is closed when it has ended.
-func Spawn(argument string) (_ *channel.Channel, _ *exec.Cmd, ended chan struct{}, err error) {
+// Take has the checkpoint process take a snapshot and send it, and waits for that. If ctx ends before, it is undone.
+func Take(ctx context.Context, r Request) (_ *Taken, warnings []string, err error) {
+	p, err := spawn(CheckpointCommand, undoCheckpointTime)
+	if err != nil {
+		return nil, nil, fmt.Errorf("start the checkpoint process: %w", err)
+	}
+	defer p.End()
+	r.Protocol = protocol
+	answer, err := p.begin(ctx, Message{Request: &r})
+	switch {
+	case errors.Is(err, ErrDied):
+		err = errCheckpointDied
+	case err == nil && answer.Taken == nil:
+		err = unexpected(answer)
+	}
+	return answer.Taken, answer.Warnings, err
+}
+
+// spawn starts the cryo program that is beside the shim's, with one argument.
+func spawn(argument string, patience time.Duration) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
-		return nil, nil, nil, fmt.Errorf("find the shim's program: %w", err)
+		return nil, fmt.Errorf("find the shim's program: %w", err)
 	}
 	path := filepath.Join(filepath.Dir(strings.TrimSuffix(self, " (deleted)")), program)
 	if path, err = exec.LookPath(path); err != nil {
-		return nil, nil, nil, failure.New(errdefs.ErrFailedPrecondition, "make install puts both in one directory", "find the program %s beside the shim: %v", program, err)
+		return nil, failure.New(errdefs.ErrFailedPrecondition, "make install puts both in one directory", "find the program %s beside the shim: %v", program, err)
 	}
 	command := exec.Command(path, argument)
 	command.Dir = "/"
@@ -80,7 +103,10 @@ func Spawn(argument string) (_ *channel.Channel, _ *exec.Cmd, ended chan struct{
 		}
 	}
 	own, ended, err := start(command)
-	return own, command, ended, err
+	if err != nil {
+		return nil, err
+	}
+	return &Process{channel: own, pid: command.Process.Pid, command: command, patience: patience, ended: ended}, nil
 }
 
 // start starts the process, and gives the channel to it.
@@ -128,46 +154,57 @@ func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared,
 
 // shareCgroup puts a process into this one's cgroup.
 func shareCgroup(pid int) error {
+	cgroup, err := CgroupOf(os.Getpid())
+	switch c := cgroup.(type) {
+	case cgroup1.Cgroup:
+		return c.AddProc(uint64(pid))
+	case *cgroup2.Manager:
+		return c.AddProc(uint64(pid))
+	}
+	return err
+}
+
+// CgroupOf gives the cgroup of a process: a [cgroup1.Cgroup] or a [*cgroup2.Manager].
+func CgroupOf(pid int) (cgroup any, err error) {
 	if cgroups.Mode() == cgroups.Unified {
-		path, err := cgroup2.PidGroupPath(os.Getpid())
-		if err != nil {
-			return err
+		var path string
+		if path, err = cgroup2.PidGroupPath(pid); err == nil {
+			cgroup, err = cgroup2.Load(path)
 		}
-		m, err := cgroup2.Load(path)
-		if err != nil {
-			return err
-		}
-		return m.AddProc(uint64(pid))
+	} else {
+		cgroup, err = cgroup1.Load(cgroup1.PidPath(pid))
 	}
-	cg, err := cgroup1.Load(cgroup1.PidPath(os.Getpid()))
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("find the cgroup of process %d: %w", pid, err)
 	}
-	return cg.AddProc(uint64(pid))
+	return cgroup, nil
+}
+
+// begin asks the process first of all, and gives its answer. If ctx ends before, the process hears that nobody waits, says that it was called off, or ends.
+func (p *Process) begin(ctx context.Context, m Message) (Message, error) {
+	p.answers = make(chan Message)
+	go p.listen()
+	defer context.AfterFunc(ctx, func() { _ = p.channel.HangUp() })()
+	answer, err := p.ask(m)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return answer, err
 }
 
 // prepare asks the process first of all, and waits for what it has prepared.
-func (p *Process) prepare(ctx context.Context, m Message) (_ *Process, _ *Prepared, err error) {
-	p.answers = make(chan Message)
-	go p.listen()
-	defer func() {
-		if err != nil {
-			p.End()
-		}
-	}()
-	stop := context.AfterFunc(ctx, func() { _ = p.channel.HangUp() }) // the process then says that it was called off, or ends
-	defer stop()
-	answer, err := p.ask(m)
-	switch {
-	case ctx.Err() != nil:
-		return nil, nil, context.Cause(ctx)
-	case err != nil:
-		return nil, nil, err
-	case answer.Ordinary:
+func (p *Process) prepare(ctx context.Context, m Message) (*Process, *Prepared, error) {
+	answer, err := p.begin(ctx, m)
+	if err == nil && answer.Ordinary {
 		go p.End()
 		return nil, nil, nil
-	case answer.Prepared == nil:
-		return nil, nil, unexpected(answer)
+	}
+	if err == nil && answer.Prepared == nil {
+		err = unexpected(answer)
+	}
+	if err != nil {
+		p.End()
+		return nil, nil, err
 	}
 	p.work = filepath.Dir(answer.Prepared.Work)
 	return p, answer.Prepared, nil
@@ -193,12 +230,12 @@ func (p *Process) listen() {
 // ask asks the process, and gives its answer. Errors are the process's.
 func (p *Process) ask(m Message) (Message, error) {
 	if err := p.channel.Send(m); err != nil {
-		return Message{}, errors.Join(errDied, err)
+		return Message{}, errors.Join(ErrDied, err)
 	}
 	answer, ok := <-p.answers
 	switch {
 	case !ok:
-		return answer, errDied
+		return answer, ErrDied
 	case answer.Failed != nil:
 		return answer, answer.Failed
 	}
@@ -259,7 +296,7 @@ func (p *Process) End() {
 	}
 	select {
 	case <-p.ended:
-	case <-time.After(endTime):
+	case <-time.After(p.patience):
 		_ = p.command.Process.Kill() // it may have ended
 		<-p.ended
 	}

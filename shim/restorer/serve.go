@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -16,22 +15,18 @@ import (
 // Conversation is the restore process's end of what it says with the shim, or with a command. What it says it never waits for, unless it closes.
 type Conversation struct {
 	channel *channel.Channel
-	heard   chan Message // closed when the other has ended
-
-	mu     sync.Mutex
-	change *sync.Cond // of what follows
-	queue  []Message  // to be sent; guarded by mu
-	over   bool       // nothing more is to come; guarded by mu
-	sent   chan struct{}
+	heard   chan Message  // closed when the other has ended
+	queue   chan Message  // to be sent
+	over    chan struct{} // closed when nothing more is to come
+	sent    chan struct{} // closed when all is sent
 }
 
-// maxQueue is how many messages may wait to be sent. More, which are no answers, are dropped: the other does not listen.
+// maxQueue is how many messages may wait to be sent. Where half as many do, those that are no answers are dropped: the other does not listen.
 const maxQueue = 1000
 
 // converse begins to listen and to send.
 func converse(c *channel.Channel) *Conversation {
-	v := &Conversation{channel: c, heard: make(chan Message), sent: make(chan struct{})}
-	v.change = sync.NewCond(&v.mu)
+	v := &Conversation{channel: c, heard: make(chan Message), queue: make(chan Message, maxQueue), over: make(chan struct{}), sent: make(chan struct{})}
 	go v.send()
 	return v
 }
@@ -51,6 +46,27 @@ func Serve(descriptor int) (*Conversation, Request, error) {
 		return nil, Request{}, v.refuseVersion()
 	}
 	return v, *m.Request, nil
+}
+
+// errUnwanted is why a snapshot is not taken that nobody waits for.
+var errUnwanted = fmt.Errorf("who has asked for the checkpoint does not wait for it any more: %w", context.Canceled)
+
+// ServeCheckpoint takes the checkpoint process's request, has it done, and answers. The context that it gives ends when nobody waits for the answer.
+func ServeCheckpoint(descriptor int, do func(context.Context, Request) (*Taken, []string, error)) error {
+	v, r, err := Serve(descriptor)
+	if err != nil {
+		return err
+	}
+	defer v.Close()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	v.Hear(func() { cancel(errUnwanted) })
+	var m Message
+	if m.Taken, m.Warnings, err = do(ctx, r); err != nil {
+		m.Failed = failure.Of(err)
+	}
+	v.Tell(m)
+	return err
 }
 
 func first(c *channel.Channel) (m Message, err error) {
@@ -103,34 +119,29 @@ func (v *Conversation) Left() {
 
 // Tell sends a message as soon as the other takes it.
 func (v *Conversation) Tell(m Message) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if n := len(v.queue); m.Progress != nil && n > 0 && v.queue[n-1].Progress != nil && v.queue[n-1].Progress.What == m.Progress.What {
-		v.queue[n-1] = m
+	if (m.Progress != nil || m.Log != "") && len(v.queue) >= maxQueue/2 {
 		return
 	}
-	if (m.Progress != nil || m.Log != "") && len(v.queue) >= maxQueue {
-		return
+	select {
+	case v.queue <- m:
+	case <-v.sent:
 	}
-	v.queue = append(v.queue, m)
-	v.change.Broadcast()
 }
 
 // send sends what is told.
 func (v *Conversation) send() {
 	defer close(v.sent)
 	for {
-		v.mu.Lock()
-		for len(v.queue) == 0 && !v.over {
-			v.change.Wait()
+		var m Message
+		select {
+		case m = <-v.queue:
+		case <-v.over:
+			select {
+			case m = <-v.queue:
+			default:
+				return
+			}
 		}
-		if len(v.queue) == 0 {
-			v.mu.Unlock()
-			return
-		}
-		m := v.queue[0]
-		v.queue = v.queue[1:]
-		v.mu.Unlock()
 		_ = v.channel.Send(m) // who has ended does not hear it, and that is heard
 	}
 }
@@ -140,10 +151,7 @@ const lastTime = 10 * time.Second
 
 // Close ends the conversation when all that was told is heard.
 func (v *Conversation) Close() {
-	v.mu.Lock()
-	v.over = true
-	v.change.Broadcast()
-	v.mu.Unlock()
+	close(v.over)
 	select {
 	case <-v.sent:
 	case <-time.After(lastTime):

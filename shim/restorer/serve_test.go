@@ -245,7 +245,64 @@ func TestAccept(t *testing.T) {
 func TestDied(t *testing.T) {
 	p, v := process(t)
 	v.Close()
-	if err := p.Commit(); !errors.Is(err, errDied) {
+	if err := p.Commit(); !errors.Is(err, ErrDied) {
 		t.Errorf("it gives %v", err)
 	}
+}
+
+// served runs the process's side, and gives the shim's end.
+func served(t *testing.T, do func(context.Context, Request) (*Taken, []string, error)) (_ *channel.Channel, ended chan error) {
+	t.Helper()
+	fd, own := pair(t)
+	ended = make(chan error, 1)
+	go func() { ended <- ServeCheckpoint(fd, do) }()
+	return own, ended
+}
+
+// TestServeCheckpoint has the process answer with a snapshot, and with an error.
+func TestServeCheckpoint(t *testing.T) {
+	for _, failed := range []error{nil, failure.New(errdefs.ErrPermissionDenied, "do this", "it may not be")} {
+		own, ended := served(t, func(_ context.Context, r Request) (*Taken, []string, error) {
+			if failed != nil {
+				return nil, []string{"look"}, failed
+			}
+			return &Taken{Reference: r.Checkpoint.To}, []string{"look"}, nil
+		})
+		if err := own.Send(Message{Request: &Request{Protocol: protocol, Checkpoint: &Checkpoint{To: "registry.example.com/a:1"}}}); err != nil {
+			t.Fatal(err)
+		}
+		var a Message
+		if _, err := own.Receive(&a); err != nil {
+			t.Fatal(err)
+		}
+		if len(a.Warnings) != 1 || (failed == nil) != (a.Taken != nil) {
+			t.Errorf("got %+v", a)
+		}
+		if failed != nil && (!errors.Is(a.Failed, errdefs.ErrPermissionDenied) || a.Failed.Hint() != "do this") {
+			t.Errorf("got %v", a.Failed)
+		}
+		if err := <-ended; !errors.Is(err, failed) {
+			t.Errorf("it ended with %v", err)
+		}
+	}
+}
+
+// TestServeCheckpointHangsUp has the shim not wait any more: it hears when what was begun is undone.
+func TestServeCheckpointHangsUp(t *testing.T) {
+	own, ended := served(t, func(ctx context.Context, _ Request) (*Taken, []string, error) {
+		<-ctx.Done()
+		return nil, nil, context.Cause(ctx)
+	})
+	if err := own.Send(Message{Request: &Request{Protocol: protocol}}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Millisecond)
+	if err := own.HangUp(); err != nil {
+		t.Fatal(err)
+	}
+	var a Message
+	if _, err := own.Receive(&a); err != nil || !errors.Is(a.Failed, context.Canceled) {
+		t.Errorf("got %+v, %v", a, err)
+	}
+	<-ended
 }

@@ -179,7 +179,7 @@ func TestDevicesCutOff(t *testing.T) {
 
 // TestDevicesFullDisk: what went wrong here is what the user hears, not that the shim was hung up on.
 func TestDevicesFullDisk(t *testing.T) {
-	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: &restore.FullError{Dir: "/x", Err: errors.New("full")}}
+	d := &devices{cancel: func() {}, done: make(chan struct{}), intake: &image.DeviceIntake{}, err: restore.NoRoom("/x", errors.New("full"))}
 	remote := errors.New("the other process has hung up")
 	if err := d.explain(t.Context(), remote); err != remote {
 		t.Errorf("before it knows, %v", err)

@@ -18,20 +18,19 @@ import (
 	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/restorer"
-	"github.com/cryo-project/cryo/shim/taker"
 )
 
-// Serve runs the checkpoint process; package taker has the messages.
-func Serve(ctx context.Context, c config.Config) error {
+// Serve runs the checkpoint process; package restorer has the messages.
+func Serve(c config.Config) error {
 	_ = os.WriteFile("/proc/self/comm", []byte("cryo-checkpoint"), 0) // for ps
 	restore.FindHome()
-	return taker.Serve(ctx, restorer.Descriptor, func(ctx context.Context, r taker.Request) (*taker.Snapshot, []string, error) {
+	return restorer.ServeCheckpoint(restorer.Descriptor, func(ctx context.Context, r restorer.Request) (*restorer.Taken, []string, error) {
 		return takeTo(ctx, c, r)
 	})
 }
 
 // takeTo takes a snapshot where a container's annotation wants it. The host's configuration decides whether it may. This host keeps none.
-func takeTo(ctx context.Context, c config.Config, r taker.Request) (_ *taker.Snapshot, warnings []string, err error) {
+func takeTo(ctx context.Context, c config.Config, r restorer.Request) (_ *restorer.Taken, warnings []string, err error) {
 	ref, err := reference(r.To, r.Names, time.Now())
 	if err != nil {
 		return nil, nil, err
@@ -59,7 +58,7 @@ func takeTo(ctx context.Context, c config.Config, r taker.Request) (_ *taker.Sna
 	if err != nil {
 		return nil, warnings, err
 	}
-	return &taker.Snapshot{Reference: result.Reference, Digest: result.Digest, Size: result.Size}, warnings, nil
+	return &restorer.Taken{Reference: result.Reference, Digest: result.Digest, Size: result.Size}, warnings, nil
 }
 
 // reference gives what an annotation names, in full. A tag that it leaves out is made of names, which become shorter where they must, and of the time.
@@ -71,9 +70,9 @@ func reference(to string, names []string, now time.Time) (string, error) {
 	full, err := store.Normalize(to)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("annotation %s: %w", taker.Annotation, err)
+		return "", fmt.Errorf("annotation %s: %w", restorer.CheckpointAnnotation, err)
 	case !strings.Contains(full, "/"), strings.Contains(full, "@"):
-		return "", failure.New(errdefs.ErrInvalidArgument, "write REPOSITORY or REPOSITORY:TAG", "annotation %s=%q names a digest, which the snapshot has not yet", taker.Annotation, to)
+		return "", failure.New(errdefs.ErrInvalidArgument, "write REPOSITORY or REPOSITORY:TAG", "annotation %s=%q names a digest, which the snapshot has not yet", restorer.CheckpointAnnotation, to)
 	}
 	return full, nil
 }

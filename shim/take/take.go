@@ -12,6 +12,7 @@ import (
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/errdefs"
+	"github.com/containerd/log"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sys/unix"
 
@@ -84,12 +85,12 @@ func (t *taking) take(ctx context.Context) (desc ocispec.Descriptor, _ *Result, 
 	if t.SegmentSize == 0 {
 		t.SegmentSize = segmentSize(sub.gpus, resident(sub.process.pid))
 	}
-	t.Stage(ctx, "the container was examined")
+	log.G(ctx).Debug("the container was examined")
 	if err := <-allowed; err != nil {
 		return desc, nil, err
 	}
 	if t.Push != nil {
-		t.Stage(ctx, "the registry lets us push")
+		log.G(ctx).Debug("the registry lets us push")
 		if !t.SnapshotOnly {
 			t.sender.image(t.client, sub.config, t.Ref, *t.Push)
 		}
@@ -141,7 +142,7 @@ func (t *taking) takeInto(ctx context.Context, sub *subject) (desc ocispec.Descr
 		desc, r, err = t.freeze(ctx, sub, work.Dir, false)
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.As(err, new(*failure.Error)) && errdefs.IsResourceExhausted(err) {
-		err = &restore.FullError{Dir: t.store.Root(), Err: err}
+		err = restore.NoRoom(t.store.Root(), err)
 	}
 	return desc, r, err
 }
@@ -195,7 +196,7 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 		return desc, nil, err
 	}
 	t.Ended("dump")
-	t.Stage(ctx, "the container is frozen and dumped")
+	log.G(ctx).Debug("the container is frozen and dumped")
 	defer t.keepLogs(criuWork)
 	d.dumped()
 	start := time.Now()
@@ -203,7 +204,7 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	if err != nil {
 		return desc, nil, err
 	}
-	t.Stage(ctx, "changed files are copied")
+	log.G(ctx).Debug("changed files are copied")
 	times := image.Timings{Dump: dumped.DumpSeconds, RootFS: time.Since(start).Seconds()}
 	var device *image.DeviceIntake
 	if dumped.Devices && (!dumped.DevicesPending || !t.LeaveRunning) {
@@ -227,7 +228,7 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 			}()
 			lost = gone
 		}
-		t.Stage(ctx, "the container goes on")
+		log.G(ctx).Debug("the container goes on")
 	}
 	if times.Freeze = released.FreezeSeconds; !t.LeaveRunning || lost != nil {
 		times.Freeze = time.Since(dumped.Frozen).Seconds()
@@ -272,7 +273,7 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	if err != nil {
 		return desc, nil, err
 	}
-	t.Stage(ctx, "the snapshot is packed")
+	log.G(ctx).Debug("the snapshot is packed")
 	pack := time.Since(packing).Seconds()
 	if !t.LeaveRunning {
 		// The container is about to end, and all that is left of it has to be sound.
@@ -336,7 +337,7 @@ func (t *taking) publish(ctx context.Context, h *held, sub *subject, desc ocispe
 			return nil, errors.Join(err, t.store.Untag(again, t.name))
 		}
 	}
-	t.Stage(ctx, "the snapshot has its name, and the container ended unless it goes on")
+	log.G(ctx).Debug("the snapshot has its name, and the container ended unless it goes on")
 	// It is done: an interrupt that comes now does not change that.
 	if t.LeaveRunning && lost == nil {
 		if err := remember(ctx, t.client, sub.info.ID, desc.Digest); err != nil {
@@ -393,7 +394,7 @@ func (t *taking) signAndPush(ctx context.Context, desc ocispec.Descriptor, r *Re
 	if r.NoImage != "" {
 		r.Warnings = append(r.Warnings, "no image could be made of the snapshot: "+r.NoImage)
 	}
-	t.Stage(ctx, "the snapshot is pushed")
+	log.G(ctx).Debug("the snapshot is pushed")
 	return nil
 }
 

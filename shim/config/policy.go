@@ -10,27 +10,29 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// Annotation says what the annotation io.cryo.restore may have restored. Whoever creates containers writes annotations, so nothing is allowed by default.
-type Annotation struct {
+// Registries say which repositories containers may name by their image or by annotations, and how they are reached. Whoever creates containers chooses both, so nothing is allowed by default.
+type Registries struct {
 	// Repositories are prefixes of what is allowed: a registry, or one with the beginning of a path, which ends where a component does. Default: none.
 	Repositories []string `toml:"repositories"`
-	// Allow are grants, as those of cryo restore --allow, for what a snapshot asks beyond the container's own specification. Default: none.
-	Allow []string `toml:"allow"`
-	// Force are rules of cryo inspect --check that are overridden. Default: none.
-	Force []string `toml:"force"`
 	// Credentials is a file in the form of Docker's config.json. Default: the one of the user that containerd runs as.
 	Credentials string `toml:"credentials"`
 	// PlainHTTP are registries, HOST[:PORT], that are spoken to without TLS. Default: none.
 	PlainHTTP []string `toml:"plain-http"`
+}
+
+// Policy says what containers may be restored from by their image, or by the annotation io.cryo.restore.
+type Policy struct {
+	Registries
+	// Allow are grants, as those of cryo restore --allow, for what a snapshot asks beyond the container's own specification. Default: none.
+	Allow []string `toml:"allow"`
+	// Force are rules of cryo inspect --check that are overridden. Default: none.
+	Force []string `toml:"force"`
 	// Timeout, in seconds, is how long it may take until all of a snapshot but its memory is here. Default 60.
 	Timeout int64 `toml:"timeout"`
 }
 
 // Allows tells whether a normalised reference is of one of the repositories.
-func (a Annotation) Allows(ref string) bool { return below(a.Repositories, ref) }
-
-// below tells whether a normalised reference is of one of these repositories.
-func below(repositories []string, ref string) bool {
+func (r Registries) Allows(ref string) bool {
 	name, _, _ := strings.Cut(ref, "@")
 	host, path, ok := strings.Cut(name, "/")
 	if !ok {
@@ -38,56 +40,43 @@ func below(repositories []string, ref string) bool {
 	}
 	path, _, _ = strings.Cut(path, ":")
 	full := strings.ToLower(host) + "/" + path
-	return slices.ContainsFunc(repositories, func(prefix string) bool {
+	return slices.ContainsFunc(r.Repositories, func(prefix string) bool {
 		return full == prefix || strings.HasPrefix(full, prefix+"/")
 	})
 }
 
 // AllowsImage tells whether an image of this name, as CRI has it, is of one of the repositories.
-func (a Annotation) AllowsImage(name string) bool {
-	if len(a.Repositories) == 0 {
+func (r Registries) AllowsImage(name string) bool {
+	if len(r.Repositories) == 0 {
 		return false
 	}
 	full, err := store.Normalize(name)
-	return err == nil && a.Allows(full)
+	return err == nil && r.Allows(full)
 }
 
 // Plain tells whether the registry of a normalised reference is spoken to without TLS.
-func (a Annotation) Plain(ref string) bool { return at(a.PlainHTTP, ref) }
-
-// at tells whether a normalised reference is of one of these registries.
-func at(registries []string, ref string) bool {
+func (r Registries) Plain(ref string) bool {
 	host, _, _ := strings.Cut(ref, "/")
-	return slices.Contains(registries, strings.ToLower(host))
+	return slices.Contains(r.PlainHTTP, strings.ToLower(host))
 }
 
 // Patience is Timeout.
-func (a Annotation) Patience() time.Duration { return time.Duration(a.Timeout) * time.Second }
+func (p Policy) Patience() time.Duration { return time.Duration(p.Timeout) * time.Second }
 
-func (a Annotation) validate() error {
-	if err := checkRegistries("restore.annotation", a.Repositories, a.PlainHTTP, a.Credentials); err != nil {
-		return err
-	}
-	if a.Timeout < 1 || a.Timeout > int64(time.Hour/time.Second) {
-		return fmt.Errorf("restore.annotation.timeout = %d is not between 1 and 3600 seconds", a.Timeout)
-	}
-	return nil
-}
-
-// checkRegistries looks at the keys of a table that says which repositories there are for annotations, and how they are reached.
-func checkRegistries(table string, repositories, plainHTTP []string, credentials string) error {
-	for _, prefix := range repositories {
+// validate checks the keys of a table of this name.
+func (r Registries) validate(table string) error {
+	for _, prefix := range r.Repositories {
 		if err := checkPrefix(prefix); err != nil {
 			return fmt.Errorf("%s.repositories: %w", table, err)
 		}
 	}
-	for _, host := range plainHTTP {
+	for _, host := range r.PlainHTTP {
 		if err := checkPrefix(host); err != nil || strings.Contains(host, "/") {
 			return fmt.Errorf("%s.plain-http: %q is no registry: write HOST[:PORT] in lower case", table, host)
 		}
 	}
-	if credentials != "" && !filepath.IsAbs(credentials) {
-		return fmt.Errorf("%s.credentials = %q is not an absolute path", table, credentials)
+	if r.Credentials != "" && !filepath.IsAbs(r.Credentials) {
+		return fmt.Errorf("%s.credentials = %q is not an absolute path", table, r.Credentials)
 	}
 	return nil
 }
