@@ -16,6 +16,8 @@ type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 	Advice  string `json:"hint,omitempty"` // what to do about it
+
+	cause error // in the process where it arose
 }
 
 // Kind names one of containerd's kinds of errors, or that of a context that has ended.
@@ -44,9 +46,10 @@ var kinds = map[Kind]error{
 // maxText bounds a message and advice, bytes, so that a message has room for both.
 const maxText = 8 << 10
 
-// New makes an error of a kind.
+// New makes an error of a kind. What the text wraps, as that of [fmt.Errorf], can be asked for until it goes to another process.
 func New(kind error, advice, text string, args ...any) *Error {
-	return &Error{Kind: name(kind), Message: fmt.Sprintf(text, args...), Advice: advice}
+	cause := fmt.Errorf(text, args...)
+	return &Error{Kind: name(kind), Message: cause.Error(), Advice: advice, cause: cause}
 }
 
 // Of tells of err. Its kind is the first of those given that err has, else the last of them; where none is given, that which [errdefs.Resolve] finds, or
@@ -79,7 +82,7 @@ func name(kind error) Kind {
 
 // Doing gives the error with what was being done ahead of its message.
 func (e *Error) Doing(what string) *Error {
-	return &Error{Kind: e.Kind, Message: what + ": " + e.Message, Advice: e.Advice}
+	return &Error{Kind: e.Kind, Message: what + ": " + e.Message, Advice: e.Advice, cause: e.cause}
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -87,12 +90,16 @@ func (e *Error) Error() string { return e.Message }
 // Hint says what to do.
 func (e *Error) Hint() string { return e.Advice }
 
-// Unwrap gives the kind; one that is not known is Internal.
-func (e *Error) Unwrap() error {
-	if kind := kinds[e.Kind]; kind != nil {
-		return kind
+// Unwrap gives the kind, one that is not known being Internal, and the cause.
+func (e *Error) Unwrap() []error {
+	kind := kinds[e.Kind]
+	if kind == nil {
+		kind = errdefs.ErrInternal
 	}
-	return errdefs.ErrInternal
+	if e.cause == nil {
+		return []error{kind}
+	}
+	return []error{kind, e.cause}
 }
 
 // Hint gives the first hint in an error's tree; empty if there is none.
