@@ -32,13 +32,13 @@ func packedSample(t testing.TB) (*memoryStore, ocispec.Descriptor) {
 	return store, mustPack(t, store, src, PackOptions{SegmentSize: 1 << 20})
 }
 
-// readAll opens, unpacks and reads a snapshot, and says what came first.
-func readAll(t testing.TB, store *memoryStore, d ocispec.Descriptor) error {
+// readAll opens, unpacks and reads a snapshot, gives the directory of its images, and says what came first.
+func readAll(t testing.TB, store *memoryStore, d ocispec.Descriptor) (string, error) {
 	t.Helper()
 	ctx := context.Background()
 	s, err := Open(ctx, store, d)
 	if err != nil {
-		return err
+		return "", err
 	}
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "images")
@@ -46,9 +46,9 @@ func readAll(t testing.TB, store *memoryStore, d ocispec.Descriptor) error {
 		if _, statErr := os.Lstat(dir); !errors.Is(statErr, fs.ErrNotExist) {
 			t.Errorf("Unpack left its directory after %v", err)
 		}
-		return err
+		return "", err
 	}
-	return s.ReadRootFS(ctx, store, func(r io.Reader) error {
+	return dir, s.ReadRootFS(ctx, store, func(r io.Reader) error {
 		_, err := io.Copy(io.Discard, r)
 		return err
 	})
@@ -61,7 +61,8 @@ func hinted(err error) bool {
 
 func TestDamage(t *testing.T) {
 	store, d := packedSample(t)
-	if err := readAll(t, store, d); err != nil {
+	want, err := readAll(t, store, d)
+	if err != nil {
 		t.Fatal(err)
 	}
 	s, err := Open(context.Background(), store, d)
@@ -81,10 +82,15 @@ func TestDamage(t *testing.T) {
 			check := func(what string, damage func(b []byte) []byte) {
 				bad := store.clone()
 				bad.blobs[part.Digest] = damage(bytes.Clone(store.blobs[part.Digest]))
-				for verb, err := range map[string]error{"reading": readAll(t, bad, d), "Verify": Verify(context.Background(), bad, d, nil)} {
-					if !errdefs.IsDataLoss(err) || !hinted(err) {
-						t.Errorf("%s: %s gives %v", what, verb, err)
-					}
+				if err := Verify(context.Background(), bad, d, nil); !errdefs.IsDataLoss(err) || !hinted(err) {
+					t.Errorf("%s: Verify gives %v", what, err)
+				}
+				got, err := readAll(t, bad, d)
+				if err == nil && strings.HasPrefix(name, "segment-") {
+					// Bytes that no frame has, or a bit that zstd does not need: the memory must be what it was.
+					sameDir(t, want, got)
+				} else if !errdefs.IsDataLoss(err) || !hinted(err) {
+					t.Errorf("%s: reading gives %v", what, err)
 				}
 			}
 			positions := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, int(part.Size) / 2, int(part.Size) - 1}

@@ -108,8 +108,8 @@ func (r *DevicesReader) Close() { r.r.Close() }
 
 // Read fills dst with what a piece, by its number, holds from offset on, verified. It gives false, and leaves dst as it is, where
 // that is nothing but zeros. It is quickest, and reads nothing twice, where the address of the piece, offset and the length of
-// dst are multiples of 1 MiB. What is not in the piece gives an error of kind InvalidArgument, what does not verify a
-// [*segment.FrameError], a segment that is cut short a [*DamagedError]; dst is of no use then.
+// dst are multiples of 1 MiB. What is not in the piece gives an error of kind InvalidArgument, what does not verify one of
+// kind DataLoss, a segment that is cut short a [*DamagedError]; dst is of no use then.
 func (r *DevicesReader) Read(piece int, offset int64, dst []byte) (bool, error) {
 	if piece < 0 || piece >= len(r.d.pieces) || offset < 0 || offset > r.d.pieces[piece].Size || int64(len(dst)) > r.d.pieces[piece].Size-offset {
 		return false, fmt.Errorf("read device memory: %d bytes from %d on of piece %d: %w", len(dst), offset, piece, errdefs.ErrInvalidArgument)

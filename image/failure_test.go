@@ -93,7 +93,7 @@ func TestUnpackCancelled(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		var calls atomic.Int64
 		dir := filepath.Join(t.TempDir(), "images")
-		err := s.Unpack(ctx, store, dir, UnpackOptions{Workers: 2, Progress: func(string, int64, int64) {
+		err := s.Unpack(ctx, store, dir, UnpackOptions{Progress: func(string, int64, int64) {
 			if calls.Add(1) > limit {
 				cancel()
 			}

@@ -11,13 +11,12 @@ import (
 
 // frameJob is one piece on its way into its segment.
 type frameJob struct {
-	piece  segment.Piece // of files; an [Intake] has the pages themselves
-	number uint64        // in an Intake: address divided by [index.MaxFrame]
-	dumped int64         // in an Intake: pages, those of zeros included
+	number uint64        // address divided by [index.MaxFrame]
+	dumped int64         // pages, those of zeros included
 	slot   []byte        // of [index.MaxFrame] bytes; holds what is stored, in the end
-	home   *slots        // where the slot goes then, in an [Intake]
+	home   *slots        // where the slot goes then
 	kept   int64         // without a slot: where in the spill the pages are
-	aside  chan struct{} // in an Intake: closed when slot, home and kept are settled; nil: they are
+	aside  chan struct{} // closed when slot, home and kept are settled; nil: they are
 	frame  index.Frame
 	stored []byte // nil: no page is left, or the parent has the frame
 	parent int    // 1 and the number of the parent's frame; 0: none
@@ -40,11 +39,7 @@ func newFrameEncoder(p segment.Policy) (*frameEncoder, error) {
 }
 
 // finish encodes the bytes of a frame, which lie in the slot of the job.
-func (e *frameEncoder) finish(job *frameJob, frame index.Frame, raw []byte) {
-	job.frame = frame
-	if len(raw) == 0 {
-		return
-	}
+func (e *frameEncoder) finish(job *frameJob, raw []byte) {
 	codec, stored := e.enc.Encode(e.out, raw)
 	if codec != index.Raw {
 		stored = raw[:copy(raw, stored)] // it is shorter; what it was made of is not needed any more

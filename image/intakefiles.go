@@ -10,8 +10,7 @@ import (
 	"github.com/cryo-project/cryo/image/pages"
 )
 
-// newIntakeOfFiles takes in the pages files in dir. Which frames the parent has is known only when they have been hashed, and so
-// files are no other than a stream.
+// newIntakeOfFiles takes in the pages files in dir.
 func newIntakeOfFiles(ctx context.Context, dst BlobStore, dir string, maps []*pages.Pagemap, pageSize int64, o PackOptions) (*Intake, error) {
 	if report := o.Progress; report != nil {
 		var total int64

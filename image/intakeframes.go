@@ -82,6 +82,6 @@ func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
 		job.parent = at + 1
 		return nil
 	}
-	enc.finish(job, job.frame, raw)
+	enc.finish(job, raw)
 	return nil
 }

@@ -192,6 +192,14 @@ func (m *Pages) parts(id uint64, lazy bool) (parts []Part) {
 	return parts
 }
 
+// all gives what there is of a pages file.
+func (m *Pages) all(id uint64) (parts []Part) {
+	for _, i := range m.frames[id] {
+		parts = append(parts, Part{frame: i, Runs: m.x.Frames[i].Runs})
+	}
+	return parts
+}
+
 // choose gives the pages of runs that are among the lazy ones, or those that are not. If that is all, it is runs itself.
 func choose(runs []index.Run, lazy []pages.Run, pageSize int64, want bool) (chosen []index.Run) {
 	for _, r := range runs {
@@ -276,7 +284,7 @@ func (r *PagesReader) Close() {
 
 // Read gives the bytes of a part's runs, one after the other, verified: by their digest, or by their check where the segment is a
 // [segment.Verified]. They are valid until the next call. What does not verify
-// gives a [*segment.FrameError], a segment that is cut short a [*DamagedError].
+// gives an error of kind DataLoss, a segment that is cut short a [*DamagedError].
 func (r *PagesReader) Read(p Part) ([]byte, error) {
 	f := &r.m.x.Frames[p.frame]
 	raw, err := r.frame(p.frame, r.buf)

@@ -40,8 +40,13 @@ func (m *memoryStore) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadClo
 	if !ok {
 		return nil, fmt.Errorf("blob %s: %w", d.Digest, errdefs.ErrNotFound)
 	}
-	return io.NopCloser(bytes.NewReader(b)), nil
+	return memoryReader{bytes.NewReader(b)}, nil
 }
+
+// memoryReader reads a blob in any order, as files do.
+type memoryReader struct{ *bytes.Reader }
+
+func (memoryReader) Close() error { return nil }
 
 func (m *memoryStore) Exists(_ context.Context, d ocispec.Descriptor) (bool, error) {
 	m.mu.Lock()

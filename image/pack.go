@@ -106,7 +106,7 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	if cfg.Processes, err = processes(src.Images, maps, pageSize); err != nil {
 		return none, err
 	}
-	if src.Memory == nil && o.Parent != nil {
+	if src.Memory == nil {
 		if src.Memory, err = newIntakeOfFiles(ctx, dst, src.Images, maps, pageSize, o); err != nil {
 			return none, err
 		}
@@ -121,7 +121,7 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	var rootFS ocispec.Descriptor
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() (err error) {
-		packed, err = packMemory(gctx, dst, src.Images, parts, pageSize, o)
+		packed, err = packMemory(gctx, parts, o)
 		return err
 	})
 	g.Go(func() (err error) {

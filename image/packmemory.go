@@ -15,7 +15,7 @@ import (
 // memoryPart is memory of one kind: that of processes and shared memory, or what processes had on devices. Segments that are new hold
 // memory of one kind only.
 type memoryPart struct {
-	in   *Intake // nil: memory in pages files, without a parent
+	in   *Intake
 	maps []*pages.Pagemap
 	cut  [][]segment.Piece
 	// device says that it is of devices.
@@ -58,24 +58,18 @@ func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]m
 }
 
 // packMemory gives the segments of a snapshot, in order, all of which are stored then.
-func packMemory(ctx context.Context, dst BlobStore, dir string, parts []memoryPart, pageSize int64, o PackOptions) ([]packedSegment, error) {
+func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) ([]packedSegment, error) {
 	for _, p := range parts {
-		if p.in != nil {
-			p.in.hurry()
-		}
+		p.in.hurry()
 	}
 	of := make([][]packedSegment, len(parts))
 	g, gctx := errgroup.WithContext(ctx)
 	for i, p := range parts {
 		g.Go(func() (err error) {
-			switch {
-			case p.in == nil:
-				of[i], err = packSegments(gctx, dst, dir, p.cut, p.maps, pageSize, o)
-			case o.Parent != nil:
-				err = p.in.arrived(p.cut) // which segments there are depends on all of the memory
-			default:
-				of[i], err = p.in.segments(gctx, p.cut)
+			if o.Parent != nil {
+				return p.in.arrived(p.cut) // which segments there are depends on all of the memory
 			}
+			of[i], err = p.in.segments(gctx, p.cut)
 			return err
 		})
 	}

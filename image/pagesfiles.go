@@ -3,13 +3,15 @@ package image
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
+
+	"github.com/cryo-project/cryo/image/pages"
 )
 
-// pagesFiles keeps pages files open as long as they are needed: a snapshot may have more than a process may have open.
+// pagesFiles keeps the pages files in a directory open for writing as long as they are needed: a snapshot may have more than a process may have open.
 type pagesFiles struct {
-	path  func(id uint64) string
-	write bool
+	dir string
 
 	mu    sync.Mutex // guards what follows
 	files map[uint64]*pagesFile
@@ -21,8 +23,8 @@ type pagesFile struct {
 }
 
 // newPagesFiles counts with uses[id] calls of take and put for each file.
-func newPagesFiles(path func(id uint64) string, write bool, uses map[uint64]int) *pagesFiles {
-	p := &pagesFiles{path: path, write: write, files: make(map[uint64]*pagesFile, len(uses))}
+func newPagesFiles(dir string, uses map[uint64]int) *pagesFiles {
+	p := &pagesFiles{dir: dir, files: make(map[uint64]*pagesFile, len(uses))}
 	for id, n := range uses {
 		p.files[id] = &pagesFile{uses: n}
 	}
@@ -34,11 +36,7 @@ func (p *pagesFiles) take(id uint64) (*os.File, error) {
 	defer p.mu.Unlock()
 	file := p.files[id]
 	if file.f == nil {
-		flag := os.O_RDONLY
-		if p.write {
-			flag = os.O_WRONLY
-		}
-		f, err := os.OpenFile(p.path(id), flag, 0)
+		f, err := os.OpenFile(filepath.Join(p.dir, pages.FileName(id)), os.O_WRONLY, 0)
 		if err != nil {
 			return nil, fmt.Errorf("open pages: %w", err)
 		}

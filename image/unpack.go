@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
@@ -24,8 +23,6 @@ import (
 
 // UnpackOptions are the choices of [Snapshot.Unpack]; the zero value is good.
 type UnpackOptions struct {
-	// Workers is how many goroutines decode. 0: as many as there are cores.
-	Workers int
 	// Progress is told how many bytes of memory were written, as "unpack".
 	Progress Progress
 	// Lazy leaves out of the pages files what [Pages.Lazy] gives, and reads no more of the segments than it needs for the rest.
@@ -76,10 +73,7 @@ func (s *Snapshot) UnpackImages(ctx context.Context, src Fetcher, dir string) (*
 
 // Memory adds the pages files. If it fails, nothing is left of the images either.
 func (i *Unpacked) Memory(ctx context.Context, src Fetcher, o UnpackOptions) error {
-	u := unpacker{s: i.s, src: src, dir: i.dir, x: i.x, maps: i.maps, o: o, frames: slices.DeleteFunc(slices.Clone(i.x.Frames), onDevice)}
-	for j := range u.frames {
-		u.total += u.frames[j].Raw
-	}
+	u := unpacker{s: i.s, src: src, dir: i.dir, x: i.x, maps: i.maps, o: o}
 	return i.ended(ctx, u.memory(ctx))
 }
 
@@ -143,16 +137,14 @@ func makeEmpty(dir string) (undo func() error, err error) {
 }
 
 type unpacker struct {
-	s   *Snapshot
-	src Fetcher
-	dir string
-	x   *index.Index
-	// frames are those of the pages files.
-	frames []index.Frame
-	o      UnpackOptions
-	maps   []*pages.Pagemap // of what was unpacked
-	done   atomic.Int64
-	total  int64 // bytes of memory that are stored
+	s     *Snapshot
+	src   Fetcher
+	dir   string
+	x     *index.Index
+	o     UnpackOptions
+	maps  []*pages.Pagemap // of what was unpacked
+	done  atomic.Int64
+	total int64 // bytes of memory that are written
 }
 
 func (u *unpacker) memory(ctx context.Context) error {
@@ -172,17 +164,7 @@ func (u *unpacker) memory(ctx context.Context) error {
 			return err
 		}
 	}
-	if u.o.Lazy {
-		return u.pieces(ctx)
-	}
-	uses := make(map[uint64]int, len(u.x.Files))
-	for i := range u.frames {
-		uses[u.frames[i].Runs[0].File]++
-	}
-	files := newPagesFiles(func(id uint64) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
-	defer files.close()
-	r := segmentReader{src: u.src, workers: u.o.Workers, shared: u.s.shared(), sink: func(f *index.Frame, raw []byte) error { return u.write(files, f.Runs, raw) }}
-	return r.read(ctx, u.s.Segments(), u.frames)
+	return u.pieces(ctx)
 }
 
 // onDevice tells whether a frame is of device memory.
@@ -276,7 +258,7 @@ func (u *unpacker) write(files *pagesFiles, runs []index.Run, raw []byte) error 
 	return files.put(id)
 }
 
-// pieces writes the pages that are not restored lazily, without reading segments as a whole.
+// pieces writes the pages, but for those that are restored lazily.
 func (u *unpacker) pieces(ctx context.Context) error {
 	p := newPages(u.x, u.maps)
 	defer p.Close()
@@ -285,24 +267,22 @@ func (u *unpacker) pieces(ctx context.Context) error {
 	}
 	var parts []Part
 	uses := make(map[uint64]int)
-	u.total = 0
 	for _, f := range u.x.Files {
 		some := p.parts(f.ID, false)
+		if !u.o.Lazy {
+			some = p.all(f.ID)
+		}
 		uses[f.ID] = len(some)
 		for _, part := range some {
 			u.total += part.bytes(u.x.PageSize)
 		}
 		parts = append(parts, some...)
 	}
-	files := newPagesFiles(func(id uint64) string { return filepath.Join(u.dir, pages.FileName(id)) }, true, uses)
+	files := newPagesFiles(u.dir, uses)
 	defer files.close()
-	workers := u.o.Workers
-	if workers <= 0 {
-		workers = runtime.GOMAXPROCS(0)
-	}
 	var next atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
-	for range min(workers, len(parts)) {
+	for range min(runtime.GOMAXPROCS(0), len(parts)) {
 		g.Go(func() error {
 			r, err := p.Reader()
 			if err != nil {

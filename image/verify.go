@@ -44,10 +44,7 @@ func Verify(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Progress) 
 		}
 		advance(l.Size)
 	}
-	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, _ []byte) error {
-		advance(f.Stored)
-		return nil
-	}}
+	r := segmentReader{src: src, sink: func(f *index.Frame) { advance(f.Stored) }}
 	return r.read(ctx, s.Segments(), x.Frames)
 }
 

@@ -38,11 +38,10 @@ func VerifyShared(ctx context.Context, src Fetcher, d ocispec.Descriptor, p Prog
 	for i := range frames {
 		total += frames[i].Stored
 	}
-	r := segmentReader{src: src, whole: true, sink: func(f *index.Frame, _ []byte) error {
+	r := segmentReader{src: src, sink: func(f *index.Frame) {
 		if n := done.Add(f.Stored); p != nil {
 			p("verify", n, total)
 		}
-		return nil
 	}}
 	return r.read(ctx, s.Segments()[:s.shared()], frames)
 }

@@ -14,8 +14,10 @@ import (
 	"os/signal"
 	"runtime"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
@@ -28,7 +30,7 @@ var (
 const usage = `cryo-gpu-keeper asks NVIDIA's driver for what cryo needs of it.
 
   cryo-gpu-keeper facts    print devices, what processes hold on them, and versions, as JSON
-  cryo-gpu-keeper driver   answer the shim's requests, until standard input ends; then undo what is to be undone
+  cryo-gpu-keeper driver   answer the shim's requests on descriptor 3, until that hangs up; then undo what is to be undone
   cryo-gpu-keeper keeper   keep and move device memory as the shim asks for on descriptor 3, until that hangs up
   cryo-gpu-keeper --version | --help
 
@@ -53,18 +55,11 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = driver.PrintFacts(stdout, openDriver)
 	case "driver":
 		prepare()
-		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
-		defer stop()
-		// A client that died must not end the undoing by a closed pipe.
-		signal.Ignore(unix.SIGPIPE)
-		err = driver.Serve(ctx, os.Stdin, stdout, openDriver)
+		err = serve(func(ctx context.Context, c *channel.Channel) error { return driver.Serve(ctx, c, openDriver) })
 	case "keeper":
 		prepare()
 		soon()
-		ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
-		defer stop()
-		signal.Ignore(unix.SIGPIPE)
-		err = hold(ctx)
+		err = serve(hold)
 	default:
 		fmt.Fprint(stderr, usage)
 		return 2
@@ -74,6 +69,25 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 1
 	}
 	return 0
+}
+
+// serveDescriptor is the shim's socket.
+const serveDescriptor = 3
+
+// serve does what the shim asks for.
+func serve(do func(context.Context, *channel.Channel) error) error {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
+	defer stop()
+	signal.Ignore(unix.SIGPIPE) // a shim that died must not end the undoing by the closed pipe of standard error
+	// Descriptor 3 of who runs it by hand may be any.
+	if kind, err := unix.GetsockoptInt(serveDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
+		return fmt.Errorf("serve: descriptor %d is not the shim's: %w", serveDescriptor, errdefs.ErrInvalidArgument)
+	}
+	c, err := channel.Open(serveDescriptor)
+	if err != nil {
+		return err
+	}
+	return do(ctx, c)
 }
 
 // prepare unsets the variable that would hide devices from the helper. The processes of containers have variables of their own.

@@ -24,21 +24,10 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
-// holdDescriptor is the shim's socket.
-const holdDescriptor = 3
-
 // hold holds memory until the shim hangs up.
-func hold(ctx context.Context) error {
-	// Descriptor 3 of who runs it by hand may be any.
-	if kind, err := unix.GetsockoptInt(holdDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
-		return fmt.Errorf("hold: descriptor %d is not the shim's: %w", holdDescriptor, errdefs.ErrInvalidArgument)
-	}
+func hold(ctx context.Context, c *channel.Channel) error {
 	// The shim's environment says two. A copy keeps one until the scheduler notices, and who hears of free slots waits for that.
 	runtime.GOMAXPROCS(max(runtime.NumCPU(), 4*keeper.Streams))
-	c, err := channel.Open(holdDescriptor)
-	if err != nil {
-		return err
-	}
 	return keeper.Serve(ctx, c, openMemory)
 }
 

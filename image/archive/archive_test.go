@@ -15,6 +15,7 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -63,8 +64,7 @@ func TestRoundTrip(t *testing.T) {
 			t.Errorf("%s: %v, %v", tag, got, err)
 		}
 	}
-	var missing *UnknownLocationError
-	if _, _, err := Import(t.Context(), dst, both+":nope", nil, false); !errors.As(err, &missing) || !errdefs.IsNotFound(err) || !strings.Contains(missing.Hint(), "app:v2") {
+	if _, _, err := Import(t.Context(), dst, both+":nope", nil, false); !errdefs.IsNotFound(err) || !strings.Contains(failure.Hint(err), "app:v2") {
 		t.Errorf("unknown tag: %v", err)
 	}
 }

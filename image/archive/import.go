@@ -57,7 +57,7 @@ func (l location) classify(ctx context.Context, err error) error {
 	case errors.As(err, &broken):
 		return damaged(l, broken.err)
 	case errors.Is(err, fs.ErrNotExist):
-		return &UnknownLocationError{Location: l.text, Err: err}
+		return unknown(l, err)
 	}
 	return mapError(l, err)
 }
@@ -226,14 +226,17 @@ func choose(l location, index ocispec.Index) (ocispec.Descriptor, error) {
 		if i := slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.Digest.String() == l.tag }); i >= 0 {
 			return index.Manifests[i], nil
 		}
-		return ocispec.Descriptor{}, &UnknownLocationError{Location: l.text, Tags: tags}
+		return ocispec.Descriptor{}, failure.New(errdefs.ErrNotFound, holds(tags), "%s: no such tag", l.text)
 	case len(tags) == 0:
-		return ocispec.Descriptor{}, &UnknownLocationError{Location: l.text, Err: errors.New("it is empty")}
+		return ocispec.Descriptor{}, unknown(l, errors.New("it is empty"))
 	case len(tags) > 1:
-		return ocispec.Descriptor{}, failure.New(errdefs.ErrInvalidArgument, "name one behind a colon: "+strings.Join(tags[:min(len(tags), 20)], ", "), "%s holds %d manifests", l.text, len(tags))
+		return ocispec.Descriptor{}, failure.New(errdefs.ErrInvalidArgument, "name one behind a colon; "+holds(tags), "%s holds %d manifests", l.text, len(tags))
 	}
 	return index.Manifests[slices.IndexFunc(index.Manifests, func(d ocispec.Descriptor) bool { return d.ArtifactType != signature.MediaType })], nil
 }
+
+// holds lists what there is.
+func holds(tags []string) string { return "it holds " + strings.Join(tags[:min(len(tags), 20)], ", ") }
 
 // fullName normalises what is more than a tag.
 func fullName(name string) (string, bool) {

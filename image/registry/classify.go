@@ -25,12 +25,17 @@ type hinter interface {
 	Hint() string
 }
 
+// ours is an error of this package on its way through net/http and oras-go, which put the request before it.
+type ours struct{ error }
+
+// Unwrap gives the error.
+func (o ours) Unwrap() error { return o.error }
+
 // classify makes an error for users of whatever came from net/http, crypto/tls and oras.
 func (r *repo) classify(ctx context.Context, err error) error {
 	var (
 		h      hinter
-		scheme *SchemeError
-		login  *CredentialsError
+		own    ours
 		answer *errcode.ErrorResponse
 		uerr   *url.Error
 	)
@@ -38,10 +43,8 @@ func (r *repo) classify(ctx context.Context, err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &scheme): // without the URL that net/http puts before it
-		return scheme
-	case errors.As(err, &login):
-		return login
+	case errors.As(err, &own):
+		return own.error
 	case errors.As(err, &h):
 		return err
 	case ctx.Err() != nil:
@@ -50,47 +53,47 @@ func (r *repo) classify(ctx context.Context, err error) error {
 		if errors.As(err, &uerr) {
 			err = uerr.Err
 		}
-		return &TokenServiceError{Host: host, Err: err}
+		return tokenServiceError(host, err)
 	case errors.As(err, &answer):
 		return r.classifyAnswer(answer)
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
-		return r.authError(false, err)
+		return r.authError(false)
 	case errors.Is(err, errdef.ErrNotFound):
 		return &UnknownRefError{Ref: r.name, Err: err}
 	case isCertificate(err):
 		if errors.As(err, &uerr) {
 			err = uerr.Err
 		}
-		return &CertificateError{Host: host, Err: err}
+		return certificateError(host, err)
 	case isPlain(err):
-		return &SchemeError{Host: host}
+		return plainError(host)
 	}
 	if errors.As(err, &uerr) {
 		// The URL of a redirect may hold a signature.
 		err = uerr.Err
 	}
 	if isNetwork(err) || temporary(err) {
-		return &UnreachableError{Host: host, Err: err}
+		return unreachableError(host, err)
 	}
 	return err
 }
 
-func (r *repo) authError(denied bool, err error) error {
-	return &AuthError{Host: r.ref.Registry, Repo: r.ref.Repository, User: r.user(), Denied: denied, Err: err}
+func (r *repo) authError(denied bool) error {
+	return authError(r.ref.Registry, r.ref.Repository, r.user(), denied)
 }
 
 func (r *repo) classifyAnswer(e *errcode.ErrorResponse) error {
 	switch {
 	case e.StatusCode == http.StatusUnauthorized:
-		return r.authError(false, e)
+		return r.authError(false)
 	case e.StatusCode == http.StatusForbidden, hasCode(e, errcode.ErrorCodeDenied):
-		return r.authError(true, e)
+		return r.authError(true)
 	case hasCode(e, errcode.ErrorCodeDigestInvalid), hasCode(e, errcode.ErrorCodeSizeInvalid):
 		return &CorruptError{What: "what the registry received", Err: e}
 	case e.StatusCode == http.StatusNotFound && !hasCode(e, errcode.ErrorCodeManifestBlobUnknown):
 		return &UnknownRefError{Ref: r.name, Err: e}
 	}
-	return &ServerError{Host: r.ref.Registry, Status: e.StatusCode, Err: e}
+	return serverError(r.ref.Registry, e.StatusCode, e)
 }
 
 func hasCode(e *errcode.ErrorResponse, code string) bool {
@@ -153,7 +156,7 @@ func refused(err error) bool {
 
 // temporary says whether repeating a request may mend the error: a cut, reset or stalled connection.
 func temporary(err error) bool {
-	if errors.Is(err, context.Canceled) || isCertificate(err) || isPlain(err) || beyondReach(err) {
+	if errors.Is(err, context.Canceled) || isCertificate(err) || isPlain(err) {
 		return false
 	}
 	var dns *net.DNSError

@@ -22,6 +22,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
 
@@ -62,8 +63,7 @@ func TestTokenService(t *testing.T) {
 			return true
 		}
 		err := Push(t.Context(), src, f.ref("p:2"), d, fast())
-		var refused *TokenServiceError
-		if !errors.As(err, &refused) || !errdefs.IsPermissionDenied(err) || refused.Hint() == "" {
+		if !errdefs.IsPermissionDenied(err) || !strings.Contains(failure.Hint(err), "a token service must") {
 			t.Errorf("%s: %v", realm, err)
 		}
 	}
@@ -82,11 +82,10 @@ func TestBasicAuth(t *testing.T) {
 	if err := Push(t.Context(), src, f.ref("p:2"), d, as("alice", "right")); err != nil {
 		t.Error(err)
 	}
-	var a *AuthError
-	if err := Push(t.Context(), src, f.ref("p:2"), d, as("alice", "wrong")); !errors.As(err, &a) || a.User != "alice" || !errdefs.IsUnauthorized(err) {
+	if err := Push(t.Context(), src, f.ref("p:2"), d, as("alice", "wrong")); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "password of user alice") {
 		t.Errorf("wrong password: %v", err)
 	}
-	if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &a) || a.User != "" || !errdefs.IsUnauthorized(err) {
+	if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "wants a login") {
 		t.Errorf("no password: %v", err)
 	}
 	if _, err := Resolve(t.Context(), f.ref("p:1"), fast()); !errdefs.IsUnauthorized(err) {
@@ -98,7 +97,7 @@ func TestBasicAuth(t *testing.T) {
 			t.Error(err)
 		}
 		dockerConfig(t, auths(f, "bob", "right"))
-		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &a) || a.User != "bob" {
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "password of user bob") {
 			t.Error(err)
 		}
 	})
@@ -106,8 +105,7 @@ func TestBasicAuth(t *testing.T) {
 		dockerConfig(t, `{"credsStore":"cryotest"}`)
 		dir := t.TempDir()
 		t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-		var c *CredentialsError
-		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &c) {
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), ": read credentials for ") {
 			t.Errorf("without the helper: %v", err)
 		}
 		script := "#!/bin/sh\ncat > /dev/null\necho '{\"Username\":\"alice\",\"Secret\":\"right\"}'\n"
@@ -120,8 +118,7 @@ func TestBasicAuth(t *testing.T) {
 	})
 	t.Run("broken config", func(t *testing.T) {
 		dockerConfig(t, `{`)
-		var c *CredentialsError
-		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errors.As(err, &c) {
+		if _, err := Pull(t.Context(), storetest.Open(t), f.ref("p:1"), fast()); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), ": read credentials for ") {
 			t.Error(err)
 		}
 	})
@@ -195,8 +192,7 @@ func TestTokenAuth(t *testing.T) {
 	}
 	renewed()
 	o.Password = "wrong"
-	var a *AuthError
-	if _, err := Pull(t.Context(), storetest.Open(t), f.ref("t:1"), o); !errors.As(err, &a) || a.User != "alice" {
+	if _, err := Pull(t.Context(), storetest.Open(t), f.ref("t:1"), o); !errdefs.IsUnauthorized(err) || !strings.Contains(err.Error(), "password of user alice") {
 		t.Error(err)
 	}
 }
@@ -272,18 +268,16 @@ func TestTLS(t *testing.T) {
 		change(&o)
 		return Push(t.Context(), s, f.ref("s:1"), d, o)
 	}
-	var (
-		cert   *CertificateError
-		scheme *SchemeError
-		file   *CAFileError
-	)
-	if err := try(func(*Options) {}); !errors.As(err, &cert) || !errdefs.IsUnavailable(err) {
+	host := strings.TrimPrefix(f.URL, "https://")
+	const certificate = "certificate of registry"
+	says := func(err error, text string) bool { return err != nil && strings.Contains(err.Error(), text) }
+	if err := try(func(*Options) {}); !says(err, certificate) || !errdefs.IsUnavailable(err) {
 		t.Errorf("unknown authority: %v", err)
 	}
-	if err := try(func(o *Options) { o.PlainHTTP = true }); !errors.As(err, &scheme) || !scheme.TLS {
+	if err := try(func(o *Options) { o.PlainHTTP = true }); !says(err, ": registry "+host+" speaks HTTPS") {
 		t.Errorf("plain HTTP: %v", err)
 	}
-	if err := try(func(o *Options) { o.CAFile = "/nonexistent" }); !errors.As(err, &file) {
+	if err := try(func(o *Options) { o.CAFile = "/nonexistent" }); !says(err, "read certificates from /nonexistent") {
 		t.Errorf("no CA file: %v", err)
 	}
 	if err := try(func(o *Options) { o.CAFile = ca }); err != nil {
@@ -293,7 +287,6 @@ func TestTLS(t *testing.T) {
 		t.Errorf("insecure: %v", err)
 	}
 	certs := t.TempDir()
-	host := strings.TrimPrefix(f.URL, "https://")
 	if err := os.Mkdir(filepath.Join(certs, host), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -306,12 +299,12 @@ func TestTLS(t *testing.T) {
 	_, port, _ := net.SplitHostPort(host)
 	o := fast()
 	o.CAFile = ca
-	if _, err := Pull(t.Context(), storetest.Open(t), "0.0.0.0:"+port+"/s:1", o); !errors.As(err, &cert) {
+	if _, err := Pull(t.Context(), storetest.Open(t), "0.0.0.0:"+port+"/s:1", o); !says(err, certificate) {
 		t.Errorf("wrong name: %v", err)
 	}
 	plain := newFake(t)
 	_, port, _ = net.SplitHostPort(strings.TrimPrefix(plain.URL, "http://"))
-	if _, err := Pull(t.Context(), storetest.Open(t), "0.0.0.0:"+port+"/s:1", fast()); !errors.As(err, &scheme) || scheme.TLS {
+	if _, err := Pull(t.Context(), storetest.Open(t), "0.0.0.0:"+port+"/s:1", fast()); !says(err, "speaks plain HTTP") {
 		t.Errorf("HTTP for HTTPS: %v", err)
 	}
 }

@@ -90,7 +90,7 @@ func (b *blobReader) open() error {
 	}
 	if err == nil && b.off > 0 && !rangeFrom(resp, b.off) {
 		resp.Body.Close()
-		err = &ServerError{Host: r.ref.Registry, Err: errors.New("it does not serve parts of blobs")}
+		err = serverError(r.ref.Registry, 0, errors.New("it does not serve parts of blobs"))
 	}
 	if err != nil {
 		dog.stop()

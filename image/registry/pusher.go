@@ -58,7 +58,7 @@ type Pusher struct {
 }
 
 // NewPusher prepares to send a snapshot of src and to give it the name ref. The registry is spoken to in the background: the
-// only error now is an [*InvalidRefError]. The caller keeps an [store.Operation] open and must call Close.
+// only error now is that of a name, [store.InvalidRef]. The caller keeps an [store.Operation] open and must call Close.
 func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*Pusher, error) {
 	name, at, err := parse(ref, true)
 	if err != nil {
@@ -225,7 +225,7 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 		return p.end(err)
 	}
 	if d, err := p.at.Digest(); err == nil && d != desc.Digest {
-		return p.end(&InvalidRefError{Ref: p.name, Err: fmt.Errorf("the snapshot has digest %s", desc.Digest)})
+		return p.end(store.InvalidRef(p.name, fmt.Errorf("the snapshot has digest %s", desc.Digest)))
 	}
 	signed, err := p.src.Signatures(ctx, desc.Digest)
 	if err != nil {

@@ -92,7 +92,7 @@ func (g *Ranges) fetch(ctx context.Context, d ocispec.Descriptor, off int64, p [
 	case resp.StatusCode == http.StatusNotFound:
 		return 0, &CorruptError{What: "snapshot in the registry", Err: fmt.Errorf("blob %s is gone", d.Digest)}
 	case resp.StatusCode == http.StatusOK, resp.StatusCode == http.StatusPartialContent && !rangeFrom(resp, off):
-		return 0, &ServerError{Host: g.repo.ref.Registry, Err: errors.New("it does not serve parts of blobs")}
+		return 0, serverError(g.repo.ref.Registry, 0, errors.New("it does not serve parts of blobs"))
 	case resp.StatusCode != http.StatusPartialContent:
 		return 0, answerError(resp)
 	}

@@ -1,14 +1,14 @@
 package registry
 
 import (
-	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // reach refuses connections to which a registry sends us, by a redirect or by naming a token service, where the address is nearer to this host than the
@@ -54,7 +54,8 @@ func (r *reach) control(to string) func(network, address string, _ syscall.RawCo
 			return nil
 		}
 		if own := r.own.Load(); own != 0 && near > own {
-			return &ReachError{Registry: r.address, To: to, Address: at.Addr().String()}
+			return ours{failure.New(errdefs.ErrPermissionDenied, "if you run both, name the registry by an address of the same network, or use a proxy (HTTPS_PROXY)",
+				"registry %s sends us on to %s (%s), which it need not be able to reach itself (rule internal-address)", r.address, to, at.Addr())}
 		}
 		return nil
 	}
@@ -71,23 +72,3 @@ func newReach(host, scheme string) *reach {
 	}
 	return &reach{address: host}
 }
-
-// ReachError says that a registry has sent us to an address that is nearer to this host than itself. Its kind is PermissionDenied.
-type ReachError struct {
-	Registry, To, Address string
-}
-
-func (e *ReachError) Error() string {
-	return fmt.Sprintf("registry %s sends us on to %s (%s), which it need not be able to reach itself (rule internal-address)", e.Registry, e.To, e.Address)
-}
-
-// Unwrap gives the kind of the error.
-func (e *ReachError) Unwrap() error { return errdefs.ErrPermissionDenied }
-
-// Hint says what to do next.
-func (e *ReachError) Hint() string {
-	return "if you run both, name the registry by an address of the same network, or use a proxy (HTTPS_PROXY)"
-}
-
-// beyondReach finds such an error.
-func beyondReach(err error) bool { return errors.As(err, new(*ReachError)) }

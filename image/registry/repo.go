@@ -45,11 +45,11 @@ func parse(ref string, latest bool) (string, registry.Reference, error) {
 		return "", registry.Reference{}, err
 	}
 	if digest.Digest(full).Validate() == nil {
-		return "", registry.Reference{}, &InvalidRefError{Ref: ref, Err: errors.New("a digest alone names no repository")}
+		return "", registry.Reference{}, store.InvalidRef(ref, errors.New("a digest alone names no repository"))
 	}
 	named, err := reference.ParseNormalizedNamed(ref)
 	if err != nil {
-		return "", registry.Reference{}, &InvalidRefError{Ref: ref, Err: err}
+		return "", registry.Reference{}, store.InvalidRef(ref, err)
 	}
 	out := registry.Reference{Registry: reference.Domain(named), Repository: reference.Path(named)}
 	switch d, ok := named.(reference.Digested); {
@@ -58,7 +58,7 @@ func parse(ref string, latest bool) (string, registry.Reference, error) {
 	case latest || !reference.IsNameOnly(named):
 		tagged, ok := reference.TagNameOnly(named).(reference.Tagged)
 		if !ok {
-			return "", registry.Reference{}, &InvalidRefError{Ref: ref, Err: errors.New("neither tag nor digest")}
+			return "", registry.Reference{}, store.InvalidRef(ref, errors.New("neither tag nor digest"))
 		}
 		out.Reference = tagged.Tag()
 	}
@@ -109,14 +109,14 @@ func (r *repo) credentials(o Options) (auth.CredentialFunc, error) {
 	if o.Username == "" && o.Password == "" {
 		docker, err := dockerStore(o.DockerConfig)
 		if err != nil {
-			return nil, &CredentialsError{Host: r.ref.Registry, Err: err}
+			return nil, credentialsError(r.ref.Registry, err)
 		}
 		get = credentials.Credential(docker)
 	}
 	return func(ctx context.Context, host string) (auth.Credential, error) {
 		c, err := get(ctx, host)
 		if err != nil {
-			return c, &CredentialsError{Host: host, Err: err}
+			return c, ours{credentialsError(host, err)}
 		}
 		if c.Username != "" {
 			r.asUser.Store(c.Username)

@@ -36,10 +36,10 @@ func tlsConfig(host, certs string, o Options) (*tls.Config, error) {
 func addAuthorities(pool *x509.CertPool, path string) error {
 	pem, err := os.ReadFile(path)
 	if err != nil {
-		return &CAFileError{Path: path, Err: err}
+		return authorityError(path, err)
 	}
 	if !pool.AppendCertsFromPEM(pem) {
-		return &CAFileError{Path: path, Err: errors.New("no certificate in it")}
+		return authorityError(path, errors.New("no certificate in it"))
 	}
 	return nil
 }
@@ -51,7 +51,7 @@ func addDocker(c *tls.Config, pool *x509.CertPool, dir string) error {
 		return nil
 	}
 	if err != nil {
-		return &CAFileError{Path: dir, Err: err}
+		return authorityError(dir, err)
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
@@ -63,7 +63,7 @@ func addDocker(c *tls.Config, pool *x509.CertPool, dir string) error {
 		case ".cert":
 			pair, err := tls.LoadX509KeyPair(path, strings.TrimSuffix(path, ".cert")+".key")
 			if err != nil {
-				return &CAFileError{Path: path, Err: err}
+				return authorityError(path, err)
 			}
 			c.Certificates = append(c.Certificates, pair)
 		}

@@ -9,6 +9,10 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // timing is when to give up or try again; the zero value means the default.
@@ -171,7 +175,7 @@ func (t *transport) wantsTLS(req *http.Request, resp *http.Response) error {
 	head, err := io.ReadAll(io.LimitReader(resp.Body, 1<<10))
 	if bytes.Contains(head, []byte("HTTPS server")) || bytes.Contains(head, []byte("HTTPS port")) {
 		resp.Body.Close()
-		return &SchemeError{Host: req.URL.Host, TLS: true}
+		return ours{failure.New(errdefs.ErrUnavailable, "leave out --plain-http", "registry %s speaks HTTPS, not plain HTTP", req.URL.Host)}
 	}
 	rest := io.Reader(resp.Body)
 	if err != nil {

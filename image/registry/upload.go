@@ -187,10 +187,10 @@ func (r *repo) location(resp *http.Response, d digest.Digest) (string, error) {
 		return "", fmt.Errorf("start upload: %w", err)
 	}
 	if u.Hostname() != resp.Request.URL.Hostname() || port(u) != port(resp.Request.URL) {
-		return "", &ServerError{Host: r.ref.Registry, Err: fmt.Errorf("it wants the blob sent to another host, %s", u.Host)}
+		return "", serverError(r.ref.Registry, 0, fmt.Errorf("it wants the blob sent to another host, %s", u.Host))
 	}
 	if u.Scheme != resp.Request.URL.Scheme && u.Scheme != "https" {
-		return "", &ServerError{Host: r.ref.Registry, Err: fmt.Errorf("it wants the blob sent over %s", u.Scheme)}
+		return "", serverError(r.ref.Registry, 0, fmt.Errorf("it wants the blob sent over %s", u.Scheme))
 	}
 	q := u.Query()
 	q.Set("digest", d.String())

@@ -15,7 +15,7 @@ import (
 // Apply applies a layer that [Diff] wrote to the rootfs mounted at root. Names in the layer cannot lead out of root: that is
 // the business of containerd's archive package, which does the work, but for the contents of files with holes, which stay holes.
 //
-// A layer that is not a tar, or one that Diff does not write, gives a [*LayerError], a full file system a [*FullError]; errors of layer are passed
+// A layer that is not a tar, or one that Diff does not write, gives a [*LayerError], a full file system one of kind ResourceExhausted; errors of layer are passed
 // on. What was applied before an error stays: root must then be thrown away.
 func Apply(ctx context.Context, root string, layer io.Reader) error {
 	fd, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

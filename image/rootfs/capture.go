@@ -50,7 +50,7 @@ func Capture(ctx context.Context, dst, upper string) (Captured, error) {
 	var long *fs.PathError
 	if errors.As(err, &long) && errors.Is(long, syscall.ENAMETOOLONG) {
 		at := strings.TrimPrefix(strings.TrimPrefix(long.Path, dst), upper)
-		err = &UnsupportedError{Path: at[:min(len(at), shownPath)] + "…", Reason: "is a path that is too long for the kernel"}
+		err = unsupportedError(at[:min(len(at), shownPath)]+"…", "is a path that is too long for the kernel")
 	}
 	if err != nil {
 		return Captured{}, full(errors.Join(fmt.Errorf("capture rootfs: %w", err), empty(dst, made)))

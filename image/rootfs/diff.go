@@ -24,7 +24,7 @@ const (
 // [Capture] of one, lower is where the layers below it are mounted as one tree; lower may be empty if there are none.
 // The same upper gives the same bytes, whatever the order of its directories.
 //
-// A file that no layer can hold gives an [*UnsupportedError]; errors of w are passed on.
+// A file that no layer can hold gives an error of kind FailedPrecondition; errors of w are passed on.
 func Diff(ctx context.Context, w io.Writer, lower, upper string) (err error) {
 	d := differ{ctx: ctx, upper: upper, lower: lower, tar: newLayerWriter(ctx, w)}
 	defer func() { err = cmp.Or(err, d.close()) }()

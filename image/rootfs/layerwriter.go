@@ -44,7 +44,7 @@ func (l *layerWriter) close() error {
 func (l *layerWriter) whiteout(name string) error {
 	if base := name[strings.LastIndexByte(name, '/')+1:]; base != whiteoutOpaque {
 		if strings.HasPrefix(base, whiteoutPrefix) {
-			return &UnsupportedError{Path: name, Reason: "has a name that means a deleted file in a layer"}
+			return unsupportedError(name, "has a name that means a deleted file in a layer")
 		}
 		name = strings.TrimSuffix(name, base) + whiteoutPrefix + base
 	}
@@ -88,7 +88,7 @@ func (l *layerWriter) finishDir(name, path string, fi os.FileInfo) error {
 
 func (l *layerWriter) describe(name, path string, fi os.FileInfo) (*tar.Header, error) {
 	if strings.HasPrefix(fi.Name(), whiteoutPrefix) {
-		return nil, &UnsupportedError{Path: name, Reason: "has a name that means a deleted file in a layer"}
+		return nil, unsupportedError(name, "has a name that means a deleted file in a layer")
 	}
 	st := fi.Sys().(*syscall.Stat_t)
 	h := &tar.Header{
@@ -115,7 +115,7 @@ func (l *layerWriter) describe(name, path string, fi os.FileInfo) (*tar.Header, 
 		}
 		h.Devmajor, h.Devminor = int64(unix.Major(uint64(st.Rdev))), int64(unix.Minor(uint64(st.Rdev)))
 	default:
-		return nil, &UnsupportedError{Path: name, Reason: fmt.Sprintf("is of a kind that no layer can hold (%s)", mode)}
+		return nil, unsupportedError(name, fmt.Sprintf("is of a kind that no layer can hold (%s)", mode))
 	}
 	return h, l.xattrs(h, path)
 }
@@ -130,7 +130,7 @@ func (l *layerWriter) xattrs(h *tar.Header, path string) error {
 			continue
 		}
 		if strings.Contains(name, "=") {
-			return &UnsupportedError{Path: h.Name, Reason: fmt.Sprintf("has an extended attribute %q, whose name no tar can hold", name)}
+			return unsupportedError(h.Name, fmt.Sprintf("has an extended attribute %q, whose name no tar can hold", name))
 		}
 		value, err := sysx.LGetxattr(path, name)
 		if errors.Is(err, unix.ENODATA) {

@@ -19,6 +19,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // must ends the test on an error of a preparation.
@@ -257,7 +259,7 @@ func TestCaptureFullDisk(t *testing.T) {
 	src := t.TempDir()
 	write(t, src+"/big", strings.Repeat("x", 4<<20))
 	_, err := Capture(context.Background(), filepath.Join(small, "copy"), src)
-	if !errors.As(err, new(*FullError)) || !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
+	if failure.Hint(err) == "" || !errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("Capture to a full disk gives %v", err)
 	}
 	if _, err := os.Lstat(filepath.Join(small, "copy")); !errors.Is(err, os.ErrNotExist) {
@@ -279,8 +281,7 @@ func TestDiffRefusesNames(t *testing.T) {
 	for _, name := range []string{".wh.x", ".wh..wh..opq"} {
 		upper := t.TempDir()
 		write(t, filepath.Join(upper, "d", name), "")
-		var unsupported *UnsupportedError
-		if err := Diff(context.Background(), io.Discard, t.TempDir(), upper); !errors.As(err, &unsupported) || !errdefs.IsFailedPrecondition(err) || unsupported.Path != "d/"+name {
+		if err := Diff(context.Background(), io.Discard, t.TempDir(), upper); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), fmt.Sprintf("%q", "d/"+name)) {
 			t.Errorf("Diff of %s gives %v", name, err)
 		}
 	}

@@ -6,9 +6,11 @@ import (
 	"fmt"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/containerd/errdefs"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Policy says which frames an [Encoder] compresses.
@@ -111,7 +113,7 @@ func NewDecoder() (*Decoder, error) {
 }
 
 // Decode gives the pages of a frame from its stored bytes and verifies them. The result is valid until the next call and while
-// stored is. What does not verify gives a [*FrameError].
+// stored is. What does not verify gives an error of kind DataLoss.
 func (d *Decoder) Decode(f *index.Frame, stored []byte) ([]byte, error) {
 	raw, err := d.decode(f, stored)
 	if err != nil {
@@ -163,3 +165,9 @@ func (d *Decoder) decode(f *index.Frame, stored []byte) ([]byte, error) {
 
 // Close gives back what the decoder holds.
 func (d *Decoder) Close() { d.zstd.Close() }
+
+// frameError says that a frame does not verify.
+func frameError(f *index.Frame, format string, args ...any) error {
+	return failure.New(errdefs.ErrDataLoss, "the snapshot's memory is damaged; repair it with cryo pull --repair, or take a new one",
+		"decode frame at %d of segment %d: it %s", f.Offset, f.Segment, fmt.Sprintf(format, args...))
+}

@@ -3,8 +3,6 @@ package segment
 import (
 	"bytes"
 	"crypto/sha256"
-	"fmt"
-	"io"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -16,21 +14,6 @@ var zeroPage [64 << 10]byte
 
 // IsZero says whether a page, of at most 64 KiB, holds zeros only.
 func IsZero(page []byte) bool { return bytes.Equal(page, zeroPage[:len(page)]) }
-
-// Load reads a piece's pages from its pages file into buf, of [index.MaxFrame] bytes, and leaves out those of zeros. It gives the
-// frame as [Sum] leaves it, and the bytes to store. No pages are left where all are zero.
-func Load(p Piece, file io.ReaderAt, pageSize int64, buf []byte) (index.Frame, []byte, error) {
-	var f index.Frame
-	for _, r := range p.Runs {
-		pages := buf[f.Raw : f.Raw+r.Count*pageSize]
-		if _, err := file.ReadAt(pages, r.First*pageSize); err != nil {
-			return index.Frame{}, nil, fmt.Errorf("read pages: %w", err)
-		}
-		Keep(&f, index.Run{File: p.File, First: r.First, Count: r.Count, Addr: r.Addr}, pageSize, pages)
-	}
-	Sum(&f, buf[:f.Raw])
-	return f, buf[:f.Raw], nil
-}
 
 // Keep adds the pages of a run, which stand behind those that the frame has already, to the frame: it moves them over those of zeros.
 // The frame's raw length says then where the next belong.

@@ -2,12 +2,13 @@ package segment
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
@@ -57,8 +58,7 @@ func TestVerified(t *testing.T) {
 	}
 	other = good
 	other.Check ^= 1
-	var damaged *FrameError
-	if _, err := decode(other); !errors.As(err, &damaged) {
+	if _, err := decode(other); !errdefs.IsDataLoss(err) {
 		t.Errorf("the check was not verified: %v", err)
 	}
 	other = good

@@ -3,7 +3,6 @@ package signature
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -99,7 +98,7 @@ type Fetch func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte,
 func Read(ctx context.Context, fetch Fetch, d ocispec.Descriptor, subject digest.Digest) (Attached, error) {
 	a := Attached{Manifest: Blob{Descriptor: ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: MediaType, Digest: d.Digest, Size: d.Size}}}
 	err := a.read(ctx, fetch, subject)
-	if damaged := (*damagedError)(nil); errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) || errors.As(err, &damaged) {
+	if errdefs.IsDataLoss(err) || errdefs.IsNotFound(err) {
 		a.Err, err = err, nil
 	}
 	return a, err

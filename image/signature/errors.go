@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Rule is the name of the rule by which a snapshot is refused.
@@ -83,31 +85,12 @@ func (e *Error) Hint() string {
 // Unwrap gives the kind. That of what is damaged is no matter: the snapshot itself may be whole.
 func (e *Error) Unwrap() error { return errdefs.ErrPermissionDenied }
 
-// KeyError says that a file holds no key that can be used. Its kind is InvalidArgument.
-type KeyError struct {
-	Path    string
-	Private bool
-	Err     error
+// keyError says that a file holds no key that can be used.
+func keyError(path, hint string, err error) error {
+	return failure.New(errdefs.ErrInvalidArgument, hint, "read key %s: %w", path, err)
 }
 
-func (e *KeyError) Error() string { return fmt.Sprintf("read key %s: %v", e.Path, e.Err) }
-
-// Hint says what the file should be.
-func (e *KeyError) Hint() string {
-	if e.Private {
-		return "a private key is one of cosign generate-key-pair, with its password in COSIGN_PASSWORD, or an ECDSA or ed25519 key of openssl genpkey"
-	}
-	return "a public key is an ECDSA or ed25519 key in PEM form, such as cosign.pub"
-}
-
-// Unwrap gives the kind and the cause.
-func (e *KeyError) Unwrap() []error { return []error{errdefs.ErrInvalidArgument, e.Err} }
-
-// damagedError says what is wrong with a signature.
-type damagedError struct{ text string }
-
-func (e *damagedError) Error() string { return e.text }
-
+// damagedf says what is wrong with a signature.
 func damagedf(format string, args ...any) error {
-	return &damagedError{fmt.Sprintf(format, args...)}
+	return failure.New(errdefs.ErrDataLoss, "", format, args...)
 }

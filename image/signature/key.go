@@ -30,11 +30,11 @@ type PublicKey struct {
 	sum  [sha256.Size]byte
 }
 
-// ReadPublicKey reads a file with one public key, PEM, as "cosign generate-key-pair" and "openssl pkey -pubout" write it. Errors are [*KeyError].
+// ReadPublicKey reads a file with one public key, PEM, as "cosign generate-key-pair" and "openssl pkey -pubout" write it. Errors are of kind InvalidArgument.
 func ReadPublicKey(path string) (*PublicKey, error) {
 	k, err := readPublicKey(path)
 	if err != nil {
-		return nil, &KeyError{Path: path, Err: err}
+		return nil, keyError(path, "a public key is an ECDSA or ed25519 key in PEM form, such as cosign.pub", err)
 	}
 	return k, nil
 }

@@ -27,7 +27,7 @@ type rule struct {
 
 // NewPolicy reads the files with public keys. For repositories that no prefix names, keys count, and a signature is asked for if signed
 // says so. A prefix is a registry, or one with the beginning of a path that ends where a component ends; the longest that fits counts. It has files of
-// keys, of which one must have signed, or none: then nothing is asked for. Errors are [*KeyError].
+// keys, of which one must have signed, or none: then nothing is asked for. Errors are of kind InvalidArgument.
 func NewPolicy(signed bool, keys []string, prefixes map[string][]string) (*Policy, error) {
 	read := make(map[string]*PublicKey)
 	all := func(paths []string) (keys []*PublicKey, err error) {

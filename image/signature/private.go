@@ -22,9 +22,11 @@ type PrivateKey struct {
 }
 
 // ReadPrivateKey reads a file with a private key, PEM: one that "cosign generate-key-pair" made, for which it asks for the password,
-// or PKCS #8 or EC that is not encrypted. Errors are [*KeyError], or what password returns.
+// or PKCS #8 or EC that is not encrypted. Errors are of kind InvalidArgument, or what password returns.
 func ReadPrivateKey(path string, password func() ([]byte, error)) (*PrivateKey, error) {
-	wrong := func(err error) (*PrivateKey, error) { return nil, &KeyError{Path: path, Private: true, Err: err} }
+	wrong := func(err error) (*PrivateKey, error) {
+		return nil, keyError(path, "a private key is one of cosign generate-key-pair, with its password in COSIGN_PASSWORD, or an ECDSA or ed25519 key of openssl genpkey", err)
+	}
 	block, _, err := readPEM(path)
 	if err != nil {
 		return wrong(err)

@@ -14,7 +14,7 @@ type HostGPU struct {
 
 // Place gives for each GPU of a snapshot the one of a container that takes its place: the one whose UUID is wanted for its own, else the next that is not
 // wanted. Those left over come last; where there are too few, the result is shorter than old. What is wanted for GPUs that the snapshot
-// does not have counts for nothing. The error is a [*PlaceError].
+// does not have counts for nothing. The error says which GPU the container does not get, or not twice.
 func Place[D any](old []GPUDevice, container []D, uuid func(D) string, wanted map[string]string) (places []D, err error) {
 	left := slices.Clone(container)
 	take := func(i int) (d D) {
@@ -30,7 +30,7 @@ func Place[D any](old []GPUDevice, container []D, uuid func(D) string, wanted ma
 		}
 		at := slices.IndexFunc(left, func(d D) bool { return uuid(d) == now })
 		if at < 0 {
-			return nil, &PlaceError{Old: o.UUID, New: now}
+			return nil, fmt.Errorf("GPU %s shall take the place of %s, and the container does not get it, or not twice", now, o.UUID)
 		}
 		fixed[i] = take(at)
 	}
@@ -45,13 +45,6 @@ func Place[D any](old []GPUDevice, container []D, uuid func(D) string, wanted ma
 		places = append(places, d)
 	}
 	return append(places, left...), nil
-}
-
-// PlaceError says that the GPU which shall take another's place is not the container's, or takes that of two.
-type PlaceError struct{ Old, New string } // UUIDs
-
-func (e *PlaceError) Error() string {
-	return fmt.Sprintf("GPU %s shall take the place of %s, and the container does not get it, or not twice", e.New, e.Old)
 }
 
 // Need gives the memory, in bytes, that is wanted on each device, in the order of Devices, and in all. What a process held

@@ -86,7 +86,7 @@ var errDigest = errors.New("content does not have this digest")
 func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manifest, error) {
 	var m ocispec.Manifest
 	if d.MediaType != ocispec.MediaTypeImageManifest {
-		return m, &NotSnapshotError{Ref: ref, MediaType: d.MediaType}
+		return m, notSnapshot(ref, d.MediaType, "")
 	}
 	if err := unmarshal(data, &m); err != nil {
 		return m, &CorruptError{What: "manifest of " + ref, Err: err}
@@ -95,7 +95,7 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 		return m, &CorruptError{What: "manifest of " + ref, Err: fmt.Errorf("it says to be %.80q", m.MediaType)}
 	}
 	if m.ArtifactType != image.ArtifactType {
-		return m, &NotSnapshotError{Ref: ref, MediaType: d.MediaType, ArtifactType: m.ArtifactType}
+		return m, notSnapshot(ref, d.MediaType, m.ArtifactType)
 	}
 	if err := checkManifest(m); err != nil {
 		return m, &CorruptError{What: "manifest of " + ref, Err: err}
@@ -104,7 +104,7 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 }
 
 // ParseRunnable finds the snapshot in an index of two entries, an ordinary image and the snapshot that it belongs to. It also gives all entries. An
-// index without a snapshot is a [*NotSnapshotError], one with several, or with nonsense, a [*CorruptError]. ref names it in errors.
+// index without a snapshot is of kind DataLoss, one with several, or with nonsense, a [*CorruptError]. ref names it in errors.
 func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocispec.Descriptor, entries []ocispec.Descriptor, err error) {
 	corrupt := func(format string, args ...any) error {
 		return &CorruptError{What: "index of " + ref, Err: fmt.Errorf(format, args...)}
@@ -131,7 +131,7 @@ func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocis
 	}
 	switch {
 	case found == 0:
-		return snapshot, nil, &NotSnapshotError{Ref: ref, MediaType: d.MediaType}
+		return snapshot, nil, notSnapshot(ref, d.MediaType, "")
 	case found > 1:
 		return snapshot, nil, corrupt("%d of its entries are snapshots; name one by its digest", found)
 	case snapshot.MediaType != ocispec.MediaTypeImageManifest:

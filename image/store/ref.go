@@ -41,14 +41,14 @@ const (
 // and digest loses the tag. A digest alone (sha256:...) stays as it is.
 func Normalize(ref string) (string, error) {
 	if len(ref) > maxRef {
-		return "", &InvalidRefError{Ref: ref[:64] + "...", Err: errors.New("too long")}
+		return "", InvalidRef(ref[:64]+"...", errors.New("too long"))
 	}
 	if d, ok := bareDigest(ref); ok {
 		return d.String(), nil
 	}
 	full, err := normalize(ref)
 	if err != nil {
-		return "", &InvalidRefError{Ref: ref, Err: err}
+		return "", InvalidRef(ref, err)
 	}
 	return full, nil
 }

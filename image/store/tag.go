@@ -39,7 +39,7 @@ func plain(d ocispec.Descriptor) ocispec.Descriptor {
 }
 
 // Resolve finds the manifest that ref names: a reference in any form that [Normalize] takes, or the digest of a tagged
-// manifest. Errors are [*UnknownRefError] and [*InvalidRefError].
+// manifest. Errors are [*UnknownRefError] and [InvalidRef].
 func (s *Store) Resolve(_ context.Context, ref string) (ocispec.Descriptor, error) {
 	full, err := Normalize(ref)
 	if err != nil {
@@ -76,10 +76,10 @@ func (s *Store) Tag(ctx context.Context, d ocispec.Descriptor, ref string) error
 		return err
 	}
 	if _, ok := bareDigest(full); ok {
-		return &InvalidRefError{Ref: ref, Err: errors.New("a digest alone is no name")}
+		return InvalidRef(ref, errors.New("a digest alone is no name"))
 	}
 	if dg, ok := refDigest(full); ok && dg != d.Digest {
-		return &InvalidRefError{Ref: ref, Err: fmt.Errorf("the manifest has digest %s", d.Digest)}
+		return InvalidRef(ref, fmt.Errorf("the manifest has digest %s", d.Digest))
 	}
 	entry := plain(d)
 	entry.Annotations = map[string]string{ocispec.AnnotationRefName: full, AnnotationName: full}

@@ -2,6 +2,7 @@
 package channel
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,9 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,6 +46,23 @@ func Pair() (own *Channel, other *os.File, err error) {
 	return own, os.NewFile(uintptr(pair[1]), "channel"), nil
 }
 
+// Of gives a channel on a copy of a socket, which remains the caller's.
+func Of(socket syscall.Conn) (*Channel, error) {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("open a channel: %w", err)
+	}
+	var fd int
+	var failed error
+	if err = raw.Control(func(own uintptr) { fd, failed = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) }); err == nil {
+		err = failed
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open a channel: %w", err)
+	}
+	return Open(fd)
+}
+
 // Open owns the descriptor.
 func Open(fd int) (*Channel, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
@@ -74,6 +94,11 @@ func (c *Channel) Send(message any, fds ...int) error {
 		defer file.Close()
 		data, fds = []byte{inFile}, append([]int{int(file.Fd())}, fds...)
 	}
+	return c.SendBytes(data, fds...)
+}
+
+// SendBytes sends a message of bytes, [MaxMessage] at most, that are no JSON.
+func (c *Channel) SendBytes(data []byte, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
@@ -81,7 +106,7 @@ func (c *Channel) Send(message any, fds ...int) error {
 	c.send.Lock()
 	defer c.send.Unlock()
 	var sent error
-	err = c.raw.Write(func(own uintptr) bool {
+	err := c.raw.Write(func(own uintptr) bool {
 		for {
 			sent = unix.Sendmsg(int(own), data, rights, nil, unix.MSG_NOSIGNAL)
 			if !errors.Is(sent, unix.EINTR) {
@@ -122,7 +147,7 @@ func readFile(fd int) ([]byte, error) {
 // Receive gives the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
 // closed.
 func (c *Channel) Receive(message any) ([]int, error) {
-	data, fds, err := c.receive()
+	data, fds, err := c.ReceiveBytes()
 	if errors.Is(err, io.EOF) {
 		return nil, io.EOF
 	}
@@ -140,7 +165,9 @@ func (c *Channel) Receive(message any) ([]int, error) {
 	return fds, nil
 }
 
-func (c *Channel) receive() ([]byte, []int, error) {
+// ReceiveBytes is Receive of a message that is no JSON. The bytes are valid until the next. One that is too long gives [io.ErrShortBuffer]; after
+// [os.ErrDeadlineExceeded] it may be called again.
+func (c *Channel) ReceiveBytes() ([]byte, []int, error) {
 	if c.data == nil {
 		c.data = make([]byte, MaxMessage)
 	}
@@ -188,6 +215,19 @@ func rights(oob []byte) (fds []int, err error) {
 	return fds, nil
 }
 
+// Strict reads exactly one JSON value without unknown fields. Its errors are of kind InvalidArgument.
+func Strict(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return fmt.Errorf("decode message: %w: %w", err, errdefs.ErrInvalidArgument)
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return fmt.Errorf("decode message: more than one value: %w", errdefs.ErrInvalidArgument)
+	}
+	return nil
+}
+
 // Close closes descriptors.
 func Close(fds []int) {
 	for _, fd := range fds {
@@ -195,13 +235,27 @@ func Close(fds []int) {
 	}
 }
 
+// Wait bounds the next Receive; 0 is no bound.
+func (c *Channel) Wait(d time.Duration) {
+	var at time.Time
+	if d > 0 {
+		at = time.Now().Add(d)
+	}
+	_ = c.file.SetReadDeadline(at) // sockets have deadlines
+}
+
 // Close closes this end.
 func (c *Channel) Close() error { return c.file.Close() }
 
 // HangUp tells the other end that nothing more is sent: it receives [io.EOF]. What the other end sends is received as before.
-func (c *Channel) HangUp() error {
+func (c *Channel) HangUp() error { return c.shutdown(unix.SHUT_WR) }
+
+// CutOff ends both directions, whoever else has the socket.
+func (c *Channel) CutOff() error { return c.shutdown(unix.SHUT_RDWR) }
+
+func (c *Channel) shutdown(how int) error {
 	var err error
-	if failed := c.raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), unix.SHUT_WR) }); failed != nil {
+	if failed := c.raw.Control(func(fd uintptr) { err = unix.Shutdown(int(fd), how) }); failed != nil {
 		return failed
 	}
 	if err != nil {

@@ -55,7 +55,7 @@ func (l *Listener) Accept(ctx context.Context) (*Channel, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	return of(conn)
+	return Of(conn)
 }
 
 // Close ends the listening.
@@ -73,7 +73,7 @@ func Dial(dir, name string) (_ *Channel, pid int, err error) {
 		return nil, 0, err
 	}
 	defer conn.Close()
-	c, err := of(conn)
+	c, err := Of(conn)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -86,18 +86,4 @@ func Dial(dir, name string) (_ *Channel, pid int, err error) {
 		return nil, 0, errors.Join(err, c.Close())
 	}
 	return c, int(peer.Pid), nil
-}
-
-// of makes a connection, which remains the caller's, a channel.
-func of(conn *net.UnixConn) (*Channel, error) {
-	file, err := conn.File()
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, err
-	}
-	return Open(fd)
 }

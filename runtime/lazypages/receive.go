@@ -27,8 +27,8 @@ type Task struct {
 	Host int // its pid here; 0: not known
 }
 
-// Receive takes what CRIU sends over conn until it says that all tasks run. take gets each process that has memory. A connection that ends before gives io.ErrUnexpectedEOF, one that is not understood a
-// [*ProtocolError]; errors of task are passed on.
+// Receive takes what CRIU sends over conn until it says that all tasks run. take gets each process that has memory. A connection that ends before gives io.ErrUnexpectedEOF, one that is not understood an
+// error of kind Unknown; errors of task are passed on.
 func Receive(conn *net.UnixConn, take func(Task) error) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {

@@ -33,16 +33,16 @@ const (
 	messagesAtATime = 64
 )
 
-// Supported returns an [*UnsupportedError] unless this kernel lets this process fill the memory of running processes.
+// Supported returns an error unless this kernel lets this process fill the memory of running processes.
 func Supported() error {
 	fd, _, errno := unix.Syscall(unix.SYS_USERFAULTFD, unix.O_CLOEXEC|unix.O_NONBLOCK, 0, 0)
 	if errno != 0 {
-		return &UnsupportedError{Err: errno}
+		return fmt.Errorf("this kernel has no userfaultfd for running processes: %w", errno)
 	}
 	defer unix.Close(int(fd))
 	request := struct{ api, features, ioctls uint64 }{api: api, features: featuresEvents}
 	if errno := ioctl(int(fd), ioctlAPI, unsafe.Pointer(&request)); errno != 0 {
-		return &UnsupportedError{Err: errno}
+		return fmt.Errorf("this kernel has no userfaultfd for running processes: %w", errno)
 	}
 	return nil
 }

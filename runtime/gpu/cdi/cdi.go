@@ -26,7 +26,7 @@ type Host struct {
 }
 
 // Open reads the CDI files in directories, later ones winning over earlier ones. None: those of every CDI client, /etc/cdi
-// and /var/run/cdi. Files that are not as they should be define nothing; [NoDeviceError] names them.
+// and /var/run/cdi. Files that are not as they should be define nothing; the error for a device that is missing names them.
 func Open(dirs ...string) *Host {
 	if len(dirs) == 0 {
 		dirs = cdi.DefaultSpecDirs
@@ -38,18 +38,18 @@ func Open(dirs ...string) *Host {
 // Names lists the devices that this host has, sorted.
 func (h *Host) Names() []string { return h.cache.ListDevices() }
 
-// Edits gives what devices put into a specification on this host. The error is a [*NameError], a [*NoDeviceError] or, where the
-// host cannot give what its CDI file says, a [*BrokenError].
+// Edits gives what devices put into a specification on this host. The error is of kind InvalidArgument for what is no name, else FailedPrecondition: there is no such
+// device, or the host cannot give what its CDI file says.
 func (h *Host) Edits(names []string) (Edits, error) {
 	if err := Validate(names); err != nil {
 		return Edits{}, err
 	}
 	if missing := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return h.cache.GetDevice(n) != nil }); len(missing) > 0 {
-		return Edits{}, &NoDeviceError{Names: missing, Have: h.Names(), Dirs: h.dirs, Files: h.damaged()}
+		return Edits{}, h.noDeviceError(missing)
 	}
 	var added specs.Spec
 	if _, err := h.cache.InjectDevices(&added, names...); err != nil {
-		return Edits{}, &BrokenError{Names: names, Err: err}
+		return Edits{}, brokenError(names, err)
 	}
 	return edits(&added), nil
 }
@@ -66,7 +66,7 @@ func (h *Host) Inject(spec *specs.Spec, names []string) error {
 	}
 	e.Strip(spec)
 	if _, err := h.cache.InjectDevices(spec, names...); err != nil {
-		return &BrokenError{Names: names, Err: err}
+		return brokenError(names, err)
 	}
 	return nil
 }

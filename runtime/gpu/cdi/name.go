@@ -11,19 +11,19 @@ const (
 	maxName  = 256 // bytes of a name
 )
 
-// Validate returns a [*NameError] unless every name is that of a CDI device, VENDOR/CLASS=NAME, and none is there twice.
+// Validate returns an error of kind InvalidArgument unless every name is that of a CDI device, VENDOR/CLASS=NAME, and none is there twice.
 func Validate(names []string) error {
 	if len(names) > maxNames {
-		return &NameError{Name: names[maxNames], Reason: "there are too many"}
+		return nameError(names[maxNames], "there are too many")
 	}
 	for i, name := range names {
 		switch _, _, _, err := parser.ParseQualifiedName(name); {
 		case len(name) > maxName:
-			return &NameError{Name: name[:maxName], Reason: "it is too long"}
+			return nameError(name[:maxName], "it is too long")
 		case err != nil:
-			return &NameError{Name: name, Reason: "it is not of the form VENDOR/CLASS=NAME"}
+			return nameError(name, "it is not of the form VENDOR/CLASS=NAME")
 		case slices.Contains(names[:i], name):
-			return &NameError{Name: name, Reason: "it is named twice"}
+			return nameError(name, "it is named twice")
 		}
 	}
 	return nil

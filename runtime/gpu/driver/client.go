@@ -153,7 +153,7 @@ func (c *Client) PID() int { return c.process.PID() }
 func (c *Client) Kill() error { return c.process.Kill() }
 
 // Close ends the helper, which undoes what it did and was not told to forget, and waits for it as long as that takes, but
-// no longer than [CloseTimeout]; it is left to itself then. An [UndoError] says what could not be undone.
+// no longer than [CloseTimeout]; it is left to itself then. An error of kind Internal says what could not be undone.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,13 +7,13 @@
 //
 // # Protocol
 //
-// JSON, one value a line: requests on the helper's standard input, answers on its standard output. The helper speaks
+// A socket pair, descriptor 3 of the helper, with messages of JSON (package runtime/channel). The helper speaks
 // first, once the driver is ready (or is not). Then each request has exactly one answer, in order. A request names
 // processes by their ids in the helper's pid namespace; they are worked on side by side.
 //
 // # Ledger
 //
-// The helper remembers what it did to each process. When its standard input ends it undoes that: what it has
+// The helper remembers what it did to each process. When the client hangs up it undoes that: what it has
 // checkpointed it restores and unlocks, what it has locked it unlocks. So a client that dies leaves no process locked.
 // A client that wants its work to stay, because the processes were dumped or have been undone by other means, says so with
 // [Client.Release]. Nothing survives a helper that is killed: the client is told by [DiedError], and what became of the

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // NoHelperError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
@@ -91,13 +93,8 @@ func (e *DiedError) Hint() string { return "try again; see the kernel's log for 
 // Unwrap gives the kind.
 func (e *DiedError) Unwrap() error { return errdefs.ErrAborted }
 
-// UndoError says that some of what the helper had done to processes could not be undone. Its kind is Internal.
-type UndoError struct{ Outcomes []Outcome } // those that failed
-
-func (e *UndoError) Error() string {
-	o := e.Outcomes[0]
-	return fmt.Sprintf("undo %d calls: process %d: %s: %s (%d)", len(e.Outcomes), o.PID, o.Call, o.Name, o.Code)
+// undoError says that some of what the helper had done to processes could not be undone: the calls that failed.
+func undoError(failed []Outcome) error {
+	o := failed[0]
+	return failure.New(errdefs.ErrInternal, "", "undo %d calls: process %d: %s: %s (%d)", len(failed), o.PID, o.Call, o.Name, o.Code)
 }
-
-// Unwrap gives the kind.
-func (e *UndoError) Unwrap() error { return errdefs.ErrInternal }

@@ -11,75 +11,66 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // CloseTimeout is how long [Client.Close] waits for a helper. Restoring the whole memory of eight large devices takes less.
 const CloseTimeout = 5 * time.Minute
 
-// process is a helper and the pipes to it.
+// process is a helper and the channel to it.
 type process struct {
 	*Program
-	in   io.WriteCloser
-	pipe *os.File // under out
-	out  lines
-	end  func() error // once
+	channel *channel.Channel
+	end     func() error // once
 }
 
 func startProcess(path string, args ...string) (*process, error) {
-	inside, in, err := os.Pipe()
+	own, other, err := channel.Pair()
 	if err != nil {
 		return nil, fmt.Errorf("start %s: %w", Name, err)
 	}
-	defer inside.Close()
-	// Not StdoutPipe: waiting would close it before the last line is read.
-	out, outside, err := os.Pipe()
+	program, err := Run(path, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{other} }, args...)
+	other.Close() // the helper's death is heard when nobody else has it
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w", Name, err), in.Close())
-	}
-	defer outside.Close()
-	program, err := Run(path, func(c *exec.Cmd) { c.Stdin, c.Stdout = inside, outside }, args...)
-	if err != nil {
-		in.Close()
-		out.Close()
+		own.Close()
 		return nil, err
 	}
-	p := &process{Program: program, in: in, pipe: out, out: newLines(out)}
+	p := &process{Program: program, channel: own}
 	p.end = sync.OnceValue(p.finish)
 	return p, nil
 }
 
 // receive reads the next answer.
 func (p *process) receive() (answer, error) {
-	line, err := p.out.next()
+	var data json.RawMessage
+	fds, err := p.channel.Receive(&data)
+	channel.Close(fds) // it sends none
 	if errors.Is(err, io.EOF) {
 		return answer{}, p.Died()
 	}
 	if err != nil {
 		return answer{}, err
 	}
-	return decodeAnswer(line)
+	return decodeAnswer(data)
 }
 
 func (p *process) exchange(r request) (answer, error) {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return answer{}, fmt.Errorf("encode request: %w", err)
-	}
-	if _, err := p.in.Write(append(line, '\n')); err != nil {
+	if err := p.channel.Send(r); err != nil {
 		return answer{}, p.Died()
 	}
 	return p.receive()
 }
 
-// finish closes the helper's standard input, reads what it undid, and waits for it.
+// finish hangs up, reads what the helper undid, and waits for it.
 func (p *process) finish() error {
-	_ = p.in.Close()
+	_ = p.channel.HangUp() // it may have ended
 	last := make(chan error, 1)
 	go func() {
-		defer p.pipe.Close()
+		defer p.channel.Close()
 		a, err := p.receive()
 		if failed := failures(a.Undone); err == nil && len(failed) > 0 {
-			err = &UndoError{failed}
+			err = undoError(failed)
 		}
 		last <- err
 	}()

@@ -1,22 +1,19 @@
 package driver
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // Version is that of the protocol. Helper and client come from one build; another version is refused.
 const Version = 1
 
-// maxLine bounds what is read of the peer for one message, bytes; maxProcesses what one request may name.
+// maxProcesses and maxPairs bound what one request may name.
 const (
-	maxLine      = 4 << 20
 	maxProcesses = 1 << 15
 	maxPairs     = 256
 )
@@ -34,7 +31,7 @@ const (
 	verbRelease    verb = "release"
 )
 
-// request is one line to the helper.
+// request is a message to the helper.
 type request struct {
 	Do      verb   `json:"do"`
 	PIDs    []int  `json:"pids,omitempty"`
@@ -42,54 +39,21 @@ type request struct {
 	Pairs   []Pair `json:"pairs,omitempty"`   // of a restore
 }
 
-// answer is one line from the helper; which fields are set is told by the request.
+// answer is a message from the helper; which fields are set is told by the request.
 type answer struct {
-	Hello    int            `json:"hello,omitempty"` // the protocol's version, in the first line only
+	Hello    int            `json:"hello,omitempty"` // the protocol's version, in the first message only
 	Facts    *Facts         `json:"facts,omitempty"`
 	States   map[int]State  `json:"states,omitempty"`
 	Outcomes []Outcome      `json:"outcomes,omitempty"`
-	Undone   []Outcome      `json:"undone,omitempty"` // in the last line, after standard input has ended
+	Undone   []Outcome      `json:"undone,omitempty"` // in the last message, after the client has hung up
 	Driver   *UnusableError `json:"driver,omitempty"`
 	Error    string         `json:"error,omitempty"`
 }
 
-// lines reads messages one by one, none longer than maxLine.
-type lines struct{ scanner *bufio.Scanner }
-
-func newLines(r io.Reader) lines {
-	s := bufio.NewScanner(r)
-	s.Buffer(make([]byte, 0, 1<<16), maxLine)
-	return lines{s}
-}
-
-// next gives io.EOF at the end.
-func (l lines) next() ([]byte, error) {
-	if l.scanner.Scan() {
-		return l.scanner.Bytes(), nil
-	}
-	if err := l.scanner.Err(); err != nil {
-		return nil, fmt.Errorf("read a line: %w", err)
-	}
-	return nil, io.EOF
-}
-
-// decode reads exactly one JSON value without unknown fields.
-func decode(line []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(line))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("decode message: %w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("decode message: more than one value in a line: %w", errdefs.ErrInvalidArgument)
-	}
-	return nil
-}
-
 // decodeRequest reads a request and refuses what no client sends.
-func decodeRequest(line []byte) (request, error) {
+func decodeRequest(data []byte) (request, error) {
 	var r request
-	if err := decode(line, &r); err != nil {
+	if err := channel.Strict(data, &r); err != nil {
 		return request{}, err
 	}
 	if err := r.check(); err != nil {
@@ -138,9 +102,9 @@ func (r request) check() error {
 const maxTimeout = 24 * time.Hour
 
 // decodeAnswer reads an answer; decodes nothing that [Outcome] and [State] do not allow.
-func decodeAnswer(line []byte) (answer, error) {
+func decodeAnswer(data []byte) (answer, error) {
 	var a answer
-	if err := decode(line, &a); err != nil {
+	if err := channel.Strict(data, &a); err != nil {
 		return answer{}, err
 	}
 	for pid, s := range a.States {

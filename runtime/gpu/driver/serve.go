@@ -9,61 +9,65 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
-// Serve is the helper's side: it opens the driver, answers the requests of in on out, and undoes what is to be undone when in
-// ends, ctx does, or nobody reads out any more. It gives [UnusableError] where the driver cannot be opened and
-// [UndoError] where not all could be undone; the client has been told of both.
-func Serve(ctx context.Context, in io.Reader, out io.Writer, open func() (API, error)) error {
+// Serve is the helper's side: it opens the driver, answers the requests that come over c, and undoes what is to be undone when the client
+// hangs up, or ctx ends. It gives [UnusableError] where the driver cannot be opened and
+// one of kind Internal where not all could be undone; the client has been told of both.
+func Serve(ctx context.Context, c *channel.Channel, open func() (API, error)) error {
 	d, err := open()
 	if err != nil {
-		return errors.Join(err, write(out, failed(err)))
+		return errors.Join(err, c.Send(failed(err)))
 	}
 	l := newLedger(d)
 	heard := make(chan []byte)
-	go listen(ctx, in, heard)
-	err = write(out, answer{Hello: Version})
+	go listen(ctx, c, heard)
+	err = c.Send(answer{Hello: Version})
 	for err == nil {
 		select {
-		case line, ok := <-heard:
+		case data, ok := <-heard:
 			if !ok {
-				return end(l, out)
+				return end(l, c)
 			}
-			err = write(out, respond(l, line))
+			err = c.Send(respond(l, data))
 		case <-ctx.Done():
-			return end(l, out)
+			return end(l, c)
 		}
 	}
-	return errors.Join(err, end(l, out))
+	return errors.Join(err, end(l, c))
 }
 
-// listen sends a line at a time and closes heard at the end.
-func listen(ctx context.Context, in io.Reader, heard chan<- []byte) {
+// listen passes one request after the other on, and closes heard at the end.
+func listen(ctx context.Context, c *channel.Channel, heard chan<- []byte) {
 	defer close(heard)
-	for l := newLines(in); ; {
-		line, err := l.next()
+	for {
+		var data json.RawMessage
+		fds, err := c.Receive(&data)
+		channel.Close(fds) // it sends none
 		if err != nil {
 			return
 		}
 		select {
-		case heard <- append([]byte(nil), line...):
+		case heard <- data:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-func end(l *ledger, out io.Writer) error {
+func end(l *ledger, c *channel.Channel) error {
 	made := l.undo()
-	_ = write(out, answer{Undone: made}) // the client may be gone
+	_ = c.Send(answer{Undone: made}) // the client may be gone
 	if failed := failures(made); len(failed) > 0 {
-		return &UndoError{failed}
+		return undoError(failed)
 	}
 	return nil
 }
 
-func respond(l *ledger, line []byte) answer {
-	r, err := decodeRequest(line)
+func respond(l *ledger, data []byte) answer {
+	r, err := decodeRequest(data)
 	if err != nil {
 		return failed(err)
 	}
@@ -104,17 +108,6 @@ func failed(err error) answer {
 	return answer{Error: err.Error()}
 }
 
-func write(out io.Writer, value any) error {
-	line, err := json.Marshal(value)
-	if err != nil {
-		return fmt.Errorf("encode answer: %w", err)
-	}
-	if _, err := out.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("answer: %w", err)
-	}
-	return nil
-}
-
 // PrintFacts is the helper's command facts, for people and scripts: it prints one line, [Facts] or, together with an error, an answer that says it.
 func PrintFacts(out io.Writer, open func() (API, error)) error {
 	d, err := open()
@@ -123,7 +116,7 @@ func PrintFacts(out io.Writer, open func() (API, error)) error {
 		f, err = d.Facts()
 	}
 	if err != nil {
-		return errors.Join(err, write(out, failed(err)))
+		return errors.Join(err, json.NewEncoder(out).Encode(failed(err)))
 	}
-	return write(out, f)
+	return json.NewEncoder(out).Encode(f)
 }

@@ -8,7 +8,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // Lease is for how long Raise raises a flag: longer than the default deadline of the driver's lock.
@@ -16,8 +19,8 @@ const Lease = time.Minute
 
 // Raise asks the kernels of a process to return early and the process to launch none, for the time of Lease. pid is that of
 // the caller's namespace. n is the number of flags raised, one for each page that the process has: 0 for a process that
-// has none or is gone. An error, which can come with n above 0, says which pages could not be used: *PageError,
-// *VersionError, *LimitError, or the system's.
+// has none or is gone. An error, which can come with n above 0, says which pages could not be used: one of kind DataLoss for
+// one that was overwritten, NotImplemented for one of another layout, ResourceExhausted where there are too many, or the system's.
 func Raise(pid int) (n int, err error) { return RaiseFor(pid, Lease) }
 
 // RaiseFor raises with another lease, at least a millisecond and at most 49 days. Make it longer than the deadline of
@@ -50,7 +53,7 @@ func each(pid int, lease time.Duration) (n int, err error) {
 	found, err := list(dir)
 	switch {
 	case errors.Is(err, errTooMany):
-		err = &LimitError{PID: pid}
+		err = failure.New(errdefs.ErrResourceExhausted, "", "find the interrupt pages of process %d: there are more than %d", pid, maxPages)
 	case gone(err):
 		err = nil
 	case err != nil:

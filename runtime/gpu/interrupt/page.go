@@ -13,7 +13,10 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // The layout of the page, in the byte order of the machine: struct page of contrib/cuda/cryo_interrupt.cuh.
@@ -80,16 +83,17 @@ func set(pid, fd int, lease time.Duration) (err error) {
 		switch reason := recover().(type) {
 		case nil:
 		case interface{ Addr() uintptr }: // see debug.SetPanicOnFault
-			err = &PageError{PID: pid, Reason: "it is shorter than a page"}
+			err = pageError(pid, "it is shorter than a page")
 		default:
 			panic(reason)
 		}
 	}()
 	if !bytes.Equal(page[:len(magic)], []byte(magic)) {
-		return &PageError{PID: pid, Reason: "its magic is wrong"}
+		return pageError(pid, "its magic is wrong")
 	}
 	if v := binary.NativeEndian.Uint32(page[offsetVersion:]); v != version {
-		return &VersionError{PID: pid, Version: v}
+		return failure.New(errdefs.ErrNotImplemented, "compile the program with the cryo_interrupt.cuh of this version of cryo",
+			"read the interrupt page of process %d: its version is %d, and this cryo knows %d", pid, v, version)
 	}
 	if lease <= 0 {
 		atomic.StoreUint32(word(page, offsetFlag), 0)
@@ -112,4 +116,10 @@ func milliseconds(d time.Duration) uint32 {
 // gone tells whether an error of /proc means that the process, or the mapping, is not there any more.
 func gone(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH)
+}
+
+// pageError says that memory with the page's name does not have its contents.
+func pageError(pid int, reason string) error {
+	return failure.New(errdefs.ErrDataLoss, "a program that uses cryo_interrupt.cuh has overwritten its page, or has made memory of that name itself",
+		"read the interrupt page of process %d: %s", pid, reason)
 }

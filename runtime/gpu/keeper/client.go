@@ -251,7 +251,7 @@ func (c *Client) lost(do verb, hung *atomic.Bool, bound time.Duration) error {
 // decodeAnswer reads an answer to r that came with so many descriptors.
 func decodeAnswer(data []byte, r request, files int) (answer, error) {
 	var a answer
-	if err := strict(data, &a); err != nil {
+	if err := channel.Strict(data, &a); err != nil {
 		return answer{}, err
 	}
 	wanted := 0

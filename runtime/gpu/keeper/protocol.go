@@ -1,14 +1,12 @@
 package keeper
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"os"
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
@@ -53,7 +51,7 @@ type answer struct {
 // decodeRequest reads a request that came with so many descriptors, and refuses what no client sends.
 func decodeRequest(data []byte, files int) (request, error) {
 	var r request
-	if err := strict(data, &r); err != nil {
+	if err := channel.Strict(data, &r); err != nil {
 		return request{}, err
 	}
 	if err := r.check(files); err != nil {
@@ -101,19 +99,6 @@ func (r request) check(files int) error {
 		if _, err := driver.ParseUUID(uuid); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// strict reads exactly one JSON value without unknown fields.
-func strict(data []byte, into any) error {
-	d := json.NewDecoder(bytes.NewReader(data))
-	d.DisallowUnknownFields()
-	if err := d.Decode(into); err != nil {
-		return fmt.Errorf("decode message: %w: %w", err, errdefs.ErrInvalidArgument)
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("decode message: more than one value: %w", errdefs.ErrInvalidArgument)
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func take(pid, number int) (int, error) {
 	}()
 	if problem != "" {
 		_ = unix.Close(fd)
-		return -1, &ProtocolError{PID: pid, Problem: problem}
+		return -1, protocolError(pid, errors.New(problem))
 	}
 	return fd, nil
 }

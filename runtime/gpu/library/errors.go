@@ -6,25 +6,16 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// NoLibraryError says that the library's file is not there. Its kind is FailedPrecondition.
-type NoLibraryError struct {
-	Paths []string // where it was looked for
-	Err   error
+// noLibraryError says that the library's file is not there, with the paths where it was looked for.
+func noLibraryError(err error, paths ...string) error {
+	return failure.New(errdefs.ErrFailedPrecondition,
+		fmt.Sprintf("install %s into lib/cryo beside the directory of containerd-shim-cryo-v1 (make install does), or set %s to its path", File, Variable),
+		"find %s (%s): %w", File, strings.Join(paths, ", "), err)
 }
-
-func (e *NoLibraryError) Error() string {
-	return fmt.Sprintf("find %s (%s): %v", File, strings.Join(e.Paths, ", "), e.Err)
-}
-
-// Hint says what to do.
-func (e *NoLibraryError) Hint() string {
-	return fmt.Sprintf("install %s into lib/cryo beside the directory of containerd-shim-cryo-v1 (make install does), or set %s to its path", File, Variable)
-}
-
-// Unwrap gives the cause and the kind.
-func (e *NoLibraryError) Unwrap() []error { return []error{e.Err, errdefs.ErrFailedPrecondition} }
 
 // CallError says that a call of the driver failed in the process. Its kind is Aborted.
 type CallError struct {
@@ -108,23 +99,11 @@ func (e *UnableError) Hint() string {
 // Unwrap gives the kind.
 func (e *UnableError) Unwrap() error { return errdefs.ErrNotImplemented }
 
-// ProtocolError says that what came from the process is not what its library says. Its kind is DataLoss: nothing of it is used.
-type ProtocolError struct {
-	PID     int
-	Problem string
+// protocolError says that what came from the process is not what its library says: nothing of it is used.
+func protocolError(pid int, problem error) error {
+	return failure.New(errdefs.ErrDataLoss, "see whether the container was created by another version of cryo, and whether its programs can be trusted",
+		"talk to the library in process %d: %w", pid, problem)
 }
-
-func (e *ProtocolError) Error() string {
-	return fmt.Sprintf("talk to the library in process %d: %s", e.PID, e.Problem)
-}
-
-// Hint says what may be wrong.
-func (e *ProtocolError) Hint() string {
-	return "see whether the container was created by another version of cryo, and whether its programs can be trusted"
-}
-
-// Unwrap gives the kind.
-func (e *ProtocolError) Unwrap() error { return errdefs.ErrDataLoss }
 
 // names are those of CUresult that a hand-over can come to. Source: cuda.h.
 var names = map[int]string{

@@ -29,7 +29,7 @@ func Locate() (Lib, error) {
 	if paths[0] == "" {
 		self, err := os.Executable()
 		if err != nil {
-			return Lib{}, &NoLibraryError{Err: err}
+			return Lib{}, noLibraryError(err)
 		}
 		dir := filepath.Dir(self)
 		paths = []string{filepath.Join(dir, "..", "lib", "cryo", File), filepath.Join(dir, File)}
@@ -40,11 +40,11 @@ func Locate() (Lib, error) {
 			continue
 		}
 		if err != nil {
-			return Lib{}, &NoLibraryError{Paths: []string{path}, Err: err}
+			return Lib{}, noLibraryError(err, path)
 		}
 		return Lib{Path: path, Digest: sum}, nil
 	}
-	return Lib{}, &NoLibraryError{Paths: paths, Err: fs.ErrNotExist}
+	return Lib{}, noLibraryError(fs.ErrNotExist, paths...)
 }
 
 func sum(path string) (digest.Digest, error) {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"slices"
 	"testing"
+
+	"github.com/containerd/errdefs"
 )
 
 // fill gives memory the contents of other memory.
@@ -132,12 +134,12 @@ func TestMakeRefused(t *testing.T) {
 	if _, err := p.Make(t.Context(), pieces, 2); !errors.As(err, &call) {
 		t.Errorf("without the second: %v", err)
 	}
-	if _, err := a.made(p, pieces[1:]); !errors.As(err, new(*ProtocolError)) {
+	if _, err := a.made(p, pieces[1:]); !errdefs.IsDataLoss(err) {
 		t.Errorf("too few: %v", err)
 	}
 	other := slices.Clone(pieces)
 	other[1].Size *= 2
-	if _, err := a.made(p, other); !errors.As(err, new(*ProtocolError)) {
+	if _, err := a.made(p, other); !errdefs.IsDataLoss(err) {
 		t.Errorf("others: %v", err)
 	}
 	a.must(p.HangUp())

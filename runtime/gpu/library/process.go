@@ -287,4 +287,4 @@ func (p *Process) result(step string, h header) error {
 	return &CallError{PID: p.pid, Step: step, Code: int(h.Result), Name: name(int(h.Result))}
 }
 
-func (p *Process) wrong(err error) error { return &ProtocolError{PID: p.pid, Problem: err.Error()} }
+func (p *Process) wrong(err error) error { return protocolError(p.pid, err) }

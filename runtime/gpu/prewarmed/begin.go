@@ -77,7 +77,7 @@ func (b *Beginning) Again(i Info) (bool, error) {
 
 // Room makes room on each device for what is to be loaded, and for rest, by UUID, which the snapshot's processes want there beside: others are ended,
 // the least recently used first, that no restore has. It gives those. budget is for all on one device, in bytes; 0: what is
-// free, by i's facts. Where it cannot make room it ends nothing, and gives a [*RoomError].
+// free, by i's facts. Where it cannot make room it ends nothing, and gives an error of kind ResourceExhausted.
 func (b *Beginning) Room(i Info, rest map[string]int64, budget int64) ([]Info, error) {
 	var chosen []Info
 	need := i.Bytes()
@@ -111,11 +111,10 @@ func (b *Beginning) Room(i Info, rest map[string]int64, budget int64) ([]Info, e
 			chosen, ended = append(chosen, o), ended+bytes
 		}
 		if !fits() {
-			e := &RoomError{Device: d.UUID, Need: need[d.UUID], Rest: beside, Free: d.Free + ended, Busy: busy}
-			if budget > 0 && loaded-ended+need[d.UUID] > budget {
-				e.Budget = budget
+			if loaded-ended+need[d.UUID] <= budget {
+				budget = 0 // it would fit into that
 			}
-			return nil, e
+			return nil, roomError(d.UUID, need[d.UUID], beside, d.Free+ended, budget, busy)
 		}
 	}
 	for n, o := range chosen {

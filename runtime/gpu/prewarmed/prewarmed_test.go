@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
@@ -376,8 +377,7 @@ func TestRoom(t *testing.T) {
 			defer b.Close()
 			test.want.Facts.Devices[0].Free = test.free
 			removed, err := b.Room(test.want, map[string]int64{gpuA: test.rest}, test.budget)
-			var room *RoomError
-			if errors.As(err, &room) != (test.fails != "") || err != nil && (room.Hint() == "" || !strings.Contains(err.Error(), test.fails)) {
+			if errdefs.IsResourceExhausted(err) != (test.fails != "") || err != nil && (failure.Hint(err) == "" || !strings.Contains(err.Error(), test.fails)) {
 				t.Errorf("got %v", err)
 			}
 			var ended []string

@@ -4,7 +4,7 @@
 //
 // # Protocol
 //
-// Over a unix socket, of SOCK_SEQPACKET or SOCK_STREAM: messages of 32 bytes, little-endian:
+// Over a unix socket of SOCK_SEQPACKET (package runtime/channel): messages of 32 bytes, little-endian:
 //
 //	0   u32  magic, 0x52475543 ("CUGR")
 //	4   u16  version, 1

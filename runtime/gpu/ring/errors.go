@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // GoneError says that the other side hung up before all was moved. Its kind is Aborted.
@@ -32,20 +34,11 @@ func (e *GoneError) Unwrap() []error {
 	return []error{e.Err, errdefs.ErrAborted}
 }
 
-// StallError says that the other side has done nothing for so long, though it was its turn. Its kind is Unavailable.
-type StallError struct{ After time.Duration }
-
-func (e *StallError) Error() string {
-	return fmt.Sprintf("move device memory: the other process has done nothing for %s", e.After)
+// stallError says that the other side has done nothing for so long, though it was its turn.
+func stallError(after time.Duration) error {
+	return failure.New(errdefs.ErrUnavailable, "see whether it is stopped, or waits for a disk or the network; try again when the host has less to do",
+		"move device memory: the other process has done nothing for %s", after)
 }
-
-// Hint says what to do.
-func (e *StallError) Hint() string {
-	return "see whether it is stopped, or waits for a disk or the network; try again when the host has less to do"
-}
-
-// Unwrap gives the kind.
-func (e *StallError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // broken is the error of a message that no sound peer sends. Its kind is InvalidArgument.
 func broken(format string, args ...any) error {

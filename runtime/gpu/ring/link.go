@@ -21,7 +21,7 @@ type Chunk struct {
 
 // Link is a ring and the connection to the process on its other side. It moves memory once, in one direction.
 type Link struct {
-	// Patience is how long the other side may do nothing; see [StallError].
+	// Patience is how long the other side may do nothing.
 	Patience time.Duration
 	// Waits, unless nil, is called when who sends says that it waits for what it is to send.
 	Waits func()

@@ -35,8 +35,8 @@ type Slot struct {
 
 // Send has give send what there is to send, tells the other side that this was all, and returns when that has taken everything.
 // sizes are those of the pieces, in bytes. The context of give ends when the other side is gone. No slot may be asked for after
-// give has returned. Errors are those of give, of ctx, [GoneError], [StallError], and of kind InvalidArgument for a peer that
-// breaks the protocol.
+// give has returned. Errors are those of give, of ctx, [GoneError], and of kind Unavailable for a peer that does nothing, InvalidArgument for
+// one that breaks the protocol.
 func (l *Link) Send(ctx context.Context, sizes []int64, give func(ctx context.Context, s *Sender) error) error {
 	inner, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -142,7 +142,7 @@ func wait[T any](ctx context.Context, s *Sender, c <-chan T) (got T, err error) 
 		case <-timer.C:
 			idle := time.Since(s.start) - max(since, time.Duration(s.last.Load()))
 			if idle >= s.link.Patience {
-				err := &StallError{After: s.link.Patience}
+				err := stallError(s.link.Patience)
 				s.fail(err)
 				return got, err
 			}
