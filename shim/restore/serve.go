@@ -3,6 +3,7 @@ package restore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
@@ -146,7 +148,7 @@ func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Grou
 		if err := p.Unpacked.Memory(both, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
 			return Full(v.store.Root(), err)
 		}
-		if err := keepHostname(p.Images, p.Spec); err != nil {
+		if err := errors.Join(keepHostname(p.Images, p.Spec), criu.FollowNone(p.Images)); err != nil {
 			return err
 		}
 		return giveImages(p.Images, p.Spec)
