@@ -124,9 +124,9 @@ func TestAnnotation(t *testing.T) {
 	must(t, h.Run(t.Context(), "cp", "-a", from+"/data", to))
 	must(t, runFrom(t, h, id, ref, mounts(to), "workload", "volumes", "/data"))
 	goneOn(t, before, await(t, h, id))
-	eventually(t, "the label", 30*time.Second, func() bool {
+	eventually(t, "the snapshot's name in containerd", 30*time.Second, func() bool {
 		info, err := client(t, h).ContainerService().Get(inDefault(t), id)
-		return err == nil && strings.HasPrefix(info.Labels["io.cryo.snapshot"], "sha256:")
+		return err == nil && info.Extensions["io.cryo.snapshot"] != nil
 	})
 	if !marked(t, h, id) {
 		t.Error("the root file system lacks what the snapshot's container had changed")

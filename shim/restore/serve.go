@@ -403,28 +403,28 @@ func (v *serving) connect(ctx context.Context) (context.Context, *containerd.Cli
 	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace})
 }
 
-// finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, labels it with its snapshot.
+// finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, notes its snapshot.
 func (v *serving) finish() {
 	if v.request.Choices == nil {
-		_ = v.label() // without it, the next snapshot shares less with this one
+		_ = v.note() // without it, the next snapshot shares less with this one
 		return
 	}
 	v.settle(finished)
 }
 
-// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
-const labelTime = 10 * time.Second
+// noteTime bounds how long containerd may take to note something of a container, which may wait for nothing else.
+const noteTime = 10 * time.Second
 
-// label says on the container in containerd what it was restored from.
-func (v *serving) label() error {
-	ctx, cancel := context.WithTimeout(v.ctx, labelTime)
+// note says of the container in containerd what it was restored from.
+func (v *serving) note() error {
+	ctx, cancel := context.WithTimeout(v.ctx, noteTime)
 	defer cancel()
 	ctx, client, err := v.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	return daemon.Label(ctx, client, v.request.ID, daemon.RestoredLabel, v.prepared.Descriptor.Digest)
+	return daemon.Extend(ctx, client, v.request.ID, daemon.RestoredExtension, v.prepared.Descriptor.Digest)
 }
 
 // How long containerd, which may be away, is tried to be told what has become of a container, and how long is between two attempts.

@@ -130,7 +130,7 @@ func (t *taking) takeInto(ctx context.Context, sub *subject) (desc ocispec.Descr
 	if err := restore.RemoveAbandoned(ctx, t.client, work.Dir); err != nil {
 		t.Warn("%v", err)
 	}
-	if t.parent, err = t.parentOf(ctx, sub.info.Labels); err != nil {
+	if t.parent, err = t.parentOf(ctx, sub.info); err != nil {
 		return desc, nil, err
 	}
 	desc, r, err := t.freeze(ctx, sub, work.Dir, true)
