@@ -251,6 +251,10 @@ func causes(t *testing.T, forger *forger, pushed, data, mute string) []cause {
 		{"not configured", "restore-annotation", as(pushed), mount, []string{}, "", false},
 		{"another repository", "restore-annotation", as(pushed), mount, []string{"cryo.test"}, "", false},
 		{"a file", "restore-annotation", as("oci:/tmp"), mount, nil, "", false},
+		{"the digest of another repository", "the registry has no", func(t *testing.T, h *lab.Host) string {
+			ref := forged(func(*image.Config, *specs.Spec) {})(t, h)
+			return shared.registry.Reference("annotation/elsewhere@" + inspect(t, h, ref).Digest.String())
+		}, mount, nil, "", false},
 		{"unknown", ":2", as(strings.TrimSuffix(pushed, ":1") + ":2"), mount, nil, "", false},
 		{"mute registry", "is not here after 2s", as(mute + "/a/b:1"), mount, []string{mute}, "timeout = 2", false},
 		{"unsigned", "signature: ", as(pushed), mount, nil, "[trust]\ndefault = \"signed\"", false},

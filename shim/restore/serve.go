@@ -86,25 +86,25 @@ func FindHome() {
 	}
 }
 
-// open begins to look over the host, and makes a working directory.
-func (v *serving) open() (err error) {
+// open begins to look over the host, and makes a working directory. pull is how a snapshot is found that a container asks for.
+func (v *serving) open() (pull string, err error) {
 	if v.store, err = store.Open(v.config.Root); err != nil {
-		return err
+		return "", err
 	}
 	v.store.KeepPartial(v.config.Store.PartialAge())
 	if v.request.Choices == nil {
-		if err := allowed(v.ctx, v.store, v.config.Restore.Annotation, v.request.Ref); err != nil {
-			return err
+		if pull, err = allowed(v.ctx, v.store, v.config.Restore.Annotation, v.request.Ref); err != nil {
+			return "", err
 		}
 	}
 	v.here = Look(v.ctx, v.config)
 	if v.work, err = v.store.Work(v.ctx); err != nil {
-		return err
+		return "", err
 	}
 	if err := mount.SetTempMountLocation(filepath.Join(v.work.Dir, "mounts")); err != nil {
-		return fmt.Errorf("make a place for mounts: %w", err)
+		return "", fmt.Errorf("make a place for mounts: %w", err)
 	}
-	return nil
+	return pull, nil
 }
 
 // close lets go of all.
@@ -212,7 +212,7 @@ func (v *serving) annotated() (ordinary bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := v.open(); err != nil {
+	if o.Pull, err = v.open(); err != nil {
 		return false, err
 	}
 	if v.asker.chains, err = baseimage.ChainsOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
