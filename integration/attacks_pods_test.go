@@ -81,7 +81,7 @@ func TestAttackVolume(t *testing.T) {
 	if err := <-swapped; err != nil {
 		t.Fatal(err)
 	}
-	refusal(t, r, codeDenied, "a file that is on none of its mounts")
+	refusal(t, r, codeAborted, "symbolic links") // CRIU's words
 }
 
 // TestAttackLabels has an image give its containers the labels of an earlier cryo, by which a new snapshot would share segments with any other on the host, and so contain its memory.
