@@ -127,7 +127,7 @@ func TestAttackAtOnce(t *testing.T) {
 	h := annotationHost(t, "atonce", shared.registry.Address)
 	pullImage(t, h, ref)
 	for round := range 4 {
-		ids := []string{fmt.Sprintf("%s-%d-a", id, round), fmt.Sprintf("%s-%d-b", id, round)}
+		ids := []string{fmt.Sprintf("%s-first%d", id, round), fmt.Sprintf("%s-other%d", id, round)}
 		over := make(chan struct{})
 		var removing, restoring sync.WaitGroup
 		removing.Go(func() {
