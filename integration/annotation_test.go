@@ -124,9 +124,9 @@ func TestAnnotation(t *testing.T) {
 	must(t, h.Run(t.Context(), "cp", "-a", from+"/data", to))
 	must(t, runFrom(t, h, id, ref, mounts(to), "workload", "volumes", "/data"))
 	goneOn(t, before, await(t, h, id))
-	eventually(t, "the label", 30*time.Second, func() bool {
+	eventually(t, "the snapshot's name in containerd", 30*time.Second, func() bool {
 		info, err := client(t, h).ContainerService().Get(inDefault(t), id)
-		return err == nil && strings.HasPrefix(info.Labels["io.cryo.snapshot"], "sha256:")
+		return err == nil && info.Extensions["io.cryo.snapshot"] != nil
 	})
 	if !marked(t, h, id) {
 		t.Error("the root file system lacks what the snapshot's container had changed")
@@ -251,6 +251,10 @@ func causes(t *testing.T, forger *forger, pushed, data, mute string) []cause {
 		{"not configured", "restore-policy", as(pushed), mount, []string{}, "", false},
 		{"another repository", "restore-policy", as(pushed), mount, []string{"cryo.test"}, "", false},
 		{"a file", "restore-policy", as("oci:/tmp"), mount, nil, "", false},
+		{"the digest of another repository", "the registry has no", func(t *testing.T, h *lab.Host) string {
+			ref := forged(func(*image.Config, *specs.Spec) {})(t, h)
+			return shared.registry.Reference("annotation/elsewhere@" + inspect(t, h, ref).Digest.String())
+		}, mount, nil, "", false},
 		{"unknown", ":2", as(strings.TrimSuffix(pushed, ":1") + ":2"), mount, nil, "", false},
 		{"mute registry", "is not here after 2s", as(mute + "/a/b:1"), mount, []string{mute}, "timeout = 2", false},
 		{"unsigned", "signature: ", as(pushed), mount, nil, "[trust]\ndefault = \"signed\"", false},

@@ -239,6 +239,51 @@ func TestNode(t *testing.T) {
 	}
 }
 
+// TestNodeKilled kills the service while it prewarms: the next one goes on where it was, or has nothing of it left where it is not wanted any more.
+func TestNodeKilled(t *testing.T) {
+	path, _ := pushedMarked(t, nil, "count", "--memory", "32")
+	g := newGate(t, shared.registry, path)
+	ref := g.address + "/" + path
+	h := annotationHost(t, "nodekilled", g.address)
+	cold(t, h)
+	n := newNodeService(t, h)
+	killed := func() {
+		t.Helper()
+		held := g.held.Load()
+		n.want(t, ref)
+		n.start(t)
+		eventually(t, "the pull", 30*time.Second, func() bool { return g.held.Load() > held })
+		if r := n.end(syscall.SIGKILL); r.Code != 128+int(syscall.SIGKILL) {
+			t.Errorf("%+v", r)
+		}
+		wantWarm(t, h)
+	}
+	killed()
+	n.want(t)
+	n.start(t)
+	n.comes(t)
+	if r := n.end(syscall.SIGTERM); r.Code != 0 || !strings.Contains(r.Stdout, `"what":"removed"`) {
+		t.Errorf("%+v", r)
+	}
+	if all := must(t, h.Cryo(t.Context(), "ls", "-q")).Stdout; all != "" {
+		t.Errorf("the local store has %s", all)
+	}
+	must(t, h.Cryo(t.Context(), "prune"))
+	if size := treeSize(t, h.CryoRoot()); size > 1<<20 {
+		t.Errorf("%d bytes are left", size)
+	}
+	killed()
+	g.open()
+	n.start(t)
+	n.comes(t, "ready")
+	wantWarm(t, h, ref)
+	n.want(t)
+	eventually(t, "removal", 30*time.Second, func() bool { return len(warm(t, h)) == 0 })
+	if r := n.end(syscall.SIGTERM); r.Code != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
 // TestNodeBudget: where the budget has no room for all, the first of the file stay, and nothing is fetched again and again.
 func TestNodeBudget(t *testing.T) {
 	pathA, _ := pushedMarked(t, nil, "count", "--memory", "8")

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -212,7 +213,8 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 const fallbackTopic = "/cryo/restore/fallback"
 
 func (s *service) publishFallback(ctx context.Context, id string, a asked, reason string) {
-	s.publish(ctx, fallbackTopic, map[string]any{"container_id": id, "snapshot": a.name(), "reason": reason})
+	// A snapshot's names may be no UTF-8, which no event can hold.
+	s.publish(ctx, fallbackTopic, map[string]any{"container_id": id, "snapshot": a.name(), "reason": trust.Lines(reason)})
 }
 
 // startedAgain says that a container is started since it has run before.

@@ -115,3 +115,13 @@ func TestMute(t *testing.T) {
 		t.Errorf("published %q", p.topics)
 	}
 }
+
+// TestFallbackEvent: who listens hears why a container was started, also where a name in the reason is no UTF-8.
+func TestFallbackEvent(t *testing.T) {
+	p := &published{}
+	s := &service{deletions: &deletions{Publisher: p, ids: map[string]struct{}{}}}
+	s.publishFallback(t.Context(), "a", asked{ref: "r:1"}, "open /\xff: gone")
+	if !slices.Equal(p.topics, []string{fallbackTopic}) {
+		t.Errorf("published %q", p.topics)
+	}
+}

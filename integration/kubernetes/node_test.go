@@ -1,7 +1,6 @@
 package kubernetes
 
 import (
-	"bytes"
 	"crypto/tls"
 	"fmt"
 	"io"
@@ -172,12 +171,14 @@ func TestNodeService(t *testing.T) {
 		t.Errorf("%v: %s", err, text)
 	}
 
-	// Its token is good for its own node's own labels.
+	// Its token is good for its own node's own labels, and events of pods that are restored there.
 	token := must(t, n.Run(t.Context(), "sh", "-c", "cat /var/lib/kubelet/pods/"+look().Metadata.UID+"/volumes/kubernetes.io~projected/*/token")).Stdout
 	for _, c := range []struct {
 		node, patch string
 		code        int
 	}{
+		{n.Name, `{"metadata":{"finalizers":["cryo.test/x"]}}`, http.StatusForbidden},
+		{n.Name, `{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Namespace","name":"gone","uid":"gone"}]}}`, http.StatusForbidden},
 		{n.Name, `{"metadata":{"labels":{"io.cryo/test":"1"}}}`, http.StatusOK},
 		{n.Name, `{"metadata":{"labels":{"io.cryo/test":null}}}`, http.StatusOK},
 		{n.Name, `{"metadata":{"labels":{"test":"1"}}}`, http.StatusForbidden},
@@ -186,8 +187,17 @@ func TestNodeService(t *testing.T) {
 		{n.Name, `{"spec":{"unschedulable":true}}`, http.StatusForbidden},
 		{shared.B.Name, `{"metadata":{"labels":{"io.cryo/test":"1"}}}`, http.StatusForbidden},
 	} {
-		if code, body := patchAs(t, strings.TrimSpace(token), c.node, c.patch); code != c.code {
+		if code, body := requestAs(t, token, http.MethodPatch, "nodes/"+c.node, c.patch); code != c.code {
 			t.Errorf("patch %s by %s: %d, want %d: %s", c.node, c.patch, code, c.code, body)
+		}
+	}
+	for _, c := range []struct {
+		node, reason string
+		code         int
+	}{{n.Name, "Restored", http.StatusCreated}, {shared.B.Name, "Restored", http.StatusForbidden}, {n.Name, "Killing", http.StatusForbidden}} {
+		event := fmt.Sprintf(`{"metadata":{"generateName":"x."},"involvedObject":{"kind":"Pod","namespace":"default","name":%q},"source":{"component":"cryo","host":%q},"reason":%q}`, cold.name, c.node, c.reason)
+		if code, body := requestAs(t, token, http.MethodPost, "namespaces/default/events", event); code != c.code {
+			t.Errorf("create %s: %d, want %d: %s", event, code, c.code, body)
 		}
 	}
 
@@ -197,8 +207,8 @@ func TestNodeService(t *testing.T) {
 	eventually(t, "the labels' end", func() bool { l := labelsOf(t, n); return l[readyLabel] == "" && l["io.cryo/cpu"] == "" })
 }
 
-// patchAs patches a node as a service account.
-func patchAs(t *testing.T, token, node, patch string) (code int, body string) {
+// requestAs asks for a change of something of the core API as a service account.
+func requestAs(t *testing.T, token, method, what, body string) (code int, answered string) {
 	t.Helper()
 	kubeconfig, err := os.ReadFile(shared.Kubeconfig)
 	if err != nil {
@@ -206,12 +216,14 @@ func patchAs(t *testing.T, token, node, patch string) (code int, body string) {
 	}
 	_, rest, _ := strings.Cut(string(kubeconfig), `server: "`)
 	server, _, _ := strings.Cut(rest, `"`)
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPatch, server+"/api/v1/nodes/"+node, bytes.NewReader([]byte(patch)))
+	r, err := http.NewRequestWithContext(t.Context(), method, server+"/api/v1/"+what, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Header.Set("Authorization", "Bearer "+token)
-	r.Header.Set("Content-Type", "application/merge-patch+json")
+	r.Header.Set("Authorization", "Bearer "+strings.TrimSpace(token))
+	if r.Header.Set("Content-Type", "application/json"); method == http.MethodPatch {
+		r.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true}}
 	answer, err := client.Do(r)
 	if err != nil {

@@ -60,7 +60,7 @@ func (e *Error) Hint() string {
 func (e *Error) Is(target error) bool { return target == errdefs.ErrPermissionDenied }
 
 // Check compares the container whose first process is init, as CRIU, which is in the container's cgroup, has restored it, with what it was granted. It lowers limits
-// and scores where only these are higher. The error is an [*Error] if there is a difference.
+// and scores where only these are higher, and has symlinks followed in all mounts. The error is an [*Error] if there is a difference.
 func Check(init, criu int, c Container) error {
 	k := &check{Container: c, capabilities: granted(c.Spec), found: map[string]bool{}}
 	if k.Spec.Process == nil {
@@ -76,7 +76,7 @@ func Check(init, criu int, c Container) error {
 	if k.cgroups, err = cgroupsOf(fmt.Sprintf("/proc/%d/cgroup", criu)); err != nil {
 		return err
 	}
-	views := map[string]int{} // a process that sees a mount namespace whole
+	views := map[string]view{} // by mount namespace
 	for _, pid := range pids {
 		living, err := k.process(pid)
 		if err != nil {
@@ -89,21 +89,31 @@ func Check(init, criu int, c Container) error {
 		if err != nil {
 			return err
 		}
-		root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
-		if err != nil {
-			return fmt.Errorf("look at a restored process: %w", err)
+		v, seen := views[namespace]
+		if !seen {
+			var closed func()
+			if v, closed, err = viewOf(pid); err != nil {
+				return err
+			}
+			defer closed()
+			views[namespace] = v
 		}
-		if _, seen := views[namespace]; !seen || root == "/" {
-			views[namespace] = pid
+		if err := k.files(pid, v); err != nil {
+			return err
 		}
 	}
-	for _, pid := range views {
-		if err := k.mounts(pid); err != nil {
+	for _, v := range views {
+		if err := k.mounts(v); err != nil {
 			return err
 		}
 	}
 	if len(k.differences) > 0 {
 		return &Error{Differences: k.differences}
+	}
+	for _, v := range views {
+		if err := k.follow(v); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package grant
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/moby/sys/mountinfo"
@@ -81,6 +83,71 @@ func TestCheckHost(t *testing.T) {
 	c.Allow = []string{All}
 	if err := Check(pid, os.Getpid(), c); err != nil {
 		t.Errorf("all is allowed: %v", err)
+	}
+}
+
+// TestFiles has a process in a mount namespace of its own, with files that the kernel makes for it, and some that come from outside.
+func TestFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("not root")
+	}
+	var given []*os.File
+	give := func(f *os.File, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		given = append(given, f)
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	memory, err := unix.MemfdCreate("memory", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range []int{pair[0], pair[1], memory, poll} {
+		give(os.NewFile(uintptr(fd), "kernel's"), nil)
+	}
+	give(os.Open("/dev/null"))
+	give(os.Open("/proc/self/ns/net"))
+	outside := len(given)
+	give(os.Open("/etc/passwd"))
+	give(os.Open("/"))
+	give(os.Open("/proc/self/ns/mnt")) // it has another one
+	cmd := exec.CommandContext(t.Context(), "unshare", "--mount", "sh", "-c", "exec sleep 60")
+	cmd.ExtraFiles = given
+	if cmd.Stdin, err = os.Open(os.DevNull); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	pid := cmd.Process.Pid
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && string(name) == "sleep\n" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the process did not come")
+		}
+	}
+	v, closed, err := viewOf(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closed()
+	k := &check{found: map[string]bool{}}
+	k.Spec = &specs.Spec{Linux: &specs.Linux{}}
+	if err := k.files(pid, v); err != nil || len(k.differences) != len(given)-outside {
+		t.Errorf("%q (%v)", k.differences, err)
 	}
 }
 

@@ -31,14 +31,15 @@ func of(m *mountinfo.Info) place { return place{[2]int{m.Major, m.Minor}, m.Root
 // dangerous are the files of /proc that let a container's root reach the host.
 var dangerous = []string{"proc/sys", "proc/sysrq-trigger", "proc/irq", "proc/bus", "proc/fs", "proc/kcore", "proc/keys", "proc/timer_list"}
 
-// mounts compares what a process sees mounted.
-func (k *check) mounts(pid int) error {
-	root := fmt.Sprintf("/proc/%d/root", pid)
-	has, err := mountsOf(fmt.Sprintf("/proc/%d/mountinfo", pid))
+// mounts compares what is mounted in a namespace.
+func (k *check) mounts(v view) error {
+	root, has := v.root, v.mounts
+	f, err := os.Open("/proc/self/mountinfo")
 	if err != nil {
-		return err
+		return fmt.Errorf("look at mounts: %w", err)
 	}
-	host, err := mountsOf("/proc/self/mountinfo")
+	defer f.Close()
+	host, err := readMounts(f)
 	if err != nil {
 		return err
 	}
@@ -97,16 +98,11 @@ func peerGroup(m *mountinfo.Info) string {
 	return ""
 }
 
-// mountsOf reads what is mounted, the last first: it covers what was mounted before.
-func mountsOf(file string) ([]*mountinfo.Info, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, fmt.Errorf("look at mounts: %w", err)
-	}
-	defer f.Close()
+// readMounts reads what is mounted, the last first: it covers what was mounted before.
+func readMounts(f *os.File) ([]*mountinfo.Info, error) {
 	mounts, err := mountinfo.GetMountsFromReader(f, nil)
 	if err != nil {
-		return nil, fmt.Errorf("look at mounts: %s: %w", file, err)
+		return nil, fmt.Errorf("look at mounts: %s: %w", f.Name(), err)
 	}
 	slices.Reverse(mounts)
 	return mounts, nil
@@ -189,13 +185,20 @@ func (k *check) device(root string, m *mountinfo.Info) bool {
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR && st.Mode&unix.S_IFMT != unix.S_IFBLK {
 		return false
 	}
-	major, minor := int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev))
-	if st.Mode&unix.S_IFMT == unix.S_IFCHR && (major == 1 || major == 5 || major == 136) {
+	return k.mayHave(st.Mode&unix.S_IFMT == unix.S_IFCHR, int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev)))
+}
+
+// ptsMajor is the number of terminals of devpts.
+const ptsMajor = 136
+
+// mayHave tells whether a container may have a device.
+func (k *check) mayHave(character bool, major, minor int64) bool {
+	if character && (major == 1 || major == 5 || major == ptsMajor) {
 		ordinary := []int64{3, 5, 7, 8, 9}
 		if major == 5 {
 			ordinary = []int64{0, 1, 2}
 		}
-		return major == 136 || slices.Contains(ordinary, minor)
+		return major == ptsMajor || slices.Contains(ordinary, minor)
 	}
 	return slices.ContainsFunc(k.Spec.Linux.Devices, func(d specs.LinuxDevice) bool { return d.Major == major && d.Minor == minor })
 }

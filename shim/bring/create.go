@@ -47,7 +47,8 @@ func (b *bringing) create(ctx context.Context) (containerd.Container, error) {
 		},
 		containerd.WithSpec(b.Spec),
 		containerd.WithRuntime(b.o.Runtime, runtimeOptions(b.Spec)),
-		containerd.WithContainerLabels(containerLabels(b.was.Labels, b.namespace, b.Name, b.Digest.String(), b.Ref)),
+		containerd.WithContainerLabels(containerLabels(b.was.Labels, b.namespace, b.Name, b.Ref)),
+		daemon.WithDigest(daemon.RestoredExtension, b.Digest),
 		containerd.WithAdditionalContainerLabels(map[string]string{daemon.WorkLabel: restore.Mark(b.work)}),
 	)
 	if errdefs.IsAlreadyExists(err) {
@@ -73,9 +74,8 @@ func (b *bringing) applyRootFS(ctx context.Context, key string) error {
 }
 
 // containerLabels are those of the restored container.
-func containerLabels(old map[string]string, namespace, name, digest, ref string) map[string]string {
+func containerLabels(old map[string]string, namespace, name, ref string) map[string]string {
 	labels := trust.Labels(old)
-	labels[daemon.RestoredLabel] = digest
 	if ref != "" {
 		labels[daemon.ReferenceLabel] = ref
 	}

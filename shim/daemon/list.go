@@ -63,9 +63,9 @@ func lookAt(ctx context.Context, container containerd.Container, bundles string)
 	if name := info.Labels[NameLabel]; name != "" {
 		c.Name = name
 	}
-	for _, key := range []string{RestoredLabel, CheckpointLabel} {
+	for _, name := range []string{RestoredExtension, CheckpointExtension} {
 		if c.Snapshot == "" {
-			c.Snapshot = info.Labels[key]
+			c.Snapshot = DigestIn(info, name).String()
 		}
 	}
 	task, err := container.Task(ctx, nil)

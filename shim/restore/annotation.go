@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	containerd "github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -50,7 +51,7 @@ func mismatch(found []fit.Finding) error {
 // annotated gives the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
-		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
+		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
 		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials},
 	}
 	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong
@@ -83,25 +84,41 @@ func Grants(names []string) (all []trust.Grant, err error) {
 	return all, nil
 }
 
-// allowed refuses what the configuration does not allow containers to ask for. A digest is of all repositories of which the store has it.
-func allowed(ctx context.Context, s *store.Store, a config.Registries, ref string) error {
+// allowed refuses what the configuration does not allow containers to ask for, and gives how it is to be found, as in [restorer.Choices]. A digest alone is of all repositories by whose
+// names the store has it. The digest of a repository is looked up there, unless the store has it from there: who names a repository has not said that it is in it.
+func allowed(ctx context.Context, s *store.Store, a config.Registries, ref string) (pull string, err error) {
 	if archive.IsLocation(ref) {
-		return NotAllowed(ref) // a file of the host's
+		return "", NotAllowed(ref) // a file of the host's
 	}
 	full, err := store.Normalize(ref)
 	if err != nil {
-		return err
+		return "", err
 	}
-	refs := []string{full}
-	if desc, err := s.Resolve(ctx, ref); err == nil {
-		if refs, err = Names(ctx, s, ref, desc.Digest); err != nil {
-			return err
+	refs, pull := []string{full}, PullMissing
+	if desc, err := s.Resolve(ctx, ref); err == nil && strings.HasSuffix(full, desc.Digest.String()) {
+		names, err := Names(ctx, s, desc.Digest.String(), desc.Digest)
+		switch {
+		case err != nil:
+			return "", err
+		case full == desc.Digest.String():
+			refs = names
+		case !slices.ContainsFunc(names, func(name string) bool { return repositoryOf(name) == repositoryOf(full) }):
+			pull = PullAlways
 		}
 	}
 	if !slices.ContainsFunc(refs, a.Allows) {
-		return NotAllowed(ref)
+		return "", NotAllowed(ref)
 	}
-	return nil
+	return pull, nil
+}
+
+// repositoryOf is a normalised reference without its tag and digest.
+func repositoryOf(full string) string {
+	named, err := reference.ParseNormalizedNamed(full)
+	if err != nil {
+		return full
+	}
+	return named.Name()
 }
 
 // asker is what containerd says of a container that asks for a restore.
@@ -139,9 +156,9 @@ func (o *asker) snapshotOf(image string) (ref string, ok bool, err error) {
 	if d == "" {
 		return "", false, nil
 	}
-	named, err := reference.ParseNormalizedNamed(image)
+	full, err := store.Normalize(image)
 	if err == nil {
-		ref, err = store.Normalize(reference.TrimNamed(named).Name() + "@" + d)
+		ref, err = store.Normalize(repositoryOf(full) + "@" + d)
 	}
 	if err != nil {
 		return "", false, fmt.Errorf("find the snapshot of the image %s: label %s: %w", image, runnable.Label, err)

@@ -72,7 +72,7 @@ func (v *serving) commanded(asked *restorer.Conversation) (planned bool, err err
 	if err != nil {
 		return false, err
 	}
-	if err := v.open(); err != nil {
+	if _, err := v.open(); err != nil {
 		return false, err
 	}
 	asked.Tell(restorer.Message{Begun: v.work.Dir})

@@ -3,6 +3,7 @@ package restore
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,6 +25,7 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
@@ -84,25 +86,25 @@ func FindHome() {
 	}
 }
 
-// open begins to look over the host, and makes a working directory.
-func (v *serving) open() (err error) {
+// open begins to look over the host, and makes a working directory. pull is how a snapshot is found that a container asks for.
+func (v *serving) open() (pull string, err error) {
 	if v.store, err = store.Open(v.config.Root); err != nil {
-		return err
+		return "", err
 	}
 	v.store.KeepPartial(v.config.Store.PartialAge())
 	if v.request.Choices == nil {
-		if err := allowed(v.ctx, v.store, v.config.Restore.Policy.Registries, v.request.Ref); err != nil {
-			return err
+		if pull, err = allowed(v.ctx, v.store, v.config.Restore.Policy.Registries, v.request.Ref); err != nil {
+			return "", err
 		}
 	}
 	v.here = Look(v.ctx, v.config)
 	if v.work, err = v.store.Work(v.ctx); err != nil {
-		return err
+		return "", err
 	}
 	if err := mount.SetTempMountLocation(filepath.Join(v.work.Dir, "mounts")); err != nil {
-		return fmt.Errorf("make a place for mounts: %w", err)
+		return "", fmt.Errorf("make a place for mounts: %w", err)
 	}
-	return nil
+	return pull, nil
 }
 
 // close lets go of all.
@@ -146,7 +148,7 @@ func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Grou
 		if err := p.Unpacked.Memory(both, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
 			return Full(v.store.Root(), err)
 		}
-		if err := keepHostname(p.Images, p.Spec); err != nil {
+		if err := errors.Join(keepHostname(p.Images, p.Spec), criu.FollowNone(p.Images)); err != nil {
 			return err
 		}
 		return giveImages(p.Images, p.Spec)
@@ -210,7 +212,7 @@ func (v *serving) annotated() (ordinary bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if err := v.open(); err != nil {
+	if o.Pull, err = v.open(); err != nil {
 		return false, err
 	}
 	if v.asker.chains, err = baseimage.ChainsOf(v.asker.ctx, v.asker.client, v.asker.info); err != nil {
@@ -400,28 +402,28 @@ func (v *serving) connect(ctx context.Context) (context.Context, *containerd.Cli
 	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace})
 }
 
-// finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, labels it with its snapshot.
+// finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, notes its snapshot.
 func (v *serving) finish() {
 	if v.request.Choices == nil {
-		_ = v.label() // without it, the next snapshot shares less with this one
+		_ = v.note() // without it, the next snapshot shares less with this one
 		return
 	}
 	v.settle(finished)
 }
 
-// labelTime bounds how long containerd may take to label a container, which may wait for nothing else.
-const labelTime = 10 * time.Second
+// noteTime bounds how long containerd may take to note something of a container, which may wait for nothing else.
+const noteTime = 10 * time.Second
 
-// label says on the container in containerd what it was restored from.
-func (v *serving) label() error {
-	ctx, cancel := context.WithTimeout(v.ctx, labelTime)
+// note says of the container in containerd what it was restored from.
+func (v *serving) note() error {
+	ctx, cancel := context.WithTimeout(v.ctx, noteTime)
 	defer cancel()
 	ctx, client, err := v.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer client.Close()
-	return daemon.Label(ctx, client, v.request.ID, daemon.RestoredLabel, v.prepared.Descriptor.Digest)
+	return daemon.Extend(ctx, client, v.request.ID, daemon.RestoredExtension, v.prepared.Descriptor.Digest)
 }
 
 // How long containerd, which may be away, is tried to be told what has become of a container, and how long is between two attempts.

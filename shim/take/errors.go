@@ -24,8 +24,13 @@ func (r *Result) kept(next string, err error) *job.Error {
 	if r.Running {
 		became = "runs on"
 	}
-	return &job.Error{Container: r.asked.Container, Running: r.Running, Snapshot: r.Digest, Err: err,
-		Advice: after(err, fmt.Sprintf("%s %s; the snapshot is safe as %s (%s); %s", r.asked.Container, became, r.asked.Ref, r.Digest, next))}
+	e := &job.Error{Container: r.asked.Container, Running: r.Running, Err: err, Advice: r.asked.Container + " " + became}
+	if !r.asked.Discard {
+		e.Snapshot = r.Digest
+		e.Advice += fmt.Sprintf("; the snapshot is safe as %s (%s); %s", r.asked.Ref, r.Digest, next)
+	}
+	e.Advice = after(err, e.Advice)
+	return e
 }
 
 // after puts a hint after that of the cause.

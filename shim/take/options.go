@@ -43,7 +43,7 @@ type Options struct {
 	// Key signs the snapshot; nil: it is not signed. KeyFile is where it is from.
 	Key     *signature.PrivateKey
 	KeyFile string
-	// Discard has the local store not keep the snapshot, whether it could be sent or not. A name that another had comes back.
+	// Discard has the local store not keep the snapshot, whether it could be sent or not. Ref, which has a tag, is its name in the registry only.
 	Discard bool
 	// Logs is a directory that gets CRIU's log and statistics of the dump; empty: none does.
 	Logs string

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	containerd "github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/cryo-project/cryo/image"
@@ -16,7 +17,7 @@ import (
 
 // parentOf opens the snapshot of which the new one is to be the increment; nil: of none. Unless the user has chosen, it is the last that was
 // taken of the container or, where that is gone, the one that the container was made of.
-func (t *taking) parentOf(ctx context.Context, labels map[string]string) (*image.Parent, error) {
+func (t *taking) parentOf(ctx context.Context, info containers.Container) (*image.Parent, error) {
 	switch t.Parent {
 	case "none":
 		return nil, nil
@@ -24,11 +25,12 @@ func (t *taking) parentOf(ctx context.Context, labels map[string]string) (*image
 	default:
 		return openParent(ctx, t.store, t.Parent)
 	}
-	for _, key := range []string{daemon.CheckpointLabel, daemon.RestoredLabel} {
-		if digest.Digest(labels[key]).Validate() != nil {
+	for _, name := range []string{daemon.CheckpointExtension, daemon.RestoredExtension} {
+		d := daemon.DigestIn(info, name)
+		if d == "" {
 			continue
 		}
-		p, err := openParent(ctx, t.store, labels[key])
+		p, err := openParent(ctx, t.store, d.String())
 		var unknown *store.UnknownRefError
 		switch {
 		case err == nil:
@@ -58,8 +60,8 @@ func openParent(ctx context.Context, s *store.Store, ref string) (*image.Parent,
 func remember(ctx context.Context, client *containerd.Client, id string, snapshot digest.Digest) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
-	if err := daemon.Label(ctx, client, id, daemon.CheckpointLabel, snapshot); err != nil {
-		return fmt.Errorf("note the snapshot in the labels of %s: %w", id, err)
+	if err := daemon.Extend(ctx, client, id, daemon.CheckpointExtension, snapshot); err != nil {
+		return fmt.Errorf("note the snapshot of %s in containerd: %w", id, err)
 	}
 	return nil
 }

@@ -32,10 +32,9 @@ type taking struct {
 	Options
 	client *containerd.Client
 	store  *store.Store
-	name   string              // Ref in full
-	sender *sender             // where the snapshot goes while it is taken
-	parent *image.Parent       // nil: none
-	before *ocispec.Descriptor // what had the name; nil: nothing
+	name   string        // Ref in full
+	sender *sender       // where the snapshot goes while it is taken
+	parent *image.Parent // nil: none
 }
 
 // Take takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
@@ -62,7 +61,7 @@ func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Opti
 		return r, err
 	}
 	if t.Discard {
-		defer t.discard(ctx)
+		defer t.discard(ctx, desc)
 	}
 	if err = t.signAndPush(ctx, desc, r); r.lost != nil {
 		err = &job.Error{Container: r.Container, Lost: true, Snapshot: r.Digest, Advice: "its snapshot is complete: cryo restore " + t.Ref, Err: errors.Join(r.lost, err)}
@@ -131,7 +130,7 @@ func (t *taking) takeInto(ctx context.Context, sub *subject) (desc ocispec.Descr
 	if err := restore.RemoveAbandoned(ctx, t.client, work.Dir); err != nil {
 		t.Warn("%v", err)
 	}
-	if t.parent, err = t.parentOf(ctx, sub.info.Labels); err != nil {
+	if t.parent, err = t.parentOf(ctx, sub.info); err != nil {
 		return desc, nil, err
 	}
 	desc, r, err := t.freeze(ctx, sub, work.Dir, true)
@@ -321,20 +320,19 @@ func (t *taking) keepLogs(work string) {
 // publish gives the snapshot its name, and ends the container unless it goes on. lost, before and after, is why the container was lost although there is a
 // snapshot. With an error there is none of this name.
 func (t *taking) publish(ctx context.Context, h *held, sub *subject, desc ocispec.Descriptor, lost error) (_ error, err error) {
-	if before, err := t.store.Resolve(ctx, t.name); err == nil {
-		t.before = &before
-	}
-	if err := t.store.Tag(ctx, desc, t.name); err != nil {
+	name := t.local(desc)
+	before, unknown := t.store.Resolve(ctx, name)
+	if err := t.store.Tag(ctx, desc, name); err != nil {
 		return nil, err
 	}
 	if !t.LeaveRunning {
 		if lost, err = t.end(ctx, h, sub); err != nil {
 			// The container runs on, so there shall be no snapshot that says it ended.
 			again := context.WithoutCancel(ctx)
-			if t.before != nil {
-				return nil, errors.Join(err, t.store.Tag(again, *t.before, t.name))
+			if unknown == nil {
+				return nil, errors.Join(err, t.store.Tag(again, before, name))
 			}
-			return nil, errors.Join(err, t.store.Untag(again, t.name))
+			return nil, errors.Join(err, t.store.Untag(again, name))
 		}
 	}
 	log.G(ctx).Debug("the snapshot has its name, and the container ended unless it goes on")
@@ -398,16 +396,17 @@ func (t *taking) signAndPush(ctx context.Context, desc ocispec.Descriptor, r *Re
 	return nil
 }
 
-// discard removes the snapshot from the local store.
-func (t *taking) discard(ctx context.Context) {
-	ctx = context.WithoutCancel(ctx)
-	var err error
-	if t.before != nil {
-		err = t.store.Tag(ctx, *t.before, t.name)
-	} else {
-		_, err = t.store.Remove(ctx, t.name)
+// local is what the store calls the snapshot. One that it does not keep takes no name from another, nor from one that is taken at the same time.
+func (t *taking) local(desc ocispec.Descriptor) string {
+	if !t.Discard {
+		return t.name
 	}
-	if err != nil {
+	return t.name[:strings.LastIndexByte(t.name, ':')] + "@" + desc.Digest.String()
+}
+
+// discard removes the snapshot from the local store.
+func (t *taking) discard(ctx context.Context, desc ocispec.Descriptor) {
+	if _, err := t.store.Remove(context.WithoutCancel(ctx), t.local(desc)); err != nil {
 		t.Warn("%v", err)
 	}
 }

@@ -1,0 +1,204 @@
+package grant
+
+import (
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/moby/sys/mountinfo"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sys/unix"
+)
+
+// view is a mount namespace as a process sees it that was not put into another root directory.
+type view struct {
+	pid    int               // a process in it
+	root   string            // path of its root directory
+	mounts []*mountinfo.Info // the last first: it covers what was mounted before
+	ids    map[uint64]bool   // of mounts
+}
+
+// viewOf looks into the mount namespace of a process. The caller calls closed.
+func viewOf(pid int) (v view, closed func(), err error) {
+	root := -1
+	err = inside(pid, func(proc *os.Root) (err error) {
+		f, err := proc.Open(fmt.Sprintf("%d/mountinfo", unix.Gettid()))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if v.mounts, err = readMounts(f); err != nil {
+			return err
+		}
+		root, err = unix.Open("/", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		return err
+	})
+	if err != nil {
+		return v, nil, err
+	}
+	v.pid, v.root, v.ids = pid, fmt.Sprintf("/proc/self/fd/%d", root), map[uint64]bool{}
+	for _, m := range v.mounts {
+		v.ids[uint64(m.ID)] = true
+	}
+	return v, func() { _ = unix.Close(root) }, nil
+}
+
+// visits are made by one thread, one after the other. It never ends: runc would, which the kernel kills with the thread that has started it.
+var visits = sync.OnceValue(func() chan<- func() {
+	c := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for visit := range c {
+			visit()
+		}
+	}()
+	return c
+})
+
+// inside calls do in the mount namespace of a process. proc is this host's /proc: the container has another one.
+func inside(pid int, do func(proc *os.Root) error) error {
+	there, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
+	if err != nil {
+		return fmt.Errorf("look at mounts: %w", err)
+	}
+	defer there.Close()
+	here, err := os.Open("/proc/self/ns/mnt")
+	if err != nil {
+		return fmt.Errorf("look at mounts: %w", err)
+	}
+	defer here.Close()
+	proc, err := os.OpenRoot("/proc")
+	if err != nil {
+		return fmt.Errorf("look at mounts: %w", err)
+	}
+	defer proc.Close()
+	done := make(chan error)
+	visits() <- func() {
+		err := unix.Unshare(unix.CLONE_FS) // root and working directory of the thread
+		if err == nil {
+			err = unix.Setns(int(there.Fd()), unix.CLONE_NEWNS)
+		}
+		if err == nil {
+			err = errors.Join(do(proc), unix.Setns(int(here.Fd()), unix.CLONE_NEWNS))
+		}
+		done <- err
+	}
+	if err := <-done; err != nil {
+		return fmt.Errorf("look into the mount namespace of process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// follow has symlinks followed again in mounts for which CRIU was told not to, see [criu.FollowNone].
+func (k *check) follow(v view) error {
+	const flag = "nosymfollow"
+	var again []string
+	for _, m := range v.mounts {
+		if slices.Contains(strings.Split(m.Options, ","), flag) && !slices.ContainsFunc(k.Spec.Mounts, func(s specs.Mount) bool {
+			return filepath.Clean(s.Destination) == m.Mountpoint && slices.Contains(s.Options, flag)
+		}) {
+			again = append(again, m.Mountpoint)
+		}
+	}
+	if len(again) == 0 {
+		return nil
+	}
+	return inside(v.pid, func(*os.Root) error {
+		for _, at := range again {
+			if err := unix.MountSetattr(unix.AT_FDCWD, at, unix.AT_SYMLINK_NOFOLLOW, &unix.MountAttr{Attr_clr: unix.MOUNT_ATTR_NOSYMFOLLOW}); err != nil {
+				return fmt.Errorf("have symlinks followed in %s: %w", at, err)
+			}
+		}
+		return nil
+	})
+}
+
+// files compares what a process has open and mapped, its program and its directories. All are on mounts of the container's, or the kernel made them for it: CRIU opens files by their names,
+// and who shares a directory with the container can put a link in the place of one that was reviewed.
+func (k *check) files(pid int, v view) error {
+	dir := fmt.Sprintf("/proc/%d/", pid)
+	links := []string{"cwd", "root", "exe"}
+	for _, in := range []string{"fd", "map_files"} {
+		entries, err := os.ReadDir(dir + in)
+		if err != nil {
+			return fmt.Errorf("look at the files of a restored process: %w", err)
+		}
+		for _, e := range entries {
+			links = append(links, in+"/"+e.Name())
+		}
+	}
+	for _, link := range links {
+		var st unix.Statx_t
+		err := unix.Statx(unix.AT_FDCWD, dir+link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE|unix.STATX_INO|unix.STATX_MNT_ID, &st)
+		if errors.Is(err, unix.ENOENT) {
+			continue // the first thread of a process has ended before others
+		}
+		if err == nil && !v.ids[st.Mnt_id] {
+			var own bool
+			if own, err = k.unmounted(dir, dir+link, st); err == nil && !own {
+				name, _ := os.Readlink(dir + link)
+				k.differences = append(k.differences, fmt.Sprintf("a file that is on none of its mounts (%s, as %s)", name, filepath.Dir("/"+link)))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("look at a file of a restored process: %s: %w", link, err)
+		}
+	}
+	return nil
+}
+
+// aioRing is the file system of memory of io_setup(2). Source: Linux, fs/aio.c.
+const aioRing = 0x47114711
+
+// unmountable are file systems that have no mount in any namespace.
+var unmountable = []int64{unix.PIPEFS_MAGIC, unix.SOCKFS_MAGIC, unix.ANON_INODE_FS_MAGIC, unix.PID_FS_MAGIC, aioRing}
+
+// unmounted tells whether a file that is on no mount of the container's is one that the kernel makes for who asks: a pipe or socket, shared memory, a namespace that the process is in; or a
+// device that every container has.
+func (k *check) unmounted(dir, path string, st unix.Statx_t) (bool, error) {
+	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFCHR || kind == unix.S_IFBLK {
+		return st.Rdev_major != ptsMajor && k.mayHave(kind == unix.S_IFCHR, int64(st.Rdev_major), int64(st.Rdev_minor)), nil
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		return false, err
+	}
+	device := unix.Mkdev(st.Dev_major, st.Dev_minor)
+	switch fs.Type {
+	case unix.TMPFS_MAGIC:
+		return sharedMemory(0, device)
+	case unix.HUGETLBFS_MAGIC:
+		return sharedMemory(unix.MFD_HUGETLB|(bits.Len64(uint64(fs.Bsize))-1)<<unix.MFD_HUGE_SHIFT, device)
+	case unix.NSFS_MAGIC:
+		own, err := os.ReadDir(dir + "ns")
+		for _, e := range own {
+			var other unix.Stat_t
+			if unix.Stat(dir+"ns/"+e.Name(), &other) == nil && other.Ino == st.Ino {
+				return true, nil
+			}
+		}
+		return false, err
+	}
+	return slices.Contains(unmountable, fs.Type), nil
+}
+
+// sharedMemory tells whether a file system is the one that the kernel takes memory from that processes share, of pages as flags of memfd_create say.
+func sharedMemory(flags int, device uint64) (bool, error) {
+	fd, err := unix.MemfdCreate("cryo", flags|unix.MFD_CLOEXEC)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {
+		return false, nil // there are no such pages
+	}
+	if err != nil {
+		return false, err
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	err = unix.Fstat(fd, &st)
+	return st.Dev == device, err
+}
