@@ -48,7 +48,7 @@ func allowAnnotation(t *testing.T, h *lab.Host, more string, repositories ...str
 			plain = append(plain, r)
 		}
 	}
-	text := fmt.Sprintf("[restore.annotation]\nrepositories = %s\nplain-http = %s\n%s", list(repositories), list(plain), more)
+	text := fmt.Sprintf("[restore.policy]\nrepositories = %s\nplain-http = %s\n%s", list(repositories), list(plain), more)
 	if err := os.WriteFile(filepath.Join(h.Dir, "cryo.toml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -248,9 +248,9 @@ func causes(t *testing.T, forger *forger, pushed, data, mute string) []cause {
 		t.Fatal(err)
 	}
 	return []cause{
-		{"not configured", "restore-annotation", as(pushed), mount, []string{}, "", false},
-		{"another repository", "restore-annotation", as(pushed), mount, []string{"cryo.test"}, "", false},
-		{"a file", "restore-annotation", as("oci:/tmp"), mount, nil, "", false},
+		{"not configured", "restore-policy", as(pushed), mount, []string{}, "", false},
+		{"another repository", "restore-policy", as(pushed), mount, []string{"cryo.test"}, "", false},
+		{"a file", "restore-policy", as("oci:/tmp"), mount, nil, "", false},
 		{"unknown", ":2", as(strings.TrimSuffix(pushed, ":1") + ":2"), mount, nil, "", false},
 		{"mute registry", "is not here after 2s", as(mute + "/a/b:1"), mount, []string{mute}, "timeout = 2", false},
 		{"unsigned", "signature: ", as(pushed), mount, nil, "[trust]\ndefault = \"signed\"", false},
@@ -310,7 +310,7 @@ func TestAnnotationRefused(t *testing.T) {
 			if r.Code == 0 || !strings.Contains(r.Stderr, c.says) {
 				t.Fatalf("exit status %d: %s", r.Code, r.Stderr)
 			}
-			if c.allow != nil && len(c.allow) == 0 && !strings.Contains(r.Stderr, "repositories under [restore.annotation]") {
+			if c.allow != nil && len(c.allow) == 0 && !strings.Contains(r.Stderr, "repositories under [restore.policy]") {
 				t.Errorf("it does not say what to configure: %s", r.Stderr)
 			}
 			if left := restorers(t, h); len(left) > 0 {

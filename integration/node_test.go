@@ -173,7 +173,7 @@ func TestNode(t *testing.T) {
 	n.comes(t, "ready", "failed")
 	wantWarm(t, h, a)
 	wantCached(t, h, a)
-	if s := n.states(t)[1]; !strings.Contains(s.Hint, "repositories under [restore.annotation]") {
+	if s := n.states(t)[1]; !strings.Contains(s.Hint, "repositories under [restore.policy]") {
 		t.Errorf("a registry that is not allowed: %+v", s)
 	}
 	n.counts(t, `cryo_prewarms_total{result="done"} 1`)
@@ -276,7 +276,7 @@ func TestNodeCounts(t *testing.T) {
 	n.comes(t, "ready")
 	id := name(t)
 	must(t, runFrom(t, h, id, "elsewhere.example/x:1", []string{"--annotation", fallbackAnnotation + "=start"}, "workload", "count"))
-	n.counts(t, `cryo_cold_starts_total{reason="restore-annotation"} 1`)
+	n.counts(t, `cryo_cold_starts_total{reason="restore-policy"} 1`)
 	if err := h.StopDaemon(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -296,7 +296,7 @@ func TestNodeCounts(t *testing.T) {
 	n.counts(t, `cryo_restore_seconds_count 1`)
 	remove(t.Context(), h, id)
 	r := n.end(syscall.SIGTERM)
-	if r.Code != 0 || !strings.Contains(r.Stdout, "restore-annotation: ") || !strings.Contains(r.Stdout, `"seconds":0.8`) {
+	if r.Code != 0 || !strings.Contains(r.Stdout, "restore-policy: ") || !strings.Contains(r.Stdout, `"seconds":0.8`) {
 		t.Errorf("%+v", r)
 	}
 }

@@ -79,7 +79,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 			return c, err
 		}
 	}
-	b, err := openBundle(r.Bundle, s.config.Restore.Annotation.AllowsImage)
+	b, err := openBundle(r.Bundle, s.config.Restore.Policy.AllowsImage)
 	if err != nil {
 		return c, err
 	}

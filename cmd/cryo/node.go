@@ -35,7 +35,7 @@ others have prewarmed. The file may change at any time. What cannot be fetched i
     gpu = true               # its device memory is kept loaded, as with cryo prewarm --gpu
     devices = ["nvidia.com/gpu=0"]
 
-[restore.annotation] in the configuration says which repositories are allowed, with which credentials. A tag is
+[restore.policy] in the configuration says which repositories are allowed, with which credentials. A tag is
 looked up in the registry once: name digests, or a new tag for a new snapshot.
 
 --listen serves /metrics for Prometheus and /healthz. With --node-name, the node gets labels of what is ready

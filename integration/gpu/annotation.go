@@ -48,7 +48,7 @@ func (b *bench) byAnnotation(ctx context.Context, r *result, c *container, flags
 		return err
 	}
 	// A hook of nvidia-ctk's, disable-device-node-modification, mounts a file over one of /proc, which no specification says.
-	if err := b.b.Configure(fmt.Sprintf("[restore.annotation]\nrepositories = [%[1]q]\nplain-http = [%[1]q]\nallow = [\"mounts\"]\n", b.registry.Address)); err != nil {
+	if err := b.b.Configure(fmt.Sprintf("[restore.policy]\nrepositories = [%[1]q]\nplain-http = [%[1]q]\nallow = [\"mounts\"]\n", b.registry.Address)); err != nil {
 		return err
 	}
 	defer func() { _ = b.b.Configure("") }() // the next case has no annotations

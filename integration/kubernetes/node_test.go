@@ -93,7 +93,7 @@ func TestNodeService(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	settings := fmt.Sprintf("[restore.annotation]\nrepositories = [%q]\nplain-http = [%[1]q]\n", shared.Registry.Address)
+	settings := fmt.Sprintf("[restore.policy]\nrepositories = [%q]\nplain-http = [%[1]q]\n", shared.Registry.Address)
 	apply(t, manifest(t, "namespace.yaml")+manifest(t, "rbac.yaml")+manifest(t, "policy.yaml")+
 		configMap("cryo-config", "config.toml", settings)+configMap("cryo-prewarm", "prewarm.toml", fmt.Sprintf("[[snapshot]]\nref = %q\n", ref)))
 	service := manifest(t, "daemonset.yaml", "image: cryo\n", "image: "+cryoImage(t)+"\n", "kubernetes.io/arch: amd64\n", "kubernetes.io/arch: amd64\n        kubernetes.io/hostname: "+n.Name+"\n")
@@ -142,7 +142,7 @@ func TestNodeService(t *testing.T) {
 	eventually(t, "the pod's event", func() bool {
 		all, err := shared.Events(t.Context(), cold.name)
 		return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool {
-			return e.Reason == "StartedCold" && strings.Contains(e.Message, "restore-annotation: ")
+			return e.Reason == "StartedCold" && strings.Contains(e.Message, "restore-policy: ")
 		})
 	})
 	restored := pod{name: name(t), class: "cryo", node: n, image: ref}
@@ -168,7 +168,7 @@ func TestNodeService(t *testing.T) {
 	}
 	text, err := io.ReadAll(answer.Body)
 	answer.Body.Close()
-	if err != nil || !strings.Contains(string(text), `cryo_cold_starts_total{reason="restore-annotation"} 1`) || !strings.Contains(string(text), `cryo_cold_starts_total{reason="pid-namespace"} 1`) || !strings.Contains(string(text), `cryo_restores_total{prewarmed="true"} 1`) || !strings.Contains(string(text), `cryo_prewarm_snapshots{state="ready"} 1`) {
+	if err != nil || !strings.Contains(string(text), `cryo_cold_starts_total{reason="restore-policy"} 1`) || !strings.Contains(string(text), `cryo_cold_starts_total{reason="pid-namespace"} 1`) || !strings.Contains(string(text), `cryo_restores_total{prewarmed="true"} 1`) || !strings.Contains(string(text), `cryo_prewarm_snapshots{state="ready"} 1`) {
 		t.Errorf("%v: %s", err, text)
 	}
 

@@ -2,7 +2,7 @@ package config
 
 // Checkpoint says where the annotation io.cryo.checkpoint-to may have snapshots sent. Whoever creates containers writes annotations, so nothing is allowed by default.
 type Checkpoint struct {
-	// Repositories are prefixes of what is allowed, as in [Annotation]. Default: none.
+	// Repositories are prefixes of what is allowed, as in [Policy]. Default: none.
 	Repositories []string `toml:"repositories"`
 	// Credentials is a file in the form of Docker's config.json. Default: the one of the user that containerd runs as.
 	Credentials string `toml:"credentials"`

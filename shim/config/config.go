@@ -84,8 +84,8 @@ type Restore struct {
 	// RegistryTimeout, in seconds, is how long a container that runs waits for memory that is still to be pulled while the registry brings nothing. Then it is ended.
 	// Default 3600.
 	RegistryTimeout int64 `toml:"registry-timeout"`
-	// Annotation says what containers may be restored from by their annotation.
-	Annotation Annotation `toml:"annotation"`
+	// Policy says what containers may be restored from by their image or annotation.
+	Policy Policy `toml:"policy"`
 }
 
 // Prewarm bounds what cryo prewarm keeps ready.
@@ -115,7 +115,7 @@ func Default() Config {
 		Store:      Store{PartialPulls: 7},
 		Containerd: Containerd{Patience: 30},
 		Dump:       Dump{GhostLimit: 64, Timeout: 30},
-		Restore:    Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Annotation: Annotation{Timeout: 60}},
+		Restore:    Restore{Lazy: true, Timeout: 120, RegistryTimeout: 3600, Policy: Policy{Timeout: 60}},
 		GPU:        GPU{Timeout: 10, Engine: spec.DriverEngine},
 		Trust:      Trust{Default: unsigned},
 	}
@@ -218,7 +218,7 @@ func (c Config) validate() error {
 	if err := c.Checkpoint.validate(); err != nil {
 		return err
 	}
-	if err := c.Restore.Annotation.validate(); err != nil {
+	if err := c.Restore.Policy.validate(); err != nil {
 		return err
 	}
 	for _, dir := range c.GPU.CDI {

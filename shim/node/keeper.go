@@ -324,7 +324,7 @@ func (k *keeper) prewarm(ctx context.Context, want Wanted, i int, all []prewarm.
 // attempt has the host's configuration decide what may be prewarmed, notes that it will be this service's, and prewarms it.
 func (k *keeper) attempt(ctx context.Context, want Wanted, w Snapshot, all []prewarm.Listed) (*prewarm.Result, error) {
 	c := k.o.Config
-	if !c.Restore.Annotation.Allows(w.Ref) {
+	if !c.Restore.Policy.Allows(w.Ref) {
 		return nil, restore.NotAllowed(w.Ref)
 	}
 	if !slices.ContainsFunc(all, func(l prewarm.Listed) bool { return l.Reference == w.Ref }) {
@@ -343,7 +343,7 @@ func (k *keeper) attempt(ctx context.Context, want Wanted, w Snapshot, all []pre
 		Ref: w.Ref, Pull: restore.PullMissing, Judging: judging,
 		DiskBudget: smaller(want.Budget.Disk, c.Prewarm.Disk) << 20, GPUBudget: smaller(want.Budget.GPU, c.Prewarm.GPU) << 20,
 		OnGPU: w.GPU, GPUs: restore.GPUOptions{Devices: w.Devices}, GPU: c.GPU,
-		Registry: registry.Options{DockerConfig: c.Restore.Annotation.Credentials, PlainHTTP: c.Restore.Annotation.Plain(w.Ref), Counts: &counts, Progress: phases.progress},
+		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials, PlainHTTP: c.Restore.Policy.Plain(w.Ref), Counts: &counts, Progress: phases.progress},
 		Connect:  k.o.Connect,
 		Warn:     func(text string, args ...any) { k.o.Log(Entry{What: fmt.Sprintf(text, args...), Reference: w.Ref}) },
 	})

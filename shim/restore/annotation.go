@@ -34,8 +34,8 @@ import (
 
 // NotAllowed says that the host's configuration does not allow a container to ask for a snapshot.
 func NotAllowed(ref string) error {
-	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.annotation] in /etc/cryo/config.toml",
-		"restore-annotation: the configuration does not allow a container to be restored from %s", ref)
+	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.policy] in /etc/cryo/config.toml",
+		"restore-policy: the configuration does not allow a container to be restored from %s", ref)
 }
 
 // mismatch says that a snapshot cannot be restored into a container with another specification, or root file system.
@@ -50,15 +50,15 @@ func mismatch(found []fit.Finding) error {
 // annotated gives the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.
 func annotated(c config.Config, r restorer.Request) (Options, error) {
 	o := Options{
-		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Annotation.Force}, Timeout: c.Restore.Annotation.Patience(),
-		Registry: registry.Options{DockerConfig: c.Restore.Annotation.Credentials},
+		Config: c, Name: r.ID, Namespace: r.Namespace, Address: r.Address, Choices: restorer.Choices{Pull: PullMissing, Force: c.Restore.Policy.Force}, Timeout: c.Restore.Policy.Patience(),
+		Registry: registry.Options{DockerConfig: c.Restore.Policy.Credentials},
 	}
 	if full, err := store.Normalize(r.Ref); err == nil { // else what it is looked for by says what is wrong
-		o.Registry.PlainHTTP = c.Restore.Annotation.Plain(full)
+		o.Registry.PlainHTTP = c.Restore.Policy.Plain(full)
 	}
 	var err error
-	if o.Policy.Allow, err = Grants(c.Restore.Annotation.Allow); err != nil {
-		return o, fmt.Errorf("restore.annotation.allow in the configuration: %w", err)
+	if o.Policy.Allow, err = Grants(c.Restore.Policy.Allow); err != nil {
+		return o, fmt.Errorf("restore.policy.allow in the configuration: %w", err)
 	}
 	data, err := os.ReadFile(filepath.Join(r.Bundle, "config.json"))
 	if err != nil {
@@ -84,7 +84,7 @@ func Grants(names []string) (all []trust.Grant, err error) {
 }
 
 // allowed refuses what the configuration does not allow containers to ask for. A digest is of all repositories of which the store has it.
-func allowed(ctx context.Context, s *store.Store, a config.Annotation, ref string) error {
+func allowed(ctx context.Context, s *store.Store, a config.Policy, ref string) error {
 	if archive.IsLocation(ref) {
 		return NotAllowed(ref) // a file of the host's
 	}

@@ -103,7 +103,7 @@ func within(ctx context.Context, limit time.Duration, ref string) (_ context.Con
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	timer := time.AfterFunc(limit, func() {
-		cancel(failure.New(context.DeadlineExceeded, "see whether the registry answers, or raise timeout under [restore.annotation] in the configuration",
+		cancel(failure.New(context.DeadlineExceeded, "see whether the registry answers, or raise timeout under [restore.policy] in the configuration",
 			"fetch %s: all but its memory is not here after %s", ref, limit))
 	})
 	return ctx, func() { timer.Stop() }

@@ -4,6 +4,6 @@ package restore
 func Rules() []string {
 	return []string{
 		ruleMounts, ruleNamespaces, ruleTerminal, ruleUser, ruleUserMaps, ruleReadonly, ruleSeccomp, ruleBaseImage, ruleGPUNodes, rulePIDs,
-		"restore-annotation", "rootfs-fresh", "restart",
+		"restore-policy", "rootfs-fresh", "restart",
 	}
 }

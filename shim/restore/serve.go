@@ -91,7 +91,7 @@ func (v *serving) open() (err error) {
 	}
 	v.store.KeepPartial(v.config.Store.PartialAge())
 	if v.request.Choices == nil {
-		if err := allowed(v.ctx, v.store, v.config.Restore.Annotation, v.request.Ref); err != nil {
+		if err := allowed(v.ctx, v.store, v.config.Restore.Policy, v.request.Ref); err != nil {
 			return err
 		}
 	}

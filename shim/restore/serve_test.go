@@ -16,7 +16,7 @@ func TestAllowed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := config.Annotation{Repositories: []string{"r.example.com/prod"}}
+	a := config.Policy{Repositories: []string{"r.example.com/prod"}}
 	for ref, want := range map[string]bool{
 		"r.example.com/prod/app:1": true, "r.example.com/prod/app": true,
 		"r.example.com/other:1": false, "app:1": false, "oci:/tmp/x": false, "oci-archive:/tmp/x.tar": false,

@@ -43,7 +43,7 @@ const criConfig = `
 `
 
 // cryoConfig allows pods to be restored from the cluster's registry. %[1]s is its address.
-const cryoConfig = `[restore.annotation]
+const cryoConfig = `[restore.policy]
 repositories = ["%[1]s"]
 plain-http = ["%[1]s"]
 `

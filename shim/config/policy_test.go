@@ -2,8 +2,8 @@ package config
 
 import "testing"
 
-func TestAnnotationAllows(t *testing.T) {
-	a := Annotation{Repositories: []string{"r.example.com/prod", "localhost:5000"}, PlainHTTP: []string{"localhost:5000"}}
+func TestPolicyAllows(t *testing.T) {
+	p := Policy{Repositories: []string{"r.example.com/prod", "localhost:5000"}, PlainHTTP: []string{"localhost:5000"}}
 	for ref, want := range map[string]bool{
 		"r.example.com/prod/app:1":           true,
 		"r.example.com/prod:1":               true,
@@ -18,37 +18,37 @@ func TestAnnotationAllows(t *testing.T) {
 		"sha256:0000":                        false,
 		"r.example.com/x/r.example.com/prod": false,
 	} {
-		if got := a.Allows(ref); got != want {
+		if got := p.Allows(ref); got != want {
 			t.Errorf("%s: %v", ref, got)
 		}
 	}
-	if (Annotation{}).Allows("r.example.com/prod:1") {
+	if (Policy{}).Allows("r.example.com/prod:1") {
 		t.Error("without a configuration something is allowed")
 	}
 	for name, want := range map[string]bool{
 		"r.example.com/prod/app": true, "r.example.com/prod/app@sha256:0000000000000000000000000000000000000000000000000000000000000000": true,
 		"r.example.com/other": false, "app": false, "sha256:0000000000000000000000000000000000000000000000000000000000000000": false, "": false, "Not A Name": false,
 	} {
-		if got := a.AllowsImage(name); got != want {
+		if got := p.AllowsImage(name); got != want {
 			t.Errorf("image %s: %v", name, got)
 		}
 	}
-	if !a.Plain("localhost:5000/a:1") || a.Plain("r.example.com/a:1") || a.Plain("localhost:5000.evil.org/a:1") {
+	if !p.Plain("localhost:5000/a:1") || p.Plain("r.example.com/a:1") || p.Plain("localhost:5000.evil.org/a:1") {
 		t.Error("another registry is spoken to in plain HTTP, or this one is not")
 	}
 }
 
-func TestAnnotationRefused(t *testing.T) {
+func TestPolicyRefused(t *testing.T) {
 	for _, text := range []string{
 		`repositories = ["r.example.com/app:tag"]`, `repositories = ["library"]`, `repositories = ["*"]`, `repositories = [""]`, `plain-http = ["localhost:5000/a"]`,
 		`credentials = "config.json"`, `timeout = 0`, `timeout = 3601`, `registries = []`,
 	} {
-		if _, err := parse("f", []byte("[restore.annotation]\n"+text)); err == nil {
+		if _, err := parse("f", []byte("[restore.policy]\n"+text)); err == nil {
 			t.Errorf("%s is taken", text)
 		}
 	}
-	c, err := parse("f", []byte("[restore.annotation]\nrepositories = [\"r.example.com/prod\"]\ntimeout = 5"))
-	if err != nil || !c.Restore.Annotation.Allows("r.example.com/prod:1") || c.Restore.Annotation.Timeout != 5 {
+	c, err := parse("f", []byte("[restore.policy]\nrepositories = [\"r.example.com/prod\"]\ntimeout = 5"))
+	if err != nil || !c.Restore.Policy.Allows("r.example.com/prod:1") || c.Restore.Policy.Timeout != 5 {
 		t.Errorf("%+v, %v", c.Restore, err)
 	}
 }
@@ -64,7 +64,7 @@ func TestCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.Checkpoint.Allows("r.example.com/prod/app:1") || c.Checkpoint.Allows("r.example.com/production/app:1") || c.Restore.Annotation.Allows("r.example.com/prod/app:1") {
+	if !c.Checkpoint.Allows("r.example.com/prod/app:1") || c.Checkpoint.Allows("r.example.com/production/app:1") || c.Restore.Policy.Allows("r.example.com/prod/app:1") {
 		t.Error("other repositories are allowed than configured")
 	}
 	if !c.Checkpoint.Plain("r.example.com/prod/app:1") || c.Checkpoint.Plain("example.com/prod/app:1") {

@@ -10,8 +10,8 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-// Annotation says what the annotation io.cryo.restore may have restored. Whoever creates containers writes annotations, so nothing is allowed by default.
-type Annotation struct {
+// Policy says what containers may be restored from by their image, or by the annotation io.cryo.restore. Whoever creates containers chooses both, so nothing is allowed by default.
+type Policy struct {
 	// Repositories are prefixes of what is allowed: a registry, or one with the beginning of a path, which ends where a component does. Default: none.
 	Repositories []string `toml:"repositories"`
 	// Allow are grants, as those of cryo restore --allow, for what a snapshot asks beyond the container's own specification. Default: none.
@@ -27,7 +27,7 @@ type Annotation struct {
 }
 
 // Allows tells whether a normalised reference is of one of the repositories.
-func (a Annotation) Allows(ref string) bool { return below(a.Repositories, ref) }
+func (p Policy) Allows(ref string) bool { return below(p.Repositories, ref) }
 
 // below tells whether a normalised reference is of one of these repositories.
 func below(repositories []string, ref string) bool {
@@ -44,16 +44,16 @@ func below(repositories []string, ref string) bool {
 }
 
 // AllowsImage tells whether an image of this name, as CRI has it, is of one of the repositories.
-func (a Annotation) AllowsImage(name string) bool {
-	if len(a.Repositories) == 0 {
+func (p Policy) AllowsImage(name string) bool {
+	if len(p.Repositories) == 0 {
 		return false
 	}
 	full, err := store.Normalize(name)
-	return err == nil && a.Allows(full)
+	return err == nil && p.Allows(full)
 }
 
 // Plain tells whether the registry of a normalised reference is spoken to without TLS.
-func (a Annotation) Plain(ref string) bool { return at(a.PlainHTTP, ref) }
+func (p Policy) Plain(ref string) bool { return at(p.PlainHTTP, ref) }
 
 // at tells whether a normalised reference is of one of these registries.
 func at(registries []string, ref string) bool {
@@ -62,19 +62,19 @@ func at(registries []string, ref string) bool {
 }
 
 // Patience is Timeout.
-func (a Annotation) Patience() time.Duration { return time.Duration(a.Timeout) * time.Second }
+func (p Policy) Patience() time.Duration { return time.Duration(p.Timeout) * time.Second }
 
-func (a Annotation) validate() error {
-	if err := checkRegistries("restore.annotation", a.Repositories, a.PlainHTTP, a.Credentials); err != nil {
+func (p Policy) validate() error {
+	if err := checkRegistries("restore.policy", p.Repositories, p.PlainHTTP, p.Credentials); err != nil {
 		return err
 	}
-	if a.Timeout < 1 || a.Timeout > int64(time.Hour/time.Second) {
-		return fmt.Errorf("restore.annotation.timeout = %d is not between 1 and 3600 seconds", a.Timeout)
+	if p.Timeout < 1 || p.Timeout > int64(time.Hour/time.Second) {
+		return fmt.Errorf("restore.policy.timeout = %d is not between 1 and 3600 seconds", p.Timeout)
 	}
 	return nil
 }
 
-// checkRegistries looks at the keys of a table that says which repositories there are for annotations, and how they are reached.
+// checkRegistries looks at the keys of a table that says which repositories containers may name, and how they are reached.
 func checkRegistries(table string, repositories, plainHTTP []string, credentials string) error {
 	for _, prefix := range repositories {
 		if err := checkPrefix(prefix); err != nil {
