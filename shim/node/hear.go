@@ -15,7 +15,7 @@ import (
 // Topics of the shim's events. Source: package shim.
 const (
 	restoredTopic = "/cryo/restore/restored" // container_id, snapshot, digest, seconds
-	fallbackTopic = "/cryo/restore/fallback" // container_id, snapshot, reason
+	fallbackTopic = "/cryo/restore/fallback" // container_id, snapshot, reason, class
 	waitingTopic  = "/cryo/restore/waiting"  // container_id, reason
 )
 
@@ -82,7 +82,7 @@ func (v *service) heard(ctx context.Context, client *containerd.Client, m *event
 		v.tell(ctx, client, m.Namespace, id, podEvent{Reason: "Restored", Message: fmt.Sprintf("restored from %s in %.1f s", ref, took)})
 	case fallbackTopic:
 		why := field("reason")
-		v.metrics.cold.WithLabelValues(reasonOf(why)).Inc()
+		v.metrics.cold.WithLabelValues(field("class")).Inc()
 		e.What = "started cold: " + why
 		v.tell(ctx, client, m.Namespace, id, podEvent{Warning: true, Reason: "StartedCold", Message: fmt.Sprintf("started cold, not restored from %s: %s", ref, why)})
 	case waitingTopic:

@@ -1,15 +1,9 @@
 package node
 
 import (
-	"errors"
-	"regexp"
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // metrics are what /metrics has. Values of labels are of small fixed sets.
@@ -43,7 +37,7 @@ func newMetrics() *metrics {
 		restores: prometheus.NewCounterVec(counter("cryo_restores_total", "Containers that were restored as they asked for, by whether their snapshot was prewarmed."), []string{"prewarmed"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cryo_restore_seconds", Help: "Time from the creation of a container's task until it was restored.",
 			Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}),
-		cold:    prometheus.NewCounterVec(counter("cryo_cold_starts_total", "Containers that were started instead of restored, by the rule that refused the snapshot."), []string{"reason"}),
+		cold:    prometheus.NewCounterVec(counter("cryo_cold_starts_total", "Containers that were started instead of restored, by the rule that refused the snapshot, or the kind of the error."), []string{"reason"}),
 		waiting: prometheus.NewCounter(counter("cryo_restore_waits_total", "Times that the memory of a restored container did not come.")),
 		api:     prometheus.NewCounterVec(counter("cryo_kubernetes_errors_total", "Requests to Kubernetes that have failed."), []string{"request"}),
 	}
@@ -59,35 +53,5 @@ func result(err error) string {
 	if err == nil {
 		return "done"
 	}
-	var misfit *fit.MisfitError
-	if errors.As(err, &misfit) && len(misfit.Findings) > 0 {
-		return misfit.Findings[0].Rule
-	}
-	return string(failure.Of(err).Kind)
-}
-
-// named finds what stands ahead of a colon, as the name of a rule does in the reason of a refusal.
-var named = regexp.MustCompile(`(?:^|[\s(])([a-z]+(?:-[a-z]+)*):`)
-
-// otherReason is the class of reasons in which no rule is named.
-const otherReason = "other"
-
-// reasons are the names of all rules.
-func reasons() []string {
-	all := restore.Rules()
-	for _, r := range fit.Rules() {
-		all = append(all, r.Name)
-	}
-	return all
-}
-
-// reasonOf is the rule that a reason names first. The reason may have words of a registry or of a snapshot in it, so only names of rules count.
-func reasonOf(text string) string {
-	known := reasons()
-	for _, m := range named.FindAllStringSubmatch(text, -1) {
-		if slices.Contains(known, m[1]) {
-			return m[1]
-		}
-	}
-	return otherReason
+	return failure.Class(err)
 }
