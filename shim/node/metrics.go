@@ -2,6 +2,7 @@ package node
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
@@ -21,6 +22,11 @@ type metrics struct {
 	cold     *prometheus.CounterVec // by reason
 	waiting  prometheus.Counter
 	api      *prometheus.CounterVec // requests to Kubernetes that have failed, by what for
+
+	checkpoints *prometheus.CounterVec // by result
+	froze       prometheus.Histogram   // seconds
+	took        *prometheus.CounterVec // seconds, by phase
+	taken, sent prometheus.Counter     // bytes
 }
 
 func newMetrics() *metrics {
@@ -40,12 +46,34 @@ func newMetrics() *metrics {
 		cold:    prometheus.NewCounterVec(counter("cryo_cold_starts_total", "Containers that were started instead of restored, by the rule that refused the snapshot, or the kind of the error."), []string{"reason"}),
 		waiting: prometheus.NewCounter(counter("cryo_restore_waits_total", "Times that the memory of a restored container did not come.")),
 		api:     prometheus.NewCounterVec(counter("cryo_kubernetes_errors_total", "Requests to Kubernetes that have failed."), []string{"request"}),
+
+		checkpoints: prometheus.NewCounterVec(counter("cryo_checkpoints_total", "Checkpoints: done, the rule that refused it, or the kind of the error."), []string{"result"}),
+		froze: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cryo_checkpoint_freeze_seconds", Help: "Time for which a container stood still for its snapshot.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14)}),
+		took:  prometheus.NewCounterVec(counter("cryo_checkpoint_phase_seconds_total", "Time spent on checkpoints, by phase."), []string{"phase"}),
+		taken: prometheus.NewCounter(counter("cryo_checkpoint_bytes_total", "Size of all snapshots that were taken.")),
+		sent:  prometheus.NewCounter(counter("cryo_checkpoint_sent_bytes_total", "Bytes that went to registries with checkpoints.")),
 	}
-	m.registry.MustRegister(m.prewarms, m.phases, m.fetched, m.kept, m.disk, m.gpu, m.restores, m.seconds, m.cold, m.waiting, m.api)
+	m.registry.MustRegister(m.prewarms, m.phases, m.fetched, m.kept, m.disk, m.gpu, m.restores, m.seconds, m.cold, m.waiting, m.api, m.checkpoints, m.froze, m.took, m.taken, m.sent)
 	for _, state := range states {
 		m.kept.WithLabelValues(state)
 	}
 	return m
+}
+
+// checkpoint counts one, by the fields of [take.EndedTopic]'s event.
+func (m *metrics) checkpoint(fields map[string]*structpb.Value) {
+	amount := func(v *structpb.Value) float64 { return max(0, v.GetNumberValue()) }
+	m.checkpoints.WithLabelValues(fields["result"].GetStringValue()).Inc()
+	if fields["digest"].GetStringValue() == "" {
+		return // there is no snapshot
+	}
+	m.froze.Observe(amount(fields["freeze"]))
+	for phase, seconds := range fields["phases"].GetStructValue().GetFields() {
+		m.took.WithLabelValues(phase).Add(amount(seconds))
+	}
+	m.taken.Add(amount(fields["bytes"]))
+	m.sent.Add(amount(fields["sent"]))
 }
 
 // result is the value of a label for an error.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 func TestResult(t *testing.T) {
@@ -75,7 +76,36 @@ cryo_restores_total{prewarmed="true"} 2
 `), "cryo_cold_starts_total", "cryo_restore_waits_total", "cryo_restores_total"); err != nil {
 		t.Error(err)
 	}
-	if len(said) != 8 || said[0].Seconds != 0.8 {
+	happen(t, v, take.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "digest": "sha256:3", "result": "done", "freeze": 0.5, "bytes": 100, "sent": 60, "phases": map[string]any{"dump": 0.25, "push": -1}})
+	happen(t, v, take.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "result": "gpu-mps", "reason": "because", "freeze": 0})
+	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(`
+# HELP cryo_checkpoint_bytes_total Size of all snapshots that were taken.
+# TYPE cryo_checkpoint_bytes_total counter
+cryo_checkpoint_bytes_total 100
+# HELP cryo_checkpoint_phase_seconds_total Time spent on checkpoints, by phase.
+# TYPE cryo_checkpoint_phase_seconds_total counter
+cryo_checkpoint_phase_seconds_total{phase="dump"} 0.25
+cryo_checkpoint_phase_seconds_total{phase="push"} 0
+# HELP cryo_checkpoint_sent_bytes_total Bytes that went to registries with checkpoints.
+# TYPE cryo_checkpoint_sent_bytes_total counter
+cryo_checkpoint_sent_bytes_total 60
+# HELP cryo_checkpoints_total Checkpoints: done, the rule that refused it, or the kind of the error.
+# TYPE cryo_checkpoints_total counter
+cryo_checkpoints_total{result="done"} 1
+cryo_checkpoints_total{result="gpu-mps"} 1
+`), "cryo_checkpoints_total", "cryo_checkpoint_bytes_total", "cryo_checkpoint_sent_bytes_total", "cryo_checkpoint_phase_seconds_total"); err != nil {
+		t.Error(err)
+	}
+	all, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if h := f.GetMetric()[0].GetHistogram(); f.GetName() == "cryo_checkpoint_freeze_seconds" && (h.GetSampleCount() != 1 || h.GetSampleSum() != 0.5) {
+			t.Errorf("%v", f)
+		}
+	}
+	if len(said) != 10 || said[0].Seconds != 0.8 || said[8].What != "checkpoint: done" || said[9].What != "checkpoint: gpu-mps: because" {
 		t.Errorf("it says %+v", said)
 	}
 }
