@@ -234,11 +234,17 @@ initContainers:
 	run(t, shares)
 	cold(t, was, ask(t, shares.name))
 	refused := pod{name: name(t), class: "cryo", node: shared.B, image: ref, spec: "shareProcessNamespace: true", annotations: map[string]string{"io.cryo.restore.fallback": "fail"}}
+	refuses(t, refused, "pid-namespace: ")
+}
+
+// refuses makes a pod whose container is not to be started where it cannot be restored, and waits until its status has the reason.
+func refuses(t *testing.T, refused pod, reason string) {
+	t.Helper()
 	apply(t, refused.yaml())
 	if _, err := shared.WaitPod(t.Context(), refused.name, "refused", func(p *cluster.Pod) bool {
 		for _, c := range p.Status.ContainerStatuses {
 			for _, said := range []string{message(c.State.Waiting), message(c.State.Terminated), message(c.LastState.Terminated)} {
-				if strings.Contains(said, "pid-namespace") {
+				if strings.Contains(said, reason) {
 					return true
 				}
 			}
