@@ -49,7 +49,7 @@ func (v *service) hearOnce(ctx context.Context) error {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(connected)
 	defer cancel()
-	messages, errs := client.EventService().Subscribe(ctx, `topic~="^/cryo/restore/"`, "topic=="+take.EndedTopic) // of all namespaces
+	messages, errs := client.EventService().Subscribe(ctx, `topic~="^/cryo/(restore|checkpoint)/"`) // of all namespaces
 	v.connected.Store(true)
 	for {
 		select {
