@@ -258,7 +258,7 @@ func causes(t *testing.T, forger *forger, pushed, data, mute string) []cause {
 		{"no mount", "mounts: the snapshot's container had a mount at /data", "mounts", as(pushed), nil, nil, "", false},
 		{"another mount", "mounts: this container has a mount at /more", "mounts", as(pushed), with("--mount", "type=bind,src="+data+",dst=/more,options=rbind:ro"), nil, "", false},
 		{"read-only mount", "mounts: the snapshot's container had", "mounts", as(pushed), []string{"--mount", "type=bind,src=" + data + ",dst=/data,options=rbind:ro"}, nil, "", false},
-		{"the host's network", "namespaces: ", "namespaces", as(pushed), with("--net-host"), nil, "", false},
+		{"the host's network", "namespaces: ", "mounts", as(pushed), with("--net-host"), nil, "", false},
 		{"another user", "user: ", "user", as(pushed), with("--user", "1000:1000"), nil, "", false},
 		{"read-only root", "root-readonly: ", "root-readonly", as(pushed), with("--read-only"), nil, "", false},
 		{"another architecture", "architecture: ", "architecture", forged(func(c *image.Config, _ *specs.Spec) { c.Host.Architecture = "s390x" }), mount, nil, "", false},

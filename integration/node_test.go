@@ -177,7 +177,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("a registry that is not allowed: %+v", s)
 	}
 	n.counts(t, `cryo_prewarms_total{result="done"} 1`)
-	n.counts(t, `cryo_prewarms_total{result="permission denied"} 1`)
+	n.counts(t, `cryo_prewarms_total{result="restore-policy"} 1`)
 	n.counts(t, `cryo_prewarm_snapshots{state="ready"} 1`)
 	refusal(t, h.Cryo(t.Context(), n.args()...), codePrecondition, "cryo node runs already")
 

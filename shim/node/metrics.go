@@ -34,7 +34,7 @@ func newMetrics() *metrics {
 	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts{Name: name, Help: help} }
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		prewarms: prometheus.NewCounterVec(counter("cryo_prewarms_total", "Snapshots that were prewarmed, or could not be: done, or the kind of the error."), []string{"result"}),
+		prewarms: prometheus.NewCounterVec(counter("cryo_prewarms_total", "Snapshots that were prewarmed, or could not be: done, the rule that refused it, or the kind of the error."), []string{"result"}),
 		phases:   prometheus.NewCounterVec(counter("cryo_prewarm_phase_seconds_total", "Time spent on prewarming, by phase."), []string{"phase"}),
 		fetched:  prometheus.NewCounter(counter("cryo_prewarm_fetched_bytes_total", "Bytes that came from registries for prewarmed snapshots.")),
 		kept:     prometheus.NewGaugeVec(gauge("cryo_prewarm_snapshots", "Snapshots that are to be kept prewarmed: ready, pending or failed."), []string{"state"}),
