@@ -222,6 +222,7 @@ func TestAnnotationRestorerKilled(t *testing.T) {
 type cause struct {
 	name  string
 	says  string // part of the message, which has the rule's name
+	class string // of the event: the rule, or the kind of the error
 	ref   func(t *testing.T, h *lab.Host) string
 	flags []string // of ctr run
 	allow []string // repositories; nil: those that all others need
@@ -248,26 +249,26 @@ func causes(t *testing.T, forger *forger, pushed, data, mute string) []cause {
 		t.Fatal(err)
 	}
 	return []cause{
-		{"not configured", "restore-policy", as(pushed), mount, []string{}, "", false},
-		{"another repository", "restore-policy", as(pushed), mount, []string{"cryo.test"}, "", false},
-		{"a file", "restore-policy", as("oci:/tmp"), mount, nil, "", false},
-		{"the digest of another repository", "the registry has no", func(t *testing.T, h *lab.Host) string {
+		{"not configured", "restore-policy", "restore-policy", as(pushed), mount, []string{}, "", false},
+		{"another repository", "restore-policy", "restore-policy", as(pushed), mount, []string{"cryo.test"}, "", false},
+		{"a file", "restore-policy", "restore-policy", as("oci:/tmp"), mount, nil, "", false},
+		{"the digest of another repository", "the registry has no", "not found", func(t *testing.T, h *lab.Host) string {
 			ref := forged(func(*image.Config, *specs.Spec) {})(t, h)
 			return shared.registry.Reference("annotation/elsewhere@" + inspect(t, h, ref).Digest.String())
 		}, mount, nil, "", false},
-		{"unknown", ":2", as(strings.TrimSuffix(pushed, ":1") + ":2"), mount, nil, "", false},
-		{"mute registry", "is not here after 2s", as(mute + "/a/b:1"), mount, []string{mute}, "timeout = 2", false},
-		{"unsigned", "signature: ", as(pushed), mount, nil, "[trust]\ndefault = \"signed\"", false},
-		{"no mount", "mounts: the snapshot's container had a mount at /data", as(pushed), nil, nil, "", false},
-		{"another mount", "mounts: this container has a mount at /more", as(pushed), with("--mount", "type=bind,src="+data+",dst=/more,options=rbind:ro"), nil, "", false},
-		{"read-only mount", "mounts: the snapshot's container had", as(pushed), []string{"--mount", "type=bind,src=" + data + ",dst=/data,options=rbind:ro"}, nil, "", false},
-		{"the host's network", "namespaces: ", as(pushed), with("--net-host"), nil, "", false},
-		{"another user", "user: ", as(pushed), with("--user", "1000:1000"), nil, "", false},
-		{"read-only root", "root-readonly: ", as(pushed), with("--read-only"), nil, "", false},
-		{"another architecture", "architecture: ", forged(func(c *image.Config, _ *specs.Spec) { c.Host.Architecture = "s390x" }), mount, nil, "", false},
-		{"another image", "base-image: ", forged(func(c *image.Config, _ *specs.Spec) { c.Container.ChainID = digest.FromString("another") }), mount, nil, "", false},
-		{"missing source", "bind-mounts: ", as(pushed), []string{"--mount", "type=bind,src=/nowhere,dst=/data,options=rbind:rw"}, nil, "", true},
-		{"CRIU's failure", "CRIU: ", as(pushed), []string{"--mount", "type=bind,src=" + empty + ",dst=/data,options=rbind:rw"}, nil, "", false},
+		{"unknown", ":2", "not found", as(strings.TrimSuffix(pushed, ":1") + ":2"), mount, nil, "", false},
+		{"mute registry", "is not here after 2s", "deadline exceeded", as(mute + "/a/b:1"), mount, []string{mute}, "timeout = 2", false},
+		{"unsigned", "signature: ", "permission denied", as(pushed), mount, nil, "[trust]\ndefault = \"signed\"", false},
+		{"no mount", "mounts: the snapshot's container had a mount at /data", "mounts", as(pushed), nil, nil, "", false},
+		{"another mount", "mounts: this container has a mount at /more", "mounts", as(pushed), with("--mount", "type=bind,src="+data+",dst=/more,options=rbind:ro"), nil, "", false},
+		{"read-only mount", "mounts: the snapshot's container had", "mounts", as(pushed), []string{"--mount", "type=bind,src=" + data + ",dst=/data,options=rbind:ro"}, nil, "", false},
+		{"the host's network", "namespaces: ", "mounts", as(pushed), with("--net-host"), nil, "", false},
+		{"another user", "user: ", "user", as(pushed), with("--user", "1000:1000"), nil, "", false},
+		{"read-only root", "root-readonly: ", "root-readonly", as(pushed), with("--read-only"), nil, "", false},
+		{"another architecture", "architecture: ", "architecture", forged(func(c *image.Config, _ *specs.Spec) { c.Host.Architecture = "s390x" }), mount, nil, "", false},
+		{"another image", "base-image: ", "base-image", forged(func(c *image.Config, _ *specs.Spec) { c.Container.ChainID = digest.FromString("another") }), mount, nil, "", false},
+		{"missing source", "bind-mounts: ", "", as(pushed), []string{"--mount", "type=bind,src=/nowhere,dst=/data,options=rbind:rw"}, nil, "", true},
+		{"CRIU's failure", "CRIU: ", "aborted", as(pushed), []string{"--mount", "type=bind,src=" + empty + ",dst=/data,options=rbind:rw"}, nil, "", false},
 	}
 }
 
@@ -343,7 +344,7 @@ func TestAnnotationRefused(t *testing.T) {
 				t.Errorf("restore processes %v", left)
 			}
 			remove(t.Context(), h, id)
-			heard.fallback(t, id, c.says)
+			heard.fallback(t, id, c.says, c.class)
 			if text := read(t, h.Log()); !strings.Contains(text, "a container is started afresh") || !strings.Contains(text, id) {
 				t.Error("containerd's log does not say why it was started")
 			}
@@ -356,6 +357,7 @@ type heard struct {
 	mu      sync.Mutex
 	topics  map[string][]string // by container; guarded by mu
 	reasons map[string]string   // by container; guarded by mu
+	classes map[string]string   // of the reasons, by container; guarded by mu
 	// restored are the events about containers that were restored, by container; guarded by mu.
 	restored map[string]map[string]any
 }
@@ -363,8 +365,8 @@ type heard struct {
 // eventsOf listens until the test ends.
 func eventsOf(t *testing.T, h *lab.Host) *heard {
 	t.Helper()
-	e := &heard{topics: map[string][]string{}, reasons: map[string]string{}, restored: map[string]map[string]any{}}
-	messages, _ := client(t, h).EventService().Subscribe(inDefault(t), `topic~="^/tasks/(create|start|delete)"`, `topic~="^/cryo/"`)
+	e := &heard{topics: map[string][]string{}, reasons: map[string]string{}, classes: map[string]string{}, restored: map[string]map[string]any{}}
+	messages, _ := client(t, h).EventService().Subscribe(inDefault(t), `topic~="^/tasks/(create|start|delete)"`, `topic~="^/cryo/restore/"`)
 	go func() {
 		for m := range messages {
 			v, err := typeurl.UnmarshalAny(m.Event)
@@ -384,7 +386,7 @@ func eventsOf(t *testing.T, h *lab.Host) *heard {
 				if m.Topic == "/cryo/restore/restored" {
 					e.restored[id] = v.AsMap()
 				} else {
-					e.reasons[id] = v.Fields["reason"].GetStringValue()
+					e.reasons[id], e.classes[id] = v.Fields["reason"].GetStringValue(), v.Fields["class"].GetStringValue()
 				}
 			}
 			e.mu.Unlock()
@@ -394,19 +396,19 @@ func eventsOf(t *testing.T, h *lab.Host) *heard {
 }
 
 // fallback sees that clients have heard why a container was started instead of restored, and of no second task.
-func (e *heard) fallback(t *testing.T, id, says string) {
+func (e *heard) fallback(t *testing.T, id, says, class string) {
 	t.Helper()
 	want := []string{"/tasks/create", "/tasks/start", "/tasks/delete"}
 	var topics []string
-	var reason string
+	var reason, classed string
 	eventually(t, "the events", 30*time.Second, func() bool {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		topics, reason = slices.Clone(e.topics[id]), e.reasons[id]
+		topics, reason, classed = slices.Clone(e.topics[id]), e.reasons[id], e.classes[id]
 		return len(topics) >= len(want) && reason != ""
 	})
-	if !slices.Equal(topics, want) || !strings.Contains(reason, says) {
-		t.Errorf("events %v, and the reason %q", topics, reason)
+	if !slices.Equal(topics, want) || !strings.Contains(reason, says) || classed != class {
+		t.Errorf("events %v, and the reason %q of class %q, want %q", topics, reason, classed, class)
 	}
 }
 

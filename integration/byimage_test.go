@@ -201,21 +201,22 @@ func TestImageCold(t *testing.T) {
 	for _, test := range []struct {
 		name   string
 		says   string // empty: there is no event
+		class  string // of that
 		image  string
 		flags  []string
 		config string
 		allow  []string
 	}{
-		{"not allowed", "", own, nil, "", []string{"cryo.test"}},
-		{"nothing allowed", "", own, nil, "", []string{}},
-		{"ordinary", "", forgedImage(t, path, "ordinary", func(i *ocispec.Image) { i.Config.Labels = nil }), nil, "", nil},
-		{"nonsense", "label io.cryo.image.snapshot", forgedImage(t, path, "nonsense", label("sha256:12")), nil, "", nil},
-		{"gone", "the registry has no", forgedImage(t, path, "gone", label(digest.FromString("gone").String())), nil, "", nil},
-		{"another repository's", another, forgedImage(t, path, "elsewhere", label(another)), nil, "", nil},
-		{"another image's", "base-image: ", forgedImage(t, path, "mispaired", label(second)), nil, "", nil},
-		{"unsigned", "signature: ", own, nil, "[trust]\ndefault = \"signed\"", nil},
-		{"another mount", "mounts: this container has a mount at /more", own, []string{"--mount", "type=bind,src=/tmp,dst=/more,options=rbind:ro"}, "", nil},
-		{"shared processes", "pid-namespace: ", own, []string{"--with-ns", "pid:/proc/self/ns/pid"}, "", nil},
+		{"not allowed", "", "", own, nil, "", []string{"cryo.test"}},
+		{"nothing allowed", "", "", own, nil, "", []string{}},
+		{"ordinary", "", "", forgedImage(t, path, "ordinary", func(i *ocispec.Image) { i.Config.Labels = nil }), nil, "", nil},
+		{"nonsense", "label io.cryo.image.snapshot", "invalid argument", forgedImage(t, path, "nonsense", label("sha256:12")), nil, "", nil},
+		{"gone", "the registry has no", "not found", forgedImage(t, path, "gone", label(digest.FromString("gone").String())), nil, "", nil},
+		{"another repository's", another, "not found", forgedImage(t, path, "elsewhere", label(another)), nil, "", nil},
+		{"another image's", "base-image: ", "base-image", forgedImage(t, path, "mispaired", label(second)), nil, "", nil},
+		{"unsigned", "signature: ", "permission denied", own, nil, "[trust]\ndefault = \"signed\"", nil},
+		{"another mount", "mounts: this container has a mount at /more", "mounts", own, []string{"--mount", "type=bind,src=/tmp,dst=/more,options=rbind:ro"}, "", nil},
+		{"shared processes", "pid-namespace: ", "pid-namespace", own, []string{"--with-ns", "pid:/proc/self/ns/pid"}, "", nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			allow := test.allow
@@ -249,7 +250,7 @@ func TestImageCold(t *testing.T) {
 			}
 			remove(t.Context(), h, id)
 			if test.says != "" {
-				heard.fallback(t, id, test.says)
+				heard.fallback(t, id, test.says, test.class)
 			}
 		})
 	}

@@ -242,7 +242,8 @@ func startedInstead(t *testing.T, h *lab.Host, heard *heard, ref, says string, b
 	}
 	settled(t, h)
 	remove(t.Context(), h, id)
-	heard.fallback(t, id, says)
+	rule, _, _ := strings.Cut(says, ":")
+	heard.fallback(t, id, says, rule)
 }
 
 // TestGPUAnnotationMisfit has containers whose GPUs a snapshot does not fit, with the snapshot in the registry and on the host: the rule is told and nothing is left, or they are

@@ -177,7 +177,7 @@ func TestNode(t *testing.T) {
 		t.Errorf("a registry that is not allowed: %+v", s)
 	}
 	n.counts(t, `cryo_prewarms_total{result="done"} 1`)
-	n.counts(t, `cryo_prewarms_total{result="permission denied"} 1`)
+	n.counts(t, `cryo_prewarms_total{result="restore-policy"} 1`)
 	n.counts(t, `cryo_prewarm_snapshots{state="ready"} 1`)
 	refusal(t, h.Cryo(t.Context(), n.args()...), codePrecondition, "cryo node runs already")
 
@@ -339,6 +339,15 @@ func TestNodeCounts(t *testing.T) {
 	}
 	n.counts(t, `cryo_restores_total{prewarmed="true"} 1`)
 	n.counts(t, `cryo_restore_seconds_count 1`)
+	forget(t, h, "cryo.test/counts:1")
+	must(t, h.Cryo(t.Context(), "checkpoint", id, "cryo.test/counts:1", "--leave-running"))
+	n.counts(t, `cryo_checkpoints_total{result="done"} 1`)
+	n.counts(t, `cryo_checkpoint_freeze_seconds_count 1`)
+	if _, body := n.get("/metrics"); !strings.Contains(body, `cryo_checkpoint_phase_seconds_total{phase="dump"} 0.`) || strings.Contains(body, "cryo_checkpoint_bytes_total 0\n") || !strings.Contains(body, "cryo_checkpoint_sent_bytes_total 0\n") {
+		t.Error(body)
+	}
+	refusal(t, h.Cryo(t.Context(), "checkpoint", "nobody", "cryo.test/counts:1"), codeNotFound, "has none of this name")
+	n.counts(t, `cryo_checkpoints_total{result="not found"} 1`)
 	remove(t.Context(), h, id)
 	r := n.end(syscall.SIGTERM)
 	if r.Code != 0 || !strings.Contains(r.Stdout, "restore-policy: ") || !strings.Contains(r.Stdout, `"seconds":0.8`) {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
@@ -204,23 +205,23 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 	if err := takeStreams(c.bundle.dir); err != nil {
 		return nil, err
 	}
-	s.publishFallback(ctx, id, c.bundle.asked, reason.Error())
+	s.publishFallback(ctx, id, c.bundle.asked, native(reason))
 	return s.create(ctx, c.annotated.request, true)
 }
 
 // fallbackTopic is that of the event by which containerd's clients hear that a container was started instead of restored. The event has the
-// container's id, the snapshot's name and the reason.
+// container's id, the snapshot's name, the reason, and its class ([failure.Class]).
 const fallbackTopic = "/cryo/restore/fallback"
 
-func (s *service) publishFallback(ctx context.Context, id string, a asked, reason string) {
+func (s *service) publishFallback(ctx context.Context, id string, a asked, reason error) {
 	// A snapshot's names may be no UTF-8, which no event can hold.
-	s.publish(ctx, fallbackTopic, map[string]any{"container_id": id, "snapshot": a.name(), "reason": trust.Lines(reason)})
+	s.publish(ctx, fallbackTopic, map[string]any{"container_id": id, "snapshot": a.name(), "reason": trust.Lines(reason.Error()), "class": failure.Class(reason)})
 }
 
 // startedAgain says that a container is started since it has run before.
 func (s *service) startedAgain(ctx context.Context, id string, a asked) {
-	const reason = "restart: the pod has run this container before (" + restorer.RestartAnnotation + "=" + restorer.RestartRestore + " restores it again)"
-	log.G(ctx).WithField("id", id).WithField("snapshot", a.name()).Info("a container is started, and not restored: " + reason)
+	reason := failure.New(errdefs.ErrFailedPrecondition, "", "restart: the pod has run this container before (%s=%s restores it again)", restorer.RestartAnnotation, restorer.RestartRestore).By("restart")
+	log.G(ctx).WithField("id", id).WithField("snapshot", a.name()).Info("a container is started, and not restored: " + reason.Message)
 	s.publishFallback(ctx, id, a, reason)
 }
 

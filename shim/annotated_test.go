@@ -120,7 +120,7 @@ func TestMute(t *testing.T) {
 func TestFallbackEvent(t *testing.T) {
 	p := &published{}
 	s := &service{deletions: &deletions{Publisher: p, ids: map[string]struct{}{}}}
-	s.publishFallback(t.Context(), "a", asked{ref: "r:1"}, "open /\xff: gone")
+	s.publishFallback(t.Context(), "a", asked{ref: "r:1"}, errors.New("open /\xff: gone"))
 	if !slices.Equal(p.topics, []string{fallbackTopic}) {
 		t.Errorf("published %q", p.topics)
 	}

@@ -21,7 +21,7 @@ func newNode(a *app) *cobra.Command {
 	var o node.Options
 	cmd := &cobra.Command{
 		Use:   "node",
-		Short: "Serve one machine: keep snapshots prewarmed, count restores, tell Kubernetes",
+		Short: "Serve one machine: keep snapshots prewarmed, count checkpoints and restores, tell Kubernetes",
 		Long: `node is a service, one for each machine: as a systemd unit, or in Kubernetes as a DaemonSet (contrib/kubernetes).
 It keeps prewarmed what the file of --prewarm lists. It removes what is not listed any more, unless others have
 prewarmed it. The file may change at any time. What cannot be fetched is tried again.

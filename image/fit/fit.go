@@ -116,7 +116,7 @@ func (v Verdict) fatal() []Finding {
 	return slices.DeleteFunc(slices.Clone(v.Findings), func(f Finding) bool { return !f.Fatal || f.Forced })
 }
 
-// MisfitError lists all that keeps a snapshot from running on a host. Its kind is [failure.ErrMisfit]; the command line
+// MisfitError lists all that keeps a snapshot from running on a host, at least one finding. Its kind is [failure.ErrMisfit]; the command line
 // gives it an exit code of its own.
 type MisfitError struct{ Findings []Finding }
 
@@ -139,6 +139,9 @@ func (e *MisfitError) Hint() string {
 	}
 	return strings.Join(lines, "\n")
 }
+
+// ByRule names the first rule; see [failure.Error.Rule].
+func (e *MisfitError) ByRule() string { return e.Findings[0].Rule }
 
 // Unwrap gives the kind.
 func (e *MisfitError) Unwrap() error { return failure.ErrMisfit }

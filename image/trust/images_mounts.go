@@ -6,6 +6,7 @@ import (
 	"math"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -94,7 +95,7 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 	for _, e := range entries {
 		switch {
 		case external[e]:
-		case !r.made(e) || whole[e.GetRootDev()] || e.GetExtKey() != "": // a key that runc does not give
+		case !r.made(e) && !r.params(e, entries) || whole[e.GetRootDev()] || e.GetExtKey() != "": // a key that runc does not give
 			kind := strings.ToLower(mnt.Fstype(e.GetFstype()).String())
 			r.ask(Mounts, "a mount of %s (%s) at %s, which is in CRIU's images", e.GetSource(), kind, e.GetMountpoint())
 		default:
@@ -267,6 +268,29 @@ func (r *imageReviewer) made(e *mnt.MntEntry) bool {
 		return readonly && strings.HasPrefix(at+"/", "/sys/fs/cgroup/")
 	}
 	return false
+}
+
+// paramsFile says to NVIDIA's libraries whether they are to make device nodes.
+const paramsFile = "/proc/driver/nvidia/params"
+
+// params tells whether a mount is that of the hook disable-device-node-modification, which nvidia-ctk writes into CDI files: a regular file of a tmpfs that the container has, at
+// [paramsFile]. The file is the container's own, as those of its root file system are. It lies at the top of the tmpfs and is no link, so that CRIU, which fills the tmpfs
+// from the image named after its device, mounts it and nothing else. In another mount namespace its device could be that of a directory of the host's.
+// Source: NVIDIA container toolkit, cmd/nvidia-cdi-hook/disable-device-node-modification; CRIU 4.2, criu/filesystems.c, tmpfs_restore.
+func (r *imageReviewer) params(e *mnt.MntEntry, entries []*mnt.MntEntry) bool {
+	const tmpfs = uint32(mnt.Fstype_TMPFS)
+	within := clean(e.GetRoot())
+	if e.GetMountpoint() != paramsFile || e.GetFstype() != tmpfs || within == "/" || strings.Count(within, "/") != 1 {
+		return false
+	}
+	namespaces, err := r.files("mountpoints-*.img")
+	if err != nil || len(namespaces) != 1 || !slices.ContainsFunc(entries, func(o *mnt.MntEntry) bool {
+		return o.GetRootDev() == e.GetRootDev() && o.GetFstype() == tmpfs && clean(o.GetRoot()) == "/"
+	}) {
+		return false
+	}
+	files, err := entriesOf(r.images, fmt.Sprintf("tmpfs-dev-%d.tar.gz.img", e.GetRootDev()))
+	return err == nil && files[within].kind == unix.S_IFREG
 }
 
 // perProcess are directories of /proc whose links lead anywhere.

@@ -2,7 +2,6 @@ package trust
 
 import (
 	"archive/tar"
-	"compress/gzip"
 	"errors"
 	"os"
 	"path/filepath"
@@ -43,21 +42,8 @@ func TestOpened(t *testing.T) {
 	}
 	image(t, dir, "mountpoints-12.img", mount(1, 99, mnt.Fstype_OVERLAYFS, 0, "/", "/", "overlay", ""), mount(2, 1, mnt.Fstype_PROC, 0, "/", "/proc", "proc", ""),
 		mount(3, 1, mnt.Fstype_TMPFS, 0, "/", "/tmp", "tmpfs", ""), mount(4, 1, mnt.Fstype_UNSUPPORTED, 0, "/", "/data", "ext4", "/data"))
-	f, err := os.Create(filepath.Join(dir, "tmpfs-dev-3.tar.gz.img"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	z := gzip.NewWriter(f)
-	w := tar.NewWriter(z)
-	for _, h := range []tar.Header{{Name: "./", Typeflag: tar.TypeDir}, {Name: "./pipe", Typeflag: tar.TypeFifo}, {Name: "./same", Typeflag: tar.TypeLink, Linkname: "./pipe"},
-		{Name: "./file", Typeflag: tar.TypeReg}, {Name: "./hidden", Typeflag: tar.TypeSymlink, Linkname: "/proc/thread-self/root"}, {Name: "./disk", Typeflag: tar.TypeBlock}} {
-		if err := w.WriteHeader(&h); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := errors.Join(w.Close(), z.Close(), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	archive(t, filepath.Join(dir, "tmpfs-dev-3.tar.gz.img"), []tar.Header{{Name: "./", Typeflag: tar.TypeDir}, {Name: "./pipe", Typeflag: tar.TypeFifo}, {Name: "./same", Typeflag: tar.TypeLink, Linkname: "./pipe"},
+		{Name: "./file", Typeflag: tar.TypeReg}, {Name: "./hidden", Typeflag: tar.TypeSymlink, Linkname: "/proc/thread-self/root"}, {Name: "./disk", Typeflag: tar.TypeBlock}})
 	spec := &specs.Spec{Mounts: []specs.Mount{{Destination: "/data", Type: "bind", Source: data}}}
 	for name, words := range map[string]string{
 		"/dir/file":               "",

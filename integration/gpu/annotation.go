@@ -47,7 +47,7 @@ func (b *bench) byAnnotation(ctx context.Context, r *result, c *container, flags
 	if err := b.b.Ctr(ctx, slices.Concat([]string{"images", "pull"}, b.registry.CtrFlags(lab.Password), []string{b.image})...).Err(); err != nil {
 		return err
 	}
-	// A hook of nvidia-ctk's, disable-device-node-modification, mounts a file over one of /proc, which no specification says.
+	// Containers see this machine's files, on which nvidia-ctk's are mounted once more: that no specification says.
 	if err := b.b.Configure(fmt.Sprintf("[restore.policy]\nrepositories = [%[1]q]\nplain-http = [%[1]q]\nallow = [\"mounts\"]\n", b.registry.Address)); err != nil {
 		return err
 	}

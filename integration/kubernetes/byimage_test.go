@@ -240,11 +240,17 @@ initContainers:
 	run(t, shares)
 	cold(t, was, ask(t, shares.name))
 	refused := pod{name: name(t), class: "cryo", node: shared.B, image: ref, spec: "shareProcessNamespace: true", annotations: map[string]string{"io.cryo.restore.fallback": "fail"}}
+	refuses(t, refused, "pid-namespace: ")
+}
+
+// refuses makes a pod whose container is not to be started where it cannot be restored, and waits until its status has the reason.
+func refuses(t *testing.T, refused pod, reason string) {
+	t.Helper()
 	apply(t, refused.yaml())
 	if _, err := shared.WaitPod(t.Context(), refused.name, "refused", func(p *cluster.Pod) bool {
 		for _, c := range p.Status.ContainerStatuses {
 			for _, said := range []string{message(c.State.Waiting), message(c.State.Terminated), message(c.LastState.Terminated)} {
-				if strings.Contains(said, "pid-namespace") {
+				if strings.Contains(said, reason) {
 					return true
 				}
 			}
@@ -252,6 +258,55 @@ initContainers:
 		return false
 	}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestByImageUsers has pods with a user namespace (hostUsers: false): the kubelet gives each other ids, with which CRIU cannot restore, so they start. Where root may not read
+// the limits of their processes, no checkpoint of them is taken, nor of one under runc.
+func TestByImageUsers(t *testing.T) {
+	const own = "hostUsers: false"
+	command := []string{"workload", "count", "--memory", "8"}
+	host := pod{name: name(t), class: "cryo", node: shared.A, command: command}
+	was := map[string]lab.Answer{}
+	refs := map[string]string{"namespaces: ": ""} // by the rule that refuses them
+	h := run(t, host)
+	was["namespaces: "] = ask(t, host.name)
+	refs["namespaces: "], _ = snapshot(t, shared.A, h)
+
+	users := pod{name: name(t), class: "cryo", node: shared.A, command: command, spec: own}
+	u := run(t, users)
+	if ids := strings.Fields(shared.Exec(t.Context(), users.name, "", "cat", "/proc/self/uid_map").Stdout); len(ids) != 3 || ids[0] != "0" || ids[1] == "0" {
+		t.Errorf("its ids are %v", ids)
+	}
+	before := ask(t, users.name)
+	_, id, _ := strings.Cut(u.Status.ContainerStatuses[0].ContainerID, "://")
+	ref := shared.Registry.Reference("snapshots/" + users.name + ":1")
+	r := shared.A.Cryo(t.Context(), "-n", "k8s.io", "checkpoint", id, ref, "--push", "--plain-http", "--leave-running", "--json")
+	if strings.Contains(r.Stdout, "CAP_SYS_RESOURCE") {
+		plain := pod{name: name(t), node: shared.A, command: command, spec: own}
+		run(t, plain)
+		first := ask(t, plain.name)
+		if archive, err := shared.A.Checkpoint(t.Context(), "default", plain.name, "main"); err == nil {
+			t.Errorf("cryo could not, and runc has written %s", archive)
+		}
+		if now := ask(t, plain.name); now.Life != first.Life {
+			t.Errorf("before %+v, after %+v", first, now)
+		}
+	} else {
+		if must(t, r); !strings.Contains(r.Stdout, "the container's user namespace maps to") {
+			t.Errorf("it does not say why there is no image: %s", r.Stdout)
+		}
+		was["user-mappings: "], refs["user-mappings: "] = before, ref
+	}
+	if now := ask(t, users.name); now.Life != before.Life || now.Count < before.Count {
+		t.Errorf("before %+v, after %+v", before, now)
+	}
+	for rule, ref := range refs {
+		p := pod{name: name(t), class: "cryo", node: shared.B, command: command, spec: own, annotations: map[string]string{"io.cryo.restore": ref, "io.cryo.restore.fallback": "start"}}
+		run(t, p)
+		cold(t, was[rule], ask(t, p.name))
+		p.name, p.annotations = name(t), map[string]string{"io.cryo.restore": ref}
+		refuses(t, p, rule)
 	}
 }
 

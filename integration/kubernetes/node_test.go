@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -135,40 +136,79 @@ func TestNodeService(t *testing.T) {
 		t.Errorf("labels %v", l)
 	}
 
+	// tells waits for an event of a pod.
+	tells := func(pod, reason, words string) {
+		eventually(t, "the event "+reason+" of "+pod, func() bool {
+			all, err := shared.Events(t.Context(), pod)
+			return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool { return e.Reason == reason && strings.Contains(e.Message, words) })
+		})
+	}
+
 	// The pod's containers run under the shim that was installed.
 	cold := pod{name: name(t), class: "cryo", node: n, command: []string{"workload", "count"}, annotations: map[string]string{"io.cryo.restore": "elsewhere.example/x:1", "io.cryo.restore.fallback": "start"}}
 	run(t, cold)
-	eventually(t, "the pod's event", func() bool {
-		all, err := shared.Events(t.Context(), cold.name)
-		return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool {
-			return e.Reason == "StartedCold" && strings.Contains(e.Message, "restore-policy: ")
-		})
-	})
-	restored := pod{name: name(t), class: "cryo", node: n, image: ref}
-	run(t, restored)
-	eventually(t, "the restored pod's event", func() bool {
-		all, err := shared.Events(t.Context(), restored.name)
-		return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool { return e.Reason == "Restored" && strings.Contains(e.Message, ref) })
-	})
+	tells(cold.name, "StartedCold", "restore-policy: ")
+	restored := pod{name: name(t), class: "cryo", node: n, image: ref, annotations: map[string]string{"io.cryo.checkpoint-to": shared.Registry.Address + "/sent/node"}}
+	b := run(t, restored)
+	tells(restored.name, "Restored", ref)
 	unfit := pod{name: name(t), class: "cryo", node: n, image: ref, spec: "shareProcessNamespace: true"}
 	run(t, unfit)
-	eventually(t, "the event of the pod that its snapshot does not fit", func() bool {
-		all, err := shared.Events(t.Context(), unfit.name)
-		return err == nil && slices.ContainsFunc(all, func(e cluster.Event) bool {
-			return e.Reason == "StartedCold" && strings.Contains(e.Message, "pid-namespace: ")
-		})
+	tells(unfit.name, "StartedCold", "pid-namespace: ")
+	otherProcessor(t, n, func() {
+		slow := pod{name: name(t), class: "cryo", node: n, image: ref}
+		run(t, slow)
+		tells(slow.name, "StartedCold", "cpu-features: ")
+		slow.name, slow.annotations = name(t), map[string]string{"io.cryo.restore.fallback": "fail"}
+		refuses(t, slow, "cpu-features: ")
 	})
+
+	// Checkpoints by the command, and by the kubelet, which may send one.
+	snapshot(t, n, b)
+	before := string(read(t, n.Dir+"/cryo.toml"))
+	checkpoint := func(config string) error {
+		if err := n.Configure(config); err != nil {
+			t.Fatal(err)
+		}
+		archive, err := n.Checkpoint(t.Context(), "default", restored.name, "main")
+		if err == nil {
+			err = os.Remove(archive)
+		}
+		return err
+	}
+	if err := checkpoint(before); err == nil {
+		t.Error("a snapshot was sent that the configuration does not allow")
+	}
+	err := checkpoint(before + fmt.Sprintf("\n[checkpoint]\nrepositories = [%q]\nplain-http = [%[1]q]\n", shared.Registry.Address))
+	if err := errors.Join(err, n.Configure(before)); err != nil {
+		t.Error(err)
+	}
 	if r := n.Run(t.Context(), "sh", "-c", "ls -l /proc/[0-9]*/exe 2>/dev/null | grep -c /opt/cryo/bin/containerd-shim-cryo-v1"); strings.TrimSpace(r.Stdout) == "0" {
 		t.Error("no shim of /opt/cryo runs")
 	}
-	answer, err := http.Get("http://" + look().Status.PodIP + ":9464/metrics")
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := io.ReadAll(answer.Body)
-	answer.Body.Close()
-	if err != nil || !strings.Contains(string(text), `cryo_cold_starts_total{reason="restore-policy"} 1`) || !strings.Contains(string(text), `cryo_cold_starts_total{reason="pid-namespace"} 1`) || !strings.Contains(string(text), `cryo_restores_total{prewarmed="true"} 1`) || !strings.Contains(string(text), `cryo_prewarm_snapshots{state="ready"} 1`) {
-		t.Errorf("%v: %s", err, text)
+	text := ""
+	defer func() {
+		if t.Failed() {
+			t.Log(text)
+		}
+	}()
+	eventually(t, "what is counted", func() bool {
+		answer, err := http.Get("http://" + look().Status.PodIP + ":9464/metrics")
+		if err != nil {
+			return false
+		}
+		defer answer.Body.Close()
+		data, err := io.ReadAll(answer.Body)
+		text = string(data)
+		return err == nil && !slices.ContainsFunc([]string{
+			`cryo_cold_starts_total{reason="restore-policy"} 1`, `cryo_cold_starts_total{reason="pid-namespace"} 1`, `cryo_cold_starts_total{reason="cpu-features"} 1`,
+			`cryo_restores_total{prewarmed="true"} 1`, `cryo_prewarm_snapshots{state="ready"} 1`,
+			`cryo_checkpoints_total{result="done"} 2`, `cryo_checkpoints_total{result="checkpoint-to"} 1`, `cryo_checkpoint_freeze_seconds_count 2`,
+		}, func(line string) bool { return !strings.Contains(text, line+"\n") })
+	})
+	for _, never := range []string{"cryo_checkpoint_bytes_total 0\n", "cryo_checkpoint_sent_bytes_total 0\n", `cryo_checkpoint_phase_seconds_total{phase="dump"} 0` + "\n", `cryo_checkpoint_phase_seconds_total{phase="push"} 0` + "\n"} {
+		if strings.Contains(text, never) {
+			t.Errorf("%s: %s", never, text)
+		}
 	}
 
 	// Its token is good for its own node's own labels, and events of pods that are restored there.
@@ -205,6 +245,14 @@ func TestNodeService(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the labels' end", func() bool { l := labelsOf(t, n); return l[readyLabel] == "" && l["io.cryo/cpu"] == "" })
+}
+
+// otherProcessor has a node's processor lack what all of this machine's have, while f runs.
+func otherProcessor(t *testing.T, n *cluster.Node, f func()) {
+	t.Helper()
+	must(t, n.Run(t.Context(), "sh", "-c", "sed 's/ sse2 / /' /proc/cpuinfo >/opt/cpuinfo && mount --bind /opt/cpuinfo /proc/cpuinfo"))
+	defer func() { must(t, n.Run(cleanupContext(t), "sh", "-c", "umount /proc/cpuinfo && rm /opt/cpuinfo")) }()
+	f()
 }
 
 // requestAs asks for a change of something of the core API as a service account.

@@ -135,6 +135,9 @@ func (e *MisfitError) Error() string { return e.Problem + " (" + e.Rule + ")" }
 // Hint says what to do.
 func (e *MisfitError) Hint() string { return e.advice }
 
+// ByRule is Rule.
+func (e *MisfitError) ByRule() string { return e.Rule }
+
 // Unwrap gives the kind.
 func (e *MisfitError) Unwrap() error { return errdefs.ErrFailedPrecondition }
 

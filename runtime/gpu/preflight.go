@@ -93,7 +93,7 @@ func CheckForce(rules []string) error {
 	return nil
 }
 
-// RefusedError lists what stands in the way of a checkpoint; nothing was done. Its kind is FailedPrecondition.
+// RefusedError lists what stands in the way of a checkpoint, at least one finding; nothing was done. Its kind is FailedPrecondition.
 type RefusedError struct{ Findings []Finding }
 
 func (e *RefusedError) Error() string {
@@ -103,6 +103,9 @@ func (e *RefusedError) Error() string {
 	}
 	return "refuse to save its GPUs: " + strings.Join(problems, "; ")
 }
+
+// ByRule names the first rule.
+func (e *RefusedError) ByRule() string { return e.Findings[0].Rule }
 
 // Hint says what to do about each, and how to go on all the same.
 func (e *RefusedError) Hint() string {

@@ -1,5 +1,5 @@
-// Package node is the service of one machine, cryo node: it keeps snapshots prewarmed that a file lists, counts what containers are restored and which are not, and tells
-// Kubernetes of both.
+// Package node is the service of one machine, cryo node: it keeps snapshots prewarmed that a file lists, counts checkpoints, what containers are restored and which are not, and
+// tells Kubernetes what is ready and what was restored.
 //
 //	file ────── keeper ── package prewarm ── local store, registry
 //	               │ what is ready

@@ -10,16 +10,18 @@ import (
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/typeurl/v2"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/cryo-project/cryo/shim/take"
 )
 
 // Topics of the shim's events. Source: package shim.
 const (
 	restoredTopic = "/cryo/restore/restored" // container_id, snapshot, digest, seconds
-	fallbackTopic = "/cryo/restore/fallback" // container_id, snapshot, reason
+	fallbackTopic = "/cryo/restore/fallback" // container_id, snapshot, reason, class
 	waitingTopic  = "/cryo/restore/waiting"  // container_id, reason
 )
 
-// hear hears of containers that are restored, until ctx ends. What happens while containerd is away is missed.
+// hear hears of containers that are restored, and of checkpoints, until ctx ends. What happens while containerd is away is missed.
 func (v *service) hear(ctx context.Context) {
 	said := false
 	for ctx.Err() == nil {
@@ -47,7 +49,7 @@ func (v *service) hearOnce(ctx context.Context) error {
 	defer client.Close()
 	ctx, cancel := context.WithCancel(connected)
 	defer cancel()
-	messages, errs := client.EventService().Subscribe(ctx, `topic~="^/cryo/restore/"`) // of all namespaces
+	messages, errs := client.EventService().Subscribe(ctx, `topic~="^/cryo/(restore|checkpoint)/"`) // of all namespaces
 	v.connected.Store(true)
 	for {
 		select {
@@ -59,7 +61,7 @@ func (v *service) hearOnce(ctx context.Context) error {
 	}
 }
 
-// heard counts what has become of a container, and tells its pod.
+// heard counts what has become of a container, and tells its pod of restores and cold starts.
 func (v *service) heard(ctx context.Context, client *containerd.Client, m *events.Envelope) {
 	event, err := typeurl.UnmarshalAny(m.Event)
 	fields, is := event.(*structpb.Struct)
@@ -82,13 +84,19 @@ func (v *service) heard(ctx context.Context, client *containerd.Client, m *event
 		v.tell(ctx, client, m.Namespace, id, podEvent{Reason: "Restored", Message: fmt.Sprintf("restored from %s in %.1f s", ref, took)})
 	case fallbackTopic:
 		why := field("reason")
-		v.metrics.cold.WithLabelValues(reasonOf(why)).Inc()
+		v.metrics.cold.WithLabelValues(field("class")).Inc()
 		e.What = "started cold: " + why
 		v.tell(ctx, client, m.Namespace, id, podEvent{Warning: true, Reason: "StartedCold", Message: fmt.Sprintf("started cold, not restored from %s: %s", ref, why)})
 	case waitingTopic:
 		v.metrics.waiting.Inc()
 		e.What = "waits for memory: " + field("reason")
 		v.tell(ctx, client, m.Namespace, id, podEvent{Warning: true, Reason: "WaitsForMemory", Message: "memory does not come at present: " + field("reason")})
+	case take.EndedTopic:
+		v.metrics.checkpoint(fields.Fields)
+		e.What, e.Digest = "checkpoint: "+field("result"), field("digest")
+		if why := field("reason"); why != "" {
+			e.What += ": " + why
+		}
 	default:
 		return
 	}

@@ -1,15 +1,10 @@
 package node
 
 import (
-	"errors"
-	"regexp"
-	"slices"
-
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // metrics are what /metrics has. Values of labels are of small fixed sets.
@@ -27,6 +22,11 @@ type metrics struct {
 	cold     *prometheus.CounterVec // by reason
 	waiting  prometheus.Counter
 	api      *prometheus.CounterVec // requests to Kubernetes that have failed, by what for
+
+	checkpoints *prometheus.CounterVec // by result
+	froze       prometheus.Histogram   // seconds
+	took        *prometheus.CounterVec // seconds, by phase
+	taken, sent prometheus.Counter     // bytes
 }
 
 func newMetrics() *metrics {
@@ -34,7 +34,7 @@ func newMetrics() *metrics {
 	gauge := func(name, help string) prometheus.GaugeOpts { return prometheus.GaugeOpts{Name: name, Help: help} }
 	m := &metrics{
 		registry: prometheus.NewRegistry(),
-		prewarms: prometheus.NewCounterVec(counter("cryo_prewarms_total", "Snapshots that were prewarmed, or could not be: done, or the kind of the error."), []string{"result"}),
+		prewarms: prometheus.NewCounterVec(counter("cryo_prewarms_total", "Snapshots that were prewarmed, or could not be: done, the rule that refused it, or the kind of the error."), []string{"result"}),
 		phases:   prometheus.NewCounterVec(counter("cryo_prewarm_phase_seconds_total", "Time spent on prewarming, by phase."), []string{"phase"}),
 		fetched:  prometheus.NewCounter(counter("cryo_prewarm_fetched_bytes_total", "Bytes that came from registries for prewarmed snapshots.")),
 		kept:     prometheus.NewGaugeVec(gauge("cryo_prewarm_snapshots", "Snapshots that are to be kept prewarmed: ready, pending or failed."), []string{"state"}),
@@ -43,15 +43,37 @@ func newMetrics() *metrics {
 		restores: prometheus.NewCounterVec(counter("cryo_restores_total", "Containers that were restored as they asked for, by whether their snapshot was prewarmed."), []string{"prewarmed"}),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cryo_restore_seconds", Help: "Time from the creation of a container's task until it was restored.",
 			Buckets: prometheus.ExponentialBuckets(0.05, 2, 12)}),
-		cold:    prometheus.NewCounterVec(counter("cryo_cold_starts_total", "Containers that were started instead of restored, by the rule that refused the snapshot."), []string{"reason"}),
+		cold:    prometheus.NewCounterVec(counter("cryo_cold_starts_total", "Containers that were started instead of restored, by the rule that refused the snapshot, or the kind of the error."), []string{"reason"}),
 		waiting: prometheus.NewCounter(counter("cryo_restore_waits_total", "Times that the memory of a restored container did not come.")),
 		api:     prometheus.NewCounterVec(counter("cryo_kubernetes_errors_total", "Requests to Kubernetes that have failed."), []string{"request"}),
+
+		checkpoints: prometheus.NewCounterVec(counter("cryo_checkpoints_total", "Checkpoints: done, the rule that refused it, or the kind of the error."), []string{"result"}),
+		froze: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "cryo_checkpoint_freeze_seconds", Help: "Time for which a container stood still for its snapshot.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 14)}),
+		took:  prometheus.NewCounterVec(counter("cryo_checkpoint_phase_seconds_total", "Time spent on checkpoints, by phase."), []string{"phase"}),
+		taken: prometheus.NewCounter(counter("cryo_checkpoint_bytes_total", "Size of all snapshots that were taken.")),
+		sent:  prometheus.NewCounter(counter("cryo_checkpoint_sent_bytes_total", "Bytes that went to registries with checkpoints.")),
 	}
-	m.registry.MustRegister(m.prewarms, m.phases, m.fetched, m.kept, m.disk, m.gpu, m.restores, m.seconds, m.cold, m.waiting, m.api)
+	m.registry.MustRegister(m.prewarms, m.phases, m.fetched, m.kept, m.disk, m.gpu, m.restores, m.seconds, m.cold, m.waiting, m.api, m.checkpoints, m.froze, m.took, m.taken, m.sent)
 	for _, state := range states {
 		m.kept.WithLabelValues(state)
 	}
 	return m
+}
+
+// checkpoint counts one, by the fields of [take.EndedTopic]'s event.
+func (m *metrics) checkpoint(fields map[string]*structpb.Value) {
+	amount := func(v *structpb.Value) float64 { return max(0, v.GetNumberValue()) }
+	m.checkpoints.WithLabelValues(fields["result"].GetStringValue()).Inc()
+	if fields["digest"].GetStringValue() == "" {
+		return // there is no snapshot
+	}
+	m.froze.Observe(amount(fields["freeze"]))
+	for phase, seconds := range fields["phases"].GetStructValue().GetFields() {
+		m.took.WithLabelValues(phase).Add(amount(seconds))
+	}
+	m.taken.Add(amount(fields["bytes"]))
+	m.sent.Add(amount(fields["sent"]))
 }
 
 // result is the value of a label for an error.
@@ -59,35 +81,5 @@ func result(err error) string {
 	if err == nil {
 		return "done"
 	}
-	var misfit *fit.MisfitError
-	if errors.As(err, &misfit) && len(misfit.Findings) > 0 {
-		return misfit.Findings[0].Rule
-	}
-	return string(failure.Of(err).Kind)
-}
-
-// named finds what stands ahead of a colon, as the name of a rule does in the reason of a refusal.
-var named = regexp.MustCompile(`(?:^|[\s(])([a-z]+(?:-[a-z]+)*):`)
-
-// otherReason is the class of reasons in which no rule is named.
-const otherReason = "other"
-
-// reasons are the names of all rules.
-func reasons() []string {
-	all := restore.Rules()
-	for _, r := range fit.Rules() {
-		all = append(all, r.Name)
-	}
-	return all
-}
-
-// reasonOf is the rule that a reason names first. The reason may have words of a registry or of a snapshot in it, so only names of rules count.
-func reasonOf(text string) string {
-	known := reasons()
-	for _, m := range named.FindAllStringSubmatch(text, -1) {
-		if slices.Contains(known, m[1]) {
-			return m[1]
-		}
-	}
-	return otherReason
+	return failure.Class(err)
 }

@@ -18,23 +18,8 @@ import (
 
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/shim/take"
 )
-
-func TestReasonOf(t *testing.T) {
-	for text, want := range map[string]string{
-		"restore a from r: rootfs-fresh: it has changes":                                       "rootfs-fresh",
-		"the snapshot does not fit this host:\n  cpu-features: it has no avx512f\n  mounts: x": "cpu-features",
-		"restart: the pod has run this container before":                                       "restart",
-		"restore: get https://registry/v2: connection refused":                                 otherReason,
-		"nonsense-rule: nonsense":                                                              otherReason,
-		"path/mounts: x":                                                                       otherReason,
-		"":                                                                                     otherReason,
-	} {
-		if got := reasonOf(text); got != want {
-			t.Errorf("%q is of class %q, want %q", text, got, want)
-		}
-	}
-}
 
 func TestResult(t *testing.T) {
 	for want, err := range map[string]error{
@@ -61,7 +46,7 @@ func happen(t *testing.T, v *service, topic string, fields map[string]any) {
 	v.heard(t.Context(), nil, &events.Envelope{Topic: topic, Namespace: "k8s.io", Event: event})
 }
 
-// TestHeard: what containers do is counted, by words of ours only.
+// TestHeard: what containers do is counted.
 func TestHeard(t *testing.T) {
 	m := newMetrics()
 	var said []Entry
@@ -71,16 +56,16 @@ func TestHeard(t *testing.T) {
 	for _, d := range []string{"sha256:1", "sha256:1", "sha256:2", ""} {
 		happen(t, v, restoredTopic, map[string]any{"container_id": "c", "snapshot": "r", "digest": d, "seconds": 0.8})
 	}
-	for _, why := range []string{"mounts: x", "anything: " + strings.Repeat("x", 1<<10), "something: else"} {
-		happen(t, v, fallbackTopic, map[string]any{"container_id": "c", "snapshot": "r", "reason": why})
+	for _, class := range []string{"mounts", "unavailable", "unavailable"} {
+		happen(t, v, fallbackTopic, map[string]any{"container_id": "c", "snapshot": "r", "reason": "cpu-features: x", "class": class})
 	}
 	happen(t, v, waitingTopic, map[string]any{"container_id": "c"})
 	happen(t, v, "/cryo/restore/new", map[string]any{"container_id": 7})
 	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(`
-# HELP cryo_cold_starts_total Containers that were started instead of restored, by the rule that refused the snapshot.
+# HELP cryo_cold_starts_total Containers that were started instead of restored, by the rule that refused the snapshot, or the kind of the error.
 # TYPE cryo_cold_starts_total counter
 cryo_cold_starts_total{reason="mounts"} 1
-cryo_cold_starts_total{reason="other"} 2
+cryo_cold_starts_total{reason="unavailable"} 2
 # HELP cryo_restore_waits_total Times that the memory of a restored container did not come.
 # TYPE cryo_restore_waits_total counter
 cryo_restore_waits_total 1
@@ -91,7 +76,36 @@ cryo_restores_total{prewarmed="true"} 2
 `), "cryo_cold_starts_total", "cryo_restore_waits_total", "cryo_restores_total"); err != nil {
 		t.Error(err)
 	}
-	if len(said) != 8 || said[0].Seconds != 0.8 {
+	happen(t, v, take.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "digest": "sha256:3", "result": "done", "freeze": 0.5, "bytes": 100, "sent": 60, "phases": map[string]any{"dump": 0.25, "push": -1}})
+	happen(t, v, take.EndedTopic, map[string]any{"container_id": "c", "snapshot": "r", "result": "gpu-mps", "reason": "because", "freeze": 0})
+	if err := testutil.GatherAndCompare(m.registry, strings.NewReader(`
+# HELP cryo_checkpoint_bytes_total Size of all snapshots that were taken.
+# TYPE cryo_checkpoint_bytes_total counter
+cryo_checkpoint_bytes_total 100
+# HELP cryo_checkpoint_phase_seconds_total Time spent on checkpoints, by phase.
+# TYPE cryo_checkpoint_phase_seconds_total counter
+cryo_checkpoint_phase_seconds_total{phase="dump"} 0.25
+cryo_checkpoint_phase_seconds_total{phase="push"} 0
+# HELP cryo_checkpoint_sent_bytes_total Bytes that went to registries with checkpoints.
+# TYPE cryo_checkpoint_sent_bytes_total counter
+cryo_checkpoint_sent_bytes_total 60
+# HELP cryo_checkpoints_total Checkpoints: done, the rule that refused it, or the kind of the error.
+# TYPE cryo_checkpoints_total counter
+cryo_checkpoints_total{result="done"} 1
+cryo_checkpoints_total{result="gpu-mps"} 1
+`), "cryo_checkpoints_total", "cryo_checkpoint_bytes_total", "cryo_checkpoint_sent_bytes_total", "cryo_checkpoint_phase_seconds_total"); err != nil {
+		t.Error(err)
+	}
+	all, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range all {
+		if h := f.GetMetric()[0].GetHistogram(); f.GetName() == "cryo_checkpoint_freeze_seconds" && (h.GetSampleCount() != 1 || h.GetSampleSum() != 0.5) {
+			t.Errorf("%v", f)
+		}
+	}
+	if len(said) != 10 || said[0].Seconds != 0.8 || said[8].What != "checkpoint: done" || said[9].What != "checkpoint: gpu-mps: because" {
 		t.Errorf("it says %+v", said)
 	}
 }

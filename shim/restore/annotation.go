@@ -36,7 +36,7 @@ import (
 // NotAllowed says that the host's configuration does not allow a container to ask for a snapshot.
 func NotAllowed(ref string) error {
 	return failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [restore.policy] in /etc/cryo/config.toml",
-		"restore-policy: the configuration does not allow a container to be restored from %s", ref)
+		"restore-policy: the configuration does not allow a container to be restored from %s", ref).By("restore-policy")
 }
 
 // mismatch says that a snapshot cannot be restored into a container with another specification, or root file system.
@@ -45,7 +45,7 @@ func mismatch(found []fit.Finding) error {
 	for _, f := range found {
 		text += fmt.Sprintf("\n  %s: %s", f.Rule, f.Problem)
 	}
-	return failure.New(errdefs.ErrFailedPrecondition, (&fit.MisfitError{Findings: found}).Hint(), "%s", text)
+	return failure.New(errdefs.ErrFailedPrecondition, (&fit.MisfitError{Findings: found}).Hint(), "%s", text).By(found[0].Rule)
 }
 
 // annotated gives the options of a restore that a container asks for. The client has written the container's specification; the host's configuration decides the rest.

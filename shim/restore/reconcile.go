@@ -80,7 +80,7 @@ func reconcile(was, is *specs.Spec, byGPUs cdi.Edits) (all []fit.Finding) {
 	}
 	uids, gids := maps(was)
 	if u, g := maps(is); !slices.Equal(uids, u) || !slices.Equal(gids, g) {
-		found(ruleUserMaps, "create the container with the same mappings of ids", "the snapshot's container had other mappings of user ids or group ids than this one")
+		found(ruleUserMaps, "create the container with the same mappings of ids; a pod with hostUsers: false has others each time, so leave that out", "the snapshot's container had other mappings of user ids or group ids than this one")
 	}
 	return all
 }

@@ -35,7 +35,7 @@ type rootfs struct {
 
 // notFresh says that changes of a container's root file system could not be undone, so that none are made.
 func notFresh(problem string) error {
-	return failure.New(errdefs.ErrFailedPrecondition, "create a new container of the image, with the snapshotter overlayfs", "rootfs-fresh: %s", problem)
+	return failure.New(errdefs.ErrFailedPrecondition, "create a new container of the image, with the snapshotter overlayfs", "rootfs-fresh: %s", problem).By("rootfs-fresh")
 }
 
 // NoteRootfs writes down in the bundle how a root file system is that is going to be changed, for [UndoRootfs].

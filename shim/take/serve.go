@@ -35,26 +35,29 @@ func takeTo(ctx context.Context, c config.Config, r restorer.Request) (_ *restor
 	if err != nil {
 		return nil, nil, err
 	}
+	ctx, client, err := daemon.Connect(ctx, daemon.Options{Address: r.Address, Namespace: r.Namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer client.Close()
+	o := Options{
+		Config: c, Container: r.ID, Ref: ref, LeaveRunning: true, Discard: true, Logs: r.Work,
+		TCPEstablished: r.TCPEstablished, FileLocks: r.FileLocks, ExternalUnixSockets: r.ExternalUnixSockets, Compression: "zstd",
+		Push:  &registry.Options{PlainHTTP: c.Checkpoint.Plain(ref), DockerConfig: c.Checkpoint.Credentials},
+		Hooks: job.Hooks{Warn: func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }},
+	}
 	if !c.Checkpoint.Allows(ref) {
-		return nil, nil, failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [checkpoint] in /etc/cryo/config.toml",
-			"checkpoint-to: the configuration does not allow a container's snapshot to be sent to %s by its annotation", ref)
+		err := failure.New(errdefs.ErrPermissionDenied, "add its registry, or the beginning of its repository, to repositories under [checkpoint] in /etc/cryo/config.toml",
+			"checkpoint-to: the configuration does not allow a container's snapshot to be sent to %s by its annotation", ref).By("checkpoint-to")
+		tell(ctx, client, o, nil, err)
+		return nil, nil, err
 	}
 	s, err := store.Open(c.Root)
 	if err != nil {
 		return nil, nil, err
 	}
 	s.KeepPartial(c.Store.PartialAge())
-	ctx, client, err := daemon.Connect(ctx, daemon.Options{Address: r.Address, Namespace: r.Namespace, Patience: time.Duration(c.Containerd.Patience) * time.Second})
-	if err != nil {
-		return nil, nil, err
-	}
-	defer client.Close()
-	result, err := Take(ctx, client, s, Options{
-		Config: c, Container: r.ID, Ref: ref, LeaveRunning: true, Discard: true, Logs: r.Work,
-		TCPEstablished: r.TCPEstablished, FileLocks: r.FileLocks, ExternalUnixSockets: r.ExternalUnixSockets, Compression: "zstd",
-		Push:  &registry.Options{PlainHTTP: c.Checkpoint.Plain(ref), DockerConfig: c.Checkpoint.Credentials},
-		Hooks: job.Hooks{Warn: func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }},
-	})
+	result, err := Take(ctx, client, s, o)
 	if err != nil {
 		return nil, warnings, err
 	}

@@ -40,7 +40,10 @@ type taking struct {
 // Take takes a snapshot, names it, signs it and sends it, as o says. ctx carries containerd's namespace. Without a result there is no snapshot, and the container
 // is as it was or the error is of the kind [failure.ErrLost]. With a result the snapshot is complete in the store, and an error says what did not come about
 // afterwards, or that the container is lost all the same.
-func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Options) (*Result, error) {
+//
+// containerd's clients hear of it, see [EndedTopic].
+func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Options) (r *Result, err error) {
+	defer func() { tell(ctx, client, o, r, err) }()
 	name, err := store.Normalize(o.Ref)
 	if err != nil {
 		return nil, err

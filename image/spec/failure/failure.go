@@ -1,8 +1,9 @@
-// Package failure carries an error from one process of cryo's to another: its kind, its message, and what to do about it, each in a field of its own. It
-// imports nothing of this project.
+// Package failure carries an error from one process of cryo's to another: its kind, its message, what to do about it, and the rule by which something was refused, each in
+// a field of its own. It imports nothing of this project.
 package failure
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +17,7 @@ type Error struct {
 	Kind    Kind   `json:"kind"`
 	Message string `json:"message"`
 	Advice  string `json:"hint,omitempty"` // what to do about it
+	Rule    string `json:"rule,omitempty"` // that refused what was asked for; empty: none did
 
 	cause error // in the process where it arose
 }
@@ -52,12 +54,20 @@ func New(kind error, advice, text string, args ...any) *Error {
 	return &Error{Kind: name(kind), Message: cause.Error(), Advice: advice, cause: cause}
 }
 
+// By names the rule that has refused what was asked for. It gives e.
+func (e *Error) By(rule string) *Error {
+	e.Rule = rule
+	return e
+}
+
 // Of tells of err. Its kind is the first of those given that err has, else the last of them; where none is given, that which [errdefs.Resolve] finds, or
 // ResourceExhausted where a disk is full.
 func Of(err error, of ...error) *Error {
-	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err)}
-	if errors.Is(err, ErrMisfit) {
-		e.Kind = name(ErrMisfit)
+	e := &Error{Kind: name(errdefs.Resolve(err)), Message: err.Error(), Advice: Hint(err), Rule: rule(err)}
+	for _, own := range []error{ErrMisfit, ErrLost, ErrBusy} { // which containerd's kinds do not tell
+		if errors.Is(err, own) {
+			e.Kind = name(own)
+		}
 	}
 	for _, kind := range of {
 		if e.Kind = name(kind); errors.Is(err, kind) {
@@ -82,13 +92,16 @@ func name(kind error) Kind {
 
 // Doing gives the error with what was being done ahead of its message.
 func (e *Error) Doing(what string) *Error {
-	return &Error{Kind: e.Kind, Message: what + ": " + e.Message, Advice: e.Advice, cause: e.cause}
+	return &Error{Kind: e.Kind, Message: what + ": " + e.Message, Advice: e.Advice, Rule: e.Rule, cause: e.cause}
 }
 
 func (e *Error) Error() string { return e.Message }
 
 // Hint says what to do.
 func (e *Error) Hint() string { return e.Advice }
+
+// ByRule is Rule.
+func (e *Error) ByRule() string { return e.Rule }
 
 // Unwrap gives the kind, one that is not known being Internal, and the cause.
 func (e *Error) Unwrap() []error {
@@ -102,18 +115,44 @@ func (e *Error) Unwrap() []error {
 	return []error{kind, e.cause}
 }
 
+// Class says of what class an error is that is counted: the rule that has refused what was asked for, else the kind. Both are of small fixed sets.
+func Class(err error) string {
+	e := Of(err)
+	return cmp.Or(e.Rule, string(e.Kind))
+}
+
 // Hint gives the first hint in an error's tree; empty if there is none.
 func Hint(err error) string {
-	if h, ok := err.(interface{ Hint() string }); ok && h.Hint() != "" {
-		return h.Hint()
+	return first(err, func(e error) string {
+		if h, ok := e.(interface{ Hint() string }); ok {
+			return h.Hint()
+		}
+		return ""
+	})
+}
+
+// rule gives the first rule in an error's tree; empty if there is none.
+func rule(err error) string {
+	return first(err, func(e error) string {
+		if r, ok := e.(interface{ ByRule() string }); ok {
+			return r.ByRule()
+		}
+		return ""
+	})
+}
+
+// first gives what is said of the first error in a tree of which anything is.
+func first(err error, says func(error) string) string {
+	if text := says(err); text != "" {
+		return text
 	}
 	switch u := err.(type) {
 	case interface{ Unwrap() error }:
-		return Hint(u.Unwrap())
+		return first(u.Unwrap(), says)
 	case interface{ Unwrap() []error }:
 		for _, e := range u.Unwrap() {
-			if h := Hint(e); h != "" {
-				return h
+			if text := first(e, says); text != "" {
+				return text
 			}
 		}
 	}

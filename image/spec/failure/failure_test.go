@@ -18,6 +18,10 @@ type hinted struct{ error }
 
 func (hinted) Hint() string { return "do this" }
 
+type ruled struct{ error }
+
+func (ruled) ByRule() string { return "mounts" }
+
 // TestCross has errors cross as JSON: their kind, message and hint are the same on the other side.
 func TestCross(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -56,6 +60,19 @@ func TestCross(t *testing.T) {
 		}
 		if test.err != nil && !strings.HasPrefix(test.err.Error(), got.Error()) {
 			t.Errorf("%s: message %q", name, got.Error())
+		}
+	}
+	for want, err := range map[string]error{
+		"mounts": fmt.Errorf("x: %w", errors.Join(errors.New("y"), ruled{errdefs.ErrNotFound})), "cpu-features": fmt.Errorf("x: %w", New(ErrMisfit, "", "y").By("cpu-features").Doing("z")),
+		"not found": fmt.Errorf("mounts: %w", errdefs.ErrNotFound), "lost": fmt.Errorf("x: %w", ErrLost), "busy": ErrBusy, "unknown": errors.New("mounts: x"),
+	} {
+		data, marshal := json.Marshal(Of(err))
+		var got *Error
+		if err := errors.Join(marshal, json.Unmarshal(data, &got)); err != nil {
+			t.Fatal(err)
+		}
+		if Class(err) != want || Class(got) != want {
+			t.Errorf("%v is of class %q, and %q on the other side; want %q", err, Class(err), Class(got), want)
 		}
 	}
 	if e := New(errdefs.ErrAborted, "try again", "%d bytes", 7).Doing("write"); e.Error() != "write: 7 bytes" || !errdefs.IsAborted(e) || e.Hint() != "try again" {
