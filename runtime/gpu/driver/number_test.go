@@ -207,7 +207,7 @@ func TestNumbersStay(t *testing.T) {
 		{"another number", "0", "1", " 101 0,"},
 		{"swapped", "01", "10", " 1 1, 0 0,"},
 		{"the same number", "0", "2", " 0 0,"},
-		{"one of two", "01", "21", " 0 1, 1 0,"},
+		{"one of two", "01", "21", " 0 0, 1 1,"},
 		{"no number", "0", "3", " 0 0,"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
