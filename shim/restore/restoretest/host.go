@@ -46,24 +46,26 @@ func HostWith(t *testing.T, version string, n int, free int64) config.Config {
 	return HelperSays(t, 0, string(line))
 }
 
-// HelperSays puts a helper into PATH that answers with one line and ends with an exit code; where it serves, and that is 0, when it is to end.
-func HelperSays(t *testing.T, code int, line string) config.Config {
+// HelperSays puts a helper into PATH that answers with one message and ends with an exit code; where it serves, and that is 0, when it is to end. A write to descriptor 3 is a message
+// of package channel.
+func HelperSays(t *testing.T, code int, message string) config.Config {
 	t.Helper()
 	return HelperDoes(t, fmt.Sprintf(`if [ "$1" = driver ] && [ %[2]d = 0 ]; then
-	echo '{"hello":1}'
-	read -r request
-	printf '{"facts":'
-	tr -d '\n' <<'END'
-%[1]s
+	echo '{"hello":1}' >&3
+	dd bs=65536 count=1 <&3 >/dev/null 2>&1
+	cat >&3 <<'END'
+{"facts":%[1]s}
 END
-	echo '}'
-	exec cat
+	exec cat <&3 >/dev/null
+fi
+if [ "$1" = driver ]; then
+	exec >&3
 fi
 cat <<'END'
 %[1]s
 END
 exit %[2]d
-`, line, code))
+`, message, code))
 }
 
 // HelperDoes puts a helper into PATH that is a script.
