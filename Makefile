@@ -31,6 +31,7 @@ QUIETLY  := 2> >(grep -v '^go: downloading' >&2)
 PACKAGES := libseccomp-dev pkg-config gcc libc6-dev iproute2 iptables nftables zstd skopeo jq patchelf busybox-static tar ca-certificates
 # What tests need beyond that.
 test integration: PACKAGES += curl redis-tools rpm
+kubernetes-test: PACKAGES += redis-tools
 UNIT      = $(shell $(GO) list ./... | grep -vE '/integration(/kubernetes)?$$')
 
 .PHONY: help

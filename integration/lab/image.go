@@ -125,7 +125,7 @@ func (r *Registry) CtrFlags(password string) []string {
 
 // applets are the names busybox gets in the image.
 const applets = "sh ls cat echo sleep ps kill id stat mkdir rm mv cp ln touch dd df mount umount env printf head tail wc " +
-	"sha256sum true false test stty tty nc wget ip free grep sed sync chmod chown readlink seq sort tr hostname date"
+	"sha256sum true false test stty tty nc wget ip free grep sed sync chmod chown readlink seq sort tr hostname date chroot"
 
 // File is one entry of an image's layer.
 type File struct {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 
 	"github.com/opencontainers/go-digest"
@@ -24,7 +25,7 @@ func Layer(files []File) ([]byte, error) {
 	return layer.Bytes(), err
 }
 
-// Push puts an image into a registry that speaks plain HTTP with everybody, and gives its reference. Name is a repository, a colon and a tag.
+// Push puts an image into a registry that speaks with everybody, and gives its reference. Name is a repository, a colon and a tag.
 func (r *Registry) Push(ctx context.Context, name string, config ocispec.ImageConfig, layers ...[]byte) (string, error) {
 	repository, err := r.repository(name)
 	if err != nil {
@@ -74,14 +75,17 @@ func (r *Registry) PushImage(ctx context.Context, name string, image Image) (str
 }
 
 func (r *Registry) repository(name string) (*remote.Repository, error) {
-	if r.options.TLS || r.options.Auth != Anonymous {
+	if r.options.Auth != Anonymous {
 		return nil, fmt.Errorf("push %s to registry %s: %w", name, r.Name, errors.ErrUnsupported)
 	}
 	repository, err := remote.NewRepository(r.Reference(name))
 	if err != nil {
 		return nil, fmt.Errorf("push %s: %w", name, err)
 	}
-	repository.PlainHTTP = true
+	repository.PlainHTTP = !r.options.TLS
+	if r.options.TLS {
+		repository.Client = &http.Client{Transport: &http.Transport{TLSClientConfig: trust(r.CA), DisableKeepAlives: true}}
+	}
 	return repository, nil
 }
 

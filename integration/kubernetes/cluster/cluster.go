@@ -119,7 +119,8 @@ func (c *Cluster) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := c.writeTokens("admin,admin,system:masters", "system:node:node-a,node-a,system:nodes", "system:node:node-b,node-b,system:nodes"); err != nil {
+	if err := c.writeTokens("admin,admin,system:masters", "system:node:node-a,node-a,system:nodes", "system:node:node-b,node-b,system:nodes",
+		"system:node:"+bare+",bare,system:nodes"); err != nil {
 		return err
 	}
 	if err := c.writeKubeconfig("admin", c.Kubeconfig); err != nil {

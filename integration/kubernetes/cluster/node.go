@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -19,6 +21,7 @@ type Node struct {
 
 	cluster *Cluster
 	pods    string // subnet of its pods
+	labels  string // that the kubelet gives it, as --node-labels has them
 	kubelet *lab.Program
 }
 
@@ -136,24 +139,84 @@ func (n *Node) Minor(index int) int { return gpusOf[n.Name].Devices[index].Minor
 
 // startNode starts a node, which becomes ready some time later.
 func (c *Cluster) startNode(ctx context.Context, name string) (*Node, error) {
-	n := &Node{cluster: c, pods: fmt.Sprintf("10.212.%d.%d/26", c.Lab.Number(), 64*len(c.nodes))}
+	n := &Node{cluster: c, pods: c.podsOf(len(c.nodes)), labels: "io.cryo.runtime=true"}
 	gpus := gpusOf[name]
 	var err error
 	if n.Host, err = c.Host(ctx, name, "runc", n.pods, &gpus); err != nil {
 		return nil, err
 	}
+	return n, n.join(ctx)
+}
+
+// podsOf is the subnet of a node's pods.
+func (c *Cluster) podsOf(index int) string {
+	return fmt.Sprintf("10.212.%d.%d/26", c.Lab.Number(), 64*index)
+}
+
+// join makes a host a node.
+func (n *Node) join(ctx context.Context) error {
 	if err := n.route(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	dir := filepath.Join(n.Dir, "node")
-	if err := c.writeKubeconfig("system:node:"+name, filepath.Join(dir, "kubelet.kubeconfig")); err != nil {
-		return nil, err
+	if err := n.cluster.writeKubeconfig("system:node:"+n.Name, filepath.Join(dir, "kubelet.kubeconfig")); err != nil {
+		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kubelet.yaml"), []byte(kubeletConfig), 0o600); err != nil {
-		return nil, fmt.Errorf("write kubelet's configuration: %w", err)
+		return fmt.Errorf("write kubelet's configuration: %w", err)
 	}
-	c.nodes = append(c.nodes, n)
-	return n, n.StartKubelet(ctx)
+	n.cluster.nodes = append(n.cluster.nodes, n)
+	return n.StartKubelet(ctx)
+}
+
+// bare is the name of the node of [Cluster.Bare].
+const bare = "node-bare"
+
+// Bare starts a node that has nothing of cryo, neither programs nor CRIU nor a handler nor a label, and trusts the certificates of a registry. It is ready then.
+func (c *Cluster) Bare(ctx context.Context, registry *lab.Registry) (*Node, error) {
+	authority, err := os.ReadFile(registry.CA)
+	if err != nil {
+		return nil, fmt.Errorf("read the registry's authority: %w", err)
+	}
+	n := &Node{cluster: c, pods: c.podsOf(2)}
+	places := []string{filepath.Dir(c.Lab.Tool("runc")), "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+	n.Host, err = c.Lab.Host(ctx, bare, lab.HostOptions{
+		Config: fmt.Sprintf(criConfig, c.Registry.Reference(pause), c.Lab.Tool("kubernetes/cni"), "runc"),
+		Env:    []string{"CRYO_CONFIG=", "CRYO_ROOT=", "PATH=" + strings.Join(places, ":")},
+		Node: &lab.Node{Files: map[string]string{
+			"/etc/containerd/config.toml":                                 "version = 3\nimports = ['/etc/containerd/conf.d/*.toml']\n",
+			"/etc/containerd/certs.d/_default/hosts.toml":                 fmt.Sprintf(mirrorConfig, c.Registry.Address),
+			"/etc/containerd/certs.d/" + registry.Address + "/hosts.toml": fmt.Sprintf("server = \"https://%[1]s\"\n\n[host.\"https://%[1]s\"]\n  capabilities = [\"pull\", \"resolve\"]\n  ca = \"/etc/docker/certs.d/%[1]s/ca.crt\"\n", registry.Address),
+			"/etc/docker/certs.d/" + registry.Address + "/ca.crt":         string(authority),
+			"/etc/cni/net.d/10-pods.conflist":                             fmt.Sprintf(networkConfig, n.pods),
+		}},
+	})
+	if err != nil {
+		return nil, err
+	}
+	// A machine has its containerd in one of these places.
+	const furnish = `rm -rf /opt/cryo && mount -t tmpfs tmpfs /usr/local/sbin && cp "$1" /usr/local/sbin/`
+	if err := n.Run(ctx, "sh", "-c", furnish, "sh", c.Lab.Tool("containerd")).Err(); err != nil {
+		return nil, err
+	}
+	if err := n.join(ctx); err != nil {
+		return nil, err
+	}
+	return n, c.WaitNode(ctx, n)
+}
+
+// Remove ends a node that [Cluster.Bare] has started.
+func (c *Cluster) Remove(ctx context.Context, n *Node) error {
+	c.nodes = slices.DeleteFunc(c.nodes, func(other *Node) bool { return other == n })
+	results := []lab.Result{c.Kubectl(ctx, "delete", "node", n.Name), lab.Finish(c.Lab.Command(ctx, "ip", "route", "delete", n.pods))}
+	for _, other := range c.nodes {
+		results = append(results, other.Run(ctx, "ip", "route", "delete", n.pods))
+	}
+	err := n.Close()
+	for _, r := range results {
+		err = errors.Join(err, r.Err())
+	}
+	return err
 }
 
 // route lets the node's pods, the machine and the other nodes' pods reach each other.
@@ -179,7 +242,7 @@ func (n *Node) StartKubelet(_ context.Context) (err error) {
 	dir := filepath.Join(n.Dir, "node")
 	n.kubelet, err = n.Launch("kubelet", "unshare", "--mount", "--propagation", "unchanged", "sh", "-c", kubeletScript, "sh", filepath.Join(dir, "sysctl"),
 		n.cluster.Lab.Tool("kubernetes/kubelet"), "--config="+filepath.Join(dir, "kubelet.yaml"), "--kubeconfig="+filepath.Join(dir, "kubelet.kubeconfig"),
-		"--hostname-override="+n.Name, "--node-ip="+n.Address, "--node-labels=io.cryo.runtime=true", "--v=2")
+		"--hostname-override="+n.Name, "--node-ip="+n.Address, "--node-labels="+n.labels, "--v=2")
 	return err
 }
 

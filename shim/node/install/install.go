@@ -91,6 +91,9 @@ func (i *installation) configure(ctx context.Context) error {
 	if i.Configuration != "" {
 		own, err := os.ReadFile(i.Configuration)
 		if err == nil {
+			_, err = config.Load(i.Configuration) // a shim that cannot read it starts no container
+		}
+		if err == nil {
 			err = i.write(config.Path, own, 0o644)
 		}
 		if err != nil {
@@ -141,10 +144,14 @@ func (i *installation) check(ctx context.Context) error {
 	if err := toml.Unmarshal(dump, &c); err != nil {
 		return refuse("run containerd config dump", "%v", err)
 	}
-	if got := c.Plugins["io.containerd.cri.v1.runtime"].Containerd.Runtimes["cryo"].Path; got != shim {
-		return refuse("add this line at the top of "+main+": "+imports, "the runtime cryo has the program %q", got)
+	switch got := c.Plugins["io.containerd.cri.v1.runtime"].Containerd.Runtimes["cryo"].Path; got {
+	case shim:
+		return nil
+	case "":
+		return refuse("add this line at the top of "+main+": "+imports, "it does not read that file")
+	default:
+		return refuse("take the runtime cryo out of "+main+" and what else that imports", "its runtime cryo has the program %s", got)
 	}
-	return nil
 }
 
 // restart restarts containerd if it has started before the file was written.

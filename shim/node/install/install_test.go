@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/shim/config"
 )
 
 // machine is a tree of a machine, and the directory to install from.
@@ -143,12 +145,34 @@ func TestInstallRefused(t *testing.T) {
 	if text, err := os.ReadFile(mine); err != nil || string(text) != "version = 3\n" {
 		t.Errorf("its own file is %q, %v", text, err)
 	}
+	m.Run = func(context.Context, string, ...string) ([]byte, error) {
+		return []byte("[plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.cryo]\nruntime_path = '/usr/bin/other'"), nil
+	}
+	if _, err := m.install(); !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "has the program /usr/bin/other") || slices.Contains(m.files(), dropIn) {
+		t.Errorf("%v: it has %q", err, m.files())
+	}
 	m.Run = func(context.Context, string, ...string) ([]byte, error) { return nil, errors.New("exit status 1") }
 	if err := os.Remove(mine); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := m.install(); err == nil || slices.Contains(m.files(), main) {
 		t.Errorf("%v: it has %q", err, m.files())
+	}
+}
+
+// TestInstallConfiguration: one that cannot be read does not take the place of the machine's.
+func TestInstallConfiguration(t *testing.T) {
+	m := newMachine(t)
+	m.start()
+	its := filepath.Join(m.Host, config.Path)
+	m.put(its, "# its own", 0o644)
+	m.Configuration = filepath.Join(t.TempDir(), "config.toml")
+	m.put(m.Configuration, "rot = '/x'", 0o600)
+	if _, err := m.install(); !errdefs.IsInvalidArgument(err) || !strings.Contains(err.Error(), "there is no key rot") {
+		t.Errorf("%v", err)
+	}
+	if text, err := os.ReadFile(its); err != nil || string(text) != "# its own" {
+		t.Errorf("%q, %v", text, err)
 	}
 }
 
