@@ -10,6 +10,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/fill"
@@ -36,6 +37,7 @@ type container struct {
 	loaded    gpu.Loaded        // how its GPUs were
 
 	restore   string                          // directory of the images it is restored from; empty: started afresh
+	ipc       *criu.IPC                       // the IPC namespace of its pod; nil: it has its own, or is not restored
 	work      string                          // where CRIU leaves its log of the restore
 	box       atomic.Pointer[sandbox.Sandbox] // has reviewed the images; nil: it has ended
 	restoring atomic.Bool                     // CRIU is at work

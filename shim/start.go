@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
@@ -60,6 +61,9 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	}
 	answer, err := restore(ctx, c, r)
 	if err != nil {
+		if left := c.ipc.Undo(runc.Ended); left != nil {
+			log.G(ctx).WithError(left).WithField("id", r.ID).Warn("remove what a failed restore has made in the pod's IPC namespace")
+		}
 		if answer, err = s.startAfresh(ctx, c, r, c.process.Because(native(err))); err != nil {
 			c.tell(ctx, err)
 		}
@@ -155,6 +159,9 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
+	if err := c.joinIPC(); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
 	done, err := c.bundle.begin(restoreFile, c.work)
 	if err != nil {
 		return nil, err
@@ -229,6 +236,21 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, errors.Join(context.Cause(ctx), s.endRestored(ctx, c))
 	}
 	return answer, nil
+}
+
+// joinIPC has the restore leave alone what is not the container's in an IPC namespace that it joins.
+func (c *container) joinIPC() error {
+	spec, err := c.bundle.spec()
+	if err != nil || spec.Linux == nil {
+		return err
+	}
+	for _, n := range spec.Linux.Namespaces {
+		if n.Type == specs.IPCNamespace && n.Path != "" {
+			c.ipc, err = criu.JoinIPC(c.restore, n.Path)
+			return err
+		}
+	}
+	return nil
 }
 
 // endRestore leaves nothing of a restore that has failed. runc does so itself, unless it was killed: then it has left CRIU, what CRIU has made, its own
