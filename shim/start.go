@@ -44,13 +44,14 @@ const restoreLog = "restore.log"
 // Start starts a container or an exec; a container that was created from a snapshot is restored.
 func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
 	c := s.container(r.ID)
-	if c == nil || r.ExecID != "" || c.restore == "" {
+	if c == nil || r.ExecID != "" || c.restore == "" && !c.starting.underway.Load() {
 		return s.startPlain(ctx, c, r)
 	}
-	if !c.restoring.CompareAndSwap(false, true) {
+	if !c.starting.underway.CompareAndSwap(false, true) {
 		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it is being restored already", r.ID)
 	}
-	defer c.restoring.Store(false)
+	defer c.starting.decide()
+	defer c.starting.underway.Store(false)
 	if c.ran.Load() {
 		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it has been restored already", r.ID)
 	}
@@ -59,16 +60,25 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	if c.gpus.record != nil {
 		restore = s.restoreWithGPUs
 	}
+	// What a start afresh writes comes after what was written before, and whoever reads meets no end between them.
+	defer holdOpen(c.request.Stdin, c.request.Stdout, c.request.Stderr)()
+	if c.asksForStart() { // subscribers hear of one task, whatever becomes of the restore
+		c.exited = s.deletions.hold(r.ID)
+	}
+	c.restoring.Store(true)
 	answer, err := restore(ctx, c, r)
+	c.restoring.Store(false)
 	if err != nil {
 		if left := c.ipc.Undo(runc.Ended); left != nil {
 			log.G(ctx).WithError(left).WithField("id", r.ID).Warn("remove what a failed restore has made in the pod's IPC namespace")
 		}
 		if answer, err = s.startAfresh(ctx, c, r, c.process.Because(native(err))); err != nil {
+			go s.deletions.release(r.ID)
 			c.tell(ctx, err)
 		}
 		return answer, reply(err)
 	}
+	go s.deletions.release(r.ID)
 	c.runs(ctx)
 	go s.tellRestored(ctx, c)
 	return answer, nil
@@ -177,8 +187,6 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, notRestored(r.ID, err)
 	}
 	defer relay.Close()
-	streams := holdOpen(c.request.Stdout, c.request.Stderr)
-	defer streams()
 	if err := c.keepOutput(); err != nil {
 		return nil, notRestored(r.ID, err)
 	}
