@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -345,6 +346,13 @@ func TestAnnotationRefused(t *testing.T) {
 			}
 			remove(t.Context(), h, id)
 			heard.fallback(t, id, c.says, c.class)
+			id = name(t)
+			cleanup(t, h, id)
+			r = h.Ctr(t.Context(), slices.Concat([]string{"run", "--rm", "--runtime", cryoRuntime, "--annotation", restoreAnnotation + "=" + ref, "--annotation", fallbackAnnotation + "=start"}, c.flags,
+				[]string{lab.ImageName, id, "sh", "-c", "echo afresh; sleep 0.3; exit 7"})...)
+			if r.Code != 7 || r.Stdout != "afresh\n" {
+				t.Errorf("a client that waits and reads hears %q, and exit status %d: %s", r.Stdout, r.Code, r.Stderr)
+			}
 			if text := read(t, h.Log()); !strings.Contains(text, "a container is started afresh") || !strings.Contains(text, id) {
 				t.Error("containerd's log does not say why it was started")
 			}
@@ -366,7 +374,7 @@ type heard struct {
 func eventsOf(t *testing.T, h *lab.Host) *heard {
 	t.Helper()
 	e := &heard{topics: map[string][]string{}, reasons: map[string]string{}, classes: map[string]string{}, restored: map[string]map[string]any{}}
-	messages, _ := client(t, h).EventService().Subscribe(inDefault(t), `topic~="^/tasks/(create|start|delete)"`, `topic~="^/cryo/restore/"`)
+	messages, _ := client(t, h).EventService().Subscribe(inDefault(t), `topic~="^/tasks/(create|start|exit|delete)"`, `topic~="^/cryo/restore/"`)
 	go func() {
 		for m := range messages {
 			v, err := typeurl.UnmarshalAny(m.Event)
@@ -379,6 +387,10 @@ func eventsOf(t *testing.T, h *lab.Host) *heard {
 				e.topics[v.ContainerID] = append(e.topics[v.ContainerID], m.Topic)
 			case *eventtypes.TaskStart:
 				e.topics[v.ContainerID] = append(e.topics[v.ContainerID], m.Topic)
+			case *eventtypes.TaskExit:
+				if v.ID == v.ContainerID { // else it is an exec's
+					e.topics[v.ContainerID] = append(e.topics[v.ContainerID], m.Topic)
+				}
 			case *eventtypes.TaskDelete:
 				e.topics[v.ContainerID] = append(e.topics[v.ContainerID], m.Topic)
 			case *structpb.Struct:
@@ -395,7 +407,7 @@ func eventsOf(t *testing.T, h *lab.Host) *heard {
 	return e
 }
 
-// fallback sees that clients have heard why a container was started instead of restored, and of no second task.
+// fallback sees that clients have heard why a container was started instead of restored, and of no second task, when it has been removed.
 func (e *heard) fallback(t *testing.T, id, says, class string) {
 	t.Helper()
 	want := []string{"/tasks/create", "/tasks/start", "/tasks/delete"}
@@ -405,9 +417,10 @@ func (e *heard) fallback(t *testing.T, id, says, class string) {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		topics, reason, classed = slices.Clone(e.topics[id]), e.reasons[id], e.classes[id]
-		return len(topics) >= len(want) && reason != ""
+		return slices.Contains(topics, "/tasks/delete") && reason != ""
 	})
-	if !slices.Equal(topics, want) || !strings.Contains(reason, says) || classed != class {
+	told := slices.DeleteFunc(slices.Clone(topics), func(topic string) bool { return topic == "/tasks/exit" })
+	if !slices.Equal(told, want) || len(topics) > len(want)+1 || !strings.Contains(reason, says) || classed != class { // the shim may end before it has told the end of a task that was deleted
 		t.Errorf("events %v, and the reason %q of class %q, want %q", topics, reason, classed, class)
 	}
 }
@@ -480,6 +493,93 @@ func TestAnnotationShimKilled(t *testing.T) {
 	}
 	eventually(t, "the end of the restore process", time.Minute, func() bool { return len(restorers(t, h)) == 0 })
 	changed(t, h, id)
+}
+
+// slowRunc gives flags of ctr run by which runc waits before it creates a container, until goOn is called. It tells whether one waits.
+func slowRunc(t *testing.T, h *lab.Host) (flags []string, waits func() bool, goOn func()) {
+	t.Helper()
+	dir := filepath.Join(h.Dir, "slow-"+name(t))
+	hold, waiting, options := filepath.Join(dir, "hold"), filepath.Join(dir, "waiting"), filepath.Join(dir, "options.toml")
+	program := filepath.Join(dir, "runc")
+	script := fmt.Sprintf("#!/bin/sh\nfor word; do\n\tif [ \"$word\" = create ]; then\n\t\ttouch %s\n\t\twhile [ -e %s ]; do sleep 0.02; done\n\tfi\ndone\nexec runc \"$@\"\n", waiting, hold)
+	err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(program, []byte(script), 0o755), os.WriteFile(hold, nil, 0o600),
+		os.WriteFile(options, fmt.Appendf(nil, "BinaryName = %q\n", program), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	waits = func() bool {
+		_, err := os.Stat(waiting)
+		return err == nil
+	}
+	return []string{"--runtime-config-path", options}, waits, func() { _ = os.Remove(hold) }
+}
+
+// TestAnnotationAfreshEnded has a task be deleted or killed, or its shim die, while it is being started afresh since CRIU has failed: nothing is left.
+func TestAnnotationAfreshEnded(t *testing.T) {
+	a, _ := pair(t)
+	from := filepath.Join(a.Dir, "volumes", name(t))
+	settings(t, from, "here")
+	mount := func(source string) []string {
+		return []string{"--mount", "type=bind,src=" + source + ",dst=/data,options=rbind:rw"}
+	}
+	path, _ := pushedMarked(t, mount(from+"/data"), "volumes", "/data")
+	ref := shared.registry.Reference(path)
+	h := annotationHost(t, "afresh", shared.registry.Address)
+	must(t, h.Cryo(t.Context(), "pull", ref, "--plain-http"))
+	empty := filepath.Join(h.Dir, "empty")
+	if err := os.Mkdir(empty, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for what, end := range map[string]func(id string){
+		"deleted":         func(id string) { h.Ctr(t.Context(), "tasks", "delete", id) },
+		"deleted by kill": func(id string) { h.Ctr(t.Context(), "tasks", "delete", "--force", id) },
+		"killed":          func(id string) { h.Ctr(t.Context(), "tasks", "kill", "--signal", "SIGKILL", id) },
+		"shim killed": func(string) {
+			kill(t, find(t, h, func(p process) bool { return strings.HasPrefix(p.command, "containerd-shim") }))
+		},
+		"ctr killed": nil,
+	} {
+		t.Run(what, func(t *testing.T) {
+			flags, waits, goOn := slowRunc(t, h)
+			unchanged(t, h, func() {
+				id := name(t)
+				cleanup(t, h, id)
+				c := inBackground(t, h, slices.Concat([]string{"ctr", "run", "--detach", "--runtime", cryoRuntime, "--log-uri", "file://" + logFile(h, id), "--annotation", restoreAnnotation + "=" + ref,
+					"--annotation", fallbackAnnotation + "=start"}, flags, mount(empty), []string{lab.ImageName, id, "sleep", "1000"})...)
+				eventually(t, "the start afresh", 2*time.Minute, waits)
+				if end == nil {
+					c.kill()
+					goOn()
+					eventually(t, "its start", 30*time.Second, func() bool {
+						_, status, err := h.Task(t.Context(), id)
+						return err == nil && status == "RUNNING"
+					})
+					remove(t.Context(), h, id)
+					return
+				}
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					end(id)
+				}()
+				time.Sleep(300 * time.Millisecond) // it has been asked for
+				goOn()
+				<-ended
+				if r := c.wait(t); r.Code == 0 {
+					t.Errorf("the client hears that it runs: %s", r.Stdout)
+				}
+				remove(t.Context(), h, id)
+			})
+			if left := restorers(t, h); len(left) > 0 {
+				t.Errorf("restore processes %v", left)
+			}
+		})
+	}
 }
 
 // changed fails the test if the root file system of a container that is not running has changes.

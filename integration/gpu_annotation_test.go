@@ -236,18 +236,34 @@ func notRestored(t *testing.T, h *lab.Host, ref, says string, given ...string) {
 func startedInstead(t *testing.T, h *lab.Host, heard *heard, ref, says string, before lab.Answer, given ...string) {
 	t.Helper()
 	id := name(t)
-	must(t, runGPUFrom(t, h, id, ref, append(slices.Clone(given), "--annotation", fallbackAnnotation+"=start")...))
-	if now := answers(t, h, id); now.Life == before.Life {
+	must(t, runGPUFrom(t, h, id, ref, orStart(given)...))
+	isStarted(t, h, heard, id, says, before)
+}
+
+// orStart adds to flags of ctr run that the container is to be started where it cannot be restored.
+func orStart(flags []string) []string {
+	return append(slices.Clone(flags), "--annotation", fallbackAnnotation+"=start")
+}
+
+// isStarted wants a container to have been started instead of restored, and removes it.
+func isStarted(t *testing.T, h *lab.Host, heard *heard, id, says string, before lab.Answer) {
+	t.Helper()
+	now := answers(t, h, id)
+	if now.Life == before.Life {
 		t.Error("it was restored")
 	}
+	unharmed(t, h, id, now)
 	settled(t, h)
 	remove(t.Context(), h, id)
-	rule, _, _ := strings.Cut(says, ":")
-	heard.fallback(t, id, says, rule)
+	class := "aborted"
+	if rule, _, named := strings.Cut(says, ": "); named && strings.HasPrefix(rule, "gpu-") {
+		class = rule
+	}
+	heard.fallback(t, id, says, class)
 }
 
 // TestGPUAnnotationMisfit has containers whose GPUs a snapshot does not fit, with the snapshot in the registry and on the host: the rule is told and nothing is left, or they are
-// started afresh. Where the driver fails once the processes are there again, they have run, and nothing is started afresh.
+// started afresh.
 func TestGPUAnnotationMisfit(t *testing.T) {
 	_, b := annotationPair(t)
 	heard := eventsOf(t, b)
@@ -285,12 +301,88 @@ func TestGPUAnnotationMisfit(t *testing.T) {
 			})
 			t.Run("the driver fails", func(t *testing.T) {
 				order(t, b, "restore 1 error 999 always")
-				notRestored(t, b, ref, "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN", byNames(0, 1)...)
+				refuses(t, "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN", byNames(0, 1)...)
 			})
 			id := name(t)
 			must(t, runGPUFrom(t, b, id, ref, byNames(0, 1)...))
 			goneOn(t, before, unharmed(t, b, id, before))
 			settled(t, b)
+		})
+	}
+}
+
+// TestGPUAnnotationAfresh has a restore fail when CRIU has made the processes, and the container does not run yet: it is started afresh with GPUs that it can use, clients hear of one task,
+// and nothing is left of the restore.
+func TestGPUAnnotationAfresh(t *testing.T) {
+	a, b := annotationPair(t)
+	ownOrder(t, b)
+	heard := eventsOf(t, b)
+	const driver, library = "driver", "library"
+	for engine, test := range map[string]struct {
+		flags  []string
+		orders [][3]string // who obeys, what is said, and part of the reason
+	}{
+		"driver": {nil, [][3]string{
+			{driver, "restore 1 error 999", "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN"},
+			{driver, "unlock 1 error 999", "cuCheckpointProcessUnlock: CUDA_ERROR_UNKNOWN"},
+			{driver, "restore 1 exit always", "has died"},
+			{driver, "state 1 exit-after always", "has died"},
+		}},
+		"keeper": {heeding, [][3]string{
+			{driver, "restore 1 error 999", "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN"},
+			{driver, "cuMemCreate 1 error 2", "CUDA_ERROR_OUT_OF_MEMORY"},
+			{driver, "cuMemcpyHtoDAsync 1 error 700", "cuMemcpyHtoDAsync"},
+			{library, "cuMemImportFromShareableHandle 1 error 1 always", "CUDA_ERROR_INVALID_VALUE"},
+		}},
+	} {
+		t.Run(engine, func(t *testing.T) {
+			allowAnnotation(t, b, "", shared.registry.Address)
+			given := slices.Concat(byNames(0), test.flags)
+			path, before := pushedGPU(t, a, given, "--blocks", "3,40")
+			ref := shared.registry.Reference(path)
+			forget(t, b, ref)
+			must(t, b.Cryo(t.Context(), "pull", ref, "--plain-http"))
+			for _, o := range test.orders {
+				t.Run(o[1], func(t *testing.T) {
+					if o[0] == library {
+						ownOrder(t, b, o[1])
+					} else {
+						order(t, b, o[1])
+					}
+					unchanged(t, b, func() { startedInstead(t, b, heard, ref, o[2], before, given...) })
+				})
+			}
+			t.Run("a client that waits and reads", func(t *testing.T) {
+				order(t, b, "restore 1 error 999")
+				id := name(t)
+				cleanup(t, b, id)
+				r := must(t, b.Ctr(t.Context(), slices.Concat([]string{"run", "--rm", "--runtime", cryoRuntime, "--annotation", restoreAnnotation + "=" + ref}, orStart(given),
+					[]string{sharedGPUs.image, id, "/fake/fakeapp", "--help"})...))
+				if !strings.Contains(r.Stdout+r.Stderr, "--blocks") {
+					t.Errorf("it hears %q, %q", r.Stdout, r.Stderr)
+				}
+				carriedOut(t, b)
+				settled(t, b)
+			})
+			t.Run("restore process killed", func(t *testing.T) {
+				must(t, b.Cryo(t.Context(), "rm", ref))
+				g := newGate(t, shared.registry, path)
+				ref := g.address + "/" + path
+				allowAnnotation(t, b, "", g.address)
+				forget(t, b, ref)
+				unchanged(t, b, func() {
+					id := name(t)
+					cleanup(t, b, id)
+					c := inBackground(t, b, slices.Concat([]string{"ctr", "run", "--detach", "--runtime", cryoRuntime, "--log-uri", "file://" + logFile(b, id), "--annotation", restoreAnnotation + "=" + ref},
+						orStart(given), []string{sharedGPUs.image, id, "/fake/fakeapp", "--quiet"})...)
+					c.until(t, "processes", func() bool { return slices.ContainsFunc(processes(t, b), called("fakeapp")) })
+					c.until(t, "the pull", func() bool { return g.held.Load() > 0 })
+					time.Sleep(300 * time.Millisecond) // CRIU is through, and the driver waits for memory
+					kill(t, find(t, b, called("cryo-restore")))
+					must(t, c.wait(t))
+					isStarted(t, b, heard, id, "restore process", before)
+				}, "blob ", "store /partial/") // what was pulled is used by the next pull
+			})
 		})
 	}
 }

@@ -19,6 +19,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/trust"
+	"github.com/cryo-project/cryo/shim/notes"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -202,11 +203,11 @@ func (s *service) afresh(ctx context.Context, c *container, reason error) (*task
 	if err := os.WriteFile(spec, c.bundle.written, 0o666); err != nil {
 		return nil, fmt.Errorf("write the bundle's %s: %w", specFile, err)
 	}
-	if err := takeStreams(c.bundle.dir); err != nil {
+	if err := errors.Join(takeStreams(c.bundle.dir), notes.Remove(c.bundle.dir), removeExit(c.bundle.dir)); err != nil {
 		return nil, err
 	}
 	s.publishFallback(ctx, id, c.bundle.asked, native(reason))
-	return s.create(ctx, c.annotated.request, true)
+	return s.create(ctx, c.annotated.request, c)
 }
 
 // fallbackTopic is that of the event by which containerd's clients hear that a container was started instead of restored. The event has the
@@ -236,23 +237,58 @@ func (s *service) publish(ctx context.Context, topic string, fields map[string]a
 	}
 }
 
-// startAfresh starts a container that could not be restored, if it asks for that: it has not run, and nobody wants it to end.
-func (s *service) startAfresh(ctx context.Context, c *container, r *taskAPI.StartRequest, reason error) (_ *taskAPI.StartResponse, err error) {
+// asksForStart tells whether the container is to be started where it cannot be restored.
+func (c *container) asksForStart() bool { return c.annotated != nil && c.bundle.asked.start }
+
+// startAfresh starts a container that could not be restored, if it asks for that: clients have not heard that it runs, and nobody wants it to end. What CRIU has restored of it
+// has been ended.
+func (s *service) startAfresh(ctx context.Context, c *container, r *taskAPI.StartRequest, reason error) (*taskAPI.StartResponse, error) {
 	if c.annotated == nil {
 		return nil, reason
 	}
 	c.process.End()
-	if !c.bundle.asked.start || c.ran.Load() || c.brokenOff.Load() {
+	if !c.asksForStart() || c.starting.brokenOff.Load() {
 		return nil, reason // the root file system is mounted until the task is deleted
 	}
-	// Clients know of one task only, which is created and not deleted.
-	s.deletions.mute(r.ID)
-	defer s.deletions.unmute(r.ID, &err)
-	if _, err := s.TTRPCTaskService.Delete(ctx, &taskAPI.DeleteRequest{ID: r.ID}); err != nil {
+	if err := s.deleteRestored(ctx, c); err != nil {
 		return nil, errors.Join(reason, err)
 	}
 	if _, err := s.afresh(ctx, c, reason); err != nil {
 		return nil, errors.Join(reason, err)
 	}
-	return s.TTRPCTaskService.Start(ctx, r)
+	if c.starting.brokenOff.Load() {
+		return nil, reason
+	}
+	answer, err := s.TTRPCTaskService.Start(ctx, r)
+	if err == nil && c.starting.brokenOff.Load() { // its client deletes it, and takes it for one that has not run
+		return nil, errors.Join(reason, s.endRestored(ctx, c))
+	}
+	return answer, err
+}
+
+// deleteRestored has the stock service delete a container that is to be started afresh, when nobody looks after it any more. Clients know of one task only, which is created and
+// not deleted.
+func (s *service) deleteRestored(ctx context.Context, c *container) error {
+	id := c.annotated.request.ID
+	late, cancel := context.WithTimeout(ctx, endTime)
+	defer cancel()
+	if c.watched != nil {
+		if err := until(late, c.watched); err != nil {
+			return fmt.Errorf("wait until nobody fills in the memory of %s: %w", id, err)
+		}
+	}
+	if c.ran.Load() {
+		if err := until(late, c.exited); err != nil {
+			return fmt.Errorf("wait for the end of what was restored of %s: %w", id, err)
+		}
+	}
+	if err := c.runtime.Foreign(); err != nil {
+		return err
+	}
+	if err := c.runtime.Delete(late); err != nil {
+		return err
+	}
+	s.deletions.replace(id)
+	_, err := s.TTRPCTaskService.Delete(ctx, &taskAPI.DeleteRequest{ID: id})
+	return native(err)
 }

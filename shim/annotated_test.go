@@ -83,37 +83,66 @@ func (p *published) Publish(_ context.Context, topic string, _ events.Event) err
 
 func (*published) Close() error { return nil }
 
-// TestMute: of a container that is started afresh, clients hear of one task.
-func TestMute(t *testing.T) {
+// TestHold: of a container that is restored, or started afresh instead, clients hear of one task.
+func TestHold(t *testing.T) {
 	p := &published{}
 	d := &deletions{Publisher: p, ids: map[string]struct{}{}}
-	publish := func(topic string, e events.Event) {
-		if err := d.Publish(t.Context(), topic, e); err != nil {
-			t.Fatal(err)
+	publish := func(id string, what ...string) {
+		for _, w := range what {
+			event := map[string]events.Event{
+				"create": &eventsAPI.TaskCreate{ContainerID: id}, "start": &eventsAPI.TaskStart{ContainerID: id}, "exec ends": &eventsAPI.TaskExit{ContainerID: id, ID: "exec"},
+				"exit": &eventsAPI.TaskExit{ContainerID: id, ID: id}, "delete": &eventsAPI.TaskDelete{ContainerID: id},
+			}[w]
+			if err := d.Publish(t.Context(), w+" "+id, event); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
-	life := func(id string) {
-		publish("create "+id, &eventsAPI.TaskCreate{ContainerID: id})
-		publish("delete "+id, &eventsAPI.TaskDelete{ContainerID: id})
+	hears := func(want ...string) {
+		t.Helper()
+		if !slices.Equal(p.topics, want) {
+			t.Errorf("published %q, want %q", p.topics, want)
+		}
+		p.topics = nil
 	}
-	publish("create a", &eventsAPI.TaskCreate{ContainerID: "a"})
-	d.mute("a")
-	var err error
-	publish("delete a", &eventsAPI.TaskDelete{ContainerID: "a"})
-	life("b")
-	publish("create a", &eventsAPI.TaskCreate{ContainerID: "a"})
-	d.unmute("a", &err)
-	publish("start a", &eventsAPI.TaskStart{ContainerID: "a"})
-	publish("delete a", &eventsAPI.TaskDelete{ContainerID: "a"})
-	life("a")
-	d.mute("c")
-	err = errors.New("it could not be created")
-	d.unmute("c", &err)
-	life("c")
-	want := []string{"create a", "create b", "delete b", "start a", "delete a", "create a", "delete a", "create c", "delete c"}
-	if !slices.Equal(p.topics, want) {
-		t.Errorf("published %q", p.topics)
+	is := func(c <-chan struct{}) bool {
+		select {
+		case <-c:
+			return true
+		default:
+			return false
+		}
 	}
+	d.hold("restored")
+	if err := d.Publish(t.Context(), "create restored", &eventsAPI.TaskCreate{ContainerID: "restored", Checkpoint: "/images"}); err != nil {
+		t.Fatal(err)
+	}
+	publish("restored", "start")
+	publish("other", "create", "exit", "delete")
+	hears("create restored", "create other", "exit other", "delete other")
+	d.release("restored")
+	publish("restored", "exit", "delete")
+	hears("start restored", "exit restored", "delete restored")
+
+	exited := d.hold("afresh")
+	publish("afresh", "start", "exec ends")
+	if is(exited) {
+		t.Error("it has exited")
+	}
+	publish("afresh", "exit")
+	if !is(exited) {
+		t.Error("it has not exited")
+	}
+	d.replace("afresh")
+	publish("afresh", "delete", "create", "start", "exit", "delete")
+	hears("start afresh", "exit afresh", "delete afresh")
+
+	d.hold("failed")
+	d.replace("failed")
+	publish("failed", "delete")
+	d.release("failed")
+	publish("failed", "create")
+	hears("delete failed", "create failed")
 }
 
 // TestFallbackEvent: who listens hears why a container was started, also where a name in the reason is no UTF-8.

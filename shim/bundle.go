@@ -138,6 +138,17 @@ func removeOwned(bundle string) error {
 	return os.Remove(path)
 }
 
+// exitFile is where the stock service writes down how a container's first process has ended, for `delete`. Source: containerd, cmd/containerd-shim-runc-v2/runc/util.go.
+const exitFile = "exit.json"
+
+// removeExit removes that of what was restored of a container that is started afresh.
+func removeExit(bundle string) error {
+	if err := os.Remove(filepath.Join(bundle, exitFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget how the container has ended: %w", err)
+	}
+	return nil
+}
+
 // begin writes into a file that a dump or a restore with CRIU's work directory work is under way, so that `delete` can end it for a dead
 // shim; done takes that back.
 func (b bundle) begin(file, work string) (done func(), err error) {

@@ -2,6 +2,7 @@ package shim
 
 import (
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
+	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/runc"
 	"github.com/cryo-project/cryo/shim/fill"
@@ -29,6 +31,8 @@ type container struct {
 
 	sending atomic.Bool // a snapshot is being taken and sent, by the container's annotation
 
+	starting *starting // shared with the container that is started afresh in its place
+
 	annotated *annotated        // nil: no restore that the container asks for
 	process   *restorer.Process // that has prepared the restore; nil: none has, a stock client restores
 	prepared  restorer.Prepared // by the process; the zero value: nothing
@@ -36,14 +40,26 @@ type container struct {
 	loaded    gpu.Loaded        // how its GPUs were
 
 	restore   string                          // directory of the images it is restored from; empty: started afresh
+	ipc       *criu.IPC                       // the IPC namespace of its pod; nil: it has its own, or is not restored
 	work      string                          // where CRIU leaves its log of the restore
 	box       atomic.Pointer[sandbox.Sandbox] // has reviewed the images; nil: it has ended
-	restoring atomic.Bool                     // CRIU is at work
-	brokenOff atomic.Bool                     // the restore was ended, since the container is to end
-	ran       atomic.Bool                     // it was restored, whatever became of it
+	restoring atomic.Bool                     // the restore is under way
+	ran       atomic.Bool                     // CRIU has restored it, whatever became of it
 	filling   atomic.Pointer[fill.Filling]    // nil: all memory was there when it began to run
+	watched   chan struct{}                   // closed when its memory is there, or does not come and it has been ended for that; nil: nothing is filled in
+	exited    <-chan struct{}                 // closed when the end of what was restored is known; nil: it would not be started afresh
 	cgroup    atomic.Value                    // of a restored container: what restorer.CgroupOf gives
 }
+
+// starting is the Start of a container that is restored, or started afresh where that fails.
+type starting struct {
+	underway  atomic.Bool // Start has not answered
+	brokenOff atomic.Bool // the container is to end
+	once      sync.Once
+	decided   chan struct{} // closed when it is known which process the container has
+}
+
+func (s *starting) decide() { s.once.Do(func() { close(s.decided) }) }
 
 // runtimeContainer is the container as runc knows it.
 type runtimeContainer = runc.Container

@@ -19,14 +19,14 @@ import (
 
 // Create makes a container, fresh or from the images of a snapshot, which [service.Start] then restores.
 func (s *service) Create(ctx context.Context, r *taskAPI.CreateTaskRequest) (*taskAPI.CreateTaskResponse, error) {
-	answer, err := s.create(ctx, r, false)
+	answer, err := s.create(ctx, r, nil)
 	return answer, reply(err)
 }
 
-// create is Create. A container that asks for a restore, and for a start where it cannot be restored, is started then; and in any case if it is to be
-// made afresh.
-func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, afresh bool) (*taskAPI.CreateTaskResponse, error) {
-	c, err := s.prepare(ctx, r, afresh)
+// create is Create. A container that asks for a restore, and for a start where it cannot be restored, is created afresh then; and in any case if it takes the place of failed,
+// which could not be restored.
+func (s *service) create(ctx context.Context, r *taskAPI.CreateTaskRequest, failed *container) (*taskAPI.CreateTaskResponse, error) {
+	c, err := s.prepare(ctx, r, failed)
 	if err == nil {
 		var answer *taskAPI.CreateTaskResponse
 		if answer, err = s.createPrepared(ctx, c, r); err == nil {
@@ -63,16 +63,22 @@ func (s *service) createPrepared(ctx context.Context, c *container, r *taskAPI.C
 		s.mu.Unlock()
 		return nil, err
 	}
+	if c.annotated == nil {
+		c.starting.decide()
+	}
 	return answer, nil
 }
 
-// prepare checks the request, and changes it and the bundle to what the stock service shall see. A container that is made afresh is not restored, whatever it asks for.
-func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afresh bool) (_ *container, err error) {
+// prepare checks the request, and changes it and the bundle to what the stock service shall see. A container that takes the place of failed is not restored, whatever it asks for.
+func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, failed *container) (_ *container, err error) {
 	ns, err := namespaces.NamespaceRequired(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &container{bundle: bundle{dir: r.Bundle}, request: r}
+	c := &container{bundle: bundle{dir: r.Bundle}, request: r, starting: &starting{decided: make(chan struct{})}}
+	if failed != nil {
+		c.starting = failed.starting
+	}
 	// Written down before anything can fail, so that nothing is left behind whatever does.
 	if isDaemons(r.Checkpoint) {
 		if err := c.bundle.own(r.Checkpoint); err != nil {
@@ -93,7 +99,7 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, afr
 		return c, fmt.Errorf("create %s: %w", r.ID, err)
 	}
 	switch {
-	case afresh || r.Checkpoint != "" || options.CriuImagePath != "":
+	case failed != nil || r.Checkpoint != "" || options.CriuImagePath != "":
 	case b.asked.again:
 		s.startedAgain(ctx, r.ID, b.asked)
 	case b.asked.restores():
@@ -218,6 +224,7 @@ func (s *service) drop(ctx context.Context, c *container) {
 	if c == nil {
 		return
 	}
+	c.starting.decide()
 	_ = c.box.Swap(nil).Close()
 	if err := c.undo(); err != nil {
 		log.G(ctx).WithError(err).Warn("undo what a restore has changed")

@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/containerd/v2/core/events"
 	ptypes "github.com/containerd/containerd/v2/pkg/protobuf/types"
 	"github.com/containerd/containerd/v2/pkg/shim"
+	"github.com/containerd/log"
 )
 
 // deletionTime bounds how long the shim stays for the sake of an event.
@@ -20,56 +21,97 @@ const deletionTime = 2 * time.Second
 type deletions struct {
 	shim.Publisher
 
-	mu    sync.Mutex
-	ids   map[string]struct{} // guarded by mu
-	muted map[string]*muted   // by container; guarded by mu
+	mu   sync.Mutex
+	ids  map[string]struct{} // guarded by mu
+	held map[string]*held    // by container; guarded by mu
 }
 
-// muted are events that subscribers are not to see: one of each, if the stock service publishes it.
-type muted struct{ deleted, created bool }
+// held are events of a container's task that subscribers are not to see yet, or not at all.
+type held struct {
+	events   []publication
+	exited   chan struct{} // closed when the end of the task's first process is among them
+	ended    bool          // exited is closed
+	replaced bool          // the stock service makes another task: its creation is the last event that nobody is to see
+}
 
-// mute keeps back the next deletion and creation of a container's task, of which the stock service makes another one.
-func (d *deletions) mute(id string) {
+// publication is an event, as the stock service has published it.
+type publication struct {
+	ctx   context.Context
+	topic string
+	event events.Event
+}
+
+// hold keeps back what is published of a container's task, until release, or until the creation of another task, where replace was called. exited is closed when the end
+// of the task's first process has been published.
+func (d *deletions) hold(id string) (exited <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.muted == nil {
-		d.muted = make(map[string]*muted)
+	if d.held == nil {
+		d.held = make(map[string]*held)
 	}
-	d.muted[id] = &muted{deleted: true, created: true}
+	h := &held{exited: make(chan struct{})}
+	d.held[id] = h
+	return h.exited
 }
 
-// unmute ends that where the other task has not come about. Else both events have been published, or will be.
-func (d *deletions) unmute(id string, err *error) {
-	if *err == nil {
-		return
+// replace says that the stock service makes another task in the place of one whose events are held: subscribers know of one task only.
+func (d *deletions) replace(id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if h := d.held[id]; h != nil {
+		h.replaced = true
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.muted, id)
 }
 
-// mutes tells whether an event is kept back.
-func (d *deletions) mutes(event events.Event) bool {
+// release publishes what was kept back.
+func (d *deletions) release(id string) {
+	for {
+		d.mu.Lock()
+		h := d.held[id]
+		if h == nil || len(h.events) == 0 {
+			delete(d.held, id)
+			d.mu.Unlock()
+			return
+		}
+		first := h.events[0]
+		h.events = h.events[1:]
+		d.mu.Unlock()
+		if err := d.publish(first); err != nil {
+			log.G(first.ctx).WithError(err).WithField("topic", first.topic).Error("publish an event")
+		}
+	}
+}
+
+// keep keeps an event back, if it is one of a task whose events are held.
+func (d *deletions) keep(p publication) bool {
+	of, ok := p.event.(interface{ GetContainerID() string })
+	if !ok {
+		return false
+	}
+	id := of.GetContainerID()
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	take := func(id string, which func(*muted) *bool) bool {
-		m := d.muted[id]
-		if m == nil || !*which(m) {
+	h := d.held[id]
+	if h == nil {
+		return false
+	}
+	switch e := p.event.(type) {
+	case *eventsAPI.TaskExit:
+		if e.ID == id && !h.ended {
+			h.ended = true
+			close(h.exited)
+		}
+	case *eventsAPI.TaskCreate:
+		if e.Checkpoint != "" { // it comes late: that of the task that is restored
 			return false
 		}
-		*which(m) = false
-		if !m.deleted && !m.created {
-			delete(d.muted, id)
+		if h.replaced {
+			delete(d.held, id)
+			return true
 		}
-		return true
 	}
-	switch e := event.(type) {
-	case *eventsAPI.TaskDelete:
-		return take(e.ContainerID, func(m *muted) *bool { return &m.deleted })
-	case *eventsAPI.TaskCreate:
-		return take(e.ContainerID, func(m *muted) *bool { return &m.created })
-	}
-	return false
+	h.events = append(h.events, p)
+	return true
 }
 
 func (d *deletions) add(id string) {
@@ -92,11 +134,16 @@ func (d *deletions) none() bool {
 
 // Publish implements [events.Publisher].
 func (d *deletions) Publish(ctx context.Context, topic string, event events.Event) error {
-	if d.mutes(event) {
+	p := publication{ctx, topic, event}
+	if d.keep(p) {
 		return nil
 	}
-	err := d.Publisher.Publish(ctx, topic, event)
-	if deleted, ok := event.(*eventsAPI.TaskDelete); ok {
+	return d.publish(p)
+}
+
+func (d *deletions) publish(p publication) error {
+	err := d.Publisher.Publish(p.ctx, p.topic, p.event)
+	if deleted, ok := p.event.(*eventsAPI.TaskDelete); ok {
 		d.drop(deleted.ContainerID)
 	}
 	return err

@@ -43,16 +43,16 @@ func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Emp
 	return answer, err
 }
 
-// breakOff ends CRIU's restore of a container, if it is under way, and waits until the restore is over. The stock service would wait for it.
+// breakOff ends CRIU's restore of a container, if it is under way, or keeps it from being started afresh, and waits until Start is over. The stock service would wait for it.
 func (c *container) breakOff(ctx context.Context) (broken bool) {
-	if !c.restoring.Load() {
+	if !c.starting.underway.Load() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, endTime)
 	defer cancel()
 	restoring := c.runtime.Restoring(c.work)
-	c.brokenOff.Store(true)
-	for c.restoring.Load() && ctx.Err() == nil {
+	c.starting.brokenOff.Store(true)
+	for c.starting.underway.Load() && ctx.Err() == nil {
 		restoring.End()
 		broken = true
 		time.Sleep(10 * time.Millisecond)

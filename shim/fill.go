@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
@@ -35,7 +36,11 @@ func (s *service) beginFilling(ctx context.Context, c *container) (*fill.Filling
 		return nil, err
 	}
 	c.filling.Store(f)
-	go s.watchFilling(context.WithoutCancel(ctx), c, f)
+	c.watched = make(chan struct{})
+	go func() {
+		defer close(c.watched)
+		s.watchFilling(context.WithoutCancel(ctx), c, f)
+	}()
 	return f, nil
 }
 
@@ -132,12 +137,14 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 			restoring.End()
 		}
 		// Killing what runc knows of a container that is being restored does not end the CRIU that waits.
-		if err := c.runtime.Kill(ctx); !c.restoring.Load() && (err == nil || !c.runtime.Known(ctx)) {
+		if err := c.runtime.Kill(ctx); !c.restoring.Load() && (err == nil || !c.runtime.Known(ctx) || s.is(ctx, id, task.Status_STOPPED)) {
 			break
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	s.awaitEnd(ctx, id)
+	if c.ran.Load() { // else the stock service knows of no process
+		s.awaitEnd(ctx, id)
+	}
 }
 
 // awaitFilled waits until all of the container's memory is there: nobody may freeze it before, and nothing could be dumped. late, unless

@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"github.com/containerd/log"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
@@ -43,13 +44,14 @@ const restoreLog = "restore.log"
 // Start starts a container or an exec; a container that was created from a snapshot is restored.
 func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
 	c := s.container(r.ID)
-	if c == nil || r.ExecID != "" || c.restore == "" {
+	if c == nil || r.ExecID != "" || c.restore == "" && !c.starting.underway.Load() {
 		return s.startPlain(ctx, c, r)
 	}
-	if !c.restoring.CompareAndSwap(false, true) {
+	if !c.starting.underway.CompareAndSwap(false, true) {
 		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it is being restored already", r.ID)
 	}
-	defer c.restoring.Store(false)
+	defer c.starting.decide()
+	defer c.starting.underway.Store(false)
 	if c.ran.Load() {
 		return nil, errgrpc.ToGRPCf(errdefs.ErrFailedPrecondition, "restore %s: it has been restored already", r.ID)
 	}
@@ -58,13 +60,25 @@ func (s *service) Start(ctx context.Context, r *taskAPI.StartRequest) (*taskAPI.
 	if c.gpus.record != nil {
 		restore = s.restoreWithGPUs
 	}
+	// What a start afresh writes comes after what was written before, and whoever reads meets no end between them.
+	defer holdOpen(c.request.Stdin, c.request.Stdout, c.request.Stderr)()
+	if c.asksForStart() { // subscribers hear of one task, whatever becomes of the restore
+		c.exited = s.deletions.hold(r.ID)
+	}
+	c.restoring.Store(true)
 	answer, err := restore(ctx, c, r)
+	c.restoring.Store(false)
 	if err != nil {
+		if left := c.ipc.Undo(runc.Ended); left != nil {
+			log.G(ctx).WithError(left).WithField("id", r.ID).Warn("remove what a failed restore has made in the pod's IPC namespace")
+		}
 		if answer, err = s.startAfresh(ctx, c, r, c.process.Because(native(err))); err != nil {
+			go s.deletions.release(r.ID)
 			c.tell(ctx, err)
 		}
 		return answer, reply(err)
 	}
+	go s.deletions.release(r.ID)
 	c.runs(ctx)
 	go s.tellRestored(ctx, c)
 	return answer, nil
@@ -155,6 +169,9 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
+	if err := c.joinIPC(); err != nil {
+		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
+	}
 	done, err := c.bundle.begin(restoreFile, c.work)
 	if err != nil {
 		return nil, err
@@ -170,8 +187,6 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, notRestored(r.ID, err)
 	}
 	defer relay.Close()
-	streams := holdOpen(c.request.Stdout, c.request.Stderr)
-	defer streams()
 	if err := c.keepOutput(); err != nil {
 		return nil, notRestored(r.ID, err)
 	}
@@ -229,6 +244,21 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		return nil, errors.Join(context.Cause(ctx), s.endRestored(ctx, c))
 	}
 	return answer, nil
+}
+
+// joinIPC has the restore leave alone what is not the container's in an IPC namespace that it joins.
+func (c *container) joinIPC() error {
+	spec, err := c.bundle.spec()
+	if err != nil || spec.Linux == nil {
+		return err
+	}
+	for _, n := range spec.Linux.Namespaces {
+		if n.Type == specs.IPCNamespace && n.Path != "" {
+			c.ipc, err = criu.JoinIPC(c.restore, n.Path)
+			return err
+		}
+	}
+	return nil
 }
 
 // endRestore leaves nothing of a restore that has failed. runc does so itself, unless it was killed: then it has left CRIU, what CRIU has made, its own

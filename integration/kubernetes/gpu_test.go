@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"slices"
 	"strconv"
@@ -35,7 +36,7 @@ func restored(t *testing.T, n *cluster.Node, ref string) pod {
 }
 
 // giveGPUs snapshots pods with GPUs on one node, and restores them on the other: on the GPU that another pod has not, though it is the first that the snapshot names; on both; and not at all where
-// a pod has too few.
+// the driver fails when CRIU has made the processes, or a pod has too few.
 func giveGPUs(t *testing.T, w way) {
 	a, b := shared.A, shared.B
 	t.Cleanup(func() {
@@ -93,6 +94,19 @@ func giveGPUs(t *testing.T, w way) {
 	warm(t, was, is)
 	hasGPUs(t, b, p, is, 1, 0) // in the order of their nodes
 	if err := shared.DeletePod(t.Context(), again.name); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := b.Order("restore 1 error 999"); err != nil {
+		t.Fatal(err)
+	}
+	broken := w.asks(restored(t, b, ref), 2)
+	p = run(t, broken)
+	is = counts(t, broken.name)
+	cold(t, was, is)
+	hasGPUs(t, b, p, is, 1, 0)
+	coldFor(t, b, p, "cuCheckpointProcessRestore: CUDA_ERROR_UNKNOWN")
+	if err := errors.Join(shared.DeletePod(t.Context(), broken.name), b.Order()); err != nil {
 		t.Fatal(err)
 	}
 

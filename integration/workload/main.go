@@ -42,6 +42,7 @@ var kinds = map[string]kind{
 	"churn":      {"holds memory and changes it in all ways", startChurn},
 	"count":      {"counts on stdout and holds memory", startCount},
 	"files":      {"has files open: read, deleted, renamed, growing, locked", startFiles},
+	"ipc":        {"has System V objects of all kinds", startSystemV},
 	"identity":   {"knows its ids, capabilities, limits, environment", startIdentity},
 	"oom":        {"allocates memory until it is killed", startOOM},
 	"overlay":    {"replaces what the image has, also while it is open", startOverlay},

@@ -70,6 +70,16 @@ func ReadLost(bundle string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
+// Remove removes all notes of a bundle.
+func Remove(bundle string) error {
+	for _, name := range []string{lostFile, memoryFile} {
+		if err := os.Remove(filepath.Join(bundle, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove what was noted of a container: %w", err)
+		}
+	}
+	return nil
+}
+
 // read reads a note; nil: there is none.
 func read(path string) ([]byte, error) {
 	f, err := os.Open(path)

@@ -2,8 +2,6 @@ package restore
 
 import (
 	"fmt"
-	"os"
-	"runtime"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -32,19 +30,6 @@ func keepHostname(dir string, spec *specs.Spec) error {
 
 // namesIn gives the names of a UTS namespace.
 func namesIn(path string) (names unix.Utsname, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return names, err
-	}
-	defer f.Close()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		if err = unix.Setns(int(f.Fd()), unix.CLONE_NEWUTS); err == nil {
-			err = unix.Uname(&names)
-		}
-	}()
-	<-done
+	err = criu.Inside(path, unix.CLONE_NEWUTS, func() error { return unix.Uname(&names) })
 	return names, err
 }

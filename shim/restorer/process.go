@@ -46,6 +46,8 @@ type Process struct {
 	moved    chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
 	closing  sync.Once
 	work     string // its working directory; empty: not known
+
+	sweeping sync.Mutex // held by who removes the working directory: the shim must not end before
 }
 
 // The errors of processes that have ended without a word.
@@ -308,6 +310,8 @@ const sweepTime = 2 * time.Second
 
 // sweep removes what a process has left that was killed. One that has ended by itself has removed it.
 func (p *Process) sweep() {
+	p.sweeping.Lock()
+	defer p.sweeping.Unlock()
 	for deadline := time.Now().Add(sweepTime); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if p.work == "" || store.SweepWork(p.work) == nil {
 			return
