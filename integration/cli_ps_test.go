@@ -57,7 +57,7 @@ func TestCLIPs(t *testing.T) {
 	if e.Status != "running" || !strings.HasSuffix(e.Reference, "lazy/count:1") || e.Snapshot != string(inspect(t, h, ref).Digest) || e.Memory.Total < 16<<20 {
 		t.Errorf("while memory comes: %+v %+v", e, e.Memory)
 	}
-	if out := must(t, h.Cryo(t.Context(), "ps")).Stdout; !strings.Contains(out, " MiB of ") || !strings.Contains(out, "%)") || !strings.Contains(out, "lazy/count:1") {
+	if out := must(t, h.Cryo(t.Context(), "ps")).Stdout; !strings.Contains(out, "iB of ") || !strings.Contains(out, "%)") || !strings.Contains(out, "lazy/count:1") {
 		t.Errorf("while memory comes:\n%s", out)
 	}
 	eventually(t, "all of the memory", time.Minute, func() bool {
