@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // IPCRule is the rule that a container must not get System V objects which its pod has already.
@@ -74,7 +74,7 @@ func JoinIPC(dir, path string) (*IPC, error) {
 		}
 	}
 	err := changeRecords(dir, "ipcns-var-*.img", func(all []*ipcvar.IpcVarEntry) error {
-		return Inside(path, unix.CLONE_NEWIPC, func() (err error) {
+		return setns.Do(unix.CLONE_NEWIPC, path, func() (err error) {
 			for n := range all {
 				if all[n], err = readSysctls(); err != nil {
 					return fmt.Errorf("read the sysctls of the IPC namespace %s: %w", path, err)
@@ -123,7 +123,7 @@ func (i *IPC) Undo(ended func(pid int) bool) error {
 	if err != nil {
 		return err
 	}
-	return Inside(i.path, unix.CLONE_NEWIPC, func() error {
+	return setns.Do(unix.CLONE_NEWIPC, i.path, func() error {
 		var failed []error
 		for _, o := range there {
 			made := slices.ContainsFunc(i.objects, func(own ipcObject) bool { return own.kind == o.kind && own.id == o.id && own.key == o.key })
@@ -140,7 +140,7 @@ func (i *IPC) there() (all []ipcObject, err error) {
 	if len(i.objects) == 0 {
 		return nil, nil
 	}
-	err = Inside(i.path, unix.CLONE_NEWIPC, func() error {
+	err = setns.Do(unix.CLONE_NEWIPC, i.path, func() error {
 		for kind, column := range map[ipcKind]int{sharedMemory: 4, messages: 5, semaphores: -1} { // of the process
 			found, err := listIPC(kind, column)
 			if err != nil {
@@ -240,25 +240,6 @@ func readSysctl(name string, to ...any) error {
 		return fmt.Errorf("read sysctl %s: %w", name, err)
 	}
 	return nil
-}
-
-// Inside calls do in the namespace at path, of the kind that the flag says, as unix.CLONE_NEWUTS.
-func Inside(path string, flag int, do func() error) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // for good: the thread ends with the goroutine
-		err := unix.Setns(int(f.Fd()), flag)
-		if err == nil {
-			err = do()
-		}
-		done <- err
-	}()
-	return <-done
 }
 
 // descriptor is what the images have of an object of any kind.

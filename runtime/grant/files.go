@@ -6,14 +6,14 @@ import (
 	"math/bits"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/moby/sys/mountinfo"
 	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // view is a mount namespace as a process sees it that was not put into another root directory.
@@ -49,47 +49,14 @@ func viewOf(pid int) (v view, closed func(), err error) {
 	return v, func() { _ = unix.Close(root) }, nil
 }
 
-// visits are made by one thread, one after the other. It never ends: runc would, which the kernel kills with the thread that has started it.
-var visits = sync.OnceValue(func() chan<- func() {
-	c := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for visit := range c {
-			visit()
-		}
-	}()
-	return c
-})
-
 // inside calls do in the mount namespace of a process. proc is this host's /proc: the container has another one.
 func inside(pid int, do func(proc *os.Root) error) error {
-	there, err := os.Open(fmt.Sprintf("/proc/%d/ns/mnt", pid))
-	if err != nil {
-		return fmt.Errorf("look at mounts: %w", err)
-	}
-	defer there.Close()
-	here, err := os.Open("/proc/self/ns/mnt")
-	if err != nil {
-		return fmt.Errorf("look at mounts: %w", err)
-	}
-	defer here.Close()
 	proc, err := os.OpenRoot("/proc")
 	if err != nil {
 		return fmt.Errorf("look at mounts: %w", err)
 	}
 	defer proc.Close()
-	done := make(chan error)
-	visits() <- func() {
-		err := unix.Unshare(unix.CLONE_FS) // root and working directory of the thread
-		if err == nil {
-			err = unix.Setns(int(there.Fd()), unix.CLONE_NEWNS)
-		}
-		if err == nil {
-			err = errors.Join(do(proc), unix.Setns(int(here.Fd()), unix.CLONE_NEWNS))
-		}
-		done <- err
-	}
-	if err := <-done; err != nil {
+	if err := setns.Do(unix.CLONE_NEWNS, fmt.Sprintf("/proc/%d/ns/mnt", pid), func() error { return do(proc) }); err != nil {
 		return fmt.Errorf("look into the mount namespace of process %d: %w", pid, err)
 	}
 	return nil

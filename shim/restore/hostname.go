@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/criu"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // keepHostname has CRIU leave the names of a UTS namespace as they are that the container joins, which is its pod's: by CRIU's images in dir, all containers of the pod would get those of the
@@ -19,17 +20,11 @@ func keepHostname(dir string, spec *specs.Spec) error {
 		if n.Type != specs.UTSNamespace || n.Path == "" {
 			continue
 		}
-		names, err := namesIn(n.Path)
-		if err != nil {
+		var names unix.Utsname
+		if err := setns.Do(unix.CLONE_NEWUTS, n.Path, func() error { return unix.Uname(&names) }); err != nil {
 			return fmt.Errorf("read the hostname of the namespace %s: %w", n.Path, err)
 		}
 		return criu.SetHostname(dir, unix.ByteSliceToString(names.Nodename[:]), unix.ByteSliceToString(names.Domainname[:]))
 	}
 	return nil
-}
-
-// namesIn gives the names of a UTS namespace.
-func namesIn(path string) (names unix.Utsname, err error) {
-	err = criu.Inside(path, unix.CLONE_NEWUTS, func() error { return unix.Uname(&names) })
-	return names, err
 }

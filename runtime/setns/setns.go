@@ -1,0 +1,57 @@
+// Package setns does something in a namespace that is not this process's.
+package setns
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// names are those of the kinds of namespaces in /proc/PID/ns.
+var names = map[int]string{unix.CLONE_NEWIPC: "ipc", unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWUTS: "uts"}
+
+// visits are made by one thread, one after the other. The thread never ends: the kernel kills a process that was started with Pdeathsig when the thread that started it ends, and containerd
+// starts runc so.
+var visits = sync.OnceValue(func() chan<- func() {
+	c := make(chan func())
+	go func() {
+		runtime.LockOSThread()
+		for visit := range c {
+			visit()
+		}
+	}()
+	return c
+})
+
+// Do calls do in the namespace at path, whose kind is unix.CLONE_NEWIPC, CLONE_NEWNS or CLONE_NEWUTS. It gives do's error, or that of entering or leaving the namespace. do must not call Do.
+func Do(kind int, path string, do func() error) error {
+	there, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer there.Close()
+	here, err := os.Open("/proc/self/ns/" + names[kind])
+	if err != nil {
+		return err
+	}
+	defer here.Close()
+	done := make(chan error)
+	visits() <- func() {
+		done <- visit(kind, int(there.Fd()), int(here.Fd()), do)
+	}
+	return <-done
+}
+
+// visit is Do, on the thread that makes visits.
+func visit(kind, there, here int, do func() error) error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // root and working directory of the thread: a mount namespace changes them
+		return os.NewSyscallError("unshare", err)
+	}
+	if err := unix.Setns(there, kind); err != nil {
+		return os.NewSyscallError("setns", err)
+	}
+	return errors.Join(do(), os.NewSyscallError("leave the namespace: setns", unix.Setns(here, kind)))
+}
