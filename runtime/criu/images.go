@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -11,12 +12,73 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// changeRecords has change change the records of the images in dir whose names match a pattern, and writes them anew. Two magic numbers are first, and each record follows its
-// length. Source: CRIU 4.2, criu/image.c, criu/protobuf.c.
-func changeRecords[T any, P interface {
+// An image of CRIU's begins with two magic numbers. Records follow, each after its length. Source: CRIU, criu/image.c and criu/protobuf.c.
+const imageHead, recordHead = 8, 4
+
+// message is a protobuf message, by the type that it has without its pointer.
+type message[T any] interface {
 	*T
 	proto.Message
-}](dir, pattern string, change func(all []P) error) error {
+}
+
+// eachRecord reads an image that CRIU has just written. A file that is not there has none.
+func eachRecord(dir, name string, f func(data []byte) error) error {
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read CRIU's images: %w", err)
+	}
+	if err := walkRecords(data, f); err != nil {
+		return fmt.Errorf("read CRIU's image %s: %w", name, err)
+	}
+	return nil
+}
+
+// walkRecords calls f with each record of an image. Errors are DataLoss.
+func walkRecords(image []byte, f func(data []byte) error) error {
+	for rest := image[min(len(image), imageHead):]; len(rest) > 0; {
+		if len(rest) < recordHead || int64(binary.LittleEndian.Uint32(rest)) > int64(len(rest)-recordHead) {
+			return fmt.Errorf("it ends within a record: %w", errdefs.ErrDataLoss)
+		}
+		end := recordHead + int(binary.LittleEndian.Uint32(rest))
+		if err := f(rest[recordHead:end]); err != nil {
+			return fmt.Errorf("%w: %w", err, errdefs.ErrDataLoss)
+		}
+		rest = rest[end:]
+	}
+	return nil
+}
+
+// decodeImage reads the records of an image.
+func decodeImage[T any, P message[T]](image []byte) (all []P, err error) {
+	if len(image) < imageHead {
+		return nil, fmt.Errorf("it has no head: %w", errdefs.ErrDataLoss)
+	}
+	err = walkRecords(image, func(data []byte) error {
+		record := P(new(T))
+		all = append(all, record)
+		return proto.Unmarshal(data, record)
+	})
+	return all, err
+}
+
+// encodeImage gives an image with other records.
+func encodeImage[T any, P message[T]](image []byte, all []P) ([]byte, error) {
+	image = image[:imageHead:imageHead]
+	for _, r := range all {
+		record, err := proto.Marshal(r)
+		if err != nil {
+			return nil, err
+		}
+		image = append(binary.LittleEndian.AppendUint32(image, uint32(len(record))), record...)
+	}
+	return image, nil
+}
+
+// changeRecords has change change the records of the images in dir whose names match a pattern, and writes the images anew.
+func changeRecords[T any, P message[T]](dir, pattern string, change func(all []P) error) error {
 	files, err := filepath.Glob(filepath.Join(dir, pattern))
 	if err != nil {
 		return fmt.Errorf("find the images %s: %w", pattern, err)
@@ -29,41 +91,20 @@ func changeRecords[T any, P interface {
 	return nil
 }
 
-func changeImage[T any, P interface {
-	*T
-	proto.Message
-}](file string, change func(all []P) error) error {
-	const head, length = 8, 4
-	data, err := os.ReadFile(file)
+func changeImage[T any, P message[T]](file string, change func(all []P) error) error {
+	image, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
-	cut := errors.Join(errors.New("it ends within a record"), errdefs.ErrDataLoss)
-	if len(data) < head {
-		return cut
-	}
-	var all []P
-	for rest := data[head:]; len(rest) > 0; {
-		if len(rest) < length || uint64(binary.LittleEndian.Uint32(rest)) > uint64(len(rest)-length) {
-			return cut
-		}
-		end := length + int(binary.LittleEndian.Uint32(rest))
-		record := P(new(T))
-		if err := proto.Unmarshal(rest[length:end], record); err != nil {
-			return errors.Join(err, errdefs.ErrDataLoss)
-		}
-		all, rest = append(all, record), rest[end:]
+	all, err := decodeImage[T, P](image)
+	if err != nil {
+		return err
 	}
 	if err := change(all); err != nil {
 		return err
 	}
-	data = data[:head:head]
-	for _, r := range all {
-		record, err := proto.Marshal(r)
-		if err != nil {
-			return err
-		}
-		data = append(binary.LittleEndian.AppendUint32(data, uint32(len(record))), record...)
+	if image, err = encodeImage(image, all); err != nil {
+		return err
 	}
-	return os.WriteFile(file, data, 0o600)
+	return os.WriteFile(file, image, 0o600)
 }

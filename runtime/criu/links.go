@@ -1,12 +1,7 @@
 package criu
 
 import (
-	"encoding/binary"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	remap "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
@@ -46,28 +41,4 @@ func CheckLinks(dir string) error {
 	})
 	return errors.Join(err, failure.New(errdefs.ErrFailedPrecondition, "have the program close the file or open it by its new name",
 		"%s is open, its name is gone, and the file has another one", path))
-}
-
-// eachRecord reads an image that CRIU has just written: two magic numbers, then records, each with its length before it.
-// Source: CRIU, criu/image.c and criu/protobuf.c. A file that is not there has none.
-func eachRecord(dir, name string, f func(data []byte) error) error {
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("read CRIU's images: %w", err)
-	}
-	const word, head = 4, 8
-	for at := head; at < len(data); {
-		if len(data)-at < word || int64(binary.LittleEndian.Uint32(data[at:])) > int64(len(data)-at-word) {
-			return fmt.Errorf("read CRIU's image %s: it ends within a record: %w", name, errdefs.ErrDataLoss)
-		}
-		end := at + word + int(binary.LittleEndian.Uint32(data[at:]))
-		if err := f(data[at+word : end]); err != nil {
-			return fmt.Errorf("read CRIU's image %s: %w: %w", name, err, errdefs.ErrDataLoss)
-		}
-		at = end
-	}
-	return nil
 }

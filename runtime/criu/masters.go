@@ -1,7 +1,6 @@
 package criu
 
 import (
-	"encoding/binary"
 	"fmt"
 	"os"
 	"path"
@@ -27,9 +26,9 @@ func SeparateMasters(dir string, propagates map[string]bool) (images map[string]
 	images = map[string][]byte{}
 	for _, file := range files {
 		name := filepath.Base(file)
-		image, err := separateMasters(dir, name, propagates)
+		image, err := separateMasters(file, propagates)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("change CRIU's image %s: %w", name, err)
 		}
 		if image != nil {
 			images[name] = image
@@ -39,20 +38,18 @@ func SeparateMasters(dir string, propagates map[string]bool) (images map[string]
 }
 
 // separateMasters gives the image anew; nil: it is right.
-func separateMasters(dir, name string, propagates map[string]bool) (image []byte, err error) {
-	var mounts []*mnt.MntEntry
-	last := uint32(0)
-	err = eachRecord(dir, name, func(data []byte) error {
-		var m mnt.MntEntry
-		if err := proto.Unmarshal(data, &m); err != nil {
-			return err
-		}
-		mounts = append(mounts, &m)
-		last = max(last, m.GetSharedId(), m.GetMasterId())
-		return nil
-	})
+func separateMasters(file string, propagates map[string]bool) ([]byte, error) {
+	image, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
+	}
+	mounts, err := decodeImage[mnt.MntEntry](image)
+	if err != nil {
+		return nil, err
+	}
+	last := uint32(0)
+	for _, m := range mounts {
+		last = max(last, m.GetSharedId(), m.GetMasterId())
 	}
 	changed := false
 	for _, m := range mounts {
@@ -74,17 +71,5 @@ func separateMasters(dir, name string, propagates map[string]bool) (image []byte
 	if !changed {
 		return nil, nil
 	}
-	data, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		return nil, fmt.Errorf("read CRIU's images: %w", err)
-	}
-	image = append(image, data[:8]...) // two magic numbers
-	for _, m := range mounts {
-		record, err := proto.Marshal(m)
-		if err != nil {
-			return nil, fmt.Errorf("write CRIU's image %s: %w", name, err)
-		}
-		image = append(binary.LittleEndian.AppendUint32(image, uint32(len(record))), record...)
-	}
-	return image, nil
+	return encodeImage(image, mounts)
 }
