@@ -20,15 +20,14 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// The attacks here are of who can create pods, or shares a directory with one, and of several who restore or send at once.
+// Here the attacker can create pods, or shares a directory with one. Other tests restore or send several snapshots at once.
 
-// TestAttackVolume has somebody who shares a directory with a container put a link in the place of what the container has open there, after CRIU's images were reviewed and before CRIU
-// opens it: the container does not run with a file of the host's.
+// TestAttackVolume: an attacker shares a directory with a container that is being restored. When CRIU's images have been reviewed, it replaces a file that CRIU will open there by a
+// symlink to a file of the host. The container must not run with that file.
 func TestAttackVolume(t *testing.T) {
-	a, b := pair(t)
+	_, b := pair(t)
 	pullBase(t, b)
-	f := frozen{id: name(t), ref: "cryo.test/" + name(t) + ":1"}
-	volume := filepath.Join(b.Dir, "volumes", f.id)
+	volume := filepath.Join(b.Dir, "volumes", name(t))
 	inside := filepath.Join(volume, "self")
 	reset := func() {
 		if err := os.RemoveAll(volume); err != nil {
@@ -42,12 +41,7 @@ func TestAttackVolume(t *testing.T) {
 		}
 	}
 	reset()
-	startImage(t, a, shared.image, f.id, []string{"--mount", "type=bind,src=" + volume + ",dst=/data,options=rbind:rw"}, "workload", "files")
-	await(t, a, f.id)
-	away(t, f.ref)
-	must(t, a.Cryo(t.Context(), "checkpoint", f.id, f.ref))
-	remove(t.Context(), a, f.id)
-	f.digest = inspect(t, a, f.ref).Digest
+	f := freezeImage(t, shared.image, []string{"--mount", "type=bind,src=" + volume + ",dst=/data,options=rbind:rw"}, []string{"files"})
 	const ref = "cryo.test/forged-volume:1"
 	newForger(t, f).forgeImages(t, b, ref, func(dir string) {
 		rewrite(t, dir, "files.img", func(all []*fdinfo.FileEntry) []*fdinfo.FileEntry {
@@ -84,7 +78,8 @@ func TestAttackVolume(t *testing.T) {
 	refusal(t, r, codeAborted, "symbolic links") // CRIU's words
 }
 
-// TestAttackLabels has an image give its containers the labels of an earlier cryo, by which a new snapshot would share segments with any other on the host, and so contain its memory.
+// TestAttackLabels: an image sets the labels with which an earlier cryo named a container's last snapshot. A new snapshot of such a container must not share segments with the snapshot that
+// is named there, since it would then contain the memory of another container.
 func TestAttackLabels(t *testing.T) {
 	a, _ := pair(t)
 	victim, id := name(t), name(t)+"-labelled"
@@ -112,7 +107,7 @@ func TestAttackLabels(t *testing.T) {
 	remove(t.Context(), a, id)
 }
 
-// TestAttackAtOnce restores two containers by one image at once, on a host that has nothing of it, and has the snapshot removed meanwhile, again and again.
+// TestAttackAtOnce restores two containers from one image at once, on a host that has none of its snapshot, while cryo rm removes that snapshot again and again.
 func TestAttackAtOnce(t *testing.T) {
 	a, _ := pair(t)
 	id := name(t)
@@ -169,7 +164,7 @@ func TestAttackAtOnce(t *testing.T) {
 	}
 }
 
-// TestAttackOneTag sends snapshots of two containers to one tag at once, again and again: the tag stands for one of the two, with its own image.
+// TestAttackOneTag sends snapshots of two containers to one tag at once, several times. Each time, the tag must stand for one of the two snapshots and for that snapshot's image.
 func TestAttackOneTag(t *testing.T) {
 	h := newHost(t, "onetag", lab.HostOptions{})
 	allowSending(t, h, "", shared.registry.Address)

@@ -36,8 +36,8 @@ func (p ipcPod) objects() int {
 	return strings.Count(p.run("cat", "/proc/sysvipc/shm", "/proc/sysvipc/msg", "/proc/sysvipc/sem"), "\n") - 3
 }
 
-// TestIPC restores a container with System V objects into pods whose other container has such objects, a POSIX queue, and sysctls of its own: they stay, and where a place is taken the restore is
-// refused, or the container is started. A restore that CRIU fails to do leaves no object.
+// TestIPC restores a container with System V objects into pods in which another container has such objects, a POSIX queue and sysctls. All of these must stay as they are. If an object has the
+// id or key of one in the snapshot, the restore is refused, or the container is started. If CRIU fails, no object is left.
 func TestIPC(t *testing.T) {
 	h := annotationHost(t, "ipc", shared.registry.Address)
 	from, id := newIPCPod(t, h), name(t)
@@ -78,6 +78,23 @@ func TestIPC(t *testing.T) {
 			remove(t.Context(), h, id)
 		}
 	}
+	fails := func(t *testing.T, flags []string, says string) {
+		t.Helper()
+		id := name(t)
+		if r := runFrom(t, h, id, ref, flags, args...); r.Code == 0 || !strings.Contains(r.Stderr, says) {
+			t.Errorf("exit status %d: %s", r.Code, r.Stderr)
+		}
+		remove(t.Context(), h, id)
+	}
+	startsAfresh := func(t *testing.T, flags []string) {
+		t.Helper()
+		id := name(t)
+		must(t, runFrom(t, h, id, ref, append(flags, "--annotation", fallbackAnnotation+"=start"), args...))
+		if now := await(t, h, id); now.Life == before.Life {
+			t.Error("it was restored")
+		}
+		remove(t.Context(), h, id)
+	}
 	t.Run("beside others", func(t *testing.T) {
 		p := newIPCPod(t, h)
 		first := name(t)
@@ -95,38 +112,20 @@ func TestIPC(t *testing.T) {
 		p := newIPCPod(t, h)
 		unharmed := neighbour(p)
 		flags := slices.Concat(p.flags, working(full))
-		id := name(t)
-		if r := runFrom(t, h, id, ref, flags, args...); r.Code == 0 || !strings.Contains(r.Stderr, "ipc-objects: ") {
-			t.Errorf("exit status %d: %s", r.Code, r.Stderr)
-		}
-		remove(t.Context(), h, id)
+		fails(t, flags, "ipc-objects: ")
 		if n := p.objects(); n != 3 {
 			t.Errorf("the pod has %d objects", n)
 		}
-		id = name(t)
-		must(t, runFrom(t, h, id, ref, append(flags, "--annotation", fallbackAnnotation+"=start"), args...))
-		if now := await(t, h, id); now.Life == before.Life {
-			t.Error("it was restored")
-		}
+		startsAfresh(t, flags)
 		unharmed()
-		remove(t.Context(), h, id)
 	})
 	t.Run("CRIU fails", func(t *testing.T) {
 		p := newIPCPod(t, h)
 		flags := slices.Concat(p.flags, working(empty))
-		id := name(t)
-		if r := runFrom(t, h, id, ref, flags, args...); r.Code == 0 || !strings.Contains(r.Stderr, "CRIU: ") {
-			t.Errorf("exit status %d: %s", r.Code, r.Stderr)
-		}
-		remove(t.Context(), h, id)
+		fails(t, flags, "CRIU: ")
 		if n := p.objects(); n != 0 {
 			t.Errorf("%d objects are left", n)
 		}
-		id = name(t)
-		must(t, runFrom(t, h, id, ref, append(flags, "--annotation", fallbackAnnotation+"=start"), args...))
-		if now := await(t, h, id); now.Life == before.Life {
-			t.Error("it was restored")
-		}
-		remove(t.Context(), h, id)
+		startsAfresh(t, flags)
 	})
 }
