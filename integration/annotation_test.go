@@ -407,7 +407,7 @@ func eventsOf(t *testing.T, h *lab.Host) *heard {
 	return e
 }
 
-// fallback sees that clients have heard why a container was started instead of restored, and of no second task, when it has been removed.
+// fallback checks the events of a container that was started instead of restored and has been removed: they give the reason and its class, and are those of one task.
 func (e *heard) fallback(t *testing.T, id, says, class string) {
 	t.Helper()
 	want := []string{"/tasks/create", "/tasks/start", "/tasks/delete"}
@@ -519,7 +519,7 @@ func slowRunc(t *testing.T, h *lab.Host) (flags []string, waits func() bool, goO
 	return []string{"--runtime-config-path", options}, waits, func() { _ = os.Remove(hold) }
 }
 
-// TestAnnotationAfreshEnded has a task be deleted or killed, or its shim die, while it is being started afresh since CRIU has failed: nothing is left.
+// TestAnnotationAfreshEnded: CRIU has failed and a container is being started afresh. Meanwhile its task is deleted or killed, or its shim dies. Nothing is left.
 func TestAnnotationAfreshEnded(t *testing.T) {
 	a, _ := pair(t)
 	from := filepath.Join(a.Dir, "volumes", name(t))

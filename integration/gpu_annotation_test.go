@@ -311,8 +311,8 @@ func TestGPUAnnotationMisfit(t *testing.T) {
 	}
 }
 
-// TestGPUAnnotationAfresh has a restore fail when CRIU has made the processes, and the container does not run yet: it is started afresh with GPUs that it can use, clients hear of one task,
-// and nothing is left of the restore.
+// TestGPUAnnotationAfresh: a restore fails after CRIU has made the processes and before the container is reported running. The container is started afresh and can use its GPUs. containerd's
+// clients see one task, and nothing is left of the restore.
 func TestGPUAnnotationAfresh(t *testing.T) {
 	a, b := annotationPair(t)
 	ownOrder(t, b)

@@ -239,7 +239,7 @@ func TestNode(t *testing.T) {
 	}
 }
 
-// TestNodeKilled kills the service while it prewarms: the next one goes on where it was, or has nothing of it left where it is not wanted any more.
+// TestNodeKilled kills the service while it prewarms a snapshot. The next service finishes that if the snapshot is still listed, and removes what was begun if it is not.
 func TestNodeKilled(t *testing.T) {
 	path, _ := pushedMarked(t, nil, "count", "--memory", "32")
 	g := newGate(t, shared.registry, path)

@@ -26,12 +26,12 @@ type deletions struct {
 	held map[string]*held    // by container; guarded by mu
 }
 
-// held are events of a container's task that subscribers are not to see yet, or not at all.
+// held are events of a container's task that are published later, or never.
 type held struct {
 	events   []publication
 	exited   chan struct{} // closed when the end of the task's first process is among them
 	ended    bool          // exited is closed
-	replaced bool          // the stock service makes another task: its creation is the last event that nobody is to see
+	replaced bool          // the stock service makes another task; the event of its creation is the last that is never published
 }
 
 // publication is an event, as the stock service has published it.
@@ -41,8 +41,8 @@ type publication struct {
 	event events.Event
 }
 
-// hold keeps back what is published of a container's task, until release, or until the creation of another task, where replace was called. exited is closed when the end
-// of the task's first process has been published.
+// hold keeps back the events of a container's task until release is called. After replace, it ends with the event of another task's creation, and the events before are dropped. exited is closed
+// when the stock service has published the end of the task's first process.
 func (d *deletions) hold(id string) (exited <-chan struct{}) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -54,7 +54,7 @@ func (d *deletions) hold(id string) (exited <-chan struct{}) {
 	return h.exited
 }
 
-// replace says that the stock service makes another task in the place of one whose events are held: subscribers know of one task only.
+// replace says that the stock service makes another task of the container. The event of its creation drops those that are held: subscribers see only one task.
 func (d *deletions) replace(id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

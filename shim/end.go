@@ -43,7 +43,8 @@ func (s *service) Kill(ctx context.Context, r *taskAPI.KillRequest) (*ptypes.Emp
 	return answer, err
 }
 
-// breakOff ends CRIU's restore of a container, if it is under way, or keeps it from being started afresh, and waits until Start is over. The stock service would wait for it.
+// breakOff ends Start of a container that is being restored, and waits until Start has returned. It ends CRIU, and keeps the container from being started afresh. The stock service would only
+// wait.
 func (c *container) breakOff(ctx context.Context) (broken bool) {
 	if !c.starting.underway.Load() {
 		return false

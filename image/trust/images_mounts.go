@@ -119,9 +119,8 @@ const (
 
 func clean(p string) string { return path.Clean("/" + p) }
 
-// propagation asks for mounts that others of the host's see, or that see others'. What runc gives a source may see what the host mounts below that source later: it has
-// been granted, and where the host's mounts are shared, as systemd has them, runc makes each a slave of its source. Where the specification has it private, CRIU is
-// not given its master (package confinement).
+// propagation asks for the grant for shared mounts, and for slaves that runc does not make. A mount that runc gives a source may be a slave of it: on a host with shared mounts, as under systemd,
+// runc makes them so, and the source was granted with what is below it. If the specification has the mount private, CRIU makes no slave (package confinement).
 func (r *imageReviewer) propagation(e *mnt.MntEntry, given bool) {
 	cgroup := e.GetFstype() == uint32(mnt.Fstype_CGROUP) || e.GetFstype() == uint32(mnt.Fstype_CGROUP2)
 	if e.GetSharedId() != 0 || e.GetMasterId() != 0 && !given && !cgroup {
@@ -270,12 +269,12 @@ func (r *imageReviewer) made(e *mnt.MntEntry) bool {
 	return false
 }
 
-// paramsFile says to NVIDIA's libraries whether they are to make device nodes.
+// paramsFile tells NVIDIA's libraries whether to make device nodes.
 const paramsFile = "/proc/driver/nvidia/params"
 
-// params tells whether a mount is that of the hook disable-device-node-modification, which nvidia-ctk writes into CDI files: a regular file of a tmpfs that the container has, at
-// [paramsFile]. The file is the container's own, as those of its root file system are. It lies at the top of the tmpfs and is no link, so that CRIU, which fills the tmpfs
-// from the image named after its device, mounts it and nothing else. In another mount namespace its device could be that of a directory of the host's.
+// params tells whether a mount was made by the hook disable-device-node-modification, which nvidia-ctk writes into CDI files. The hook mounts a regular file of a tmpfs in the container over
+// [paramsFile]. Like the root file system, the file belongs to the container. It must be at the top of the tmpfs and no symlink, so that CRIU can mount nothing else. CRIU fills the tmpfs
+// from the image that is named after its device. In another mount namespace that device could be a directory of the host, so only one mount namespace is allowed.
 // Source: NVIDIA container toolkit, cmd/nvidia-cdi-hook/disable-device-node-modification; CRIU 4.2, criu/filesystems.c, tmpfs_restore.
 func (r *imageReviewer) params(e *mnt.MntEntry, entries []*mnt.MntEntry) bool {
 	const tmpfs = uint32(mnt.Fstype_TMPFS)

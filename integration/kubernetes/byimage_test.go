@@ -243,7 +243,7 @@ initContainers:
 	refuses(t, refused, "pid-namespace: ")
 }
 
-// refuses makes a pod whose container is not to be started where it cannot be restored, and waits until its status has the reason.
+// refuses creates a pod whose restore is refused and that asks for no cold start, and waits until the pod's status has the reason.
 func refuses(t *testing.T, refused pod, reason string) {
 	t.Helper()
 	apply(t, refused.yaml())
@@ -261,8 +261,8 @@ func refuses(t *testing.T, refused pod, reason string) {
 	}
 }
 
-// TestByImageUsers has pods with a user namespace (hostUsers: false): the kubelet gives each other ids, with which CRIU cannot restore, so they start. Where root may not read
-// the limits of their processes, no checkpoint of them is taken, nor of one under runc.
+// TestByImageUsers: the kubelet gives each pod with a user namespace (hostUsers: false) other ids. CRIU cannot restore a snapshot with other ids, so such pods start cold. If root may not read
+// the limits of their processes, a checkpoint of such a pod fails, under runc too.
 func TestByImageUsers(t *testing.T) {
 	const own = "hostUsers: false"
 	command := []string{"workload", "count", "--memory", "8"}

@@ -114,8 +114,8 @@ func pushCryo(t *testing.T, to *lab.Registry) {
 	}
 }
 
-// TestGuide follows contrib/kubernetes/README.md on a node that has nothing of cryo. It types what stands there; the names of the registry and of images are replaced, the
-// checkout is a link, the image is made of bin/ without docker, and helm is left out. Each command must succeed, and print the lines that the guide shows.
+// TestGuide runs the commands of contrib/kubernetes/README.md on a node without cryo. Each must succeed and print the lines that the guide shows. The names of the registry and of images are
+// replaced, the checkout is a symlink, the image is made of bin/ without docker, and helm is left out.
 func TestGuide(t *testing.T) {
 	registry, err := shared.Lab.Registry(t.Context(), "guide", lab.RegistryOptions{TLS: true})
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// propagation tells of paths, by their keys, whether the mount that each is in is shared or another's slave. It leaves out what is not there.
+// propagation tells for each key whether its path is in a mount that is shared or a slave. Paths that do not exist are left out.
 func propagation(paths map[string]string) (map[string]bool, error) {
 	mounts, err := mountinfo.GetMounts(nil)
 	if err != nil {
@@ -35,7 +35,7 @@ func propagation(paths map[string]string) (map[string]bool, error) {
 	return has, nil
 }
 
-// replace has CRIU find other images, given by their names, in the open directory.
+// replace mounts images, given by file name, over those in the open directory, so that CRIU reads them instead.
 func replace(dir int, images map[string][]byte) error {
 	for name, image := range images {
 		path := filepath.Join(scratch, name)

@@ -20,7 +20,7 @@ type places struct {
 	sources []*string // of bind mounts; one that is not there is left to CRIU to report
 	work    string    // CRIU writes here
 	images  string
-	changed map[string][]byte // images that CRIU finds in the place of those there, by their names
+	changed map[string][]byte // images that CRIU reads instead of those in images, by file name
 	config  string
 	has     map[specs.LinuxNamespaceType]bool // namespaces that the container has
 }

@@ -25,11 +25,11 @@ import (
 	"github.com/cryo-project/cryo/runtime/setns"
 )
 
-// IPCRule is the rule that a container must not get System V objects which its pod has already.
+// IPCRule is the rule that refuses a snapshot with a System V object whose id or key an object in the pod already has.
 const IPCRule = "ipc-objects"
 
-// IPC is the IPC namespace that a container only joins, as that of its pod, and what CRIU makes in it: sysctls, and all System V objects that the namespace had at the
-// dump. Source: CRIU 4.1.1, criu/ipc_ns.c, prepare_ipc_ns.
+// IPC is an IPC namespace that a restored container shares with others, such as its pod's, and the System V objects that CRIU makes in it. CRIU dumps the objects and sysctls of the whole
+// namespace and restores them all. Source: CRIU 4.1.1, criu/ipc_ns.c, prepare_ipc_ns.
 type IPC struct {
 	path    string // of the namespace
 	objects []ipcObject
@@ -52,8 +52,8 @@ const (
 	semaphores   ipcKind = "sem"
 )
 
-// JoinIPC has the images in dir leave the sysctls of the namespace at path as they are, since they are its other containers' too. It refuses images with an object whose place is
-// taken there.
+// JoinIPC prepares the images in dir for a restore into the IPC namespace at path. It writes that namespace's sysctls into them, so that CRIU changes none. It refuses images with a System V
+// object whose id or key is taken there: the error has the rule [IPCRule].
 func JoinIPC(dir, path string) (*IPC, error) {
 	i := &IPC{path: path}
 	for kind, read := range map[ipcKind]func([]byte) ([]ipcObject, error){sharedMemory: readShm, messages: readMsg, semaphores: readSem} {
@@ -106,7 +106,7 @@ func (o ipcObject) String() string {
 // ipcSlots is how many objects of a kind there may be: ids that are equal modulo that have one place. Source: Linux, ipc/util.h, IPCMNI.
 const ipcSlots = 32768
 
-// collides tells whether CRIU cannot make an object as it was since there is another.
+// collides tells whether CRIU cannot make an object with its id and key because of another.
 func (o ipcObject) collides(other ipcObject) bool {
 	return o.kind == other.kind && (o.id%ipcSlots == other.id%ipcSlots || o.key == other.key && o.key != ipcPrivate)
 }
@@ -114,7 +114,8 @@ func (o ipcObject) collides(other ipcObject) bool {
 // ipcPrivate is the key of an object without one (IPC_PRIVATE).
 const ipcPrivate = 0
 
-// Undo removes what CRIU has made, when all processes of the container have ended. ended tells that of a process. What is another's, or may be, stays. nil has nothing.
+// Undo removes the objects that CRIU has made, after a failed restore. ended tells whether a process has ended. An object stays unless the process that used it last is known and has ended. A nil
+// IPC has no objects.
 func (i *IPC) Undo(ended func(pid int) bool) error {
 	if i == nil || len(i.objects) == 0 {
 		return nil
@@ -208,7 +209,7 @@ func (o ipcObject) remove() error {
 	return nil
 }
 
-// readSysctls reads what CRIU writes of the thread's namespace. Ids that the next objects are to get stay out: nothing has set them.
+// readSysctls reads those sysctls of the thread's namespace that CRIU restores. It leaves out the ids for the next objects (kernel.*_next_id).
 func readSysctls() (*ipcvar.IpcVarEntry, error) {
 	v := &ipcvar.IpcVarEntry{SemCtls: make([]uint32, 4)}
 	small := map[string]**uint32{

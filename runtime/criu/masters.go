@@ -13,10 +13,10 @@ import (
 // RootKey stands for the root file system among the keys of [SeparateMasters].
 const RootKey = "/"
 
-// SeparateMasters gives those of the images of mounts in dir that have to be others for a restore, by their names. A mount with a master sees what is mounted below its
-// source later. CRIU makes it a slave of the mount of the host that its source is in, and fails where that is private. It takes one source for all mounts that had one
-// master, as those of one file system of the host have, and fails where that source is not above all of theirs: on another host they may be elsewhere. So each
-// mount that runc gives a source gets a master of its own, or none. propagates tells by their keys whether the sources are in mounts that have propagation on this host.
+// SeparateMasters gives new contents, by file name, for those images of mounts in dir that CRIU could not restore on this host. A mount with a master is a slave: it shows what the host mounts
+// below its source later. CRIU fails to make a slave if the source is in a private mount. It also fails if several mounts had one master and their sources are in different mounts here: it
+// takes the source of one of them for all. So each mount that runc gives a source gets a master of its own, or none if its source is in a private mount. propagates tells by the mounts' keys
+// whether their sources are in mounts with propagation.
 // Source: CRIU 4.2, criu/mount-v2.c, resolve_shared_mounts_v2 and restore_one_sharing_group.
 func SeparateMasters(dir string, propagates map[string]bool) (images map[string][]byte, err error) {
 	files, err := filepath.Glob(filepath.Join(dir, "mountpoints-*.img"))

@@ -5,8 +5,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FollowNone has CRIU follow no symlinks in the bind mounts of the host's files, by the images in dir: others may share these, and put a link in the place of what was reviewed while CRIU
-// is at work. No file that is open has a link in its name. CRIU gives a mount's flags to mount(2), so who restores takes this one away again. Source: CRIU 4.2, criu/mount-v2.c,
+// FollowNone changes the images in dir so that CRIU follows no symlinks in bind mounts of the host's files. Others may have these files too, and could replace a reviewed file by a symlink while
+// CRIU restores. No open file needs a symlink: CRIU dumps resolved names. The flag stays on the mounts, so the caller must remove it before the container runs (package grant). Source: CRIU 4.2, criu/mount-v2.c,
 // do_bind_mount_v2; Linux, mount(2), MS_NOSYMFOLLOW.
 func FollowNone(dir string) error {
 	return changeRecords(dir, "mountpoints-*.img", func(all []*mnt.MntEntry) error {

@@ -16,7 +16,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/setns"
 )
 
-// view is a mount namespace as a process sees it that was not put into another root directory.
+// view is what is mounted in a mount namespace, seen from the namespace's root directory.
 type view struct {
 	pid    int               // a process in it
 	root   string            // path of its root directory
@@ -24,7 +24,7 @@ type view struct {
 	ids    map[uint64]bool   // of mounts
 }
 
-// viewOf looks into the mount namespace of a process. The caller calls closed.
+// viewOf gives the view of a process's mount namespace. The caller must call closed when it no longer needs the view.
 func viewOf(pid int) (v view, closed func(), err error) {
 	root := -1
 	err = inside(pid, func(proc *os.Root) (err error) {
@@ -62,7 +62,7 @@ func inside(pid int, do func(proc *os.Root) error) error {
 	return nil
 }
 
-// follow has symlinks followed again in mounts for which CRIU was told not to, see [criu.FollowNone].
+// follow removes the flag nosymfollow from mounts to which criu.FollowNone gave it.
 func (k *check) follow(v view) error {
 	const flag = "nosymfollow"
 	var again []string
@@ -86,8 +86,8 @@ func (k *check) follow(v view) error {
 	})
 }
 
-// files compares what a process has open and mapped, its program and its directories. All are on mounts of the container's, or the kernel made them for it: CRIU opens files by their names,
-// and who shares a directory with the container can put a link in the place of one that was reviewed.
+// files checks the files that a process has open or mapped, its program, and its root and working directory. Each must be on a mount of the container, or be one that the kernel makes for any
+// process. CRIU opens files by name, and somebody who shares a directory with the container could replace a reviewed file by a symlink to a file of the host.
 func (k *check) files(pid int, v view) error {
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	links := []string{"cwd", "root", "exe"}
@@ -126,8 +126,8 @@ const aioRing = 0x47114711
 // unmountable are file systems that have no mount in any namespace.
 var unmountable = []int64{unix.PIPEFS_MAGIC, unix.SOCKFS_MAGIC, unix.ANON_INODE_FS_MAGIC, unix.PID_FS_MAGIC, aioRing}
 
-// unmounted tells whether a file that is on no mount of the container's is one that the kernel makes for who asks: a pipe or socket, shared memory, a namespace that the process is in; or a
-// device that every container has.
+// unmounted tells whether a container may have a file that is on none of its mounts: a pipe or socket, shared memory, a namespace that the process is in, or a device that every container
+// has.
 func (k *check) unmounted(dir, path string, st unix.Statx_t) (bool, error) {
 	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFCHR || kind == unix.S_IFBLK {
 		return st.Rdev_major != ptsMajor && k.mayHave(kind == unix.S_IFCHR, int64(st.Rdev_major), int64(st.Rdev_minor)), nil
@@ -155,7 +155,7 @@ func (k *check) unmounted(dir, path string, st unix.Statx_t) (bool, error) {
 	return slices.Contains(unmountable, fs.Type), nil
 }
 
-// sharedMemory tells whether a file system is the one that the kernel takes memory from that processes share, of pages as flags of memfd_create say.
+// sharedMemory tells whether a device is the kernel's own file system of shared memory. flags are those of memfd_create(2) for the size of its pages.
 func sharedMemory(flags int, device uint64) (bool, error) {
 	fd, err := unix.MemfdCreate("cryo", flags|unix.MFD_CLOEXEC)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENODEV) {

@@ -76,9 +76,8 @@ func (k *check) mounts(v view) error {
 	return k.masks(root)
 }
 
-// propagation asks for mounts that the host sees what is mounted below, and for slaves that the specification has private. Another slave sees what the host mounts below
-// its source later, with the flags that the host gives it, also where the mount itself is read-only. So it is in a container that runc has started, and the source
-// was granted with what is below it.
+// propagation refuses mounts that would show the container's mounts on the host, and slaves that are private in the specification. Other slaves are allowed, as runc makes them: they show
+// what the host mounts later below a source that was granted, with the host's flags, even if the mount itself is read-only.
 func (k *check) propagation(m *mountinfo.Info, host []*mountinfo.Info) {
 	hosts := slices.ContainsFunc(host, func(h *mountinfo.Info) bool { return peerGroup(h) != "" && peerGroup(h) == peerGroup(m) })
 	private := k.capabilities&sysAdmin == 0 && // else it may mount what it likes there itself

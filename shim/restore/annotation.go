@@ -84,8 +84,9 @@ func Grants(names []string) (all []trust.Grant, err error) {
 	return all, nil
 }
 
-// allowed refuses what the configuration does not allow containers to ask for, and gives how it is to be found, as in [restorer.Choices]. A digest alone is of all repositories by whose
-// names the store has it. The digest of a repository is looked up there, unless the store has it from there: who names a repository has not said that it is in it.
+// allowed refuses references that the configuration does not allow containers to name. pull says where the snapshot is to be looked up, as in [restorer.Choices]. A digest without a repository
+// is allowed if the store has the snapshot under a name that is allowed. A digest with a repository is looked up in that repository, unless the store has the snapshot from there: otherwise
+// the digest of any snapshot in the store could be asked for under an allowed repository.
 func allowed(ctx context.Context, s *store.Store, a config.Registries, ref string) (pull string, err error) {
 	if archive.IsLocation(ref) {
 		return "", NotAllowed(ref) // a file of the host's

@@ -48,13 +48,13 @@ var kinds = map[Kind]error{
 // maxText bounds a message and advice, bytes, so that a message has room for both.
 const maxText = 8 << 10
 
-// New makes an error of a kind. What the text wraps, as that of [fmt.Errorf], can be asked for until it goes to another process.
+// New makes an error of a kind. text is as for [fmt.Errorf]: what it wraps with %w can be asked for in this process, and does not go to another one.
 func New(kind error, advice, text string, args ...any) *Error {
 	cause := fmt.Errorf(text, args...)
 	return &Error{Kind: name(kind), Message: cause.Error(), Advice: advice, cause: cause}
 }
 
-// By names the rule that has refused what was asked for. It gives e.
+// By sets the rule that has refused, and returns e.
 func (e *Error) By(rule string) *Error {
 	e.Rule = rule
 	return e
@@ -103,7 +103,7 @@ func (e *Error) Hint() string { return e.Advice }
 // ByRule is Rule.
 func (e *Error) ByRule() string { return e.Rule }
 
-// Unwrap gives the kind, one that is not known being Internal, and the cause.
+// Unwrap gives the kind and the cause. A kind that is not known is Internal.
 func (e *Error) Unwrap() []error {
 	kind := kinds[e.Kind]
 	if kind == nil {
@@ -115,7 +115,7 @@ func (e *Error) Unwrap() []error {
 	return []error{kind, e.cause}
 }
 
-// Class says of what class an error is that is counted: the rule that has refused what was asked for, else the kind. Both are of small fixed sets.
+// Class is the value by which metrics count an error: the rule that refused, or else the kind. There are few of both.
 func Class(err error) string {
 	e := Of(err)
 	return cmp.Or(e.Rule, string(e.Kind))
@@ -141,7 +141,7 @@ func rule(err error) string {
 	})
 }
 
-// first gives what is said of the first error in a tree of which anything is.
+// first searches an error's tree for the first error of which says gives a text, and gives that text.
 func first(err error, says func(error) string) string {
 	if text := says(err); text != "" {
 		return text

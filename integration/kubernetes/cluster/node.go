@@ -172,7 +172,7 @@ func (n *Node) join(ctx context.Context) error {
 // bare is the name of the node of [Cluster.Bare].
 const bare = "node-bare"
 
-// Bare starts a node that has nothing of cryo, neither programs nor CRIU nor a handler nor a label, and trusts the certificates of a registry. It is ready then.
+// Bare starts a node without cryo: it has no programs of cryo, no CRIU, no handler and no label. The node trusts the certificates of a registry. Bare returns when the node is ready.
 func (c *Cluster) Bare(ctx context.Context, registry *lab.Registry) (*Node, error) {
 	authority, err := os.ReadFile(registry.CA)
 	if err != nil {
