@@ -76,7 +76,7 @@ func (p *report) String() string {
 // markdown is the table of all cases.
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
-	b.WriteString("# Containers with GPUs\n\nWritten by `integration/gpu/run`. `results.json` says of each case where, when and at which commit it was run, and has all rounds. Seconds are medians; frozen is how long a container that is left running stands still. All passed that does not say otherwise.\n\n")
+	b.WriteString("# Containers with GPUs\n\nWritten by `integration/gpu/run`. `results.json` says of each case where, when and at which commit it was run, and has all rounds. Seconds are medians; frozen is how long a container that is left running stands still; in brackets, by the engine driver. All passed that does not say otherwise.\n\n")
 	if p.Machine.Warning != "" {
 		fmt.Fprintf(&b, "Warning: %s\n\n", p.Machine.Warning)
 	}
@@ -111,11 +111,8 @@ func (p *report) markdown() []byte {
 // other is a way that was measured beside a case's own; its times have names that begin with the prefix.
 type other struct{ name, prefix string }
 
-// others are the engine driver, the same calls by hand, and other sizes.
+// others are the same calls by hand, and other sizes.
 func (r *result) others() (all []other) {
-	if len(r.Times["driver.restore"]) > 0 {
-		all = append(all, other{"by the driver", "driver."})
-	}
 	if len(r.Times["hand.dump"]) > 0 {
 		all = append(all, other{"by hand", byHand})
 	}
@@ -141,9 +138,12 @@ func (r *result) cells(prefix string) (all []string) {
 	case strings.HasPrefix(prefix, freezePrefix):
 		live = prefix + "freeze"
 	}
-	all = append(all, cell(r.Times, live))
-	for _, what := range []string{"restore", "registry.restore", "prewarmed.restore"} {
-		all = append(all, cell(r.Times, prefix+what))
+	for _, name := range []string{live, prefix + "restore", prefix + "registry.restore", prefix + "prewarmed.restore"} {
+		text := cell(r.Times, name)
+		if driver := cell(r.Times, "driver."+name); driver != "" {
+			text = strings.TrimSpace(text + " (" + driver + ")")
+		}
+		all = append(all, text)
 	}
 	return all
 }
