@@ -85,7 +85,7 @@ func restore(request *rpc.CriuReq) (err error) {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(shim)
+	defer shim.Close()
 	runc, err := unix.GetsockoptUcred(transport, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return fmt.Errorf("find runc: %w", err)
@@ -151,7 +151,7 @@ func restore(request *rpc.CriuReq) (err error) {
 	if err := unix.Send(pair[0], data, 0); err != nil {
 		return fmt.Errorf("write CRIU's request: %w", err)
 	}
-	if err := unix.Sendmsg(shim, []byte{0}, unix.UnixRights(transport, pair[0]), nil, 0); err != nil {
+	if err := shim.SendBytes([]byte{0}, transport, pair[0]); err != nil {
 		return fmt.Errorf("give the shim CRIU's socket: %w", err)
 	}
 	if err := unix.Dup3(pair[1], transport, 0); err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // ends are what a relay is given, and the other ends of them.
@@ -19,7 +21,7 @@ func connect(t *testing.T, bundle string) ends {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(shim)
+	defer shim.Close()
 	var own, given [2]int
 	for i := range own {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -32,7 +34,7 @@ func connect(t *testing.T, bundle string) ends {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.Sendmsg(shim, []byte{0}, unix.UnixRights(given[:]...), nil, 0); err != nil {
+	if err := shim.SendBytes([]byte{0}, given[:]...); err != nil {
 		t.Fatal(err)
 	}
 	for _, fd := range given {
@@ -60,7 +62,7 @@ func exchange(t *testing.T, from, to int, data []byte) {
 	if err := unix.Send(from, data, 0); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, maxMessage)
+	got := make([]byte, channel.MaxMessage)
 	n, _, err := unix.Recvfrom(to, got, 0)
 	if err != nil || string(got[:n]) != string(data) {
 		t.Fatalf("%q arrives as %q (%v)", data, got[:max(n, 0)], err)
@@ -92,11 +94,14 @@ func TestRelayPasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	oob := make([]byte, 64)
-	_, n, _, _, err := unix.Recvmsg(e.runc, make([]byte, maxMessage), oob, 0)
+	_, n, _, _, err := unix.Recvmsg(e.runc, make([]byte, channel.MaxMessage), oob, 0)
 	if err != nil || n == 0 {
 		t.Fatalf("%d bytes of descriptors arrive (%v)", n, err)
 	}
-	closeRights(oob[:n])
+	if rights, err := unix.ParseSocketControlMessage(oob[:n]); err == nil && len(rights) == 1 {
+		fds, _ := unix.ParseUnixRights(&rights[0])
+		channel.Close(fds)
+	}
 
 	exchange(t, e.criu, e.runc, notification(t, "pre-resume", 0))
 	unix.Shutdown(e.runc, unix.SHUT_WR)
@@ -133,7 +138,7 @@ func TestRelayUnasked(t *testing.T) {
 	if err := unix.Send(e.criu, data, 0); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, maxMessage)
+	got := make([]byte, channel.MaxMessage)
 	n, _, err := unix.Recvfrom(e.runc, got, 0)
 	var response rpc.CriuResp
 	if err == nil {
