@@ -115,14 +115,20 @@ func (k *check) ids(s map[string]string) {
 		compare("user", s["Uid"], onHost(p.User.UID, l.UIDMappings))
 	}
 	if k.capabilities&setGID == 0 {
-		first := onHost(p.User.GID, l.GIDMappings)
-		groups := []string{first}
-		for _, id := range p.User.AdditionalGids {
-			groups = append(groups, onHost(id, l.GIDMappings))
-		}
-		compare("group", s["Gid"], first)
+		groups := k.groups()
+		compare("group", s["Gid"], groups[0])
 		compare("group", s["Groups"], groups...)
 	}
+}
+
+// groups are the specification's, as the host's ids, the first one first.
+func (k *check) groups() []string {
+	u, mappings := k.Spec.Process.User, k.Spec.Linux.GIDMappings
+	all := []string{onHost(u.GID, mappings)}
+	for _, id := range u.AdditionalGids {
+		all = append(all, onHost(id, mappings))
+	}
+	return all
 }
 
 // onHost gives the host's id of a container's.
@@ -139,19 +145,8 @@ func onHost(id uint32, mappings []specs.LinuxIDMapping) string {
 // user compares whom a thread belongs to. A program of another user cannot become this one, nor the reverse, but by capabilities or by a file's mode (setuid).
 func (k *check) user(s map[string]string) {
 	u, l := k.Spec.Process.User, k.Spec.Linux
-	id := func(mappings []specs.LinuxIDMapping, id uint32) string {
-		for _, m := range mappings {
-			if id >= m.ContainerID && id-m.ContainerID < m.Size {
-				return fmt.Sprint(m.HostID + id - m.ContainerID)
-			}
-		}
-		return fmt.Sprint(id)
-	}
-	groups := []string{id(l.GIDMappings, u.GID)}
-	for _, g := range u.AdditionalGids {
-		groups = append(groups, id(l.GIDMappings, g))
-	}
-	for key, may := range map[string][]string{"Uid": {id(l.UIDMappings, u.UID)}, "Gid": groups, "Groups": groups} {
+	groups := k.groups()
+	for key, may := range map[string][]string{"Uid": {onHost(u.UID, l.UIDMappings)}, "Gid": groups, "Groups": groups} {
 		for has := range strings.FieldsSeq(s[key]) {
 			if !slices.Contains(may, has) {
 				k.differ(Privileges, "a process with %s %s", strings.ToLower(key), has)

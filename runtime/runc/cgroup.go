@@ -144,8 +144,11 @@ var freezeTime = 10 * time.Second
 
 // freeze freezes a cgroup of version 2; of another the error is of kind NotImplemented.
 func (g cgroups) freeze(ctx context.Context) error {
-	if err := g.order("1"); err != nil {
-		return err
+	if len(g) != 1 || !filepath.IsAbs(g[""]) {
+		return fmt.Errorf("freeze the cgroup: %w", errdefs.ErrNotImplemented)
+	}
+	if err := write(filepath.Join(g[""], "cgroup.freeze"), "1"); err != nil {
+		return fmt.Errorf("freeze the cgroup: %w", err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, freezeTime, fmt.Errorf("its processes do not stand still after %s: %w", freezeTime, errdefs.ErrUnavailable))
 	defer cancel()
@@ -163,17 +166,6 @@ func (g cgroups) freeze(ctx context.Context) error {
 			return errors.Join(fmt.Errorf("freeze the cgroup: %w", err), g.thaw(context.WithoutCancel(ctx)))
 		}
 	}
-}
-
-// order asks for a cgroup of version 2 to be frozen.
-func (g cgroups) order(what string) error {
-	if len(g) != 1 || !filepath.IsAbs(g[""]) {
-		return fmt.Errorf("freeze the cgroup: %w", errdefs.ErrNotImplemented)
-	}
-	if err := write(filepath.Join(g[""], "cgroup.freeze"), what); err != nil {
-		return fmt.Errorf("freeze the cgroup: %w", err)
-	}
-	return nil
 }
 
 // write writes to a file of a cgroup, which must exist.

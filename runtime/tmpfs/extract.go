@@ -150,18 +150,19 @@ func (x *extractor) regular(dir int, base string, h *sparsetar.Head) (err error)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	f := os.NewFile(uintptr(fd), h.Name)
+	defer func() { err = errors.Join(err, f.Close()) }()
 	spans := []sparsetar.Span{{Length: h.Size}}
 	if h.Sparse {
 		if spans, err = h.ReadMap(x.in); err != nil {
 			return cut(err)
 		}
 	}
-	if err := unix.Ftruncate(fd, h.Size); err != nil {
+	if err := f.Truncate(h.Size); err != nil {
 		return err
 	}
 	for _, part := range spans {
-		if err := x.contents(fd, part); err != nil {
+		if err := x.contents(f, part); err != nil {
 			return err
 		}
 	}
@@ -175,7 +176,7 @@ func (x *extractor) regular(dir int, base string, h *sparsetar.Head) (err error)
 }
 
 // contents writes one part of a file, but for its pages of zeros.
-func (x *extractor) contents(fd int, part sparsetar.Span) error {
+func (x *extractor) contents(f *os.File, part sparsetar.Span) error {
 	for part.Length > 0 {
 		b := x.buf[:min(part.Length, piece)]
 		if _, err := io.ReadFull(x.in, b); err != nil {
@@ -188,7 +189,7 @@ func (x *extractor) contents(fd int, part sparsetar.Span) error {
 				if err := x.take(int64(n)); err != nil {
 					return err
 				}
-				if err := write(fd, b[:n], part.Offset); err != nil {
+				if _, err := f.WriteAt(b[:n], part.Offset); err != nil {
 					return err
 				}
 			}
@@ -217,21 +218,6 @@ func pages(b []byte, offset int64) (n int, zero bool) {
 const pageSize = 4096
 
 var zeroPage [pageSize]byte
-
-func write(fd int, b []byte, offset int64) error {
-	for len(b) > 0 {
-		n, err := unix.Pwrite(fd, b, offset)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-		offset += int64(n)
-	}
-	return nil
-}
 
 // link gives a file that was made before another name.
 func (x *extractor) link(dir int, base string, h *sparsetar.Head) error {
