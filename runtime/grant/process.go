@@ -171,30 +171,27 @@ func names(set uint64) string {
 
 // schedule compares how a thread gets time.
 func (k *check) schedule(thread string) error {
-	data, err := os.ReadFile(filepath.Join(thread, "stat"))
+	id, err := strconv.Atoi(filepath.Base(thread))
 	if err != nil {
 		return fmt.Errorf("look at a restored process: %w", err)
 	}
-	const nice, policy = 19 - 3, 41 - 3 // fields are counted from 1, and the second ends with a bracket. Source: proc_pid_stat(5)
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) <= policy {
-		return fmt.Errorf("look at a restored process: %q", data)
+	priority, err := unix.Getpriority(unix.PRIO_PROCESS, id)
+	if err != nil {
+		return fmt.Errorf("look at the priority of a restored process: %w", err)
+	}
+	attributes, err := unix.SchedGetAttr(id, 0)
+	if err != nil {
+		return fmt.Errorf("look at the scheduling of a restored process: %w", err)
 	}
 	var wanted specs.Scheduler
 	if s := k.Spec.Process.Scheduler; s != nil {
 		wanted = *s
 	}
-	n, err := strconv.Atoi(fields[nice])
-	if err != nil {
-		return fmt.Errorf("look at a restored process: %w", err)
+	if nice := 20 - priority; nice < min(int(wanted.Nice), 0) { // Source: getpriority(2), C library/kernel differences
+		k.differ(Privileges, "a process with the nice value %d", nice)
 	}
-	if n < min(int(wanted.Nice), 0) {
-		k.differ(Privileges, "a process with the nice value %d", n)
-	}
-	policies := map[string]specs.LinuxSchedulerPolicy{
-		strconv.Itoa(unix.SCHED_FIFO): specs.SchedFIFO, strconv.Itoa(unix.SCHED_RR): specs.SchedRR, strconv.Itoa(unix.SCHED_DEADLINE): specs.SchedDeadline,
-	}
-	if name, realtime := policies[fields[policy]]; realtime && wanted.Policy != name {
+	policies := map[uint32]specs.LinuxSchedulerPolicy{unix.SCHED_FIFO: specs.SchedFIFO, unix.SCHED_RR: specs.SchedRR, unix.SCHED_DEADLINE: specs.SchedDeadline}
+	if name, realtime := policies[attributes.Policy]; realtime && wanted.Policy != name {
 		k.differ(Privileges, "a process with real-time scheduling (%s)", name)
 	}
 	return nil
