@@ -8,13 +8,16 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/grant"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // socketName is where the shim listens, in the container's bundle.
@@ -25,7 +28,7 @@ type Check func(init, criu int) error
 
 // Relay is what passes on what runc and CRIU say to each other in a restore.
 type Relay struct {
-	path     string
+	bundle   string
 	listener *channel.Listener
 	check    Check
 	done     chan struct{}
@@ -37,8 +40,8 @@ type Relay struct {
 
 // Listen waits for the restore of the container with this bundle. The caller closes it.
 func Listen(bundle string, check Check) (*Relay, error) {
-	r := &Relay{path: filepath.Join(bundle, socketName), check: check, done: make(chan struct{})}
-	if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	r := &Relay{bundle: bundle, check: check, done: make(chan struct{})}
+	if err := os.Remove(filepath.Join(bundle, socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen for CRIU: %w", err)
 	}
 	var err error
@@ -72,7 +75,7 @@ func (r *Relay) Close() error {
 	}
 	r.mu.Unlock()
 	<-r.done
-	_ = os.Remove(r.path)
+	_ = os.Remove(filepath.Join(r.bundle, socketName))
 	return r.err
 }
 
@@ -124,11 +127,14 @@ func (r *Relay) serve() error {
 		if pid := notify.GetPid(); pid != 0 {
 			first = int(pid)
 		}
-		if notify.GetScript() != "pre-resume" {
-			return nil
+		switch notify.GetScript() {
+		case "setup-namespaces":
+			return r.network(first)
+		case "pre-resume":
+			looked = true
+			return r.look(first, criu)
 		}
-		looked = true
-		return r.look(first, criu)
+		return nil
 	})
 	if failed != nil {
 		if data, err := (&rpc.CriuResp{Type: new(rpc.CriuReqType_RESTORE), Success: new(false)}).MarshalVT(); err == nil {
@@ -136,6 +142,19 @@ func (r *Relay) serve() error {
 		}
 	}
 	return failed
+}
+
+// network sets the loopback device up where the container has a network of its own, before its sockets are made anew. runc does so when it creates a container, but not when
+// it restores one, and has CRIU leave devices alone.
+func (r *Relay) network(first int) error {
+	spec, err := specified(r.bundle)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }) {
+		return nil
+	}
+	return setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", first), loopback)
 }
 
 // look asks whether the container may run, and ends it and CRIU where it may not. CRIU has it stopped, and would let it go, also when it is killed itself: so what it

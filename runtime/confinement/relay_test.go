@@ -2,14 +2,19 @@ package confinement
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // ends are what a relay is given, and the other ends of them.
@@ -69,8 +74,50 @@ func exchange(t *testing.T, from, to int, data []byte) {
 	}
 }
 
+// bundleOf makes a bundle with a specification that has these namespaces.
+func bundleOf(t *testing.T, namespaces string) (bundle string) {
+	t.Helper()
+	bundle = t.TempDir()
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), []byte(`{"linux": {"namespaces": [`+namespaces+`]}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return bundle
+}
+
+// TestRelayNetwork has the loopback device set up in a network of the container's own, and in no other.
+func TestRelayNetwork(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may enter namespaces")
+	}
+	for namespaces, want := range map[string]bool{`{"type": "pid"}, {"type": "network"}`: true, `{"type": "network", "path": "/run/netns/x"}`: false, `{"type": "pid"}`: false} {
+		bundle := bundleOf(t, namespaces)
+		r, err := Listen(bundle, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := connect(t, bundle)
+		container := exec.Command("sleep", "infinity")
+		container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+		if err := container.Start(); err != nil {
+			t.Fatal(err)
+		}
+		exchange(t, e.criu, e.runc, notification(t, "setup-namespaces", int32(container.Process.Pid)))
+		err = setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", container.Process.Pid), func() error {
+			lo, err := net.InterfaceByName("lo")
+			if err == nil && (lo.Flags&net.FlagUp != 0) != want {
+				t.Errorf("with the namespaces %s the loopback device is %s", namespaces, lo.Flags)
+			}
+			return err
+		})
+		if err := errors.Join(err, r.Close(), container.Process.Kill()); err != nil {
+			t.Error(err)
+		}
+		_ = container.Wait() // it was killed
+	}
+}
+
 func TestRelayPasses(t *testing.T) {
-	bundle := t.TempDir()
+	bundle := bundleOf(t, "")
 	var asked int
 	r, err := Listen(bundle, func(init, _ int) error {
 		asked = init
