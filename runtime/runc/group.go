@@ -65,12 +65,8 @@ func (g group) endUntil(done <-chan struct{}) {
 
 // endAll kills all that is left of the group and waits until it is gone.
 func (g group) endAll(ctx context.Context) error {
-	for g.kill() > 0 {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("end CRIU: it is still there: %w", ctx.Err())
-		}
+	if err := until(ctx, func() (bool, error) { return g.kill() == 0, nil }); err != nil {
+		return fmt.Errorf("end CRIU: it is still there: %w", err)
 	}
 	return nil
 }
