@@ -26,7 +26,8 @@ func extract(dir string, r io.Reader) error {
 		return fmt.Errorf("open directory: %w", err)
 	}
 	defer root.Close()
-	x := extractor{root: root, length: new(int64), buf: make([]byte, piece)}
+	x := extractor{root: root, parent: root, length: new(int64), buf: make([]byte, piece)}
+	defer func() { _ = x.parent.Close() }() // it may be root
 	if x.in, err = gzip.NewReader(bufio.NewReaderSize(&counted{r, x.length}, piece)); err != nil {
 		return cut(err)
 	}
@@ -44,6 +45,7 @@ func extract(dir string, r io.Reader) error {
 // extractor makes files, below root only, and never follows a symbolic link.
 type extractor struct {
 	root        *os.File
+	parent      *os.File // the directory of the last entry, or root
 	in          io.Reader
 	length      *int64            // of the image, as far as it was read, in bytes
 	buf         []byte            // of the length piece
@@ -110,11 +112,21 @@ func (x *extractor) end() error {
 
 // entry makes one file.
 func (x *extractor) entry(h *sparsetar.Head) error {
-	dir, base, err := x.parent(h.Name)
+	parent, base, err := split(h.Name)
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
+	if x.parent.Name() != parent {
+		entered, err := x.directory(parent)
+		if err != nil {
+			return err
+		}
+		if x.parent != x.root {
+			_ = x.parent.Close()
+		}
+		x.parent = entered
+	}
+	dir := int(x.parent.Fd())
 	switch h.Typeflag {
 	case tar.TypeDir:
 		x.directories = append(x.directories, h)
@@ -221,26 +233,33 @@ var zeroPage [pageSize]byte
 
 // link gives a file that was made before another name.
 func (x *extractor) link(dir int, base string, h *sparsetar.Head) error {
-	at, target, err := x.parent(h.Linkname)
+	parent, target, err := split(h.Linkname)
 	if err != nil {
 		return fmt.Errorf("it is a link to %.300q: %w", h.Linkname, err)
 	}
-	defer unix.Close(at)
-	return unix.Linkat(at, target, dir, base, 0)
+	at, err := x.directory(parent)
+	if err != nil {
+		return fmt.Errorf("it is a link to %.300q: %w", h.Linkname, err)
+	}
+	defer at.Close()
+	return unix.Linkat(int(at.Fd()), target, dir, base, 0)
 }
 
-// parent opens the directory of a file that the image names, and gives the file's name in it. The root is "." in itself.
-func (x *extractor) parent(name string) (dir int, base string, err error) {
+// split gives the directory of a file that the image names, and the file's name in it. The root is "." in itself.
+func split(name string) (dir, base string, err error) {
 	if !filepath.IsLocal(name) || slices.Contains(strings.Split(name, "/"), "..") {
-		return -1, "", errors.New("its name is not one in the directory")
+		return "", "", errors.New("its name is not one in the directory")
 	}
-	dir, err = x.directory(filepath.Dir(filepath.Clean(name)))
-	return dir, filepath.Base(name), err
+	return filepath.Dir(filepath.Clean(name)), filepath.Base(name), nil
 }
 
 // directory opens a directory below the root.
-func (x *extractor) directory(name string) (int, error) {
-	return unix.Openat2(int(x.root.Fd()), name, &unix.OpenHow{Flags: unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+func (x *extractor) directory(name string) (*os.File, error) {
+	fd, err := unix.Openat2(int(x.root.Fd()), name, &unix.OpenHow{Flags: unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // finish sets what is to be set of a directory.
@@ -249,11 +268,11 @@ func (x *extractor) finish(h *sparsetar.Head) error {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(dir)
-	if err := setAttributes(dir, h); err != nil {
+	defer dir.Close()
+	if err := setAttributes(int(dir.Fd()), h); err != nil {
 		return err
 	}
-	return setTimes(dir, ".", h)
+	return setTimes(int(dir.Fd()), ".", h)
 }
 
 // cut says what an end means where none may be.
