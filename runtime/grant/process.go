@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -157,14 +156,9 @@ func (k *check) user(s map[string]string) {
 
 // names lists capabilities.
 func names(set uint64) string {
-	known := cap.Known()
-	var list []string
-	for ; set != 0; set &= set - 1 {
-		if n := bits.TrailingZeros64(set); n < len(known) {
-			list = append(list, known[n])
-		} else {
-			list = append(list, fmt.Sprintf("capability %d", n))
-		}
+	list, unknown := cap.FromBitmap(set)
+	for _, n := range unknown {
+		list = append(list, fmt.Sprintf("capability %d", n))
 	}
 	return strings.Join(list, ", ")
 }
