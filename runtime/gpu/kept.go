@@ -28,7 +28,7 @@ func (r *Restore) borrow(ctx context.Context) Kept {
 		return nil
 	}
 	var places []driver.Device
-	kept, err := r.Kept(ctx, func(i prewarmed.Info) (fits bool) {
+	kept, err := r.Kept(func(i prewarmed.Info) (fits bool) {
 		places, fits = r.sameAs(i)
 		return fits
 	})

@@ -89,7 +89,7 @@ func TestRestoreKept(t *testing.T) {
 			restore := &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func() (Source, error) {
 				return &snapshotSource{peer: reader}, nil
 			}}
-			restore.Kept = func(_ context.Context, fits func(prewarmed.Info) bool) (Kept, error) {
+			restore.Kept = func(fits func(prewarmed.Info) bool) (Kept, error) {
 				if test.none != nil || !fits(k.info) {
 					return nil, test.none
 				}

@@ -27,7 +27,7 @@ type Restore struct {
 	// Bring has somebody bring the pieces of the record, in its order, and waits for nothing.
 	Bring func() (Source, error)
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
-	Kept func(ctx context.Context, fits func(prewarmed.Info) bool) (Kept, error)
+	Kept func(fits func(prewarmed.Info) bool) (Kept, error)
 
 	begun chan struct{} // closed when the fields below are there; nil: nothing was begun
 	end   func()        // breaks it off

@@ -26,7 +26,6 @@ type Info struct {
 
 	Used   time.Time `json:"-"` // when it was asked for last
 	Leased bool      `json:"-"` // a restore has it
-	Mute   bool      `json:"-"` // its process does not answer
 
 	dir string
 }
@@ -48,14 +47,11 @@ func (i Info) Total() (all int64) {
 	return all
 }
 
-// version of the files and the protocol. Others are left alone by restores.
-const version = 1
+// version of the file, and of how its process is asked. Others are left alone by restores.
+const version = 2
 
-// names of what is in a directory
-const (
-	infoName   = "prewarmed.json"
-	socketName = "socket"
-)
+// infoName is the file's in a directory.
+const infoName = "prewarmed.json"
 
 // same tells whether another is of the same snapshot, on the same devices.
 func (i Info) same(o Info) bool { return i.Digest == o.Digest && slices.Equal(i.Pieces, o.Pieces) }
@@ -77,10 +73,15 @@ func readInfo(dir string) (i Info, err error) {
 	return i, nil
 }
 
-func (i Info) write(dir string) error {
+// write makes the file, and opens it.
+func (i Info) write(dir string) (*os.File, error) {
 	data, err := json.Marshal(i)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return os.WriteFile(filepath.Join(dir, infoName), data, 0o600)
+	path := filepath.Join(dir, infoName)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_RDWR, 0)
 }
