@@ -66,9 +66,7 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		return &checkpoint.BusyError{ID: r.ID}
 	}
 	defer open()
-	if c.gpus.nvidia || c.gpus.amd {
-		defer c.endsWhenKilled(ctx)()
-	}
+	defer c.endsWhenKilled(ctx)()
 	err = s.checkpointAlone(ctx, c, r.Path, o)
 	if err != nil && errors.Is(context.Cause(ctx), errKilled) && !errors.As(err, new(*checkpoint.LostError)) {
 		err = &checkpoint.LostError{ID: r.ID, Err: err}
@@ -217,9 +215,6 @@ func (s *service) criuOptions(c *container) (criu.Options, error) {
 	o.Libdir = filepath.Join(c.bundle.dir, "criu-plugins")
 	if err := os.MkdirAll(o.Libdir, 0o700); err != nil {
 		return o, fmt.Errorf("make an empty plugin directory: %w", err)
-	}
-	if c.gpus.amd {
-		return o, criu.LinkPlugin(criu.AMDPlugin, o.Libdir)
 	}
 	return o, nil
 }

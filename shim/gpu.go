@@ -19,7 +19,7 @@ import (
 
 // gpus is what a container has of GPUs by its specification. Nothing is done for one that has none.
 type gpus struct {
-	nvidia, amd bool
+	nvidia bool
 	// library is what the container was given to hand device memory over; nil: nothing, and fallback says why if it asks for that.
 	library  *image.GPULibrary
 	fallback string
@@ -29,7 +29,7 @@ type gpus struct {
 
 // gpusOf looks into a specification. Where all of the host's /dev is mounted, its GPUs are too.
 func gpusOf(spec *specs.Spec) gpus {
-	g := gpus{nvidia: cdi.HasNVIDIA(spec), amd: cdi.HasAMD(spec)}
+	g := gpus{nvidia: cdi.HasNVIDIA(spec)}
 	for _, m := range spec.Mounts {
 		if path.Clean(m.Source) == "/dev" && path.Clean(m.Destination) == "/dev" {
 			g.nvidia = true
