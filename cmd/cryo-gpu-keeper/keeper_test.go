@@ -104,7 +104,7 @@ func (h *host) start() *keeper.Client {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	c, err := keeper.Start(h.t.Context(), keeper.Options{Path: path, Devices: h.devices[:1], Ring: ring.Geometry{Slots: 4, SlotBytes: 256 << 10}})
+	c, err := keeper.Start(h.t.Context(), keeper.Options{Path: path, Ring: ring.Geometry{Slots: 4, SlotBytes: 256 << 10}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -113,6 +113,9 @@ func (h *host) start() *keeper.Client {
 			h.t.Error(err)
 		}
 	})
+	if err := c.Open(h.devices[:1]); err != nil {
+		h.t.Fatal(err)
+	}
 	return c
 }
 
@@ -262,11 +265,11 @@ func TestHoldCopies(t *testing.T) {
 	if err := h.check(to, pieces); err != nil {
 		t.Error(err)
 	}
-	if err := c.Copy(t.Context(), pieces[0], old[0], made[1]); !errdefs.IsAborted(err) {
+	if err := h.start().Copy(t.Context(), pieces[0], old[0], made[1]); !errdefs.IsAborted(err) {
 		t.Errorf("to memory of another device: %v", err)
 	}
 	h.order("cuMemcpyDtoDAsync * error 700")
-	if err := c.Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*keeper.CallError)) {
+	if err := h.start().Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*keeper.CallError)) {
 		t.Error(err)
 	}
 	h.order()
@@ -344,17 +347,16 @@ func TestHoldRefuses(t *testing.T) {
 		"larger than there is":     {keeper.Piece{Device: h.devices[0], Size: 1 << 40}, files[0], "cuMemMap", 1},
 		"memory of somebody's own": {pieces[1], os.Stdin, "cuMemImportFromShareableHandle", 1},
 	} {
-		var piece *keeper.PieceError
 		var call *keeper.CallError
-		err := second.Hold(t.Context(), []keeper.Piece{pieces[0], test.piece}, []*os.File{files[0], test.file})
-		if !errors.As(err, &piece) || piece.Number != 1 || !errors.As(err, &call) || call.Call != test.call || call.Code != test.code || !strings.HasPrefix(call.Name, "CUDA_ERROR_") {
+		err := h.start().Hold(t.Context(), []keeper.Piece{pieces[0], test.piece}, []*os.File{files[0], test.file})
+		if !errors.As(err, &call) || !strings.Contains(err.Error(), "device memory 1, ") || call.Call != test.call || call.Code != test.code || !strings.HasPrefix(call.Name, "CUDA_ERROR_") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := second.Make(t.Context(), h.pieces(total/mib+2)); !errdefs.IsAborted(err) || !strings.Contains(err.Error(), "OUT_OF_MEMORY") {
+	if _, err := h.start().Make(t.Context(), h.pieces(total/mib+2)); !errdefs.IsAborted(err) || !strings.Contains(err.Error(), "OUT_OF_MEMORY") {
 		t.Errorf("too much: %v", err)
 	}
-	if _, err := second.Make(t.Context(), []keeper.Piece{{Device: "GPU-00000009-0000-4000-8000-00000000000a", Size: 2 * mib}}); !errdefs.IsNotFound(err) {
+	if _, err := h.start().Make(t.Context(), []keeper.Piece{{Device: "GPU-00000009-0000-4000-8000-00000000000a", Size: 2 * mib}}); !errdefs.IsNotFound(err) {
 		t.Errorf("no device: %v", err)
 	}
 	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files), h.check(second, pieces)); err != nil {

@@ -33,10 +33,13 @@ func passOn(ctx context.Context, r *result, program, device string, count int, s
 	var from, to *keeper.Client
 	for name, c := range map[string]**keeper.Client{"first": &from, "second": &to} {
 		begin := time.Now()
-		if *c, err = keeper.Start(ctx, keeper.Options{Path: program, Devices: []string{device}}); err != nil {
+		if *c, err = keeper.Start(ctx, keeper.Options{Path: program}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, (*c).Close()) }()
+		if err := (*c).Open([]string{device}); err != nil {
+			return err
+		}
 		if err := (*c).Ready(ctx); err != nil {
 			return fmt.Errorf("%s keeper: %w", name, err)
 		}

@@ -60,7 +60,7 @@ var _ Keeper = (*keeper.Client)(nil)
 
 // StartKeeper starts the keeper that belongs to this program. It initialises the driver, and waits to be told its devices.
 func StartKeeper(ctx context.Context) (Keeper, error) {
-	c, err := keeper.Launch(ctx, keeper.Options{})
+	c, err := keeper.Start(ctx, keeper.Options{})
 	if err != nil {
 		return nil, err // not c, which would be an interface that is not nil
 	}

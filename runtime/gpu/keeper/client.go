@@ -23,25 +23,21 @@ import (
 type Options struct {
 	// Path is the program's; "" is the one beside the own executable, else that of PATH.
 	Path string
-	// Devices are the UUIDs of those that will be needed. Another is opened when it is named first, for which somebody waits then.
-	Devices []string
 	// Ring is [ring.Default] if it is zero.
 	Ring ring.Geometry
 }
 
 // Client is a keeper that runs. Its methods may be called from several goroutines; requests are carried out one after the other.
-// Errors are [driver.UnusableError] where the driver cannot be used, [CallError] of the driver, mostly in a [PieceError],
-// [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then.
+// Errors are [driver.UnusableError] where the driver cannot be used, [CallError] of the driver,
+// [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then. After each error that it has told of, the keeper ends.
 type Client struct {
 	program *driver.Program
 	channel *channel.Channel
 	turn    chan struct{} // has room for one: whose turn it is
-	open    request       // without its devices
+	ring    ring.Geometry
 	opened  chan struct{} // closed when the driver and the ring are ready, or are not
 	err     error         // of opening; valid when opened is closed
 	close   func() error  // once
-
-	pieces []Piece // of whose turn it is
 }
 
 // How long a keeper may take for what does not depend on other processes.
@@ -57,34 +53,14 @@ func moveTime(bytes int64) time.Duration {
 	return askTime + time.Duration(bytes/slowest)*time.Second
 }
 
-// Start starts a keeper and returns at once; [Client.Ready] waits for it. The keeper leaves the session of its parent, but ends with it:
+// Start starts a keeper and returns at once. It initialises the driver, and waits for [Client.Open]. It leaves the session of its parent, but ends with it:
 // when the client's process dies, or calls Close. ctx is for the start alone.
 func Start(ctx context.Context, o Options) (*Client, error) {
-	if err := o.request().check(0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", driver.Name, err)
-	}
-	c, err := Launch(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Open(o.Devices); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
-}
-
-// request is to get ready.
-func (o Options) request() request {
-	if o.Ring == (ring.Geometry{}) {
-		o.Ring = ring.Default
-	}
-	return request{Do: verbOpen, Version: Version, Devices: o.Devices, Ring: &o.Ring}
-}
-
-// Launch is Start of a keeper whose devices are not known yet. It initialises the driver meanwhile, and waits for [Client.Open].
-func Launch(ctx context.Context, o Options) (*Client, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("start %s: %w", driver.Name, context.Cause(ctx))
+	}
+	if o.Ring == (ring.Geometry{}) {
+		o.Ring = ring.Default
 	}
 	own, other, err := channel.Pair()
 	if err != nil {
@@ -96,21 +72,21 @@ func Launch(ctx context.Context, o Options) (*Client, error) {
 		own.Close()
 		return nil, err
 	}
-	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), open: o.request(), opened: make(chan struct{})}
+	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), ring: o.Ring, opened: make(chan struct{})}
 	c.close = sync.OnceValue(c.finish)
 	return c, nil
 }
 
-// Open names the devices that will be needed of a keeper that was launched, once, and returns at once.
+// Open names the devices that will be needed, by their UUIDs, once, and returns at once: [Client.Ready] waits for it. Another is opened when it is named
+// first, for which somebody waits then.
 func (c *Client) Open(devices []string) error {
-	r := c.open
-	r.Devices = devices
+	r := request{Do: verbOpen, Version: Version, Devices: devices, Ring: &c.ring}
 	if err := r.check(0); err != nil {
 		return fmt.Errorf("start %s: %w", driver.Name, err)
 	}
 	go func() {
 		defer close(c.opened)
-		_, _, c.err = c.exchange(context.Background(), r, nil, startTime)
+		_, _, c.err = c.exchange(r, nil, startTime)
 	}()
 	return nil
 }
@@ -151,17 +127,19 @@ func (c *Client) finish() error {
 	return errors.Join(err, &HangError{Do: "end", After: 2 * askTime})
 }
 
-// begin waits until the keeper is ready and nobody else has it do anything.
-func (c *Client) begin(ctx context.Context) (end func(), err error) {
-	if err := c.Ready(ctx); err != nil {
-		return nil, err
+// inTurn has something done when the keeper is ready and nobody else has it do anything.
+func (c *Client) inTurn(ctx context.Context, what verb, do func() error) error {
+	err := c.Ready(ctx)
+	if err == nil {
+		select {
+		case c.turn <- struct{}{}:
+			defer func() { <-c.turn }()
+			return do()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	}
-	select {
-	case c.turn <- struct{}{}:
-		return func() { <-c.turn }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // ask makes a request of whose turn it is. Its error has the request's name.
@@ -173,7 +151,7 @@ func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound tim
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		a, got, err = c.exchange(ctx, r, files, bound)
+		a, got, err = c.exchange(r, files, bound)
 	}
 	if err != nil {
 		return a, nil, fmt.Errorf("%s: %w", r.Do, err)
@@ -181,9 +159,9 @@ func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound tim
 	return a, got, nil
 }
 
-// exchange makes a request and waits for its answer. What moves memory can be stopped by ctx, and may take its time as long as it comes
-// along; all else is waited for. bound is how long the keeper may be silent: it is killed then.
-func (c *Client) exchange(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
+// exchange makes a request and waits for its answer, whatever becomes of ctx: what moves memory may take its time as long as it comes along.
+// bound is how long the keeper may be silent: it is killed then.
+func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
 	var hung atomic.Bool
 	timer := time.AfterFunc(bound, func() {
 		hung.Store(true)
@@ -199,17 +177,6 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 	}
 	if r.Do == verbSend || r.Do == verbReceive {
 		closeAll(files) // the keeper has them, and hanging up is heard
-		stopped := make(chan struct{})
-		unhook := context.AfterFunc(ctx, func() {
-			defer close(stopped)
-			timer.Reset(askTime)
-			_ = c.channel.Send(request{Do: verbStop}) // where it fails, the keeper has ended
-		})
-		defer func() {
-			if !unhook() {
-				<-stopped // it is not to stop the next request
-			}
-		}()
 	}
 	for {
 		var raw json.RawMessage
@@ -225,13 +192,8 @@ func (c *Client) exchange(ctx context.Context, r request, files []*os.File, boun
 		}
 		switch {
 		case !a.Done:
-			if ctx.Err() == nil {
-				timer.Reset(bound)
-			}
+			timer.Reset(bound)
 		case a.Error != nil:
-			if ctx.Err() != nil && (r.Do == verbSend || r.Do == verbReceive) {
-				return a, nil, context.Cause(ctx)
-			}
 			return a, nil, a.Error.err()
 		default:
 			return a, filesOf(got), nil

@@ -7,8 +7,8 @@ import "os"
 type Driver interface {
 	// Device opens the one with this UUID; opening it again gives the same. Its error is of kind NotFound where there is none.
 	Device(uuid string) (Device, error)
-	// Pin makes host memory, which is page-aligned, reachable for all devices at once. At least one device is open.
-	Pin(host []byte) (unpin func() error, err error)
+	// Pin makes host memory, which is page-aligned, reachable for all devices at once, until the process ends. At least one device is open.
+	Pin(host []byte) error
 }
 
 // Device is one of the driver's.

@@ -85,20 +85,15 @@ func (f *fakeDriver) Device(uuid string) (Device, error) {
 	return nil, fmt.Errorf("open %s: %w", uuid, errdefs.ErrNotFound)
 }
 
-func (f *fakeDriver) Pin(host []byte) (func() error, error) {
+func (f *fakeDriver) Pin(host []byte) error {
 	if err := f.call("pin"); err != nil {
-		return nil, err
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.pinned++
 	f.sparse += absent(host)
-	return func() error {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.pinned--
-		return nil
-	}, nil
+	return nil
 }
 
 // absent counts pages without memory.

@@ -2,7 +2,6 @@ package keeper
 
 import (
 	"context"
-	"errors"
 	"os"
 	"time"
 
@@ -27,38 +26,18 @@ func (s *server) move(ctx context.Context, do verb, peer *os.File) error {
 	s.moved.Store(0)
 	defer s.tell()()
 	if do == verbSend {
-		err = link.Send(ctx, s.sizes(), s.sendAll)
-	} else {
-		err = s.receiveAll(ctx, link)
+		return link.Send(ctx, s.sizes(), s.sendAll)
 	}
-	if err != nil {
-		// The other process may write into it still.
-		return errors.Join(err, s.drop())
-	}
-	return nil
+	return s.receiveAll(ctx, link)
 }
 
-// ready has a ring that is pinned.
-func (s *server) ready() (err error) {
-	if s.ring == nil {
-		if s.ring, err = ring.New(s.geometry); err != nil {
-			return err
-		}
+// ready pins the ring, once there is a device.
+func (s *server) ready() error {
+	if s.pinned || len(s.pieces) == 0 && !s.opened {
+		return nil
 	}
-	if s.unpin == nil && (len(s.pieces) > 0 || s.opened) {
-		s.unpin, err = s.driver.Pin(s.ring.Bytes())
-	}
-	return err
-}
-
-// drop does away with the ring.
-func (s *server) drop() (err error) {
-	if s.unpin != nil {
-		err = s.unpin()
-	}
-	err = errors.Join(err, s.ring.Close())
-	s.ring, s.unpin = nil, nil
-	return err
+	s.pinned = true
+	return s.driver.Pin(s.ring.Bytes())
 }
 
 // tell tells the client how far it has come, until it is called off.

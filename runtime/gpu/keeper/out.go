@@ -16,7 +16,7 @@ const lanes = 16
 // sendAll copies all that is held to the ring, all devices side by side.
 func (s *server) sendAll(ctx context.Context, to *ring.Sender) error {
 	g, ctx := errgroup.WithContext(ctx)
-	devices := s.devices(every)
+	devices := s.devices(0)
 	for _, numbers := range devices {
 		o := &outgoing{pieces: s.pieces, windows: windows(s.pieces, numbers), lanes: max(1, lanes/len(devices)), to: to, moved: s.count, last: closed}
 		for stream := range Streams {
@@ -130,7 +130,7 @@ func (o *outgoing) run(ctx context.Context, stream int) error {
 		}
 		if err := o.pieces[p.piece].memory.Read(stream, p.slot.Data[:p.length], p.offset); err != nil {
 			p.slot.Return()
-			return &PieceError{Number: p.piece, Piece: o.pieces[p.piece].Piece, Err: err}
+			return pieceError(p.piece, o.pieces[p.piece].Piece, err)
 		}
 		select {
 		case <-p.before:

@@ -72,7 +72,7 @@ func start(t *testing.T, orders string, totals ...int64) *Client {
 	}
 	t.Setenv(devicesVariable, strings.Join(devices, " "))
 	t.Setenv(ordersVariable, orders)
-	c, err := Start(t.Context(), Options{Path: os.Args[0], Devices: uuids[:1], Ring: small})
+	c, err := Start(t.Context(), Options{Path: os.Args[0], Ring: small})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,6 +81,9 @@ func start(t *testing.T, orders string, totals ...int64) *Client {
 			t.Error(err)
 		}
 	})
+	if err := c.Open(uuids[:1]); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 

@@ -22,10 +22,9 @@ type server struct {
 	driver  Driver
 	pieces  []held
 
-	geometry ring.Geometry
-	ring     *ring.Memory
-	unpin    func() error // of the ring; nil: it is not pinned
-	opened   bool         // a device is open
+	ring   *ring.Memory // nil: it was not told to open
+	pinned bool         // the ring
+	opened bool         // a device is open
 
 	moved atomic.Int64 // bytes, by the request that is carried out
 	waits atomic.Int64 // how often who sends has said that it waits
@@ -33,22 +32,17 @@ type server struct {
 
 // order is a request with what came with it.
 type order struct {
-	ctx   context.Context // ends when it shall be carried out no further
-	end   context.CancelCauseFunc
 	do    request
 	files []*os.File
 }
 
-// Reasons for the end of a request.
-var (
-	errHungUp  = fmt.Errorf("the shim has hung up: %w", errdefs.ErrAborted)
-	errStopped = fmt.Errorf("it was stopped: %w", errdefs.ErrAborted)
-)
+// errHungUp is the reason for the end of a request whose client has gone.
+var errHungUp = fmt.Errorf("the shim has hung up: %w", errdefs.ErrAborted)
 
 // lastTime bounds a request that is under way when the client has gone. The driver may hang.
 var lastTime = 10 * time.Second
 
-// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed or ctx ends. The caller ends the
+// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed, ctx ends, or it has told of an error. The caller ends the
 // process then, by which the driver frees what is held.
 func Serve(ctx context.Context, c *channel.Channel, open func() (Driver, error)) error {
 	outer := ctx
@@ -82,7 +76,6 @@ func Serve(ctx context.Context, c *channel.Channel, open func() (Driver, error))
 
 // listen passes requests on, one at a time: there is no other before the answer. It gives the reason for its end.
 func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error {
-	var last order
 	for {
 		var raw json.RawMessage
 		fds, err := c.Receive(&raw)
@@ -97,24 +90,17 @@ func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error 
 			channel.Close(fds)
 			return err
 		}
-		if r.Do == verbStop {
-			if last.end != nil {
-				last.end(errStopped)
-			}
-			continue
-		}
-		last = order{do: r, files: filesOf(fds)}
-		last.ctx, last.end = context.WithCancelCause(ctx)
+		o := order{do: r, files: filesOf(fds)}
 		select {
-		case orders <- last:
+		case orders <- o:
 		case <-ctx.Done():
-			closeAll(last.files)
+			closeAll(o.files)
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// serve carries out one request after the other. A driver that cannot be opened is the answer to the first.
+// serve carries out one request after the other, until one fails. A driver that cannot be opened is the answer to the first.
 func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error), orders <-chan order) error {
 	d, failed := open()
 	s := &server{channel: c, driver: d}
@@ -127,28 +113,26 @@ func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error),
 		}
 		var a answer
 		var files []*os.File
-		err := failed
-		if err == nil {
-			a, files, err = s.carryOut(o)
+		if failed == nil {
+			a, files, failed = s.carryOut(ctx, o)
 		}
-		if a.Done = true; err != nil {
-			a.Error = newReport(err)
+		if a.Done = true; failed != nil {
+			a.Error = newReport(failed)
 			closeAll(files)
 			files = nil
 		}
-		o.end(nil)
-		err = c.Send(a, descriptors(files)...)
+		err := c.Send(a, descriptors(files)...)
 		closeAll(files)
 		closeAll(o.files) // nobody waits for that, and it takes as long as to import what they are
-		if failed != nil || err != nil && ctx.Err() == nil {
+		if failed != nil || err != nil {
 			return errors.Join(failed, err)
 		}
 	}
 }
 
 // carryOut does what is asked. Files that it gives are for the client.
-func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
-	if (s.geometry == ring.Geometry{}) != (o.do.Do == verbOpen) {
+func (s *server) carryOut(ctx context.Context, o order) (a answer, files []*os.File, err error) {
+	if (s.ring == nil) != (o.do.Do == verbOpen) {
 		return a, nil, fmt.Errorf("%s: open is the first, and only once: %w", o.do.Do, errdefs.ErrFailedPrecondition)
 	}
 	switch o.do.Do {
@@ -160,12 +144,12 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 		files, err = s.make(o.do.Pieces)
 	case verbCopy:
 		err = s.copy(o.do.Pieces[0], o.files[0], o.files[1])
-	case verbCut:
-		err = s.cut(o.do.Count)
+	case verbLetGo:
+		err = s.letGo()
 	case verbRoom:
 		a.Room, err = s.room(o.do.Pieces, o.do.Spare)
 	case verbSend, verbReceive:
-		err = s.move(o.ctx, o.do.Do, o.files[0])
+		err = s.move(ctx, o.do.Do, o.files[0])
 	default:
 		err = fmt.Errorf("%q: %w", o.do.Do, errdefs.ErrNotImplemented) // decodeRequest lets none through
 	}
@@ -177,8 +161,7 @@ func (s *server) open(r request) (err error) {
 	if r.Version != Version {
 		return fmt.Errorf("version %d, not %d: %w", r.Version, Version, errdefs.ErrFailedPrecondition)
 	}
-	s.geometry = *r.Ring
-	if s.ring, err = ring.New(s.geometry); err != nil {
+	if s.ring, err = ring.New(*r.Ring); err != nil {
 		return err
 	}
 	filled := make(chan struct{})
