@@ -94,11 +94,10 @@ func (c *Channel) Send(message any, fds ...int) error {
 		defer file.Close()
 		data, fds = []byte{inFile}, append([]int{int(file.Fd())}, fds...)
 	}
-	return c.SendBytes(data, fds...)
+	return c.sendBytes(data, fds...)
 }
 
-// SendBytes sends a message of bytes, [MaxMessage] at most, that are no JSON.
-func (c *Channel) SendBytes(data []byte, fds ...int) error {
+func (c *Channel) sendBytes(data []byte, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
@@ -145,9 +144,9 @@ func readFile(fd int) ([]byte, error) {
 }
 
 // Receive gives the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
-// closed.
+// closed. After [os.ErrDeadlineExceeded] it may be called again. What is no such message is an error of kind InvalidArgument.
 func (c *Channel) Receive(message any) ([]int, error) {
-	data, fds, err := c.ReceiveBytes()
+	data, fds, err := c.receiveBytes()
 	if errors.Is(err, io.EOF) {
 		return nil, io.EOF
 	}
@@ -156,7 +155,9 @@ func (c *Channel) Receive(message any) ([]int, error) {
 		fds = fds[1:]
 	}
 	if err == nil {
-		err = json.Unmarshal(data, message)
+		if err = json.Unmarshal(data, message); err != nil {
+			err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
 	}
 	if err != nil {
 		Close(fds)
@@ -165,9 +166,8 @@ func (c *Channel) Receive(message any) ([]int, error) {
 	return fds, nil
 }
 
-// ReceiveBytes is Receive of a message that is no JSON. The bytes are valid until the next. One that is too long gives [io.ErrShortBuffer]; after
-// [os.ErrDeadlineExceeded] it may be called again.
-func (c *Channel) ReceiveBytes() ([]byte, []int, error) {
+// receiveBytes gives the bytes of a message, which are valid until the next. One that is too long gives [io.ErrShortBuffer].
+func (c *Channel) receiveBytes() ([]byte, []int, error) {
 	if c.data == nil {
 		c.data = make([]byte, MaxMessage)
 	}

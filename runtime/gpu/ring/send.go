@@ -45,7 +45,7 @@ func (l *Link) Send(ctx context.Context, sizes []int64, give func(ctx context.Co
 	for n := range g.Slots {
 		s.free <- n
 	}
-	l.conn.wait(0)
+	l.conn.Wait(0)
 	defer l.conn.cutOff(inner)()
 	heard := make(chan struct{})
 	go func() {
@@ -74,7 +74,7 @@ func (s *Sender) end() error {
 	s.ended = true
 	s.mu.Unlock()
 	s.last.Store(int64(time.Since(s.start)))
-	if err := s.link.conn.write(message{kind: kindEnd}, nil); err != nil {
+	if err := s.link.conn.write(message{Kind: kindEnd}); err != nil {
 		return err
 	}
 	_, err := wait(s.ctx, s, s.moved)
@@ -84,18 +84,14 @@ func (s *Sender) end() error {
 // listen hears what becomes of the slots.
 func (s *Sender) listen() error {
 	for {
-		m, file, err := s.link.conn.read()
+		m, err := s.link.conn.read()
 		if err != nil {
 			return err
 		}
-		if file != nil {
-			file.Close()
-			return broken("a file that nobody has asked for")
-		}
 		s.last.Store(int64(time.Since(s.start)))
-		switch m.kind {
+		switch m.Kind {
 		case kindFree:
-			if err := s.back(m.slot); err != nil {
+			if err := s.back(m.Slot); err != nil {
 				return err
 			}
 		case kindDone:
@@ -108,21 +104,21 @@ func (s *Sender) listen() error {
 			close(s.moved)
 			return nil
 		default:
-			return broken("a message of kind %d from who receives", m.kind)
+			return broken("a message %q from who receives", m.Kind)
 		}
 	}
 }
 
 // back takes a slot back.
-func (s *Sender) back(slot uint32) error {
+func (s *Sender) back(slot int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if int64(slot) >= int64(len(s.there)) || !s.there[slot] {
+	if slot < 0 || slot >= len(s.there) || !s.there[slot] {
 		return broken("it frees slot %d, which it does not have", slot)
 	}
 	s.there[slot] = false
 	s.flights--
-	s.free <- int(slot)
+	s.free <- slot
 	return nil
 }
 
@@ -170,10 +166,7 @@ func (s *Sender) Slot(ctx context.Context) (*Slot, error) {
 func (o *Slot) Send(piece int, offset int64, length int) error {
 	s := o.sender
 	defer s.link.memory.leave()
-	m := message{kind: kindFull, slot: uint32(o.n), piece: uint32(piece), offset: uint64(offset), length: uint64(length)}
-	if piece < 0 || offset < 0 || length < 0 {
-		return broken("%d bytes from %d on of piece %d", length, offset, piece)
-	}
+	m := message{Kind: kindFull, Slot: o.n, Piece: piece, Offset: offset, Length: int64(length)}
 	if err := m.within(s.sizes, s.link.memory.geometry); err != nil {
 		return err
 	}
@@ -181,7 +174,7 @@ func (o *Slot) Send(piece int, offset int64, length int) error {
 	s.there[o.n] = true
 	s.flights++
 	s.mu.Unlock()
-	if err := s.link.conn.write(m, nil); err != nil {
+	if err := s.link.conn.write(m); err != nil {
 		s.fail(err)
 		return err
 	}
@@ -190,7 +183,7 @@ func (o *Slot) Send(piece int, offset int64, length int) error {
 
 // Wait says that what is to be sent next is not here yet: the other side is patient again.
 func (s *Sender) Wait() error {
-	return s.link.conn.write(message{kind: kindWait}, nil)
+	return s.link.conn.write(message{Kind: kindWait})
 }
 
 // Return gives a slot back unused.
