@@ -53,7 +53,7 @@ type Engine struct {
 	given    []*given // all that may have handed memory over
 	pieces   int      // that they have handed over
 	outgoing *outgoing
-	holding  *holding // nil: all that was given has been taken
+	holding  *task // of the keeper, which takes what was given; nil: that was waited for
 }
 
 var _ checkpoint.Devices = (*Engine)(nil)

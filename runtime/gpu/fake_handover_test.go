@@ -227,12 +227,12 @@ func (o *fakeOwner) Close(ctx context.Context, _ time.Duration) error {
 	return ctx.Err()
 }
 
-func (o *fakeOwner) Table() (pieces []library.Piece, err error) {
+func (o *fakeOwner) Table() (pieces []spec.GPUPiece, err error) {
 	if err := o.do("table"); err != nil {
 		return nil, err
 	}
 	for i := range o.library().memory {
-		pieces = append(pieces, library.Piece{Number: uint32(i), Address: uint64(1+i) << 28, Size: 2 << 20, Device: uuidA})
+		pieces = append(pieces, spec.GPUPiece{Address: uint64(1+i) << 28, Size: 2 << 20, Device: uuidA})
 	}
 	return pieces, nil
 }
@@ -266,7 +266,7 @@ func (o *fakeOwner) Release() error {
 	return err
 }
 
-func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*os.File) error {
+func (o *fakeOwner) Attach(_ context.Context, pieces []spec.GPUPiece, files []*os.File) error {
 	if err := o.do("attach"); err != nil {
 		return err
 	}
@@ -274,8 +274,8 @@ func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*o
 		return &library.CallError{PID: o.pid, Step: "attach", Code: invalidDevice}
 	}
 	l := o.library()
-	for i, p := range pieces {
-		l.memory[p.Number] = read(files[i])
+	for i := range pieces {
+		l.memory[i] = read(files[i])
 	}
 	l.state, l.files = library.Closed, files
 	if o.w.tight {
@@ -295,7 +295,7 @@ func (o *fakeOwner) Own(context.Context) (int, error) {
 	return o.library().foreign, err
 }
 
-func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece, n int) (*os.File, error) {
+func (o *fakeOwner) Make(_ context.Context, pieces []spec.GPUPiece, n int) (*os.File, error) {
 	l := o.library()
 	if n == 0 {
 		l.made = nil
@@ -397,7 +397,7 @@ func (h *fakeKeeper) Ready(context.Context) error {
 	return h.do("ready")
 }
 
-func (h *fakeKeeper) Hold(_ context.Context, _ []keeper.Piece, files []*os.File) error {
+func (h *fakeKeeper) Hold(_ context.Context, _ []spec.GPUPiece, files []*os.File) error {
 	if err := h.do("hold"); err != nil {
 		return err
 	}
@@ -407,14 +407,14 @@ func (h *fakeKeeper) Hold(_ context.Context, _ []keeper.Piece, files []*os.File)
 	return nil
 }
 
-func (h *fakeKeeper) Room(_ context.Context, others []keeper.Piece, _ int64) (bool, error) {
+func (h *fakeKeeper) Room(_ context.Context, others []spec.GPUPiece, _ int64) (bool, error) {
 	if len(others) > 0 {
 		return !h.w.crammed, h.do("room for one")
 	}
 	return h.w.room, h.do("room")
 }
 
-func (h *fakeKeeper) Copy(_ context.Context, _ keeper.Piece, from, to *os.File) error {
+func (h *fakeKeeper) Copy(_ context.Context, _ spec.GPUPiece, from, to *os.File) error {
 	if err := h.do("copy"); err != nil {
 		return err
 	}
@@ -435,7 +435,7 @@ func (h *fakeKeeper) Send(_ context.Context, peer *os.File) error {
 	return nil
 }
 
-func (h *fakeKeeper) Make(_ context.Context, pieces []keeper.Piece) (files []*os.File, err error) {
+func (h *fakeKeeper) Make(_ context.Context, pieces []spec.GPUPiece) (files []*os.File, err error) {
 	if err := h.do("make"); err != nil {
 		return nil, err
 	}

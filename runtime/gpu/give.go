@@ -188,10 +188,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		if j < 0 {
 			continue
 		}
-		fresh[i].able, fresh[i].given = false, all[j].bytes()
-		for _, piece := range all[j].pieces {
-			fresh[i].pieces = append(fresh[i].pieces, spec.GPUPiece{Address: piece.Address, Size: int64(piece.Size), Device: piece.Device})
-		}
+		fresh[i].able, fresh[i].given, fresh[i].pieces = false, all[j].bytes(), all[j].pieces
 	}
 	if err := e.remaining(fresh); err != nil {
 		return nil, err
@@ -230,14 +227,7 @@ func (g *given) take(most int) error {
 		closeFiles(files)
 		return fmt.Errorf("%s: %d descriptors for %d pieces of memory", g.Process, len(files), len(table))
 	}
-	order := make([]int, len(table))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(table[a].Address, table[b].Address) })
-	for _, i := range order {
-		g.pieces, g.files = append(g.pieces, table[i]), append(g.files, files[i])
-	}
+	g.pieces, g.files = table, files
 	return nil
 }
 

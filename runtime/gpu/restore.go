@@ -63,9 +63,9 @@ func (r *Restore) begin(ctx context.Context) error {
 		go channel.Expect(n)
 	}
 	if kept := r.borrow(ctx); kept != nil {
-		return r.fitsBeside(ctx, kept.Info())
+		return r.check(ctx, kept.Info().Bytes())
 	}
-	return r.bring(ctx, r.check)
+	return r.bring(ctx, func(ctx context.Context) error { return r.check(ctx, nil) })
 }
 
 // Fits waits until all of the snapshot's memory has its place on this host's GPUs, and gives the reason where it has none: a
@@ -82,7 +82,7 @@ func (r *Restore) Fits() error {
 // then. It is called when Fits has found nothing in the way.
 func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if c := r.coming; c != nil && c.done != nil {
+	if c := r.coming; c != nil {
 		go func() {
 			select {
 			case <-c.done:
@@ -96,25 +96,24 @@ func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelF
 	return ctx, func() { cancel(nil) }
 }
 
-// check makes sure that this host can take what the snapshot holds.
-func (r *Restore) check(ctx context.Context) error {
-	facts, err := r.facts(ctx)
+// check starts a helper, and makes sure that this host can take what the snapshot holds, of which so many bytes are loaded already, by device.
+func (r *Restore) check(ctx context.Context, loaded map[string]int64) error {
+	k, err := r.line.driver(ctx)
+	if err != nil {
+		return err
+	}
+	facts, err := within(k, askTime, func() (driver.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
 		return err
 	}
 	if r.places, err = r.Record.places(r.visible(facts), r.Map); err != nil {
 		return err
 	}
+	for i := range r.places {
+		r.places[i].Free += loaded[r.places[i].UUID]
+	}
 	r.pairs = r.Record.pairs(r.places)
 	return r.Record.fits(facts, r.places)
-}
-
-func (r *Restore) facts(ctx context.Context) (driver.Facts, error) {
-	k, err := r.line.driver(ctx)
-	if err != nil {
-		return driver.Facts{}, err
-	}
-	return within(k, askTime, func() (driver.Facts, error) { return k.Facts(ctx) })
 }
 
 // Load is called when CRIU has restored the processes and their device nodes are those of this host. It lets them go on,

@@ -29,7 +29,7 @@ type Options struct {
 
 // Client is a keeper that runs. Its methods may be called from several goroutines; requests are carried out one after the other.
 // Errors are [driver.UnusableError] where the driver cannot be used, [CallError] of the driver,
-// [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then. After each error that it has told of, the keeper ends.
+// [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then. After each error that it has told of, but for one of a copy, the keeper ends.
 type Client struct {
 	program *driver.Program
 	channel *channel.Channel

@@ -8,6 +8,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
@@ -42,7 +43,7 @@ const (
 )
 
 // pieceError says for which piece something failed, by its number.
-func pieceError(number int, p Piece, err error) error {
+func pieceError(number int, p spec.GPUPiece, err error) error {
 	return fmt.Errorf("device memory %d, %d bytes on %s: %w", number, p.Size, p.Device, err)
 }
 

@@ -6,22 +6,24 @@ import (
 	"os"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // held is a piece that is mapped.
 type held struct {
-	Piece
+	spec.GPUPiece
 	device Device
 	memory Memory
 }
 
 // hold maps what others have given.
-func (s *server) hold(pieces []Piece, files []*os.File) error {
+func (s *server) hold(pieces []spec.GPUPiece, files []*os.File) error {
 	return s.add(pieces, func(i int, d Device) (Memory, error) { return d.Import(files[i], pieces[i].Size) })
 }
 
 // make makes memory that is zero, and gives its descriptors.
-func (s *server) make(pieces []Piece) (files []*os.File, err error) {
+func (s *server) make(pieces []spec.GPUPiece) (files []*os.File, err error) {
 	before := len(s.pieces)
 	err = s.add(pieces, func(i int, d Device) (Memory, error) {
 		m, err := d.Make(pieces[i].Size)
@@ -57,7 +59,7 @@ func (s *server) clear(count int) error {
 }
 
 // add maps pieces.
-func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error)) error {
+func (s *server) add(pieces []spec.GPUPiece, one func(i int, d Device) (Memory, error)) error {
 	if len(s.pieces)+len(pieces) > maxPieces {
 		return fmt.Errorf("%d pieces are too many: %w", len(s.pieces)+len(pieces), errdefs.ErrInvalidArgument)
 	}
@@ -70,7 +72,7 @@ func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error)) 
 		if err != nil {
 			return pieceError(len(s.pieces), p, err)
 		}
-		s.pieces = append(s.pieces, held{Piece: p, device: d, memory: m})
+		s.pieces = append(s.pieces, held{GPUPiece: p, device: d, memory: m})
 	}
 	return nil
 }
@@ -85,7 +87,7 @@ func (s *server) letGo() (err error) {
 }
 
 // copy fills memory with what other memory has. Both are somebody else's, and neither is held afterwards.
-func (s *server) copy(p Piece, from, to *os.File) (err error) {
+func (s *server) copy(p spec.GPUPiece, from, to *os.File) (err error) {
 	d, err := s.driver.Device(p.Device)
 	if err != nil {
 		return pieceError(0, p, err)
@@ -111,7 +113,7 @@ func (s *server) copy(p Piece, from, to *os.File) (err error) {
 }
 
 // room tells whether each device has room for what is held of it once more, for other pieces, and for so many bytes beside.
-func (s *server) room(others []Piece, spare int64) (bool, error) {
+func (s *server) room(others []spec.GPUPiece, spare int64) (bool, error) {
 	need := make(map[string]int64)
 	for _, h := range s.pieces {
 		need[h.Device] += h.Size

@@ -52,7 +52,7 @@ func (s *server) fill(ctx context.Context, stream int, from <-chan arrived, fail
 		}
 		h := s.pieces[a.Piece]
 		if err := h.memory.Write(stream, a.Data, a.Offset); err != nil {
-			fail(pieceError(a.Piece, h.Piece, err))
+			fail(pieceError(a.Piece, h.GPUPiece, err))
 			continue
 		}
 		a.release()

@@ -130,7 +130,7 @@ func (o *outgoing) run(ctx context.Context, stream int) error {
 		}
 		if err := o.pieces[p.piece].memory.Read(stream, p.slot.Data[:p.length], p.offset); err != nil {
 			p.slot.Return()
-			return pieceError(p.piece, o.pieces[p.piece].Piece, err)
+			return pieceError(p.piece, o.pieces[p.piece].GPUPiece, err)
 		}
 		select {
 		case <-p.before:

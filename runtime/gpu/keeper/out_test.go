@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
@@ -12,11 +13,11 @@ import (
 func TestWindows(t *testing.T) {
 	const part = mib
 	pieces := []held{
-		{Piece: Piece{Size: ring.Window, Address: 10*ring.Window - 4*mib}}, // in two windows
-		{Piece: Piece{Size: 2 * mib, Address: 11*ring.Window - 4*mib}},
-		{Piece: Piece{Size: 12 * mib, Address: 11 * ring.Window}},
-		{Piece: Piece{Size: 3 * ring.Window, Address: 12 * ring.Window}},
-		{Piece: Piece{Size: 2 * mib, Address: 10 * ring.Window}}, // of another process
+		{GPUPiece: spec.GPUPiece{Size: ring.Window, Address: 10*ring.Window - 4*mib}}, // in two windows
+		{GPUPiece: spec.GPUPiece{Size: 2 * mib, Address: 11*ring.Window - 4*mib}},
+		{GPUPiece: spec.GPUPiece{Size: 12 * mib, Address: 11 * ring.Window}},
+		{GPUPiece: spec.GPUPiece{Size: 3 * ring.Window, Address: 12 * ring.Window}},
+		{GPUPiece: spec.GPUPiece{Size: 2 * mib, Address: 10 * ring.Window}}, // of another process
 	}
 	numbers := []int{0, 1, 2, 3, 4}
 	var lengths []int

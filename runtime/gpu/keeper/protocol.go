@@ -6,6 +6,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
@@ -30,12 +31,12 @@ const (
 
 // request is a message to the keeper.
 type request struct {
-	Do      verb           `json:"do"`
-	Version int            `json:"version,omitempty"` // of open
-	Devices []string       `json:"devices,omitempty"` // of open: to be ready
-	Ring    *ring.Geometry `json:"ring,omitempty"`    // of open
-	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold, make and copy; of room: beside that
-	Spare   int64          `json:"spare,omitempty"`   // of room: beside that, on each device, bytes
+	Do      verb            `json:"do"`
+	Version int             `json:"version,omitempty"` // of open
+	Devices []string        `json:"devices,omitempty"` // of open: to be ready
+	Ring    *ring.Geometry  `json:"ring,omitempty"`    // of open
+	Pieces  []spec.GPUPiece `json:"pieces,omitempty"`  // of hold, make and copy; of room: beside that
+	Spare   int64           `json:"spare,omitempty"`   // of room: beside that, on each device, bytes
 }
 
 // answer is a message from the keeper.
@@ -79,7 +80,7 @@ func (r request) check(files int) error {
 		return fmt.Errorf("%d descriptors, %d pieces, %d devices, %d bytes to spare: %w", files, len(r.Pieces), len(r.Devices), r.Spare, errdefs.ErrInvalidArgument)
 	}
 	for i, p := range r.Pieces {
-		if err := p.check(); err != nil {
+		if err := check(p); err != nil {
 			return pieceError(i, p, err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
@@ -89,7 +90,7 @@ func start(t *testing.T, orders string, totals ...int64) *Client {
 
 // given is memory that processes have given away.
 type given struct {
-	pieces   []Piece
+	pieces   []spec.GPUPiece
 	files    []*os.File
 	contents [][]byte
 }
@@ -110,7 +111,7 @@ func give(t *testing.T, sizes ...int64) (g given) {
 		if _, err := file.WriteAt(content, 0); err != nil {
 			t.Fatal(err)
 		}
-		g.pieces = append(g.pieces, Piece{Device: uuids[i%len(uuids)], Size: n * mib, Address: address})
+		g.pieces = append(g.pieces, spec.GPUPiece{Device: uuids[i%len(uuids)], Size: n * mib, Address: address})
 		address += uint64(n * mib)
 		g.files = append(g.files, file)
 		g.contents = append(g.contents, content)
@@ -147,7 +148,7 @@ func sockets(t *testing.T) (a, b *os.File) {
 }
 
 // drain has send send pieces, and gives what came. It fails the test where parts of a window come in another order.
-func drain(t *testing.T, pieces []Piece, send func(peer *os.File) error) ([][]byte, error) {
+func drain(t *testing.T, pieces []spec.GPUPiece, send func(peer *os.File) error) ([][]byte, error) {
 	t.Helper()
 	ours, theirs := sockets(t)
 	got := make([][]byte, len(pieces))

@@ -42,7 +42,7 @@ var errHungUp = fmt.Errorf("the shim has hung up: %w", errdefs.ErrAborted)
 // lastTime bounds a request that is under way when the client has gone. The driver may hang.
 var lastTime = 10 * time.Second
 
-// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed, ctx ends, or it has told of an error. The caller ends the
+// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed, ctx ends, or it has told of an error that is not of a copy. The caller ends the
 // process then, by which the driver frees what is held.
 func Serve(ctx context.Context, c *channel.Channel, open func() (Driver, error)) error {
 	outer := ctx
@@ -143,7 +143,9 @@ func (s *server) carryOut(ctx context.Context, o order) (a answer, files []*os.F
 	case verbMake:
 		files, err = s.make(o.do.Pieces)
 	case verbCopy:
-		err = s.copy(o.do.Pieces[0], o.files[0], o.files[1])
+		if failed := s.copy(o.do.Pieces[0], o.files[0], o.files[1]); failed != nil {
+			a.Error = newReport(failed) // which changes nothing of what is held
+		}
 	case verbLetGo:
 		err = s.letGo()
 	case verbRoom:

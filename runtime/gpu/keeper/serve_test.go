@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
@@ -195,7 +196,7 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		for _, p := range r.Pieces {
-			if p.check() != nil {
+			if check(p) != nil {
 				t.Errorf("let through %q", data)
 			}
 		}
@@ -219,7 +220,7 @@ func FuzzAnswer(f *testing.F) {
 	} {
 		f.Add([]byte(seed), 0)
 	}
-	r := request{Do: verbMake, Pieces: []Piece{{Device: uuids[0], Size: 2 * mib}}}
+	r := request{Do: verbMake, Pieces: []spec.GPUPiece{{Device: uuids[0], Size: 2 * mib}}}
 	f.Fuzz(func(t *testing.T, data []byte, files int) {
 		a, err := decodeAnswer(data, r, files)
 		if err != nil {

@@ -10,12 +10,13 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
 // Hold takes device memory over: files are the descriptors of pieces, in their order, and remain the caller's. The pieces come
 // after those that are held already; the numbers of all are what is sent through the ring.
-func (c *Client) Hold(ctx context.Context, pieces []Piece, files []*os.File) (err error) {
+func (c *Client) Hold(ctx context.Context, pieces []spec.GPUPiece, files []*os.File) (err error) {
 	if len(pieces) != len(files) {
 		return fmt.Errorf("hold: %d descriptors for %d pieces: %w", len(files), len(pieces), errdefs.ErrInvalidArgument)
 	}
@@ -33,7 +34,7 @@ func (c *Client) Hold(ctx context.Context, pieces []Piece, files []*os.File) (er
 
 // Make makes memory that is all zero and held after what is held already. The descriptors are for other processes, in the order of pieces,
 // and the caller's to close.
-func (c *Client) Make(ctx context.Context, pieces []Piece) (files []*os.File, err error) {
+func (c *Client) Make(ctx context.Context, pieces []spec.GPUPiece) (files []*os.File, err error) {
 	defer timed(ctx, "make device memory", pieces, time.Now(), &err)
 	err = c.inTurn(ctx, verbMake, func() error {
 		for some := range slices.Chunk(pieces, batch) {
@@ -54,16 +55,16 @@ func (c *Client) Make(ctx context.Context, pieces []Piece) (files []*os.File, er
 
 // Copy fills a piece with what another of its size and device has, from device to device. Both are given by their descriptors, which remain the caller's, and
 // none of them is held afterwards.
-func (c *Client) Copy(ctx context.Context, p Piece, from, to *os.File) error {
+func (c *Client) Copy(ctx context.Context, p spec.GPUPiece, from, to *os.File) error {
 	return c.inTurn(ctx, verbCopy, func() error {
-		_, _, err := c.ask(ctx, request{Do: verbCopy, Pieces: []Piece{p}}, []*os.File{from, to}, moveTime(p.Size))
+		_, _, err := c.ask(ctx, request{Do: verbCopy, Pieces: []spec.GPUPiece{p}}, []*os.File{from, to}, moveTime(p.Size))
 		return err
 	})
 }
 
 // Room tells whether each device has room for what is held of it once more, for other pieces, and for spare bytes beside: its driver needs these for what it is
 // to bring back there. Then the processes can go on with copies of their own, and what is held stays as it is.
-func (c *Client) Room(ctx context.Context, others []Piece, spare int64) (room bool, err error) {
+func (c *Client) Room(ctx context.Context, others []spec.GPUPiece, spare int64) (room bool, err error) {
 	err = c.inTurn(ctx, verbRoom, func() error {
 		a, _, err := c.ask(ctx, request{Do: verbRoom, Pieces: others, Spare: spare}, nil, askTime)
 		room = a.Room
@@ -108,7 +109,7 @@ func (c *Client) LetGo(ctx context.Context) error {
 }
 
 // timed says how long a step took.
-func timed(ctx context.Context, step string, pieces []Piece, begin time.Time, err *error) {
+func timed(ctx context.Context, step string, pieces []spec.GPUPiece, begin time.Time, err *error) {
 	l := log.G(ctx).WithField("seconds", time.Since(begin).Seconds())
 	if pieces != nil {
 		l = l.WithField("pieces", len(pieces)).WithField("bytes", sum(pieces))

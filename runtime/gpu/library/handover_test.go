@@ -6,6 +6,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // TestHandOver hands everything over and takes it back, with calls bound in each of the ways that programs do.
@@ -44,11 +46,11 @@ func TestHandOver(t *testing.T) {
 }
 
 // check looks at pieces of two devices.
-func check(t *testing.T, r *rig, pieces []Piece, want int) {
+func check(t *testing.T, r *rig, pieces []spec.GPUPiece, want int) {
 	t.Helper()
-	on := map[string]uint64{}
+	on := map[string]int64{}
 	for i, p := range pieces {
-		if p.Number != uint32(i) || p.Size > 4*mib {
+		if p.Size > 4*mib {
 			t.Errorf("piece %d is %+v", i, p)
 		}
 		on[p.Device] += p.Size
@@ -64,7 +66,7 @@ func TestPieces(t *testing.T) {
 	pieces, files := a.take()
 	var sizes []uint64
 	for _, p := range pieces {
-		sizes = append(sizes, p.Size/mib)
+		sizes = append(sizes, uint64(p.Size/mib))
 	}
 	slices.Sort(sizes)
 	want := slices.Concat([]uint64{2, 2}, slices.Repeat([]uint64{4}, 1+15), slices.Repeat([]uint64{16}, 4+4))
@@ -289,7 +291,7 @@ func TestRefused(t *testing.T) {
 		r.order(test.orders...)
 		p, _ := a.dial()
 		err := p.Close(t.Context(), patient)
-		var pieces []Piece
+		var pieces []spec.GPUPiece
 		var files []*os.File
 		if err == nil {
 			pieces, err = p.Table()

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // fill gives memory the contents of other memory.
@@ -27,7 +29,7 @@ func (a *app) fill(made, from []*os.File) {
 }
 
 // made has the program make all its memory.
-func (a *app) made(p *Process, pieces []Piece) (files []*os.File, err error) {
+func (a *app) made(p *Process, pieces []spec.GPUPiece) (files []*os.File, err error) {
 	a.t.Cleanup(func() { closeFiles(files) })
 	for n := range pieces {
 		f, err := p.Make(a.t.Context(), pieces, n)
@@ -40,7 +42,7 @@ func (a *app) made(p *Process, pieces []Piece) (files []*os.File, err error) {
 }
 
 // remade has the program make its memory, and fills it.
-func (a *app) remade(pieces []Piece, from []*os.File) {
+func (a *app) remade(pieces []spec.GPUPiece, from []*os.File) {
 	a.t.Helper()
 	p, h := a.dial()
 	if h.State != Given {

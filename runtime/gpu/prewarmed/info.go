@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // Info describes device memory that is loaded.
@@ -19,7 +19,7 @@ type Info struct {
 	Digest    string    `json:"digest"`    // of its manifest
 	Created   time.Time `json:"created"`
 	// Pieces are all that the snapshot has, in the order of its record, each with the device of this host that it is on.
-	Pieces []keeper.Piece `json:"pieces"`
+	Pieces []spec.GPUPiece `json:"pieces"`
 	// Facts are what the driver said when it was loaded. But for what is free, they hold as long as the memory does: its
 	// descriptors keep the driver from being replaced.
 	Facts driver.Facts `json:"facts"`

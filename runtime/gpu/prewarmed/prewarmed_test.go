@@ -14,10 +14,10 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // The test's program is the process too, as cryo is.
@@ -44,7 +44,7 @@ func loaded(digest string, pieces map[string]int) Info {
 	}}}
 	for _, uuid := range []string{gpuA, gpuB} {
 		for range pieces[uuid] {
-			i.Pieces = append(i.Pieces, keeper.Piece{Device: uuid, Size: 2 * mega})
+			i.Pieces = append(i.Pieces, spec.GPUPiece{Device: uuid, Size: 2 * mega})
 		}
 	}
 	return i
