@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // Name is that of the program.
@@ -18,8 +20,9 @@ const Name = "cryo-gpu-keeper"
 // maxLast is how much of the program's standard error is kept, bytes.
 const maxLast = 4 << 10
 
-// Program is the program running one of its commands.
+// Program is the program running one of its commands, and the channel to it.
 type Program struct {
+	Channel *channel.Channel // the program's descriptor 3
 	command *exec.Cmd
 	last    *tail
 	ended   chan struct{} // closed when it has been waited for
@@ -47,22 +50,26 @@ func find(path string) (string, error) {
 	return found, nil
 }
 
-// Run starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. attach
-// gives the command its files; those that it needs for itself are the caller's to close. [NoHelperError]: there is none.
-func Run(path string, attach func(*exec.Cmd), args ...string) (*Program, error) {
+// Run starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. [NoHelperError]: there is none.
+func Run(path, do string) (*Program, error) {
 	path, err := find(path)
 	if err != nil {
 		return nil, err
 	}
-	command := exec.Command(path, args...)
+	own, other, err := channel.Pair()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", Name, err)
+	}
+	defer other.Close() // the program's death is heard when nobody else has it
+	command := exec.Command(path, do)
 	command.Dir = "/"
+	command.ExtraFiles = []*os.File{other}
 	// A session of its own: the terminal's Ctrl-C is not for it, and nothing ends it with its parent.
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	p := &Program{command: command, last: &tail{}, ended: make(chan struct{})}
+	p := &Program{Channel: own, command: command, last: &tail{}, ended: make(chan struct{})}
 	command.Stderr = p.last
-	attach(command)
 	if err := command.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", Name, err)
+		return nil, errors.Join(fmt.Errorf("start %s: %w", Name, err), own.Close())
 	}
 	go func() {
 		p.err = command.Wait()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,13 +30,12 @@ type Options struct {
 // Errors are [driver.UnusableError] where the driver cannot be used, [CallError] of the driver,
 // [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then. After each error that it has told of, but for one of a copy, the keeper ends.
 type Client struct {
-	program *driver.Program
-	channel *channel.Channel
-	turn    chan struct{} // has room for one: whose turn it is
-	ring    ring.Geometry
-	opened  chan struct{} // closed when the driver and the ring are ready, or are not
-	err     error         // of opening; valid when opened is closed
-	close   func() error  // once
+	*driver.Program
+	turn   chan struct{} // has room for one: whose turn it is
+	ring   ring.Geometry
+	opened chan struct{} // closed when the driver and the ring are ready, or are not
+	err    error         // of opening; valid when opened is closed
+	close  func() error  // once
 }
 
 // How long a keeper may take for what does not depend on other processes.
@@ -62,17 +60,11 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 	if o.Ring == (ring.Geometry{}) {
 		o.Ring = ring.Default
 	}
-	own, other, err := channel.Pair()
+	program, err := driver.Run(o.Path, "keeper")
 	if err != nil {
 		return nil, err
 	}
-	program, err := driver.Run(o.Path, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{other} }, "keeper")
-	other.Close() // the keeper's death is heard when nobody else has it
-	if err != nil {
-		own.Close()
-		return nil, err
-	}
-	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), ring: o.Ring, opened: make(chan struct{})}
+	c := &Client{Program: program, turn: make(chan struct{}, 1), ring: o.Ring, opened: make(chan struct{})}
 	c.close = sync.OnceValue(c.finish)
 	return c, nil
 }
@@ -101,25 +93,16 @@ func (c *Client) Ready(ctx context.Context) error {
 	}
 }
 
-// PID is the keeper's process id.
-func (c *Client) PID() int { return c.program.PID() }
-
-// Ended is closed when the keeper has ended, however that came.
-func (c *Client) Ended() <-chan struct{} { return c.program.Ended() }
-
-// Kill ends the keeper at once.
-func (c *Client) Kill() error { return c.program.Kill() }
-
 // Close ends the keeper and waits for it. Memory lives on where somebody else has its descriptor.
 func (c *Client) Close() error { return c.close() }
 
 func (c *Client) finish() error {
-	_ = c.channel.Close() // once
+	_ = c.Channel.Close() // once
 	var err error
-	for _, after := range []func() error{func() error { return nil }, c.program.Kill} {
+	for _, after := range []func() error{func() error { return nil }, c.Kill} {
 		err = errors.Join(err, after())
 		select {
-		case <-c.program.Ended():
+		case <-c.Ended():
 			return err
 		case <-time.After(askTime):
 		}
@@ -165,12 +148,12 @@ func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (ans
 	var hung atomic.Bool
 	timer := time.AfterFunc(bound, func() {
 		hung.Store(true)
-		_ = c.program.Kill()
+		_ = c.Kill()
 		// One that is in a call of the driver that does not end keeps its end of the channel.
-		time.AfterFunc(endTime, func() { c.channel.Close() })
+		time.AfterFunc(endTime, func() { c.Channel.Close() })
 	})
 	defer timer.Stop()
-	if err := c.channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
+	if err := c.Channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
 		return answer{}, nil, err // a file that is closed; nothing was sent
 	} else if err != nil {
 		return answer{}, nil, c.lost(r.Do, &hung, bound)
@@ -180,14 +163,14 @@ func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (ans
 	}
 	for {
 		var raw json.RawMessage
-		got, err := c.channel.Receive(&raw)
+		got, err := c.Channel.Receive(&raw)
 		if err != nil {
 			return answer{}, nil, c.lost(r.Do, &hung, bound)
 		}
 		a, err := decodeAnswer(raw, r, len(got))
 		if err != nil {
 			channel.Close(got)
-			_ = c.program.Kill() // nothing it says can be understood from here on
+			_ = c.Kill() // nothing it says can be understood from here on
 			return answer{}, nil, err
 		}
 		switch {
@@ -203,7 +186,7 @@ func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (ans
 
 // lost is the error of a keeper that has hung up.
 func (c *Client) lost(do verb, hung *atomic.Bool, bound time.Duration) error {
-	died := c.program.Died()
+	died := c.Died()
 	if hung.Load() {
 		return &HangError{Do: string(do), After: bound, Died: died}
 	}

@@ -464,7 +464,7 @@ func TestHang(t *testing.T) {
 func TestEnds(t *testing.T) {
 	for _, busy := range []string{"", "with a peer that waits", "with a driver that hangs"} {
 		for name, end := range map[string]func(*Client) error{
-			"hang up": func(c *Client) error { return c.channel.Close() },
+			"hang up": func(c *Client) error { return c.Channel.Close() },
 			"SIGKILL": (*Client).Kill,
 			"close":   (*Client).Close,
 		} {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,7 +27,6 @@ const (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "keeper" {
-		lastTime = 100 * time.Millisecond
 		c, err := channel.Open(3)
 		if err == nil {
 			err = Serve(context.Background(), c, openFake)

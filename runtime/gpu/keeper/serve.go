@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -36,51 +35,28 @@ type order struct {
 	files []*os.File
 }
 
-// errHungUp is the reason for the end of a request whose client has gone.
-var errHungUp = fmt.Errorf("the shim has hung up: %w", errdefs.ErrAborted)
-
-// lastTime bounds a request that is under way when the client has gone. The driver may hang.
-var lastTime = 10 * time.Second
-
-// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed, ctx ends, or it has told of an error that is not of a copy. The caller ends the
-// process then, by which the driver frees what is held.
+// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed, ctx ends, or it has told of an error that is not of a copy.
+// The caller ends the process then, and with it what is under way, by which the driver frees what is held.
 func Serve(ctx context.Context, c *channel.Channel, open func() (Driver, error)) error {
-	outer := ctx
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	orders := make(chan order)
-	heard := make(chan struct{})
-	go func() {
-		defer close(heard)
-		end(listen(ctx, c, orders))
-	}()
-	served := make(chan error, 1)
-	go func() { served <- serve(ctx, c, open, orders) }()
-	var err error
+	orders, ended := make(chan order, 1), make(chan error, 2)
+	go func() { ended <- listen(c, orders) }()
+	go func() { ended <- serve(ctx, c, open, orders) }()
+	defer c.Close()
 	select {
-	case err = <-served:
+	case err := <-ended:
+		return err
 	case <-ctx.Done():
-		select {
-		case err = <-served:
-		case <-time.After(lastTime):
-			err = &HangError{Do: "end", After: lastTime}
-		}
-		if cause := context.Cause(ctx); outer.Err() == nil && !errors.Is(cause, errHungUp) {
-			err = errors.Join(cause, err)
-		}
+		return nil
 	}
-	c.Close()
-	<-heard
-	return err
 }
 
-// listen passes requests on, one at a time: there is no other before the answer. It gives the reason for its end.
-func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error {
+// listen passes requests on until the client hangs up. There is no other before the answer.
+func listen(c *channel.Channel, orders chan<- order) error {
 	for {
 		var raw json.RawMessage
 		fds, err := c.Receive(&raw)
 		if errors.Is(err, io.EOF) {
-			return errHungUp
+			return nil
 		}
 		if err != nil {
 			return err
@@ -90,13 +66,7 @@ func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error 
 			channel.Close(fds)
 			return err
 		}
-		o := order{do: r, files: filesOf(fds)}
-		select {
-		case orders <- o:
-		case <-ctx.Done():
-			closeAll(o.files)
-			return context.Cause(ctx)
-		}
+		orders <- order{do: r, files: filesOf(fds)}
 	}
 }
 
@@ -104,13 +74,7 @@ func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error 
 func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error), orders <-chan order) error {
 	d, failed := open()
 	s := &server{channel: c, driver: d}
-	for {
-		var o order
-		select {
-		case o = <-orders:
-		case <-ctx.Done():
-			return nil
-		}
+	for o := range orders {
 		var a answer
 		var files []*os.File
 		if failed == nil {
@@ -128,6 +92,7 @@ func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error),
 			return errors.Join(failed, err)
 		}
 	}
+	return nil
 }
 
 // carryOut does what is asked. Files that it gives are for the client.
