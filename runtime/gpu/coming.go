@@ -170,7 +170,7 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	}
 	f := &filler{start: r.Handover.open, keeper: r.coming.keeper}
 	defer f.end()
-	err := giveBack(ctx, r.Handover.Dial, r.host(), all, f, nil)
+	err := giveBack(ctx, r.Container, all, f, nil)
 	if err != nil {
 		for _, g := range all {
 			g.hangUp()

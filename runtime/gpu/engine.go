@@ -24,17 +24,18 @@ const (
 // Engine saves and loads the GPUs of one container for one checkpoint.
 type Engine struct {
 	Container
-	Timeout    time.Duration // for all processes to finish their work on GPUs
-	Force      []string      // rules to override
-	Interrupts Interrupts
+	Timeout time.Duration // for all processes to finish their work on GPUs
+	Force   []string      // rules to override
+	// Raise has kernels of a process return early, for no longer than a lease, and Lower lets them run again: see package interrupt. Both give how many flags of the
+	// process they have set. nil: kernels are waited for.
+	Raise func(pid int, lease time.Duration) (int, error)
+	Lower func(pid int) (int, error)
 	// CDI, Edits and Nodes are recorded.
 	CDI   []string
 	Edits *cdi.Edits
 	Nodes []spec.GPUNode
 	// Handover is the engine keeper. nil: all goes by the driver.
 	Handover *Handover
-	// Dial wakes the library in a process where there is a Library and no Handover; [DialLibrary].
-	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
 	Library *spec.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
@@ -189,7 +190,7 @@ func (e *Engine) examine(ctx context.Context, facts driver.Facts, fresh []cudaPr
 		return err
 	}
 	if len(findings) > 0 {
-		return &RefusedError{Findings: findings}
+		return refusedToSave(findings)
 	}
 	if len(forced) > 0 {
 		log.G(ctx).WithField("rules", forced).Warn("save GPUs although it was refused")
@@ -246,7 +247,7 @@ func (e *Engine) back(ctx context.Context) error {
 	}
 	f := &filler{start: e.Handover.open, keeper: e.keeper}
 	defer f.end()
-	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, f, e.breakOff); err != nil {
+	if err := giveBack(ctx, e.Container, e.given, f, e.breakOff); err != nil {
 		return err
 	}
 	e.forget()

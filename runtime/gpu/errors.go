@@ -49,25 +49,10 @@ func fallbackError(p Process, reason string) error {
 		"save its GPUs by the engine keeper: %s cannot hand its memory over: %s", p, reason)
 }
 
-// CallError says that a call of the driver failed for a process. Its kind is Aborted.
-type CallError struct {
-	Process
-	Call string // cuCheckpointProcessCheckpoint
-	Code int    // CUresult
-	Name string // its name in cuda.h
+// callError says that a call of the driver failed for a process.
+func callError(p cudaProcess, o driver.Outcome) error {
+	return failure.New(errdefs.ErrAborted, "see the kernel's log for messages of the driver (NVRM, Xid)", "%s: %s: %s (%d)", p.Process, o.Call, o.Name, o.Code)
 }
-
-func (e *CallError) Error() string {
-	return fmt.Sprintf("%s: %s: %s (%d)", e.Process, e.Call, e.Name, e.Code)
-}
-
-// Hint says where the driver tells more.
-func (e *CallError) Hint() string {
-	return "see the kernel's log for messages of the driver (NVRM, Xid)"
-}
-
-// Unwrap gives the kind.
-func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 
 // givenError says that a process's memory is elsewhere, and nobody knows where: the shim that had it has died.
 func givenError(p Process) error {

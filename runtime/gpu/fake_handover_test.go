@@ -44,19 +44,11 @@ func (w *world) keeperEngine() *Engine {
 	e := w.engine()
 	e.Library = &spec.GPULibrary{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 	e.Handover = w.handover()
-	e.Dial = e.Handover.Dial
 	return e
 }
 
 func (w *world) handover() *Handover {
 	return &Handover{
-		Dial: func(_ context.Context, pid int) (Owner, error) {
-			o := &fakeOwner{w: w, pid: pid}
-			if w.libraries[pid] == nil {
-				return nil, o.gone("no thread is called so")
-			}
-			return o, o.do("dial")
-		},
 		Start: func(context.Context) (Keeper, error) {
 			h, err := w.keeper()
 			if err != nil {

@@ -17,11 +17,11 @@ import (
 // the state that their libraries tell, so it does not matter how far a hand-over had come, or who died over it. An error is a
 // [*checkpoint.LossError], or there is no room on a device for now, or what processes make cannot be filled. makeRoom is as for
 // [bringBack].
-func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler, makeRoom func()) error {
+func giveBack(ctx context.Context, c Container, all []*given, f *filler, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	failed := 0
 	for start := time.Now(); ; time.Sleep(pause) {
-		err := giveBackOnce(ctx, dial, host, all, f)
+		err := giveBackOnce(ctx, c, all, f)
 		var later notYet
 		var loss *checkpoint.LossError
 		switch {
@@ -45,13 +45,14 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 	}
 }
 
-func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler) error {
+func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) error {
+	host := c.host()
 	attach := func(g *given) error {
 		g.hangUp() // by which a gate opens that has all its memory
 		if !g.released || !host.alive(g.PID) {
 			return nil
 		}
-		err := g.attach(ctx, dial, f)
+		err := g.attach(ctx, c.Dial, f)
 		if err != nil {
 			g.hangUp()
 			if !host.alive(g.PID) {

@@ -70,8 +70,6 @@ func StartKeeper(ctx context.Context) (Keeper, error) {
 
 // Handover is how device memory leaves its processes without going through theirs.
 type Handover struct {
-	// Dial wakes the library in a process; [DialLibrary].
-	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Start starts a keeper; [StartKeeper].
 	Start func(ctx context.Context) (Keeper, error)
 	// Peer gives a connection, which package ring speaks on, to who takes the memory. It is asked when the record lies beside

@@ -93,24 +93,11 @@ func CheckForce(rules []string) error {
 	return nil
 }
 
-// RefusedError lists what stands in the way of a checkpoint, at least one finding; nothing was done. Its kind is FailedPrecondition.
-type RefusedError struct{ Findings []Finding }
-
-func (e *RefusedError) Error() string {
-	problems := make([]string, len(e.Findings))
-	for i, f := range e.Findings {
-		problems[i] = f.Problem + " (" + f.Rule + ")"
-	}
-	return "refuse to save its GPUs: " + strings.Join(problems, "; ")
-}
-
-// ByRule names the first rule.
-func (e *RefusedError) ByRule() string { return e.Findings[0].Rule }
-
-// Hint says what to do about each, and how to go on all the same.
-func (e *RefusedError) Hint() string {
-	var hints, names []string
-	for _, f := range e.Findings {
+// refusedToSave says what stands in the way of a checkpoint, at least one finding, what to do about each, and how to go on all the same; nothing was done.
+func refusedToSave(findings []Finding) error {
+	var problems, hints, names []string
+	for _, f := range findings {
+		problems = append(problems, f.Problem+" ("+f.Rule+")")
 		if f.Hint != "" && !slices.Contains(hints, f.Hint) {
 			hints = append(hints, f.Hint)
 		}
@@ -118,9 +105,7 @@ func (e *RefusedError) Hint() string {
 			names = append(names, f.Rule)
 		}
 	}
-	list := strings.Join(names, ",")
-	return strings.Join(append(hints, fmt.Sprintf("to go on all the same and risk the processes: --force %s, or annotation %s=%s", list, ForceAnnotation, list)), "; ")
+	rules := strings.Join(names, ",")
+	hints = append(hints, fmt.Sprintf("to go on all the same and risk the processes: --force %s, or annotation %s=%s", rules, ForceAnnotation, rules))
+	return failure.New(errdefs.ErrFailedPrecondition, strings.Join(hints, "; "), "refuse to save its GPUs: %s", strings.Join(problems, "; ")).By(findings[0].Rule)
 }
-
-// Unwrap gives the kind.
-func (e *RefusedError) Unwrap() error { return errdefs.ErrFailedPrecondition }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
@@ -89,8 +90,11 @@ func TestRules(t *testing.T) {
 			if got := strings.Join(rules, " "); got != test.want {
 				t.Errorf("refused by %q, want %q", got, test.want)
 			}
-			refused := &RefusedError{Findings: findings}
-			if text := refused.Error() + refused.Hint(); !strings.Contains(text, test.says) {
+			if len(findings) == 0 {
+				return
+			}
+			refused := refusedToSave(findings)
+			if text := refused.Error() + failure.Hint(refused); !strings.Contains(text, test.says) {
 				t.Errorf("%s does not say %s", text, test.says)
 			}
 			if left, forced, err := preflight(s, rules); len(left) > 0 || !slices.Equal(forced, rules) || err != nil {
