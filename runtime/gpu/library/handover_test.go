@@ -380,7 +380,7 @@ func TestFork(t *testing.T) {
 		t.Fatalf("children %v", children)
 	}
 	for _, pid := range children {
-		if tid, ok, err := Find(Host{}, pid); ok || err != nil {
+		if tid, ok, err := find("/proc", pid); ok || err != nil {
 			t.Errorf("child %d: thread %d, %v", pid, tid, err)
 		}
 	}
