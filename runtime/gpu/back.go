@@ -85,12 +85,8 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	if len(alive) == 0 {
 		return nil
 	}
-	k, err := l.driver(ctx)
-	if err != nil {
-		return err
-	}
 	// What a helper that died has begun ends first: the driver tells no state before.
-	states, err := within(k, moveTime(memoryOf(alive)), func() (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
+	states, err := ask(ctx, l, moveTime(memoryOf(alive)), func(k Driver) (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
 	if err != nil {
 		return err
 	}
@@ -112,7 +108,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 		}
 	}
 	if len(saved) > 0 {
-		outcomes, err := within(k, moveTime(memoryOf(saved)), func() ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
+		outcomes, err := ask(ctx, l, moveTime(memoryOf(saved)), func(k Driver) ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
 		if err := judge(host, saved, outcomes, err); err != nil {
 			return err
 		}
@@ -120,7 +116,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	}
 	// Only when all are there: those that work together go on together.
 	if len(locked) > 0 {
-		outcomes, err := within(k, askTime, func() ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		outcomes, err := ask(ctx, l, askTime, func(k Driver) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 		return judge(host, locked, outcomes, err)
 	}
 	return nil

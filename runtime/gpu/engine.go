@@ -185,7 +185,7 @@ func weigh(facts driver.Facts, fresh []cudaProcess) {
 // examine makes sure that nothing stands in the way.
 func (e *Engine) examine(ctx context.Context, facts driver.Facts, fresh []cudaProcess) error {
 	s := subject{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
-	findings, forced, err := preflight(s, e.Force)
+	findings, forced, err := preflight(s, Rules(), e.Force)
 	if err != nil {
 		return err
 	}
@@ -221,13 +221,13 @@ func (e *Engine) Load(ctx context.Context) error {
 		return err
 	}
 	e.held = nil
-	e.line.hangUp(ctx)
+	e.line.end()
 	return nil
 }
 
 // Release implements [checkpoint.Devices].
 func (e *Engine) Release() {
-	e.line.hangUp(context.Background())
+	e.line.end()
 	e.stop()
 	e.forget()
 }

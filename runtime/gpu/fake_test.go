@@ -334,8 +334,6 @@ func (k *fakeDriver) Unlock(ctx context.Context, pids []int) ([]driver.Outcome, 
 	return k.do(ctx, "unlock", pids, driver.Locked, driver.Running)
 }
 
-func (k *fakeDriver) Release(context.Context) error { return nil }
-
 func (k *fakeDriver) Kill() error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()

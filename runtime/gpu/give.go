@@ -239,18 +239,11 @@ func (e *Engine) gaveAndEnded(locked []cudaProcess) error {
 
 // remaining makes sure that the host has memory for what the driver still has to move.
 func (e *Engine) remaining(fresh []cudaProcess) error {
-	if overridden(hostMemoryRule, e.Force) {
-		return nil
-	}
 	s := e.last
 	s.processes = slices.Concat(e.held, fresh)
-	found, err := hostMemory(s)
-	if err != nil || len(found) == 0 {
+	findings, _, err := preflight(s, []Rule{hostMemoryRule}, e.Force)
+	if err != nil || len(findings) == 0 {
 		return err
-	}
-	findings := make([]Finding, len(found))
-	for i, m := range found {
-		findings[i] = Finding{Rule: hostMemoryRule, Problem: m.problem, Hint: m.hint}
 	}
 	return refusedToSave(findings)
 }

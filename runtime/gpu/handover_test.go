@@ -498,7 +498,7 @@ func TestHandOverNeedsNoMemory(t *testing.T) {
 		w.give(101, pieces)
 		w.write("proc/meminfo", "MemAvailable: 262144 kB\n") // 256 MiB, of which there is a margin
 		err := take(t.Context(), w.keeperEngine(), t.TempDir())
-		if (err != nil && failure.Class(err) == hostMemoryRule) != refused || !refused && err != nil {
+		if (err != nil && failure.Class(err) == hostMemoryRule.Name) != refused || !refused && err != nil {
 			t.Errorf("%d of 512 pieces: %v", pieces, err)
 		}
 		w.settled()

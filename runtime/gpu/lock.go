@@ -41,24 +41,20 @@ func (e *Engine) inAttempts(ctx context.Context, several bool, try func(bound ti
 
 // lock has all processes finish their work and locks them, and gives those that have not ended meanwhile.
 func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) (locked []cudaProcess, err error) {
-	k, err := e.line.driver(ctx)
-	if err != nil {
-		return nil, err
-	}
 	e.held = append(e.held, fresh...)
 	err = e.inAttempts(ctx, len(fresh) > 1, func(bound time.Duration) (late, err error) {
 		var unfinished []Unfinished
-		if locked, unfinished, err = e.tryLock(ctx, k, fresh, bound); len(unfinished) > 0 {
+		if locked, unfinished, err = e.tryLock(ctx, fresh, bound); len(unfinished) > 0 {
 			late = deadlineError(e.Timeout, unfinished)
 		}
 		return late, err
-	}, func() error { return e.letGo(ctx, k, locked) })
+	}, func() error { return e.letGo(ctx, locked) })
 	return locked, err
 }
 
 // tryLock locks the processes, and tells those that are locked and those that were still at work.
-func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Unfinished, err error) {
-	outcomes, err := within(k, wait+askTime, func() ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
+func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Unfinished, err error) {
+	outcomes, err := ask(ctx, &e.line, wait+askTime, func(k Driver) ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -78,11 +74,11 @@ func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wai
 }
 
 // letGo unlocks them for a moment.
-func (e *Engine) letGo(ctx context.Context, k Driver, locked []cudaProcess) error {
+func (e *Engine) letGo(ctx context.Context, locked []cudaProcess) error {
 	if len(locked) == 0 {
 		return nil
 	}
-	outcomes, err := within(k, askTime, func() ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+	outcomes, err := ask(ctx, &e.line, askTime, func(k Driver) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}
@@ -122,11 +118,7 @@ func (e *Engine) uninterrupt(ctx context.Context, all []cudaProcess) {
 
 // checkpoint moves what locked processes have on devices into their memory.
 func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
-	k, err := e.line.driver(ctx)
-	if err != nil {
-		return err
-	}
-	outcomes, err := within(k, moveTime(memoryOf(locked)), func() ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
+	outcomes, err := ask(ctx, &e.line, moveTime(memoryOf(locked)), func(k Driver) ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}

@@ -98,11 +98,7 @@ func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelF
 
 // check starts a helper, and makes sure that this host can take what the snapshot holds, of which so many bytes are loaded already, by device.
 func (r *Restore) check(ctx context.Context, loaded map[string]int64) error {
-	k, err := r.line.driver(ctx)
-	if err != nil {
-		return err
-	}
-	facts, err := within(k, askTime, func() (driver.Facts, error) { return k.Facts(ctx) })
+	facts, err := ask(ctx, &r.line, askTime, func(k Driver) (driver.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
 		return err
 	}
@@ -182,6 +178,6 @@ func (r *Restore) Close() {
 		r.end()
 		<-r.begun
 	}
-	r.line.hangUp(context.Background())
+	r.line.end()
 	r.coming.end()
 }

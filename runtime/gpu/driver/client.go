@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"sync"
 	"time"
 
@@ -20,20 +21,18 @@ import (
 // driver that does not answer at all is ended by [Program.Kill]: what the helper has done stays done, and a call in progress goes on or not, as the driver likes.
 type Client struct {
 	*Program
-	mu  sync.Mutex   // one request at a time
-	end func() error // once
+	mu sync.Mutex // one request at a time
 }
 
 // Start starts the helper at path, or, where path is "", the one beside the own executable, else that of PATH. It returns
 // when the driver is initialised, with [NoHelperError] or [UnusableError] where that cannot be. The helper leaves the session
-// of its parent, so that it outlives it long enough to undo.
+// of its parent, and ends with it.
 func Start(ctx context.Context, path string) (*Client, error) {
 	p, err := Run(path, "driver")
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{Program: p}
-	c.end = sync.OnceValue(c.finish)
 	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // nothing is held yet
 	a, err := c.receive()
 	stop()
@@ -47,7 +46,7 @@ func Start(ctx context.Context, path string) (*Client, error) {
 		err = fmt.Errorf("start cryo-gpu-keeper: %w", context.Cause(ctx))
 	}
 	if err != nil {
-		_ = c.end()
+		_ = c.Close()
 		return nil, err
 	}
 	return c, nil
@@ -62,7 +61,6 @@ func ReadFacts(ctx context.Context, path string) (Facts, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // it holds nothing
 	f, err := c.Facts(ctx)
 	stop()
-	_ = c.Kill() // its own end would take the driver longer
 	_ = c.Close()
 	return f, err
 }
@@ -111,12 +109,6 @@ func (c *Client) Unlock(ctx context.Context, pids []int) ([]Outcome, error) {
 	return c.each(ctx, request{Do: verbUnlock, PIDs: pids})
 }
 
-// Release makes the helper forget what it did: nothing is undone at its end.
-func (c *Client) Release(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Do: verbRelease})
-	return err
-}
-
 // each asks for a call of the driver for each process. The outcomes are in the order of pids.
 func (c *Client) each(ctx context.Context, r request) ([]Outcome, error) {
 	if len(r.PIDs) == 0 {
@@ -158,58 +150,31 @@ func (c *Client) ask(ctx context.Context, r request) (answer, error) {
 	return a, nil
 }
 
-// Close ends the helper, which undoes what it did and was not told to forget, and waits for it as long as that takes, but
-// no longer than [CloseTimeout]; it is left to itself then. An error of kind Internal says what could not be undone.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.end()
-}
+// closeTime is how long a helper may take to its end when it is killed.
+const closeTime = 10 * time.Second
 
-// CloseTimeout is how long [Client.Close] waits for a helper. Restoring the whole memory of eight large devices takes less.
-const CloseTimeout = 5 * time.Minute
+// Close ends the helper, and waits for that. What it has done to processes stays done.
+func (c *Client) Close() error {
+	_ = c.Kill() // its own end would take the driver longer
+	_ = c.Channel.Close()
+	select {
+	case <-c.ended:
+		return nil
+	case <-time.After(closeTime): // it may be in a call of the driver that does not end
+		return fmt.Errorf("end %s: process %d lives after %s: %w", Name, c.PID(), closeTime, errdefs.ErrUnavailable)
+	}
+}
 
 // receive reads the next answer.
 func (c *Client) receive() (answer, error) {
 	var data json.RawMessage
 	fds, err := c.Channel.Receive(&data)
 	channel.Close(fds) // it sends none
-	if errors.Is(err, io.EOF) {
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
 		return answer{}, c.Died()
 	}
 	if err != nil {
 		return answer{}, err
 	}
 	return decodeAnswer(data)
-}
-
-// finish hangs up, reads what the helper undid, and waits for it.
-func (c *Client) finish() error {
-	_ = c.Channel.HangUp() // it may have ended
-	last := make(chan error, 1)
-	go func() {
-		defer c.Channel.Close()
-		a, err := c.receive()
-		if failed := failures(a.Undone); err == nil && len(failed) > 0 {
-			err = undoError(failed)
-		}
-		last <- err
-	}()
-	select {
-	case <-c.ended:
-		return <-last
-	case <-time.After(CloseTimeout):
-		return fmt.Errorf("end %s: process %d is still undoing: %w", Name, c.PID(), errdefs.ErrUnavailable)
-	}
-}
-
-// failures are the outcomes that are none of success.
-func failures(all []Outcome) []Outcome {
-	var failed []Outcome
-	for _, o := range all {
-		if o.Code != 0 {
-			failed = append(failed, o)
-		}
-	}
-	return failed
 }

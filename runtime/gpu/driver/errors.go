@@ -4,8 +4,6 @@ import (
 	"fmt"
 
 	"github.com/containerd/errdefs"
-
-	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // NoHelperError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
@@ -92,9 +90,3 @@ func (e *DiedError) Hint() string { return "try again; see the kernel's log for 
 
 // Unwrap gives the kind.
 func (e *DiedError) Unwrap() error { return errdefs.ErrAborted }
-
-// undoError says that some of what the helper had done to processes could not be undone: the calls that failed.
-func undoError(failed []Outcome) error {
-	o := failed[0]
-	return failure.New(errdefs.ErrInternal, "", "undo %d calls: process %d: %s: %s (%d)", len(failed), o.PID, o.Call, o.Name, o.Code)
-}
