@@ -92,7 +92,10 @@ func TestStreams(t *testing.T) {
 	}
 	f := newFake("", &fakeDevice{uuid: uuids[0], total: 1 << 30, meet: meet}, &fakeDevice{uuid: uuids[1], total: 1 << 30, meet: meet})
 	c, ended := serving(t, f)
-	g := give(t, 2, 4)
+	g := give(t, slicesOf(2, Streams*len(uuids))...)
+	for i := range g.pieces {
+		g.pieces[i].Address = uint64(i) * ring.Window // each is a window of its own
+	}
 	if a, err := asked(t, c, request{Do: verbOpen, Version: Version, Ring: &ring.Geometry{Slots: Streams * len(uuids), SlotBytes: small.SlotBytes}}); err != nil || a.Error != nil {
 		t.Fatalf("%+v, %v", a, err)
 	}

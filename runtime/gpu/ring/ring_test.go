@@ -309,11 +309,7 @@ func TestSenderRefuses(t *testing.T) {
 				t.Errorf("%+v: %v", where, err)
 			}
 		}
-		slot, err := s.Slot(ctx)
-		if err != nil {
-			return err
-		}
-		return slot.Send(0, 0, 101)
+		return s.Put(ctx, 0, 0, func([]byte) (int, error) { return 101, nil })
 	})
 	if !errdefs.IsInvalidArgument(err) {
 		t.Error(err)

@@ -25,14 +25,6 @@ type Sender struct {
 	flights int    // slots there; guarded by mu
 }
 
-// Slot is one to be filled. It is to be sent or given back.
-type Slot struct {
-	Data []byte // all of it; what is there is of no meaning
-
-	n      int
-	sender *Sender
-}
-
 // Send has give send what there is to send, tells the other side that this was all, and returns when that has taken everything.
 // sizes are those of the pieces, in bytes. The context of give ends when the other side is gone. No slot may be asked for after
 // give has returned. Errors are those of give, of ctx, [GoneError], and of kind Unavailable for a peer that does nothing, InvalidArgument for
@@ -147,31 +139,35 @@ func wait[T any](ctx context.Context, s *Sender, c <-chan T) (got T, err error) 
 	}
 }
 
-// Slot waits for one that is free, as long as ctx and the other side live.
-func (s *Sender) Slot(ctx context.Context) (*Slot, error) {
+// Put sends a part of a piece that is no longer than a slot: fill gets the room for it, as much of the piece as fits, and says how
+// much it has filled. What was there is of no meaning. Of nothing, nothing is sent. It waits for a slot that is free, as long as ctx and the other side live.
+func (s *Sender) Put(ctx context.Context, piece int, offset int64, fill func(dst []byte) (n int, err error)) error {
+	if piece < 0 || piece >= len(s.sizes) || offset < 0 || offset > s.sizes[piece] {
+		return broken("from %d on of piece %d", offset, piece)
+	}
 	for _, c := range []context.Context{ctx, s.ctx} {
 		if c.Err() != nil {
-			return nil, context.Cause(c)
+			return context.Cause(c)
 		}
 	}
-	n, err := wait(ctx, s, s.free)
+	slot, err := wait(ctx, s, s.free)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.link.memory.use()
-	return &Slot{Data: s.link.memory.slot(n), n: n, sender: s}, nil
-}
-
-// Send sends the first length bytes, as those of the piece from offset on. The slot is the other side's then.
-func (o *Slot) Send(piece int, offset int64, length int) error {
-	s := o.sender
 	defer s.link.memory.leave()
-	m := message{Kind: kindFull, Slot: o.n, Piece: piece, Offset: offset, Length: int64(length)}
+	room := s.link.memory.slot(slot)
+	n, err := fill(room[:min(int64(len(room)), s.sizes[piece]-offset)])
+	if err != nil || n == 0 {
+		s.free <- slot
+		return err
+	}
+	m := message{Kind: kindFull, Slot: slot, Piece: piece, Offset: offset, Length: int64(n)}
 	if err := m.within(s.sizes, s.link.memory.geometry); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.there[o.n] = true
+	s.there[slot] = true
 	s.flights++
 	s.mu.Unlock()
 	if err := s.link.conn.write(m); err != nil {
@@ -184,28 +180,4 @@ func (o *Slot) Send(piece int, offset int64, length int) error {
 // Wait says that what is to be sent next is not here yet: the other side is patient again.
 func (s *Sender) Wait() error {
 	return s.link.conn.write(message{Kind: kindWait})
-}
-
-// Return gives a slot back unused.
-func (o *Slot) Return() {
-	o.sender.link.memory.leave()
-	o.sender.free <- o.n
-}
-
-// Put sends a part of a piece that is no longer than a slot: fill gets the room for it, as much of the piece as fits, and says how
-// much it has filled. Of nothing, nothing is sent.
-func (s *Sender) Put(ctx context.Context, piece int, offset int64, fill func(dst []byte) (n int, err error)) error {
-	if piece < 0 || piece >= len(s.sizes) || offset < 0 || offset > s.sizes[piece] {
-		return broken("from %d on of piece %d", offset, piece)
-	}
-	slot, err := s.Slot(ctx)
-	if err != nil {
-		return err
-	}
-	n, err := fill(slot.Data[:min(int64(len(slot.Data)), s.sizes[piece]-offset)])
-	if err != nil || n == 0 {
-		slot.Return()
-		return err
-	}
-	return slot.Send(piece, offset, n)
 }
