@@ -40,7 +40,7 @@ func (e *Engine) closeGates(ctx context.Context, all []*given, fresh []cudaProce
 }
 
 // closeOnce tries it for so long, and tells in which processes work, or a capture, had not ended. It hangs up on those that hand over nothing.
-func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProcess, bound time.Duration) (late, capturing []Unfinished, err error) {
+func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProcess, bound time.Duration) (late, capturing []string, err error) {
 	var mu sync.Mutex
 	err = each(all, func(g *given) error {
 		err := g.library.Close(ctx, max(bound, time.Millisecond))
@@ -50,9 +50,9 @@ func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProces
 		var unable *library.UnableError
 		switch {
 		case errors.As(err, &busy) && busy.Capturing:
-			capturing = append(capturing, Unfinished{g.Process, label(e.record.known(), g.uuids())})
+			capturing = append(capturing, e.working(g.cudaProcess))
 		case errors.As(err, &busy):
-			late = append(late, Unfinished{g.Process, label(e.record.known(), g.uuids())})
+			late = append(late, e.working(g.cudaProcess))
 		case errors.As(err, &unable):
 			i := slices.IndexFunc(fresh, func(p cudaProcess) bool { return p.PID == g.PID })
 			if err := e.leave(ctx, &fresh[i], unable.Reason); err != nil {

@@ -43,7 +43,7 @@ func (e *Engine) inAttempts(ctx context.Context, several bool, try func(bound ti
 func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) (locked []cudaProcess, err error) {
 	e.held = append(e.held, fresh...)
 	err = e.inAttempts(ctx, len(fresh) > 1, func(bound time.Duration) (late, err error) {
-		var unfinished []Unfinished
+		var unfinished []string
 		if locked, unfinished, err = e.tryLock(ctx, fresh, bound); len(unfinished) > 0 {
 			late = deadlineError(e.Timeout, unfinished)
 		}
@@ -53,7 +53,7 @@ func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) (locked []cudaPr
 }
 
 // tryLock locks the processes, and tells those that are locked and those that were still at work.
-func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Unfinished, err error) {
+func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []string, err error) {
 	outcomes, err := ask(ctx, &e.line, wait+askTime, func(k Driver) ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
 		return nil, nil, err
@@ -65,7 +65,7 @@ func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Dur
 			locked = append(locked, p)
 		case !e.host().alive(p.PID): // of its own accord
 		case o.Code == driver.NotReady:
-			late = append(late, Unfinished{p.Process, label(e.record.known(), p.uuids())})
+			late = append(late, e.working(p))
 		default:
 			return nil, nil, callError(p, o)
 		}
