@@ -270,7 +270,7 @@ func TestHoldCopies(t *testing.T) {
 		t.Errorf("to memory of another device: %v", err)
 	}
 	h.order("cuMemcpyDtoDAsync * error 700")
-	if err := h.start().Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*keeper.CallError)) {
+	if err := h.start().Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*driver.CallError)) {
 		t.Error(err)
 	}
 	h.order()
@@ -348,7 +348,7 @@ func TestHoldRefuses(t *testing.T) {
 		"larger than there is":     {spec.GPUPiece{Device: h.devices[0], Size: 1 << 40}, files[0], "cuMemMap", 1},
 		"memory of somebody's own": {pieces[1], os.Stdin, "cuMemImportFromShareableHandle", 1},
 	} {
-		var call *keeper.CallError
+		var call *driver.CallError
 		err := h.start().Hold(t.Context(), []spec.GPUPiece{pieces[0], test.piece}, []*os.File{files[0], test.file})
 		if !errors.As(err, &call) || !strings.Contains(err.Error(), "device memory 1, ") || call.Call != test.call || call.Code != test.code || !strings.HasPrefix(call.Name, "CUDA_ERROR_") {
 			t.Errorf("%s: %v", name, err)
@@ -406,7 +406,7 @@ func TestHoldFailsAtEachCall(t *testing.T) {
 					return c.Hold(t.Context(), pieces, own)
 				}
 				err := steps()
-				var failed *keeper.CallError
+				var failed *driver.CallError
 				var died *driver.DiedError
 				if action == "exit" && !errors.As(err, &died) || action != "exit" && (!errors.As(err, &failed) || failed.Code != 700 || !strings.HasPrefix(failed.Call, call)) {
 					t.Errorf("it comes to: %v", err)

@@ -56,7 +56,7 @@ func failed(o C.struct_outcome) error {
 		return nil
 	}
 	code := int(o.code)
-	return &keeper.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
+	return &driver.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
 }
 
 // Device implements [keeper.Driver].

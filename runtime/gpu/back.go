@@ -12,10 +12,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-const (
-	helpers     = 3 // that may die, or not start, before it is given up
-	outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY of cuda.h
-)
+// helpers is how many may die, or not start, before it is given up.
+const helpers = 3
 
 // How long to wait before something is tried again, and for how long that is done: for memory of a device that somebody else has
 // taken meanwhile, and for a driver that is busy with a process.
@@ -131,7 +129,7 @@ func judge(host proc, all []cudaProcess, outcomes []driver.Outcome, err error) e
 	for i, o := range outcomes {
 		switch {
 		case o.Code == 0 || !host.alive(all[i].PID):
-		case o.Code == outOfMemory || o.Code == driver.IllegalState:
+		case o.Code == driver.OutOfMemory || o.Code == driver.IllegalState:
 			later = notYet{callError(all[i], o)}
 		default:
 			return &checkpoint.LossError{Err: callError(all[i], o)}

@@ -125,11 +125,10 @@ func (c *coming) receive() error {
 // keepers tells whether an error is the keeper's own; else who brings memory knows why it has hung up.
 func keepers(err error) bool {
 	var (
-		call *keeper.CallError
-		hang *keeper.HangError
+		call *driver.CallError
 		died *driver.DiedError
 	)
-	return errors.As(err, &call) || errors.As(err, &hang) || errors.As(err, &died)
+	return errors.As(err, &call) || errors.As(err, &died)
 }
 
 // attach gives restored processes what they had handed over, and opens their gates.

@@ -17,7 +17,7 @@ type Driver interface {
 	Checkpoint(ctx context.Context, pids []int) ([]driver.Outcome, error)
 	Restore(ctx context.Context, pids []int, pairs []driver.Pair) ([]driver.Outcome, error)
 	Unlock(ctx context.Context, pids []int) ([]driver.Outcome, error)
-	Kill() error
+	Silence(after time.Duration) error
 	Close() error
 }
 
@@ -95,7 +95,7 @@ func ask[T any](ctx context.Context, l *line, bound time.Duration, call func(Dri
 	if err != nil {
 		return answer, err
 	}
-	t := time.AfterFunc(bound, func() { _ = k.Kill() })
+	t := time.AfterFunc(bound, func() { _ = k.Silence(bound) })
 	defer t.Stop()
 	return call(k)
 }

@@ -36,7 +36,7 @@ func fallbackError(p Process, reason string) error {
 
 // callError says that a call of the driver failed for a process.
 func callError(p cudaProcess, o driver.Outcome) error {
-	return failure.New(errdefs.ErrAborted, "see the kernel's log for messages of the driver (NVRM, Xid)", "%s: %s: %s (%d)", p.Process, o.Call, o.Name, o.Code)
+	return fmt.Errorf("%s: %w", p.Process, &driver.CallError{Call: o.Call, Code: o.Code, Name: o.Name})
 }
 
 // givenError says that a process's memory is elsewhere, and nobody knows where: the shim that had it has died.

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -186,7 +185,7 @@ func (o *fakeOwner) do(call string) error {
 	case how == "":
 		return nil
 	case err == nil:
-		return &library.CallError{PID: o.pid, Step: call, Code: code}
+		return &driver.CallError{Call: call, Code: code}
 	case how == "busy", how == "capturing":
 		return &library.BusyError{PID: o.pid, Capturing: how == "capturing"}
 	case how == "unable":
@@ -247,7 +246,7 @@ func (o *fakeOwner) Release() error {
 		o.w.t.Errorf("release of process %d while %s", o.pid, l.state)
 	}
 	err := o.do("release")
-	var call *library.CallError
+	var call *driver.CallError
 	if errors.As(err, &call) {
 		return err
 	}
@@ -263,7 +262,7 @@ func (o *fakeOwner) Attach(_ context.Context, pieces []spec.GPUPiece, files []*o
 		return err
 	}
 	if slices.Contains(o.w.mistaken, o.pid) {
-		return &library.CallError{PID: o.pid, Step: "attach", Code: invalidDevice}
+		return &driver.CallError{Call: "attach", Code: invalidDevice}
 	}
 	l := o.library()
 	for i := range pieces {
@@ -379,7 +378,7 @@ func (h *fakeKeeper) do(call string) error {
 	case how == "gone":
 		return errors.New("the other process has hung up")
 	case how != "":
-		return &keeper.CallError{Call: call, Code: 1}
+		return &driver.CallError{Call: call, Code: 1}
 	}
 	return nil
 }

@@ -334,7 +334,7 @@ func (k *fakeDriver) Unlock(ctx context.Context, pids []int) ([]driver.Outcome, 
 	return k.do(ctx, "unlock", pids, driver.Locked, driver.Running)
 }
 
-func (k *fakeDriver) Kill() error {
+func (k *fakeDriver) Silence(time.Duration) error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	k.die()

@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -98,7 +98,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	}
 	if hello.State == library.Given {
 		if err := g.library.Attach(timed, g.pieces, g.files); err != nil {
-			var call *library.CallError
+			var call *driver.CallError
 			if errors.As(err, &call) && call.Code == invalidDevice {
 				if err := g.remake(ctx, f); err != nil {
 					return failed(err)
@@ -131,7 +131,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 		_, err = g.library.Own(timed)
 	}
 	g.settled = err == nil && left == 0
-	var call *library.CallError
+	var call *driver.CallError
 	if errors.As(err, &call) {
 		return &checkpoint.LossError{Err: failed(err)} // what there was no room for is no error
 	}
@@ -143,9 +143,8 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 
 // noRoom tells whether a device had no room for what a process, or a keeper, was to make there.
 func noRoom(err error) bool {
-	var process *library.CallError
-	var other *keeper.CallError
-	return errors.As(err, &process) && process.Code == outOfMemory || errors.As(err, &other) && other.Code == outOfMemory
+	var call *driver.CallError
+	return errors.As(err, &call) && call.Code == driver.OutOfMemory
 }
 
 // mayGoOn is called when a library has not said how it comes by its memory: its gate may open at any time.

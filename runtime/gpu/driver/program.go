@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,6 +28,7 @@ type Program struct {
 	last    *tail
 	ended   chan struct{} // closed when it has been waited for
 	err     error         // how it ended; written before ended is closed
+	silent  atomic.Int64  // nanoseconds after which it was killed because it had not answered; 0: it was not
 }
 
 // find gives the program's path.
@@ -93,7 +95,7 @@ func (p *Program) Died() error {
 		select {
 		case <-p.ended:
 		case <-time.After(10 * time.Second): // it may be in a call of the driver that does not end
-			return &DiedError{How: "it cannot be ended", Last: p.last.String()}
+			return &DiedError{How: "it cannot be ended", Last: p.last.String(), Silent: time.Duration(p.silent.Load())}
 		}
 	}
 	how := "exit status 0"
@@ -102,7 +104,7 @@ func (p *Program) Died() error {
 	} else if p.err != nil {
 		how = p.err.Error()
 	}
-	return &DiedError{How: how, Last: p.last.String()}
+	return &DiedError{How: how, Last: p.last.String(), Silent: time.Duration(p.silent.Load())}
 }
 
 // Kill ends it at once.
@@ -111,6 +113,12 @@ func (p *Program) Kill() error {
 		return fmt.Errorf("kill %s: %w", Name, err)
 	}
 	return nil
+}
+
+// Silence kills it because it has not answered for so long.
+func (p *Program) Silence(after time.Duration) error {
+	p.silent.Store(int64(after))
+	return p.Kill()
 }
 
 // tail keeps the end of what is written to it.

@@ -8,9 +8,10 @@ import (
 	"io"
 	"os"
 	"sync"
-	"sync/atomic"
+
 	"time"
 
+	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -27,8 +28,8 @@ type Options struct {
 }
 
 // Client is a keeper that runs. Its methods may be called from several goroutines; requests are carried out one after the other.
-// Errors are [driver.UnusableError] where the driver cannot be used, [CallError] of the driver,
-// [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then. After each error that it has told of, but for one of a copy, the keeper ends.
+// Errors are [driver.UnusableError] where the driver cannot be used, [driver.CallError] of the driver,
+// [driver.DiedError] once the keeper is gone, or was killed because it did not answer. After each error that it has told of, but for one of a copy, the keeper ends.
 type Client struct {
 	*driver.Program
 	turn   chan struct{} // has room for one: whose turn it is
@@ -107,7 +108,7 @@ func (c *Client) finish() error {
 		case <-time.After(askTime):
 		}
 	}
-	return errors.Join(err, &HangError{Do: "end", After: 2 * askTime})
+	return errors.Join(err, fmt.Errorf("end %s: process %d lives after %s: %w", driver.Name, c.PID(), 2*askTime, errdefs.ErrUnavailable))
 }
 
 // inTurn has something done when the keeper is ready and nobody else has it do anything.
@@ -145,10 +146,8 @@ func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound tim
 // exchange makes a request and waits for its answer, whatever becomes of ctx: what moves memory may take its time as long as it comes along.
 // bound is how long the keeper may be silent: it is killed then.
 func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
-	var hung atomic.Bool
 	timer := time.AfterFunc(bound, func() {
-		hung.Store(true)
-		_ = c.Kill()
+		_ = c.Silence(bound)
 		// One that is in a call of the driver that does not end keeps its end of the channel.
 		time.AfterFunc(endTime, func() { c.Channel.Close() })
 	})
@@ -156,7 +155,7 @@ func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (ans
 	if err := c.Channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
 		return answer{}, nil, err // a file that is closed; nothing was sent
 	} else if err != nil {
-		return answer{}, nil, c.lost(r.Do, &hung, bound)
+		return answer{}, nil, c.Died()
 	}
 	if r.Do == verbSend || r.Do == verbReceive {
 		closeAll(files) // the keeper has them, and hanging up is heard
@@ -165,7 +164,7 @@ func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (ans
 		var raw json.RawMessage
 		got, err := c.Channel.Receive(&raw)
 		if err != nil {
-			return answer{}, nil, c.lost(r.Do, &hung, bound)
+			return answer{}, nil, c.Died()
 		}
 		a, err := decodeAnswer(raw, r, len(got))
 		if err != nil {
@@ -182,15 +181,6 @@ func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (ans
 			return a, filesOf(got), nil
 		}
 	}
-}
-
-// lost is the error of a keeper that has hung up.
-func (c *Client) lost(do verb, hung *atomic.Bool, bound time.Duration) error {
-	died := c.Died()
-	if hung.Load() {
-		return &HangError{Do: string(do), After: bound, Died: died}
-	}
-	return died
 }
 
 // decodeAnswer reads an answer to r that came with so many descriptors.

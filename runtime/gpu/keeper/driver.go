@@ -3,7 +3,7 @@ package keeper
 import "os"
 
 // Driver is what [Serve] works with. Its methods and those of what it gives are called from several goroutines, but for one [Memory]
-// never two that change it. Errors of the driver's calls are [CallError].
+// never two that change it. Errors of the driver's calls are [driver.CallError].
 type Driver interface {
 	// Device opens the one with this UUID; opening it again gives the same. Its error is of kind NotFound where there is none.
 	Device(uuid string) (Device, error)

@@ -122,7 +122,7 @@ func TestRoom(t *testing.T) {
 				t.Fatal(err)
 			}
 			room, err := c.Room(t.Context(), test.others, spare)
-			if room != test.want || errors.As(err, new(*CallError)) != (test.orders != "") {
+			if room != test.want || errors.As(err, new(*driver.CallError)) != (test.orders != "") {
 				t.Fatalf("room %v: %v", room, err)
 			}
 			if err != nil {
@@ -161,11 +161,11 @@ func TestCopy(t *testing.T) {
 	// What fails is told, and can be done again.
 	c = start(t, "import 1 1, import 3 1, copy 1 700, free 4 700")
 	for range 4 {
-		if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[0]); !errors.As(err, new(*CallError)) || !strings.Contains(err.Error(), uuids[0]) {
+		if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[0]); !errors.As(err, new(*driver.CallError)) || !strings.Contains(err.Error(), uuids[0]) {
 			t.Error(err)
 		}
 	}
-	if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[2]); !errors.As(err, new(*CallError)) {
+	if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[2]); !errors.As(err, new(*driver.CallError)) {
 		t.Errorf("to a smaller one: %v", err)
 	}
 	if err := c.Copy(t.Context(), from.pieces[0], from.files[0], to.files[0]); err != nil {
@@ -185,7 +185,7 @@ func over(t *testing.T, c *Client) {
 
 func TestRefused(t *testing.T) {
 	g := give(t, slicesOf(2, batch+10)...)
-	var call *CallError
+	var call *driver.CallError
 	c := start(t, "import 40 1")
 	err := c.Hold(t.Context(), g.pieces, g.files)
 	if !errors.As(err, &call) || call.Code != 1 || !errdefs.IsAborted(err) || call.Hint() == "" || !strings.Contains(err.Error(), "device memory 39, 2097152 bytes on "+uuids[1]) {
@@ -239,7 +239,7 @@ func TestRefused(t *testing.T) {
 	}
 	same(t, "sent", got, g.contents)
 	c = start(t, "make 2 2")
-	if files, err := c.Make(t.Context(), g.pieces[:2]); !errors.As(err, &call) || call.Code != OutOfMemory || !strings.Contains(call.Hint(), "nvidia-smi") || files != nil {
+	if files, err := c.Make(t.Context(), g.pieces[:2]); !errors.As(err, &call) || call.Code != driver.OutOfMemory || !strings.Contains(call.Hint(), "nvidia-smi") || files != nil {
 		t.Errorf("out of memory: %v, %v", files, err)
 	}
 	c = start(t, "clear 2 700")
@@ -251,10 +251,10 @@ func TestRefused(t *testing.T) {
 func TestDriverCannotBeUsed(t *testing.T) {
 	c := start(t, "open 1 100")
 	for range 2 {
-		if err := c.Ready(t.Context()); !errors.As(err, new(*CallError)) {
+		if err := c.Ready(t.Context()); !errors.As(err, new(*driver.CallError)) {
 			t.Error(err)
 		}
-		if _, err := c.Room(t.Context(), nil, 0); !errors.As(err, new(*CallError)) {
+		if _, err := c.Room(t.Context(), nil, 0); !errors.As(err, new(*driver.CallError)) {
 			t.Error(err)
 		}
 	}
@@ -351,7 +351,7 @@ func TestFailsAtEachCopy(t *testing.T) {
 				return nil
 			})
 		}
-		if !errors.As(err, new(*CallError)) || !strings.Contains(err.Error(), "device memory ") || !errors.As(err, new(*ring.GoneError)) {
+		if !errors.As(err, new(*driver.CallError)) || !strings.Contains(err.Error(), "device memory ") || !errors.As(err, new(*ring.GoneError)) {
 			t.Errorf("%s: %v", at, err)
 		}
 		over(t, c)
@@ -452,9 +452,8 @@ func TestHang(t *testing.T) {
 	askTime = 100 * time.Millisecond
 	g := give(t, 2)
 	err := c.Hold(t.Context(), g.pieces, g.files)
-	var hang *HangError
 	var died *driver.DiedError
-	if !errors.As(err, &hang) || !errors.As(err, &died) || !errdefs.IsAborted(err) || hang.Hint() == "" {
+	if !errors.As(err, &died) || died.Silent != askTime || !errdefs.IsAborted(err) || !strings.Contains(died.Hint(), "nvidia-smi") {
 		t.Errorf("hold: %v", err)
 	}
 	askTime = before

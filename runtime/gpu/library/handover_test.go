@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // TestHandOver hands everything over and takes it back, with calls bound in each of the ways that programs do.
@@ -305,7 +306,7 @@ func TestRefused(t *testing.T) {
 		if err == nil {
 			err = p.Attach(t.Context(), pieces, files)
 		}
-		var call *CallError
+		var call *driver.CallError
 		if test.state == Closed && err != nil || test.state != Closed && !errors.As(err, &call) {
 			t.Fatalf("%s: %v", test.name, err)
 		}

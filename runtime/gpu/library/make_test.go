@@ -9,6 +9,7 @@ import (
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // fill gives memory the contents of other memory.
@@ -87,7 +88,7 @@ func TestMakeUnfilled(t *testing.T) {
 		a.must(err)
 		closeFiles(made)
 		for what, do := range map[string]func() error{"open": p.Open, "release": p.Release} {
-			if err := do(); !errors.As(err, new(*CallError)) {
+			if err := do(); !errors.As(err, new(*driver.CallError)) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -106,7 +107,7 @@ func TestMakeRefused(t *testing.T) {
 	p, _ := a.dial()
 	a.must(p.Close(t.Context(), patient))
 	pieces, files := a.given(p)
-	var call *CallError
+	var call *driver.CallError
 	if _, err := a.made(p, pieces); !errors.As(err, &call) {
 		t.Errorf("there is some: %v", err)
 	}

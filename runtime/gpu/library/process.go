@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // answerTimeout is how long a library has for an answer to what does not wait for devices. Handing over 16 GiB takes 4 ms.
@@ -287,7 +288,7 @@ func (p *Process) result(step string, h header) error {
 	if h.Result == 0 {
 		return nil
 	}
-	return &CallError{PID: p.pid, Step: step, Code: int(h.Result), Name: name(int(h.Result))}
+	return &driver.CallError{Call: fmt.Sprintf("%s GPU memory of process %d", step, p.pid), Code: int(h.Result), Name: name(int(h.Result))}
 }
 
 func (p *Process) wrong(err error) error { return protocolError(p.pid, err) }
