@@ -92,9 +92,6 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	if err := c.keeper.Open(keeper.DevicesOf(pieces)); err != nil {
 		return err
 	}
-	if err := c.keeper.Ready(ctx); err != nil {
-		return err
-	}
 	var err error
 	if c.files, err = c.keeper.Make(ctx, pieces); err != nil {
 		return err

@@ -84,7 +84,11 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	if err := CheckForce(e.Force); err != nil {
 		return s, err
 	}
-	e.record = Record{GPU: spec.GPU{Engine: spec.DriverEngine, Library: e.library(), Driver: e.host().driver(), Devices: []spec.GPUDevice{}, Processes: []spec.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
+	e.record = Record{GPU: spec.GPU{Engine: spec.DriverEngine, Driver: e.host().driver(), Devices: []spec.GPUDevice{}, Processes: []spec.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
+	if e.Library != nil {
+		l := *e.Library
+		e.record.Library = &l
+	}
 	if e.Library != nil || e.Fallback != "" {
 		e.record.Engine = spec.KeeperEngine
 	}
@@ -160,15 +164,6 @@ func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []c
 		return nil, err
 	}
 	return held, e.gaveAndEnded(held)
-}
-
-// library is what is recorded of it.
-func (e *Engine) library() *spec.GPULibrary {
-	if e.Library == nil {
-		return nil
-	}
-	l := *e.Library
-	return &l
 }
 
 // weigh notes what processes hold on devices.

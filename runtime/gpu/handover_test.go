@@ -560,7 +560,7 @@ func handed(t *testing.T) (*world, *Restore, *snapshotSource) {
 // TestRestoreHanded restores processes that have handed memory over, onto another GPU, with every failure.
 func TestRestoreHanded(t *testing.T) {
 	hasten(t)
-	for _, step := range []string{"", "ready", "make", "receive", "restore 101", "dial 101", "attach 102", "open 102", "bring"} {
+	for _, step := range []string{"", "make", "receive", "restore 101", "dial 101", "attach 102", "open 102", "bring"} {
 		t.Run(step, func(t *testing.T) {
 			w, restore, source := handed(t)
 			w.fail, w.how = step, "1"

@@ -29,9 +29,8 @@ type Restore struct {
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
 	Kept func(fits func(prewarmed.Info) bool) (Kept, error)
 
-	begun chan struct{} // closed when the fields below are there; nil: nothing was begun
-	end   func()        // breaks it off
-	err   error         // what stands in the way
+	begun *task  // of looking what fits, whose error is what stands in the way; the fields below are there when it is over. nil: nothing was begun
+	end   func() // breaks it off
 
 	line   line
 	places []driver.Device // of the record's devices
@@ -50,11 +49,7 @@ func (r *Restore) Begin(ctx context.Context) error {
 		return failure.New(errdefs.ErrFailedPrecondition, "restore it with cryo restore", "the snapshot keeps memory of GPUs beside CRIU's images, and nobody brings it")
 	}
 	ctx, r.end = context.WithCancel(ctx)
-	r.begun = make(chan struct{})
-	go func() {
-		defer close(r.begun)
-		r.err = r.begin(ctx)
-	}()
+	r.begun = beside(func() error { return r.begin(ctx) })
 	return nil
 }
 
@@ -74,8 +69,8 @@ func (r *Restore) Fits() error {
 	if r.begun == nil {
 		return nil
 	}
-	<-r.begun
-	return r.err
+	<-r.begun.done
+	return r.begun.err
 }
 
 // Loading gives a context that ends, with the reason, when what was handed over cannot be loaded: nothing else of the container needs to be waited for
@@ -176,7 +171,7 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 func (r *Restore) Close() {
 	if r.begun != nil {
 		r.end()
-		<-r.begun
+		<-r.begun.done
 	}
 	r.line.end()
 	r.coming.end()

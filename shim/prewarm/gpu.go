@@ -124,9 +124,6 @@ func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snap
 		return err
 	}
 	defer memory.Close()
-	if err := h.Ready(ctx); err != nil {
-		return err
-	}
 	files, err := h.Make(ctx, l.info.Pieces)
 	if err != nil {
 		return err

@@ -114,22 +114,6 @@ func (r *rig) write(name, text string) {
 // order replaces the orders.
 func (r *rig) order(lines ...string) { r.t.Helper(); r.write("orders", strings.Join(lines, "\n")+"\n") }
 
-// log is which calls were made, without states and initialisations.
-func (r *rig) log() []string {
-	r.t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.dir, "log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var calls []string
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "state") && !strings.HasPrefix(line, "init") {
-			calls = append(calls, line)
-		}
-	}
-	return calls
-}
-
 // files counts what is allocated on a device.
 func (r *rig) files(device int) int {
 	r.t.Helper()

@@ -193,7 +193,7 @@ func decodeAnswer(data []byte, r request, files int) (answer, error) {
 	if r.Do == verbMake && a.Done && a.Error == nil {
 		wanted = len(r.Pieces)
 	}
-	if files != wanted || a.Moved < 0 || !a.Done && a != (answer{Moved: a.Moved}) {
+	if files != wanted || !a.Done && a != (answer{}) {
 		return answer{}, fmt.Errorf("%s: unexpected message from the keeper: got %d descriptors, want %d: %w", r.Do, files, wanted, io.ErrUnexpectedEOF)
 	}
 	return a, nil

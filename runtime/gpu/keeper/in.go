@@ -56,7 +56,7 @@ func (s *server) fill(ctx context.Context, stream int, from <-chan arrived, fail
 			continue
 		}
 		a.release()
-		s.count(int64(len(a.Data)))
+		s.moved()
 	}
 }
 

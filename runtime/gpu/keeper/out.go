@@ -59,7 +59,7 @@ func (s *server) sendWindow(ctx context.Context, to *ring.Sender, window []span,
 				return err
 			}
 			at += int64(length)
-			s.count(int64(length))
+			s.moved()
 		}
 	}
 	return nil

@@ -41,9 +41,8 @@ type request struct {
 
 // answer is a message from the keeper.
 type answer struct {
-	Done  bool    `json:"done,omitempty"`  // the last for this request
-	Room  bool    `json:"room,omitempty"`  // there is
-	Moved int64   `json:"moved,omitempty"` // bytes so far, of send and receive
+	Done  bool    `json:"done,omitempty"` // the last for this request; else it says that something moves, of send and receive
+	Room  bool    `json:"room,omitempty"` // there is
 	Error *report `json:"error,omitempty"`
 }
 

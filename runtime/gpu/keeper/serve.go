@@ -25,8 +25,7 @@ type server struct {
 	pinned bool         // the ring
 	opened bool         // a device is open
 
-	moved atomic.Int64 // bytes, by the request that is carried out
-	waits atomic.Int64 // how often who sends has said that it waits
+	progress atomic.Int64 // how often something was moved, or who sends has said that it waits
 }
 
 // order is a request with what came with it.

@@ -218,7 +218,7 @@ func FuzzRequest(f *testing.F) {
 
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
-		`{"done":true}`, `{"moved":7}`, `{"moved":-7}`, `{"done":true,"room":true}`, `{"done":true,"error":{"call":{"call":"cuMemMap","code":1,"name":"n"},"doing":"map: "}}`,
+		`{"done":true}`, `{"done":true,"room":true}`, `{"done":true,"error":{"call":{"call":"cuMemMap","code":1,"name":"n"},"doing":"map: "}}`,
 		`{"done":true,"error":{"reason":"r","kind":"invalid","hint":"h"}}`, `{"done":true,"error":{"driver":{"fault":"old","message":"m"}}}`, `{}`, ``,
 	} {
 		f.Add([]byte(seed), 0)

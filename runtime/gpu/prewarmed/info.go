@@ -39,14 +39,6 @@ func (i Info) Bytes() map[string]int64 {
 	return bytes
 }
 
-// Total is how much is loaded, in bytes.
-func (i Info) Total() (all int64) {
-	for _, p := range i.Pieces {
-		all += p.Size
-	}
-	return all
-}
-
 // version of the file, and of how its process is asked. Others are left alone by restores.
 const version = 2
 
