@@ -160,10 +160,7 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.err != nil {
 		return r.coming.err
 	}
-	all := r.owners(restored)
-	for _, g := range all {
-		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, func() { r.makeRoom(ctx) }
-	}
+	all := r.owners(ctx, restored)
 	f := &filler{start: r.Handover.open, keeper: r.coming.keeper}
 	defer f.end()
 	err := giveBack(ctx, r.Container, all, f, nil)
@@ -175,16 +172,16 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	return err
 }
 
-// owners are the processes that are to have memory which was handed over, without files of it.
-func (r *Restore) owners(restored []cudaProcess) (all []*given) {
-	pieces, next := Pieces(&r.Record.GPU, r.places), 0
+// owners are the processes that are to have memory which was handed over, when all of it is on the devices.
+func (r *Restore) owners(ctx context.Context, restored []cudaProcess) (all []*given) {
+	pieces, files := Pieces(&r.Record.GPU, r.places), r.coming.files
 	for _, saved := range r.Record.Processes {
-		first := next
-		next += len(saved.Pieces)
+		n := len(saved.Pieces)
 		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
-		if i >= 0 && len(saved.Pieces) > 0 {
-			all = append(all, &given{cudaProcess: restored[i], first: first, pieces: pieces[first:next]})
+		if i >= 0 && n > 0 {
+			all = append(all, &given{cudaProcess: restored[i], pieces: pieces[:n], files: files[:n], released: true, alone: func() { r.makeRoom(ctx) }})
 		}
+		pieces, files = pieces[n:], files[n:]
 	}
 	return all
 }

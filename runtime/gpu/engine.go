@@ -230,7 +230,8 @@ func (e *Engine) Release() {
 // forget gives up the memory of those that have handed it over, unless somebody else has it.
 func (e *Engine) forget() {
 	for _, g := range e.given {
-		g.drop()
+		g.hangUp()
+		g.closeFiles()
 	}
 	e.given, e.pieces = nil, 0
 }

@@ -96,7 +96,6 @@ type given struct {
 	expected int   // pieces, when it was introduced
 	pieces   []spec.GPUPiece
 	files    []*os.File // of the pieces
-	first    int        // which of the record's is its first, of a restore
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that
 	settled  bool       // it has memory of its own again, which needs no file
@@ -118,12 +117,6 @@ func (g *given) hangUp() {
 		_ = g.library.HangUp() // it may have ended
 		g.library = nil
 	}
-}
-
-// drop gives up what is held of the process's memory.
-func (g *given) drop() {
-	g.hangUp()
-	g.closeFiles()
 }
 
 func (g *given) closeFiles() {
