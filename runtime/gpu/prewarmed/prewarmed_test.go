@@ -3,6 +3,7 @@ package prewarmed
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,11 @@ func TestMain(m *testing.M) {
 		if err := Serve(); err != nil {
 			os.Exit(1)
 		}
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == "list" {
+		all, err := New(os.Args[2]).List(context.Background())
+		fmt.Println(len(all), err)
 		return
 	}
 	os.Exit(m.Run())
@@ -206,6 +212,25 @@ func ended(t *testing.T, p *process) {
 	t.Helper()
 	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}, 10000); n != 1 {
 		t.Errorf("it lives: %v", err)
+	}
+}
+
+// TestElsewhere looks from another PID namespace: what is kept is listed, and stays.
+func TestElsewhere(t *testing.T) {
+	root := t.TempDir()
+	d := New(root)
+	keepIt(t, d, loaded("a", map[string]int{gpuA: 1}))
+	command := exec.Command("/proc/self/exe", "list", root)
+	command.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	out, err := command.Output()
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("only root makes PID namespaces")
+	}
+	if err != nil || string(out) != "1 <nil>\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if got := digests(t, d); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("left are %v", got)
 	}
 }
 

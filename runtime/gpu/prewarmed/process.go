@@ -13,6 +13,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
@@ -84,7 +85,7 @@ func locker(f *os.File, at int64) (pid int, locked bool, err error) {
 // process is one that keeps device memory.
 type process struct {
 	info  *os.File
-	pidfd int
+	pidfd int // -1: it is in another PID namespace, from which it is only seen that there is one
 }
 
 // find finds the process that keeps what is in a directory. [fs.ErrNotExist]: there is none.
@@ -108,8 +109,8 @@ func find(dir string) (_ *process, err error) {
 	if err == nil && !locked {
 		err = fmt.Errorf("nobody keeps the memory of %s: %w", dir, fs.ErrNotExist)
 	}
-	if err != nil {
-		return nil, err
+	if err != nil || pid == 0 {
+		return p, err
 	}
 	if p.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
 		p.pidfd = -1
@@ -134,6 +135,9 @@ const endTime = 3 * time.Second
 
 // kill ends the process, and waits until it has let go of its memory.
 func (p *process) kill() error {
+	if p.pidfd < 0 {
+		return failure.New(errdefs.ErrFailedPrecondition, "end it where cryo prewarm --gpu was called: on the machine, or in the same container", "the process that keeps device memory is in another PID namespace")
+	}
 	if err := unix.PidfdSendSignal(p.pidfd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("end the process that keeps device memory: %w", err)
 	}
