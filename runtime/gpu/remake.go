@@ -81,8 +81,7 @@ func (f *filler) copy(ctx context.Context, p spec.GPUPiece, from, to *os.File) (
 // end ends what was started.
 func (f *filler) end() {
 	if f.started != nil {
-		_ = f.started.Kill() // it may have ended
-		_ = f.started.Close()
+		_ = f.started.Close() // it may have ended
 	}
 	f.keeper, f.started = nil, nil
 }

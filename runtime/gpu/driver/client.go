@@ -150,21 +150,6 @@ func (c *Client) ask(ctx context.Context, r request) (answer, error) {
 	return a, nil
 }
 
-// closeTime is how long a helper may take to its end when it is killed.
-const closeTime = 10 * time.Second
-
-// Close ends the helper, and waits for that. What it has done to processes stays done.
-func (c *Client) Close() error {
-	_ = c.Kill() // its own end would take the driver longer
-	_ = c.Channel.Close()
-	select {
-	case <-c.ended:
-		return nil
-	case <-time.After(closeTime): // it may be in a call of the driver that does not end
-		return fmt.Errorf("end %s: process %d lives after %s: %w", Name, c.PID(), closeTime, errdefs.ErrUnavailable)
-	}
-}
-
 // receive reads the next answer.
 func (c *Client) receive() (answer, error) {
 	var data json.RawMessage

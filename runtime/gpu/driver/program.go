@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/containerd/errdefs"
+
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
@@ -119,6 +121,21 @@ func (p *Program) Kill() error {
 func (p *Program) Silence(after time.Duration) error {
 	p.silent.Store(int64(after))
 	return p.Kill()
+}
+
+// closeTime is how long it may take to its end when it is killed: the driver lets go of what it has.
+const closeTime = time.Minute
+
+// Close ends it, and waits for that. What it has done to processes stays done, and memory lives on where somebody else has its descriptor.
+func (p *Program) Close() error {
+	_ = p.Kill() // its own end would take the driver longer
+	_ = p.Channel.Close()
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(closeTime): // it may be in a call of the driver that does not end
+		return fmt.Errorf("end %s: process %d lives after %s: %w", Name, p.PID(), closeTime, errdefs.ErrUnavailable)
+	}
 }
 
 // tail keeps the end of what is written to it.

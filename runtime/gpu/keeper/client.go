@@ -7,11 +7,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"sync"
-
 	"time"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -36,7 +33,6 @@ type Client struct {
 	ring   ring.Geometry
 	opened chan struct{} // closed when the driver and the ring are ready, or are not
 	err    error         // of opening; valid when opened is closed
-	close  func() error  // once
 }
 
 // How long a keeper may take for what does not depend on other processes.
@@ -65,9 +61,7 @@ func Start(ctx context.Context, o Options) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{Program: program, turn: make(chan struct{}, 1), ring: o.Ring, opened: make(chan struct{})}
-	c.close = sync.OnceValue(c.finish)
-	return c, nil
+	return &Client{Program: program, turn: make(chan struct{}, 1), ring: o.Ring, opened: make(chan struct{})}, nil
 }
 
 // Open names the devices that will be needed, by their UUIDs, once, and returns at once: [Client.Ready] waits for it. Another is opened when it is named
@@ -92,23 +86,6 @@ func (c *Client) Ready(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// Close ends the keeper and waits for it. Memory lives on where somebody else has its descriptor.
-func (c *Client) Close() error { return c.close() }
-
-func (c *Client) finish() error {
-	_ = c.Channel.Close() // once
-	var err error
-	for _, after := range []func() error{func() error { return nil }, c.Kill} {
-		err = errors.Join(err, after())
-		select {
-		case <-c.Ended():
-			return err
-		case <-time.After(askTime):
-		}
-	}
-	return errors.Join(err, fmt.Errorf("end %s: process %d lives after %s: %w", driver.Name, c.PID(), 2*askTime, errdefs.ErrUnavailable))
 }
 
 // inTurn has something done when the keeper is ready and nobody else has it do anything.
