@@ -265,7 +265,7 @@ func TestGPUPrewarmTwoDevices(t *testing.T) {
 	}
 }
 
-// TestGPUPrewarmKilled kills, or stops, who keeps memory loaded: a restore that has it already goes on with it, another loads for itself.
+// TestGPUPrewarmKilled kills, or stops, who keeps memory loaded: a restore that has it already goes on with it, another loads for itself if it was killed.
 func TestGPUPrewarmKilled(t *testing.T) {
 	_, b := gpuPair(t)
 	ref, before := gpuSnapshot(t, handing, "--blocks", "3,40")
@@ -276,7 +276,7 @@ func TestGPUPrewarmKilled(t *testing.T) {
 			if err := syscall.Kill(find(t, b, keepsPrewarmed), sig); err != nil {
 				t.Fatal(err)
 			}
-			remove(t.Context(), b, restoreLoaded(t, b, ref, false, before))
+			remove(t.Context(), b, restoreLoaded(t, b, ref, sig == syscall.SIGSTOP, before))
 			wantLoaded(t, b, ref, 0)
 		})
 		t.Run(sig.String()+" meanwhile", func(t *testing.T) {
@@ -301,9 +301,6 @@ func TestGPUPrewarmKilled(t *testing.T) {
 		must(t, b.Cryo(t.Context(), "prewarm", "--gpu", ref))
 		if err := syscall.Kill(find(t, b, keepsPrewarmed), syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
-		}
-		if r := must(t, b.Cryo(t.Context(), "prewarm", "ls")); !strings.Contains(r.Stdout, "does not answer") {
-			t.Errorf("it is listed as %s", r.Stdout)
 		}
 		must(t, b.Cryo(t.Context(), "prewarm", "rm", ref))
 		wantLoaded(t, b, ref, 0)

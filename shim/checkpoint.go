@@ -66,9 +66,7 @@ func (s *service) checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		return &checkpoint.BusyError{ID: r.ID}
 	}
 	defer open()
-	if c.gpus.nvidia || c.gpus.amd {
-		defer c.endsWhenKilled(ctx)()
-	}
+	defer c.endsWhenKilled(ctx)()
 	err = s.checkpointAlone(ctx, c, r.Path, o)
 	if err != nil && errors.Is(context.Cause(ctx), errKilled) && !errors.As(err, new(*checkpoint.LostError)) {
 		err = &checkpoint.LostError{ID: r.ID, Err: err}

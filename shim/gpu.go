@@ -15,11 +15,12 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/gpu/interrupt"
 )
 
 // gpus is what a container has of GPUs by its specification. Nothing is done for one that has none.
 type gpus struct {
-	nvidia, amd bool
+	nvidia bool
 	// library is what the container was given to hand device memory over; nil: nothing, and fallback says why if it asks for that.
 	library  *image.GPULibrary
 	fallback string
@@ -29,7 +30,7 @@ type gpus struct {
 
 // gpusOf looks into a specification. Where all of the host's /dev is mounted, its GPUs are too.
 func gpusOf(spec *specs.Spec) gpus {
-	g := gpus{nvidia: cdi.HasNVIDIA(spec), amd: cdi.HasAMD(spec)}
+	g := gpus{nvidia: cdi.HasNVIDIA(spec)}
 	for _, m := range spec.Mounts {
 		if path.Clean(m.Source) == "/dev" && path.Clean(m.Destination) == "/dev" {
 			g.nvidia = true
@@ -58,6 +59,7 @@ func (c *container) gpuContainer(spec *specs.Spec) gpu.Container {
 	return gpu.Container{
 		PIDs:   func(ctx context.Context) ([]int, error) { return c.runtime.Processes(ctx) },
 		Start:  gpu.StartDriver,
+		Dial:   gpu.DialLibrary,
 		Minors: cdi.Minors(spec),
 	}
 }
@@ -76,7 +78,7 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 	if err != nil {
 		return nil, err
 	}
-	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Interrupts: gpu.Flags{}, KeeperOnly: w.KeeperOnly, GoesOn: w.LeaveRunning}
+	e := &gpu.Engine{Container: c.gpuContainer(spec), Timeout: timeout, Force: force, Raise: interrupt.Raise, Lower: interrupt.Lower, KeeperOnly: w.KeeperOnly, GoesOn: w.LeaveRunning}
 	s.handOver(ctx, c, e, conversation, frozen)
 	host := cdi.Open(s.config.GPU.CDI...)
 	if e.CDI = host.Find(spec); len(e.CDI) > 0 {

@@ -105,7 +105,7 @@ func (c *container) giveLibraryAgain(record *gpu.Record) error {
 
 // handOver says whether the container hands device memory over, or why it does not.
 func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, conversation *checkpoint.Conversation, frozen bool) {
-	e.Library, e.Fallback, e.Dial = c.gpus.library, c.gpus.fallback, gpu.DialLibrary
+	e.Library, e.Fallback = c.gpus.library, c.gpus.fallback
 	switch {
 	case e.Library == nil:
 	case conversation == nil || !conversation.Options.Devices:
@@ -119,7 +119,7 @@ func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, con
 }
 
 func handover() *gpu.Handover {
-	return &gpu.Handover{Dial: gpu.DialLibrary, Start: gpu.StartKeeper}
+	return &gpu.Handover{Start: gpu.StartKeeper}
 }
 
 // drain waits until a copy of device memory is with the command, while the container runs and may be used.

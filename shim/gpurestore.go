@@ -154,8 +154,8 @@ func (s *service) beginGPUs(ctx context.Context, c *container) (*gpu.Restore, er
 			}
 			return l, nil
 		}
-		r.Kept = func(ctx context.Context, fits func(prewarmed.Info) bool) (gpu.Kept, error) {
-			l, err := prewarmed.New(c.prepared.Root).Lease(ctx, c.prepared.Digest.String(), fits)
+		r.Kept = func(fits func(prewarmed.Info) bool) (gpu.Kept, error) {
+			l, err := prewarmed.New(c.prepared.Root).Lease(c.prepared.Digest.String(), fits)
 			if l == nil {
 				return nil, err // not l, which would be an interface that is not nil
 			}

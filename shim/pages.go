@@ -36,7 +36,7 @@ func rounds(c *container, conversation *checkpoint.Conversation, work string) (*
 	switch {
 	case conversation == nil || conversation.Options.PreDump == 0:
 		return nil, nil
-	case c.gpus.nvidia || c.gpus.amd:
+	case c.gpus.nvidia:
 		return nil, fmt.Errorf("checkpoint %s: a container with GPUs has no pre-dump: device memory comes into its processes at the freeze: %w", c.request.ID, errdefs.ErrNotImplemented)
 	case !conversation.Options.Pages:
 		return nil, fmt.Errorf("checkpoint %s: a pre-dump into files: %w", c.request.ID, errdefs.ErrNotImplemented)

@@ -21,6 +21,7 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
@@ -104,7 +105,7 @@ func (h *host) start() *keeper.Client {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	c, err := keeper.Start(h.t.Context(), keeper.Options{Path: path, Devices: h.devices[:1], Ring: ring.Geometry{Slots: 4, SlotBytes: 256 << 10}})
+	c, err := keeper.Start(h.t.Context(), keeper.Options{Path: path, Ring: ring.Geometry{Slots: 4, SlotBytes: 256 << 10}})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -113,13 +114,16 @@ func (h *host) start() *keeper.Client {
 			h.t.Error(err)
 		}
 	})
+	if err := c.Open(h.devices[:1]); err != nil {
+		h.t.Fatal(err)
+	}
 	return c
 }
 
 // pieces are on the devices by turns; sizes in MiB.
-func (h *host) pieces(sizes ...int64) (p []keeper.Piece) {
+func (h *host) pieces(sizes ...int64) (p []spec.GPUPiece) {
 	for i, n := range sizes {
-		p = append(p, keeper.Piece{Device: h.devices[i%2], Size: n * mib})
+		p = append(p, spec.GPUPiece{Device: h.devices[i%2], Size: n * mib})
 	}
 	return p
 }
@@ -149,7 +153,7 @@ func content(n int, size int64) []byte {
 }
 
 // fill has pieces filled with their contents.
-func (h *host) fill(c *keeper.Client, pieces []keeper.Piece) error {
+func (h *host) fill(c *keeper.Client, pieces []spec.GPUPiece) error {
 	h.t.Helper()
 	return h.ends(func(f *os.File) error { return c.Receive(h.t.Context(), f) }, func(f *os.File) error {
 		return ring.Send(h.t.Context(), f, sizes(pieces), func(ctx context.Context, s *ring.Sender) error {
@@ -169,7 +173,7 @@ func (h *host) fill(c *keeper.Client, pieces []keeper.Piece) error {
 	})
 }
 
-func sizes(pieces []keeper.Piece) (s []int64) {
+func sizes(pieces []spec.GPUPiece) (s []int64) {
 	for _, p := range pieces {
 		s = append(s, p.Size)
 	}
@@ -177,7 +181,7 @@ func sizes(pieces []keeper.Piece) (s []int64) {
 }
 
 // check has everything sent, and fails the test unless it is what fill has filled in.
-func (h *host) check(c *keeper.Client, pieces []keeper.Piece) error {
+func (h *host) check(c *keeper.Client, pieces []spec.GPUPiece) error {
 	h.t.Helper()
 	var all [][]byte
 	for _, p := range pieces {
@@ -262,11 +266,11 @@ func TestHoldCopies(t *testing.T) {
 	if err := h.check(to, pieces); err != nil {
 		t.Error(err)
 	}
-	if err := c.Copy(t.Context(), pieces[0], old[0], made[1]); !errdefs.IsAborted(err) {
+	if err := h.start().Copy(t.Context(), pieces[0], old[0], made[1]); !errdefs.IsAborted(err) {
 		t.Errorf("to memory of another device: %v", err)
 	}
 	h.order("cuMemcpyDtoDAsync * error 700")
-	if err := c.Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*keeper.CallError)) {
+	if err := h.start().Copy(t.Context(), pieces[0], old[0], made[0]); !errors.As(err, new(*driver.CallError)) {
 		t.Error(err)
 	}
 	h.order()
@@ -333,28 +337,27 @@ func TestHoldRefuses(t *testing.T) {
 	}
 	defer plain.Close()
 	for name, test := range map[string]struct {
-		piece keeper.Piece
+		piece spec.GPUPiece
 		file  *os.File
 		call  string
 		code  int
 	}{
 		"no memory":                {pieces[0], plain, "cuMemImportFromShareableHandle", 1},
-		"of another device":        {keeper.Piece{Device: h.devices[1], Size: 4 * mib}, files[0], "cuMemImportFromShareableHandle", 101},
-		"smaller than it is said":  {keeper.Piece{Device: h.devices[0], Size: 6 * mib}, files[0], "cuMemMap", 1},
-		"larger than there is":     {keeper.Piece{Device: h.devices[0], Size: 1 << 40}, files[0], "cuMemMap", 1},
+		"of another device":        {spec.GPUPiece{Device: h.devices[1], Size: 4 * mib}, files[0], "cuMemImportFromShareableHandle", 101},
+		"smaller than it is said":  {spec.GPUPiece{Device: h.devices[0], Size: 6 * mib}, files[0], "cuMemMap", 1},
+		"larger than there is":     {spec.GPUPiece{Device: h.devices[0], Size: 1 << 40}, files[0], "cuMemMap", 1},
 		"memory of somebody's own": {pieces[1], os.Stdin, "cuMemImportFromShareableHandle", 1},
 	} {
-		var piece *keeper.PieceError
-		var call *keeper.CallError
-		err := second.Hold(t.Context(), []keeper.Piece{pieces[0], test.piece}, []*os.File{files[0], test.file})
-		if !errors.As(err, &piece) || piece.Number != 1 || !errors.As(err, &call) || call.Call != test.call || call.Code != test.code || !strings.HasPrefix(call.Name, "CUDA_ERROR_") {
+		var call *driver.CallError
+		err := h.start().Hold(t.Context(), []spec.GPUPiece{pieces[0], test.piece}, []*os.File{files[0], test.file})
+		if !errors.As(err, &call) || !strings.Contains(err.Error(), "device memory 1, ") || call.Call != test.call || call.Code != test.code || !strings.HasPrefix(call.Name, "CUDA_ERROR_") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := second.Make(t.Context(), h.pieces(total/mib+2)); !errdefs.IsAborted(err) || !strings.Contains(err.Error(), "OUT_OF_MEMORY") {
+	if _, err := h.start().Make(t.Context(), h.pieces(total/mib+2)); !errdefs.IsAborted(err) || !strings.Contains(err.Error(), "OUT_OF_MEMORY") {
 		t.Errorf("too much: %v", err)
 	}
-	if _, err := second.Make(t.Context(), []keeper.Piece{{Device: "GPU-00000009-0000-4000-8000-00000000000a", Size: 2 * mib}}); !errdefs.IsNotFound(err) {
+	if _, err := h.start().Make(t.Context(), []spec.GPUPiece{{Device: "GPU-00000009-0000-4000-8000-00000000000a", Size: 2 * mib}}); !errdefs.IsNotFound(err) {
 		t.Errorf("no device: %v", err)
 	}
 	if err := errors.Join(h.fill(first, pieces), second.Hold(t.Context(), pieces, files), h.check(second, pieces)); err != nil {
@@ -403,7 +406,7 @@ func TestHoldFailsAtEachCall(t *testing.T) {
 					return c.Hold(t.Context(), pieces, own)
 				}
 				err := steps()
-				var failed *keeper.CallError
+				var failed *driver.CallError
 				var died *driver.DiedError
 				if action == "exit" && !errors.As(err, &died) || action != "exit" && (!errors.As(err, &failed) || failed.Code != 700 || !strings.HasPrefix(failed.Call, call)) {
 					t.Errorf("it comes to: %v", err)

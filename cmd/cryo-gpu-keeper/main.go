@@ -2,8 +2,7 @@
 
 // Command cryo-gpu-keeper asks NVIDIA's driver to take the device memory of processes into their host memory and back, or holds it
 // for them. The shim and cryo start it; see packages runtime/gpu/driver and runtime/gpu/keeper for the protocols it speaks. It is a
-// program of its own because the driver's library must be opened in one, and because it undoes what it did when the one who
-// started it dies.
+// program of its own because the driver's library must be opened in one.
 package main
 
 import (
@@ -30,11 +29,11 @@ var (
 const usage = `cryo-gpu-keeper asks NVIDIA's driver for what cryo needs of it.
 
   cryo-gpu-keeper facts    print devices, what processes hold on them, and versions, as JSON
-  cryo-gpu-keeper driver   answer the shim's requests on descriptor 3, until that hangs up; then undo what is to be undone
+  cryo-gpu-keeper driver   answer the shim's requests on descriptor 3, until that hangs up
   cryo-gpu-keeper keeper   keep and move device memory as the shim asks for on descriptor 3, until that hangs up
   cryo-gpu-keeper --version | --help
 
-It exits with 1 where the driver cannot be used, or where something could not be undone.
+It exits with 1 where the driver cannot be used.
 `
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -78,7 +77,7 @@ const serveDescriptor = 3
 func serve(do func(context.Context, *channel.Channel) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	defer stop()
-	signal.Ignore(unix.SIGPIPE) // a shim that died must not end the undoing by the closed pipe of standard error
+	signal.Ignore(unix.SIGPIPE) // of a shim that has died
 	// Descriptor 3 of who runs it by hand may be any.
 	if kind, err := unix.GetsockoptInt(serveDescriptor, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_SEQPACKET {
 		return fmt.Errorf("serve: descriptor %d is not the shim's: %w", serveDescriptor, errdefs.ErrInvalidArgument)

@@ -37,7 +37,6 @@ static int (*context_set)(void *context);
 static int (*stream_create)(void **stream, unsigned flags);
 static int (*stream_wait)(void *stream);
 static int (*host_register)(void *host, size_t bytes, unsigned flags);
-static int (*host_unregister)(void *host);
 static int (*get_info)(size_t *room, size_t *total);
 static int (*create)(uint64_t *handle, size_t bytes, const struct properties *p, unsigned long long flags);
 static int (*release)(uint64_t handle);
@@ -65,7 +64,6 @@ static const struct function functions[] = {
 	{"cuStreamCreate", &stream_create},
 	{"cuStreamSynchronize", &stream_wait},
 	{"cuMemHostRegister_v2", &host_register},
-	{"cuMemHostUnregister", &host_unregister},
 	{"cuMemGetInfo_v2", &get_info},
 	{"cuMemCreate", &create},
 	{"cuMemRelease", &release},
@@ -136,14 +134,6 @@ struct outcome memory_pin(const struct device *d, void *host, size_t bytes)
 	struct outcome o = on(d);
 
 	CALL(o, "cuMemHostRegister", host_register(host, bytes, PORTABLE));
-	return o;
-}
-
-struct outcome memory_unpin(const struct device *d, void *host)
-{
-	struct outcome o = on(d);
-
-	CALL(o, "cuMemHostUnregister", host_unregister(host));
 	return o;
 }
 

@@ -56,7 +56,7 @@ func failed(o C.struct_outcome) error {
 		return nil
 	}
 	code := int(o.code)
-	return &keeper.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
+	return &driver.CallError{Call: C.GoString(o.call), Code: code, Name: errorName(code)}
 }
 
 // Device implements [keeper.Driver].
@@ -86,16 +86,13 @@ func (m *memoryDriver) Device(uuid string) (keeper.Device, error) {
 }
 
 // Pin implements [keeper.Driver].
-func (m *memoryDriver) Pin(host []byte) (unpin func() error, err error) {
+func (m *memoryDriver) Pin(host []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range m.devices { // any: it is for all contexts
-		if err := failed(C.memory_pin(&d.c, unsafe.Pointer(&host[0]), C.size_t(len(host)))); err != nil {
-			return nil, err
-		}
-		return func() error { return failed(C.memory_unpin(&d.c, unsafe.Pointer(&host[0]))) }, nil
+		return failed(C.memory_pin(&d.c, unsafe.Pointer(&host[0]), C.size_t(len(host))))
 	}
-	return nil, fmt.Errorf("pin memory: no device is open: %w", errdefs.ErrFailedPrecondition)
+	return fmt.Errorf("pin memory: no device is open: %w", errdefs.ErrFailedPrecondition)
 }
 
 // device implements [keeper.Device].

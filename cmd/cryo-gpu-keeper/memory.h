@@ -29,7 +29,6 @@ const char *memory_open(void);
 
 struct outcome memory_device(const struct uuid *uuid, struct device *d);
 struct outcome memory_pin(const struct device *d, void *host, size_t bytes);
-struct outcome memory_unpin(const struct device *d, void *host);
 struct outcome memory_room(const struct device *d, size_t *bytes);
 // memory_import maps the memory of a descriptor; memory_make maps new memory. After an error nothing is left.
 struct outcome memory_import(const struct device *d, int fd, size_t bytes, struct memory *m);

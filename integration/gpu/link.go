@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
@@ -33,19 +34,22 @@ func passOn(ctx context.Context, r *result, program, device string, count int, s
 	var from, to *keeper.Client
 	for name, c := range map[string]**keeper.Client{"first": &from, "second": &to} {
 		begin := time.Now()
-		if *c, err = keeper.Start(ctx, keeper.Options{Path: program, Devices: []string{device}}); err != nil {
+		if *c, err = keeper.Start(ctx, keeper.Options{Path: program}); err != nil {
 			return err
 		}
 		defer func() { err = errors.Join(err, (*c).Close()) }()
+		if err := (*c).Open([]string{device}); err != nil {
+			return err
+		}
 		if err := (*c).Ready(ctx); err != nil {
 			return fmt.Errorf("%s keeper: %w", name, err)
 		}
 		r.took("keeper.ready", time.Since(begin).Seconds())
 	}
 	bytes := int64(count) * size
-	pieces := make([]keeper.Piece, count)
+	pieces := make([]spec.GPUPiece, count)
 	for i := range pieces {
-		pieces[i] = keeper.Piece{Device: device, Size: size, Address: uint64(i) * uint64(size)}
+		pieces[i] = spec.GPUPiece{Device: device, Size: size, Address: uint64(i) * uint64(size)}
 	}
 	var files []*os.File
 	defer func() {
@@ -117,7 +121,7 @@ func connected(here, there func(*os.File) error) error {
 }
 
 // load fills all pieces, as the loader does: a slot a worker.
-func load(ctx context.Context, c *keeper.Client, pieces []keeper.Piece, fill func(b []byte, piece int, offset int64)) error {
+func load(ctx context.Context, c *keeper.Client, pieces []spec.GPUPiece, fill func(b []byte, piece int, offset int64)) error {
 	send := func(f *os.File) error {
 		return ring.Send(ctx, f, sizesOf(pieces), func(ctx context.Context, s *ring.Sender) error {
 			g, ctx := errgroup.WithContext(ctx)
@@ -139,7 +143,7 @@ func load(ctx context.Context, c *keeper.Client, pieces []keeper.Piece, fill fun
 }
 
 // drain takes all pieces, as the cryo command does: a slot a worker.
-func drain(ctx context.Context, c *keeper.Client, pieces []keeper.Piece, look func(ring.Chunk) error) error {
+func drain(ctx context.Context, c *keeper.Client, pieces []spec.GPUPiece, look func(ring.Chunk) error) error {
 	receive := func(f *os.File) error {
 		g, ctx := errgroup.WithContext(ctx)
 		g.SetLimit(runtime.NumCPU())
@@ -155,7 +159,7 @@ func drain(ctx context.Context, c *keeper.Client, pieces []keeper.Piece, look fu
 	return connected(receive, func(f *os.File) error { return c.Send(ctx, f) })
 }
 
-func sizesOf(pieces []keeper.Piece) []int64 {
+func sizesOf(pieces []spec.GPUPiece) []int64 {
 	sizes := make([]int64, len(pieces))
 	for i, p := range pieces {
 		sizes[i] = p.Size

@@ -97,7 +97,7 @@ func (c *Channel) Send(message any, fds ...int) error {
 	return c.SendBytes(data, fds...)
 }
 
-// SendBytes sends a message of bytes, [MaxMessage] at most, that are no JSON.
+// SendBytes sends a message of bytes, with descriptors.
 func (c *Channel) SendBytes(data []byte, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {
@@ -145,7 +145,7 @@ func readFile(fd int) ([]byte, error) {
 }
 
 // Receive gives the next message and the descriptors that came with it, which are the caller's to close. io.EOF: the other end is
-// closed.
+// closed. After [os.ErrDeadlineExceeded] it may be called again. What is no such message is an error of kind InvalidArgument.
 func (c *Channel) Receive(message any) ([]int, error) {
 	data, fds, err := c.ReceiveBytes()
 	if errors.Is(err, io.EOF) {
@@ -156,7 +156,9 @@ func (c *Channel) Receive(message any) ([]int, error) {
 		fds = fds[1:]
 	}
 	if err == nil {
-		err = json.Unmarshal(data, message)
+		if err = json.Unmarshal(data, message); err != nil {
+			err = fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
+		}
 	}
 	if err != nil {
 		Close(fds)
@@ -165,8 +167,7 @@ func (c *Channel) Receive(message any) ([]int, error) {
 	return fds, nil
 }
 
-// ReceiveBytes is Receive of a message that is no JSON. The bytes are valid until the next. One that is too long gives [io.ErrShortBuffer]; after
-// [os.ErrDeadlineExceeded] it may be called again.
+// ReceiveBytes gives the bytes of a message, which are valid until the next. One that is too long gives [io.ErrShortBuffer].
 func (c *Channel) ReceiveBytes() ([]byte, []int, error) {
 	if c.data == nil {
 		c.data = make([]byte, MaxMessage)

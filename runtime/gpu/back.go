@@ -12,10 +12,8 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-const (
-	helpers     = 3 // that may die, or not start, before it is given up
-	outOfMemory = 2 // CUDA_ERROR_OUT_OF_MEMORY of cuda.h
-)
+// helpers is how many may die, or not start, before it is given up.
+const helpers = 3
 
 // How long to wait before something is tried again, and for how long that is done: for memory of a device that somebody else has
 // taken meanwhile, and for a driver that is busy with a process.
@@ -85,12 +83,8 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	if len(alive) == 0 {
 		return nil
 	}
-	k, err := l.driver(ctx)
-	if err != nil {
-		return err
-	}
 	// What a helper that died has begun ends first: the driver tells no state before.
-	states, err := within(k, moveTime(memoryOf(alive)), func() (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
+	states, err := ask(ctx, l, moveTime(memoryOf(alive)), func(k Driver) (map[int]driver.State, error) { return k.States(ctx, pidsOf(alive)) })
 	if err != nil {
 		return err
 	}
@@ -112,7 +106,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 		}
 	}
 	if len(saved) > 0 {
-		outcomes, err := within(k, moveTime(memoryOf(saved)), func() ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
+		outcomes, err := ask(ctx, l, moveTime(memoryOf(saved)), func(k Driver) ([]driver.Outcome, error) { return k.Restore(ctx, pidsOf(saved), pairs) })
 		if err := judge(host, saved, outcomes, err); err != nil {
 			return err
 		}
@@ -120,7 +114,7 @@ func bringBackOnce(ctx context.Context, l *line, host proc, all []cudaProcess, p
 	}
 	// Only when all are there: those that work together go on together.
 	if len(locked) > 0 {
-		outcomes, err := within(k, askTime, func() ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+		outcomes, err := ask(ctx, l, askTime, func(k Driver) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
 		return judge(host, locked, outcomes, err)
 	}
 	return nil
@@ -135,7 +129,7 @@ func judge(host proc, all []cudaProcess, outcomes []driver.Outcome, err error) e
 	for i, o := range outcomes {
 		switch {
 		case o.Code == 0 || !host.alive(all[i].PID):
-		case o.Code == outOfMemory || o.Code == driver.IllegalState:
+		case o.Code == driver.OutOfMemory || o.Code == driver.IllegalState:
 			later = notYet{callError(all[i], o)}
 		default:
 			return &checkpoint.LossError{Err: callError(all[i], o)}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/containerd/errdefs"
 	"github.com/containerd/log"
@@ -14,7 +13,6 @@ import (
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
-	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // Source brings device memory out of a snapshot.
@@ -35,18 +33,18 @@ type coming struct {
 
 	source Source // nil: it is kept
 
-	done chan struct{} // closed when all is on the devices, or cannot be; nil: it was not begun
-	err  error         // valid when done is closed
+	*task // is over when all is on the devices, or cannot be; nil: it was not begun
 }
 
-// Pieces are all that a snapshot's processes had handed over, at the places of the devices it was on; nil where there are too few of these.
-func Pieces(g *spec.GPU, places []driver.Device) (pieces []keeper.Piece) {
+// Pieces are all that a snapshot's processes had handed over, with the devices that take the places of those it was on; nil where there are too few of these.
+func Pieces(g *spec.GPU, places []driver.Device) (pieces []spec.GPUPiece) {
 	for _, p := range g.Pieces() {
 		i := slices.IndexFunc(g.Devices, func(d spec.GPUDevice) bool { return d.UUID == p.Device })
 		if i < 0 || i >= len(places) {
 			return nil
 		}
-		pieces = append(pieces, keeper.Piece{Device: places[i].UUID, Size: p.Size})
+		p.GPUPiece.Device = places[i].UUID
+		pieces = append(pieces, p.GPUPiece)
 	}
 	return pieces
 }
@@ -94,9 +92,6 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	if err := c.keeper.Open(keeper.DevicesOf(pieces)); err != nil {
 		return err
 	}
-	if err := c.keeper.Ready(ctx); err != nil {
-		return err
-	}
 	var err error
 	if c.files, err = c.keeper.Make(ctx, pieces); err != nil {
 		return err
@@ -104,35 +99,33 @@ func (r *Restore) take(ctx context.Context, c *coming) error {
 	if len(c.files) != len(pieces) {
 		return fmt.Errorf("take memory of GPUs: %d descriptors for %d pieces: %w", len(c.files), len(pieces), errdefs.ErrInternal)
 	}
-	c.done = make(chan struct{})
+	c.task = beside(c.receive)
 	r.coming = c
-	go c.receive()
 	return nil
 }
 
 // receive waits until all is on the devices. The descriptors have the memory then, and the keeper lets go of it. It is not ended before the
 // processes have theirs, unless they need the room of its contexts: the driver would be as long at that as at the attachment, one after the other.
-func (c *coming) receive() {
-	defer close(c.done)
-	c.err = c.keeper.Receive(context.Background(), c.source.Peer()) // see end
+func (c *coming) receive() error {
+	err := c.keeper.Receive(context.Background(), c.source.Peer()) // see end
 	switch {
-	case c.err == nil:
+	case err == nil:
 		go c.keeper.LetGo(context.Background()) // where it fails, its end does so
-	case !keepers(c.err):
+	case !keepers(err):
 		if cause := c.source.Wait(); cause != nil {
-			c.err = cause
+			return cause
 		}
 	}
+	return err
 }
 
 // keepers tells whether an error is the keeper's own; else who brings memory knows why it has hung up.
 func keepers(err error) bool {
 	var (
-		call *keeper.CallError
-		hang *keeper.HangError
+		call *driver.CallError
 		died *driver.DiedError
 	)
-	return errors.As(err, &call) || errors.As(err, &hang) || errors.As(err, &died)
+	return errors.As(err, &call) || errors.As(err, &died)
 }
 
 // attach gives restored processes what they had handed over, and opens their gates.
@@ -167,13 +160,10 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	if r.coming.err != nil {
 		return r.coming.err
 	}
-	all := r.owners(restored)
-	for _, g := range all {
-		g.files, g.released, g.alone = r.coming.files[g.first:g.first+len(g.pieces)], true, func() { r.makeRoom(ctx) }
-	}
+	all := r.owners(ctx, restored)
 	f := &filler{start: r.Handover.open, keeper: r.coming.keeper}
 	defer f.end()
-	err := giveBack(ctx, r.Handover.Dial, r.host(), all, f, nil)
+	err := giveBack(ctx, r.Container, all, f, nil)
 	if err != nil {
 		for _, g := range all {
 			g.hangUp()
@@ -182,22 +172,16 @@ func (r *Restore) attachTo(ctx context.Context, restored []cudaProcess) error {
 	return err
 }
 
-// owners are the processes that are to have memory which was handed over, without files of it.
-func (r *Restore) owners(restored []cudaProcess) (all []*given) {
-	next := 0
+// owners are the processes that are to have memory which was handed over, when all of it is on the devices.
+func (r *Restore) owners(ctx context.Context, restored []cudaProcess) (all []*given) {
+	pieces, files := Pieces(&r.Record.GPU, r.places), r.coming.files
 	for _, saved := range r.Record.Processes {
-		first := next
-		next += len(saved.Pieces)
+		n := len(saved.Pieces)
 		i := slices.IndexFunc(restored, func(p cudaProcess) bool { return p.Inner == saved.PID })
-		if i < 0 || len(saved.Pieces) == 0 {
-			continue
+		if i >= 0 && n > 0 {
+			all = append(all, &given{cudaProcess: restored[i], pieces: pieces[:n], files: files[:n], released: true, alone: func() { r.makeRoom(ctx) }})
 		}
-		g := &given{cudaProcess: restored[i], first: first}
-		for n, piece := range saved.Pieces {
-			at := slices.IndexFunc(r.Record.Devices, func(d spec.GPUDevice) bool { return d.UUID == piece.Device }) // see Pieces
-			g.pieces = append(g.pieces, library.Piece{Number: uint32(n), Address: piece.Address, Size: uint64(piece.Size), Device: r.places[at].UUID})
-		}
-		all = append(all, g)
+		pieces, files = pieces[n:], files[n:]
 	}
 	return all
 }
@@ -217,9 +201,6 @@ func (r *Restore) makeRoom(ctx context.Context) {
 	}
 }
 
-// waitTime bounds how long a source that was ended is waited for.
-const waitTime = 10 * time.Second
-
 // end gives up what is not with a process.
 func (c *coming) end() {
 	if c == nil {
@@ -231,12 +212,7 @@ func (c *coming) end() {
 	if c.source != nil {
 		_ = c.source.Close()
 	}
-	if c.done != nil {
-		select {
-		case <-c.done:
-		case <-time.After(waitTime):
-		}
-	}
+	c.wait()
 	closeFiles(c.files)
 	if c.keeper != nil {
 		_ = c.keeper.Close() // its contexts take the longest

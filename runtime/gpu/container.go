@@ -16,6 +16,8 @@ type Container struct {
 	PIDs func(ctx context.Context) ([]int, error)
 	// Start starts a helper; [StartDriver] is the one to use.
 	Start func(ctx context.Context) (Driver, error)
+	// Dial wakes the library in a process; [DialLibrary] is the one to use. It is asked only where the container has the library.
+	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Minors are the numbers N of its device nodes /dev/nvidiaN, in the order in which they are recorded. None: it can see
 	// all devices.
 	Minors []int

@@ -1,6 +1,7 @@
 package gpu
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/cryo-project/cryo/image/spec"
@@ -45,12 +46,13 @@ func (r *Record) add(all []cudaProcess) {
 	}
 }
 
-// known gives the devices as they are named to people.
-func (r *Record) known() (all []driver.Device) {
-	for _, d := range r.Devices {
-		all = append(all, driver.Device{UUID: d.UUID, Index: d.Minor})
+// working names a process for people, and the devices it works on.
+func (e *Engine) working(p cudaProcess) string {
+	var known []driver.Device
+	for _, d := range e.record.Devices {
+		known = append(known, driver.Device{UUID: d.UUID, Index: d.Minor})
 	}
-	return all
+	return fmt.Sprintf("%s on %s", p.Process, label(known, p.uuids()))
 }
 
 // uuids are the devices that a process holds something on.

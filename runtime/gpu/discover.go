@@ -33,11 +33,7 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 		return nil, nil, nil
 	}
 	slices.Sort(candidates)
-	k, err := e.line.driver(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	states, err := within(k, askTime, func() (map[int]driver.State, error) { return k.States(ctx, candidates) })
+	states, err := ask(ctx, &e.line, askTime, func(k Driver) (map[int]driver.State, error) { return k.States(ctx, candidates) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -63,11 +59,7 @@ func (e *Engine) discover(ctx context.Context) (found []cudaProcess, silent []Pr
 
 // facts asks for them, and makes sure that processes of which the driver does not tell a state indeed have nothing on GPUs.
 func (e *Engine) facts(ctx context.Context, silent []Process) (driver.Facts, error) {
-	k, err := e.line.driver(ctx)
-	if err != nil {
-		return driver.Facts{}, err
-	}
-	facts, err := within(k, askTime, func() (driver.Facts, error) { return k.Facts(ctx) })
+	facts, err := ask(ctx, &e.line, askTime, func(k Driver) (driver.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
 		return driver.Facts{}, err
 	}

@@ -17,8 +17,7 @@ type Driver interface {
 	Checkpoint(ctx context.Context, pids []int) ([]driver.Outcome, error)
 	Restore(ctx context.Context, pids []int, pairs []driver.Pair) ([]driver.Outcome, error)
 	Unlock(ctx context.Context, pids []int) ([]driver.Outcome, error)
-	Release(ctx context.Context) error
-	Kill() error
+	Silence(after time.Duration) error
 	Close() error
 }
 
@@ -66,18 +65,15 @@ func (l *line) driver(ctx context.Context) (Driver, error) {
 	return k, nil
 }
 
-// hangUp makes the helper forget what it did and ends it.
-func (l *line) hangUp(ctx context.Context) {
-	if l.open == nil {
-		return
+// end ends the helper, which undoes nothing.
+func (l *line) end() {
+	if l.open != nil {
+		_ = l.open.Close()
+		l.open = nil
 	}
-	// One that is dead, or busy for ever, forgets as well.
-	_, _ = within(l.open, askTime, func() (struct{}, error) { return struct{}{}, l.open.Release(context.WithoutCancel(ctx)) })
-	_ = l.open.Close()
-	l.open = nil
 }
 
-// lost drops a helper that has died, so that another is started next time.
+// lost ends a helper that has died, so that another is started next time.
 func (l *line) lost(err error) {
 	var died *driver.DiedError
 	if errors.As(err, &died) {
@@ -85,19 +81,21 @@ func (l *line) lost(err error) {
 	}
 }
 
-// drop ends the helper at once, which undoes nothing.
+// drop ends a helper that may have something under way.
 func (l *line) drop() {
-	if l.open == nil {
-		return
+	if l.open != nil {
+		l.end()
+		l.doubt = true
 	}
-	_ = l.open.Kill()
-	_ = l.open.Close()
-	l.open, l.doubt = nil, true
 }
 
-// within makes a call and ends a helper that does not answer in time: the call fails then as if the helper had died.
-func within[T any](k Driver, bound time.Duration, call func() (T, error)) (T, error) {
-	t := time.AfterFunc(bound, func() { _ = k.Kill() })
+// ask has a helper do something, and ends one that does not answer in time: the call fails then as if the helper had died.
+func ask[T any](ctx context.Context, l *line, bound time.Duration, call func(Driver) (T, error)) (answer T, err error) {
+	k, err := l.driver(ctx)
+	if err != nil {
+		return answer, err
+	}
+	t := time.AfterFunc(bound, func() { _ = k.Silence(bound) })
 	defer t.Stop()
-	return call()
+	return call(k)
 }

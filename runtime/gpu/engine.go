@@ -24,17 +24,18 @@ const (
 // Engine saves and loads the GPUs of one container for one checkpoint.
 type Engine struct {
 	Container
-	Timeout    time.Duration // for all processes to finish their work on GPUs
-	Force      []string      // rules to override
-	Interrupts Interrupts
+	Timeout time.Duration // for all processes to finish their work on GPUs
+	Force   []string      // rules to override
+	// Raise has kernels of a process return early, for no longer than a lease, and Lower lets them run again: see package interrupt. Both give how many flags of the
+	// process they have set. nil: kernels are waited for.
+	Raise func(pid int, lease time.Duration) (int, error)
+	Lower func(pid int) (int, error)
 	// CDI, Edits and Nodes are recorded.
 	CDI   []string
 	Edits *cdi.Edits
 	Nodes []spec.GPUNode
 	// Handover is the engine keeper. nil: all goes by the driver.
 	Handover *Handover
-	// Dial wakes the library in a process where there is a Library and no Handover; [DialLibrary].
-	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Library, unless nil, is what the container was given to hand memory over, whether that is done or not. It is recorded.
 	Library *spec.GPULibrary
 	// KeeperOnly makes it an error where a process cannot hand its memory over, before anything is done to it.
@@ -53,7 +54,7 @@ type Engine struct {
 	given    []*given // all that may have handed memory over
 	pieces   int      // that they have handed over
 	outgoing *outgoing
-	holding  *holding // nil: all that was given has been taken
+	holding  *task // of the keeper, which takes what was given; nil: that was waited for
 }
 
 var _ checkpoint.Devices = (*Engine)(nil)
@@ -83,7 +84,11 @@ func (e *Engine) save(ctx context.Context) (s checkpoint.Saved, err error) {
 	if err := CheckForce(e.Force); err != nil {
 		return s, err
 	}
-	e.record = Record{GPU: spec.GPU{Engine: spec.DriverEngine, Library: e.library(), Driver: e.host().driver(), Devices: []spec.GPUDevice{}, Processes: []spec.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
+	e.record = Record{GPU: spec.GPU{Engine: spec.DriverEngine, Driver: e.host().driver(), Devices: []spec.GPUDevice{}, Processes: []spec.GPUProcess{}, CDI: e.CDI, Nodes: e.Nodes}, Edits: e.Edits}
+	if e.Library != nil {
+		l := *e.Library
+		e.record.Library = &l
+	}
 	if e.Library != nil || e.Fallback != "" {
 		e.record.Engine = spec.KeeperEngine
 	}
@@ -161,15 +166,6 @@ func (e *Engine) halt(ctx context.Context, fresh, asked []cudaProcess) (held []c
 	return held, e.gaveAndEnded(held)
 }
 
-// library is what is recorded of it.
-func (e *Engine) library() *spec.GPULibrary {
-	if e.Library == nil {
-		return nil
-	}
-	l := *e.Library
-	return &l
-}
-
 // weigh notes what processes hold on devices.
 func weigh(facts driver.Facts, fresh []cudaProcess) {
 	for i, p := range fresh {
@@ -184,12 +180,12 @@ func weigh(facts driver.Facts, fresh []cudaProcess) {
 // examine makes sure that nothing stands in the way.
 func (e *Engine) examine(ctx context.Context, facts driver.Facts, fresh []cudaProcess) error {
 	s := subject{facts: facts, devices: e.visible(facts), processes: slices.Concat(e.held, fresh), host: e.host()}
-	findings, forced, err := preflight(s, e.Force)
+	findings, forced, err := preflight(s, Rules(), e.Force)
 	if err != nil {
 		return err
 	}
 	if len(findings) > 0 {
-		return &RefusedError{Findings: findings}
+		return refusedToSave(findings)
 	}
 	if len(forced) > 0 {
 		log.G(ctx).WithField("rules", forced).Warn("save GPUs although it was refused")
@@ -220,13 +216,13 @@ func (e *Engine) Load(ctx context.Context) error {
 		return err
 	}
 	e.held = nil
-	e.line.hangUp(ctx)
+	e.line.end()
 	return nil
 }
 
 // Release implements [checkpoint.Devices].
 func (e *Engine) Release() {
-	e.line.hangUp(context.Background())
+	e.line.end()
 	e.stop()
 	e.forget()
 }
@@ -234,7 +230,8 @@ func (e *Engine) Release() {
 // forget gives up the memory of those that have handed it over, unless somebody else has it.
 func (e *Engine) forget() {
 	for _, g := range e.given {
-		g.drop()
+		g.hangUp()
+		g.closeFiles()
 	}
 	e.given, e.pieces = nil, 0
 }
@@ -246,7 +243,7 @@ func (e *Engine) back(ctx context.Context) error {
 	}
 	f := &filler{start: e.Handover.open, keeper: e.keeper}
 	defer f.end()
-	if err := giveBack(ctx, e.Handover.Dial, e.host(), e.given, f, e.breakOff); err != nil {
+	if err := giveBack(ctx, e.Container, e.given, f, e.breakOff); err != nil {
 		return err
 	}
 	e.forget()

@@ -312,8 +312,7 @@ func TestRefused(t *testing.T) {
 	e := w.engine()
 	e.Force = nil
 	_, err := e.Save(t.Context())
-	var refused *RefusedError
-	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "process 101 (app), process 102 (app)") || !strings.Contains(refused.Hint(), "--force gpu-several") {
+	if !errdefs.IsFailedPrecondition(err) || !strings.Contains(err.Error(), "process 101 (app), process 102 (app)") || !strings.Contains(failure.Hint(err), "--force gpu-several") {
 		t.Errorf("got %v", err)
 	}
 	if got := w.steps("lock", "checkpoint", "restore", "unlock"); got != "" {

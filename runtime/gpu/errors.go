@@ -13,33 +13,18 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
-// Unfinished is a process that had work on GPUs past the deadline.
-type Unfinished struct {
-	Process
-	GPUs string // for people
-}
-
-// late names processes, and the GPUs they work on.
-func late(all []Unfinished) string {
-	names := make([]string, len(all))
-	for i, p := range all {
-		names[i] = fmt.Sprintf("%s on %s", p.Process, p.GPUs)
-	}
-	return list(names)
-}
-
 // deadlineError says that processes had not finished their work on GPUs in time. DeadlineExceeded would mean that the caller has no more time.
-func deadlineError(timeout time.Duration, all []Unfinished) error {
+func deadlineError(timeout time.Duration, working []string) error {
 	return failure.New(errdefs.ErrFailedPrecondition,
 		"wait longer with --gpu-timeout, annotation "+TimeoutAnnotation+" or timeout of [gpu] in the configuration file, or have long kernels return early by contrib/cuda/cryo_interrupt.cuh",
-		"lock its GPUs: work still ran after %s: %s", timeout, late(all))
+		"lock its GPUs: work still ran after %s: %s", timeout, list(working))
 }
 
 // capturingError says that processes had not ended in time to capture a stream into a graph, which a hand-over would have cost them. They go on with it.
-func capturingError(timeout time.Duration, all []Unfinished) error {
+func capturingError(timeout time.Duration, working []string) error {
 	return failure.New(errdefs.ErrFailedPrecondition,
 		"try again when the program has captured its graphs, mostly at the end of its start, or wait longer with --gpu-timeout or annotation "+TimeoutAnnotation,
-		"save its GPUs: a CUDA graph was still being captured after %s: %s", timeout, late(all))
+		"save its GPUs: a CUDA graph was still being captured after %s: %s", timeout, list(working))
 }
 
 // fallbackError says that a process would go by the driver where all are to hand their memory over; nothing was done to it.
@@ -49,25 +34,10 @@ func fallbackError(p Process, reason string) error {
 		"save its GPUs by the engine keeper: %s cannot hand its memory over: %s", p, reason)
 }
 
-// CallError says that a call of the driver failed for a process. Its kind is Aborted.
-type CallError struct {
-	Process
-	Call string // cuCheckpointProcessCheckpoint
-	Code int    // CUresult
-	Name string // its name in cuda.h
+// callError says that a call of the driver failed for a process.
+func callError(p cudaProcess, o driver.Outcome) error {
+	return fmt.Errorf("%s: %w", p.Process, &driver.CallError{Call: o.Call, Code: o.Code, Name: o.Name})
 }
-
-func (e *CallError) Error() string {
-	return fmt.Sprintf("%s: %s: %s (%d)", e.Process, e.Call, e.Name, e.Code)
-}
-
-// Hint says where the driver tells more.
-func (e *CallError) Hint() string {
-	return "see the kernel's log for messages of the driver (NVRM, Xid)"
-}
-
-// Unwrap gives the kind.
-func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
 
 // givenError says that a process's memory is elsewhere, and nobody knows where: the shim that had it has died.
 func givenError(p Process) error {

@@ -12,7 +12,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -44,19 +43,11 @@ func (w *world) keeperEngine() *Engine {
 	e := w.engine()
 	e.Library = &spec.GPULibrary{Digest: "sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"}
 	e.Handover = w.handover()
-	e.Dial = e.Handover.Dial
 	return e
 }
 
 func (w *world) handover() *Handover {
 	return &Handover{
-		Dial: func(_ context.Context, pid int) (Owner, error) {
-			o := &fakeOwner{w: w, pid: pid}
-			if w.libraries[pid] == nil {
-				return nil, o.gone("no thread is called so")
-			}
-			return o, o.do("dial")
-		},
 		Start: func(context.Context) (Keeper, error) {
 			h, err := w.keeper()
 			if err != nil {
@@ -194,7 +185,7 @@ func (o *fakeOwner) do(call string) error {
 	case how == "":
 		return nil
 	case err == nil:
-		return &library.CallError{PID: o.pid, Step: call, Code: code}
+		return &driver.CallError{Call: call, Code: code}
 	case how == "busy", how == "capturing":
 		return &library.BusyError{PID: o.pid, Capturing: how == "capturing"}
 	case how == "unable":
@@ -227,12 +218,12 @@ func (o *fakeOwner) Close(ctx context.Context, _ time.Duration) error {
 	return ctx.Err()
 }
 
-func (o *fakeOwner) Table() (pieces []library.Piece, err error) {
+func (o *fakeOwner) Table() (pieces []spec.GPUPiece, err error) {
 	if err := o.do("table"); err != nil {
 		return nil, err
 	}
 	for i := range o.library().memory {
-		pieces = append(pieces, library.Piece{Number: uint32(i), Address: uint64(1+i) << 28, Size: 2 << 20, Device: uuidA})
+		pieces = append(pieces, spec.GPUPiece{Address: uint64(1+i) << 28, Size: 2 << 20, Device: uuidA})
 	}
 	return pieces, nil
 }
@@ -255,7 +246,7 @@ func (o *fakeOwner) Release() error {
 		o.w.t.Errorf("release of process %d while %s", o.pid, l.state)
 	}
 	err := o.do("release")
-	var call *library.CallError
+	var call *driver.CallError
 	if errors.As(err, &call) {
 		return err
 	}
@@ -266,16 +257,16 @@ func (o *fakeOwner) Release() error {
 	return err
 }
 
-func (o *fakeOwner) Attach(_ context.Context, pieces []library.Piece, files []*os.File) error {
+func (o *fakeOwner) Attach(_ context.Context, pieces []spec.GPUPiece, files []*os.File) error {
 	if err := o.do("attach"); err != nil {
 		return err
 	}
 	if slices.Contains(o.w.mistaken, o.pid) {
-		return &library.CallError{PID: o.pid, Step: "attach", Code: invalidDevice}
+		return &driver.CallError{Call: "attach", Code: invalidDevice}
 	}
 	l := o.library()
-	for i, p := range pieces {
-		l.memory[p.Number] = read(files[i])
+	for i := range pieces {
+		l.memory[i] = read(files[i])
 	}
 	l.state, l.files = library.Closed, files
 	if o.w.tight {
@@ -295,7 +286,7 @@ func (o *fakeOwner) Own(context.Context) (int, error) {
 	return o.library().foreign, err
 }
 
-func (o *fakeOwner) Make(_ context.Context, pieces []library.Piece, n int) (*os.File, error) {
+func (o *fakeOwner) Make(_ context.Context, pieces []spec.GPUPiece, n int) (*os.File, error) {
 	l := o.library()
 	if n == 0 {
 		l.made = nil
@@ -387,7 +378,7 @@ func (h *fakeKeeper) do(call string) error {
 	case how == "gone":
 		return errors.New("the other process has hung up")
 	case how != "":
-		return &keeper.CallError{Call: call, Code: 1}
+		return &driver.CallError{Call: call, Code: 1}
 	}
 	return nil
 }
@@ -397,7 +388,7 @@ func (h *fakeKeeper) Ready(context.Context) error {
 	return h.do("ready")
 }
 
-func (h *fakeKeeper) Hold(_ context.Context, _ []keeper.Piece, files []*os.File) error {
+func (h *fakeKeeper) Hold(_ context.Context, _ []spec.GPUPiece, files []*os.File) error {
 	if err := h.do("hold"); err != nil {
 		return err
 	}
@@ -407,14 +398,14 @@ func (h *fakeKeeper) Hold(_ context.Context, _ []keeper.Piece, files []*os.File)
 	return nil
 }
 
-func (h *fakeKeeper) Room(_ context.Context, others []keeper.Piece, _ int64) (bool, error) {
+func (h *fakeKeeper) Room(_ context.Context, others []spec.GPUPiece, _ int64) (bool, error) {
 	if len(others) > 0 {
 		return !h.w.crammed, h.do("room for one")
 	}
 	return h.w.room, h.do("room")
 }
 
-func (h *fakeKeeper) Copy(_ context.Context, _ keeper.Piece, from, to *os.File) error {
+func (h *fakeKeeper) Copy(_ context.Context, _ spec.GPUPiece, from, to *os.File) error {
 	if err := h.do("copy"); err != nil {
 		return err
 	}
@@ -435,7 +426,7 @@ func (h *fakeKeeper) Send(_ context.Context, peer *os.File) error {
 	return nil
 }
 
-func (h *fakeKeeper) Make(_ context.Context, pieces []keeper.Piece) (files []*os.File, err error) {
+func (h *fakeKeeper) Make(_ context.Context, pieces []spec.GPUPiece) (files []*os.File, err error) {
 	if err := h.do("make"); err != nil {
 		return nil, err
 	}

@@ -154,34 +154,40 @@ func (w *world) container() Container {
 			w.open++
 			return &fakeDriver{w: w, gone: make(chan struct{})}, nil
 		},
+		Dial: func(_ context.Context, pid int) (Owner, error) {
+			o := &fakeOwner{w: w, pid: pid}
+			if w.libraries[pid] == nil {
+				return nil, o.gone("no thread is called so")
+			}
+			return o, o.do("dial")
+		},
 		Minors: []int{0},
 		Root:   w.root,
 	}
 }
 
 func (w *world) engine() *Engine {
-	return &Engine{Container: w.container(), Timeout: 50 * time.Millisecond, Interrupts: w, Force: []string{"gpu-several"}}
+	return &Engine{Container: w.container(), Timeout: 50 * time.Millisecond, Raise: w.raise, Lower: w.lower, Force: []string{"gpu-several"}}
 }
 
-// Raise and Lower implement [Interrupts].
-func (w *world) Raise(pid int, lease time.Duration) (bool, error) {
+func (w *world) raise(pid int, lease time.Duration) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.states[pid] != driver.Running || lease <= 50*time.Millisecond {
 		w.t.Errorf("raise %d in state %s for %s", pid, w.states[pid], lease)
 	}
 	w.raised[pid] = true
-	return true, nil
+	return 1, nil
 }
 
-func (w *world) Lower(pid int) error {
+func (w *world) lower(pid int) (int, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.states[pid] == driver.Checkpointed {
 		w.t.Errorf("lower %d, whose pages the driver has taken", pid)
 	}
 	w.raised[pid] = false
-	return nil
+	return 1, nil
 }
 
 // settled reports processes that do not run as before.
@@ -328,9 +334,7 @@ func (k *fakeDriver) Unlock(ctx context.Context, pids []int) ([]driver.Outcome, 
 	return k.do(ctx, "unlock", pids, driver.Locked, driver.Running)
 }
 
-func (k *fakeDriver) Release(context.Context) error { return nil }
-
-func (k *fakeDriver) Kill() error {
+func (k *fakeDriver) Silence(time.Duration) error {
 	k.w.mu.Lock()
 	defer k.w.mu.Unlock()
 	k.die()

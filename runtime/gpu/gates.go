@@ -10,27 +10,22 @@ import (
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
-// closeGates has the program in each process wait, and its devices finish their work. Several are waited for in short attempts, as
-// for their lock. It gives those that wait: others have ended, or cannot hand over any more and are left to the driver.
+// closeGates has the program in each process wait, and its devices finish their work. It gives those that wait: others have ended, or cannot hand over any more
+// and are left to the driver.
 func (e *Engine) closeGates(ctx context.Context, all []*given, fresh []cudaProcess) ([]*given, error) {
-	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
-		left := time.Until(deadline)
-		bound := left
-		if len(all) > 1 {
-			bound = min(left, attempts[attempt%len(attempts)])
-		}
-		late, capturing, err := e.closeOnce(ctx, all, fresh, bound)
+	err := e.inAttempts(ctx, len(all) > 1, func(bound time.Duration) (late, err error) {
+		working, capturing, err := e.closeOnce(ctx, all, fresh, bound)
 		all = talking(all)
 		switch {
-		case err != nil || len(late)+len(capturing) == 0:
-			return all, err
-		case bound == left && len(capturing) > 0:
-			return nil, capturingError(e.Timeout, capturing)
-		case bound == left:
-			return nil, deadlineError(e.Timeout, late)
+		case len(capturing) > 0:
+			late = capturingError(e.Timeout, capturing)
+		case len(working) > 0:
+			late = deadlineError(e.Timeout, working)
 		}
+		return late, err
+	}, func() error {
 		// Also of those that were late: an open gate is opened without harm.
-		err = each(all, func(g *given) error {
+		err := each(all, func(g *given) error {
 			err := g.library.Open()
 			if err != nil && e.hasEnded(ctx, g) {
 				g.hangUp()
@@ -38,18 +33,14 @@ func (e *Engine) closeGates(ctx context.Context, all []*given, fresh []cudaProce
 			}
 			return err
 		})
-		if err != nil {
-			return nil, err
-		}
 		all = talking(all)
-		if err := aMoment(ctx); err != nil {
-			return nil, err
-		}
-	}
+		return err
+	})
+	return all, err
 }
 
 // closeOnce tries it for so long, and tells in which processes work, or a capture, had not ended. It hangs up on those that hand over nothing.
-func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProcess, bound time.Duration) (late, capturing []Unfinished, err error) {
+func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProcess, bound time.Duration) (late, capturing []string, err error) {
 	var mu sync.Mutex
 	err = each(all, func(g *given) error {
 		err := g.library.Close(ctx, max(bound, time.Millisecond))
@@ -59,9 +50,9 @@ func (e *Engine) closeOnce(ctx context.Context, all []*given, fresh []cudaProces
 		var unable *library.UnableError
 		switch {
 		case errors.As(err, &busy) && busy.Capturing:
-			capturing = append(capturing, Unfinished{g.Process, label(e.record.known(), g.uuids())})
+			capturing = append(capturing, e.working(g.cudaProcess))
 		case errors.As(err, &busy):
-			late = append(late, Unfinished{g.Process, label(e.record.known(), g.uuids())})
+			late = append(late, e.working(g.cudaProcess))
 		case errors.As(err, &unable):
 			i := slices.IndexFunc(fresh, func(p cudaProcess) bool { return p.PID == g.PID })
 			if err := e.leave(ctx, &fresh[i], unable.Reason); err != nil {

@@ -15,32 +15,32 @@ import (
 )
 
 // introduce wakes the libraries of processes and tells which of these can hand their memory over. The others go by the driver, and why
-// is recorded. It gives those that have not ended meanwhile.
+// is recorded. Where nothing is to be handed over, it makes sure that no process has memory of somebody else still. It gives those that have not ended meanwhile.
 func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
-	if e.Handover == nil {
-		for i := range fresh {
-			fresh[i].fallback = e.Fallback
-		}
-		if e.KeeperOnly {
-			return nil, fallbackError(fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper"))
-		}
-		return fresh, e.ownAll(ctx, fresh)
+	if e.Handover == nil && e.KeeperOnly {
+		return nil, fallbackError(fresh[0].Process, cmp.Or(e.Fallback, "the container was not made for the engine keeper"))
 	}
 	var devices []string
 	for i, p := range fresh {
-		g := &given{cudaProcess: p}
-		why, err := e.wake(ctx, g)
-		if err != nil && e.hasEnded(ctx, g) {
-			g.hangUp()
+		fresh[i].fallback = e.Fallback
+		if e.Library == nil {
 			continue
 		}
-		if err == nil && why != "" {
+		g := &given{cudaProcess: p}
+		why, err := e.wake(ctx, g)
+		switch {
+		case err != nil && e.hasEnded(ctx, g):
+			g.hangUp()
+			continue
+		case err == nil && why != "" && e.Handover != nil:
 			err = e.leave(ctx, &fresh[i], why)
+		case err == nil && why == "" && e.Handover == nil:
+			err = e.giveUp(ctx, g)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if why != "" {
+		if why != "" || e.Handover == nil {
 			continue
 		}
 		fresh[i].able = true
@@ -65,7 +65,7 @@ func (e *Engine) introduce(ctx context.Context, fresh []cudaProcess) ([]cudaProc
 
 // wake gives the reason why a process cannot hand its memory over, if there is one.
 func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
-	hello, err := g.dial(ctx, e.Handover.Dial)
+	hello, err := g.dial(ctx, e.Dial)
 	switch {
 	case err == nil && hello.State == library.Given:
 		err = givenError(g.Process)
@@ -83,26 +83,6 @@ func (e *Engine) wake(ctx context.Context, g *given) (why string, err error) {
 		return gone.Err.Error(), nil
 	}
 	return "", err
-}
-
-// ownAll makes sure that no process has memory of somebody else still where the driver is to save all of it.
-func (e *Engine) ownAll(ctx context.Context, fresh []cudaProcess) error {
-	if e.Library == nil {
-		return nil
-	}
-	for _, p := range fresh {
-		g := &given{cudaProcess: p}
-		hello, err := g.dial(ctx, e.Dial)
-		if err == nil {
-			err = g.own(ctx, hello, e.Timeout)
-		}
-		g.hangUp()
-		var gone *library.GoneError
-		if err != nil && (!errors.As(err, &gone) || gone.Silent && e.host().alive(p.PID) || context.Cause(ctx) != nil) {
-			return err
-		}
-	}
-	return nil
 }
 
 // own makes attached memory the process's own where there was no room for that before. What stays another's would be lost with the
@@ -188,10 +168,7 @@ func (e *Engine) handOver(ctx context.Context, fresh []cudaProcess) ([]cudaProce
 		if j < 0 {
 			continue
 		}
-		fresh[i].able, fresh[i].given = false, all[j].bytes()
-		for _, piece := range all[j].pieces {
-			fresh[i].pieces = append(fresh[i].pieces, spec.GPUPiece{Address: piece.Address, Size: int64(piece.Size), Device: piece.Device})
-		}
+		fresh[i].able, fresh[i].given, fresh[i].pieces = false, all[j].bytes(), all[j].pieces
 	}
 	if err := e.remaining(fresh); err != nil {
 		return nil, err
@@ -230,14 +207,7 @@ func (g *given) take(most int) error {
 		closeFiles(files)
 		return fmt.Errorf("%s: %d descriptors for %d pieces of memory", g.Process, len(files), len(table))
 	}
-	order := make([]int, len(table))
-	for i := range order {
-		order[i] = i
-	}
-	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(table[a].Address, table[b].Address) })
-	for _, i := range order {
-		g.pieces, g.files = append(g.pieces, table[i]), append(g.files, files[i])
-	}
+	g.pieces, g.files = table, files
 	return nil
 }
 
@@ -269,20 +239,13 @@ func (e *Engine) gaveAndEnded(locked []cudaProcess) error {
 
 // remaining makes sure that the host has memory for what the driver still has to move.
 func (e *Engine) remaining(fresh []cudaProcess) error {
-	if overridden(hostMemoryRule, e.Force) {
-		return nil
-	}
 	s := e.last
 	s.processes = slices.Concat(e.held, fresh)
-	found, err := hostMemory(s)
-	if err != nil || len(found) == 0 {
+	findings, _, err := preflight(s, []Rule{hostMemoryRule}, e.Force)
+	if err != nil || len(findings) == 0 {
 		return err
 	}
-	refused := &RefusedError{}
-	for _, m := range found {
-		refused.Findings = append(refused.Findings, Finding{Rule: hostMemoryRule, Problem: m.problem, Hint: m.hint})
-	}
-	return refused
+	return refusedToSave(findings)
 }
 
 // each does something with all side by side.

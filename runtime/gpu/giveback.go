@@ -9,7 +9,7 @@ import (
 	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
@@ -17,11 +17,11 @@ import (
 // the state that their libraries tell, so it does not matter how far a hand-over had come, or who died over it. An error is a
 // [*checkpoint.LossError], or there is no room on a device for now, or what processes make cannot be filled. makeRoom is as for
 // [bringBack].
-func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler, makeRoom func()) error {
+func giveBack(ctx context.Context, c Container, all []*given, f *filler, makeRoom func()) error {
 	ctx = context.WithoutCancel(ctx)
 	failed := 0
 	for start := time.Now(); ; time.Sleep(pause) {
-		err := giveBackOnce(ctx, dial, host, all, f)
+		err := giveBackOnce(ctx, c, all, f)
 		var later notYet
 		var loss *checkpoint.LossError
 		switch {
@@ -45,13 +45,14 @@ func giveBack(ctx context.Context, dial func(ctx context.Context, pid int) (Owne
 	}
 }
 
-func giveBackOnce(ctx context.Context, dial func(ctx context.Context, pid int) (Owner, error), host proc, all []*given, f *filler) error {
+func giveBackOnce(ctx context.Context, c Container, all []*given, f *filler) error {
+	host := c.host()
 	attach := func(g *given) error {
 		g.hangUp() // by which a gate opens that has all its memory
 		if !g.released || !host.alive(g.PID) {
 			return nil
 		}
-		err := g.attach(ctx, dial, f)
+		err := g.attach(ctx, c.Dial, f)
 		if err != nil {
 			g.hangUp()
 			if !host.alive(g.PID) {
@@ -97,7 +98,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 	}
 	if hello.State == library.Given {
 		if err := g.library.Attach(timed, g.pieces, g.files); err != nil {
-			var call *library.CallError
+			var call *driver.CallError
 			if errors.As(err, &call) && call.Code == invalidDevice {
 				if err := g.remake(ctx, f); err != nil {
 					return failed(err)
@@ -130,7 +131,7 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 		_, err = g.library.Own(timed)
 	}
 	g.settled = err == nil && left == 0
-	var call *library.CallError
+	var call *driver.CallError
 	if errors.As(err, &call) {
 		return &checkpoint.LossError{Err: failed(err)} // what there was no room for is no error
 	}
@@ -142,9 +143,8 @@ func (g *given) attach(ctx context.Context, dial func(ctx context.Context, pid i
 
 // noRoom tells whether a device had no room for what a process, or a keeper, was to make there.
 func noRoom(err error) bool {
-	var process *library.CallError
-	var other *keeper.CallError
-	return errors.As(err, &process) && process.Code == outOfMemory || errors.As(err, &other) && other.Code == outOfMemory
+	var call *driver.CallError
+	return errors.As(err, &call) && call.Code == driver.OutOfMemory
 }
 
 // mayGoOn is called when a library has not said how it comes by its memory: its gate may open at any time.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
@@ -18,12 +19,12 @@ const EngineAnnotation = "io.cryo.gpu.engine"
 type Owner interface {
 	Hello() (library.Hello, error)
 	Close(ctx context.Context, deadline time.Duration) error
-	Table() ([]library.Piece, error)
+	Table() ([]spec.GPUPiece, error)
 	Give() ([]*os.File, error)
 	Release() error
-	Attach(ctx context.Context, pieces []library.Piece, files []*os.File) error
+	Attach(ctx context.Context, pieces []spec.GPUPiece, files []*os.File) error
 	Own(ctx context.Context) (int, error)
-	Make(ctx context.Context, pieces []library.Piece, n int) (*os.File, error)
+	Make(ctx context.Context, pieces []spec.GPUPiece, n int) (*os.File, error)
 	Filled() error
 	Open() error
 	HangUp() error
@@ -45,11 +46,11 @@ func DialLibrary(ctx context.Context, pid int) (Owner, error) {
 type Keeper interface {
 	Open(devices []string) error
 	Ready(ctx context.Context) error
-	Hold(ctx context.Context, pieces []keeper.Piece, files []*os.File) error
-	Room(ctx context.Context, others []keeper.Piece, spare int64) (bool, error)
+	Hold(ctx context.Context, pieces []spec.GPUPiece, files []*os.File) error
+	Room(ctx context.Context, others []spec.GPUPiece, spare int64) (bool, error)
 	Send(ctx context.Context, peer *os.File) error
-	Make(ctx context.Context, pieces []keeper.Piece) ([]*os.File, error)
-	Copy(ctx context.Context, p keeper.Piece, from, to *os.File) error
+	Make(ctx context.Context, pieces []spec.GPUPiece) ([]*os.File, error)
+	Copy(ctx context.Context, p spec.GPUPiece, from, to *os.File) error
 	Receive(ctx context.Context, peer *os.File) error
 	LetGo(ctx context.Context) error
 	Kill() error
@@ -60,7 +61,7 @@ var _ Keeper = (*keeper.Client)(nil)
 
 // StartKeeper starts the keeper that belongs to this program. It initialises the driver, and waits to be told its devices.
 func StartKeeper(ctx context.Context) (Keeper, error) {
-	c, err := keeper.Launch(ctx, keeper.Options{})
+	c, err := keeper.Start(ctx, keeper.Options{})
 	if err != nil {
 		return nil, err // not c, which would be an interface that is not nil
 	}
@@ -69,8 +70,6 @@ func StartKeeper(ctx context.Context) (Keeper, error) {
 
 // Handover is how device memory leaves its processes without going through theirs.
 type Handover struct {
-	// Dial wakes the library in a process; [DialLibrary].
-	Dial func(ctx context.Context, pid int) (Owner, error)
 	// Start starts a keeper; [StartKeeper].
 	Start func(ctx context.Context) (Keeper, error)
 	// Peer gives a connection, which package ring speaks on, to who takes the memory. It is asked when the record lies beside
@@ -95,9 +94,8 @@ type given struct {
 	cudaProcess
 	library  Owner // nil: hung up
 	expected int   // pieces, when it was introduced
-	pieces   []library.Piece
+	pieces   []spec.GPUPiece
 	files    []*os.File // of the pieces
-	first    int        // which of the record's is its first, of a restore
 	released bool       // the process may have no memory any more
 	recorded bool       // it was locked after that
 	settled  bool       // it has memory of its own again, which needs no file
@@ -109,7 +107,7 @@ type given struct {
 // bytes are what the pieces come to.
 func (g *given) bytes() (all int64) {
 	for _, p := range g.pieces {
-		all += int64(p.Size)
+		all += p.Size
 	}
 	return all
 }
@@ -119,12 +117,6 @@ func (g *given) hangUp() {
 		_ = g.library.HangUp() // it may have ended
 		g.library = nil
 	}
-}
-
-// drop gives up what is held of the process's memory.
-func (g *given) drop() {
-	g.hangUp()
-	g.closeFiles()
 }
 
 func (g *given) closeFiles() {

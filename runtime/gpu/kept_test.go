@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/prewarmed"
 )
 
@@ -50,7 +50,6 @@ func TestRestoreKept(t *testing.T) {
 		"another device":           {change: func(i *prewarmed.Info) { i.Pieces[0].Device = uuidA }, ends: again},
 		"another size":             {change: func(i *prewarmed.Info) { i.Pieces[1].Size *= 2 }, ends: again},
 		"fewer pieces":             {change: func(i *prewarmed.Info) { i.Pieces = i.Pieces[1:] }, ends: again},
-		"another branch":           {change: func(i *prewarmed.Info) { i.Facts.Driver = "570.1" }, ends: again},
 		"another GPU there":        {change: func(i *prewarmed.Info) { i.Facts.Devices = i.Facts.Devices[:1] }, ends: again},
 		"it cannot be had":         {none: os.ErrPermission, ends: again},
 		"no room for the rest":     {free: 1 << 20, ends: lost},
@@ -64,7 +63,7 @@ func TestRestoreKept(t *testing.T) {
 			w.fail, w.how, w.always = test.fail, test.how, test.always
 			c := w.container()
 			c.Minors = []int{1}
-			k := &kept{w: w, info: prewarmed.Info{Facts: w.facts, Pieces: slices.Repeat([]keeper.Piece{{Device: uuidB, Size: 2 << 20}}, 3)}}
+			k := &kept{w: w, info: prewarmed.Info{Facts: w.facts, Pieces: Pieces(&r.GPU, []driver.Device{{UUID: uuidB}})}}
 			k.info.Facts.Devices = slices.Clone(w.facts.Devices)
 			for _, content := range []string{"101/0", "101/1", "102/0"} {
 				k.files = append(k.files, w.file(content))
@@ -89,7 +88,7 @@ func TestRestoreKept(t *testing.T) {
 			restore := &Restore{Container: c, Record: *r, Handover: w.handover(), Bring: func() (Source, error) {
 				return &snapshotSource{peer: reader}, nil
 			}}
-			restore.Kept = func(_ context.Context, fits func(prewarmed.Info) bool) (Kept, error) {
+			restore.Kept = func(fits func(prewarmed.Info) bool) (Kept, error) {
 				if test.none != nil || !fits(k.info) {
 					return nil, test.none
 				}

@@ -14,35 +14,47 @@ import (
 // wait for those of another process, as NCCL's do, never end once that process has been stopped ahead of its own.
 var attempts = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond, 800 * time.Millisecond, 1600 * time.Millisecond}
 
-// lock has all processes finish their work and locks them, and gives those that have not ended meanwhile.
-func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) ([]cudaProcess, error) {
-	k, err := e.line.driver(ctx)
-	if err != nil {
-		return nil, err
-	}
-	e.held = append(e.held, fresh...)
+// inAttempts has something done to processes before the timeout: to several, who may wait for each other, in short attempts, between which they are let go on for a moment,
+// of a length by chance: what they do may come as regularly as the attempts. late is the error of those that had work still.
+func (e *Engine) inAttempts(ctx context.Context, several bool, try func(bound time.Duration) (late, err error), letGo func() error) error {
 	for attempt, deadline := 0, time.Now().Add(e.Timeout); ; attempt++ {
 		left := time.Until(deadline)
-		wait := left
-		if len(fresh) > 1 {
-			wait = min(left, attempts[attempt%len(attempts)])
+		bound := left
+		if several {
+			bound = min(left, attempts[attempt%len(attempts)])
 		}
-		locked, late, err := e.tryLock(ctx, k, fresh, wait)
-		if err != nil || len(late) == 0 {
-			return locked, err
+		late, err := try(bound)
+		if err != nil || late == nil {
+			return err
 		}
-		if wait == left {
-			return nil, deadlineError(e.Timeout, late)
+		if bound == left {
+			return late
 		}
-		if err := e.letGo(ctx, k, locked); err != nil {
-			return nil, err
+		if err := letGo(); err != nil {
+			return err
+		}
+		if err := wait(ctx, rand.N(30*time.Millisecond)); err != nil {
+			return err
 		}
 	}
 }
 
+// lock has all processes finish their work and locks them, and gives those that have not ended meanwhile.
+func (e *Engine) lock(ctx context.Context, fresh []cudaProcess) (locked []cudaProcess, err error) {
+	e.held = append(e.held, fresh...)
+	err = e.inAttempts(ctx, len(fresh) > 1, func(bound time.Duration) (late, err error) {
+		var unfinished []string
+		if locked, unfinished, err = e.tryLock(ctx, fresh, bound); len(unfinished) > 0 {
+			late = deadlineError(e.Timeout, unfinished)
+		}
+		return late, err
+	}, func() error { return e.letGo(ctx, locked) })
+	return locked, err
+}
+
 // tryLock locks the processes, and tells those that are locked and those that were still at work.
-func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []Unfinished, err error) {
-	outcomes, err := within(k, wait+askTime, func() ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
+func (e *Engine) tryLock(ctx context.Context, fresh []cudaProcess, wait time.Duration) (locked []cudaProcess, late []string, err error) {
+	outcomes, err := ask(ctx, &e.line, wait+askTime, func(k Driver) ([]driver.Outcome, error) { return k.Lock(ctx, pidsOf(fresh), wait) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -53,7 +65,7 @@ func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wai
 			locked = append(locked, p)
 		case !e.host().alive(p.PID): // of its own accord
 		case o.Code == driver.NotReady:
-			late = append(late, Unfinished{p.Process, label(e.record.known(), p.uuids())})
+			late = append(late, e.working(p))
 		default:
 			return nil, nil, callError(p, o)
 		}
@@ -61,36 +73,35 @@ func (e *Engine) tryLock(ctx context.Context, k Driver, fresh []cudaProcess, wai
 	return locked, late, nil
 }
 
-// letGo unlocks them for a moment, of a length by chance: what the processes do may come as regularly as the attempts.
-func (e *Engine) letGo(ctx context.Context, k Driver, locked []cudaProcess) error {
-	if len(locked) > 0 {
-		outcomes, err := within(k, askTime, func() ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
-		if err != nil {
-			return err
-		}
-		for i, o := range outcomes {
-			if o.Code != 0 && e.host().alive(locked[i].PID) {
-				return callError(locked[i], o)
-			}
+// letGo unlocks them for a moment.
+func (e *Engine) letGo(ctx context.Context, locked []cudaProcess) error {
+	if len(locked) == 0 {
+		return nil
+	}
+	outcomes, err := ask(ctx, &e.line, askTime, func(k Driver) ([]driver.Outcome, error) { return k.Unlock(ctx, pidsOf(locked)) })
+	if err != nil {
+		return err
+	}
+	for i, o := range outcomes {
+		if o.Code != 0 && e.host().alive(locked[i].PID) {
+			return callError(locked[i], o)
 		}
 	}
-	return aMoment(ctx)
+	return nil
 }
-
-func aMoment(ctx context.Context) error { return wait(ctx, rand.N(30*time.Millisecond)) }
 
 // interrupt asks kernels to return early, for the call gate and for the driver: to find the flags takes a look at all of a process's mappings. That is a help and no condition:
 // what does not heed it has its deadline. It gives the processes that were asked.
 func (e *Engine) interrupt(ctx context.Context, all []cudaProcess) (asked []cudaProcess) {
-	if e.Interrupts == nil {
+	if e.Raise == nil {
 		return nil
 	}
 	for _, p := range all {
-		raised, err := e.Interrupts.Raise(p.PID, 2*e.Timeout+askTime)
+		raised, err := e.Raise(p.PID, 2*e.Timeout+askTime)
 		if err != nil {
 			log.G(ctx).WithError(err).WithField("pid", p.PID).Warn("interrupt kernels")
 		}
-		if raised {
+		if raised > 0 {
 			asked = append(asked, p)
 		}
 	}
@@ -99,7 +110,7 @@ func (e *Engine) interrupt(ctx context.Context, all []cudaProcess) (asked []cuda
 
 func (e *Engine) uninterrupt(ctx context.Context, all []cudaProcess) {
 	for _, p := range all {
-		if err := e.Interrupts.Lower(p.PID); err != nil { // it ends with its lease
+		if _, err := e.Lower(p.PID); err != nil { // it ends with its lease
 			log.G(ctx).WithError(err).WithField("pid", p.PID).Warn("let kernels run again")
 		}
 	}
@@ -107,11 +118,7 @@ func (e *Engine) uninterrupt(ctx context.Context, all []cudaProcess) {
 
 // checkpoint moves what locked processes have on devices into their memory.
 func (e *Engine) checkpoint(ctx context.Context, locked []cudaProcess) error {
-	k, err := e.line.driver(ctx)
-	if err != nil {
-		return err
-	}
-	outcomes, err := within(k, moveTime(memoryOf(locked)), func() ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
+	outcomes, err := ask(ctx, &e.line, moveTime(memoryOf(locked)), func(k Driver) ([]driver.Outcome, error) { return k.Checkpoint(ctx, pidsOf(locked)) })
 	if err != nil {
 		return err
 	}
@@ -143,8 +150,4 @@ func memoryOf(all []cudaProcess) (bytes int64) {
 		bytes += p.memory()
 	}
 	return bytes
-}
-
-func callError(p cudaProcess, o driver.Outcome) *CallError {
-	return &CallError{Process: p.Process, Call: o.Call, Code: o.Code, Name: o.Name}
 }

@@ -18,11 +18,9 @@ import (
 // margin is what the driver needs beside the device memory itself: a part of it, and something.
 func margin(need int64) int64 { return need/16 + 64<<20 }
 
-const hostMemoryRule = "gpu-host-memory"
-
 // hostMemory: the driver moves device memory into anonymous memory of its process. If there is not enough, the kernel ends
 // a process; it chooses that of the container if the container's own limit is hit.
-func hostMemory(s subject) (found []mismatch, err error) {
+func hostMemory(s subject) (found []Finding, err error) {
 	need := s.need()
 	if need == 0 || len(s.processes) == 0 {
 		return nil, nil
@@ -34,9 +32,9 @@ func hostMemory(s subject) (found []mismatch, err error) {
 		return nil, err
 	}
 	if available < need {
-		found = append(found, mismatch{
-			problem: fmt.Sprintf("%s this host's memory while it is saved, and %s are available", takes, size(available)),
-			hint:    "make room on this host",
+		found = append(found, Finding{
+			Problem: fmt.Sprintf("%s this host's memory while it is saved, and %s are available", takes, size(available)),
+			Hint:    "make room on this host",
 		})
 	}
 	for _, p := range s.processes[:1] { // all are in one cgroup, or below it
@@ -45,9 +43,9 @@ func hostMemory(s subject) (found []mismatch, err error) {
 			return nil, err
 		}
 		if group != "" && room < need {
-			found = append(found, mismatch{
-				problem: fmt.Sprintf("%s memory while it is saved, and the limit of its cgroup %s leaves %s", takes, group, size(room)),
-				hint:    "raise the container's memory limit by the size of its device memory",
+			found = append(found, Finding{
+				Problem: fmt.Sprintf("%s memory while it is saved, and the limit of its cgroup %s leaves %s", takes, group, size(room)),
+				Hint:    "raise the container's memory limit by the size of its device memory",
 			})
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -14,20 +13,19 @@ import (
 
 // outgoing is memory on its way from a keeper to who wants it.
 type outgoing struct {
+	*task                // is over when all has come, or cannot
 	looked chan struct{} // closed when it is known whether there is room for copies
 	room   bool          // valid when looked is closed
 	wanted chan struct{} // closed when all is to come, whatever else there is to do
 	want   func()        // closes it
-	over   chan struct{} // closed when it is given up
+	gone   chan struct{} // closed when it is given up
 	giveUp func()        // closes it
-	done   chan struct{} // closed when all has come, or cannot
-	err    error         // valid when done is closed
 }
 
 func newOutgoing() *outgoing {
-	o := &outgoing{looked: make(chan struct{}), wanted: make(chan struct{}), over: make(chan struct{}), done: make(chan struct{})}
+	o := &outgoing{looked: make(chan struct{}), wanted: make(chan struct{}), gone: make(chan struct{})}
 	o.want = sync.OnceFunc(func() { close(o.wanted) })
-	o.giveUp = sync.OnceFunc(func() { close(o.over) })
+	o.giveUp = sync.OnceFunc(func() { close(o.gone) })
 	return o
 }
 
@@ -39,7 +37,7 @@ func (o *outgoing) await() error {
 	select {
 	case <-o.wanted:
 		return nil
-	case <-o.over:
+	case <-o.gone:
 		return errGivenUp
 	}
 }
@@ -58,18 +56,18 @@ func (e *Engine) send() error {
 	spare := e.spare()
 	h, o := e.keeper, newOutgoing()
 	e.outgoing = o
-	go func() {
-		defer close(o.done)
+	o.task = beside(func() (err error) {
 		defer peer.Close()
-		o.room, o.err = h.Room(ctx, nil, spare)
+		o.room, err = h.Room(ctx, nil, spare)
 		close(o.looked)
-		if o.err == nil && o.room && e.GoesOn {
-			o.err = o.await()
+		if err == nil && o.room && e.GoesOn {
+			err = o.await()
 		}
-		if o.err == nil {
-			o.err = h.Send(ctx, peer)
+		if err == nil {
+			err = h.Send(ctx, peer)
 		}
-	}()
+		return err
+	})
 	return nil
 }
 
@@ -116,7 +114,7 @@ func (o *outgoing) doubt(h Keeper) {
 // result is what came of it, when it is done.
 func (o *outgoing) result() error {
 	select {
-	case <-o.over:
+	case <-o.gone:
 		return cmp.Or(o.err, errGivenUp)
 	default:
 		return o.err
@@ -134,12 +132,10 @@ func (e *Engine) Outgoing(ctx context.Context) (checkpoint.Outgoing, error) {
 	case <-ctx.Done():
 		return checkpoint.Outgoing{}, context.Cause(ctx)
 	}
-	select {
-	case <-o.done:
+	if o.over() {
 		if err := o.result(); err != nil {
 			return checkpoint.Outgoing{}, err
 		}
-	default:
 	}
 	return checkpoint.Outgoing{Any: true, Copied: o.room}, nil
 }
@@ -180,31 +176,19 @@ func (e *Engine) stop() {
 	if e.keeper == nil {
 		return
 	}
-	e.breakHold()
-	h, o := e.keeper, e.outgoing
-	e.keeper, e.outgoing = nil, nil
-	select {
-	case <-closed(o):
-		_ = h.Close() // it may have died
-	default:
-		if o != nil {
-			o.giveUp()
-		}
-		_ = h.Kill()
-		select {
-		case <-closed(o):
-		case <-time.After(waitTime): // a driver that hangs may keep even a killed process
-		}
-		_ = h.Close()
-	}
-}
-
-// closed is closed when nothing is on its way.
-func closed(o *outgoing) <-chan struct{} {
+	h, o, holding := e.keeper, e.outgoing, e.holding
+	e.keeper, e.outgoing, e.holding = nil, nil, nil
+	var sending *task
 	if o != nil {
-		return o.done
+		sending = o.task
 	}
-	c := make(chan struct{})
-	close(c)
-	return c
+	if !sending.over() {
+		o.giveUp()
+	}
+	if !sending.over() || !holding.over() {
+		_ = h.Kill()
+		sending.wait()
+		holding.wait()
+	}
+	_ = h.Close() // it may have died
 }

@@ -14,13 +14,10 @@ import (
 
 // Rule is one case that the driver takes down and cannot bring back up, or that ends badly on the way.
 type Rule struct {
-	Name  string // what overrides it
-	Why   string // what happens to those who go on all the same
-	check func(subject) ([]mismatch, error)
+	Name  string                           // what overrides it
+	Why   string                           // what happens to those who go on all the same
+	check func(subject) ([]Finding, error) // which need not name the rule
 }
-
-// mismatch is what a rule has against a container.
-type mismatch struct{ problem, hint string }
 
 // subject is a container whose devices are to be saved.
 type subject struct {
@@ -52,26 +49,23 @@ func (p cudaProcess) memory() (all int64) {
 // Finding is one thing that stands in the way of a checkpoint.
 type Finding struct{ Rule, Problem, Hint string }
 
-// preflight gives what stands in the way, without what is overridden, and the rules that were overridden and would have refused.
-func preflight(s subject, force []string) (findings []Finding, forced []string, err error) {
-	for _, r := range Rules() {
+// preflight gives what stands in the way by some rules, without what is overridden, and the rules that were overridden and would have refused.
+func preflight(s subject, rules []Rule, force []string) (findings []Finding, forced []string, err error) {
+	for _, r := range rules {
 		found, err := r.check(s)
 		if err != nil {
 			return nil, nil, fmt.Errorf("preflight %s: %w", r.Name, err)
 		}
-		if len(found) > 0 && overridden(r.Name, force) {
+		if len(found) > 0 && (slices.Contains(force, r.Name) || slices.Contains(force, "all")) {
 			forced = append(forced, r.Name)
 			continue
 		}
-		for _, m := range found {
-			findings = append(findings, Finding{Rule: r.Name, Problem: m.problem, Hint: m.hint})
+		for _, f := range found {
+			f.Rule = r.Name
+			findings = append(findings, f)
 		}
 	}
 	return findings, forced, nil
-}
-
-func overridden(rule string, force []string) bool {
-	return slices.Contains(force, rule) || slices.Contains(force, "all")
 }
 
 // RuleNames are those of the rules, all of which can be overridden.
@@ -93,24 +87,11 @@ func CheckForce(rules []string) error {
 	return nil
 }
 
-// RefusedError lists what stands in the way of a checkpoint, at least one finding; nothing was done. Its kind is FailedPrecondition.
-type RefusedError struct{ Findings []Finding }
-
-func (e *RefusedError) Error() string {
-	problems := make([]string, len(e.Findings))
-	for i, f := range e.Findings {
-		problems[i] = f.Problem + " (" + f.Rule + ")"
-	}
-	return "refuse to save its GPUs: " + strings.Join(problems, "; ")
-}
-
-// ByRule names the first rule.
-func (e *RefusedError) ByRule() string { return e.Findings[0].Rule }
-
-// Hint says what to do about each, and how to go on all the same.
-func (e *RefusedError) Hint() string {
-	var hints, names []string
-	for _, f := range e.Findings {
+// refusedToSave says what stands in the way of a checkpoint, at least one finding, what to do about each, and how to go on all the same; nothing was done.
+func refusedToSave(findings []Finding) error {
+	var problems, hints, names []string
+	for _, f := range findings {
+		problems = append(problems, f.Problem+" ("+f.Rule+")")
 		if f.Hint != "" && !slices.Contains(hints, f.Hint) {
 			hints = append(hints, f.Hint)
 		}
@@ -118,9 +99,7 @@ func (e *RefusedError) Hint() string {
 			names = append(names, f.Rule)
 		}
 	}
-	list := strings.Join(names, ",")
-	return strings.Join(append(hints, fmt.Sprintf("to go on all the same and risk the processes: --force %s, or annotation %s=%s", list, ForceAnnotation, list)), "; ")
+	rules := strings.Join(names, ",")
+	hints = append(hints, fmt.Sprintf("to go on all the same and risk the processes: --force %s, or annotation %s=%s", rules, ForceAnnotation, rules))
+	return failure.New(errdefs.ErrFailedPrecondition, strings.Join(hints, "; "), "refuse to save its GPUs: %s", strings.Join(problems, "; ")).By(findings[0].Rule)
 }
-
-// Unwrap gives the kind.
-func (e *RefusedError) Unwrap() error { return errdefs.ErrFailedPrecondition }

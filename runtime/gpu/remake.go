@@ -9,7 +9,7 @@ import (
 
 	"github.com/containerd/log"
 
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // invalidDevice is CUDA_ERROR_INVALID_DEVICE of cuda.h: a process's driver takes memory that comes by a descriptor for that of another GPU, or of none. It goes by
@@ -44,7 +44,7 @@ type filler struct {
 func (f *filler) fill(ctx context.Context, g *given, n int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	p := keeper.Piece{Device: g.pieces[n].Device, Size: int64(g.pieces[n].Size)}
+	p := g.pieces[n]
 	timed, cancel := context.WithTimeout(ctx, moveTime(p.Size))
 	defer cancel()
 	made, err := g.library.Make(timed, g.pieces, n)
@@ -61,7 +61,7 @@ func (f *filler) fill(ctx context.Context, g *given, n int) error {
 }
 
 // copy copies a piece. What one keeper cannot do another may. mu is held.
-func (f *filler) copy(ctx context.Context, p keeper.Piece, from, to *os.File) (err error) {
+func (f *filler) copy(ctx context.Context, p spec.GPUPiece, from, to *os.File) (err error) {
 	for range 2 {
 		if f.keeper == nil {
 			if f.started, err = f.start(ctx, []string{p.Device}); err != nil {
@@ -81,8 +81,7 @@ func (f *filler) copy(ctx context.Context, p keeper.Piece, from, to *os.File) (e
 // end ends what was started.
 func (f *filler) end() {
 	if f.started != nil {
-		_ = f.started.Kill() // it may have ended
-		_ = f.started.Close()
+		_ = f.started.Close() // it may have ended
 	}
 	f.keeper, f.started = nil, nil
 }
@@ -116,14 +115,14 @@ func (e *Engine) leaveCrowded(ctx context.Context, all []*given, fresh []cudaPro
 }
 
 // largest is the largest piece on each device.
-func (g *given) largest() (pieces []keeper.Piece) {
+func (g *given) largest() (pieces []spec.GPUPiece) {
 	for _, p := range g.pieces {
-		i := slices.IndexFunc(pieces, func(l keeper.Piece) bool { return l.Device == p.Device })
+		i := slices.IndexFunc(pieces, func(l spec.GPUPiece) bool { return l.Device == p.Device })
 		if i < 0 {
 			i = len(pieces)
-			pieces = append(pieces, keeper.Piece{Device: p.Device})
+			pieces = append(pieces, spec.GPUPiece{Device: p.Device})
 		}
-		pieces[i].Size = max(pieces[i].Size, int64(p.Size))
+		pieces[i].Size = max(pieces[i].Size, p.Size)
 	}
 	return pieces
 }

@@ -27,11 +27,10 @@ type Restore struct {
 	// Bring has somebody bring the pieces of the record, in its order, and waits for nothing.
 	Bring func() (Source, error)
 	// Kept borrows what was loaded for this snapshot before, the first that fits; nil: there is none. It may be nil itself.
-	Kept func(ctx context.Context, fits func(prewarmed.Info) bool) (Kept, error)
+	Kept func(fits func(prewarmed.Info) bool) (Kept, error)
 
-	begun chan struct{} // closed when the fields below are there; nil: nothing was begun
-	end   func()        // breaks it off
-	err   error         // what stands in the way
+	begun *task  // of looking what fits, whose error is what stands in the way; the fields below are there when it is over. nil: nothing was begun
+	end   func() // breaks it off
 
 	line   line
 	places []driver.Device // of the record's devices
@@ -50,11 +49,7 @@ func (r *Restore) Begin(ctx context.Context) error {
 		return failure.New(errdefs.ErrFailedPrecondition, "restore it with cryo restore", "the snapshot keeps memory of GPUs beside CRIU's images, and nobody brings it")
 	}
 	ctx, r.end = context.WithCancel(ctx)
-	r.begun = make(chan struct{})
-	go func() {
-		defer close(r.begun)
-		r.err = r.begin(ctx)
-	}()
+	r.begun = beside(func() error { return r.begin(ctx) })
 	return nil
 }
 
@@ -63,9 +58,9 @@ func (r *Restore) begin(ctx context.Context) error {
 		go channel.Expect(n)
 	}
 	if kept := r.borrow(ctx); kept != nil {
-		return r.fitsBeside(ctx, kept.Info())
+		return r.check(ctx, kept.Info().Bytes())
 	}
-	return r.bring(ctx, r.check)
+	return r.bring(ctx, func(ctx context.Context) error { return r.check(ctx, nil) })
 }
 
 // Fits waits until all of the snapshot's memory has its place on this host's GPUs, and gives the reason where it has none: a
@@ -74,15 +69,15 @@ func (r *Restore) Fits() error {
 	if r.begun == nil {
 		return nil
 	}
-	<-r.begun
-	return r.err
+	<-r.begun.done
+	return r.begun.err
 }
 
 // Loading gives a context that ends, with the reason, when what was handed over cannot be loaded: nothing else of the container needs to be waited for
 // then. It is called when Fits has found nothing in the way.
 func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	if c := r.coming; c != nil && c.done != nil {
+	if c := r.coming; c != nil {
 		go func() {
 			select {
 			case <-c.done:
@@ -96,25 +91,20 @@ func (r *Restore) Loading(ctx context.Context) (context.Context, context.CancelF
 	return ctx, func() { cancel(nil) }
 }
 
-// check makes sure that this host can take what the snapshot holds.
-func (r *Restore) check(ctx context.Context) error {
-	facts, err := r.facts(ctx)
+// check starts a helper, and makes sure that this host can take what the snapshot holds, of which so many bytes are loaded already, by device.
+func (r *Restore) check(ctx context.Context, loaded map[string]int64) error {
+	facts, err := ask(ctx, &r.line, askTime, func(k Driver) (driver.Facts, error) { return k.Facts(ctx) })
 	if err != nil {
 		return err
 	}
 	if r.places, err = r.Record.places(r.visible(facts), r.Map); err != nil {
 		return err
 	}
+	for i := range r.places {
+		r.places[i].Free += loaded[r.places[i].UUID]
+	}
 	r.pairs = r.Record.pairs(r.places)
 	return r.Record.fits(facts, r.places)
-}
-
-func (r *Restore) facts(ctx context.Context) (driver.Facts, error) {
-	k, err := r.line.driver(ctx)
-	if err != nil {
-		return driver.Facts{}, err
-	}
-	return within(k, askTime, func() (driver.Facts, error) { return k.Facts(ctx) })
 }
 
 // Load is called when CRIU has restored the processes and their device nodes are those of this host. It lets them go on,
@@ -181,8 +171,8 @@ func (r *Restore) find(ctx context.Context) (found []cudaProcess, err error) {
 func (r *Restore) Close() {
 	if r.begun != nil {
 		r.end()
-		<-r.begun
+		<-r.begun.done
 	}
-	r.line.hangUp(context.Background())
+	r.line.end()
 	r.coming.end()
 }

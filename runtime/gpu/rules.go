@@ -18,16 +18,18 @@ func Rules() []Rule {
 		{"gpu-mig", "nobody has seen the driver restore instances of a divided GPU", mig},
 		{"gpu-fabric", "memory that other machines have imported is not theirs any more afterwards", fabric},
 		{"gpu-rdma", "network adapters that were given device memory go on reading and writing it, and CRIU cannot dump their connections", rdma},
-		{hostMemoryRule, "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory},
+		hostMemoryRule,
 	}
 }
+
+var hostMemoryRule = Rule{"gpu-host-memory", "device memory becomes memory of the processes, and the kernel ends those it has none for", hostMemory}
 
 // ncclSettings make NCCL share no device memory between processes. Source: NCCL, environment variables; measured with 2.28.
 var ncclSettings = []struct{ name, value string }{{"NCCL_P2P_DISABLE", "1"}, {"NCCL_CUMEM_ENABLE", "0"}, {"NCCL_CUMEM_HOST_ENABLE", "0"}}
 
 // several: imported memory leaves no trace outside of the process: not in its mappings, its descriptors or what NVML tells. But it
 // takes a second process to import from. Processes that use NCCL in a way that shares nothing are the one case that can be told.
-func several(s subject) ([]mismatch, error) {
+func several(s subject) ([]Finding, error) {
 	near, err := s.neighbours()
 	if err != nil {
 		return nil, err
@@ -47,18 +49,18 @@ func several(s subject) ([]mismatch, error) {
 	if harmless {
 		return nil, nil
 	}
-	m := mismatch{
-		problem: fmt.Sprintf("%s use GPUs, and may share device memory, which the driver cannot restore", list(all)),
-		hint:    "if they share none (no CUDA IPC, no NCCL with its defaults), override it",
+	m := Finding{
+		Problem: fmt.Sprintf("%s use GPUs, and may share device memory, which the driver cannot restore", list(all)),
+		Hint:    "if they share none (no CUDA IPC, no NCCL with its defaults), override it",
 	}
 	if nccl {
 		var settings []string
 		for _, v := range ncclSettings {
 			settings = append(settings, v.name+"="+v.value)
 		}
-		m.hint = "start them with " + strings.Join(settings, " ") + ", with which NCCL shares none; " + m.hint
+		m.Hint = "start them with " + strings.Join(settings, " ") + ", with which NCCL shares none; " + m.Hint
 	}
-	return []mismatch{m}, nil
+	return []Finding{m}, nil
 }
 
 // nccl tells whether a process has loaded NCCL, and was started with the settings that make it share nothing.
@@ -112,7 +114,7 @@ func ended(err error) error {
 }
 
 // peer: access of one device to another's memory cannot be seen from outside, contexts on several devices can.
-func peer(s subject) (found []mismatch, err error) {
+func peer(s subject) (found []Finding, err error) {
 	for _, p := range s.processes {
 		var devices []string
 		for _, u := range p.uses {
@@ -123,51 +125,51 @@ func peer(s subject) (found []mismatch, err error) {
 		if len(devices) < 2 {
 			continue
 		}
-		found = append(found, mismatch{
-			problem: fmt.Sprintf("%s uses %d GPUs (%s), and may have made the memory of one accessible to another", p, len(devices), s.label(devices)),
-			hint:    "use one process for each GPU, or, if it does not copy between them, override it",
+		found = append(found, Finding{
+			Problem: fmt.Sprintf("%s uses %d GPUs (%s), and may have made the memory of one accessible to another", p, len(devices), s.label(devices)),
+			Hint:    "use one process for each GPU, or, if it does not copy between them, override it",
 		})
 	}
 	return found, nil
 }
 
-func mps(s subject) ([]mismatch, error) {
+func mps(s subject) ([]Finding, error) {
 	if !s.facts.MPS {
 		return nil, nil
 	}
-	return []mismatch{{"the Multi-Process Service (MPS) runs on this host", "end it: echo quit | nvidia-cuda-mps-control"}}, nil
+	return []Finding{{"", "the Multi-Process Service (MPS) runs on this host", "end it: echo quit | nvidia-cuda-mps-control"}}, nil
 }
 
-func mig(s subject) (found []mismatch, err error) {
+func mig(s subject) (found []Finding, err error) {
 	for _, d := range s.devices {
 		if d.MIG {
-			found = append(found, mismatch{fmt.Sprintf("GPU %d (%s) is divided into instances (MIG)", d.Index, d.UUID), "use a GPU that is not"})
+			found = append(found, Finding{"", fmt.Sprintf("GPU %d (%s) is divided into instances (MIG)", d.Index, d.UUID), "use a GPU that is not"})
 		}
 	}
 	return found, nil
 }
 
 // fabric: memory is shared between machines through channels of the IMEX daemon. Source: NVIDIA IMEX service guide.
-func fabric(s subject) ([]mismatch, error) {
+func fabric(s subject) ([]Finding, error) {
 	return s.opened("/dev/nvidia-caps-imex-channels/", "shares device memory with other machines (it has opened an IMEX channel)", "start it without IMEX channels")
 }
 
 // rdma: who has memory of devices read and written by an adapter has registered it there, through a device node. Source: rdma-core,
 // Documentation/udev.md; NVIDIA, GPUDirect RDMA.
-func rdma(s subject) ([]mismatch, error) {
+func rdma(s subject) ([]Finding, error) {
 	return s.opened("/dev/infiniband/", "uses RDMA (it has opened a device in /dev/infiniband)",
 		"have it close its RDMA connections first, or start it without them; NCCL uses none with NCCL_IB_DISABLE=1")
 }
 
 // opened finds processes that have opened a file whose path begins so, and says of each what it does, and what to do about it.
-func (s subject) opened(prefix, does, hint string) (found []mismatch, err error) {
+func (s subject) opened(prefix, does, hint string) (found []Finding, err error) {
 	for _, p := range s.processes {
 		opened, err := s.host.opened(p.PID, prefix)
 		if ended(err) != nil {
 			return nil, err
 		}
 		if opened {
-			found = append(found, mismatch{fmt.Sprintf("%s %s", p, does), hint})
+			found = append(found, Finding{"", fmt.Sprintf("%s %s", p, does), hint})
 		}
 	}
 	return found, nil

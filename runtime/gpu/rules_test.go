@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
@@ -76,7 +77,7 @@ func TestRules(t *testing.T) {
 				test.set(w)
 			}
 			s := subjectOf(t, w, test.pids)
-			findings, forced, err := preflight(s, nil)
+			findings, forced, err := preflight(s, Rules(), nil)
 			if err != nil || len(forced) > 0 {
 				t.Fatal(err, forced)
 			}
@@ -89,14 +90,17 @@ func TestRules(t *testing.T) {
 			if got := strings.Join(rules, " "); got != test.want {
 				t.Errorf("refused by %q, want %q", got, test.want)
 			}
-			refused := &RefusedError{Findings: findings}
-			if text := refused.Error() + refused.Hint(); !strings.Contains(text, test.says) {
+			if len(findings) == 0 {
+				return
+			}
+			refused := refusedToSave(findings)
+			if text := refused.Error() + failure.Hint(refused); !strings.Contains(text, test.says) {
 				t.Errorf("%s does not say %s", text, test.says)
 			}
-			if left, forced, err := preflight(s, rules); len(left) > 0 || !slices.Equal(forced, rules) || err != nil {
+			if left, forced, err := preflight(s, Rules(), rules); len(left) > 0 || !slices.Equal(forced, rules) || err != nil {
 				t.Errorf("forced: left %v, %v, %v", left, forced, err)
 			}
-			if left, _, _ := preflight(s, []string{"all"}); len(left) > 0 {
+			if left, _, _ := preflight(s, Rules(), []string{"all"}); len(left) > 0 {
 				t.Errorf("all forced: left %v", left)
 			}
 		})
@@ -127,7 +131,7 @@ func TestRulesOfTheEnded(t *testing.T) {
 	w := newWorld(t, 101)
 	s := subjectOf(t, w, []int{101})
 	w.end(101)
-	if findings, _, err := preflight(s, nil); err != nil || len(findings) > 0 {
+	if findings, _, err := preflight(s, Rules(), nil); err != nil || len(findings) > 0 {
 		t.Errorf("got %v, %v", findings, err)
 	}
 }

@@ -31,9 +31,6 @@ func checkGPU(ctx context.Context, p *patient) []Diagnosis {
 	)
 	switch {
 	case !installed && (errors.As(err, &missing) || errors.As(err, &fault) && fault.Fault == driver.Absent):
-		if all := checkAMD(p); all != nil {
-			return all
-		}
 		return found("gpu", good, "", "none")
 	case err != nil:
 		mend := failure.Hint(err)
@@ -50,8 +47,7 @@ func checkGPU(ctx context.Context, p *patient) []Diagnosis {
 		all = append(all, found("gpu mps", worry, "end it: echo quit | nvidia-cuda-mps-control", "the Multi-Process Service runs: containers that use it cannot be checkpointed")...)
 	}
 	all = append(all, checkEngine(p)...)
-	all = append(all, checkCDI(p)...)
-	return append(all, checkAMD(p)...)
+	return append(all, checkCDI(p)...)
 }
 
 // checkEngine looks for what the engine keeper needs where the configuration chooses it for all containers.
@@ -92,14 +88,6 @@ func checkCDI(p *patient) []Diagnosis {
 		return found("gpu cdi", worry, generate, "no CDI device: restored containers get GPUs only by --allow devices, and from hosts that are alike")
 	}
 	return found("gpu cdi", good, "", "%s", strings.Join(names, ", "))
-}
-
-// checkAMD: cryo leaves AMD's GPUs to CRIU.
-func checkAMD(p *patient) []Diagnosis {
-	if !exists(filepath.Join(p.root, "dev/kfd")) {
-		return nil
-	}
-	return found("gpu amd", note, "", "left to CRIU's amdgpu plugin; cryo was not tested with it")
 }
 
 func exists(path string) bool {

@@ -202,7 +202,7 @@ func isReady(l *prewarm.Listed, w Snapshot) bool {
 
 // loaded tells whether device memory waits for the next restore.
 func loaded(l prewarm.Listed) bool {
-	return slices.ContainsFunc(l.GPUs, func(g prewarm.OnGPU) bool { return !g.Leased && !g.Mute })
+	return slices.ContainsFunc(l.GPUs, func(g prewarm.OnGPU) bool { return !g.Leased })
 }
 
 // look lists what is prewarmed, and tells of it.

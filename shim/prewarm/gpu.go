@@ -101,23 +101,29 @@ func nothingToLoad(g *image.GPU) string {
 }
 
 // load loads it, verified, and has it kept.
-func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snapshot) error {
+func (l *preload) load(ctx context.Context, s *store.Store, snapshot *image.Snapshot) (err error) {
 	if l == nil || l.again {
 		return nil
 	}
-	h, err := keeper.Start(ctx, keeper.Options{Devices: keeper.DevicesOf(l.info.Pieces)})
+	defer func() {
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx) // the keeper was killed for that
+		}
+	}()
+	h, err := keeper.Start(ctx, keeper.Options{})
 	if err != nil {
 		return err
 	}
 	defer h.Close()
+	defer context.AfterFunc(ctx, func() { _ = h.Kill() })() // it may have ended
+	if err := h.Open(keeper.DevicesOf(l.info.Pieces)); err != nil {
+		return err
+	}
 	memory, err := image.OpenDevices(ctx, s, snapshot.Descriptor) // while the driver is initialised
 	if err != nil {
 		return err
 	}
 	defer memory.Close()
-	if err := h.Ready(ctx); err != nil {
-		return err
-	}
 	files, err := h.Make(ctx, l.info.Pieces)
 	if err != nil {
 		return err

@@ -36,7 +36,6 @@ type OnGPU struct {
 	Index  int    `json:"index"`
 	Memory int64  `json:"memory"`           // bytes
 	Leased bool   `json:"leased,omitempty"` // a restore is about to attach it
-	Mute   bool   `json:"mute,omitempty"`   // who keeps it does not answer
 }
 
 // gpusOf puts it into words of ours.
@@ -44,7 +43,7 @@ func gpusOf(i prewarmed.Info) (all []OnGPU) {
 	bytes := i.Bytes()
 	for _, d := range i.Facts.Devices {
 		if bytes[d.UUID] > 0 {
-			all = append(all, OnGPU{UUID: d.UUID, Index: d.Index, Memory: bytes[d.UUID], Leased: i.Leased, Mute: i.Mute})
+			all = append(all, OnGPU{UUID: d.UUID, Index: d.Index, Memory: bytes[d.UUID], Leased: i.Leased})
 		}
 	}
 	return all

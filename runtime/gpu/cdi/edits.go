@@ -1,6 +1,7 @@
 package cdi
 
 import (
+	"maps"
 	"path"
 	"reflect"
 	"slices"
@@ -47,7 +48,7 @@ func (e Edits) In(spec *specs.Spec) bool {
 		contains(has.GIDs, e.GIDs, func(a, b uint32) bool { return a == b }) &&
 		(e.IntelRdt == nil || reflect.DeepEqual(e.IntelRdt, has.IntelRdt)) &&
 		containsHooks(has.Hooks, e.Hooks) &&
-		!slices.ContainsFunc(keys(e.NetDevices), func(k string) bool { return has.NetDevices[k] != e.NetDevices[k] })
+		!slices.ContainsFunc(slices.Collect(maps.Keys(e.NetDevices)), func(k string) bool { return has.NetDevices[k] != e.NetDevices[k] })
 }
 
 // Strip takes the edits out of a specification, as far as they are there. It takes away and never adds, so edits of unknown
@@ -129,12 +130,4 @@ func without[T any](all, gone []T, same func(a, b T) bool) []T {
 	return slices.DeleteFunc(slices.Clone(all), func(a T) bool {
 		return slices.ContainsFunc(gone, func(g T) bool { return same(a, g) })
 	})
-}
-
-func keys[V any](m map[string]V) []string {
-	var all []string
-	for k := range m {
-		all = append(all, k)
-	}
-	return all
 }

@@ -12,28 +12,12 @@ import (
 )
 
 // HasNVIDIA tells whether a container has NVIDIA's device nodes, or mounts of them.
-func HasNVIDIA(spec *specs.Spec) bool { return has(spec, isNVIDIA) }
+func HasNVIDIA(spec *specs.Spec) bool {
+	return spec.Linux != nil && slices.ContainsFunc(spec.Linux.Devices, func(d specs.LinuxDevice) bool { return isNVIDIA(d.Path) }) ||
+		slices.ContainsFunc(spec.Mounts, func(m specs.Mount) bool { return isNVIDIA(m.Destination) || isNVIDIA(m.Source) })
+}
 
 func isNVIDIA(p string) bool { return strings.HasPrefix(path.Clean(p), "/dev/nvidia") }
-
-// HasAMD tells whether a container has the compute device of AMD GPUs.
-func HasAMD(spec *specs.Spec) bool { return has(spec, func(p string) bool { return p == "/dev/kfd" }) }
-
-func has(spec *specs.Spec, is func(path string) bool) bool {
-	if spec.Linux != nil {
-		for _, d := range spec.Linux.Devices {
-			if is(path.Clean(d.Path)) {
-				return true
-			}
-		}
-	}
-	for _, m := range spec.Mounts {
-		if is(path.Clean(m.Destination)) || is(path.Clean(m.Source)) {
-			return true
-		}
-	}
-	return false
-}
 
 // unit matches nodes that belong to one GPU, or to a part of one; others serve all of them.
 var unit = sync.OnceValue(func() *regexp.Regexp {

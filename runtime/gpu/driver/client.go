@@ -2,33 +2,39 @@ package driver
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // Client is a helper that runs. Its methods may be called from several goroutines; requests are answered one after the
 // other. They give [DiedError] once the helper is gone. A call of the driver is never abandoned: a context that ends makes a method
 // return the context's error, but after the driver has answered, and with the outcomes where there are any. A
-// driver that does not answer at all is ended by [Client.Kill].
+// driver that does not answer at all is ended by [Program.Kill]: what the helper has done stays done, and a call in progress goes on or not, as the driver likes.
 type Client struct {
-	process *process
-	mu      sync.Mutex // one request at a time
+	*Program
+	mu sync.Mutex // one request at a time
 }
 
 // Start starts the helper at path, or, where path is "", the one beside the own executable, else that of PATH. It returns
 // when the driver is initialised, with [NoHelperError] or [UnusableError] where that cannot be. The helper leaves the session
-// of its parent, so that it outlives it long enough to undo.
+// of its parent, and ends with it.
 func Start(ctx context.Context, path string) (*Client, error) {
-	p, err := startProcess(path, "driver")
+	p, err := Run(path, "driver")
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{process: p}
-	stop := context.AfterFunc(ctx, func() { _ = p.Kill() }) // nothing is held yet
-	a, err := p.receive()
+	c := &Client{Program: p}
+	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // nothing is held yet
+	a, err := c.receive()
 	stop()
 	if err == nil && a.Driver != nil {
 		err = a.Driver
@@ -40,7 +46,7 @@ func Start(ctx context.Context, path string) (*Client, error) {
 		err = fmt.Errorf("start cryo-gpu-keeper: %w", context.Cause(ctx))
 	}
 	if err != nil {
-		_ = p.end()
+		_ = c.Close()
 		return nil, err
 	}
 	return c, nil
@@ -55,7 +61,6 @@ func ReadFacts(ctx context.Context, path string) (Facts, error) {
 	stop := context.AfterFunc(ctx, func() { _ = c.Kill() }) // it holds nothing
 	f, err := c.Facts(ctx)
 	stop()
-	_ = c.Kill() // its own end would take the driver longer
 	_ = c.Close()
 	return f, err
 }
@@ -104,12 +109,6 @@ func (c *Client) Unlock(ctx context.Context, pids []int) ([]Outcome, error) {
 	return c.each(ctx, request{Do: verbUnlock, PIDs: pids})
 }
 
-// Release makes the helper forget what it did: nothing is undone at its end.
-func (c *Client) Release(ctx context.Context) error {
-	_, err := c.ask(ctx, request{Do: verbRelease})
-	return err
-}
-
 // each asks for a call of the driver for each process. The outcomes are in the order of pids.
 func (c *Client) each(ctx context.Context, r request) ([]Outcome, error) {
 	if len(r.PIDs) == 0 {
@@ -131,7 +130,13 @@ func (c *Client) ask(ctx context.Context, r request) (answer, error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	a, err := c.process.exchange(r)
+	var a answer
+	err := c.Channel.Send(r)
+	if err == nil {
+		a, err = c.receive()
+	} else {
+		err = c.Died()
+	}
 	switch {
 	case err != nil:
 		return answer{}, fmt.Errorf("%s: %w", r.Do, err)
@@ -145,17 +150,16 @@ func (c *Client) ask(ctx context.Context, r request) (answer, error) {
 	return a, nil
 }
 
-// PID is the helper's process id.
-func (c *Client) PID() int { return c.process.PID() }
-
-// Kill ends the helper at once. What it has done stays done; a call of the driver in progress goes on or not, as the driver likes.
-// It is for a driver that does not answer.
-func (c *Client) Kill() error { return c.process.Kill() }
-
-// Close ends the helper, which undoes what it did and was not told to forget, and waits for it as long as that takes, but
-// no longer than [CloseTimeout]; it is left to itself then. An error of kind Internal says what could not be undone.
-func (c *Client) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.process.end()
+// receive reads the next answer.
+func (c *Client) receive() (answer, error) {
+	var data json.RawMessage
+	fds, err := c.Channel.Receive(&data)
+	channel.Close(fds) // it sends none
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+		return answer{}, c.Died()
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return decodeAnswer(data)
 }

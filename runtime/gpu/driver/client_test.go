@@ -227,9 +227,6 @@ func TestWhatTheDriverRefuses(t *testing.T) {
 		if got, err := c.Restore(t.Context(), a.pids, nil); err != nil || got[0].Code != InvalidValue {
 			t.Fatalf("%+v, %v", got, err)
 		}
-		if err := c.Close(); !errdefs.IsInternal(err) {
-			t.Errorf("end: %v", err)
-		}
 	})
 	t.Run("no room", func(t *testing.T) {
 		r := newRig(t, 1)
@@ -285,9 +282,7 @@ func TestCancelledCallIsNotAbandoned(t *testing.T) {
 		t.Errorf("a call after that: %v", err)
 	}
 	states(t, c, a.pids, Checkpointed)
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
+	rescue(t, c, a.pids)
 	a.works()
 }
 

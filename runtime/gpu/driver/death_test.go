@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -70,6 +69,7 @@ func TestEachCallFails(t *testing.T) {
 				}
 			}
 			states(t, c, a.pids[n:n+1], failing.held)
+			rescue(t, c, a.pids)
 			if err := c.Close(); err != nil {
 				t.Errorf("%s: close: %v", failing.name, err)
 			}
@@ -101,7 +101,7 @@ func TestKilledAtEachCall(t *testing.T) {
 				if _, err := c.States(t.Context(), a.pids); !errors.As(err, &died) {
 					t.Errorf("after that: %v", err)
 				}
-				if err := c.Close(); !errors.As(err, &died) {
+				if err := c.Close(); err != nil {
 					t.Errorf("close: %v", err)
 				}
 				time.Sleep(200 * time.Millisecond) // what the driver had begun, it ends
@@ -131,21 +131,34 @@ func TestDriverThatHangsIsKilled(t *testing.T) {
 	a.works()
 }
 
-// TestUndoFails is told at the end, and what can be undone is.
-func TestUndoFails(t *testing.T) {
-	r := newRig(t, 1)
-	a := r.run("--processes", "2")
-	c := r.start()
-	hold(t, c, a.pids, Checkpointed)
-	r.order("restore 1 error 304")
-	want := fmt.Sprintf("undo 1 calls: process %d: cuCheckpointProcessRestore: CUDA_ERROR_OPERATING_SYSTEM (304)", a.pids[0])
-	if err := c.Close(); !errdefs.IsInternal(err) || err.Error() != want {
-		t.Errorf("got %v, want %s", err, want)
+// TestLeft has the helper end, by its client or by a signal, and the processes stay as they were: the next one brings them back.
+func TestLeft(t *testing.T) {
+	for name, end := range map[string]func(*Client) error{
+		"close":   (*Client).Close,
+		"hang up": func(c *Client) error { return c.Channel.HangUp() },
+		"SIGTERM": func(c *Client) error { return syscall.Kill(c.PID(), syscall.SIGTERM) },
+		"SIGHUP":  func(c *Client) error { return syscall.Kill(c.PID(), syscall.SIGHUP) },
+	} {
+		r := newRig(t, 1)
+		a := r.run("--processes", "2")
+		c := r.start()
+		hold(t, c, a.pids, Checkpointed)
+		if err := end(c); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		select {
+		case <-c.Ended():
+		case <-time.After(20 * time.Second):
+			t.Errorf("%s: it lives", name)
+		}
+		if err := c.Close(); err != nil {
+			t.Errorf("%s, closed again: %v", name, err)
+		}
+		next := r.start()
+		states(t, next, a.pids, Checkpointed)
+		rescue(t, next, a.pids)
+		a.works()
 	}
-	next := r.start()
-	states(t, next, a.pids, Checkpointed, Running)
-	rescue(t, next, a.pids)
-	a.works()
 }
 
 func TestStateErrorIsNone(t *testing.T) {

@@ -11,13 +11,8 @@
 // first, once the driver is ready (or is not). Then each request has exactly one answer, in order. A request names
 // processes by their ids in the helper's pid namespace; they are worked on side by side.
 //
-// # Ledger
-//
-// The helper remembers what it did to each process. When the client hangs up it undoes that: what it has
-// checkpointed it restores and unlocks, what it has locked it unlocks. So a client that dies leaves no process locked.
-// A client that wants its work to stay, because the processes were dumped or have been undone by other means, says so with
-// [Client.Release]. Nothing survives a helper that is killed: the client is told by [DiedError], and what became of the
-// processes is to be asked of the next helper ([Client.States]).
+// The helper undoes nothing. What became of the processes of one that has died is to be asked of the next ([Client.States]). With a client that dies, a
+// shim, containerd ends the container.
 //
 // # Sources
 //

@@ -2,10 +2,9 @@ package driver
 
 import (
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
-
-	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // NoHelperError says that there is no cryo-gpu-keeper. Its kind is FailedPrecondition.
@@ -73,28 +72,55 @@ const (
 	libraryMismatch = 18
 )
 
-// DiedError says that the helper ended without being asked to. What it had done to processes stays done. Its kind is
-// Aborted.
+// DiedError says that the helper, or the keeper, ended without being asked to, or was killed because it did not answer. What had been done to processes stays done. Its
+// kind is Aborted.
 type DiedError struct {
-	How  string // "signal: killed"
-	Last string // the last it wrote on standard error
+	How    string        // "signal: killed"
+	Last   string        // the last it wrote on standard error
+	Silent time.Duration // for which it had not answered; 0: that is not why
 }
 
 func (e *DiedError) Error() string {
-	if e.Last == "" {
-		return fmt.Sprintf("cryo-gpu-keeper has died (%s)", e.How)
+	text := fmt.Sprintf("cryo-gpu-keeper has died (%s)", e.How)
+	if e.Silent > 0 {
+		text = fmt.Sprintf("the driver has not answered within %s, and cryo-gpu-keeper was killed", e.Silent)
 	}
-	return fmt.Sprintf("cryo-gpu-keeper has died (%s): %s", e.How, e.Last)
+	if e.Last != "" {
+		text += ": " + e.Last
+	}
+	return text
 }
 
 // Hint says what to do.
-func (e *DiedError) Hint() string { return "try again; see the kernel's log for what has ended it" }
+func (e *DiedError) Hint() string {
+	if e.Silent > 0 {
+		return "see whether nvidia-smi answers, and the kernel's log for messages of the driver (NVRM, Xid)"
+	}
+	return "try again; see the kernel's log for what has ended it"
+}
 
 // Unwrap gives the kind.
 func (e *DiedError) Unwrap() error { return errdefs.ErrAborted }
 
-// undoError says that some of what the helper had done to processes could not be undone: the calls that failed.
-func undoError(failed []Outcome) error {
-	o := failed[0]
-	return failure.New(errdefs.ErrInternal, "", "undo %d calls: process %d: %s: %s (%d)", len(failed), o.PID, o.Call, o.Name, o.Code)
+// CallError says that a call of the driver failed, whoever made it. Its kind is Aborted.
+type CallError struct {
+	Call string `json:"call"` // cuMemImportFromShareableHandle, or what it was made for
+	Code int    `json:"code"` // CUresult
+	Name string `json:"name"` // its name in cuda.h
 }
+
+func (e *CallError) Error() string { return fmt.Sprintf("%s: %s (%d)", e.Call, e.Name, e.Code) }
+
+// Hint says where the driver tells more.
+func (e *CallError) Hint() string {
+	switch e.Code {
+	case OutOfMemory:
+		return "see with nvidia-smi who uses the GPU's memory"
+	case deviceUnavailable:
+		return "another process has the GPU to itself: set its compute mode to DEFAULT (nvidia-smi -c DEFAULT)"
+	}
+	return "see the kernel's log for messages of the driver (NVRM, Xid)"
+}
+
+// Unwrap gives the kind.
+func (e *CallError) Unwrap() error { return errdefs.ErrAborted }

@@ -9,7 +9,7 @@ import (
 
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
-		`{"do":"facts"}`, `{"do":"release"}`, `{"do":"states","pids":[1,2]}`, `{"do":"lock","pids":[7],"timeout":10000}`,
+		`{"do":"facts"}`, `{"do":"states","pids":[1,2]}`, `{"do":"lock","pids":[7],"timeout":10000}`,
 		`{"do":"restore","pids":[7],"pairs":[{"old":"GPU-00000001-0000-4000-8000-00000000000a","new":"GPU-00000002-0000-4000-8000-00000000000a"}]}`,
 		`{"do":"unlock","pids":[0]}`, `{"do":"unlock","pids":[1,1]}`, `{"do":"checkpoint","timeout":1}`, `{"do":""}`, `{} {}`, `[]`, ``,
 	} {
@@ -34,7 +34,7 @@ func FuzzRequest(f *testing.F) {
 func FuzzAnswer(f *testing.F) {
 	for _, seed := range []string{
 		`{"hello":1}`, `{"states":{"7":"locked"}}`, `{"states":{"7":"asleep"}}`, `{"outcomes":[{"pid":7,"seconds":0.5,"call":"cuCheckpointProcessLock","code":600,"name":"CUDA_ERROR_NOT_READY"}]}`,
-		`{"facts":{"driver":"580.159.04","cuda":13000,"devices":[],"uses":[],"mps":false}}`, `{"driver":{"fault":"old","message":"m"}}`, `{"undone":[]}`, `{"error":"no"}`, `{}`,
+		`{"facts":{"driver":"580.159.04","cuda":13000,"devices":[],"uses":[],"mps":false}}`, `{"driver":{"fault":"old","message":"m"}}`, `{"error":"no"}`, `{}`,
 	} {
 		f.Add([]byte(seed))
 	}

@@ -8,8 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/channel"
 )
 
 // Name is that of the program.
@@ -18,12 +23,14 @@ const Name = "cryo-gpu-keeper"
 // maxLast is how much of the program's standard error is kept, bytes.
 const maxLast = 4 << 10
 
-// Program is the program running one of its commands.
+// Program is the program running one of its commands, and the channel to it.
 type Program struct {
+	Channel *channel.Channel // the program's descriptor 3
 	command *exec.Cmd
 	last    *tail
 	ended   chan struct{} // closed when it has been waited for
 	err     error         // how it ended; written before ended is closed
+	silent  atomic.Int64  // nanoseconds after which it was killed because it had not answered; 0: it was not
 }
 
 // find gives the program's path.
@@ -47,22 +54,26 @@ func find(path string) (string, error) {
 	return found, nil
 }
 
-// Run starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. attach
-// gives the command its files; those that it needs for itself are the caller's to close. [NoHelperError]: there is none.
-func Run(path string, attach func(*exec.Cmd), args ...string) (*Program, error) {
+// Run starts a command of the program at path, or, where path is "", the one beside the own executable, else that of PATH. [NoHelperError]: there is none.
+func Run(path, do string) (*Program, error) {
 	path, err := find(path)
 	if err != nil {
 		return nil, err
 	}
-	command := exec.Command(path, args...)
+	own, other, err := channel.Pair()
+	if err != nil {
+		return nil, fmt.Errorf("start %s: %w", Name, err)
+	}
+	defer other.Close() // the program's death is heard when nobody else has it
+	command := exec.Command(path, do)
 	command.Dir = "/"
+	command.ExtraFiles = []*os.File{other}
 	// A session of its own: the terminal's Ctrl-C is not for it, and nothing ends it with its parent.
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	p := &Program{command: command, last: &tail{}, ended: make(chan struct{})}
+	p := &Program{Channel: own, command: command, last: &tail{}, ended: make(chan struct{})}
 	command.Stderr = p.last
-	attach(command)
 	if err := command.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", Name, err)
+		return nil, errors.Join(fmt.Errorf("start %s: %w", Name, err), own.Close())
 	}
 	go func() {
 		p.err = command.Wait()
@@ -86,7 +97,7 @@ func (p *Program) Died() error {
 		select {
 		case <-p.ended:
 		case <-time.After(10 * time.Second): // it may be in a call of the driver that does not end
-			return &DiedError{How: "it cannot be ended", Last: p.last.String()}
+			return &DiedError{How: "it cannot be ended", Last: p.last.String(), Silent: time.Duration(p.silent.Load())}
 		}
 	}
 	how := "exit status 0"
@@ -95,7 +106,7 @@ func (p *Program) Died() error {
 	} else if p.err != nil {
 		how = p.err.Error()
 	}
-	return &DiedError{How: how, Last: p.last.String()}
+	return &DiedError{How: how, Last: p.last.String(), Silent: time.Duration(p.silent.Load())}
 }
 
 // Kill ends it at once.
@@ -104,6 +115,27 @@ func (p *Program) Kill() error {
 		return fmt.Errorf("kill %s: %w", Name, err)
 	}
 	return nil
+}
+
+// Silence kills it because it has not answered for so long.
+func (p *Program) Silence(after time.Duration) error {
+	p.silent.Store(int64(after))
+	return p.Kill()
+}
+
+// closeTime is how long it may take to its end when it is killed: the driver lets go of what it has.
+const closeTime = time.Minute
+
+// Close ends it, and waits for that. What it has done to processes stays done, and memory lives on where somebody else has its descriptor.
+func (p *Program) Close() error {
+	_ = p.Kill() // its own end would take the driver longer
+	_ = p.Channel.Close()
+	select {
+	case <-p.ended:
+		return nil
+	case <-time.After(closeTime): // it may be in a call of the driver that does not end
+		return fmt.Errorf("end %s: process %d lives after %s: %w", Name, p.PID(), closeTime, errdefs.ErrUnavailable)
+	}
 }
 
 // tail keeps the end of what is written to it.

@@ -10,7 +10,7 @@ import (
 )
 
 // Version is that of the protocol. Helper and client come from one build; another version is refused.
-const Version = 1
+const Version = 2
 
 // maxProcesses and maxPairs bound what one request may name.
 const (
@@ -28,7 +28,6 @@ const (
 	verbCheckpoint verb = "checkpoint"
 	verbRestore    verb = "restore"
 	verbUnlock     verb = "unlock"
-	verbRelease    verb = "release"
 )
 
 // request is a message to the helper.
@@ -45,7 +44,6 @@ type answer struct {
 	Facts    *Facts         `json:"facts,omitempty"`
 	States   map[int]State  `json:"states,omitempty"`
 	Outcomes []Outcome      `json:"outcomes,omitempty"`
-	Undone   []Outcome      `json:"undone,omitempty"` // in the last message, after the client has hung up
 	Driver   *UnusableError `json:"driver,omitempty"`
 	Error    string         `json:"error,omitempty"`
 }
@@ -64,7 +62,7 @@ func decodeRequest(data []byte) (request, error) {
 
 func (r request) check() error {
 	switch r.Do {
-	case verbFacts, verbRelease:
+	case verbFacts:
 		if len(r.PIDs) > 0 {
 			return fmt.Errorf("it takes no processes")
 		}

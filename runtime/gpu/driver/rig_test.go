@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,9 +25,6 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(clientVariable) != "" {
-		lockAndDie()
-	}
 	dir, err := os.MkdirTemp("", "cryo-helper")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -115,22 +113,6 @@ func (r *rig) write(name, text string) {
 
 // order replaces the orders.
 func (r *rig) order(lines ...string) { r.t.Helper(); r.write("orders", strings.Join(lines, "\n")+"\n") }
-
-// log is which calls were made, without states and initialisations.
-func (r *rig) log() []string {
-	r.t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.dir, "log"))
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	var calls []string
-	for line := range strings.Lines(string(text)) {
-		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "state") && !strings.HasPrefix(line, "init") {
-			calls = append(calls, line)
-		}
-	}
-	return calls
-}
 
 // files counts what is allocated on a device.
 func (r *rig) files(device int) int {
@@ -260,9 +242,18 @@ func done(t *testing.T) func([]Outcome, error) {
 	t.Helper()
 	return func(outcomes []Outcome, err error) {
 		t.Helper()
-		if err != nil || len(failures(outcomes)) > 0 {
+		if err != nil || slices.ContainsFunc(outcomes, func(o Outcome) bool { return o.Code != 0 }) {
 			t.Fatalf("%+v, %v", outcomes, err)
 		}
+	}
+}
+
+// hold brings processes into a state.
+func hold(t *testing.T, c *Client, pids []int, s State) {
+	t.Helper()
+	done(t)(c.Lock(t.Context(), pids, time.Second))
+	if s == Checkpointed {
+		done(t)(c.Checkpoint(t.Context(), pids))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -13,67 +14,37 @@ import (
 	"github.com/cryo-project/cryo/runtime/channel"
 )
 
-// Serve is the helper's side: it opens the driver, answers the requests that come over c, and undoes what is to be undone when the client
-// hangs up, or ctx ends. It gives [UnusableError] where the driver cannot be opened and
-// one of kind Internal where not all could be undone; the client has been told of both.
+// Serve is the helper's side: it opens the driver, and answers the requests that come over c until the client hangs up, or ctx ends. It gives [UnusableError] where the
+// driver cannot be opened; the client has been told.
 func Serve(ctx context.Context, c *channel.Channel, open func() (API, error)) error {
+	defer context.AfterFunc(ctx, func() { _ = c.CutOff() })() // it may be done already
 	d, err := open()
 	if err != nil {
 		return errors.Join(err, c.Send(failed(err)))
 	}
-	l := newLedger(d)
-	heard := make(chan []byte)
-	go listen(ctx, c, heard)
 	err = c.Send(answer{Hello: Version})
 	for err == nil {
-		select {
-		case data, ok := <-heard:
-			if !ok {
-				return end(l, c)
-			}
-			err = c.Send(respond(l, data))
-		case <-ctx.Done():
-			return end(l, c)
-		}
-	}
-	return errors.Join(err, end(l, c))
-}
-
-// listen passes one request after the other on, and closes heard at the end.
-func listen(ctx context.Context, c *channel.Channel, heard chan<- []byte) {
-	defer close(heard)
-	for {
 		var data json.RawMessage
-		fds, err := c.Receive(&data)
+		fds, heard := c.Receive(&data)
 		channel.Close(fds) // it sends none
-		if err != nil {
-			return
+		if errors.Is(heard, io.EOF) {
+			return nil
 		}
-		select {
-		case heard <- data:
-		case <-ctx.Done():
-			return
+		if err = heard; err == nil {
+			err = c.Send(respond(d, data))
 		}
 	}
+	return err
 }
 
-func end(l *ledger, c *channel.Channel) error {
-	made := l.undo()
-	_ = c.Send(answer{Undone: made}) // the client may be gone
-	if failed := failures(made); len(failed) > 0 {
-		return undoError(failed)
-	}
-	return nil
-}
-
-func respond(l *ledger, data []byte) answer {
+func respond(d API, data []byte) answer {
 	r, err := decodeRequest(data)
 	if err != nil {
 		return failed(err)
 	}
 	switch r.Do {
 	case verbFacts:
-		f, err := l.driver.Facts()
+		f, err := d.Facts()
 		if err != nil {
 			return failed(err)
 		}
@@ -81,22 +52,42 @@ func respond(l *ledger, data []byte) answer {
 	case verbStates:
 		states := make(map[int]State, len(r.PIDs))
 		for _, pid := range r.PIDs {
-			states[pid] = l.driver.State(pid)
+			states[pid] = d.State(pid)
 		}
 		return answer{States: states}
 	case verbLock:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Lock, Timeout: time.Duration(r.Timeout) * time.Millisecond})}
+		return answer{Outcomes: each(d, r.PIDs, Call{Function: Lock, Timeout: time.Duration(r.Timeout) * time.Millisecond})}
 	case verbCheckpoint:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Checkpoint})}
+		return answer{Outcomes: each(d, r.PIDs, Call{Function: Checkpoint})}
 	case verbRestore:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Restore, Pairs: r.Pairs})}
+		return answer{Outcomes: each(d, r.PIDs, Call{Function: Restore, Pairs: r.Pairs})}
 	case verbUnlock:
-		return answer{Outcomes: l.each(r.PIDs, Call{Function: Unlock})}
-	case verbRelease:
-		l.forget()
-		return answer{}
+		return answer{Outcomes: each(d, r.PIDs, Call{Function: Unlock})}
 	}
 	return failed(fmt.Errorf("%q: %w", r.Do, errdefs.ErrNotImplemented)) // decodeRequest lets none through
+}
+
+// each makes a call for all processes side by side. A lock's timeout is one deadline for all.
+func each(d API, pids []int, c Call) []Outcome {
+	deadline := time.Now().Add(c.Timeout)
+	outcomes := make([]Outcome, len(pids))
+	var all sync.WaitGroup
+	for i, pid := range pids {
+		all.Go(func() {
+			own, begin := c, time.Now()
+			if c.Function == Lock {
+				own.Timeout = max(time.Until(deadline), time.Millisecond)
+			}
+			o := Outcome{PID: pid, Call: string(c.Function), Code: d.Do(pid, own)}
+			o.Seconds = time.Since(begin).Seconds()
+			if o.Code != 0 {
+				o.Name = d.Name(o.Code)
+			}
+			outcomes[i] = o
+		})
+	}
+	all.Wait()
+	return outcomes
 }
 
 // failed is the answer that tells of err.

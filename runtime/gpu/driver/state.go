@@ -23,11 +23,13 @@ type Outcome struct {
 
 // Codes of the driver that mean something in particular here. Source: CUresult in cuda.h.
 const (
-	InvalidValue = 1   // restore: the pairs are not one to one over all devices of the process
-	IllegalState = 401 // the call does not fit the process's state
-	NotReady     = 600 // lock: work was still running at the timeout; the process goes on
-	NotSupported = 801 // checkpoint: managed memory, for one; the process stays locked
-	Unknown      = 999
+	InvalidValue      = 1 // restore: the pairs are not one to one over all devices of the process
+	OutOfMemory       = 2
+	deviceUnavailable = 46  // or it is in an exclusive mode
+	IllegalState      = 401 // the call does not fit the process's state
+	NotReady          = 600 // lock: work was still running at the timeout; the process goes on
+	NotSupported      = 801 // checkpoint: managed memory, for one; the process stays locked
+	Unknown           = 999
 )
 
 // Pair says which device takes the place of which, by UUID.

@@ -14,18 +14,12 @@ import (
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// Lease is for how long Raise raises a flag: longer than the default deadline of the driver's lock.
-const Lease = time.Minute
-
-// Raise asks the kernels of a process to return early and the process to launch none, for the time of Lease. pid is that of
+// Raise asks the kernels of a process to return early and the process to launch none, for the time of a lease: at least a millisecond, at most 49 days, and longer than
+// the deadline of the lock. pid is that of
 // the caller's namespace. n is the number of flags raised, one for each page that the process has: 0 for a process that
 // has none or is gone. An error, which can come with n above 0, says which pages could not be used: one of kind DataLoss for
 // one that was overwritten, NotImplemented for one of another layout, ResourceExhausted where there are too many, or the system's.
-func Raise(pid int) (n int, err error) { return RaiseFor(pid, Lease) }
-
-// RaiseFor raises with another lease, at least a millisecond and at most 49 days. Make it longer than the deadline of
-// the lock.
-func RaiseFor(pid int, lease time.Duration) (n int, err error) {
+func Raise(pid int, lease time.Duration) (n int, err error) {
 	if n, err = each(pid, max(lease, time.Millisecond)); err != nil {
 		return n, fmt.Errorf("raise the interrupt flag: %w", err)
 	}

@@ -13,6 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// raise raises for a minute.
+func raise(pid int) (int, error) { return Raise(pid, time.Minute) }
+
 func TestRaiseAndLower(t *testing.T) {
 	for _, test := range []struct {
 		name       string
@@ -32,7 +35,7 @@ func TestRaiseAndLower(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := start(t, test.namespaces, test.pages...)
 			for range 2 { // raised twice, lowered twice: no harm
-				if n, err := Raise(c.pid()); n != test.n || err != nil {
+				if n, err := raise(c.pid()); n != test.n || err != nil {
 					t.Fatalf("raised %d, %v; want %d", n, err, test.n)
 				}
 			}
@@ -68,7 +71,7 @@ func TestHostilePages(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := start(t, 0, test.pages...)
-			for name, act := range map[string]func(int) (int, error){"raise": Raise, "lower": Lower} {
+			for name, act := range map[string]func(int) (int, error){"raise": raise, "lower": Lower} {
 				n, err := act(c.pid())
 				if n != test.n || !errors.Is(err, test.kind) {
 					t.Errorf("%s: %d, %v; want %d, kind %v", name, n, err, test.n, test.kind)
@@ -89,7 +92,7 @@ func TestLease(t *testing.T) {
 		{-time.Second, "1/1"},
 		{1 << 62, "1/4294967295"},
 	} {
-		if n, err := RaiseFor(c.pid(), test.lease); n != 1 || err != nil {
+		if n, err := Raise(c.pid(), test.lease); n != 1 || err != nil {
 			t.Fatalf("raised %d, %v", n, err)
 		}
 		if got := c.sees(); got != test.want {
@@ -104,7 +107,7 @@ func TestStoppedProcess(t *testing.T) {
 	if err := c.command.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := Raise(c.pid()); n != 1 || err != nil {
+	if n, err := raise(c.pid()); n != 1 || err != nil {
 		t.Errorf("raised %d, %v", n, err)
 	}
 	if err := c.command.Process.Signal(syscall.SIGCONT); err != nil {
@@ -126,7 +129,7 @@ func TestGoneProcess(t *testing.T) {
 	}
 	none := func(what string, pid int) {
 		t.Helper()
-		for _, act := range []func(int) (int, error){Raise, Lower} {
+		for _, act := range []func(int) (int, error){raise, Lower} {
 			if n, err := act(pid); n != 0 || err != nil {
 				t.Errorf("%s: %d, %v", what, n, err)
 			}

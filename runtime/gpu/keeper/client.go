@@ -7,9 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -23,25 +20,19 @@ import (
 type Options struct {
 	// Path is the program's; "" is the one beside the own executable, else that of PATH.
 	Path string
-	// Devices are the UUIDs of those that will be needed. Another is opened when it is named first, for which somebody waits then.
-	Devices []string
 	// Ring is [ring.Default] if it is zero.
 	Ring ring.Geometry
 }
 
 // Client is a keeper that runs. Its methods may be called from several goroutines; requests are carried out one after the other.
-// Errors are [driver.UnusableError] where the driver cannot be used, [CallError] of the driver, mostly in a [PieceError],
-// [driver.DiedError] once the keeper is gone, and [HangError] where it did not answer: it has been killed then.
+// Errors are [driver.UnusableError] where the driver cannot be used, [driver.CallError] of the driver,
+// [driver.DiedError] once the keeper is gone, or was killed because it did not answer. After each error that it has told of, but for one of a copy, the keeper ends.
 type Client struct {
-	program *driver.Program
-	channel *channel.Channel
-	turn    chan struct{} // has room for one: whose turn it is
-	open    request       // without its devices
-	opened  chan struct{} // closed when the driver and the ring are ready, or are not
-	err     error         // of opening; valid when opened is closed
-	close   func() error  // once
-
-	pieces []Piece // of whose turn it is
+	*driver.Program
+	turn   chan struct{} // has room for one: whose turn it is
+	ring   ring.Geometry
+	opened chan struct{} // closed when the driver and the ring are ready, or are not
+	err    error         // of opening; valid when opened is closed
 }
 
 // How long a keeper may take for what does not depend on other processes.
@@ -57,60 +48,32 @@ func moveTime(bytes int64) time.Duration {
 	return askTime + time.Duration(bytes/slowest)*time.Second
 }
 
-// Start starts a keeper and returns at once; [Client.Ready] waits for it. The keeper leaves the session of its parent, but ends with it:
+// Start starts a keeper and returns at once. It initialises the driver, and waits for [Client.Open]. It leaves the session of its parent, but ends with it:
 // when the client's process dies, or calls Close. ctx is for the start alone.
 func Start(ctx context.Context, o Options) (*Client, error) {
-	if err := o.request().check(0); err != nil {
-		return nil, fmt.Errorf("start %s: %w", driver.Name, err)
-	}
-	c, err := Launch(ctx, o)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Open(o.Devices); err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	return c, nil
-}
-
-// request is to get ready.
-func (o Options) request() request {
-	if o.Ring == (ring.Geometry{}) {
-		o.Ring = ring.Default
-	}
-	return request{Do: verbOpen, Version: Version, Devices: o.Devices, Ring: &o.Ring}
-}
-
-// Launch is Start of a keeper whose devices are not known yet. It initialises the driver meanwhile, and waits for [Client.Open].
-func Launch(ctx context.Context, o Options) (*Client, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("start %s: %w", driver.Name, context.Cause(ctx))
 	}
-	own, other, err := channel.Pair()
+	if o.Ring == (ring.Geometry{}) {
+		o.Ring = ring.Default
+	}
+	program, err := driver.Run(o.Path, "keeper")
 	if err != nil {
 		return nil, err
 	}
-	program, err := driver.Run(o.Path, func(c *exec.Cmd) { c.ExtraFiles = []*os.File{other} }, "keeper")
-	other.Close() // the keeper's death is heard when nobody else has it
-	if err != nil {
-		own.Close()
-		return nil, err
-	}
-	c := &Client{program: program, channel: own, turn: make(chan struct{}, 1), open: o.request(), opened: make(chan struct{})}
-	c.close = sync.OnceValue(c.finish)
-	return c, nil
+	return &Client{Program: program, turn: make(chan struct{}, 1), ring: o.Ring, opened: make(chan struct{})}, nil
 }
 
-// Open names the devices that will be needed of a keeper that was launched, once, and returns at once.
+// Open names the devices that will be needed, by their UUIDs, once, and returns at once: [Client.Ready] waits for it. Another is opened when it is named
+// first, for which somebody waits then.
 func (c *Client) Open(devices []string) error {
-	r := c.open
-	r.Devices = devices
+	r := request{Do: verbOpen, Version: Version, Devices: devices, Ring: &c.ring}
 	if err := r.check(0); err != nil {
 		return fmt.Errorf("start %s: %w", driver.Name, err)
 	}
 	go func() {
 		defer close(c.opened)
-		_, _, c.err = c.exchange(context.Background(), r, nil, startTime)
+		_, _, c.err = c.exchange(r, nil, startTime)
 	}()
 	return nil
 }
@@ -125,43 +88,19 @@ func (c *Client) Ready(ctx context.Context) error {
 	}
 }
 
-// PID is the keeper's process id.
-func (c *Client) PID() int { return c.program.PID() }
-
-// Ended is closed when the keeper has ended, however that came.
-func (c *Client) Ended() <-chan struct{} { return c.program.Ended() }
-
-// Kill ends the keeper at once.
-func (c *Client) Kill() error { return c.program.Kill() }
-
-// Close ends the keeper and waits for it. Memory lives on where somebody else has its descriptor.
-func (c *Client) Close() error { return c.close() }
-
-func (c *Client) finish() error {
-	_ = c.channel.Close() // once
-	var err error
-	for _, after := range []func() error{func() error { return nil }, c.program.Kill} {
-		err = errors.Join(err, after())
+// inTurn has something done when the keeper is ready and nobody else has it do anything.
+func (c *Client) inTurn(ctx context.Context, what verb, do func() error) error {
+	err := c.Ready(ctx)
+	if err == nil {
 		select {
-		case <-c.program.Ended():
-			return err
-		case <-time.After(askTime):
+		case c.turn <- struct{}{}:
+			defer func() { <-c.turn }()
+			return do()
+		case <-ctx.Done():
+			err = context.Cause(ctx)
 		}
 	}
-	return errors.Join(err, &HangError{Do: "end", After: 2 * askTime})
-}
-
-// begin waits until the keeper is ready and nobody else has it do anything.
-func (c *Client) begin(ctx context.Context) (end func(), err error) {
-	if err := c.Ready(ctx); err != nil {
-		return nil, err
-	}
-	select {
-	case c.turn <- struct{}{}:
-		return func() { <-c.turn }, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return fmt.Errorf("%s: %w", what, err)
 }
 
 // ask makes a request of whose turn it is. Its error has the request's name.
@@ -173,7 +112,7 @@ func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound tim
 		err = context.Cause(ctx)
 	}
 	if err == nil {
-		a, got, err = c.exchange(ctx, r, files, bound)
+		a, got, err = c.exchange(r, files, bound)
 	}
 	if err != nil {
 		return a, nil, fmt.Errorf("%s: %w", r.Do, err)
@@ -181,71 +120,44 @@ func (c *Client) ask(ctx context.Context, r request, files []*os.File, bound tim
 	return a, got, nil
 }
 
-// exchange makes a request and waits for its answer. What moves memory can be stopped by ctx, and may take its time as long as it comes
-// along; all else is waited for. bound is how long the keeper may be silent: it is killed then.
-func (c *Client) exchange(ctx context.Context, r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
-	var hung atomic.Bool
+// exchange makes a request and waits for its answer, whatever becomes of ctx: what moves memory may take its time as long as it comes along.
+// bound is how long the keeper may be silent: it is killed then.
+func (c *Client) exchange(r request, files []*os.File, bound time.Duration) (answer, []*os.File, error) {
 	timer := time.AfterFunc(bound, func() {
-		hung.Store(true)
-		_ = c.program.Kill()
+		_ = c.Silence(bound)
 		// One that is in a call of the driver that does not end keeps its end of the channel.
-		time.AfterFunc(endTime, func() { c.channel.Close() })
+		time.AfterFunc(endTime, func() { c.Channel.Close() })
 	})
 	defer timer.Stop()
-	if err := c.channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
+	if err := c.Channel.Send(r, descriptors(files)...); errors.Is(err, unix.EBADF) {
 		return answer{}, nil, err // a file that is closed; nothing was sent
 	} else if err != nil {
-		return answer{}, nil, c.lost(r.Do, &hung, bound)
+		return answer{}, nil, c.Died()
 	}
 	if r.Do == verbSend || r.Do == verbReceive {
 		closeAll(files) // the keeper has them, and hanging up is heard
-		stopped := make(chan struct{})
-		unhook := context.AfterFunc(ctx, func() {
-			defer close(stopped)
-			timer.Reset(askTime)
-			_ = c.channel.Send(request{Do: verbStop}) // where it fails, the keeper has ended
-		})
-		defer func() {
-			if !unhook() {
-				<-stopped // it is not to stop the next request
-			}
-		}()
 	}
 	for {
 		var raw json.RawMessage
-		got, err := c.channel.Receive(&raw)
+		got, err := c.Channel.Receive(&raw)
 		if err != nil {
-			return answer{}, nil, c.lost(r.Do, &hung, bound)
+			return answer{}, nil, c.Died()
 		}
 		a, err := decodeAnswer(raw, r, len(got))
 		if err != nil {
 			channel.Close(got)
-			_ = c.program.Kill() // nothing it says can be understood from here on
+			_ = c.Kill() // nothing it says can be understood from here on
 			return answer{}, nil, err
 		}
 		switch {
 		case !a.Done:
-			if ctx.Err() == nil {
-				timer.Reset(bound)
-			}
+			timer.Reset(bound)
 		case a.Error != nil:
-			if ctx.Err() != nil && (r.Do == verbSend || r.Do == verbReceive) {
-				return a, nil, context.Cause(ctx)
-			}
 			return a, nil, a.Error.err()
 		default:
 			return a, filesOf(got), nil
 		}
 	}
-}
-
-// lost is the error of a keeper that has hung up.
-func (c *Client) lost(do verb, hung *atomic.Bool, bound time.Duration) error {
-	died := c.program.Died()
-	if hung.Load() {
-		return &HangError{Do: string(do), After: bound, Died: died}
-	}
-	return died
 }
 
 // decodeAnswer reads an answer to r that came with so many descriptors.
@@ -258,7 +170,7 @@ func decodeAnswer(data []byte, r request, files int) (answer, error) {
 	if r.Do == verbMake && a.Done && a.Error == nil {
 		wanted = len(r.Pieces)
 	}
-	if files != wanted || a.Moved < 0 || !a.Done && a != (answer{Moved: a.Moved}) {
+	if files != wanted || !a.Done && a != (answer{}) {
 		return answer{}, fmt.Errorf("%s: unexpected message from the keeper: got %d descriptors, want %d: %w", r.Do, files, wanted, io.ErrUnexpectedEOF)
 	}
 	return a, nil

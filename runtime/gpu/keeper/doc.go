@@ -9,8 +9,8 @@
 //
 // A socket pair, descriptor 3 of the keeper, with messages of JSON and descriptors (package runtime/channel). The first request,
 // open, names the devices that are to be ready and the ring's size. Then each request has exactly one answer, in order; while one is
-// carried out that moves memory, the keeper also tells how far it has come, and can be told to stop. When the socket hangs up, or on
-// SIGTERM, the keeper ends: the driver frees what it has, and memory lives on only where somebody else has its descriptor.
+// carried out that moves memory, the keeper also tells that it comes along. When the socket hangs up, on SIGTERM, or when it has told of an
+// error that is not of a copy, the keeper ends: the driver frees what it has, and memory lives on only where somebody else has its descriptor.
 //
 // # Descriptors
 //

@@ -3,12 +3,12 @@ package keeper
 import "os"
 
 // Driver is what [Serve] works with. Its methods and those of what it gives are called from several goroutines, but for one [Memory]
-// never two that change it. Errors of the driver's calls are [CallError].
+// never two that change it. Errors of the driver's calls are [driver.CallError].
 type Driver interface {
 	// Device opens the one with this UUID; opening it again gives the same. Its error is of kind NotFound where there is none.
 	Device(uuid string) (Device, error)
-	// Pin makes host memory, which is page-aligned, reachable for all devices at once. At least one device is open.
-	Pin(host []byte) (unpin func() error, err error)
+	// Pin makes host memory, which is page-aligned, reachable for all devices at once, until the process ends. At least one device is open.
+	Pin(host []byte) error
 }
 
 // Device is one of the driver's.

@@ -12,6 +12,8 @@ import (
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // fakeDriver has memory in memfds, of which this process maps nothing. The descriptor of one is the memory itself.
@@ -72,7 +74,7 @@ func (f *fakeDriver) call(name string) error {
 		select {}
 	}
 	code, _ := strconv.Atoi(do)
-	return &CallError{Call: name, Code: code, Name: "CUDA_ERROR_" + do}
+	return &driver.CallError{Call: name, Code: code, Name: "CUDA_ERROR_" + do}
 }
 
 func (f *fakeDriver) Device(uuid string) (Device, error) {
@@ -85,20 +87,15 @@ func (f *fakeDriver) Device(uuid string) (Device, error) {
 	return nil, fmt.Errorf("open %s: %w", uuid, errdefs.ErrNotFound)
 }
 
-func (f *fakeDriver) Pin(host []byte) (func() error, error) {
+func (f *fakeDriver) Pin(host []byte) error {
 	if err := f.call("pin"); err != nil {
-		return nil, err
+		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.pinned++
 	f.sparse += absent(host)
-	return func() error {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.pinned--
-		return nil
-	}, nil
+	return nil
 }
 
 // absent counts pages without memory.
@@ -132,7 +129,7 @@ func (d *fakeDevice) take(bytes int64) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.used+bytes > d.total {
-		return &CallError{Call: "cuMemCreate", Code: OutOfMemory, Name: "CUDA_ERROR_OUT_OF_MEMORY"}
+		return &driver.CallError{Call: "cuMemCreate", Code: driver.OutOfMemory, Name: "CUDA_ERROR_OUT_OF_MEMORY"}
 	}
 	d.used += bytes
 	return nil
@@ -144,7 +141,7 @@ func (d *fakeDevice) Import(file *os.File, size int64) (Memory, error) {
 	}
 	info, err := file.Stat()
 	if err != nil || info.Size() != size {
-		return nil, &CallError{Call: "cuMemImportFromShareableHandle", Code: 1, Name: "CUDA_ERROR_INVALID_VALUE"}
+		return nil, &driver.CallError{Call: "cuMemImportFromShareableHandle", Code: 1, Name: "CUDA_ERROR_INVALID_VALUE"}
 	}
 	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {

@@ -6,22 +6,24 @@ import (
 	"os"
 
 	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // held is a piece that is mapped.
 type held struct {
-	Piece
+	spec.GPUPiece
 	device Device
 	memory Memory
 }
 
 // hold maps what others have given.
-func (s *server) hold(pieces []Piece, files []*os.File) error {
+func (s *server) hold(pieces []spec.GPUPiece, files []*os.File) error {
 	return s.add(pieces, func(i int, d Device) (Memory, error) { return d.Import(files[i], pieces[i].Size) })
 }
 
 // make makes memory that is zero, and gives its descriptors.
-func (s *server) make(pieces []Piece) (files []*os.File, err error) {
+func (s *server) make(pieces []spec.GPUPiece) (files []*os.File, err error) {
 	before := len(s.pieces)
 	err = s.add(pieces, func(i int, d Device) (Memory, error) {
 		m, err := d.Make(pieces[i].Size)
@@ -30,22 +32,20 @@ func (s *server) make(pieces []Piece) (files []*os.File, err error) {
 		}
 		file, err := m.Export()
 		if err != nil {
-			return nil, errors.Join(err, m.Free())
+			return nil, err
 		}
 		files = append(files, file)
 		return m, nil
 	})
 	if err == nil {
-		if err = s.clear(before); err != nil {
-			err = errors.Join(err, s.cut(before))
-		}
+		err = s.clear(before)
 	}
 	return files, err
 }
 
 // clear makes all but the first count pieces zero. Who gets their descriptors could read what others have left there.
 func (s *server) clear(count int) error {
-	for _, numbers := range s.devices(func(n int) bool { return n >= count }) {
+	for _, numbers := range s.devices(count) {
 		var all []Memory
 		for _, n := range numbers {
 			all = append(all, s.pieces[n].memory)
@@ -58,11 +58,10 @@ func (s *server) clear(count int) error {
 	return nil
 }
 
-// add maps all of them or none.
-func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error)) error {
-	before := len(s.pieces)
-	if before+len(pieces) > maxPieces {
-		return fmt.Errorf("%d pieces are too many: %w", before+len(pieces), errdefs.ErrInvalidArgument)
+// add maps pieces.
+func (s *server) add(pieces []spec.GPUPiece, one func(i int, d Device) (Memory, error)) error {
+	if len(s.pieces)+len(pieces) > maxPieces {
+		return fmt.Errorf("%d pieces are too many: %w", len(s.pieces)+len(pieces), errdefs.ErrInvalidArgument)
 	}
 	for i, p := range pieces {
 		d, err := s.driver.Device(p.Device)
@@ -71,31 +70,27 @@ func (s *server) add(pieces []Piece, one func(i int, d Device) (Memory, error)) 
 			m, err = one(i, d)
 		}
 		if err != nil {
-			return errors.Join(&PieceError{Number: i, Piece: p, Err: err}, s.cut(before))
+			return pieceError(len(s.pieces), p, err)
 		}
-		s.pieces = append(s.pieces, held{Piece: p, device: d, memory: m})
+		s.pieces = append(s.pieces, held{GPUPiece: p, device: d, memory: m})
 	}
 	return nil
 }
 
-// cut lets go of all but the first count.
-func (s *server) cut(count int) (err error) {
-	if count > len(s.pieces) {
-		return fmt.Errorf("%d of %d pieces: %w", count, len(s.pieces), errdefs.ErrInvalidArgument)
-	}
-	for _, h := range s.pieces[count:] {
+// letGo lets go of all.
+func (s *server) letGo() (err error) {
+	for _, h := range s.pieces {
 		err = errors.Join(err, h.memory.Free())
 	}
-	clear(s.pieces[count:])
-	s.pieces = s.pieces[:count]
+	s.pieces = nil
 	return err
 }
 
 // copy fills memory with what other memory has. Both are somebody else's, and neither is held afterwards.
-func (s *server) copy(p Piece, from, to *os.File) (err error) {
+func (s *server) copy(p spec.GPUPiece, from, to *os.File) (err error) {
 	d, err := s.driver.Device(p.Device)
 	if err != nil {
-		return &PieceError{Piece: p, Err: err}
+		return pieceError(0, p, err)
 	}
 	var both []Memory
 	for _, f := range []*os.File{to, from} {
@@ -112,13 +107,13 @@ func (s *server) copy(p Piece, from, to *os.File) (err error) {
 		err = errors.Join(err, m.Free())
 	}
 	if err != nil {
-		return &PieceError{Piece: p, Err: err}
+		return pieceError(0, p, err)
 	}
 	return nil
 }
 
 // room tells whether each device has room for what is held of it once more, for other pieces, and for so many bytes beside.
-func (s *server) room(others []Piece, spare int64) (bool, error) {
+func (s *server) room(others []spec.GPUPiece, spare int64) (bool, error) {
 	need := make(map[string]int64)
 	for _, h := range s.pieces {
 		need[h.Device] += h.Size
@@ -139,12 +134,12 @@ func (s *server) room(others []Piece, spare int64) (bool, error) {
 	return true, nil
 }
 
-// devices gives the numbers of the pieces by the device they are on, each in order.
-func (s *server) devices(which func(number int) bool) [][]int {
+// devices gives the numbers of the pieces from one on by the device they are on, each in order.
+func (s *server) devices(from int) [][]int {
 	var groups [][]int
 	at := make(map[string]int)
 	for n, h := range s.pieces {
-		if !which(n) {
+		if n < from {
 			continue
 		}
 		i, known := at[h.Device]
@@ -157,5 +152,3 @@ func (s *server) devices(which func(number int) bool) [][]int {
 	}
 	return groups
 }
-
-func every(int) bool { return true }

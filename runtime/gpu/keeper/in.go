@@ -20,7 +20,7 @@ func (s *server) receiveAll(ctx context.Context, link *ring.Link) error {
 	var workers sync.WaitGroup
 	var all []chan arrived
 	queues := make([]chan arrived, len(s.pieces)) // by piece; one for each device
-	for _, numbers := range s.devices(every) {
+	for _, numbers := range s.devices(0) {
 		q := make(chan arrived, link.Geometry().Slots) // nobody waits for one device with another's
 		all = append(all, q)
 		for _, n := range numbers {
@@ -52,11 +52,11 @@ func (s *server) fill(ctx context.Context, stream int, from <-chan arrived, fail
 		}
 		h := s.pieces[a.Piece]
 		if err := h.memory.Write(stream, a.Data, a.Offset); err != nil {
-			fail(&PieceError{Number: a.Piece, Piece: h.Piece, Err: err})
+			fail(pieceError(a.Piece, h.GPUPiece, err))
 			continue
 		}
 		a.release()
-		s.count(int64(len(a.Data)))
+		s.moved()
 	}
 }
 

@@ -6,16 +6,9 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
-
-// Piece is device memory of one allocation.
-type Piece struct {
-	Device string `json:"device"` // its UUID, "GPU-…"
-	Size   int64  `json:"size"`   // bytes, a multiple of 2 MiB
-	// Address is where its process has it, which says in what order it is sent; 0 where that does not matter.
-	Address uint64 `json:"address,omitempty"`
-}
 
 // Limits of what is believed.
 const (
@@ -27,7 +20,8 @@ const (
 	batch       = 32 // pieces in a message
 )
 
-func (p Piece) check() error {
+// check is of a piece, whose address says in what order it is sent.
+func check(p spec.GPUPiece) error {
 	if _, err := driver.ParseUUID(p.Device); err != nil {
 		return err
 	}
@@ -38,7 +32,7 @@ func (p Piece) check() error {
 }
 
 // DevicesOf are those that pieces are on, each once.
-func DevicesOf(pieces []Piece) (devices []string) {
+func DevicesOf(pieces []spec.GPUPiece) (devices []string) {
 	for _, p := range pieces {
 		if !slices.Contains(devices, p.Device) {
 			devices = append(devices, p.Device)
@@ -48,7 +42,7 @@ func DevicesOf(pieces []Piece) (devices []string) {
 }
 
 // sum is of sizes.
-func sum(pieces []Piece) (bytes int64) {
+func sum(pieces []spec.GPUPiece) (bytes int64) {
 	for _, p := range pieces {
 		bytes += p.Size
 	}

@@ -6,13 +6,14 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
 
 // Version is that of the protocol. Keeper and client come from one build; another version is refused.
-const Version = 3
+const Version = 4
 
 // verb is what a request asks for.
 type verb string
@@ -20,31 +21,28 @@ type verb string
 const (
 	verbOpen    verb = "open"
 	verbHold    verb = "hold"    // with a descriptor for each piece
-	verbCut     verb = "cut"     // lets go of all pieces but the first
+	verbLetGo   verb = "let go"  // of all pieces
 	verbRoom    verb = "room"    // for all that is held once more?
 	verbMake    verb = "make"    // the answer has a descriptor for each piece
 	verbCopy    verb = "copy"    // one piece, with a descriptor to copy from and one to copy to
 	verbSend    verb = "send"    // with the socket of who receives
 	verbReceive verb = "receive" // with the socket of who sends
-	verbStop    verb = "stop"    // ends send and receive; it has no answer of its own
 )
 
 // request is a message to the keeper.
 type request struct {
-	Do      verb           `json:"do"`
-	Version int            `json:"version,omitempty"` // of open
-	Devices []string       `json:"devices,omitempty"` // of open: to be ready
-	Ring    *ring.Geometry `json:"ring,omitempty"`    // of open
-	Pieces  []Piece        `json:"pieces,omitempty"`  // of hold, make and copy; of room: beside that
-	Count   int            `json:"count,omitempty"`   // of cut
-	Spare   int64          `json:"spare,omitempty"`   // of room: beside that, on each device, bytes
+	Do      verb            `json:"do"`
+	Version int             `json:"version,omitempty"` // of open
+	Devices []string        `json:"devices,omitempty"` // of open: to be ready
+	Ring    *ring.Geometry  `json:"ring,omitempty"`    // of open
+	Pieces  []spec.GPUPiece `json:"pieces,omitempty"`  // of hold, make and copy; of room: beside that
+	Spare   int64           `json:"spare,omitempty"`   // of room: beside that, on each device, bytes
 }
 
 // answer is a message from the keeper.
 type answer struct {
-	Done  bool    `json:"done,omitempty"`  // the last for this request
-	Room  bool    `json:"room,omitempty"`  // there is
-	Moved int64   `json:"moved,omitempty"` // bytes so far, of send and receive
+	Done  bool    `json:"done,omitempty"` // the last for this request; else it says that something moves, of send and receive
+	Room  bool    `json:"room,omitempty"` // there is
 	Error *report `json:"error,omitempty"`
 }
 
@@ -61,38 +59,28 @@ func decodeRequest(data []byte, files int) (request, error) {
 }
 
 func (r request) check(files int) error {
-	wanted, used := 0, request{Do: r.Do}
+	wanted := 0
 	switch r.Do {
 	case verbOpen:
 		if r.Ring == nil || *r.Ring == (ring.Geometry{}) {
 			return fmt.Errorf("no ring: %w", errdefs.ErrInvalidArgument)
 		}
-		used.Version, used.Devices, used.Ring = r.Version, r.Devices, r.Ring
 	case verbHold:
-		used.Pieces, wanted = r.Pieces, len(r.Pieces)
-	case verbMake:
-		used.Pieces = r.Pieces
+		wanted = len(r.Pieces)
 	case verbCopy:
-		used.Pieces, wanted = r.Pieces, 2
+		wanted = 2
 	case verbSend, verbReceive:
 		wanted = 1
-	case verbCut:
-		used.Count = r.Count
-	case verbRoom:
-		used.Pieces, used.Spare = r.Pieces, r.Spare
-	case verbStop:
+	case verbMake, verbLetGo, verbRoom:
 	default:
 		return fmt.Errorf("no such request: %w", errdefs.ErrInvalidArgument)
 	}
-	if r.Version != used.Version || len(r.Devices) != len(used.Devices) || r.Ring != used.Ring || len(r.Pieces) != len(used.Pieces) || r.Count != used.Count || r.Spare != used.Spare || r.Spare < 0 {
-		return fmt.Errorf("more than belongs to it: %w", errdefs.ErrInvalidArgument)
-	}
-	if files != wanted || r.Do == verbCopy && len(r.Pieces) != 1 || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Count < 0 || r.Count > maxPieces {
-		return fmt.Errorf("%d descriptors, %d pieces, %d devices, a count of %d: %w", files, len(r.Pieces), len(r.Devices), r.Count, errdefs.ErrInvalidArgument)
+	if files != wanted || r.Do == verbCopy && len(r.Pieces) != 1 || len(r.Pieces) > batch || len(r.Devices) > maxDevices || r.Spare < 0 {
+		return fmt.Errorf("%d descriptors, %d pieces, %d devices, %d bytes to spare: %w", files, len(r.Pieces), len(r.Devices), r.Spare, errdefs.ErrInvalidArgument)
 	}
 	for i, p := range r.Pieces {
-		if err := p.check(); err != nil {
-			return &PieceError{Number: i, Piece: p, Err: err}
+		if err := check(p); err != nil {
+			return pieceError(i, p, err)
 		}
 	}
 	for _, uuid := range r.Devices {

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/ring"
 )
@@ -27,7 +27,6 @@ const (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "keeper" {
-		lastTime = 100 * time.Millisecond
 		c, err := channel.Open(3)
 		if err == nil {
 			err = Serve(context.Background(), c, openFake)
@@ -72,7 +71,7 @@ func start(t *testing.T, orders string, totals ...int64) *Client {
 	}
 	t.Setenv(devicesVariable, strings.Join(devices, " "))
 	t.Setenv(ordersVariable, orders)
-	c, err := Start(t.Context(), Options{Path: os.Args[0], Devices: uuids[:1], Ring: small})
+	c, err := Start(t.Context(), Options{Path: os.Args[0], Ring: small})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,12 +80,15 @@ func start(t *testing.T, orders string, totals ...int64) *Client {
 			t.Error(err)
 		}
 	})
+	if err := c.Open(uuids[:1]); err != nil {
+		t.Fatal(err)
+	}
 	return c
 }
 
 // given is memory that processes have given away.
 type given struct {
-	pieces   []Piece
+	pieces   []spec.GPUPiece
 	files    []*os.File
 	contents [][]byte
 }
@@ -107,7 +109,7 @@ func give(t *testing.T, sizes ...int64) (g given) {
 		if _, err := file.WriteAt(content, 0); err != nil {
 			t.Fatal(err)
 		}
-		g.pieces = append(g.pieces, Piece{Device: uuids[i%len(uuids)], Size: n * mib, Address: address})
+		g.pieces = append(g.pieces, spec.GPUPiece{Device: uuids[i%len(uuids)], Size: n * mib, Address: address})
 		address += uint64(n * mib)
 		g.files = append(g.files, file)
 		g.contents = append(g.contents, content)
@@ -144,7 +146,7 @@ func sockets(t *testing.T) (a, b *os.File) {
 }
 
 // drain has send send pieces, and gives what came. It fails the test where parts of a window come in another order.
-func drain(t *testing.T, pieces []Piece, send func(peer *os.File) error) ([][]byte, error) {
+func drain(t *testing.T, pieces []spec.GPUPiece, send func(peer *os.File) error) ([][]byte, error) {
 	t.Helper()
 	ours, theirs := sockets(t)
 	got := make([][]byte, len(pieces))

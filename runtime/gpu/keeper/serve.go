@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"sync/atomic"
-	"time"
 
 	"github.com/containerd/errdefs"
 
@@ -22,72 +21,41 @@ type server struct {
 	driver  Driver
 	pieces  []held
 
-	geometry ring.Geometry
-	ring     *ring.Memory
-	unpin    func() error // of the ring; nil: it is not pinned
-	opened   bool         // a device is open
+	ring   *ring.Memory // nil: it was not told to open
+	pinned bool         // the ring
+	opened bool         // a device is open
 
-	moved atomic.Int64 // bytes, by the request that is carried out
-	waits atomic.Int64 // how often who sends has said that it waits
+	progress atomic.Int64 // how often something was moved, or who sends has said that it waits
 }
 
 // order is a request with what came with it.
 type order struct {
-	ctx   context.Context // ends when it shall be carried out no further
-	end   context.CancelCauseFunc
 	do    request
 	files []*os.File
 }
 
-// Reasons for the end of a request.
-var (
-	errHungUp  = fmt.Errorf("the shim has hung up: %w", errdefs.ErrAborted)
-	errStopped = fmt.Errorf("it was stopped: %w", errdefs.ErrAborted)
-)
-
-// lastTime bounds a request that is under way when the client has gone. The driver may hang.
-var lastTime = 10 * time.Second
-
-// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed or ctx ends. The caller ends the
-// process then, by which the driver frees what is held.
+// Serve is the keeper's side: it carries out what comes over the channel until the other end is closed, ctx ends, or it has told of an error that is not of a copy.
+// The caller ends the process then, and with it what is under way, by which the driver frees what is held.
 func Serve(ctx context.Context, c *channel.Channel, open func() (Driver, error)) error {
-	outer := ctx
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	orders := make(chan order)
-	heard := make(chan struct{})
-	go func() {
-		defer close(heard)
-		end(listen(ctx, c, orders))
-	}()
-	served := make(chan error, 1)
-	go func() { served <- serve(ctx, c, open, orders) }()
-	var err error
+	orders, ended := make(chan order, 1), make(chan error, 2)
+	go func() { ended <- listen(c, orders) }()
+	go func() { ended <- serve(ctx, c, open, orders) }()
+	defer c.Close()
 	select {
-	case err = <-served:
+	case err := <-ended:
+		return err
 	case <-ctx.Done():
-		select {
-		case err = <-served:
-		case <-time.After(lastTime):
-			err = &HangError{Do: "end", After: lastTime}
-		}
-		if cause := context.Cause(ctx); outer.Err() == nil && !errors.Is(cause, errHungUp) {
-			err = errors.Join(cause, err)
-		}
+		return nil
 	}
-	c.Close()
-	<-heard
-	return err
 }
 
-// listen passes requests on, one at a time: there is no other before the answer. It gives the reason for its end.
-func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error {
-	var last order
+// listen passes requests on until the client hangs up. There is no other before the answer.
+func listen(c *channel.Channel, orders chan<- order) error {
 	for {
 		var raw json.RawMessage
 		fds, err := c.Receive(&raw)
 		if errors.Is(err, io.EOF) {
-			return errHungUp
+			return nil
 		}
 		if err != nil {
 			return err
@@ -97,58 +65,38 @@ func listen(ctx context.Context, c *channel.Channel, orders chan<- order) error 
 			channel.Close(fds)
 			return err
 		}
-		if r.Do == verbStop {
-			if last.end != nil {
-				last.end(errStopped)
-			}
-			continue
-		}
-		last = order{do: r, files: filesOf(fds)}
-		last.ctx, last.end = context.WithCancelCause(ctx)
-		select {
-		case orders <- last:
-		case <-ctx.Done():
-			closeAll(last.files)
-			return context.Cause(ctx)
-		}
+		orders <- order{do: r, files: filesOf(fds)}
 	}
 }
 
-// serve carries out one request after the other. A driver that cannot be opened is the answer to the first.
+// serve carries out one request after the other, until one fails. A driver that cannot be opened is the answer to the first.
 func serve(ctx context.Context, c *channel.Channel, open func() (Driver, error), orders <-chan order) error {
 	d, failed := open()
 	s := &server{channel: c, driver: d}
-	for {
-		var o order
-		select {
-		case o = <-orders:
-		case <-ctx.Done():
-			return nil
-		}
+	for o := range orders {
 		var a answer
 		var files []*os.File
-		err := failed
-		if err == nil {
-			a, files, err = s.carryOut(o)
+		if failed == nil {
+			a, files, failed = s.carryOut(ctx, o)
 		}
-		if a.Done = true; err != nil {
-			a.Error = newReport(err)
+		if a.Done = true; failed != nil {
+			a.Error = newReport(failed)
 			closeAll(files)
 			files = nil
 		}
-		o.end(nil)
-		err = c.Send(a, descriptors(files)...)
+		err := c.Send(a, descriptors(files)...)
 		closeAll(files)
 		closeAll(o.files) // nobody waits for that, and it takes as long as to import what they are
-		if failed != nil || err != nil && ctx.Err() == nil {
+		if failed != nil || err != nil {
 			return errors.Join(failed, err)
 		}
 	}
+	return nil
 }
 
 // carryOut does what is asked. Files that it gives are for the client.
-func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
-	if (s.geometry == ring.Geometry{}) != (o.do.Do == verbOpen) {
+func (s *server) carryOut(ctx context.Context, o order) (a answer, files []*os.File, err error) {
+	if (s.ring == nil) != (o.do.Do == verbOpen) {
 		return a, nil, fmt.Errorf("%s: open is the first, and only once: %w", o.do.Do, errdefs.ErrFailedPrecondition)
 	}
 	switch o.do.Do {
@@ -159,13 +107,15 @@ func (s *server) carryOut(o order) (a answer, files []*os.File, err error) {
 	case verbMake:
 		files, err = s.make(o.do.Pieces)
 	case verbCopy:
-		err = s.copy(o.do.Pieces[0], o.files[0], o.files[1])
-	case verbCut:
-		err = s.cut(o.do.Count)
+		if failed := s.copy(o.do.Pieces[0], o.files[0], o.files[1]); failed != nil {
+			a.Error = newReport(failed) // which changes nothing of what is held
+		}
+	case verbLetGo:
+		err = s.letGo()
 	case verbRoom:
 		a.Room, err = s.room(o.do.Pieces, o.do.Spare)
 	case verbSend, verbReceive:
-		err = s.move(o.ctx, o.do.Do, o.files[0])
+		err = s.move(ctx, o.do.Do, o.files[0])
 	default:
 		err = fmt.Errorf("%q: %w", o.do.Do, errdefs.ErrNotImplemented) // decodeRequest lets none through
 	}
@@ -177,8 +127,7 @@ func (s *server) open(r request) (err error) {
 	if r.Version != Version {
 		return fmt.Errorf("version %d, not %d: %w", r.Version, Version, errdefs.ErrFailedPrecondition)
 	}
-	s.geometry = *r.Ring
-	if s.ring, err = ring.New(s.geometry); err != nil {
+	if s.ring, err = ring.New(*r.Ring); err != nil {
 		return err
 	}
 	filled := make(chan struct{})

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,15 +21,15 @@ const wakeSignal = unix.Signal(62)
 // Dial wakes the library in a process and takes its socket. Without a library there the error is a [GoneError].
 func Dial(ctx context.Context, pid int) (*Process, error) {
 	const step = "wake its library"
-	tid, ok, err := Find(Host{}, pid)
+	tid, ok, err := find("/proc", pid)
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
 		return nil, &GoneError{PID: pid, Step: step, Err: errors.New("no thread is called " + threadName)}
 	}
-	if err := wake(pid, tid); err != nil {
-		return nil, &GoneError{PID: pid, Step: step, Err: err, Silent: true}
+	if err := unix.Tgkill(pid, tid, wakeSignal); err != nil {
+		return nil, &GoneError{PID: pid, Step: step, Err: fmt.Errorf("tgkill: %w", err), Silent: true}
 	}
 	ctx, cancel := context.WithTimeout(ctx, wakeTimeout)
 	defer cancel()
@@ -45,30 +44,10 @@ func Dial(ctx context.Context, pid int) (*Process, error) {
 	return &Process{pid: pid, socket: socket}, nil
 }
 
-// siginfo is siginfo_t of sigqueue(3) on 64-bit machines.
-type siginfo struct {
-	signal, errno, code, _ int32
-	pid, uid               int32
-	value                  uint64
-	_                      [96]byte
-}
-
-// siQueue is SI_QUEUE of asm-generic/siginfo.h; of a positive one the kernel would say no.
-const siQueue = -1
-
-func wake(pid, tid int) error {
-	info := siginfo{signal: int32(wakeSignal), code: siQueue, pid: int32(unix.Getpid()), uid: int32(unix.Getuid())}
-	_, _, errno := unix.Syscall6(unix.SYS_RT_TGSIGQUEUEINFO, uintptr(pid), uintptr(tid), uintptr(wakeSignal), uintptr(unsafe.Pointer(&info)), 0, 0)
-	if errno != 0 {
-		return fmt.Errorf("rt_tgsigqueueinfo: %w", errno)
-	}
-	return nil
-}
-
 // shown waits until the thread's name has a descriptor's number, and gives that.
 func shown(ctx context.Context, pid, tid int) (int, error) {
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 20*time.Millisecond) {
-		name, err := (Host{}).comm(pid, tid)
+		name, err := comm("/proc", pid, tid)
 		if err != nil {
 			return 0, err
 		}

@@ -17,26 +17,6 @@ func noLibraryError(err error, paths ...string) error {
 		"find %s (%s): %w", File, strings.Join(paths, ", "), err)
 }
 
-// CallError says that a call of the driver failed in the process. Its kind is Aborted.
-type CallError struct {
-	PID  int
-	Step string // "give"
-	Code int    // CUresult
-	Name string // its name in cuda.h
-}
-
-func (e *CallError) Error() string {
-	return fmt.Sprintf("%s GPU memory of process %d: %s (%d)", e.Step, e.PID, e.Name, e.Code)
-}
-
-// Hint says where the driver tells more.
-func (e *CallError) Hint() string {
-	return "see the kernel's log for messages of the driver (NVRM, Xid)"
-}
-
-// Unwrap gives the kind.
-func (e *CallError) Unwrap() error { return errdefs.ErrAborted }
-
 // BusyError says that work of the process on its GPUs did not come to an end in time; it goes on as before. Its kind is
 // FailedPrecondition.
 type BusyError struct {

@@ -12,25 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Host is where processes are looked for.
-type Host struct {
-	Proc string // in place of /proc
-}
-
 // threadName is the comm of the library's thread while it sleeps; awake, a blank and a descriptor's number follow.
 const threadName = "cryo-gpu"
 
-func (h Host) path(pid int, names ...string) string {
-	root := h.Proc
-	if root == "" {
-		root = "/proc"
-	}
-	return filepath.Join(append([]string{root, strconv.Itoa(pid)}, names...)...)
-}
-
-// Find gives the id of the library's thread in a process, and whether there is one. A process that is gone has none.
-func Find(h Host, pid int) (tid int, ok bool, err error) {
-	tasks, err := os.ReadDir(h.path(pid, "task"))
+// find gives the id of the library's thread in a process, and whether there is one. proc is /proc. A process that is gone has none.
+func find(proc string, pid int) (tid int, ok bool, err error) {
+	tasks, err := os.ReadDir(filepath.Join(proc, strconv.Itoa(pid), "task"))
 	if err != nil && !isGone(err) {
 		return 0, false, fmt.Errorf("look at the threads of process %d: %w", pid, err)
 	}
@@ -39,7 +26,7 @@ func Find(h Host, pid int) (tid int, ok bool, err error) {
 		if err != nil {
 			continue
 		}
-		name, err := h.comm(pid, tid)
+		name, err := comm(proc, pid, tid)
 		if isGone(err) {
 			continue
 		}
@@ -53,8 +40,9 @@ func Find(h Host, pid int) (tid int, ok bool, err error) {
 	return 0, false, nil
 }
 
-func (h Host) comm(pid, tid int) (string, error) {
-	b, err := os.ReadFile(h.path(pid, "task", strconv.Itoa(tid), "comm"))
+// comm gives a thread's name.
+func comm(proc string, pid, tid int) (string, error) {
+	b, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "task", strconv.Itoa(tid), "comm"))
 	if err != nil {
 		return "", fmt.Errorf("look at thread %d of process %d: %w", tid, pid, err)
 	}

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // TestHandOver hands everything over and takes it back, with calls bound in each of the ways that programs do.
@@ -44,11 +47,11 @@ func TestHandOver(t *testing.T) {
 }
 
 // check looks at pieces of two devices.
-func check(t *testing.T, r *rig, pieces []Piece, want int) {
+func check(t *testing.T, r *rig, pieces []spec.GPUPiece, want int) {
 	t.Helper()
-	on := map[string]uint64{}
+	on := map[string]int64{}
 	for i, p := range pieces {
-		if p.Number != uint32(i) || p.Size > 4*mib {
+		if p.Size > 4*mib {
 			t.Errorf("piece %d is %+v", i, p)
 		}
 		on[p.Device] += p.Size
@@ -64,7 +67,7 @@ func TestPieces(t *testing.T) {
 	pieces, files := a.take()
 	var sizes []uint64
 	for _, p := range pieces {
-		sizes = append(sizes, p.Size/mib)
+		sizes = append(sizes, uint64(p.Size/mib))
 	}
 	slices.Sort(sizes)
 	want := slices.Concat([]uint64{2, 2}, slices.Repeat([]uint64{4}, 1+15), slices.Repeat([]uint64{16}, 4+4))
@@ -289,7 +292,7 @@ func TestRefused(t *testing.T) {
 		r.order(test.orders...)
 		p, _ := a.dial()
 		err := p.Close(t.Context(), patient)
-		var pieces []Piece
+		var pieces []spec.GPUPiece
 		var files []*os.File
 		if err == nil {
 			pieces, err = p.Table()
@@ -303,7 +306,7 @@ func TestRefused(t *testing.T) {
 		if err == nil {
 			err = p.Attach(t.Context(), pieces, files)
 		}
-		var call *CallError
+		var call *driver.CallError
 		if test.state == Closed && err != nil || test.state != Closed && !errors.As(err, &call) {
 			t.Fatalf("%s: %v", test.name, err)
 		}
@@ -378,7 +381,7 @@ func TestFork(t *testing.T) {
 		t.Fatalf("children %v", children)
 	}
 	for _, pid := range children {
-		if tid, ok, err := Find(Host{}, pid); ok || err != nil {
+		if tid, ok, err := find("/proc", pid); ok || err != nil {
 			t.Errorf("child %d: thread %d, %v", pid, tid, err)
 		}
 	}

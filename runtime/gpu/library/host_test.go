@@ -51,7 +51,7 @@ func TestPlain(t *testing.T) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok, err := Find(Host{}, c.Process.Pid); ok || err != nil {
+	if _, ok, err := find("/proc", c.Process.Pid); ok || err != nil {
 		t.Errorf("a thread in cat, %v", err)
 	}
 	if _, err := fmt.Fprintln(in, "line"); err != nil {
@@ -106,7 +106,7 @@ func TestFind(t *testing.T) {
 		}
 	}
 	for pid, want := range map[int]int{7: 9, 8: 0, 9: 10, 10: 0} {
-		tid, ok, err := Find(Host{Proc: proc}, pid)
+		tid, ok, err := find(proc, pid)
 		if tid != want || ok != (want != 0) || err != nil {
 			t.Errorf("process %d: %d, %v, %v", pid, tid, ok, err)
 		}

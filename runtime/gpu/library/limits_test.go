@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // A device of a program with localMemory has local memory for the stacks of so many threads in each context.
@@ -117,7 +119,7 @@ func TestLimitNotSetBack(t *testing.T) {
 		pieces, files := a.take()
 		r.order(test.orders...)
 		p, _ := a.dial()
-		var call *CallError
+		var call *driver.CallError
 		if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != test.code {
 			t.Fatalf("%q: %v", test.orders, err)
 		}
@@ -139,7 +141,7 @@ func TestLimitNoRoom(t *testing.T) {
 	pieces, files := a.take()
 	other := r.run("--blocks", "30")
 	p, _ := a.dial()
-	var call *CallError
+	var call *driver.CallError
 	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != 2 {
 		t.Fatal(err)
 	}
@@ -163,7 +165,7 @@ func TestLimitLate(t *testing.T) {
 	pieces, files = a.take()
 	r.order("cuCtxSetLimit * delay 6000")
 	p, _ := a.dial()
-	var call *CallError
+	var call *driver.CallError
 	begin := time.Now()
 	if err := p.Attach(t.Context(), pieces, files); !errors.As(err, &call) || call.Code != notReady || time.Since(begin) > 6*time.Second {
 		t.Fatal(err, time.Since(begin))

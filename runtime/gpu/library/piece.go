@@ -1,13 +1,5 @@
 package library
 
-// Piece is device memory that can be handed over: it is mapped at its address in the process, and has a descriptor of its own.
-type Piece struct {
-	Number  uint32 // counts from 0 in ascending order of addresses, the same from Table until the gate is opened
-	Address uint64 // of the device, a multiple of granularity
-	Size    uint64 // bytes, a multiple of granularity
-	Device  string // "GPU-…", on which it is
-}
-
 // granularity is cuMemGetAllocationGranularity of every NVIDIA GPU that has virtual memory management, bytes.
 const granularity = 2 << 20
 

@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec"
+	"github.com/cryo-project/cryo/runtime/gpu/driver"
 )
 
 // answerTimeout is how long a library has for an answer to what does not wait for devices. Handing over 16 GiB takes 4 ms.
@@ -68,10 +71,11 @@ func (p *Process) Close(ctx context.Context, deadline time.Duration) error {
 	return p.result(step, h)
 }
 
-// Table lists the process's pieces. The gate is closed.
-func (p *Process) Table() ([]Piece, error) {
+// Table lists the process's pieces, in ascending order of addresses: each is mapped at its address, and has a descriptor of its own. Their numbers in that order
+// remain the same until the gate is opened. The gate is closed.
+func (p *Process) Table() ([]spec.GPUPiece, error) {
 	const step = "list"
-	var pieces []Piece
+	var pieces []spec.GPUPiece
 	h, payload, err := p.ask(step, header{Kind: table}, nil)
 	for {
 		if err != nil {
@@ -140,7 +144,7 @@ func (p *Process) Release() error {
 
 // Attach gives the process its pieces back, at the addresses they had: all, or after an error none. The files are in the order of the pieces;
 // they stay the caller's. What there is room for becomes the process's own memory at once; Own does the rest when the files are closed.
-func (p *Process) Attach(ctx context.Context, pieces []Piece, files []*os.File) error {
+func (p *Process) Attach(ctx context.Context, pieces []spec.GPUPiece, files []*os.File) error {
 	const step = "give back"
 	if len(pieces) != len(files) {
 		return fmt.Errorf("%s GPU memory of process %d: %d files for %d pieces", step, p.pid, len(files), len(pieces))
@@ -156,8 +160,8 @@ func (p *Process) Attach(ctx context.Context, pieces []Piece, files []*os.File) 
 			h.Flags = last
 		}
 		var numbers []byte
-		for _, piece := range pieces[begin:end] {
-			numbers = binary.LittleEndian.AppendUint32(numbers, piece.Number)
+		for n := begin; n < end; n++ {
+			numbers = binary.LittleEndian.AppendUint32(numbers, uint32(n))
 		}
 		if h, _, _, err = p.request(ctx, step, h, numbers, files[begin:end]); err == nil {
 			err = p.result(step, h)
@@ -169,14 +173,14 @@ func (p *Process) Attach(ctx context.Context, pieces []Piece, files []*os.File) 
 // Make has the process make memory of its own for one of its pieces, instead of Attach, and gives a descriptor of it for the caller to fill: one after the other, from the
 // first on. What is in it before is of no meaning. All pieces are made and filled, or none: the process has none of them when the conversation ends before Filled, or
 // after an error, and may be asked for the first again.
-func (p *Process) Make(ctx context.Context, pieces []Piece, n int) (*os.File, error) {
+func (p *Process) Make(ctx context.Context, pieces []spec.GPUPiece, n int) (*os.File, error) {
 	const step = "make"
 	if n == 0 {
 		has, err := p.Table()
 		if err != nil {
 			return nil, err
 		}
-		same := func(a, b Piece) bool { return a.Address == b.Address && a.Size == b.Size }
+		same := func(a, b spec.GPUPiece) bool { return a.Address == b.Address && a.Size == b.Size }
 		if !slices.EqualFunc(has, pieces, same) {
 			return nil, p.wrong(errors.New("it makes other pieces than it gave"))
 		}
@@ -284,7 +288,7 @@ func (p *Process) result(step string, h header) error {
 	if h.Result == 0 {
 		return nil
 	}
-	return &CallError{PID: p.pid, Step: step, Code: int(h.Result), Name: name(int(h.Result))}
+	return &driver.CallError{Call: fmt.Sprintf("%s GPU memory of process %d", step, p.pid), Code: int(h.Result), Name: name(int(h.Result))}
 }
 
 func (p *Process) wrong(err error) error { return protocolError(p.pid, err) }

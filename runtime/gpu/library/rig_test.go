@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // Where what the tests run has been built; prerequisite says why it has not.
@@ -231,7 +233,7 @@ func (a *app) dial() (*Process, Hello) {
 }
 
 // take has the program hand everything over.
-func (a *app) take() ([]Piece, []*os.File) {
+func (a *app) take() ([]spec.GPUPiece, []*os.File) {
 	a.t.Helper()
 	p, _ := a.dial()
 	a.must(p.Close(a.t.Context(), patient))
@@ -241,7 +243,7 @@ func (a *app) take() ([]Piece, []*os.File) {
 	return pieces, files
 }
 
-func (a *app) given(p *Process) ([]Piece, []*os.File) {
+func (a *app) given(p *Process) ([]spec.GPUPiece, []*os.File) {
 	a.t.Helper()
 	pieces, err := p.Table()
 	a.must(err)
@@ -252,7 +254,7 @@ func (a *app) given(p *Process) ([]Piece, []*os.File) {
 }
 
 // back gives everything back.
-func (a *app) back(pieces []Piece, files []*os.File) {
+func (a *app) back(pieces []spec.GPUPiece, files []*os.File) {
 	a.t.Helper()
 	p, h := a.dial()
 	if h.State != Given {

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+
+	"github.com/cryo-project/cryo/image/spec"
 )
 
 // A message is a header and a payload, little-endian. A request has one number, and so have its answers.
@@ -114,7 +116,7 @@ func printable(b []byte) string {
 }
 
 // decodeEntries adds the pieces of an answer to table to those of the ones before.
-func decodeEntries(pieces []Piece, h header, payload []byte) ([]Piece, error) {
+func decodeEntries(pieces []spec.GPUPiece, h header, payload []byte) ([]spec.GPUPiece, error) {
 	if uint64(len(payload)) != uint64(h.Count)*entrySize {
 		return nil, errShort
 	}
@@ -126,16 +128,15 @@ func decodeEntries(pieces []Piece, h header, payload []byte) ([]Piece, error) {
 		if _, err := binary.Decode(b, binary.LittleEndian, &e); err != nil {
 			return nil, errShort
 		}
-		p := Piece{Number: e.Number, Address: e.Address, Size: e.Size, Device: uuidText(e.UUID)}
 		switch {
-		case int(p.Number) != len(pieces):
-			return nil, fmt.Errorf("piece %d has number %d", len(pieces), p.Number)
-		case p.Size == 0 || p.Size%granularity != 0 || p.Address%granularity != 0 || p.Address+p.Size < p.Address:
-			return nil, fmt.Errorf("piece %d has %d bytes at %#x", p.Number, p.Size, p.Address)
-		case len(pieces) > 0 && p.Address < pieces[len(pieces)-1].Address+pieces[len(pieces)-1].Size:
-			return nil, fmt.Errorf("piece %d at %#x begins before the end of the one before", p.Number, p.Address)
+		case int(e.Number) != len(pieces):
+			return nil, fmt.Errorf("piece %d has number %d", len(pieces), e.Number)
+		case e.Size == 0 || e.Size > spec.MaxAddress || e.Size%granularity != 0 || e.Address%granularity != 0 || e.Address > spec.MaxAddress:
+			return nil, fmt.Errorf("piece %d has %d bytes at %#x", e.Number, e.Size, e.Address)
+		case len(pieces) > 0 && e.Address < pieces[len(pieces)-1].Address+uint64(pieces[len(pieces)-1].Size):
+			return nil, fmt.Errorf("piece %d at %#x begins before the end of the one before", e.Number, e.Address)
 		}
-		pieces = append(pieces, p)
+		pieces = append(pieces, spec.GPUPiece{Address: e.Address, Size: int64(e.Size), Device: uuidText(e.UUID)})
 	}
 	return pieces, nil
 }

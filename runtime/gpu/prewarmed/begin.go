@@ -57,19 +57,14 @@ func (d *Dir) Begin(ctx context.Context) (*Beginning, error) {
 // Close gives the right back.
 func (b *Beginning) Close() error { return b.lock.Close() }
 
-// Again tells whether the same is loaded already, which counts as use. What does not answer is ended.
+// Again tells whether the same is loaded already, which counts as use.
 func (b *Beginning) Again(i Info) (bool, error) {
-	at := slices.IndexFunc(b.all, func(o Info) bool { return !o.Leased && o.same(i) }) // what is leased will be gone
+	at := slices.IndexFunc(b.all, func(o Info) bool { return !o.Leased && o.Version == version && o.same(i) }) // what is leased will be gone
 	if at < 0 {
 		return false, nil
 	}
-	old := b.all[at]
-	if old.Mute || old.Version != version {
-		b.all = slices.Delete(b.all, at, at+1)
-		return false, discard(old.dir)
-	}
 	now := time.Now()
-	if err := os.Chtimes(filepath.Join(old.dir, infoName), now, now); err != nil {
+	if err := os.Chtimes(filepath.Join(b.all[at].dir, infoName), now, now); err != nil {
 		return false, fmt.Errorf("prewarm: %w", err)
 	}
 	return true, nil
@@ -150,16 +145,18 @@ func (b *Beginning) Keep(ctx context.Context, i Info, files []*os.File) (err err
 			_ = os.Remove(b.dir.path) // unless something is in it
 		}
 	}()
-	if err := i.write(dir); err != nil {
+	info, err := i.write(dir)
+	if err != nil {
 		return fmt.Errorf("keep device memory: %w", err)
 	}
+	defer info.Close()
 	own, other, err := channel.Pair()
 	if err != nil {
 		return err
 	}
 	defer own.Close() // by which it ends, unless it was told to live on
 	command := exec.Command("/proc/self/exe", Command)
-	command.ExtraFiles = []*os.File{other}
+	command.ExtraFiles = slices.Concat([]*os.File{other, info}, files)
 	command.Dir = "/"
 	command.Env = []string{"GOMAXPROCS=2"}
 	command.SysProcAttr = &unix.SysProcAttr{Setsid: true}
@@ -184,62 +181,18 @@ func (b *Beginning) Keep(ctx context.Context, i Info, files []*os.File) (err err
 	leaveCgroups(ctx, command.Process.Pid)
 	defer time.AfterFunc(readyTime, func() { _ = command.Process.Kill() }).Stop()
 	stop := context.AfterFunc(ctx, func() { _ = command.Process.Kill() })
-	defer stop()
-	if err := hand(own, dir, files); err != nil {
-		return begun(ctx, err)
-	}
-	if err := os.Rename(dir, named); err != nil {
-		return fmt.Errorf("keep device memory: %w", err)
-	}
-	if err := say(own, begin{Dir: named, Kept: true}); err != nil {
-		return begun(ctx, err)
+	if err = hear(own); err == nil { // it has locked its file
+		if err = os.Rename(dir, named); err == nil {
+			err = own.Send(struct{}{})
+		}
 	}
 	if !stop() { // it is being killed
 		return context.Cause(ctx)
 	}
+	if err != nil {
+		return fmt.Errorf("hand device memory to the process that keeps it: %w", err)
+	}
 	return nil
-}
-
-// hand gives the process the descriptors, and waits until it listens.
-func hand(c *channel.Channel, dir string, files []*os.File) error {
-	for some := range slices.Chunk(files, batch) {
-		var fds []int
-		for _, f := range some {
-			fds = append(fds, int(f.Fd()))
-		}
-		if err := c.Send(begin{Dir: dir, Pieces: len(files)}, fds...); err != nil {
-			return err
-		}
-	}
-	return hear(c)
-}
-
-func say(c *channel.Channel, b begin) error {
-	if err := c.Send(b); err != nil {
-		return err
-	}
-	return hear(c)
-}
-
-func hear(c *channel.Channel) error {
-	var a answer
-	fds, err := c.Receive(&a)
-	channel.Close(fds) // it sends none
-	if err == nil && !a.Done {
-		err = errdefs.ErrInternal
-	}
-	return err
-}
-
-// begun names what went wrong in a beginning.
-func begun(ctx context.Context, err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case ctx.Err() != nil:
-		return context.Cause(ctx)
-	}
-	return fmt.Errorf("hand device memory to the process that keeps it: %w", err)
 }
 
 // leaveCgroups takes a process out of the cgroups of who has started it, which may end with a session. Where that is not possible, it stays.

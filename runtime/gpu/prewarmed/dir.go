@@ -59,15 +59,8 @@ func (d *Dir) list(ctx context.Context, sweep bool) (all []Info, err error) {
 			}
 			continue
 		}
-		info, broken := readInfo(dir)
-		if broken == nil {
-			info.Leased, broken = look(ctx, dir)
-		}
-		var mute *MuteError
-		switch {
-		case errors.As(broken, &mute):
-			info.Mute = true
-		case broken != nil:
+		info, broken := look(dir)
+		if broken != nil {
 			if sweep {
 				log.G(ctx).WithError(broken).WithField("dir", dir).Debug("clear away device memory that nobody keeps")
 				err = errors.Join(err, discard(dir))
@@ -83,22 +76,22 @@ func (d *Dir) list(ctx context.Context, sweep bool) (all []Info, err error) {
 	return all, err
 }
 
-// discard ends who listens in a directory, if anybody does, and removes it.
-func discard(dir string) error {
-	p, err := dial(dir)
-	if err == nil {
-		err = p.end()
-		p.close()
+// look reads what is in a directory, and whether it is leased. It is an error if nobody keeps it.
+func look(dir string) (i Info, err error) {
+	if i, err = readInfo(dir); err != nil {
+		return i, err
 	}
-	if err != nil && !deserted(err) {
-		return err
+	p, err := find(dir)
+	if err != nil {
+		return i, err
 	}
-	return os.RemoveAll(dir)
+	defer p.close()
+	_, i.Leased, err = locker(p.info, leasedByte)
+	return i, err
 }
 
-// Lease borrows what was loaded for a snapshot, the first of which fits says yes; nil: there is none, or others have it. What does not answer is
-// ended: it would only take room.
-func (d *Dir) Lease(ctx context.Context, digest string, fits func(Info) bool) (*Lease, error) {
+// Lease borrows what was loaded for a snapshot, the first of which fits says yes; nil: there is none, or others have it.
+func (d *Dir) Lease(digest string, fits func(Info) bool) (*Lease, error) {
 	entries, err := os.ReadDir(d.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -113,7 +106,7 @@ func (d *Dir) Lease(ctx context.Context, digest string, fits func(Info) bool) (*
 		if broken != nil || info.Version != version || info.Digest != digest || !fits(info) {
 			continue
 		}
-		l, failed := lease(ctx, info)
+		l, failed := lease(info)
 		if l != nil {
 			return l, nil
 		}

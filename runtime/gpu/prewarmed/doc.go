@@ -2,21 +2,19 @@
 //
 // For each snapshot a process holds the descriptors of memory that a keeper (package keeper) has made and filled. The keeper has ended: memory
 // lives as long as a process has its descriptor. So this process has no context on a device, opens no driver and cannot hang in one.
-// It is started by `cryo prewarm --gpu` ([Dir.Begin], [Beginning.Keep]) with [Serve], and ends when a restore has used what it has, or when it is told to.
+// It is started by `cryo prewarm --gpu` ([Dir.Begin], [Beginning.Keep]) with [Serve], does nothing, and is killed when a restore uses what it has, or
+// to make room.
 //
 // # Directory
 //
-// <root>/warm.gpu, root's alone, has a directory for each:
+// <root>/warm.gpu, root's alone, has a directory for each, with the file prewarmed.json ([Info]). Who has something says so by a lock on a byte of it:
 //
-//	prewarmed.json  [Info]
-//	socket        of the process
+//	0  the process that keeps the memory, until it ends. The kernel tells who that is (F_GETLK)
+//	1  a restore that has a lease
+//
+// A restore that has the lease copies the descriptors out of the process (pidfd_getfd(2)). If it ends before it has killed the process, it has not touched the
+// memory, and the next may lease it.
 //
 // A directory gets its name when everything is loaded. One that is called new-… is being made by the process that holds <root>/warm.gpu.lock,
-// or was left by one that died. A directory is ignored if nobody listens at its socket: after a reboot, or when the process was killed.
-//
-// # Protocol
-//
-// Messages of JSON with descriptors (package runtime/channel). Each side checks that the other has its own user. A restore leases the memory,
-// which gives it copies of all descriptors; others that ask meanwhile are told so. On "use" the process closes its own descriptors and ends. A restore
-// that hangs up before has not touched the memory, and the next may lease it.
+// or was left by one that died. A directory is ignored if byte 0 is not locked: after a reboot, or when the process was killed.
 package prewarmed

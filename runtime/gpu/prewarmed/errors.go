@@ -2,28 +2,11 @@ package prewarmed
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 )
-
-// MuteError says that a process that keeps device memory does not answer. Its kind is Unavailable.
-type MuteError struct {
-	PID   int
-	After time.Duration
-}
-
-func (e *MuteError) Error() string {
-	return fmt.Sprintf("process %d, which keeps device memory loaded, has not answered within %s", e.PID, e.After)
-}
-
-// Hint says what to do.
-func (e *MuteError) Hint() string { return "end it with cryo prewarm rm" }
-
-// Unwrap gives the kind.
-func (e *MuteError) Unwrap() error { return errdefs.ErrUnavailable }
 
 // roomError says that need bytes of device memory do not fit on a device, with what else their processes want there, where so many are free; budget, unless it is 0, is
 // what they do not fit into. busy others on it are in use by restores.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // Info describes device memory that is loaded.
@@ -19,14 +19,13 @@ type Info struct {
 	Digest    string    `json:"digest"`    // of its manifest
 	Created   time.Time `json:"created"`
 	// Pieces are all that the snapshot has, in the order of its record, each with the device of this host that it is on.
-	Pieces []keeper.Piece `json:"pieces"`
+	Pieces []spec.GPUPiece `json:"pieces"`
 	// Facts are what the driver said when it was loaded. But for what is free, they hold as long as the memory does: its
 	// descriptors keep the driver from being replaced.
 	Facts driver.Facts `json:"facts"`
 
 	Used   time.Time `json:"-"` // when it was asked for last
 	Leased bool      `json:"-"` // a restore has it
-	Mute   bool      `json:"-"` // its process does not answer
 
 	dir string
 }
@@ -40,22 +39,11 @@ func (i Info) Bytes() map[string]int64 {
 	return bytes
 }
 
-// Total is how much is loaded, in bytes.
-func (i Info) Total() (all int64) {
-	for _, p := range i.Pieces {
-		all += p.Size
-	}
-	return all
-}
+// version of the file, and of how its process is asked. Others are left alone by restores.
+const version = 2
 
-// version of the files and the protocol. Others are left alone by restores.
-const version = 1
-
-// names of what is in a directory
-const (
-	infoName   = "prewarmed.json"
-	socketName = "socket"
-)
+// infoName is the file's in a directory.
+const infoName = "prewarmed.json"
 
 // same tells whether another is of the same snapshot, on the same devices.
 func (i Info) same(o Info) bool { return i.Digest == o.Digest && slices.Equal(i.Pieces, o.Pieces) }
@@ -77,10 +65,15 @@ func readInfo(dir string) (i Info, err error) {
 	return i, nil
 }
 
-func (i Info) write(dir string) error {
+// write makes the file, and opens it.
+func (i Info) write(dir string) (*os.File, error) {
 	data, err := json.Marshal(i)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return os.WriteFile(filepath.Join(dir, infoName), data, 0o600)
+	path := filepath.Join(dir, infoName)
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		return nil, err
+	}
+	return os.OpenFile(path, os.O_RDWR, 0)
 }

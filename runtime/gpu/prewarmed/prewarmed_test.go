@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,10 +15,10 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
+	"github.com/cryo-project/cryo/image/spec"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/gpu/driver"
-	"github.com/cryo-project/cryo/runtime/gpu/keeper"
 )
 
 // The test's program is the process too, as cryo is.
@@ -26,6 +27,11 @@ func TestMain(m *testing.M) {
 		if err := Serve(); err != nil {
 			os.Exit(1)
 		}
+		return
+	}
+	if len(os.Args) == 3 && os.Args[1] == "list" {
+		all, err := New(os.Args[2]).List(context.Background())
+		fmt.Println(len(all), err)
 		return
 	}
 	os.Exit(m.Run())
@@ -44,7 +50,7 @@ func loaded(digest string, pieces map[string]int) Info {
 	}}}
 	for _, uuid := range []string{gpuA, gpuB} {
 		for range pieces[uuid] {
-			i.Pieces = append(i.Pieces, keeper.Piece{Device: uuid, Size: 2 * mega})
+			i.Pieces = append(i.Pieces, spec.GPUPiece{Device: uuid, Size: 2 * mega})
 		}
 	}
 	return i
@@ -109,14 +115,14 @@ func TestLease(t *testing.T) {
 	d := New(t.TempDir())
 	i := loaded("a", map[string]int{gpuA: 250, gpuB: 3})
 	files := keepIt(t, d, i)
-	if l, err := d.Lease(t.Context(), "sha256:b", any1); l != nil || err != nil {
+	if l, err := d.Lease("sha256:b", any1); l != nil || err != nil {
 		t.Errorf("another snapshot gives %v, %v", l, err)
 	}
-	if l, err := d.Lease(t.Context(), i.Digest, func(i Info) bool { return len(i.Pieces) == 252 }); l != nil || err != nil {
+	if l, err := d.Lease(i.Digest, func(i Info) bool { return len(i.Pieces) == 252 }); l != nil || err != nil {
 		t.Errorf("what does not fit gives %v, %v", l, err)
 	}
 	for round := range 2 {
-		l, err := d.Lease(t.Context(), i.Digest, any1)
+		l, err := d.Lease(i.Digest, any1)
 		if err != nil || l == nil {
 			t.Fatal(l, err)
 		}
@@ -130,7 +136,7 @@ func TestLease(t *testing.T) {
 				t.Fatalf("piece %d is another", n)
 			}
 		}
-		if again, err := d.Lease(t.Context(), i.Digest, any1); again != nil || err != nil {
+		if again, err := d.Lease(i.Digest, any1); again != nil || err != nil {
 			t.Errorf("it is leased twice: %v, %v", again, err)
 		}
 		if all, err := d.List(t.Context()); err != nil || len(all) != 1 || !all[0].Leased {
@@ -163,40 +169,37 @@ func TestLease(t *testing.T) {
 	}
 }
 
-// TestDead has processes killed and stopped: what they kept counts for nothing, and goes.
+// TestDead has processes killed and stopped: what a dead one kept counts for nothing, and goes; a stopped one has nothing to do.
 func TestDead(t *testing.T) {
-	short(t)
 	d := New(t.TempDir())
 	i := loaded("a", map[string]int{gpuA: 2})
-	for sig, mute := range map[unix.Signal]bool{unix.SIGKILL: false, unix.SIGSTOP: true} {
+	for sig, lives := range map[unix.Signal]bool{unix.SIGKILL: false, unix.SIGTERM: false, unix.SIGSTOP: true} {
 		keepIt(t, d, i)
 		all, err := d.List(t.Context())
 		if err != nil || len(all) != 1 {
 			t.Fatal(all, err)
 		}
-		p, err := dial(all[0].dir)
+		p, err := find(all[0].dir)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := unix.PidfdSendSignal(p.pidfd, sig, nil, 0); err != nil {
 			t.Fatal(err)
 		}
-		if mute {
-			stopped(t, p.pid)
+		if lives {
+			l, err := d.Lease(i.Digest, any1)
+			if err != nil || l == nil {
+				t.Fatalf("%s: leased %v, %v", sig, l, err)
+			}
+			l.Use(t.Context())
+			l.Close()
 		} else {
-			p.ended(answerTime)
+			ended(t, p)
+			if l, err := d.Lease(i.Digest, any1); l != nil || err == nil {
+				t.Errorf("%s: leased %v, %v", sig, l, err)
+			}
 		}
-		if all, err = d.List(t.Context()); err != nil || mute != (len(all) == 1 && all[0].Mute) || !mute && len(all) > 0 {
-			t.Errorf("%s: %+v, %v", sig, all, err)
-		}
-		l, err := d.Lease(t.Context(), i.Digest, any1)
-		var silent *MuteError
-		if l != nil || mute != errors.As(err, &silent) {
-			t.Errorf("%s: leased %v, %v", sig, l, err)
-		}
-		if !p.ended(answerTime) {
-			t.Errorf("%s: it lives", sig)
-		}
+		ended(t, p)
 		p.close()
 		if got := digests(t, d); len(got) != 0 {
 			t.Errorf("%s: %v are left", sig, got)
@@ -204,78 +207,75 @@ func TestDead(t *testing.T) {
 	}
 }
 
-// stopped waits until each thread of a process has got the signal that stops it.
-func stopped(t *testing.T, pid int) {
+// ended waits for the end of a process.
+func ended(t *testing.T, p *process) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-		running := 0
-		threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
-		for _, path := range threads {
-			if data, err := os.ReadFile(path); err == nil && !strings.Contains(string(data), ") T ") {
-				running++
-			}
-		}
-		if err == nil && running == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d threads are not stopped, %v", running, err)
-		}
+	if n, err := unix.Poll([]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}, 10000); n != 1 {
+		t.Errorf("it lives: %v", err)
 	}
 }
 
-// short has processes answer in a shorter time.
-func short(t *testing.T) {
-	before := answerTime
-	answerTime = 300 * time.Millisecond
-	t.Cleanup(func() { answerTime = before })
+// TestElsewhere looks from another PID namespace: what is kept is listed, and stays.
+func TestElsewhere(t *testing.T) {
+	root := t.TempDir()
+	d := New(root)
+	keepIt(t, d, loaded("a", map[string]int{gpuA: 1}))
+	command := exec.Command("/proc/self/exe", "list", root)
+	command.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWPID}
+	out, err := command.Output()
+	if errors.Is(err, unix.EPERM) {
+		t.Skip("only root makes PID namespaces")
+	}
+	if err != nil || string(out) != "1 <nil>\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if got := digests(t, d); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("left are %v", got)
+	}
 }
 
-// TestBegun has who begins end, at each of the steps: nothing is left.
+// TestBegun has who begins end before the directory has its name: the process ends, and what it was to keep goes.
 func TestBegun(t *testing.T) {
-	for step := range 4 {
-		own, other, err := channel.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
-		fd, err := unix.Dup(int(other.Fd()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		other.Close()
-		c, err := channel.Open(fd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := filepath.Join(t.TempDir(), unfinished+"1")
-		if err := os.Mkdir(dir, 0o700); err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() { ended <- serve(c) }()
-		f := memories(t, 1)[0]
-		if step > 0 {
-			if err := own.Send(begin{Dir: dir, Pieces: min(step, 2)}, int(f.Fd())); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if step == 3 { // pieces are missing
-			if err := own.Send(begin{Dir: dir, Pieces: 2}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if step == 1 {
-			if err := hear(own); err != nil {
-				t.Fatal(err)
-			}
-		}
-		own.Close()
-		if err := <-ended; err == nil {
-			t.Errorf("step %d: it lives on", step)
-		}
-		if _, err := os.Lstat(dir); step > 0 && !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("step %d: left is %s, %v", step, dir, err)
-		}
+	d := New(t.TempDir())
+	if err := d.make(); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(d.path, unfinished+"1")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	info, err := loaded("a", map[string]int{gpuA: 1}).write(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer info.Close()
+	own, other, err := channel.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command("/proc/self/exe", Command)
+	command.ExtraFiles = []*os.File{other, info, memories(t, 1)[0]}
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	other.Close()
+	if err := hear(own); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := find(dir); err != nil {
+		t.Error(err)
+	} else {
+		p.close()
+	}
+	own.Close()
+	if err := command.Wait(); err == nil {
+		t.Error("it ends well")
+	}
+	if got := digests(t, d); len(got) != 0 {
+		t.Errorf("listed are %v", got)
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left is %s, %v", dir, err)
 	}
 }
 
@@ -288,11 +288,13 @@ func TestSweep(t *testing.T) {
 		if err := os.Mkdir(dir, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if err := loaded("b", map[string]int{gpuA: 1}).write(dir); err != nil {
+		f, err := loaded("b", map[string]int{gpuA: 1}).write(dir)
+		if err != nil {
 			t.Fatal(err)
 		}
+		f.Close()
 	}
-	if l, err := d.Lease(t.Context(), "sha256:b", any1); l != nil || err == nil {
+	if l, err := d.Lease("sha256:b", any1); l != nil || err == nil {
 		t.Errorf("what nobody keeps is leased: %v, %v", l, err)
 	}
 	if got := digests(t, d); !slices.Equal(got, []string{"a"}) {
@@ -303,7 +305,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-// TestPlace: who else can look into a directory could have put a socket there.
+// TestPlace: who else can look into a directory could have put a file there.
 func TestPlace(t *testing.T) {
 	open, own, link := filepath.Join(t.TempDir(), "open"), filepath.Join(t.TempDir(), "own"), filepath.Join(t.TempDir(), "link")
 	for dir, mode := range map[string]os.FileMode{open: 0o755, own: 0o700} {
@@ -326,18 +328,14 @@ func TestPlace(t *testing.T) {
 		t.Error("a link is taken")
 	}
 	for _, dir := range []string{open, link} {
-		if _, err := listen(dir); err == nil {
-			t.Errorf("it listens in %s", dir)
-		}
-		if _, err := dial(dir); err == nil {
-			t.Errorf("it connects in %s", dir)
+		if _, err := find(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+			t.Errorf("it looks into %s: %v", dir, err)
 		}
 	}
 }
 
 // TestRoom makes room on devices, the least recently used first, and none where that does not do.
 func TestRoom(t *testing.T) {
-	short(t)
 	const each = 100 // pieces: 200 MiB
 	for name, test := range map[string]struct {
 		want   Info
@@ -364,7 +362,7 @@ func TestRoom(t *testing.T) {
 			keepIt(t, d, loaded("old", map[string]int{gpuA: each}))
 			keepIt(t, d, loaded("new", map[string]int{gpuA: each}))
 			if test.leased {
-				l, err := d.Lease(t.Context(), "sha256:old", any1)
+				l, err := d.Lease("sha256:old", any1)
 				if err != nil || l == nil {
 					t.Fatal(l, err)
 				}

@@ -4,20 +4,12 @@
 //
 // # Protocol
 //
-// Over a unix socket of SOCK_SEQPACKET (package runtime/channel): messages of 32 bytes, little-endian:
+// A unix socket with messages of JSON (package runtime/channel), each with its kind, slot, piece, offset and length.
 //
-//	0   u32  magic, 0x52475543 ("CUGR")
-//	4   u16  version, 1
-//	6   u16  kind
-//	8   u32  slot
-//	12  u32  piece
-//	16  u64  offset
-//	24  u64  length
-//
-// kind 1, ring, is the first, from the keeper, with the memfd: slot is the number of slots, length that of each in bytes. Then, from
-// who sends: 2, full: the slot has length bytes of the piece from offset on; 4, end: there is no more; 6, wait: what is to be sent is not
-// here yet, and who receives shall be patient again. From who receives: 3, free: the
-// slot may be filled again; 5, done: all has been taken, after end. What a kind does not use is zero. A slot belongs to the sender at
+// The first is "ring", from the keeper, with the memfd: slot is the number of slots, length that of each in bytes. Then, from
+// who sends: "full": the slot has length bytes of the piece from offset on; "end": there is no more; "wait": what is to be sent is not
+// here yet, and who receives shall be patient again. From who receives: "free": the
+// slot may be filled again; "done": all has been taken, after end. A slot belongs to the sender at
 // first, from full on to the receiver, from free on to the sender again. Who finds anything else, or can go no further,
 // hangs up: there are no messages of errors, as each side reports to somebody of its own.
 //

@@ -26,7 +26,7 @@ type Link struct {
 	// Waits, unless nil, is called when who sends says that it waits for what it is to send.
 	Waits func()
 
-	conn   *conn
+	conn   conn
 	memory *Memory
 	own    bool // the memory was made here, and is somebody else's to close
 }
@@ -39,8 +39,8 @@ func Offer(socket syscall.Conn, m *Memory) (*Link, error) {
 		return nil, err
 	}
 	g := m.geometry
-	if err := c.write(message{kind: kindRing, slot: uint32(g.Slots), length: uint64(g.SlotBytes)}, m.file); err != nil {
-		c.close()
+	if err := c.write(message{Kind: kindRing, Slot: g.Slots, Length: g.SlotBytes}, int(m.file.Fd())); err != nil {
+		c.Close()
 		return nil, err
 	}
 	return &Link{Patience: Patience, conn: c, memory: m, own: true}, nil
@@ -54,22 +54,23 @@ func Accept(ctx context.Context, socket syscall.Conn) (*Link, error) {
 		return nil, err
 	}
 	stop := c.cutOff(ctx)
-	m, file, err := c.read()
+	m, files, err := c.readFiles()
+	file := fileOf(files)
 	if !stop() && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if err == nil && (m.kind != kindRing || file == nil) {
+	if err == nil && (m.Kind != kindRing || file == nil) {
 		err = broken("it does not begin with a ring")
 	}
 	var memory *Memory
 	if err == nil {
-		memory, err = adopt(file, Geometry{Slots: int(m.slot), SlotBytes: int64(min(m.length, maxSlotBytes+1))})
+		memory, err = adopt(file, Geometry{Slots: m.Slot, SlotBytes: m.Length})
 	} else if file != nil {
 		file.Close()
 	}
 	if err != nil {
 		c.hangUp()
-		c.close()
+		c.Close()
 		return nil, err
 	}
 	return &Link{Patience: Patience, conn: c, memory: memory}, nil
@@ -81,7 +82,7 @@ func (l *Link) Geometry() Geometry { return l.memory.geometry }
 // Close hangs up. Slots that somebody still has can be used until they are given back.
 func (l *Link) Close() error {
 	l.conn.hangUp()
-	l.conn.close()
+	_ = l.conn.Close() // once
 	if l.own {
 		return nil
 	}

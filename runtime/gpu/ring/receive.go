@@ -45,16 +45,16 @@ func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, re
 		if err != nil {
 			return err
 		}
-		switch m.kind {
+		switch m.Kind {
 		case kindFull:
 			if err := m.within(sizes, r.link.memory.geometry); err != nil {
 				return err
 			}
-			release, err := r.took(m.slot)
+			release, err := r.took(m.Slot)
 			if err != nil {
 				return err
 			}
-			c := Chunk{Piece: int(m.piece), Offset: int64(m.offset), Data: r.link.memory.slot(int(m.slot))[:m.length:m.length]}
+			c := Chunk{Piece: m.Piece, Offset: m.Offset, Data: r.link.memory.slot(m.Slot)[:m.Length:m.Length]}
 			if err := take(c, release); err != nil {
 				return err
 			}
@@ -68,7 +68,7 @@ func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, re
 		case kindEnd:
 			return r.end(ctx)
 		default:
-			return broken("a message of kind %d from who sends", m.kind)
+			return broken("a message %q from who sends", m.Kind)
 		}
 	}
 }
@@ -77,12 +77,8 @@ func (r *receiver) run(ctx context.Context, sizes []int64, take func(c Chunk, re
 func (r *receiver) next() (message, error) {
 	patience := r.link.Patience
 	for wait := patience; ; {
-		r.link.conn.wait(wait)
-		m, file, err := r.link.conn.read()
-		if file != nil {
-			file.Close()
-			return m, broken("a file that nobody has asked for")
-		}
+		r.link.conn.Wait(wait)
+		m, err := r.link.conn.read()
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return m, err
 		}
@@ -100,10 +96,10 @@ func (r *receiver) next() (message, error) {
 }
 
 // took notes that a slot is ours now.
-func (r *receiver) took(slot uint32) (release func(), err error) {
+func (r *receiver) took(slot int) (release func(), err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if int64(slot) >= int64(len(r.here)) || r.here[slot] {
+	if slot < 0 || slot >= len(r.here) || r.here[slot] {
 		return nil, broken("it sends slot %d, which it does not have", slot)
 	}
 	r.here[slot] = true
@@ -113,12 +109,12 @@ func (r *receiver) took(slot uint32) (release func(), err error) {
 }
 
 // give gives a slot back. The other side knows of it before it can know of the end.
-func (r *receiver) give(slot uint32) {
+func (r *receiver) give(slot int) {
 	r.link.memory.leave()
 	r.mu.Lock()
 	r.here[slot] = false // it may come again at once
 	r.mu.Unlock()
-	if err := r.link.conn.write(message{kind: kindFree, slot: slot}, nil); err != nil {
+	if err := r.link.conn.write(message{Kind: kindFree, Slot: slot}); err != nil {
 		r.fail(err)
 	}
 	r.mu.Lock()
@@ -136,12 +132,9 @@ func (r *receiver) give(slot uint32) {
 
 // end waits until all is released, and tells the other side, which says no more and is to be there still.
 func (r *receiver) end(ctx context.Context) error {
-	r.link.conn.wait(0)
+	r.link.conn.Wait(0)
 	go func() {
-		_, file, err := r.link.conn.read() // until the connection is closed
-		if file != nil {
-			file.Close()
-		}
+		_, err := r.link.conn.read() // until the connection is closed
 		if err == nil {
 			err = broken("a message after the end")
 		}
@@ -152,7 +145,7 @@ func (r *receiver) end(ctx context.Context) error {
 		none := r.count == 0
 		r.mu.Unlock()
 		if none {
-			return r.link.conn.write(message{kind: kindDone}, nil)
+			return r.link.conn.write(message{Kind: kindDone})
 		}
 		select {
 		case <-r.empty:

@@ -309,11 +309,7 @@ func TestSenderRefuses(t *testing.T) {
 				t.Errorf("%+v: %v", where, err)
 			}
 		}
-		slot, err := s.Slot(ctx)
-		if err != nil {
-			return err
-		}
-		return slot.Send(0, 0, 101)
+		return s.Put(ctx, 0, 0, func([]byte) (int, error) { return 101, nil })
 	})
 	if !errdefs.IsInvalidArgument(err) {
 		t.Error(err)
@@ -322,7 +318,7 @@ func TestSenderRefuses(t *testing.T) {
 
 // TestRing is the first message.
 func TestRing(t *testing.T) {
-	page := uint64(os.Getpagesize())
+	page := int64(os.Getpagesize())
 	sealed := func(size int64, seals int) *os.File {
 		fd, err := unix.MemfdCreate("t", unix.MFD_ALLOW_SEALING|unix.MFD_CLOEXEC)
 		if err != nil {
@@ -345,28 +341,32 @@ func TestRing(t *testing.T) {
 		file *os.File
 		say  string
 	}{
-		"no file":         {message{kind: kindRing, slot: 1, length: page}, nil, "does not begin with a ring"},
-		"another message": {message{kind: kindEnd}, nil, "does not begin with a ring"},
-		"no slots":        {message{kind: kindRing, length: page}, sealed(1<<20, seals), "0 slots"},
-		"no bytes":        {message{kind: kindRing, slot: 1}, sealed(1<<20, seals), "slots of 0 bytes"},
-		"many":            {message{kind: kindRing, slot: 1 << 31, length: 1 << 62}, sealed(1<<20, seals), "slots of"},
-		"odd":             {message{kind: kindRing, slot: 1, length: page + 1}, sealed(1<<20, seals), "slots of"},
-		"not sealed":      {message{kind: kindRing, slot: 1, length: page}, sealed(1<<20, unix.F_SEAL_GROW), "not sealed"},
-		"too small":       {message{kind: kindRing, slot: 2, length: page}, sealed(int64(page), seals), "has 4096 bytes"},
-		"no memfd":        {message{kind: kindRing, slot: 1, length: page}, plain, "look at"},
+		"no file":         {message{Kind: kindRing, Slot: 1, Length: page}, nil, "does not begin with a ring"},
+		"another message": {message{Kind: kindEnd}, nil, "does not begin with a ring"},
+		"no slots":        {message{Kind: kindRing, Length: page}, sealed(1<<20, seals), "0 slots"},
+		"no bytes":        {message{Kind: kindRing, Slot: 1}, sealed(1<<20, seals), "slots of 0 bytes"},
+		"many":            {message{Kind: kindRing, Slot: 1 << 31, Length: 1 << 62}, sealed(1<<20, seals), "slots of"},
+		"odd":             {message{Kind: kindRing, Slot: 1, Length: page + 1}, sealed(1<<20, seals), "slots of"},
+		"not sealed":      {message{Kind: kindRing, Slot: 1, Length: page}, sealed(1<<20, unix.F_SEAL_GROW), "not sealed"},
+		"too small":       {message{Kind: kindRing, Slot: 2, Length: page}, sealed(page, seals), "has 4096 bytes"},
+		"no memfd":        {message{Kind: kindRing, Slot: 1, Length: page}, plain, "look at"},
 	} {
 		a, b := sockets(t)
 		c, err := newConn(a)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := c.write(test.message, test.file); err != nil {
+		var fds []int
+		if test.file != nil {
+			fds = append(fds, int(test.file.Fd()))
+		}
+		if err := c.write(test.message, fds...); err != nil {
 			t.Fatal(err)
 		}
 		if l, err := Accept(t.Context(), b); err == nil || !strings.Contains(err.Error(), test.say) {
 			t.Errorf("%s: %v, %v", name, l, err)
 		}
-		c.close()
+		c.Close()
 	}
 	a, b := sockets(t)
 	a.Close()

@@ -25,14 +25,6 @@ type Sender struct {
 	flights int    // slots there; guarded by mu
 }
 
-// Slot is one to be filled. It is to be sent or given back.
-type Slot struct {
-	Data []byte // all of it; what is there is of no meaning
-
-	n      int
-	sender *Sender
-}
-
 // Send has give send what there is to send, tells the other side that this was all, and returns when that has taken everything.
 // sizes are those of the pieces, in bytes. The context of give ends when the other side is gone. No slot may be asked for after
 // give has returned. Errors are those of give, of ctx, [GoneError], and of kind Unavailable for a peer that does nothing, InvalidArgument for
@@ -45,7 +37,7 @@ func (l *Link) Send(ctx context.Context, sizes []int64, give func(ctx context.Co
 	for n := range g.Slots {
 		s.free <- n
 	}
-	l.conn.wait(0)
+	l.conn.Wait(0)
 	defer l.conn.cutOff(inner)()
 	heard := make(chan struct{})
 	go func() {
@@ -74,7 +66,7 @@ func (s *Sender) end() error {
 	s.ended = true
 	s.mu.Unlock()
 	s.last.Store(int64(time.Since(s.start)))
-	if err := s.link.conn.write(message{kind: kindEnd}, nil); err != nil {
+	if err := s.link.conn.write(message{Kind: kindEnd}); err != nil {
 		return err
 	}
 	_, err := wait(s.ctx, s, s.moved)
@@ -84,18 +76,14 @@ func (s *Sender) end() error {
 // listen hears what becomes of the slots.
 func (s *Sender) listen() error {
 	for {
-		m, file, err := s.link.conn.read()
+		m, err := s.link.conn.read()
 		if err != nil {
 			return err
 		}
-		if file != nil {
-			file.Close()
-			return broken("a file that nobody has asked for")
-		}
 		s.last.Store(int64(time.Since(s.start)))
-		switch m.kind {
+		switch m.Kind {
 		case kindFree:
-			if err := s.back(m.slot); err != nil {
+			if err := s.back(m.Slot); err != nil {
 				return err
 			}
 		case kindDone:
@@ -108,21 +96,21 @@ func (s *Sender) listen() error {
 			close(s.moved)
 			return nil
 		default:
-			return broken("a message of kind %d from who receives", m.kind)
+			return broken("a message %q from who receives", m.Kind)
 		}
 	}
 }
 
 // back takes a slot back.
-func (s *Sender) back(slot uint32) error {
+func (s *Sender) back(slot int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if int64(slot) >= int64(len(s.there)) || !s.there[slot] {
+	if slot < 0 || slot >= len(s.there) || !s.there[slot] {
 		return broken("it frees slot %d, which it does not have", slot)
 	}
 	s.there[slot] = false
 	s.flights--
-	s.free <- int(slot)
+	s.free <- slot
 	return nil
 }
 
@@ -151,37 +139,38 @@ func wait[T any](ctx context.Context, s *Sender, c <-chan T) (got T, err error) 
 	}
 }
 
-// Slot waits for one that is free, as long as ctx and the other side live.
-func (s *Sender) Slot(ctx context.Context) (*Slot, error) {
+// Put sends a part of a piece that is no longer than a slot: fill gets the room for it, as much of the piece as fits, and says how
+// much it has filled. What was there is of no meaning. Of nothing, nothing is sent. It waits for a slot that is free, as long as ctx and the other side live.
+func (s *Sender) Put(ctx context.Context, piece int, offset int64, fill func(dst []byte) (n int, err error)) error {
+	if piece < 0 || piece >= len(s.sizes) || offset < 0 || offset > s.sizes[piece] {
+		return broken("from %d on of piece %d", offset, piece)
+	}
 	for _, c := range []context.Context{ctx, s.ctx} {
 		if c.Err() != nil {
-			return nil, context.Cause(c)
+			return context.Cause(c)
 		}
 	}
-	n, err := wait(ctx, s, s.free)
+	slot, err := wait(ctx, s, s.free)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s.link.memory.use()
-	return &Slot{Data: s.link.memory.slot(n), n: n, sender: s}, nil
-}
-
-// Send sends the first length bytes, as those of the piece from offset on. The slot is the other side's then.
-func (o *Slot) Send(piece int, offset int64, length int) error {
-	s := o.sender
 	defer s.link.memory.leave()
-	m := message{kind: kindFull, slot: uint32(o.n), piece: uint32(piece), offset: uint64(offset), length: uint64(length)}
-	if piece < 0 || offset < 0 || length < 0 {
-		return broken("%d bytes from %d on of piece %d", length, offset, piece)
+	room := s.link.memory.slot(slot)
+	n, err := fill(room[:min(int64(len(room)), s.sizes[piece]-offset)])
+	if err != nil || n == 0 {
+		s.free <- slot
+		return err
 	}
+	m := message{Kind: kindFull, Slot: slot, Piece: piece, Offset: offset, Length: int64(n)}
 	if err := m.within(s.sizes, s.link.memory.geometry); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.there[o.n] = true
+	s.there[slot] = true
 	s.flights++
 	s.mu.Unlock()
-	if err := s.link.conn.write(m, nil); err != nil {
+	if err := s.link.conn.write(m); err != nil {
 		s.fail(err)
 		return err
 	}
@@ -190,29 +179,5 @@ func (o *Slot) Send(piece int, offset int64, length int) error {
 
 // Wait says that what is to be sent next is not here yet: the other side is patient again.
 func (s *Sender) Wait() error {
-	return s.link.conn.write(message{kind: kindWait}, nil)
-}
-
-// Return gives a slot back unused.
-func (o *Slot) Return() {
-	o.sender.link.memory.leave()
-	o.sender.free <- o.n
-}
-
-// Put sends a part of a piece that is no longer than a slot: fill gets the room for it, as much of the piece as fits, and says how
-// much it has filled. Of nothing, nothing is sent.
-func (s *Sender) Put(ctx context.Context, piece int, offset int64, fill func(dst []byte) (n int, err error)) error {
-	if piece < 0 || piece >= len(s.sizes) || offset < 0 || offset > s.sizes[piece] {
-		return broken("from %d on of piece %d", offset, piece)
-	}
-	slot, err := s.Slot(ctx)
-	if err != nil {
-		return err
-	}
-	n, err := fill(slot.Data[:min(int64(len(slot.Data)), s.sizes[piece]-offset)])
-	if err != nil || n == 0 {
-		slot.Return()
-		return err
-	}
-	return slot.Send(piece, offset, n)
+	return s.link.conn.write(message{Kind: kindWait})
 }

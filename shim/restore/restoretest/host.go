@@ -51,7 +51,7 @@ func HostWith(t *testing.T, version string, n int, free int64) config.Config {
 func HelperSays(t *testing.T, code int, message string) config.Config {
 	t.Helper()
 	return HelperDoes(t, fmt.Sprintf(`if [ "$1" = driver ] && [ %[2]d = 0 ]; then
-	echo '{"hello":1}' >&3
+	echo '{"hello":%[3]d}' >&3
 	dd bs=65536 count=1 <&3 >/dev/null 2>&1
 	cat >&3 <<'END'
 {"facts":%[1]s}
@@ -65,7 +65,7 @@ cat <<'END'
 %[1]s
 END
 exit %[2]d
-`, message, code))
+`, message, code, driver.Version))
 }
 
 // HelperDoes puts a helper into PATH that is a script.
