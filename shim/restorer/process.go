@@ -248,8 +248,7 @@ func unexpected(m Message) error {
 	return fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
 }
 
-// Commit asks whether the container may run, which whoever asked for it may not want any more. After it, the container does not depend on that. nil has nobody to
-// ask.
+// Commit asks whether the container may run, which whoever asked for it may not want any more. nil has nobody to ask.
 func (p *Process) Commit() error {
 	if p == nil {
 		return nil

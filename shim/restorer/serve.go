@@ -111,12 +111,6 @@ func (v *Conversation) Next(ctx context.Context) (m Message, ok bool, err error)
 	}
 }
 
-// Left waits until the other has ended, and passes over what it says.
-func (v *Conversation) Left() {
-	for range v.heard {
-	}
-}
-
 // Tell sends a message as soon as the other takes it.
 func (v *Conversation) Tell(m Message) {
 	if (m.Progress != nil || m.Log != "") && len(v.queue) >= maxQueue/2 {

@@ -61,9 +61,9 @@ func TestServe(t *testing.T) {
 	gone := make(chan struct{})
 	v.Hear(func() { close(gone) })
 	long := strings.Repeat("x", 3*channel.MaxMessage)
-	v.Tell(Message{Planned: &Plan{Name: long}})
+	v.Tell(Message{Warning: long})
 	var m Message
-	if _, err := other.Receive(&m); err != nil || m.Planned == nil || m.Planned.Name != long {
+	if _, err := other.Receive(&m); err != nil || m.Warning != long {
 		t.Fatalf("a long message does not arrive: %v", err)
 	}
 	other.Close()
@@ -71,7 +71,6 @@ func TestServe(t *testing.T) {
 	if _, ok, err := v.Next(t.Context()); ok || err != nil {
 		t.Errorf("after the end comes %v, %v", ok, err)
 	}
-	v.Left()
 	v.Close()
 }
 
@@ -117,13 +116,13 @@ func TestTell(t *testing.T) {
 		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i)}})
 		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i + 1)}})
 	}
-	v.Tell(Message{Complete: &Counts{Moved: 7}})
+	v.Tell(Message{Warning: "the last"})
 	for {
 		var m Message
 		if _, err := other.Receive(&m); err != nil {
 			t.Fatal(err)
 		}
-		if m.Complete != nil {
+		if m.Warning != "" {
 			break
 		}
 	}
