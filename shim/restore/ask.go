@@ -30,7 +30,7 @@ type Command struct {
 	job.Hooks
 }
 
-// patience is how long a restore process that has failed may take to end.
+// patience is how long a restore process may take to end that has failed.
 const patience = 5 * time.Second
 
 // Run makes a running container of a snapshot. ctx carries containerd's namespace. After an error nothing is left of the container, with two exceptions. A [*job.Error] whose Running is true says that it runs.
@@ -43,9 +43,9 @@ func (c Command) Run(ctx context.Context) (*Result, error) {
 	program.Env = append(os.Environ(), c.Variables...)
 	process, err := restorer.Begin(program, c.Request)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("start the restore process: %w", err)
 	}
-	defer process.Close()
+	defer process.HangUp()
 	var (
 		work, name string  // the process's working directory, and the container's name
 		result     *Result // the container runs
@@ -57,11 +57,12 @@ func (c Command) Run(ctx context.Context) (*Result, error) {
 			if result != nil {
 				return nil, waited(ctx, name)
 			}
-			process.HangUp() // it undoes what it has done, and says so
+			process.CallOff() // it undoes what it has done, and says so
 			done = nil
 		case m, ok := <-process.Said:
 			switch {
 			case !ok:
+				process.Await(patience)
 				return nil, c.died(ctx, work, name, result != nil)
 			case m.Failed != nil:
 				process.Await(patience)

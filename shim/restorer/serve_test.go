@@ -43,7 +43,7 @@ func process(t *testing.T) (*Process, *Conversation) {
 	}
 	v := converse(c)
 	v.Hear(func() {})
-	p := &Process{channel: other, answers: make(chan Message), ended: make(chan struct{})}
+	p := &Process{channel: other, Said: make(chan Message), ended: make(chan struct{})}
 	go p.listen()
 	return p, v
 }
