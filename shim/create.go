@@ -7,7 +7,6 @@ import (
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
 
 	"github.com/cryo-project/cryo/image/sandbox"
@@ -46,9 +45,7 @@ func (c *container) tell(ctx context.Context, reason error) {
 	if c == nil {
 		return
 	}
-	if err := failure.Leave(c.work, failure.Of(native(reason))); err != nil {
-		log.G(ctx).WithError(err).Warn("tell the command why the container cannot be restored")
-	}
+	warn(ctx, "tell the command why the container cannot be restored", failure.Leave(c.work, failure.Of(native(reason))))
 }
 
 // createPrepared has the stock service create a container.
@@ -226,10 +223,6 @@ func (s *service) drop(ctx context.Context, c *container) {
 	}
 	c.starting.decide()
 	_ = c.box.Swap(nil).Close()
-	if err := c.undo(); err != nil {
-		log.G(ctx).WithError(err).Warn("undo what a restore has changed")
-	}
-	if err := removeOwned(c.bundle.dir); err != nil {
-		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
-	}
+	warn(ctx, "undo what a restore has changed", c.undo())
+	warn(ctx, "remove the directory a container was restored from", removeOwned(c.bundle.dir))
 }

@@ -76,7 +76,7 @@ const waitingTopic = "/cryo/restore/waiting"
 // noteFilling notes in the bundle how much memory is there, until all is or filling has failed.
 func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling) {
 	var noted notes.Memory
-	note(ctx, noted.Write(c.bundle.dir))
+	warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	ticker := time.NewTicker(noteTime)
 	defer ticker.Stop()
 	for {
@@ -96,14 +96,7 @@ func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling
 			log.Info("the memory of a restored container comes again")
 		}
 		noted = *there
-		note(ctx, noted.Write(c.bundle.dir))
-	}
-}
-
-// note logs that something could not be noted, which only those miss who list containers.
-func note(ctx context.Context, err error) {
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("note the state of a container")
+		warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	}
 }
 
@@ -113,7 +106,7 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 	s.noteFilling(ctx, c, f)
 	r, err := f.Result()
 	if err == nil {
-		note(ctx, notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
+		warn(ctx, "note the state of a container", notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
 		log.G(ctx).WithField("id", id).WithField("bytes", r.Bytes).WithField("seconds", r.Seconds).WithField("peak", r.Peak).
 			Info("the memory of a restored container is there")
 		return
@@ -123,7 +116,7 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 		return
 	}
 	log.G(ctx).WithField("id", id).WithError(err).Error("a container is ended since its memory cannot be filled in")
-	note(ctx, notes.WriteLost(c.bundle.dir, err))
+	warn(ctx, "note the state of a container", notes.WriteLost(c.bundle.dir, err))
 	ctx, cancel := context.WithTimeout(ctx, fillTime)
 	defer cancel()
 	// CRIU may be at work still, and wait for what does not come. It fails by itself where it finds nobody to give processes to.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -123,9 +122,7 @@ func (c *container) endsWhenKilled(ctx context.Context) (stop func()) {
 		}
 		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
-		if err := c.runtime.Kill(again); err != nil {
-			log.G(ctx).WithError(err).Warn("kill a container whose GPUs are being saved or loaded")
-		}
+		warn(ctx, "kill a container whose GPUs are being saved or loaded", c.runtime.Kill(again))
 	})
 	return func() { done() }
 }

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/confinement"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // loopbackCommand is the argument that makes the shim's program a hook of a container that is restored: it sets the
@@ -23,8 +24,7 @@ const loopbackCommand = "loopback"
 // has CRIU leave devices alone. It runs hooks of createRuntime though, as soon as there are namespaces.
 func (b bundle) addLoopback() error {
 	return b.changeSpec(func(spec *specs.Spec) error {
-		own := func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }
-		if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, own) {
+		if path, has := setns.In(spec, specs.NetworkNamespace); !has || path != "" {
 			return nil
 		}
 		if spec.Hooks == nil {

@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
@@ -48,7 +47,5 @@ func rounds(c *container, conversation *checkpoint.Conversation, work string) (*
 // a socket nor a daemon for pages.
 func settle(ctx context.Context, c *container, o criu.Options) {
 	o.PagesDescriptor, o.LazyPages = 0, false
-	if err := o.WriteFile(c.bundle.criuConfig()); err != nil {
-		log.G(ctx).WithError(err).Warn("leave CRIU's configuration to others")
-	}
+	warn(ctx, "leave CRIU's configuration to others", o.WriteFile(c.bundle.criuConfig()))
 }

@@ -3,7 +3,6 @@ package restore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -149,7 +148,7 @@ func (v *serving) unpack(ctx context.Context, report image.Progress) error {
 	if err := p.Unpacked.Memory(ctx, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
 		return Full(v.store.Root(), err)
 	}
-	if err := errors.Join(keepHostname(p.Images, p.Spec), criu.FollowNone(p.Images)); err != nil {
+	if err := criu.FollowNone(p.Images); err != nil {
 		return err
 	}
 	return giveImages(p.Images, p.Spec)

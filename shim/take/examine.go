@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -22,6 +21,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/runtime/setns"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
@@ -142,7 +142,7 @@ func facts(ctx context.Context, c config.Config, features []string) (host.Facts,
 
 // neededFeatures names what the kernel must have, in CRIU's words, for what a container is made of.
 func neededFeatures(spec *specs.Spec) []string {
-	if spec.Linux != nil && slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.TimeNamespace }) {
+	if _, has := setns.In(spec, specs.TimeNamespace); has {
 		return []string{"timens"}
 	}
 	return nil
