@@ -121,9 +121,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	}
 	pages, err := configure(ctx, c, criuOptions, conversation)
 	if err != nil {
-		if conversation != nil {
-			conversation.End(checkpoint.Result{}, err)
-		}
+		conversation.End(checkpoint.Result{}, err)
 		return err
 	}
 	defer settle(ctx, c, criuOptions)
@@ -157,9 +155,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if err == nil && (result.Killed || request.Hold == nil && o.Exit) {
 		s.awaitEnd(ctx, id)
 	}
-	if conversation != nil {
-		conversation.End(result, err)
-	}
+	conversation.End(result, err)
 	if err != nil {
 		s.keepLog(ctx, c, work)
 		undo()

@@ -8,6 +8,7 @@ import (
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
 	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/spec/failure"
@@ -150,20 +151,17 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, fai
 	if err != nil {
 		return c, err
 	}
-	if err := s.bringGPUs(c, record); err != nil {
-		return c, err
-	}
-	if err := b.followLinks(); err != nil {
-		return c, err
-	}
-	if err := c.findGPUs(); err != nil {
-		return c, err
-	}
-	c.gpus.record = record
-	if err := c.giveLibraryAgain(record); err != nil {
-		return c, err
-	}
-	if err := b.addLoopback(); err != nil {
+	err = b.changeSpec(func(spec *specs.Spec) error {
+		if err := s.bringGPUs(c, spec, record); err != nil {
+			return err
+		}
+		b.followLinks(spec)
+		addLoopback(spec)
+		c.gpus = gpusOf(spec)
+		c.gpus.record = record
+		return c.giveLibraryAgain(spec)
+	})
+	if err != nil {
 		return c, err
 	}
 	if err := giveStreams(r, r.Bundle); err != nil {
@@ -196,16 +194,6 @@ func reviewFiles(ctx context.Context, c *container) error {
 		}
 	}
 	return box.Files(ctx, c.bundle.rootfs(spec), spec)
-}
-
-// findGPUs notes what the container has of GPUs after its specification was changed.
-func (c *container) findGPUs() error {
-	spec, err := c.bundle.spec()
-	if err != nil {
-		return err
-	}
-	c.gpus = gpusOf(spec)
-	return nil
 }
 
 // forget drops what is known of a container, and what is held for it.

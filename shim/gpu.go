@@ -67,10 +67,7 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 	if err != nil {
 		return nil, err
 	}
-	var w checkpoint.Options
-	if conversation != nil {
-		w = conversation.Options
-	}
+	w := conversation.Asked()
 	timeout, force, err := s.gpuChoices(spec.Annotations, w)
 	if err != nil {
 		return nil, err

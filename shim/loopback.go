@@ -22,19 +22,16 @@ const loopbackCommand = "loopback"
 // addLoopback makes sure that a container to be restored with a network namespace of its own has a loopback device that
 // is up before its sockets are made anew. runc sets it up when it creates a container, but not when it restores one, and
 // has CRIU leave devices alone. It runs hooks of createRuntime though, as soon as there are namespaces.
-func (b bundle) addLoopback() error {
-	return b.changeSpec(func(spec *specs.Spec) error {
-		if path, has := setns.In(spec, specs.NetworkNamespace); !has || path != "" {
-			return nil
-		}
-		if spec.Hooks == nil {
-			spec.Hooks = &specs.Hooks{}
-		}
-		// By this process, not by name: an update may have replaced the file.
-		hook := specs.Hook{Path: fmt.Sprintf("/proc/%d/exe", os.Getpid()), Args: []string{Name, loopbackCommand}}
-		spec.Hooks.CreateRuntime = slices.Insert(spec.Hooks.CreateRuntime, 0, hook)
-		return nil
-	})
+func addLoopback(spec *specs.Spec) {
+	if path, has := setns.In(spec, specs.NetworkNamespace); !has || path != "" {
+		return
+	}
+	if spec.Hooks == nil {
+		spec.Hooks = &specs.Hooks{}
+	}
+	// By this process, not by name: an update may have replaced the file.
+	hook := specs.Hook{Path: fmt.Sprintf("/proc/%d/exe", os.Getpid()), Args: []string{Name, loopbackCommand}}
+	spec.Hooks.CreateRuntime = slices.Insert(spec.Hooks.CreateRuntime, 0, hook)
 }
 
 // setLoopback is the hook: state is what a hook gets on standard input, see the OCI runtime specification, Hooks. It must

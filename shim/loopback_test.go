@@ -31,7 +31,7 @@ func TestAddLoopback(t *testing.T) {
 			if err := os.WriteFile(path, []byte(test.spec), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if err := b.addLoopback(); err != nil {
+			if err := b.changeSpec(func(spec *specs.Spec) error { addLoopback(spec); return nil }); err != nil {
 				t.Fatal(err)
 			}
 			data, err := os.ReadFile(path)

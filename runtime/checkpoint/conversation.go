@@ -21,7 +21,7 @@ const maxGPUTimeout = 86400
 // MaxRounds is how many rounds of a pre-dump are accepted. What is left after some is what is written all the time.
 const MaxRounds = 16
 
-// Conversation is the shim's side of a held checkpoint.
+// Conversation is the shim's side of a held checkpoint. That of a stock client, which nobody holds, is nil.
 type Conversation struct {
 	// Options are the command's.
 	Options Options
@@ -95,9 +95,17 @@ func (c *Conversation) greet() error {
 // pagesBuffer is how much CRIU may have sent that the command has not read yet, bytes.
 const pagesBuffer = 4 << 20
 
+// Asked are the command's options.
+func (c *Conversation) Asked() (o Options) {
+	if c != nil {
+		o = c.Options
+	}
+	return o
+}
+
 // Pages gives the socket over which CRIU shall send pages; nil if the command wants them in files. The caller closes it.
 func (c *Conversation) Pages() (*os.File, error) {
-	if !c.Options.Pages {
+	if !c.Asked().Pages {
 		return nil, nil
 	}
 	return c.pages(pagesStream)
@@ -175,6 +183,9 @@ func (c *Conversation) Released(r Result) {
 
 // End tells the command how it went and hangs up.
 func (c *Conversation) End(r Result, err error) {
+	if c == nil {
+		return
+	}
 	defer c.channel.Close()
 	switch {
 	case err != nil:

@@ -255,8 +255,20 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
 		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(),
 	}})
-	memory := newPlacing(ctx, v.suspect)
-	defer memory.end(errGone)
+	placing, end := context.WithCancelCause(ctx)
+	var memory errgroup.Group
+	defer func() {
+		end(errGone)
+		_ = memory.Wait() // who asked for it has been told; no process depends on it any more
+	}()
+	// place has some of it put in place, over the channel that came with m.
+	place := func(m *restorer.Message, do func(*channel.Channel) error) error {
+		c, err := m.Channel()
+		if err == nil {
+			memory.Go(func() error { return v.suspect(do(c)) }) // what is damaged is verified before it is read again
+		}
+		return err
+	}
 	for {
 		m, ok, err := shim.Next(ctx)
 		switch {
@@ -265,14 +277,14 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 		case !ok:
 			return errGone
 		case m.Fill != nil:
-			err = memory.begin(&m, func(ctx context.Context, c *channel.Channel) error { return p.Fill(ctx, c, m.Fill.Rate) })
+			err = place(&m, func(c *channel.Channel) error { return p.Fill(placing, c, m.Fill.Rate) })
 		case m.Load:
-			err = memory.begin(&m, func(ctx context.Context, c *channel.Channel) error {
+			err = place(&m, func(c *channel.Channel) error {
 				keeper, err := m.File("keeper")
 				if err != nil {
 					return err
 				}
-				return p.Load(ctx, c, keeper)
+				return p.Load(placing, c, keeper)
 			})
 		case m.Commit:
 			answer := restorer.Message{Committed: true}
@@ -283,7 +295,7 @@ func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error
 		case m.Failed != nil:
 			shim.Tell(restorer.Message{Failed: failure.Of(v.because(m.Failed))})
 		case m.Running != nil:
-			return v.run(memory, *m.Running)
+			return v.run(&memory, *m.Running)
 		}
 		if err != nil {
 			return err
@@ -351,7 +363,7 @@ func (e *ranError) Error() string { return e.err.Error() }
 func (e *ranError) Unwrap() error { return e.err }
 
 // run brings what is missing, the container running, and waits until its memory is in place.
-func (v *serving) run(memory *placing, loaded gpu.Loaded) error {
+func (v *serving) run(memory *errgroup.Group, loaded gpu.Loaded) error {
 	p := v.prepared
 	if err := v.runs(loaded); err != nil {
 		return err
@@ -366,7 +378,7 @@ func (v *serving) run(memory *placing, loaded gpu.Loaded) error {
 	p.pull.begin()
 	placed := make(chan error, 1)
 	go func() {
-		err := memory.wait()
+		err := memory.Wait()
 		if err != nil {
 			p.pull.end(err) // nobody needs what is pulled
 		}
