@@ -56,14 +56,18 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	if r.puller != nil {
 		from = r.puller
 	}
-	if r.Plan, err = consider(ctx, s, r.Descriptor, from, ref, r.puller, work, here, o); err != nil {
-		return nil, err
+	o.GPUs.LeaveToShim = r.puller == nil // else nothing is fetched that the shim would refuse
+	if r.Plan, err = consider(ctx, s, r.Descriptor, from, ref, work, here, o); err == nil {
+		located()
+		r.Warnings = append(j.warning(), r.Warnings...)
+		r.Origin = j.Origin
+		r.Eager = r.eager(o)
+		err = r.checkRoom(ctx)
 	}
-	located()
-	r.Warnings = append(j.warning(), r.Warnings...)
-	r.Origin = j.Origin
-	r.Eager = r.eager(o)
-	if err := r.checkRoom(ctx); err != nil {
+	if err != nil && r.puller != nil { // what was fetched of a snapshot that is refused goes again
+		err = errors.Join(err, r.puller.Abandon())
+	}
+	if err != nil {
 		return nil, err
 	}
 	if r.puller == nil {
@@ -88,11 +92,7 @@ func (r *Prepared) checkRoom(ctx context.Context) (err error) {
 		}
 	}
 	m := r.Snapshot.Config.Memory
-	err = r.store.CheckRoom(ctx, missing, m.Total-m.Zero-m.Device)
-	if err != nil && r.puller != nil {
-		err = errors.Join(err, r.puller.Abandon())
-	}
-	return err
+	return r.store.CheckRoom(ctx, missing, m.Total-m.Zero-m.Device)
 }
 
 // within gives a context that ends after a time, for a cause of the kind DeadlineExceeded, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
