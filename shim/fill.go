@@ -73,16 +73,15 @@ const noteTime = time.Second / 2
 // container's id and the reason.
 const waitingTopic = "/cryo/restore/waiting"
 
-// noteFilling notes in the bundle how much memory is there, until all is or filling has failed.
-func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling) {
-	var noted notes.Memory
+// noteFilling notes in the bundle how much memory is there, until all is or filling has failed. It gives the last note.
+func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling) (noted notes.Memory) {
 	warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	ticker := time.NewTicker(noteTime)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-f.Done():
-			return
+			return noted
 		case <-ticker.C:
 		}
 		there := f.There()
@@ -103,7 +102,7 @@ func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling
 // watchFilling waits until the container's memory is there. A container that cannot get it is ended.
 func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Filling) {
 	id := c.request.ID
-	s.noteFilling(ctx, c, f)
+	noted := s.noteFilling(ctx, c, f)
 	r, err := f.Result()
 	if err == nil {
 		warn(ctx, "note the state of a container", notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
@@ -116,7 +115,8 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 		return
 	}
 	log.G(ctx).WithField("id", id).WithError(err).Error("a container is ended since its memory cannot be filled in")
-	warn(ctx, "note the state of a container", notes.WriteLost(c.bundle.dir, err))
+	noted.Lost = err.Error()
+	warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	ctx, cancel := context.WithTimeout(ctx, fillTime)
 	defer cancel()
 	// CRIU may be at work still, and wait for what does not come. It fails by itself where it finds nobody to give processes to.
