@@ -44,28 +44,6 @@ func (s *service) beginFilling(ctx context.Context, c *container) (*fill.Filling
 	return f, nil
 }
 
-// endFilling ends it after a restore that failed, and tells whether it was the cause.
-func endFilling(f *fill.Filling) (cause error) {
-	if f == nil {
-		return nil
-	}
-	select {
-	case <-f.Done():
-		_, cause = f.Result()
-	default:
-	}
-	f.End()
-	return cause
-}
-
-// followFilling makes sure that what runs now is really being filled in.
-func followFilling(ctx context.Context, f *fill.Filling) error {
-	if f == nil {
-		return nil
-	}
-	return f.Restored(context.WithoutCancel(ctx))
-}
-
 // noteTime is between two notes of how much memory is there.
 const noteTime = time.Second / 2
 

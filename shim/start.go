@@ -206,14 +206,14 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		left := c.endRestore(ctx)
 		clean = left == nil
 		if hung != nil {
-			_ = endFilling(filling) // what it says comes of it
+			_ = filling.Cause() // what it says comes of it
 			return nil, errors.Join(hung, left)
 		}
 		failed := notRestored(r.ID, native(err))
 		if reason := criu.Reason(filepath.Join(c.work, restoreLog)); reason != "" {
 			failed = byCRIU(r.ID, reason)
 		}
-		if cause := endFilling(filling); cause != nil {
+		if cause := filling.Cause(); cause != nil {
 			failed = notRestored(r.ID, cause)
 		}
 		switch cause := relay.Close(); {
@@ -227,10 +227,10 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	c.ran.Store(true)
 	if hung != nil { // it was through when it was ended
 		hung = errors.Join(hung, s.endRestored(ctx, c))
-		_ = endFilling(filling)
+		_ = filling.Cause()
 		return nil, hung
 	}
-	if err := followFilling(ctx, filling); err != nil {
+	if err := filling.Restored(context.WithoutCancel(ctx)); err != nil {
 		err = errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
 		filling.End()
 		return nil, err

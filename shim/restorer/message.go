@@ -168,24 +168,16 @@ type Progress struct {
 	Total int64  `json:"total"`
 }
 
-// Application says for which container the shim reaches a process that a command has started.
-type Application struct {
-	Protocol  int    `json:"protocol"`
-	ID        string `json:"id"`
-	Namespace string `json:"namespace"`
-}
-
 // Message is what the processes tell each other. One of its members is there.
 type Message struct {
-	// Who starts the process says first what is wanted.
+	// Who starts the process says first what is wanted. A shim that has not started it says for which container it comes, by ID and Namespace.
 	Request *Request `json:"request,omitempty"`
 
 	// The shim's.
-	Join    *Application `json:"join,omitempty"`    // the first of a shim that has not started the process
-	Commit  bool         `json:"commit,omitempty"`  // the container is about to run: may it?
-	Running *gpu.Loaded  `json:"running,omitempty"` // it runs
-	Fill    *Fill        `json:"fill,omitempty"`
-	Load    bool         `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package load speaks
+	Commit  bool        `json:"commit,omitempty"`  // the container is about to run: may it?
+	Running *gpu.Loaded `json:"running,omitempty"` // it runs
+	Fill    *Fill       `json:"fill,omitempty"`
+	Load    bool        `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package load speaks
 
 	// The process's to the command.
 	Begun    string          `json:"begun,omitempty"`  // its working directory, by which all is marked that it makes

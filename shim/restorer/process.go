@@ -135,7 +135,7 @@ func Begin(command *exec.Cmd, r Request) (*Process, error) {
 
 // Join reaches the restore process that a command has started, if CRIU's work directory criu is one of its; nil: it is not. From then on the process lives
 // where the shim does, so that what ends the command and all that it has started does not end it.
-func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared, error) {
+func Join(ctx context.Context, criu string, r Request) (*Process, *Prepared, error) {
 	dir := filepath.Dir(criu)
 	if _, err := os.Lstat(filepath.Join(dir, SocketName)); err != nil {
 		return nil, nil, nil //nolint:nilerr // another client's
@@ -152,8 +152,8 @@ func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared,
 			log.G(ctx).WithError(err).Warn("the restore process remains in the cgroup of the command, and ends with that")
 		}
 	}()
-	j.Protocol = protocol
-	_ = c.Send(Message{Join: &j}) // where it has died, nothing is said
+	r.Protocol = protocol
+	_ = c.Send(Message{Request: &r}) // where it has died, nothing is said
 	return p.prepare(ctx)
 }
 

@@ -95,7 +95,7 @@ func TestServeVersion(t *testing.T) {
 	go func() {
 		c, _, err := channel.Dial(work, SocketName)
 		if err == nil {
-			_ = c.Send(Message{Join: &Application{Protocol: protocol + 1}})
+			_ = c.Send(Message{Request: &Request{Protocol: protocol + 1}})
 		}
 	}()
 	if _, _, err := l.Accept(t.Context()); !errdefs.IsFailedPrecondition(err) {
@@ -137,7 +137,7 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	criu := work + "/criu"
-	if p, _, err := Join(t.Context(), criu, Application{}); p != nil || err != nil {
+	if p, _, err := Join(t.Context(), criu, Request{}); p != nil || err != nil {
 		t.Fatalf("where nobody listens: %v, %v", p, err)
 	}
 	l, err := Listen(work)
@@ -180,12 +180,12 @@ func TestJoin(t *testing.T) {
 		serve()
 		l.Close()
 	}()
-	first, _, err := Join(t.Context(), criu, Application{ID: "first"})
+	first, _, err := Join(t.Context(), criu, Request{ID: "first"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first.End()
-	p, prepared, err := Join(t.Context(), criu, Application{ID: "a"})
+	p, prepared, err := Join(t.Context(), criu, Request{ID: "a"})
 	if err != nil || prepared.Images != "a" {
 		t.Fatalf("%+v, %v", prepared, err)
 	}
@@ -215,7 +215,7 @@ func TestJoin(t *testing.T) {
 	if err := p.Commit(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after its end it may run: %v", err)
 	}
-	if p, _, err := Join(t.Context(), criu, Application{}); p != nil || err != nil {
+	if p, _, err := Join(t.Context(), criu, Request{}); p != nil || err != nil {
 		t.Errorf("after its end: %v, %v", p, err)
 	}
 	if _, err := os.Stat(work); !errors.Is(err, fs.ErrNotExist) {
