@@ -36,7 +36,7 @@ type Options struct {
 	// see [Conversation.Round]. A container that its client has paused has none: nothing is written there.
 	PreDump int `json:"preDump,omitempty"`
 	// KeeperOnly has the shim refuse a checkpoint, before anything is done, in which all device memory of a process would go into its
-	// own memory. The command looks at what was done all the same.
+	// own memory.
 	KeeperOnly bool `json:"keeperOnly,omitempty"`
 }
 
