@@ -45,10 +45,12 @@ func (v *serving) forCommand(asked *restorer.Conversation) error {
 		err = cause
 	}
 	left := m.undo()
+	if left != nil {
+		m.warn("%v", left)
+	}
 	asked.Tell(m.refused(err))
 	if left != nil {
-		asked.Tell(restorer.Message{Warning: left.Error()})
-		v.settle(undo)
+		v.settle(undo) // as soon as containerd is back
 	}
 	return err
 }
