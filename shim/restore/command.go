@@ -150,6 +150,7 @@ func (m *making) restore() error {
 		m.warn("%s", w)
 	}
 	group, ctx := errgroup.WithContext(ctx)
+	defer context.AfterFunc(ctx, func() { m.prepared.pull.end(context.Cause(ctx)) })() // who reads what does not come is not waited for
 	unpacked := make(chan struct{})
 	group.Go(func() error {
 		defer close(unpacked)
