@@ -156,7 +156,6 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, fai
 			return err
 		}
 		b.followLinks(spec)
-		addLoopback(spec)
 		c.gpus = gpusOf(spec)
 		c.gpus.record = record
 		return c.giveLibraryAgain(spec)
