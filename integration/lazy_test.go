@@ -74,11 +74,15 @@ func ended(t *testing.T, h *lab.Host, id string) string {
 		_, status, err := h.Task(t.Context(), id)
 		return err == nil && (status == "STOPPED" || status == "")
 	})
-	reason, err := os.ReadFile(filepath.Join(h.Dir, "run/containerd/io.containerd.runtime.v2.task/default", id, "cryo-lost"))
+	var noted struct{ Lost string }
+	data, err := os.ReadFile(filepath.Join(h.Dir, "run/containerd/io.containerd.runtime.v2.task/default", id, "cryo-memory.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &noted)
+	}
 	if err != nil && !os.IsNotExist(err) {
 		t.Fatal(err)
 	}
-	return string(reason)
+	return noted.Lost
 }
 
 // TestLazy restores containers that answer before their memory is there.

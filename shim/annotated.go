@@ -133,7 +133,7 @@ func (s *service) prepareAnnotated(ctx context.Context, c *container, r *taskAPI
 
 // join reaches the restore process of a command that has made the container, if there is one: the working directory of CRIU is its.
 func (c *container) join(ctx context.Context, id, namespace string) error {
-	process, prepared, err := restorer.Join(ctx, c.work, restorer.Application{ID: id, Namespace: namespace})
+	process, prepared, err := restorer.Join(ctx, c.work, restorer.Request{ID: id, Namespace: namespace})
 	if err != nil {
 		return fmt.Errorf("restore %s: %w", id, err)
 	}

@@ -31,9 +31,7 @@ func (s *service) Checkpoint(ctx context.Context, r *taskAPI.CheckpointTaskReque
 		}
 	}
 	if err := s.checkpoint(ctx, r, &o); err != nil {
-		if left := checkpoint.Leave(o.WorkPath, native(err)); left != nil {
-			log.G(ctx).WithError(left).Warn("tell the command why there is no checkpoint")
-		}
+		warn(ctx, "tell the command why there is no checkpoint", checkpoint.Leave(o.WorkPath, native(err)))
 		return nil, reply(err)
 	}
 	return &ptypes.Empty{}, nil
@@ -121,9 +119,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	}
 	pages, err := configure(ctx, c, criuOptions, conversation)
 	if err != nil {
-		if conversation != nil {
-			conversation.End(checkpoint.Result{}, err)
-		}
+		conversation.End(checkpoint.Result{}, err)
 		return err
 	}
 	defer settle(ctx, c, criuOptions)
@@ -157,9 +153,7 @@ func (s *service) checkpointAlone(ctx context.Context, c *container, images stri
 	if err == nil && (result.Killed || request.Hold == nil && o.Exit) {
 		s.awaitEnd(ctx, id)
 	}
-	if conversation != nil {
-		conversation.End(result, err)
-	}
+	conversation.End(result, err)
 	if err != nil {
 		s.keepLog(ctx, c, work)
 		undo()
@@ -202,9 +196,7 @@ func (s *service) awaitEnd(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 	defer cancel()
 	_, err := s.TTRPCTaskService.Wait(ctx, &taskAPI.WaitRequest{ID: id})
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("wait for the end of a container that was ended after its checkpoint")
-	}
+	warn(ctx, "wait for the end of a container that was ended after its checkpoint", err)
 }
 
 // criuOptions are the configured options with what the container's creator has asked of CRIU.
@@ -256,9 +248,7 @@ func (s *service) keepLog(ctx context.Context, c *container, work string) {
 	if err == nil {
 		err = os.WriteFile(filepath.Join(c.bundle.dir, "criu-dump.log"), data, 0o600)
 	}
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("keep CRIU's log")
-	}
+	warn(ctx, "keep CRIU's log", err)
 }
 
 func statusWord(s task.Status) string {

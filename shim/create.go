@@ -7,8 +7,8 @@ import (
 
 	taskAPI "github.com/containerd/containerd/api/runtime/task/v3"
 	"github.com/containerd/containerd/v2/pkg/namespaces"
-	"github.com/containerd/log"
 	"github.com/containerd/typeurl/v2"
+	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/spec/failure"
@@ -46,9 +46,7 @@ func (c *container) tell(ctx context.Context, reason error) {
 	if c == nil {
 		return
 	}
-	if err := failure.Leave(c.work, failure.Of(native(reason))); err != nil {
-		log.G(ctx).WithError(err).Warn("tell the command why the container cannot be restored")
-	}
+	warn(ctx, "tell the command why the container cannot be restored", failure.Leave(c.work, failure.Of(native(reason))))
 }
 
 // createPrepared has the stock service create a container.
@@ -153,17 +151,16 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, fai
 	if err != nil {
 		return c, err
 	}
-	if err := s.bringGPUs(c, record); err != nil {
-		return c, err
-	}
-	if err := b.followLinks(); err != nil {
-		return c, err
-	}
-	if err := c.findGPUs(); err != nil {
-		return c, err
-	}
-	c.gpus.record = record
-	if err := c.giveLibraryAgain(record); err != nil {
+	err = b.changeSpec(func(spec *specs.Spec) error {
+		if err := s.bringGPUs(c, spec, record); err != nil {
+			return err
+		}
+		b.followLinks(spec)
+		c.gpus = gpusOf(spec)
+		c.gpus.record = record
+		return c.giveLibraryAgain(spec)
+	})
+	if err != nil {
 		return c, err
 	}
 	if err := giveStreams(r, r.Bundle); err != nil {
@@ -198,16 +195,6 @@ func reviewFiles(ctx context.Context, c *container) error {
 	return box.Files(ctx, c.bundle.rootfs(spec), spec)
 }
 
-// findGPUs notes what the container has of GPUs after its specification was changed.
-func (c *container) findGPUs() error {
-	spec, err := c.bundle.spec()
-	if err != nil {
-		return err
-	}
-	c.gpus = gpusOf(spec)
-	return nil
-}
-
 // forget drops what is known of a container, and what is held for it.
 func (s *service) forget(ctx context.Context, id string) {
 	s.mu.Lock()
@@ -223,10 +210,6 @@ func (s *service) drop(ctx context.Context, c *container) {
 	}
 	c.starting.decide()
 	_ = c.box.Swap(nil).Close()
-	if err := c.undo(); err != nil {
-		log.G(ctx).WithError(err).Warn("undo what a restore has changed")
-	}
-	if err := removeOwned(c.bundle.dir); err != nil {
-		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
-	}
+	warn(ctx, "undo what a restore has changed", c.undo())
+	warn(ctx, "remove the directory a container was restored from", removeOwned(c.bundle.dir))
 }

@@ -44,28 +44,6 @@ func (s *service) beginFilling(ctx context.Context, c *container) (*fill.Filling
 	return f, nil
 }
 
-// endFilling ends it after a restore that failed, and tells whether it was the cause.
-func endFilling(f *fill.Filling) (cause error) {
-	if f == nil {
-		return nil
-	}
-	select {
-	case <-f.Done():
-		_, cause = f.Result()
-	default:
-	}
-	f.End()
-	return cause
-}
-
-// followFilling makes sure that what runs now is really being filled in.
-func followFilling(ctx context.Context, f *fill.Filling) error {
-	if f == nil {
-		return nil
-	}
-	return f.Restored(context.WithoutCancel(ctx))
-}
-
 // noteTime is between two notes of how much memory is there.
 const noteTime = time.Second / 2
 
@@ -73,16 +51,15 @@ const noteTime = time.Second / 2
 // container's id and the reason.
 const waitingTopic = "/cryo/restore/waiting"
 
-// noteFilling notes in the bundle how much memory is there, until all is or filling has failed.
-func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling) {
-	var noted notes.Memory
-	note(ctx, noted.Write(c.bundle.dir))
+// noteFilling notes in the bundle how much memory is there, until all is or filling has failed. It gives the last note.
+func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling) (noted notes.Memory) {
+	warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	ticker := time.NewTicker(noteTime)
 	defer ticker.Stop()
 	for {
 		select {
 		case <-f.Done():
-			return
+			return noted
 		case <-ticker.C:
 		}
 		there := f.There()
@@ -96,24 +73,17 @@ func (s *service) noteFilling(ctx context.Context, c *container, f *fill.Filling
 			log.Info("the memory of a restored container comes again")
 		}
 		noted = *there
-		note(ctx, noted.Write(c.bundle.dir))
-	}
-}
-
-// note logs that something could not be noted, which only those miss who list containers.
-func note(ctx context.Context, err error) {
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("note the state of a container")
+		warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	}
 }
 
 // watchFilling waits until the container's memory is there. A container that cannot get it is ended.
 func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Filling) {
 	id := c.request.ID
-	s.noteFilling(ctx, c, f)
+	noted := s.noteFilling(ctx, c, f)
 	r, err := f.Result()
 	if err == nil {
-		note(ctx, notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
+		warn(ctx, "note the state of a container", notes.Memory{Here: r.Bytes, Total: r.Bytes}.Write(c.bundle.dir))
 		log.G(ctx).WithField("id", id).WithField("bytes", r.Bytes).WithField("seconds", r.Seconds).WithField("peak", r.Peak).
 			Info("the memory of a restored container is there")
 		return
@@ -123,7 +93,8 @@ func (s *service) watchFilling(ctx context.Context, c *container, f *fill.Fillin
 		return
 	}
 	log.G(ctx).WithField("id", id).WithError(err).Error("a container is ended since its memory cannot be filled in")
-	note(ctx, notes.WriteLost(c.bundle.dir, err))
+	noted.Lost = err.Error()
+	warn(ctx, "note the state of a container", noted.Write(c.bundle.dir))
 	ctx, cancel := context.WithTimeout(ctx, fillTime)
 	defer cancel()
 	// CRIU may be at work still, and wait for what does not come. It fails by itself where it finds nobody to give processes to.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
@@ -70,10 +69,7 @@ func (s *service) engine(ctx context.Context, c *container, conversation *checkp
 	if err != nil {
 		return nil, err
 	}
-	var w checkpoint.Options
-	if conversation != nil {
-		w = conversation.Options
-	}
+	w := conversation.Asked()
 	timeout, force, err := s.gpuChoices(spec.Annotations, w)
 	if err != nil {
 		return nil, err
@@ -125,9 +121,7 @@ func (c *container) endsWhenKilled(ctx context.Context) (stop func()) {
 		}
 		again, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
 		defer cancel()
-		if err := c.runtime.Kill(again); err != nil {
-			log.G(ctx).WithError(err).Warn("kill a container whose GPUs are being saved or loaded")
-		}
+		warn(ctx, "kill a container whose GPUs are being saved or loaded", c.runtime.Kill(again))
 	})
 	return func() { done() }
 }

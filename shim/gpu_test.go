@@ -125,7 +125,7 @@ func TestBringGPUs(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(b.dir, specFile), data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.bringGPUs(&container{bundle: b}, record); err != nil {
+		if err := b.changeSpec(func(spec *specs.Spec) error { return s.bringGPUs(&container{bundle: b}, spec, record) }); err != nil {
 			t.Fatal(err)
 		}
 		got, err := b.spec()
@@ -150,11 +150,13 @@ func TestBringGPUs(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(b.dir, specFile), []byte(`{}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.bringGPUs(&container{bundle: b}, record); !strings.Contains(fmt.Sprint(err), "no CDI device nvidia.com/gpu=7") {
+	if err := b.changeSpec(func(spec *specs.Spec) error { return s.bringGPUs(&container{bundle: b}, spec, record) }); !strings.Contains(fmt.Sprint(err), "no CDI device nvidia.com/gpu=7") {
 		t.Errorf("got %v", err)
 	}
 	// What a client has given the container that it wants restored stays.
-	if err := s.bringGPUs(&container{bundle: b, annotated: &annotated{}}, record); err != nil {
+	if err := b.changeSpec(func(spec *specs.Spec) error {
+		return s.bringGPUs(&container{bundle: b, annotated: &annotated{}}, spec, record)
+	}); err != nil {
 		t.Error(err)
 	}
 	if data, err := os.ReadFile(filepath.Join(b.dir, specFile)); string(data) != "{}" || err != nil {

@@ -73,7 +73,8 @@ func injectWith(ctx context.Context, r *taskAPI.CreateTaskRequest, look func(roo
 }
 
 // giveLibraryAgain mounts the library that processes of a snapshot have loaded, where they have it.
-func (c *container) giveLibraryAgain(record *gpu.Record) error {
+func (c *container) giveLibraryAgain(spec *specs.Spec) error {
+	record := c.gpus.record
 	if record == nil || record.Engine != image.KeeperEngine {
 		return nil
 	}
@@ -90,17 +91,12 @@ func (c *container) giveLibraryAgain(record *gpu.Record) error {
 			fmt.Sprintf("install the %s of the cryo that the container was created with, or name it with %s in containerd's environment", library.File, library.Variable),
 			"the snapshot's processes have loaded %s %s (%s), and %s is %s", library.File, record.Library.Version, record.Library.Digest, found.Path, found.Digest)
 	}
-	why := ""
-	err = c.bundle.changeSpec(func(spec *specs.Spec) error {
-		why = found.Inject(spec, "") // its processes have it, whatever the image is
-		return nil
-	})
-	if err == nil && why != "" {
-		err = fmt.Errorf("give the container %s again: %s: %w", library.File, why, errdefs.ErrFailedPrecondition)
+	if why := found.Inject(spec, ""); why != "" { // its processes have it, whatever the image is
+		return fmt.Errorf("give the container %s again: %s: %w", library.File, why, errdefs.ErrFailedPrecondition)
 	}
 	kept := *record.Library
 	c.gpus.library = &kept
-	return err
+	return nil
 }
 
 // handOver says whether the container hands device memory over, or why it does not.
@@ -108,7 +104,7 @@ func (s *service) handOver(ctx context.Context, c *container, e *gpu.Engine, con
 	e.Library, e.Fallback = c.gpus.library, c.gpus.fallback
 	switch {
 	case e.Library == nil:
-	case conversation == nil || !conversation.Options.Devices:
+	case !conversation.Asked().Devices:
 		e.Fallback = "the client does not take device memory"
 	case frozen:
 		e.Fallback = "the container was paused"

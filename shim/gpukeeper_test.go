@@ -124,7 +124,8 @@ func TestGiveLibraryAgain(t *testing.T) {
 		"another":         {&gpu.Record{GPU: image.GPU{Engine: image.KeeperEngine, Library: &image.GPULibrary{Version: "1", Digest: digest.FromString("other")}}}, false, true},
 	} {
 		c := engineBundle(t, nil, "lib/ld-musl-x86_64.so.1")
-		err := c.giveLibraryAgain(test.record)
+		c.gpus.record = test.record
+		err := c.bundle.changeSpec(c.giveLibraryAgain)
 		if errors.As(err, new(*failure.Error)) != test.wrong || !test.wrong && err != nil || hasLibrary(t, c) != test.given || (c.gpus.library != nil) != test.given {
 			t.Errorf("%s: %v, got %+v", name, err, c.gpus)
 		}

@@ -21,20 +21,18 @@ import (
 // the snapshot's host: what CDI devices had put there is replaced by what those of the same names do here, and plain device
 // nodes get the numbers they have here, in the rules of the cgroup as well. The cryo command has done its own, and says so. A container that asks for the restore by its
 // annotation has GPUs of this host, which its client has given it: it keeps these and gets no others, whatever the snapshot's names are here.
-func (s *service) bringGPUs(c *container, record *gpu.Record) error {
+func (s *service) bringGPUs(c *container, spec *specs.Spec, record *gpu.Record) error {
 	if record == nil || c.annotated != nil {
 		return nil
 	}
-	return c.bundle.changeSpec(func(spec *specs.Spec) error {
-		if _, noted, err := cdi.Annotated(spec); err != nil {
+	if _, noted, err := cdi.Annotated(spec); err != nil {
+		return err
+	} else if !noted && len(record.CDI) > 0 {
+		if err := s.giveCDI(spec, record); err != nil {
 			return err
-		} else if !noted && len(record.CDI) > 0 {
-			if err := s.giveCDI(spec, record); err != nil {
-				return err
-			}
 		}
-		return renumber(spec, gpu.HostNode)
-	})
+	}
+	return renumber(spec, gpu.HostNode)
 }
 
 // giveCDI puts what a record's CDI devices are on this host in the place of what they were. The record is part of the snapshot: it says which, and never

@@ -48,13 +48,9 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	}
 	bundle := filepath.Join(filepath.Dir(cwd), id)
 	dumping, err := endBegun(bundle, dumpFile)
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("end the dump of a dead shim")
-	}
+	warn(ctx, "end the dump of a dead shim", err)
 	restoring, err := endBegun(bundle, restoreFile)
-	if err != nil {
-		log.G(ctx).WithError(err).Warn("end the restore of a dead shim")
-	}
+	warn(ctx, "end the restore of a dead shim", err)
 	c, err := containerOf(ctx, bundle, id)
 	if err == nil {
 		err = c.Foreign()
@@ -63,18 +59,12 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 	if err != nil {
 		log.G(ctx).WithError(err).Warn("find the container of a dead shim")
 	} else {
-		if err := c.Thaw(ctx); err != nil {
-			log.G(ctx).WithError(err).Warn("thaw the container of a dead shim")
-		}
+		warn(ctx, "thaw the container of a dead shim", c.Thaw(ctx))
 		if dumping != "" {
-			if err := c.Unlock(ctx, dumping); err != nil {
-				log.G(ctx).WithError(err).Warn("unlock the network of the container of a dead shim")
-			}
+			warn(ctx, "unlock the network of the container of a dead shim", c.Unlock(ctx, dumping))
 		}
 		if restoring != "" {
-			if err := c.SweepRestore(); err != nil {
-				log.G(ctx).WithError(err).Warn("remove what the restore of a dead shim has left")
-			}
+			warn(ctx, "remove what the restore of a dead shim has left", c.SweepRestore())
 		}
 	}
 	if restoring != "" {
@@ -82,13 +72,9 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 			// CRIU, which is there already, is not told by its work directory any more where the command has removed that meanwhile. runc would wait for it.
 			_ = removeCgroup(bundle) // tried again below
 		}
-		if err := unmountBelow(restoring); err != nil {
-			log.G(ctx).WithError(err).Warn("unmount what CRIU has left of the restore of a dead shim")
-		}
+		warn(ctx, "unmount what CRIU has left of the restore of a dead shim", unmountBelow(restoring))
 	}
-	if err := removeSockets(ctx, bundle, id); err != nil {
-		log.G(ctx).WithError(err).Warn("remove the sockets of a dead shim")
-	}
+	warn(ctx, "remove the sockets of a dead shim", removeSockets(ctx, bundle, id))
 	status := shim.StopStatus{ExitedAt: time.Now(), ExitStatus: 128 + int(unix.SIGKILL)}
 	var stopped error
 	if !ours {
@@ -97,22 +83,14 @@ func (m shimManager) Stop(ctx context.Context, id string) (shim.StopStatus, erro
 		status, stopped = m.Shim.Stop(ctx, id)
 		deleting, cancel := context.WithTimeout(ctx, deleteTime)
 		defer cancel()
-		if err := c.Delete(deleting); err != nil {
-			log.G(ctx).WithError(err).Warn("have runc forget the container of a dead shim")
-		}
+		warn(ctx, "have runc forget the container of a dead shim", c.Delete(deleting))
 		removeHybrid(bundle)
 	}
-	if err := restorer.UndoRootfs(bundle); err != nil {
-		log.G(ctx).WithError(err).Warn("undo what the restore of a dead shim has changed in the root file system")
-	}
+	warn(ctx, "undo what the restore of a dead shim has changed in the root file system", restorer.UndoRootfs(bundle))
 	if restoring != "" && ours {
-		if err := removeCgroup(bundle); err != nil {
-			log.G(ctx).WithError(err).Warn("remove the cgroup that the restore of a dead shim has left")
-		}
+		warn(ctx, "remove the cgroup that the restore of a dead shim has left", removeCgroup(bundle))
 	}
-	if err := removeOwned(bundle); err != nil {
-		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
-	}
+	warn(ctx, "remove the directory a container was restored from", removeOwned(bundle))
 	return status, stopped
 }
 

@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/containerd/errdefs"
-	"github.com/containerd/log"
 
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/criu"
@@ -16,10 +15,8 @@ import (
 // configure writes CRIU's configuration for a dump. Where the command takes pages itself, it gives the socket that CRIU shall
 // inherit: one that nobody else can reach, whatever the network namespaces of the command, containerd and CRIU are.
 func configure(ctx context.Context, c *container, o criu.Options, conversation *checkpoint.Conversation) (pages *os.File, err error) {
-	if conversation != nil {
-		if pages, err = conversation.Pages(); err != nil {
-			return nil, err
-		}
+	if pages, err = conversation.Pages(); err != nil {
+		return nil, err
 	}
 	if pages != nil {
 		o.PagesDescriptor = runc.PagesDescriptor
@@ -33,22 +30,21 @@ func configure(ctx context.Context, c *container, o criu.Options, conversation *
 
 // rounds are those of a pre-dump that the command asks for; nil: none. Their images go to work.
 func rounds(c *container, conversation *checkpoint.Conversation, work string) (*checkpoint.Rounds, error) {
+	asked := conversation.Asked()
 	switch {
-	case conversation == nil || conversation.Options.PreDump == 0:
+	case asked.PreDump == 0:
 		return nil, nil
 	case c.gpus.nvidia:
 		return nil, fmt.Errorf("checkpoint %s: a container with GPUs has no pre-dump: device memory comes into its processes at the freeze: %w", c.request.ID, errdefs.ErrNotImplemented)
-	case !conversation.Options.Pages:
+	case !asked.Pages:
 		return nil, fmt.Errorf("checkpoint %s: a pre-dump into files: %w", c.request.ID, errdefs.ErrNotImplemented)
 	}
-	return &checkpoint.Rounds{Count: conversation.Options.PreDump, Dir: work, Pages: conversation.Round}, nil
+	return &checkpoint.Rounds{Count: asked.PreDump, Dir: work, Pages: conversation.Round}, nil
 }
 
 // settle leaves CRIU's configuration without what was for one dump or restore alone: somebody may have runc take a checkpoint, with neither
 // a socket nor a daemon for pages.
 func settle(ctx context.Context, c *container, o criu.Options) {
 	o.PagesDescriptor, o.LazyPages = 0, false
-	if err := o.WriteFile(c.bundle.criuConfig()); err != nil {
-		log.G(ctx).WithError(err).Warn("leave CRIU's configuration to others")
-	}
+	warn(ctx, "leave CRIU's configuration to others", o.WriteFile(c.bundle.criuConfig()))
 }

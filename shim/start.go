@@ -21,6 +21,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/confinement"
 	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/runc"
+	"github.com/cryo-project/cryo/runtime/setns"
 	"github.com/cryo-project/cryo/runtime/tmpfs"
 )
 
@@ -169,7 +170,7 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if c.runtime.Known(ctx) {
 		return nil, fmt.Errorf("restore %s: runc has a container of this name already: %w", r.ID, errdefs.ErrAlreadyExists)
 	}
-	if err := c.joinIPC(); err != nil {
+	if err := c.joinNamespaces(); err != nil {
 		return nil, fmt.Errorf("restore %s: %w", r.ID, err)
 	}
 	done, err := c.bundle.begin(restoreFile, c.work)
@@ -205,14 +206,14 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 		left := c.endRestore(ctx)
 		clean = left == nil
 		if hung != nil {
-			_ = endFilling(filling) // what it says comes of it
+			_ = filling.Cause() // what it says comes of it
 			return nil, errors.Join(hung, left)
 		}
 		failed := notRestored(r.ID, native(err))
 		if reason := criu.Reason(filepath.Join(c.work, restoreLog)); reason != "" {
 			failed = byCRIU(r.ID, reason)
 		}
-		if cause := endFilling(filling); cause != nil {
+		if cause := filling.Cause(); cause != nil {
 			failed = notRestored(r.ID, cause)
 		}
 		switch cause := relay.Close(); {
@@ -226,10 +227,10 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	c.ran.Store(true)
 	if hung != nil { // it was through when it was ended
 		hung = errors.Join(hung, s.endRestored(ctx, c))
-		_ = endFilling(filling)
+		_ = filling.Cause()
 		return nil, hung
 	}
-	if err := followFilling(ctx, filling); err != nil {
+	if err := filling.Restored(context.WithoutCancel(ctx)); err != nil {
 		err = errors.Join(notRestored(r.ID, err), s.endRestored(ctx, c))
 		filling.End()
 		return nil, err
@@ -237,28 +238,28 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	if err := s.adopt(c, int(answer.Pid)); err != nil {
 		log.G(ctx).WithError(err).WithField("id", r.ID).Error("find the cgroup of a restored container")
 	}
-	if err := removeOwned(c.bundle.dir); err != nil {
-		log.G(ctx).WithError(err).Warn("remove the directory a container was restored from")
-	}
+	warn(ctx, "remove the directory a container was restored from", removeOwned(c.bundle.dir))
 	if ctx.Err() != nil {
 		return nil, errors.Join(context.Cause(ctx), s.endRestored(ctx, c))
 	}
 	return answer, nil
 }
 
-// joinIPC has the restore leave alone what is not the container's in an IPC namespace that it joins.
-func (c *container) joinIPC() error {
+// joinNamespaces has CRIU leave alone what is not the container's in namespaces that it joins, which are its pod's.
+func (c *container) joinNamespaces() error {
 	spec, err := c.bundle.spec()
-	if err != nil || spec.Linux == nil {
+	if err != nil {
 		return err
 	}
-	for _, n := range spec.Linux.Namespaces {
-		if n.Type == specs.IPCNamespace && n.Path != "" {
-			c.ipc, err = criu.JoinIPC(c.restore, n.Path)
+	if path, _ := setns.In(spec, specs.UTSNamespace); path != "" {
+		if err := criu.JoinUTS(c.restore, path); err != nil {
 			return err
 		}
 	}
-	return nil
+	if path, _ := setns.In(spec, specs.IPCNamespace); path != "" {
+		c.ipc, err = criu.JoinIPC(c.restore, path)
+	}
+	return err
 }
 
 // endRestore leaves nothing of a restore that has failed. runc does so itself, unless it was killed: then it has left CRIU, what CRIU has made, its own

@@ -10,17 +10,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/fit"
-	"github.com/cryo-project/cryo/shim/bring"
 	"github.com/cryo-project/cryo/shim/restore"
+	"github.com/cryo-project/cryo/shim/restorer"
 )
 
 // restoreFlags are the choices of cryo restore.
 type restoreFlags struct {
-	bring.Options
-	mounts   []string // of Options.Choices
-	logURI   string   // of Options.Log
-	gpu      gpuFlags
-	registry registryFlags
+	ref, name string
+	choices   restorer.Choices
+	mounts    []string // of choices
+	gpu       gpuFlags
+	registry  registryFlags
 }
 
 func newRestore(a *app) *cobra.Command {
@@ -67,7 +67,7 @@ signature.`,
 		Args:              exactly("REF"),
 		ValidArgsFunction: a.completeRefs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.Ref = args[0]
+			f.ref = args[0]
 			if err := f.check(); err != nil {
 				return err
 			}
@@ -75,19 +75,19 @@ signature.`,
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.Name, "name", "", "name of the container (default: the name it had)")
-	flags.StringVar(&f.Choices.Pull, "pull", "missing", "when to fetch the snapshot: missing (if it is not in the local store), always, or never")
+	flags.StringVar(&f.name, "name", "", "name of the container (default: the name it had)")
+	flags.StringVar(&f.choices.Pull, "pull", "missing", "when to fetch the snapshot: missing (if it is not in the local store), always, or never")
 	flags.StringArrayVar(&f.mounts, "mount", nil, "give a bind mount of the container another source: type=bind,src=PATH,dst=PATH, or SOURCE:PATH")
-	flags.StringArrayVar(&f.Choices.Allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
-	flags.StringArrayVar(&f.Choices.Force, "force", nil, "override a rule of cryo inspect --check by its name")
-	flags.StringVar(&f.Choices.NetworkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
-	flags.BoolVar(&f.Choices.Eager, "eager", false, "read all memory before the container runs")
-	flags.BoolVar(&f.Choices.PullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
-	flags.BoolVar(&f.Wait, "wait", false, "wait until all memory is in the local store; Ctrl-C then ends the wait and not the container")
-	requireSignature(cmd, &f.Choices.RequireSignature)
-	flags.StringVar(&f.logURI, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
-	flags.StringVar(&f.Runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
-	flags.StringVar(&f.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
+	flags.StringArrayVar(&f.choices.Allow, "allow", nil, "grant the snapshot mounts, devices, capabilities, namespaces, privileges or all")
+	flags.StringArrayVar(&f.choices.Force, "force", nil, "override a rule of cryo inspect --check by its name")
+	flags.StringVar(&f.choices.NetworkNS, "network-ns", "", "path of the network namespace, if the container had one with a path")
+	flags.BoolVar(&f.choices.Eager, "eager", false, "read all memory before the container runs")
+	flags.BoolVar(&f.choices.PullFirst, "pull-first", false, "pull all memory before the container runs: it starts later, and does not depend on the registry")
+	flags.BoolVar(&f.choices.Wait, "wait", false, "wait until all memory is in the local store; Ctrl-C then ends the wait and not the container")
+	requireSignature(cmd, &f.choices.RequireSignature)
+	flags.StringVar(&f.choices.Log, "log-uri", "", "where output goes: file:///PATH or binary:///PATH (default: cryo logs shows it, or attach)")
+	flags.StringVar(&f.choices.Runtime, "runtime", "", "runtime, by containerd's name (default: as in the snapshot, if that is cryo's)")
+	flags.StringVar(&f.choices.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(fit.Forcible())) // fails only for flags that there are not
 	f.gpu.register(cmd, a)
 	f.registry.register(cmd)
@@ -99,10 +99,10 @@ func (f *restoreFlags) check() error {
 	wrong := func(format string, args ...any) error {
 		return misused("cryo restore", format, args...)
 	}
-	if !slices.Contains([]string{restore.PullMissing, restore.PullAlways, restore.PullNever}, f.Choices.Pull) {
-		return wrong("--pull %q is none of missing, always, never", f.Choices.Pull)
+	if !slices.Contains([]string{restore.PullMissing, restore.PullAlways, restore.PullNever}, f.choices.Pull) {
+		return wrong("--pull %q is none of missing, always, never", f.choices.Pull)
 	}
-	if _, err := restore.Grants(f.Choices.Allow); err != nil {
+	if _, err := restore.Grants(f.choices.Allow); err != nil {
 		return err
 	}
 	for _, m := range f.mounts {
@@ -110,27 +110,27 @@ func (f *restoreFlags) check() error {
 		if err != nil {
 			return wrong("--mount %s: %v", m, err)
 		}
-		f.Choices.Mounts = append(f.Choices.Mounts, r)
+		f.choices.Mounts = append(f.choices.Mounts, r)
 	}
 	if err := f.gpu.check(); err != nil {
 		return err
 	}
-	if f.Choices.NetworkNS != "" && !filepath.IsAbs(f.Choices.NetworkNS) {
-		return wrong("--network-ns %s is not an absolute path", f.Choices.NetworkNS)
+	if f.choices.NetworkNS != "" && !filepath.IsAbs(f.choices.NetworkNS) {
+		return wrong("--network-ns %s is not an absolute path", f.choices.NetworkNS)
 	}
-	if f.logURI != "" {
-		u, err := url.Parse(f.logURI)
+	if log := f.choices.Log; log != "" {
+		u, err := url.Parse(log)
 		if err != nil || !slices.Contains([]string{"file", "binary"}, u.Scheme) || u.Host != "" || !filepath.IsAbs(u.Path) {
-			return wrong("--log-uri %s is neither file:///PATH nor binary:///PATH", f.logURI)
+			return wrong("--log-uri %s is neither file:///PATH nor binary:///PATH", log)
 		}
-		f.Log = u
 	}
 	return nil
 }
 
 // restore makes a running container of a snapshot.
-func (a *app) restore(ctx context.Context, f restoreFlags) (err error) {
-	if f.Registry, err = f.registry.resolve(ctx, a); err != nil {
+func (a *app) restore(ctx context.Context, f restoreFlags) error {
+	o, err := f.registry.resolve(ctx, a)
+	if err != nil {
 		return err
 	}
 	s, err := a.store()
@@ -142,15 +142,22 @@ func (a *app) restore(ctx context.Context, f restoreFlags) (err error) {
 		return err
 	}
 	defer closing(ctx, "containerd", client)
-	if f.Ref, err = a.named(ctx, s, f.Ref, f.Choices.Pull); err != nil {
+	if f.ref, err = a.named(ctx, s, f.ref, f.choices.Pull); err != nil {
 		return err
 	}
-	f.Program, f.ConfigFile, f.Address, f.Hooks = a.program, a.configPath, a.address, a.hooks()
-	f.Choices.Devices, f.Choices.GPUs = f.gpu.devices, f.gpu.gpus
-	if a.debug {
-		f.Debug = func(line string) { fmt.Fprint(a.stderr, line) }
+	f.choices.Devices, f.choices.GPUs = f.gpu.devices, f.gpu.gpus
+	f.choices.Registry = restorer.Registry{PlainHTTP: o.PlainHTTP, Insecure: o.Insecure, CAFile: o.CAFile, Username: o.Username, Password: o.Password, Concurrency: o.Concurrency}
+	c := restore.Command{
+		Program: a.program, Variables: []string{"CRYO_ROOT=" + s.Root()}, Client: client, Hooks: a.hooks(),
+		Request: restorer.Request{Ref: f.ref, ID: f.name, Namespace: a.namespace, Address: a.address, Choices: &f.choices},
 	}
-	r, err := bring.Restore(ctx, client, s, f.Options)
+	if a.configPath != "" {
+		c.Variables = append(c.Variables, "CRYO_CONFIG="+a.configPath)
+	}
+	if a.debug {
+		c.Debug = func(line string) { fmt.Fprint(a.stderr, line) }
+	}
+	r, err := c.Run(ctx)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,18 +26,13 @@ type Client struct {
 	dir      string
 	listener *channel.Listener
 	greeted  chan struct{} // closed when the shim was greeted
-	heard    chan heard    // closed when the shim has hung up
+	heard    chan message  // closed when nothing more comes
+	why      error         // nothing more comes; nil: the shim has hung up. To be read when heard is closed
 	streams  map[stream]chan *net.UnixConn
 
 	mu      sync.Mutex // guards channel and closed, since Close may come at any time
 	channel *channel.Channel
 	closed  bool
-}
-
-// heard is a message of the shim's, or why there is none.
-type heard struct {
-	message
-	err error
 }
 
 // Listen makes the socket in dir, which is then given to the shim as CRIU's work directory, and the file where the shim leaves an error.
@@ -48,14 +44,15 @@ func Listen(dir string) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("wait for the shim: %w", err)
 	}
-	c := &Client{dir: dir, listener: l, greeted: make(chan struct{}), heard: make(chan heard, 4), streams: make(map[stream]chan *net.UnixConn)}
+	c := &Client{dir: dir, listener: l, greeted: make(chan struct{}), heard: make(chan message, 4), streams: make(map[stream]chan *net.UnixConn)}
 	for _, s := range []stream{pagesStream, roundStream, devicesStream} {
 		c.streams[s] = make(chan *net.UnixConn, MaxRounds)
 	}
 	return c, nil
 }
 
-// Frozen waits until the container is dumped; it stands still from before then until [Client.Resume] or [Client.Kill].
+// Frozen waits until the container is dumped; it stands still from before then until [Client.Resume] or [Client.Kill]. io.EOF: the shim has hung up, and [Client.Left] has
+// the reason.
 func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 	shim, err := c.listener.Accept(ctx)
 	if err != nil {
@@ -71,10 +68,10 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 	close(c.greeted)
 	m, err := c.receive(ctx)
 	if err != nil {
-		return Dumped{}, cause("wait for the dump", err)
+		return Dumped{}, fmt.Errorf("wait for the dump: %w", err)
 	}
 	if m.Dumped == nil {
-		return Dumped{}, fmt.Errorf("wait for the dump: unexpected message from the shim: it is neither dumped nor an error: %w", errdefs.ErrInternal)
+		return Dumped{}, fmt.Errorf("wait for the dump: unexpected message from the shim: it is not dumped: %w", errdefs.ErrInternal)
 	}
 	return *m.Dumped, nil
 }
@@ -83,17 +80,19 @@ func (c *Client) Frozen(ctx context.Context) (Dumped, error) {
 func (c *Client) listen(shim *channel.Channel) {
 	defer close(c.heard)
 	for {
-		m, fds, err := receive(shim)
+		var m message
+		fds, err := shim.Receive(&m)
 		if err == nil && m.Stream != "" {
-			if err = c.take(m.Stream, fds); err == nil {
-				continue
-			}
-			fds = nil
+			err = c.take(m.Stream, fds)
+			c.why = err
+		} else {
+			channel.Close(fds)
 		}
-		channel.Close(fds)
-		c.heard <- heard{m, err}
-		if err != nil && !errors.As(err, new(*failure.Error)) {
+		switch {
+		case err != nil:
 			return
+		case m.Stream == "":
+			c.heard <- m
 		}
 	}
 }
@@ -137,7 +136,7 @@ func (c *Client) Greeted(within time.Duration) bool {
 	}
 }
 
-// Left gives the error with which the shim has answered containerd; nil if there is none. It is there before containerd's answer.
+// Left gives the error that the shim has left; nil if there is none. It is there before the shim hangs up, and may be another when containerd has answered.
 func (c *Client) Left() *failure.Error {
 	var e failure.Error
 	if !failure.Find(c.dir, &e) {
@@ -191,10 +190,10 @@ func (c *Client) release(ctx context.Context, d Decision) (Released, error) {
 	}
 	m, err := c.receive(ctx)
 	if err != nil {
-		return Released{}, cause(string(d)+" the container", err)
+		return Released{}, fmt.Errorf("%s the container: %w", d, err)
 	}
 	if m.Released == nil {
-		return Released{}, fmt.Errorf("%s the container: unexpected message from the shim: it is neither released nor an error: %w", d, errdefs.ErrInternal)
+		return Released{}, fmt.Errorf("%s the container: unexpected message from the shim: it is not released: %w", d, errdefs.ErrInternal)
 	}
 	return *m.Released, nil
 }
@@ -202,42 +201,30 @@ func (c *Client) release(ctx context.Context, d Decision) (Released, error) {
 // receive waits for the next message.
 func (c *Client) receive(ctx context.Context) (message, error) {
 	select {
-	case h, ok := <-c.heard:
+	case m, ok := <-c.heard:
 		if !ok {
-			return message{}, io.EOF
+			return message{}, cmp.Or(c.why, io.EOF)
 		}
-		return h.message, h.err
+		return m, nil
 	case <-ctx.Done():
 		return message{}, context.Cause(ctx)
 	}
 }
 
-// cause says what was being done, unless the shim has.
-func cause(what string, err error) error {
-	if errors.As(err, new(*failure.Error)) {
-		return err
-	}
-	return fmt.Errorf("%s: %w", what, err)
-}
-
-// HangUp lets a container that is still frozen go on, and waits for what the shim says of that: a [*failure.Error], or nil. Nothing else waits for a message.
+// HangUp lets a container that is still frozen go on, and waits until the shim has nothing more to say. Nothing else waits for a message.
 func (c *Client) HangUp(ctx context.Context) error {
 	c.mu.Lock()
 	shim := c.channel
 	c.mu.Unlock()
-	if shim == nil || shim.HangUp() != nil {
-		return c.Close()
-	}
-	_ = c.listener.Close() // Close does so again
-	for {
-		if _, err := c.receive(ctx); err != nil {
-			closed := c.Close()
-			if told := (*failure.Error)(nil); errors.As(err, &told) {
-				return told
+	if shim != nil && shim.HangUp() == nil {
+		_ = c.listener.Close() // Close does so again
+		for {
+			if _, err := c.receive(ctx); err != nil {
+				break
 			}
-			return closed
 		}
 	}
+	return c.Close()
 }
 
 // Close hangs up: a container that is still frozen goes on. It may be called again.

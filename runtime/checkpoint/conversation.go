@@ -21,11 +21,12 @@ const maxGPUTimeout = 86400
 // MaxRounds is how many rounds of a pre-dump are accepted. What is left after some is what is written all the time.
 const MaxRounds = 16
 
-// Conversation is the shim's side of a held checkpoint.
+// Conversation is the shim's side of a held checkpoint. That of a stock client, which nobody holds, is nil.
 type Conversation struct {
 	// Options are the command's.
 	Options Options
 
+	dir     string // where the command finds an error
 	channel *channel.Channel
 	decided chan Decision
 
@@ -54,10 +55,11 @@ func Join(ctx context.Context, dir string) (*Conversation, context.Context, erro
 	if err != nil {
 		return nil, ctx, fmt.Errorf("reach the cryo command: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	c := &Conversation{channel: command, decided: make(chan Decision, 1)}
+	c := &Conversation{dir: dir, channel: command, decided: make(chan Decision, 1)}
 	if err := c.greet(); err != nil {
-		_ = command.Close() // err says more
-		return nil, ctx, fmt.Errorf("greet the cryo command: %w", err)
+		err = fmt.Errorf("greet the cryo command: %w", err)
+		_ = errors.Join(Leave(dir, err), command.Close()) // err says more
+		return nil, ctx, err
 	}
 	ctx, hungUp := context.WithCancelCause(ctx)
 	go c.listen(hungUp)
@@ -69,7 +71,8 @@ const greetTime = 10 * time.Second
 
 func (c *Conversation) greet() error {
 	late := time.AfterFunc(greetTime, func() { _ = c.channel.Close() })
-	greeting, fds, err := receive(c.channel)
+	var greeting message
+	fds, err := c.channel.Receive(&greeting)
 	if !late.Stop() {
 		return fmt.Errorf("it has said nothing for %s: %w", greetTime, context.DeadlineExceeded)
 	}
@@ -78,9 +81,7 @@ func (c *Conversation) greet() error {
 	}
 	channel.Close(fds) // it sends none
 	if greeting.Version != protocolVersion {
-		err := fmt.Errorf("it speaks version %d, the shim %d: %w", greeting.Version, protocolVersion, errdefs.ErrInvalidArgument)
-		c.tell(message{Failed: told(err)})
-		return err
+		return fmt.Errorf("it speaks version %d, the shim %d: %w", greeting.Version, protocolVersion, errdefs.ErrInvalidArgument)
 	}
 	if t := greeting.GPUTimeout; t < 0 || t > maxGPUTimeout {
 		return fmt.Errorf("a GPU timeout of %g seconds: %w", t, errdefs.ErrInvalidArgument)
@@ -95,9 +96,17 @@ func (c *Conversation) greet() error {
 // pagesBuffer is how much CRIU may have sent that the command has not read yet, bytes.
 const pagesBuffer = 4 << 20
 
+// Asked are the command's options.
+func (c *Conversation) Asked() (o Options) {
+	if c != nil {
+		o = c.Options
+	}
+	return o
+}
+
 // Pages gives the socket over which CRIU shall send pages; nil if the command wants them in files. The caller closes it.
 func (c *Conversation) Pages() (*os.File, error) {
-	if !c.Options.Pages {
+	if !c.Asked().Pages {
 		return nil, nil
 	}
 	return c.pages(pagesStream)
@@ -141,11 +150,12 @@ func (c *Conversation) connect(s stream, kind int) (*os.File, error) {
 
 // listen hears the command's one decision, and that it hangs up.
 func (c *Conversation) listen(hungUp context.CancelCauseFunc) {
-	m, fds, err := receive(c.channel)
+	var m message
+	fds, err := c.channel.Receive(&m)
 	channel.Close(fds) // it sends none
 	if err == nil {
 		c.decided <- m.Decision
-		_, fds, err = receive(c.channel)
+		fds, err = c.channel.Receive(&m)
 		channel.Close(fds)
 	}
 	hungUp(fmt.Errorf("the cryo command is gone: %w: %w", err, errdefs.ErrAborted))
@@ -175,10 +185,13 @@ func (c *Conversation) Released(r Result) {
 
 // End tells the command how it went and hangs up.
 func (c *Conversation) End(r Result, err error) {
+	if c == nil {
+		return
+	}
 	defer c.channel.Close()
 	switch {
 	case err != nil:
-		c.tell(message{Failed: told(err)})
+		_ = Leave(c.dir, err) // what becomes of it afterwards takes its place
 	case !c.released:
 		c.tell(message{Released: released(r)})
 	}

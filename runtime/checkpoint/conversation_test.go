@@ -223,8 +223,8 @@ func TestFailureReachesTheCommand(t *testing.T) {
 		}
 		shim.End(Result{}, errFake)
 	}()
-	if _, err := client.Frozen(t.Context()); !errors.As(err, new(*failure.Error)) || err.Error() != errFake.Error() {
-		t.Errorf("got %v", err)
+	if _, err := client.Frozen(t.Context()); !errors.Is(err, io.EOF) || client.Left() == nil || client.Left().Error() != errFake.Error() {
+		t.Errorf("got %v, left %v", err, client.Left())
 	}
 }
 
@@ -263,7 +263,10 @@ func TestToldOf(t *testing.T) {
 			if _, err := client.Frozen(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			check(t, name, client.HangUp(t.Context()), test.err, test.kind)
+			if err := client.HangUp(t.Context()); err != nil {
+				t.Error(err)
+			}
+			check(t, name, client.Left(), test.err, test.kind)
 		}
 	}
 	client, _ := listen(t)

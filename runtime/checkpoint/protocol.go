@@ -1,14 +1,9 @@
 package checkpoint
 
-import (
-	"time"
-
-	"github.com/cryo-project/cryo/image/spec/failure"
-	"github.com/cryo-project/cryo/runtime/channel"
-)
+import "time"
 
 // protocolVersion is that of the conversation between the cryo command and the shim. Both refuse any other.
-const protocolVersion = 4
+const protocolVersion = 5
 
 // socketName is the socket on which the command listens, in CRIU's work directory. It being there is what makes
 // a checkpoint a held one.
@@ -41,7 +36,7 @@ type Options struct {
 	// see [Conversation.Round]. A container that its client has paused has none: nothing is written there.
 	PreDump int `json:"preDump,omitempty"`
 	// KeeperOnly has the shim refuse a checkpoint, before anything is done, in which all device memory of a process would go into its
-	// own memory. The command looks at what was done all the same.
+	// own memory.
 	KeeperOnly bool `json:"keeperOnly,omitempty"`
 }
 
@@ -79,25 +74,12 @@ const (
 )
 
 // message is one of the conversation: the command greets, the shim answers dumped, the command decides, the shim
-// answers released. Either side may send failed instead and hang up. Until it has answered dumped, the shim makes connections.
+// answers released. Either side may hang up instead, the shim when it has left the reason ([Leave]). Until it has answered dumped, the shim makes connections.
 type message struct {
 	Version int `json:"version,omitempty"`
 	Options
-	Stream   stream         `json:"stream,omitempty"`
-	Dumped   *Dumped        `json:"dumped,omitempty"`
-	Decision Decision       `json:"decision,omitempty"`
-	Released *Released      `json:"released,omitempty"`
-	Failed   *failure.Error `json:"failed,omitempty"`
-}
-
-// receive reads one message, and the descriptors that came with it.
-func receive(c *channel.Channel) (m message, fds []int, err error) {
-	if fds, err = c.Receive(&m); err != nil {
-		return message{}, nil, err
-	}
-	if m.Failed != nil {
-		channel.Close(fds)
-		return message{}, nil, m.Failed
-	}
-	return m, fds, nil
+	Stream   stream    `json:"stream,omitempty"`
+	Dumped   *Dumped   `json:"dumped,omitempty"`
+	Decision Decision  `json:"decision,omitempty"`
+	Released *Released `json:"released,omitempty"`
 }

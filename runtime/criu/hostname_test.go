@@ -13,7 +13,7 @@ import (
 
 func TestSetHostname(t *testing.T) {
 	dir := t.TempDir()
-	if err := SetHostname(dir, "new", "x"); err != nil {
+	if err := setHostname(dir, "new", "x"); err != nil {
 		t.Errorf("without an image: %v", err)
 	}
 	old, domain := "a-long-old-name", "(none)"
@@ -26,7 +26,7 @@ func TestSetHostname(t *testing.T) {
 	if err := os.WriteFile(file, image, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := SetHostname(dir, "new", ""); err != nil {
+	if err := setHostname(dir, "new", ""); err != nil {
 		t.Fatal(err)
 	}
 	data, err := os.ReadFile(file)
@@ -42,7 +42,7 @@ func TestSetHostname(t *testing.T) {
 		if err := os.WriteFile(file, damaged, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := SetHostname(dir, "new", ""); !errdefs.IsDataLoss(err) {
+		if err := setHostname(dir, "new", ""); !errdefs.IsDataLoss(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

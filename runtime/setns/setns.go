@@ -7,8 +7,21 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
+
+// In gives the path of the namespace of a kind that a specification has, empty for a new one, and whether it has one.
+func In(spec *specs.Spec, kind specs.LinuxNamespaceType) (path string, has bool) {
+	if spec.Linux != nil {
+		for _, n := range spec.Linux.Namespaces {
+			if n.Type == kind {
+				return n.Path, true
+			}
+		}
+	}
+	return "", false
+}
 
 // names are those of the kinds of namespaces in /proc/PID/ns.
 var names = map[int]string{unix.CLONE_NEWIPC: "ipc", unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWUTS: "uts", unix.CLONE_NEWNET: "net"}

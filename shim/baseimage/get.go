@@ -38,7 +38,7 @@ const undoTime = 60 * time.Second
 // snapshot's own repository or from where it came. undo removes again what it has added to containerd; after an error that is done.
 func Get(ctx context.Context, client *containerd.Client, c image.Container, ref, snapshotter string, o registry.Options) (_ containerd.Image, undo func(context.Context) error, err error) {
 	var added []string
-	undo = func(ctx context.Context) (err error) {
+	remove := func(ctx context.Context) (err error) {
 		for _, name := range added {
 			if gone := client.ImageService().Delete(ctx, name); gone != nil && !errdefs.IsNotFound(gone) {
 				err = errors.Join(err, fmt.Errorf("remove image %s: %w", name, gone))
@@ -46,23 +46,19 @@ func Get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 		}
 		return err
 	}
-	img, err := get(ctx, client, c, ref, snapshotter, o, &added)
-	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
-		defer cancel()
-		return nil, nil, errors.Join(err, undo(ctx))
-	}
-	return img, undo, nil
-}
-
-// get notes which images are added.
-func get(ctx context.Context, client *containerd.Client, c image.Container, ref, snapshotter string, o registry.Options, added *[]string) (containerd.Image, error) {
+	defer func() {
+		if err != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
+			defer cancel()
+			err = errors.Join(err, remove(ctx))
+		}
+	}()
 	if c.ImageDigest == "" {
-		return nil, fmt.Errorf("the snapshot does not say what image it stands on: %w", errdefs.ErrFailedPrecondition)
+		return nil, nil, fmt.Errorf("the snapshot does not say what image it stands on: %w", errdefs.ErrFailedPrecondition)
 	}
 	present, err := withDigest(ctx, client, c.ImageDigest)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, i := range preferred(present, c.Image) {
 		img := containerd.NewImage(client, i)
@@ -70,12 +66,12 @@ func get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 			log.G(ctx).WithError(err).WithField("image", i.Name).Debug("image is not complete")
 			continue
 		}
-		return img, nil
+		return img, remove, nil
 	}
 	var failed []error
 	for _, from := range sources(ref, c) {
 		if _, err := client.ImageService().Get(ctx, from); errdefs.IsNotFound(err) {
-			*added = append(*added, from)
+			added = append(added, from)
 		}
 		img, err := pullImage(ctx, client, from, snapshotter, optionsFor(o, ref, from))
 		if err != nil {
@@ -83,11 +79,11 @@ func get(ctx context.Context, client *containerd.Client, c image.Container, ref,
 			continue
 		}
 		if img.Target().Digest != c.ImageDigest {
-			return nil, missing(c, fmt.Errorf("%s has the digest %s: %w", from, img.Target().Digest, errdefs.ErrDataLoss))
+			return nil, nil, missing(c, fmt.Errorf("%s has the digest %s: %w", from, img.Target().Digest, errdefs.ErrDataLoss))
 		}
-		return img, nil
+		return img, remove, nil
 	}
-	return nil, missing(c, errors.Join(failed...))
+	return nil, nil, missing(c, errors.Join(failed...))
 }
 
 // withDigest lists containerd's images with a digest that a snapshot names.

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -86,13 +85,12 @@ func lookAt(ctx context.Context, container containerd.Container, bundles string)
 		return c, true, nil
 	}
 	bundle := filepath.Join(bundles, info.ID)
-	var noted, read error
-	c.Memory, noted = notes.ReadMemory(bundle)
-	if c.Lost, read = notes.ReadLost(bundle); c.Lost != "" {
+	if c.Memory, err = notes.Read(bundle); c.Memory != nil && c.Memory.Lost != "" {
 		c.Status = lost
+		c.Lost, c.Memory.Lost = c.Memory.Lost, ""
 	}
 	if c.Status == lost || c.Status == string(containerd.Stopped) {
 		c.PID = 0
 	}
-	return c, true, errors.Join(noted, read)
+	return c, true, err
 }

@@ -205,8 +205,11 @@ func (f *Filling) Ended() <-chan struct{} { return f.ended }
 func (f *Filling) Result() (Result, error) { return f.result, f.err }
 
 // Restored waits until CRIU has said that all tasks run, and the server has all it needs of them: CRIU's images may go then. Called when
-// they do, it fails where CRIU has not asked for memory to be filled in: the processes run without it.
+// they do, it fails where CRIU has not asked for memory to be filled in: the processes run without it. With nil, nothing is to be filled in.
 func (f *Filling) Restored(ctx context.Context) error {
+	if f == nil {
+		return nil
+	}
 	timeout := time.NewTimer(restoredTime)
 	defer timeout.Stop()
 	select {
@@ -237,6 +240,20 @@ func (f *Filling) End() {
 	f.fail(ErrEnded)
 	f.channel.Close()
 	f.letGo()
+}
+
+// Cause ends it after a restore that has failed, and tells whether it was the reason; nil is none.
+func (f *Filling) Cause() (err error) {
+	if f == nil {
+		return nil
+	}
+	select {
+	case <-f.done:
+		err = f.err
+	default:
+	}
+	f.End()
+	return err
 }
 
 // letGo lets go of all processes, and listens for no more.

@@ -1,4 +1,4 @@
-// Package job holds what a checkpoint (package take) and a restore (package bring) report to their caller: progress, bytes moved, and, when they fail, the state of the
+// Package job holds what a checkpoint (package take) and a restore (package restore) report to their caller: progress, bytes moved, and, when they fail, the state of the
 // container.
 package job
 

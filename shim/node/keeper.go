@@ -116,17 +116,12 @@ func (k *keeper) run(ctx context.Context) {
 				k.o.Log(Entry{What: "look at what is prewarmed", Err: err})
 			}
 		}()
-		over := false
-		for !over {
-			select {
-			case <-done:
-				over = true
-			case <-k.changed:
-				cancel()
-				wake(k.changed) // for below
-				<-done
-				over = true
-			}
+		select {
+		case <-done:
+		case <-k.changed:
+			cancel()
+			wake(k.changed) // for below
+			<-done
 		}
 		cancel()
 		select {

@@ -2,7 +2,6 @@ package restore
 
 import (
 	"context"
-	"errors"
 	"path/filepath"
 	"slices"
 
@@ -11,32 +10,23 @@ import (
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/image"
-	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/sandbox"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/runtime/gpu/library"
 )
 
 // consider plans a restore, and unpacks CRIU's images meanwhile, to compare them with the plan. Of a snapshot that is being pulled, all is
-// compared that can be compared without its segments, which are not here yet. pulling is nil for a snapshot that is here; from has
-// its blobs then, or all but the segments.
-func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref string, pulling *registry.Puller, work string, here *Looking, o Options) (p *Plan, err error) {
-	// What was fetched of a snapshot that is refused goes again.
-	refuse := func(err error) (*Plan, error) {
-		if pulling != nil {
-			err = errors.Join(err, pulling.Abandon())
-		}
-		return nil, err
-	}
+// compared that can be compared without its segments, which are not here yet: from has all else.
+func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from image.Fetcher, ref, work string, here *Looking, o Options) (p *Plan, err error) {
 	snapshot, err := image.Open(ctx, from, desc)
 	if err != nil {
-		return refuse(err)
+		return nil, err
 	}
 	images := filepath.Join(work, "images")
 	log.G(ctx).WithField("program", "/proc/self/exe").Debug("start a process: the review of CRIU's images")
 	box, err := sandbox.Open(images) // it takes some milliseconds to be ready
 	if err != nil {
-		return refuse(err)
+		return nil, err
 	}
 	defer func() { _ = box.Close() }() // a review that mattered has said what went wrong
 	unpacking, cancel := context.WithCancel(ctx)
@@ -48,21 +38,20 @@ func consider(ctx context.Context, s *store.Store, desc ocispec.Descriptor, from
 		unpacked, err = snapshot.UnpackImages(unpacking, from, images)
 		failed <- err
 	}()
-	o.GPUs.LeaveToShim = pulling == nil // else nothing is fetched that the shim would refuse
 	p, planErr := newPlan(ctx, snapshot, ref, here, o)
 	if planErr != nil {
 		cancel()
 	}
 	err = <-failed
 	if planErr != nil {
-		return refuse(planErr) // it says more
+		return nil, planErr // it says more
 	}
 	p.From, p.Images, p.Unpacked = from, images, unpacked
 	if err == nil {
 		err = Unawaited(ctx, func() error { return p.checkImages(ctx, box, images) })
 	}
 	if err != nil {
-		return refuse(&ImagesError{Name: p.Name, Err: Full(s.Root(), err)})
+		return nil, &ImagesError{Name: p.Name, Err: Full(s.Root(), err)}
 	}
 	return p, nil
 }

@@ -2,11 +2,11 @@ package restore
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
 	"github.com/cryo-project/cryo/runtime/lazypages"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // forkedLimit is how much memory processes may have each for itself, in bytes, that they shared before.
@@ -23,7 +23,7 @@ func (p *Plan) eager(o Options) string {
 	if err := lazypages.Supported(); err != nil {
 		return err.Error()
 	}
-	if l := p.Spec.Linux; l != nil && slices.ContainsFunc(l.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.UserNamespace }) {
+	if _, has := setns.In(p.Spec, specs.UserNamespace); has {
 		return "it has a user namespace, in which the kernel gives nobody a userfaultfd for running processes"
 	}
 	if forked := p.Unpacked.Forked(); forked > forkedLimit {

@@ -39,30 +39,20 @@ const (
 	quietMost = 500 * time.Millisecond
 )
 
-// probe begins to find out whether the registry serves parts of the segments that are missing, and gives what waits for the answer: why
-// a container does not run while its memory is pulled; empty: it does. A snapshot that is here needs none.
-func probe(ctx context.Context, p *registry.Puller, o Options) (whyPullFirst func(eager string) (string, error)) {
-	type answer struct {
-		why string
-		err error
-	}
-	answers := make(chan answer, 1)
-	if p != nil {
-		go func() {
-			why, err := tryParts(ctx, p, o)
-			answers <- answer{why, err}
-		}()
-	}
-	return func(eager string) (string, error) {
-		a := <-answers
-		switch {
-		case a.err != nil || a.why == allHere || o.PullFirst:
-			return a.why, a.err
-		case eager != "":
-			return eager, nil
-		}
-		return a.why, nil
-	}
+// probed says why a container does not run while its memory is pulled; empty: it does.
+type probed struct {
+	why string
+	err error
+}
+
+// probe begins to find out whether the registry serves parts of the segments that are missing.
+func probe(ctx context.Context, p *registry.Puller, o Options) <-chan probed {
+	answer := make(chan probed, 1)
+	go func() {
+		why, err := tryParts(ctx, p, o)
+		answer <- probed{why, err}
+	}()
+	return answer
 }
 
 // allHere is the reason where nothing is missing.

@@ -51,19 +51,24 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 	r.Pulled = r.puller != nil
 	probing, stop := context.WithCancel(ctx)
 	defer stop()
-	whyPullFirst := probe(probing, r.puller, o)
 	var from image.Fetcher = s
+	var answer <-chan probed // nil: nothing is asked for
 	if r.puller != nil {
 		from = r.puller
+		answer = probe(probing, r.puller, o)
 	}
-	if r.Plan, err = consider(ctx, s, r.Descriptor, from, ref, r.puller, work, here, o); err != nil {
-		return nil, err
+	o.GPUs.LeaveToShim = r.puller == nil // else nothing is fetched that the shim would refuse
+	if r.Plan, err = consider(ctx, s, r.Descriptor, from, ref, work, here, o); err == nil {
+		located()
+		r.Warnings = append(j.warning(), r.Warnings...)
+		r.Origin = j.Origin
+		r.Eager = r.eager(o)
+		err = r.checkRoom(ctx)
 	}
-	located()
-	r.Warnings = append(j.warning(), r.Warnings...)
-	r.Origin = j.Origin
-	r.Eager = r.eager(o)
-	if err := r.checkRoom(ctx); err != nil {
+	if err != nil && r.puller != nil { // what was fetched of a snapshot that is refused goes again
+		err = errors.Join(err, r.puller.Abandon())
+	}
+	if err != nil {
 		return nil, err
 	}
 	if r.puller == nil {
@@ -73,7 +78,7 @@ func Prepare(ctx context.Context, s *store.Store, work, ref string, here *Lookin
 		return nil, err
 	}
 	r.From = s
-	return r, r.begin(ctx, whyPullFirst, o)
+	return r, r.begin(ctx, <-answer, o)
 }
 
 // checkRoom refuses what does not fit on the disk: what is to be pulled has been found to, but not the memory that CRIU reads from files.
@@ -88,11 +93,7 @@ func (r *Prepared) checkRoom(ctx context.Context) (err error) {
 		}
 	}
 	m := r.Snapshot.Config.Memory
-	err = r.store.CheckRoom(ctx, missing, m.Total-m.Zero-m.Device)
-	if err != nil && r.puller != nil {
-		err = errors.Join(err, r.puller.Abandon())
-	}
-	return err
+	return r.store.CheckRoom(ctx, missing, m.Total-m.Zero-m.Device)
 }
 
 // within gives a context that ends after a time, for a cause of the kind DeadlineExceeded, unless in time is called before; 0: it does not. What goes on afterwards uses it as well.
@@ -117,9 +118,12 @@ func late(ctx context.Context, err error) error {
 }
 
 // begin begins to pull what is missing, or pulls it where that has to be first.
-func (r *Prepared) begin(ctx context.Context, whyPullFirst func(eager string) (string, error), o Options) (err error) {
-	if r.PullFirst, err = whyPullFirst(r.Eager); err != nil {
-		return err
+func (r *Prepared) begin(ctx context.Context, a probed, o Options) (err error) {
+	if a.err != nil {
+		return a.err
+	}
+	if r.PullFirst = a.why; a.why != allHere && !o.PullFirst && r.Eager != "" {
+		r.PullFirst = r.Eager
 	}
 	parallel, err := throughCache(ctx, r.puller)
 	if err != nil {

@@ -3,7 +3,6 @@ package restore
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -37,8 +36,10 @@ import (
 type serving struct {
 	config  config.Config
 	request restorer.Request
+	began   time.Time
 	ctx     context.Context // ends when nobody wants the restore any more
 	cancel  context.CancelCauseFunc
+	say     func(format string, args ...any) // tells a command's user; nil: there is none
 	counts  registry.Counts
 
 	store    *store.Store
@@ -47,15 +48,16 @@ type serving struct {
 	prepared *Prepared
 	asker    *asker // the container that asks for the restore; nil: a command does
 
-	mu        sync.Mutex
-	calledOff bool // the command has ended before; guarded by mu
-	committed bool // the container may run, whatever becomes of the command; guarded by mu
+	mu       sync.Mutex    // held while it is decided whether the end of the command calls the restore off
+	running  chan struct{} // closed when the container runs, whatever becomes of the command
+	loaded   gpu.Loaded    // how its GPUs were, to be read when running is closed
+	complete chan struct{} // closed when all memory is in the local store
 }
 
 // Why a restore ends that nobody wants any more.
 var (
 	errGone      = fmt.Errorf("the shim has called the restore off: %w", context.Canceled)
-	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", errdefs.ErrAborted)
+	errCalledOff = fmt.Errorf("the command that asked for the restore has ended: %w", context.Canceled)
 )
 
 // Serve runs the restore process. The shim or a command sends it a request over a channel; package restorer has the messages.
@@ -67,7 +69,7 @@ func Serve(c config.Config) error {
 		return err
 	}
 	defer asked.Close()
-	v := &serving{config: c, request: request}
+	v := &serving{config: c, request: request, began: time.Now(), running: make(chan struct{}), complete: make(chan struct{})}
 	v.ctx, v.cancel = context.WithCancelCause(context.Background())
 	defer v.cancel(nil)
 	defer v.close()
@@ -140,27 +142,19 @@ func (v *serving) prepare(o Options, require bool) error {
 // criu is CRIU's work directory.
 func (v *serving) criu() string { return filepath.Join(v.work.Dir, "criu") }
 
-// unpack unpacks the memory that CRIU reads, in the background. The context that it gives ends with the group.
-func (v *serving) unpack(report image.Progress) (context.Context, *errgroup.Group) {
-	group, both := errgroup.WithContext(v.ctx)
-	group.Go(func() error {
-		p := v.prepared
-		if err := p.Unpacked.Memory(both, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
-			return Full(v.store.Root(), err)
-		}
-		if err := errors.Join(keepHostname(p.Images, p.Spec), criu.FollowNone(p.Images)); err != nil {
-			return err
-		}
-		return giveImages(p.Images, p.Spec)
-	})
-	return both, group
+// unpack unpacks the memory that CRIU reads.
+func (v *serving) unpack(ctx context.Context, report image.Progress) error {
+	p := v.prepared
+	if err := p.Unpacked.Memory(ctx, p.From, image.UnpackOptions{Progress: report, Lazy: p.Lazy()}); err != nil {
+		return Full(v.store.Root(), err)
+	}
+	if err := criu.FollowNone(p.Images); err != nil {
+		return err
+	}
+	return giveImages(p.Images, p.Spec)
 }
 
-// apply writes what the snapshot's container had changed into a root file system.
-func (v *serving) apply(ctx context.Context, target []*types.Mount) error {
-	return mounted(ctx, target, func(root string) error { return v.applyAt(ctx, root) })
-}
-
+// applyAt writes what the snapshot's container had changed into a root file system.
 func (v *serving) applyAt(ctx context.Context, root string) error {
 	p := v.prepared
 	if _, ok := p.Snapshot.RootFS(); !ok {
@@ -193,7 +187,7 @@ func (v *serving) forShim(asked *restorer.Conversation) error {
 		asked.Tell(restorer.Message{Ordinary: true})
 		return nil
 	}
-	return v.attend(asked, nil)
+	return v.attend(v.ctx, asked)
 }
 
 // annotated prepares the snapshot for a container that exists. ordinary: the container's image is no snapshot's, and it asks for none.
@@ -227,7 +221,8 @@ func (v *serving) annotated() (ordinary bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	both, group := v.unpack(nil)
+	group, both := errgroup.WithContext(v.ctx)
+	group.Go(func() error { return v.unpack(both, nil) })
 	group.Go(func() error {
 		unlock, err := restorer.LockRootfs(v.request.Bundle) // which the shim has seen to that it can be undone
 		if err != nil {
@@ -249,8 +244,8 @@ func (v *serving) annotated() (ordinary bool, err error) {
 	return false, nil
 }
 
-// attend tells the shim what is prepared, answers it until the container runs, and then brings the rest. asked is a command that wants to know; nil: none does.
-func (v *serving) attend(shim, asked *restorer.Conversation) error {
+// attend tells the shim what is prepared, answers it until the container runs, and then brings the rest.
+func (v *serving) attend(ctx context.Context, shim *restorer.Conversation) error {
 	p := v.prepared
 	allowed := []string{}
 	for _, g := range p.Policy.Allow {
@@ -260,35 +255,47 @@ func (v *serving) attend(shim, asked *restorer.Conversation) error {
 		Digest: p.Descriptor.Digest, Images: p.Images, Work: v.criu(), Warnings: p.Warnings, Origin: p.Origin, Allowed: allowed,
 		Lazy: p.Lazy(), Devices: p.hasDevices(), Root: p.store.Root(),
 	}})
-	memory := newPlacing(v.ctx, v.suspect)
-	defer memory.end(errGone)
+	placing, end := context.WithCancelCause(ctx)
+	var memory errgroup.Group
+	defer func() {
+		end(errGone)
+		_ = memory.Wait() // who asked for it has been told; no process depends on it any more
+	}()
+	// place has some of it put in place, over the channel that came with m.
+	place := func(m *restorer.Message, do func(*channel.Channel) error) error {
+		c, err := m.Channel()
+		if err == nil {
+			memory.Go(func() error { return v.suspect(do(c)) }) // what is damaged is verified before it is read again
+		}
+		return err
+	}
 	for {
-		m, ok, err := shim.Next(v.ctx)
+		m, ok, err := shim.Next(ctx)
 		switch {
 		case err != nil:
 			return err
 		case !ok:
 			return errGone
 		case m.Fill != nil:
-			err = memory.begin(&m, func(ctx context.Context, c *channel.Channel) error { return p.Fill(ctx, c, m.Fill.Rate) })
+			err = place(&m, func(c *channel.Channel) error { return p.Fill(placing, c, m.Fill.Rate) })
 		case m.Load:
-			err = memory.begin(&m, func(ctx context.Context, c *channel.Channel) error {
+			err = place(&m, func(c *channel.Channel) error {
 				keeper, err := m.File("keeper")
 				if err != nil {
 					return err
 				}
-				return p.Load(ctx, c, keeper)
+				return p.Load(placing, c, keeper)
 			})
 		case m.Commit:
 			answer := restorer.Message{Committed: true}
-			if err := v.commit(); err != nil {
+			if err := context.Cause(ctx); err != nil {
 				answer = restorer.Message{Failed: failure.Of(err)}
 			}
 			shim.Tell(answer)
 		case m.Failed != nil:
 			shim.Tell(restorer.Message{Failed: failure.Of(v.because(m.Failed))})
 		case m.Running != nil:
-			return v.runs(asked, memory, *m.Running)
+			return v.run(&memory, *m.Running)
 		}
 		if err != nil {
 			return err
@@ -312,32 +319,37 @@ func (v *serving) suspect(err error) error {
 	return v.store.Damaged(context.WithoutCancel(v.ctx), v.prepared.Descriptor, err)
 }
 
-// commit allows the container to run, unless the command has ended. From then on, the end of the command changes nothing.
-func (v *serving) commit() error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.calledOff {
-		return errCalledOff
+// isRunning tells whether the container runs.
+func (v *serving) isRunning() bool {
+	select {
+	case <-v.running:
+		return true
+	default:
+		return false
 	}
-	v.committed = true
-	return nil
 }
 
-// mayRun tells whether the shim was allowed to let the container run.
-func (v *serving) mayRun() bool {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.committed
-}
-
-// left is called when the command has ended. It calls the restore off, unless the container may run already.
+// left is called when the command has ended. It calls the restore off, unless the container runs.
 func (v *serving) left() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if !v.committed {
-		v.calledOff = true
+	if !v.isRunning() {
 		v.cancel(errCalledOff)
 	}
+}
+
+// runs says that the container runs: from now on, the end of the command changes nothing. An error: it has been called off before.
+func (v *serving) runs(loaded gpu.Loaded) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if err := context.Cause(v.ctx); err != nil {
+		return err
+	}
+	if v.loaded = loaded; len(loaded.GPUs) == 0 { // none was used
+		v.loaded.GPUs = v.prepared.GPUs.Pairs
+	}
+	close(v.running)
+	return nil
 }
 
 // ranError says why not all of a snapshot came while its container ran.
@@ -350,10 +362,12 @@ func (e *ranError) Error() string { return e.err.Error() }
 
 func (e *ranError) Unwrap() error { return e.err }
 
-// runs brings what is missing, the container running, and waits until its memory is in place.
-func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu.Loaded) error {
+// run brings what is missing, the container running, and waits until its memory is in place.
+func (v *serving) run(memory *errgroup.Group, loaded gpu.Loaded) error {
 	p := v.prepared
-	_ = v.commit()    // for which a shim of tests, without confinement, has not asked
+	if err := v.runs(loaded); err != nil {
+		return err
+	}
 	_ = os.Chdir("/") // what the command's user mounts and unmounts is none of this
 	finished := make(chan struct{})
 	go func() {
@@ -361,16 +375,10 @@ func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu
 		v.finish()
 	}()
 	defer func() { <-finished }()
-	if len(loaded.GPUs) == 0 { // none was used
-		loaded.GPUs = p.GPUs.Pairs
-	}
-	if asked != nil {
-		asked.Tell(restorer.Message{Runs: &restorer.Runs{Loaded: loaded, Counts: v.counted()}})
-	}
 	p.pull.begin()
 	placed := make(chan error, 1)
 	go func() {
-		err := memory.wait()
+		err := memory.Wait()
 		if err != nil {
 			p.pull.end(err) // nobody needs what is pulled
 		}
@@ -381,10 +389,7 @@ func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu
 	if pulled == nil {
 		p.release()
 		_ = v.work.Release() // all is open that is needed
-		if asked != nil {
-			counts := v.counted()
-			asked.Tell(restorer.Message{Complete: &counts})
-		}
+		close(v.complete)
 	}
 	filled := <-placed
 	if err := cmp.Or(filled, pulled); err != nil {
@@ -393,13 +398,10 @@ func (v *serving) runs(asked *restorer.Conversation, memory *placing, loaded gpu
 	return nil
 }
 
-func (v *serving) counted() restorer.Counts {
-	return restorer.Counts{Moved: v.counts.Moved(), There: v.counts.There(), Repeated: v.counts.Repeated()}
-}
-
 // connect reaches containerd, as the command does or the shim.
 func (v *serving) connect(ctx context.Context) (context.Context, *containerd.Client, error) {
-	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace})
+	patience := time.Duration(v.config.Containerd.Patience) * time.Second
+	return daemon.Connect(ctx, daemon.Options{Address: v.request.Address, Namespace: v.request.Namespace, Patience: patience, Say: v.say, Trace: true})
 }
 
 // finish removes the label [daemon.WorkLabel] from the container, or, for an annotation, notes its snapshot.

@@ -34,16 +34,17 @@ func cgroupsPath(old, namespace, id string, systemd bool) string {
 	if slice != "user.slice" && slice != "" {
 		slice = "system.slice"
 	}
-	return slice + ":" + plainUnit(namespace) + ":" + plainUnit(id)
+	return slice + ":" + Plain(namespace, '_') + ":" + Plain(id, '_')
 }
 
-// plainUnit makes text a part of a systemd unit's name. Source: systemd.unit(5).
-func plainUnit(s string) string {
+// Plain makes text a part of a systemd unit's name, or of a tag: what is not allowed there becomes another character. Source: systemd.unit(5), and the OCI distribution
+// specification, "Pulling manifests".
+func Plain(s string, other rune) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r) {
 			return r
 		}
-		return '_'
+		return other
 	}, s)
 }
 

@@ -1,16 +1,14 @@
 package restorer
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
-	"github.com/opencontainers/runtime-spec/specs-go"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/channel"
@@ -62,7 +60,7 @@ func Named(annotations map[string]string, container string) string {
 }
 
 // protocol is the version of the messages. Both programs are of one build, or one of them is refused.
-const protocol = 5
+const protocol = 6
 
 // Request says what is to be restored, or of what a snapshot is taken.
 type Request struct {
@@ -115,6 +113,11 @@ type Choices struct {
 	Registry         Registry `json:"registry"`
 	Progress         bool     `json:"progress,omitempty"` // somebody looks at it
 	Debug            bool     `json:"debug,omitempty"`    // the process says what it does
+	// Runtime and Snapshotter are containerd's names; empty: as the snapshot's container had them, if they are cryo's and here.
+	Runtime     string `json:"runtime,omitempty"`
+	Snapshotter string `json:"snapshotter,omitempty"`
+	Log         string `json:"log,omitempty"`  // URI of where output goes; empty: the shim keeps some of it
+	Wait        bool   `json:"wait,omitempty"` // the command waits until all memory is in the local store
 }
 
 // Mount gives a bind mount of the container another source. Both are absolute paths.
@@ -128,32 +131,6 @@ type Registry struct {
 	Username    string `json:"username,omitempty"`
 	Password    string `json:"password,omitempty"`
 	Concurrency int    `json:"concurrency,omitempty"`
-}
-
-// Considered is a snapshot that was found, before anything else is decided of it.
-type Considered struct {
-	Name      string          `json:"name"` // of the container
-	Container image.Container `json:"container"`
-	Terminal  bool            `json:"terminal,omitempty"`
-}
-
-// Plan is a snapshot that may be restored here, for who makes the container.
-type Plan struct {
-	Name     string        `json:"name"`
-	Ref      string        `json:"ref"` // in the store
-	Digest   digest.Digest `json:"digest"`
-	Spec     *specs.Spec   `json:"spec"`             // of the container
-	Etc      string        `json:"etc,omitempty"`    // directory for files for /etc, which the specification mounts; empty: none
-	Images   string        `json:"images"`           // CRIU's
-	Work     string        `json:"work"`             // CRIU's work directory
-	RootFS   bool          `json:"rootfs,omitempty"` // the snapshot's container had changed its root file system
-	Warnings []string      `json:"warnings,omitempty"`
-
-	Since     time.Time `json:"since"`               // when reading the snapshot began
-	Eager     string    `json:"eager,omitempty"`     // why memory is not filled in while the container runs; empty: it is
-	PullFirst string    `json:"pullFirst,omitempty"` // why all was pulled before; empty: it was not
-	Pulled    bool      `json:"pulled,omitempty"`    // some of it was not in the local store
-	Arrives   bool      `json:"arrives,omitempty"`   // the container runs while its memory is pulled
 }
 
 // Prepared has all that the shim needs to restore the container.
@@ -184,19 +161,6 @@ type Fill struct {
 	Rate int64 `json:"rate"` // bounds how many bytes a second are filled in that nobody waits for. 0: nothing does
 }
 
-// Counts say what was pulled, see [registry.Counts].
-type Counts struct {
-	Moved    int64 `json:"moved"`
-	There    int64 `json:"there"`
-	Repeated int64 `json:"repeated"`
-}
-
-// Runs says that the container runs.
-type Runs struct {
-	Loaded gpu.Loaded `json:"loaded"`
-	Counts Counts     `json:"counts"` // until now
-}
-
 // Progress is how far a part of the work is, bytes; see [image.Progress].
 type Progress struct {
 	What  string `json:"what"`
@@ -204,39 +168,24 @@ type Progress struct {
 	Total int64  `json:"total"`
 }
 
-// Application says for which container the shim reaches a process that a command has started.
-type Application struct {
-	Protocol  int    `json:"protocol"`
-	ID        string `json:"id"`
-	Namespace string `json:"namespace"`
-}
-
 // Message is what the processes tell each other. One of its members is there.
 type Message struct {
-	// Who starts the process says first what is wanted.
+	// Who starts the process says first what is wanted. A shim that has not started it says for which container it comes, by ID and Namespace.
 	Request *Request `json:"request,omitempty"`
 
-	// The command's.
-	Admitted bool           `json:"admitted,omitempty"` // the answer to Considered
-	Apply    []*types.Mount `json:"apply,omitempty"`    // the container's new root file system, which is to get what the snapshot's had changed
-
 	// The shim's.
-	Join    *Application `json:"join,omitempty"`    // the first of a shim that has not started the process
-	Commit  bool         `json:"commit,omitempty"`  // the container is about to run: may it?
-	Running *gpu.Loaded  `json:"running,omitempty"` // it runs
-	Fill    *Fill        `json:"fill,omitempty"`
-	Load    bool         `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package load speaks
+	Commit  bool        `json:"commit,omitempty"`  // the container is about to run: may it?
+	Running *gpu.Loaded `json:"running,omitempty"` // it runs
+	Fill    *Fill       `json:"fill,omitempty"`
+	Load    bool        `json:"load,omitempty"` // load memory of GPUs; with ends of the channel and the connection of which package load speaks
 
-	// The process's to the command, in this order.
-	Begun      string      `json:"begun,omitempty"` // its working directory
-	Considered *Considered `json:"considered,omitempty"`
-	Planned    *Plan       `json:"planned,omitempty"`
-	Applied    bool        `json:"applied,omitempty"`
-	Runs       *Runs       `json:"runs,omitempty"`
-	Complete   *Counts     `json:"complete,omitempty"` // all memory is in the local store; the last
-	// At any time.
-	Progress *Progress `json:"progress,omitempty"`
-	Log      string    `json:"log,omitempty"`
+	// The process's to the command.
+	Begun    string          `json:"begun,omitempty"`  // its working directory, by which all is marked that it makes
+	Result   json.RawMessage `json:"result,omitempty"` // the container runs; with Choices.Wait again when all memory is in the local store
+	Progress *Progress       `json:"progress,omitempty"`
+	Log      string          `json:"log,omitempty"`
+	Warning  string          `json:"warning,omitempty"` // what its user should know
+	Said     string          `json:"said,omitempty"`    // what is being done, for who looks
 
 	// The process's to the shim.
 	Prepared  *Prepared `json:"prepared,omitempty"`
@@ -249,7 +198,7 @@ type Message struct {
 
 	// Failed is the process's last message, or its answer. The shim asks with it for the reason of a restore that has failed.
 	Failed *failure.Error `json:"failed,omitempty"`
-	// Container is that which Failed is about; empty: it is about none.
+	// Container is that which Failed is about; empty: it is about none. Without Failed: the name of the container that is made.
 	Container string `json:"container,omitempty"`
 	// RunsOn: Failed does no harm to the container.
 	RunsOn bool `json:"runsOn,omitempty"`

@@ -35,13 +35,16 @@ const (
 	answerTime         = 5 * time.Minute
 )
 
-// Process is a restore process as the shim sees it. It ends by itself when all memory is in place and in the local store, and it ends when the shim does.
+// Process is a restore process as the shim sees it, or the command that has started it. It ends by itself when all memory is in place and in the local store, and it
+// ends when the shim does.
 type Process struct {
+	// Said are the process's messages. It is closed when the process has hung up.
+	Said chan Message
+
 	channel  *channel.Channel
 	pid      int
-	command  *exec.Cmd     // nil if a command has started the process
+	command  *exec.Cmd     // nil: somebody else has started the process
 	patience time.Duration // how long it may take to undo what it did
-	answers  chan Message
 	ended    chan struct{} // closed when the process has ended
 	moved    chan struct{} // closed when it is in the shim's cgroup; nil: it was from the beginning
 	closing  sync.Once
@@ -61,23 +64,22 @@ const diedHint = "try again; look for the reason in the kernel's log if that hap
 // Start starts a restore process and waits until it has prepared all that r asks for; nil: the container's image is no snapshot's. If ctx ends, it is ended, and has
 // undone what it did.
 func Start(ctx context.Context, r Request) (*Process, *Prepared, error) {
-	p, err := spawn(Command, undoTime)
+	p, err := spawn(Command, r)
 	if err != nil {
 		return nil, nil, fmt.Errorf("start the restore process: %w", err)
 	}
-	r.Protocol = protocol
-	return p.prepare(ctx, Message{Request: &r})
+	return p.prepare(ctx)
 }
 
 // Take has the checkpoint process take a snapshot and send it, and waits for that. If ctx ends before, it is undone.
 func Take(ctx context.Context, r Request) (_ *Taken, warnings []string, err error) {
-	p, err := spawn(CheckpointCommand, undoCheckpointTime)
+	p, err := spawn(CheckpointCommand, r)
 	if err != nil {
 		return nil, nil, fmt.Errorf("start the checkpoint process: %w", err)
 	}
+	p.patience = undoCheckpointTime
 	defer p.End()
-	r.Protocol = protocol
-	answer, err := p.begin(ctx, Message{Request: &r})
+	answer, err := p.first(ctx)
 	switch {
 	case errors.Is(err, ErrDied):
 		err = errCheckpointDied
@@ -88,7 +90,7 @@ func Take(ctx context.Context, r Request) (_ *Taken, warnings []string, err erro
 }
 
 // spawn starts the cryo program that is beside the shim's, with one argument.
-func spawn(argument string, patience time.Duration) (*Process, error) {
+func spawn(argument string, r Request) (*Process, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("find the shim's program: %w", err)
@@ -104,37 +106,36 @@ func spawn(argument string, patience time.Duration) (*Process, error) {
 			command.Env = append(command.Env, v)
 		}
 	}
-	own, ended, err := start(command)
-	if err != nil {
-		return nil, err
-	}
-	return &Process{channel: own, pid: command.Process.Pid, command: command, patience: patience, ended: ended}, nil
+	return Begin(command, r)
 }
 
-// start starts the process, and gives the channel to it.
-func start(command *exec.Cmd) (_ *channel.Channel, ended chan struct{}, err error) {
+// Begin starts a process, which begins with r at once. The caller calls End, or for one that runs a container Let or HangUp.
+func Begin(command *exec.Cmd, r Request) (*Process, error) {
 	own, other, err := channel.Pair()
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	command.ExtraFiles = []*os.File{other}
 	command.SysProcAttr = &unix.SysProcAttr{Setsid: true} // no signal that is meant for others ends it
 	exited, err := gorunc.Monitor.Start(command)
 	other.Close() // the process's death is heard when nobody else has it
 	if err != nil {
-		return nil, nil, errors.Join(err, own.Close())
+		return nil, errors.Join(err, own.Close())
 	}
-	ended = make(chan struct{})
+	p := &Process{Said: make(chan Message), channel: own, pid: command.Process.Pid, command: command, patience: undoTime, ended: make(chan struct{})}
 	go func() {
 		_, _ = gorunc.Monitor.Wait(command, exited)
-		close(ended)
+		close(p.ended)
 	}()
-	return own, ended, nil
+	go p.listen()
+	r.Protocol = protocol
+	_ = own.Send(Message{Request: &r}) // where it has died, nothing is said
+	return p, nil
 }
 
 // Join reaches the restore process that a command has started, if CRIU's work directory criu is one of its; nil: it is not. From then on the process lives
 // where the shim does, so that what ends the command and all that it has started does not end it.
-func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared, error) {
+func Join(ctx context.Context, criu string, r Request) (*Process, *Prepared, error) {
 	dir := filepath.Dir(criu)
 	if _, err := os.Lstat(filepath.Join(dir, SocketName)); err != nil {
 		return nil, nil, nil //nolint:nilerr // another client's
@@ -143,15 +144,17 @@ func Join(ctx context.Context, criu string, j Application) (*Process, *Prepared,
 	if err != nil {
 		return nil, nil, fmt.Errorf("reach the restore process: %w: %w", err, errdefs.ErrUnavailable)
 	}
-	p := &Process{channel: c, pid: pid, ended: make(chan struct{}), moved: make(chan struct{})}
+	p := &Process{Said: make(chan Message), channel: c, pid: pid, ended: make(chan struct{}), moved: make(chan struct{})}
+	go p.listen()
 	go func() {
 		defer close(p.moved)
 		if err := shareCgroup(pid); err != nil {
 			log.G(ctx).WithError(err).Warn("the restore process remains in the cgroup of the command, and ends with that")
 		}
 	}()
-	j.Protocol = protocol
-	return p.prepare(ctx, Message{Join: &j})
+	r.Protocol = protocol
+	_ = c.Send(Message{Request: &r}) // where it has died, nothing is said
+	return p.prepare(ctx)
 }
 
 // shareCgroup puts a process into this one's cgroup.
@@ -182,21 +185,22 @@ func CgroupOf(pid int) (cgroup any, err error) {
 	return cgroup, nil
 }
 
-// begin asks the process first of all, and gives its answer. If ctx ends before, the process hears that nobody waits, says that it was called off, or ends.
-func (p *Process) begin(ctx context.Context, m Message) (Message, error) {
-	p.answers = make(chan Message)
-	go p.listen()
-	defer context.AfterFunc(ctx, func() { _ = p.channel.HangUp() })()
-	answer, err := p.ask(m)
+// first waits for the process's first word. If ctx ends before, the process hears that nobody waits, says that it was called off, or ends.
+func (p *Process) first(ctx context.Context) (Message, error) {
+	defer context.AfterFunc(ctx, p.CallOff)()
+	answer, err := p.hear()
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return answer, err
 }
 
-// prepare asks the process first of all, and waits for what it has prepared.
-func (p *Process) prepare(ctx context.Context, m Message) (*Process, *Prepared, error) {
-	answer, err := p.begin(ctx, m)
+// CallOff tells the process that nobody wants any more what it is to do.
+func (p *Process) CallOff() { _ = p.channel.HangUp() }
+
+// prepare waits for what the process has prepared.
+func (p *Process) prepare(ctx context.Context) (*Process, *Prepared, error) {
+	answer, err := p.first(ctx)
 	if err == nil && answer.Ordinary {
 		go p.End()
 		return nil, nil, nil
@@ -212,9 +216,9 @@ func (p *Process) prepare(ctx context.Context, m Message) (*Process, *Prepared, 
 	return p, answer.Prepared, nil
 }
 
-// listen passes answers on until the process has ended.
+// listen passes on what the process says.
 func (p *Process) listen() {
-	defer close(p.answers)
+	defer close(p.Said)
 	if p.command == nil {
 		defer close(p.ended)
 	}
@@ -225,7 +229,7 @@ func (p *Process) listen() {
 		if err != nil {
 			return
 		}
-		p.answers <- m
+		p.Said <- m
 	}
 }
 
@@ -234,7 +238,12 @@ func (p *Process) ask(m Message) (Message, error) {
 	if err := p.channel.Send(m); err != nil {
 		return Message{}, errors.Join(ErrDied, err)
 	}
-	answer, ok := <-p.answers
+	return p.hear()
+}
+
+// hear waits for an answer.
+func (p *Process) hear() (Message, error) {
+	answer, ok := <-p.Said
 	switch {
 	case !ok:
 		return answer, ErrDied
@@ -248,8 +257,7 @@ func unexpected(m Message) error {
 	return fmt.Errorf("unexpected message from the restore process: %+v: %w", m, errdefs.ErrInternal)
 }
 
-// Commit asks whether the container may run, which whoever asked for it may not want any more. After it, the container does not depend on that. nil has nobody to
-// ask.
+// Commit asks whether the container may run, which whoever asked for it may not want any more. nil has nobody to ask.
 func (p *Process) Commit() error {
 	if p == nil {
 		return nil
@@ -257,7 +265,7 @@ func (p *Process) Commit() error {
 	if p.moved != nil {
 		<-p.moved
 	}
-	late := time.AfterFunc(answerTime, p.hangUp)
+	late := time.AfterFunc(answerTime, p.HangUp)
 	defer late.Stop()
 	answer, err := p.ask(Message{Commit: true})
 	if err == nil && !answer.Committed {
@@ -271,7 +279,7 @@ func (p *Process) Because(err error) error {
 	if p == nil {
 		return err
 	}
-	late := time.AfterFunc(answerTime, p.hangUp)
+	late := time.AfterFunc(answerTime, p.HangUp)
 	defer late.Stop()
 	switch answer, failed := p.ask(Message{Failed: failure.Of(err)}); {
 	case answer.Failed == nil || failed == nil, *answer.Failed == *failure.Of(err):
@@ -284,15 +292,16 @@ func (p *Process) Because(err error) error {
 // Running tells the process that the container runs: from now on it pulls what nobody waits for, and ends when all is here.
 func (p *Process) Running(l gpu.Loaded) error { return p.channel.Send(Message{Running: &l}) }
 
-func (p *Process) hangUp() { p.closing.Do(func() { _ = p.channel.Close() }) }
+// HangUp lets go of the process.
+func (p *Process) HangUp() { p.closing.Do(func() { _ = p.channel.Close() }) }
 
-// End ends the process, which undoes what it did but for the root file system, and waits until it has ended; for one that a command has started it does not wait.
+// End ends the process, which undoes what it did but for the root file system, and waits until it has ended; for one that somebody else has started it does not wait.
 // nil is none.
 func (p *Process) End() {
 	if p == nil {
 		return
 	}
-	p.hangUp()
+	p.HangUp()
 	if p.command == nil {
 		return
 	}
@@ -303,6 +312,14 @@ func (p *Process) End() {
 		<-p.ended
 	}
 	p.sweep()
+}
+
+// Await waits for the process's end, though not for longer than patience.
+func (p *Process) Await(patience time.Duration) {
+	select {
+	case <-p.ended:
+	case <-time.After(patience):
+	}
 }
 
 // sweepTime is how long a process may take from hanging up to its end.
@@ -322,10 +339,10 @@ func (p *Process) sweep() {
 
 // Let closes the channel when the process has ended.
 func (p *Process) Let() {
-	for range p.answers { // there are none
+	for range p.Said { // there are none
 	}
 	<-p.ended
-	p.hangUp()
+	p.HangUp()
 	p.sweep()
 }
 

@@ -101,13 +101,20 @@ func KeepRootfs(bundle string) error {
 
 // UndoRootfs makes a root file system that was changed as it was, where the container has not run. It must not be mounted.
 func UndoRootfs(bundle string) error {
+	if err := undoRootfs(bundle); err != nil {
+		return fmt.Errorf("undo changes of the root file system: %w", err)
+	}
+	return nil
+}
+
+func undoRootfs(bundle string) error {
 	path := filepath.Join(bundle, rootfsFile)
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("undo changes of the root file system: %w", err)
+		return err
 	}
 	defer f.Close()
 	for deadline := time.Now().Add(lockTime); ; time.Sleep(10 * time.Millisecond) {
@@ -116,27 +123,27 @@ func UndoRootfs(bundle string) error {
 			break
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("undo changes of the root file system: somebody still writes into it: %w", err)
+			return fmt.Errorf("somebody still writes into it: %w", err)
 		}
 	}
 	var r rootfs
 	if err := json.NewDecoder(f).Decode(&r); err != nil || !filepath.IsAbs(r.Upper) {
-		return fmt.Errorf("undo changes of the root file system: %s: %w", path, errors.Join(err, errdefs.ErrDataLoss))
+		return fmt.Errorf("%s: %w", path, errors.Join(err, errdefs.ErrDataLoss))
 	}
 	entries, err := os.ReadDir(r.Upper)
 	if errors.Is(err, fs.ErrNotExist) { // it has been removed as a whole
 		return KeepRootfs(bundle)
 	}
 	if err != nil {
-		return fmt.Errorf("undo changes of the root file system: %w", err)
+		return err
 	}
 	for _, e := range entries {
 		if err := os.RemoveAll(filepath.Join(r.Upper, e.Name())); err != nil {
-			return fmt.Errorf("undo changes of the root file system: %w", err)
+			return err
 		}
 	}
 	if err := errors.Join(os.Chown(r.Upper, r.UID, r.GID), unix.Chmod(r.Upper, r.Mode), os.Chtimes(r.Upper, r.Time, r.Time)); err != nil {
-		return fmt.Errorf("undo changes of the root file system: %w", err)
+		return err
 	}
 	return KeepRootfs(bundle)
 }

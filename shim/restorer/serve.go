@@ -37,15 +37,24 @@ func Serve(descriptor int) (*Conversation, Request, error) {
 	if err != nil {
 		return nil, Request{}, err
 	}
+	return greeted(c)
+}
+
+// greeted takes the first message.
+func greeted(c *channel.Channel) (*Conversation, Request, error) {
 	m, err := first(c)
 	if err != nil {
 		return nil, Request{}, errors.Join(err, c.Close())
 	}
 	v := converse(c)
-	if m.Request == nil || m.Request.Protocol != protocol {
-		return nil, Request{}, v.refuseVersion()
+	if m.Request != nil && m.Request.Protocol == protocol {
+		return v, *m.Request, nil
 	}
-	return v, *m.Request, nil
+	refused := failure.New(errdefs.ErrFailedPrecondition, "install both of one version, and start the container again",
+		"the shim's program and %s are of different versions", program)
+	v.Tell(Message{Failed: refused})
+	v.Close()
+	return nil, Request{}, refused
 }
 
 // errUnwanted is why a snapshot is not taken that nobody waits for.
@@ -78,14 +87,6 @@ func first(c *channel.Channel) (m Message, err error) {
 	return m, err
 }
 
-func (v *Conversation) refuseVersion() error {
-	err := failure.New(errdefs.ErrFailedPrecondition, "install both of one version, and start the container again",
-		"the shim's program and %s are of different versions", program)
-	v.Tell(Message{Failed: err})
-	v.Close()
-	return err
-}
-
 // Hear has gone called when the other has ended. It is called once, before anything is heard.
 func (v *Conversation) Hear(gone func()) {
 	go func() {
@@ -108,12 +109,6 @@ func (v *Conversation) Next(ctx context.Context) (m Message, ok bool, err error)
 		return m, ok, nil
 	case <-ctx.Done():
 		return m, true, context.Cause(ctx)
-	}
-}
-
-// Left waits until the other has ended, and passes over what it says.
-func (v *Conversation) Left() {
-	for range v.heard {
 	}
 }
 
@@ -172,18 +167,13 @@ func Listen(work string) (*Listener, error) {
 }
 
 // Accept waits for the shim, and for which container it comes.
-func (l *Listener) Accept(ctx context.Context) (*Conversation, Application, error) {
+func (l *Listener) Accept(ctx context.Context) (v *Conversation, of Request, err error) {
 	c, err := l.Listener.Accept(ctx)
+	if err == nil {
+		v, of, err = greeted(c)
+	}
 	if err != nil {
-		return nil, Application{}, fmt.Errorf("wait for the shim: %w", err)
+		return nil, of, fmt.Errorf("wait for the shim: %w", err)
 	}
-	m, err := first(c)
-	if err != nil {
-		return nil, Application{}, errors.Join(fmt.Errorf("wait for the shim: %w", err), c.Close())
-	}
-	v := converse(c)
-	if m.Join == nil || m.Join.Protocol != protocol {
-		return nil, Application{}, v.refuseVersion()
-	}
-	return v, *m.Join, nil
+	return v, of, nil
 }

@@ -43,7 +43,7 @@ func process(t *testing.T) (*Process, *Conversation) {
 	}
 	v := converse(c)
 	v.Hear(func() {})
-	p := &Process{channel: other, answers: make(chan Message), ended: make(chan struct{})}
+	p := &Process{channel: other, Said: make(chan Message), ended: make(chan struct{})}
 	go p.listen()
 	return p, v
 }
@@ -61,9 +61,9 @@ func TestServe(t *testing.T) {
 	gone := make(chan struct{})
 	v.Hear(func() { close(gone) })
 	long := strings.Repeat("x", 3*channel.MaxMessage)
-	v.Tell(Message{Planned: &Plan{Name: long}})
+	v.Tell(Message{Warning: long})
 	var m Message
-	if _, err := other.Receive(&m); err != nil || m.Planned == nil || m.Planned.Name != long {
+	if _, err := other.Receive(&m); err != nil || m.Warning != long {
 		t.Fatalf("a long message does not arrive: %v", err)
 	}
 	other.Close()
@@ -71,7 +71,6 @@ func TestServe(t *testing.T) {
 	if _, ok, err := v.Next(t.Context()); ok || err != nil {
 		t.Errorf("after the end comes %v, %v", ok, err)
 	}
-	v.Left()
 	v.Close()
 }
 
@@ -96,7 +95,7 @@ func TestServeVersion(t *testing.T) {
 	go func() {
 		c, _, err := channel.Dial(work, SocketName)
 		if err == nil {
-			_ = c.Send(Message{Join: &Application{Protocol: protocol + 1}})
+			_ = c.Send(Message{Request: &Request{Protocol: protocol + 1}})
 		}
 	}()
 	if _, _, err := l.Accept(t.Context()); !errdefs.IsFailedPrecondition(err) {
@@ -117,13 +116,13 @@ func TestTell(t *testing.T) {
 		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i)}})
 		v.Tell(Message{Progress: &Progress{What: []string{"a", "b"}[i%2], Done: int64(i + 1)}})
 	}
-	v.Tell(Message{Complete: &Counts{Moved: 7}})
+	v.Tell(Message{Warning: "the last"})
 	for {
 		var m Message
 		if _, err := other.Receive(&m); err != nil {
 			t.Fatal(err)
 		}
-		if m.Complete != nil {
+		if m.Warning != "" {
 			break
 		}
 	}
@@ -138,7 +137,7 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	criu := work + "/criu"
-	if p, _, err := Join(t.Context(), criu, Application{}); p != nil || err != nil {
+	if p, _, err := Join(t.Context(), criu, Request{}); p != nil || err != nil {
 		t.Fatalf("where nobody listens: %v, %v", p, err)
 	}
 	l, err := Listen(work)
@@ -181,12 +180,12 @@ func TestJoin(t *testing.T) {
 		serve()
 		l.Close()
 	}()
-	first, _, err := Join(t.Context(), criu, Application{ID: "first"})
+	first, _, err := Join(t.Context(), criu, Request{ID: "first"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	first.End()
-	p, prepared, err := Join(t.Context(), criu, Application{ID: "a"})
+	p, prepared, err := Join(t.Context(), criu, Request{ID: "a"})
 	if err != nil || prepared.Images != "a" {
 		t.Fatalf("%+v, %v", prepared, err)
 	}
@@ -216,7 +215,7 @@ func TestJoin(t *testing.T) {
 	if err := p.Commit(); !errdefs.IsUnavailable(err) {
 		t.Errorf("after its end it may run: %v", err)
 	}
-	if p, _, err := Join(t.Context(), criu, Application{}); p != nil || err != nil {
+	if p, _, err := Join(t.Context(), criu, Request{}); p != nil || err != nil {
 		t.Errorf("after its end: %v, %v", p, err)
 	}
 	if _, err := os.Stat(work); !errors.Is(err, fs.ErrNotExist) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -150,28 +149,12 @@ func (d *devices) close() {
 	}
 }
 
-// checkEngine refuses a snapshot for which the user wants all processes to have handed over what they had, where one has not.
+// checkEngine refuses a snapshot without GPUs, where the user wants all processes to hand over what they have there. The shim has refused a container whose processes do not.
 func (t *taking) checkEngine(g *image.GPU) error {
-	if t.GPUEngine != image.KeeperEngine {
+	if g != nil || t.GPUEngine != image.KeeperEngine {
 		return nil
 	}
-	reason := ""
-	switch {
-	case g == nil:
-		reason = "the container has no GPUs"
-	case g.Engine != image.KeeperEngine:
-		reason = "the container was not made for it"
-	default:
-		i := slices.IndexFunc(g.Processes, func(p image.GPUProcess) bool { return p.Fallback != "" })
-		if i < 0 {
-			return nil
-		}
-		p := g.Processes[i]
-		reason = fmt.Sprintf("process %d (%s) has handed nothing over: %s", p.PID, p.Command, p.Fallback)
-	}
-	return failure.New(errdefs.ErrFailedPrecondition,
-		"leave --gpu-engine out, and the driver saves what is not handed over; containers hand over what they were made to, with the annotation io.cryo.gpu.engine: keeper",
-		"checkpoint %s by the engine keeper: %s", t.Container, reason)
+	return failure.New(errdefs.ErrFailedPrecondition, "leave --gpu-engine out", "checkpoint %s by the engine keeper: the container has no GPUs", t.Container)
 }
 
 // pieceSizes are those of all pieces, in the order in which they are numbered.

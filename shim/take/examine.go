@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -19,9 +18,9 @@ import (
 	"github.com/cryo-project/cryo/image/segment"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/runtime/checkpoint"
-	"github.com/cryo-project/cryo/runtime/criu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
 	"github.com/cryo-project/cryo/runtime/host"
+	"github.com/cryo-project/cryo/runtime/setns"
 	"github.com/cryo-project/cryo/shim/baseimage"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/daemon"
@@ -122,19 +121,12 @@ func (s *subject) patience() time.Duration {
 
 // facts looks over this host. Without a CRIU that is new enough it fails.
 func facts(ctx context.Context, c config.Config, features []string) (host.Facts, error) {
-	path, err := c.FindCRIU()
-	if err != nil {
-		return host.Facts{}, err
-	}
-	version, err := host.CRIUVersion(ctx, path)
+	path, err := c.CheckCRIU()
 	if cause := context.Cause(ctx); cause != nil {
 		return host.Facts{}, fmt.Errorf("look over the host: %w", cause) // CRIU was ended with it
 	}
 	if err != nil {
-		return host.Facts{}, &criu.UnusableError{Path: path, Err: err}
-	}
-	if !criu.AtLeast(version, criu.Minimum) {
-		return host.Facts{}, &criu.UnusableError{Path: path, Version: version}
+		return host.Facts{}, err
 	}
 	facts, _, err := host.Collect(ctx, host.Options{CRIU: path, Features: features})
 	return facts, err
@@ -142,7 +134,7 @@ func facts(ctx context.Context, c config.Config, features []string) (host.Facts,
 
 // neededFeatures names what the kernel must have, in CRIU's words, for what a container is made of.
 func neededFeatures(spec *specs.Spec) []string {
-	if spec.Linux != nil && slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.TimeNamespace }) {
+	if _, has := setns.In(spec, specs.TimeNamespace); has {
 		return []string{"timens"}
 	}
 	return nil

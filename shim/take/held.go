@@ -84,42 +84,40 @@ func (h *held) frozen(ctx context.Context) (checkpoint.Dumped, error) {
 		d, err := h.client.Frozen(waiting)
 		spoken <- answer{d, err}
 	}()
+	var err error
 	select {
 	case s := <-spoken:
-		if s.err == nil {
+		err = s.err
+		if err == nil {
 			return s.dumped, nil
 		}
-		if ctx.Err() != nil {
-			return s.dumped, h.hangUp(ctx)
+		if ctx.Err() == nil { // what containerd answers counts: the socket only says that it was closed
+			if answered := h.result(5 * time.Second); answered != nil && !daemon.Gone(answered) {
+				return s.dumped, answered
+			}
 		}
-		// What containerd answers counts where the socket only says that it was closed.
-		if err := h.result(5 * time.Second); err != nil && !daemon.Gone(err) && !isTold(s.err) {
-			return s.dumped, err
-		}
-		return s.dumped, h.explain(s.err)
-	case err := <-h.call:
+	case err = <-h.call:
+		h.call <- err
 		var within time.Duration
 		if daemon.Gone(err) {
 			within = greetTime
 		}
 		if err != nil && (h.client.Left() == nil || ctx.Err() != nil) && h.client.Greeted(within) {
-			h.call <- err
-			s := <-spoken
-			if ctx.Err() != nil {
-				return s.dumped, h.hangUp(ctx)
+			if s := <-spoken; s.err == nil && ctx.Err() == nil && daemon.Gone(err) {
+				return s.dumped, nil
 			}
-			if !isTold(s.err) && !daemon.Gone(err) {
-				return s.dumped, h.explain(err)
-			}
-			return s.dumped, h.explain(s.err)
+		} else {
+			stop()
+			<-spoken
 		}
-		stop()
-		<-spoken
 		if err == nil {
 			err = fmt.Errorf("take a checkpoint of %s: the shim does not speak cryo's protocol: %w", h.sub.name, errdefs.ErrFailedPrecondition)
 		}
-		return checkpoint.Dumped{}, h.explain(err)
 	}
+	if ctx.Err() != nil {
+		return checkpoint.Dumped{}, h.hangUp(ctx)
+	}
+	return checkpoint.Dumped{}, h.explain(err)
 }
 
 // hangUp makes the shim stop what it does for us, and waits until the container goes on.
@@ -136,10 +134,11 @@ func (h *held) leave() error {
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
 	defer cancel()
 	err := h.client.HangUp(ctx)
-	if result := h.result(max(time.Until(deadline), 5*time.Second)); !isTold(err) {
-		return errors.Join(err, result)
+	err = errors.Join(err, h.result(max(time.Until(deadline), 5*time.Second)))
+	if told := h.client.Left(); told != nil {
+		return h.explain(told)
 	}
-	return h.explain(err)
+	return err
 }
 
 // result waits a while for the end of the call and gives its error.
@@ -152,15 +151,12 @@ func (h *held) result(patience time.Duration) error {
 	}
 }
 
-// isTold tells whether an error is the shim's own word, with its kind and what to do.
-func isTold(err error) bool { return errors.As(err, new(*failure.Error)) }
-
-// explain gives what the shim has told, if it has, else what containerd says.
+// explain gives the error that the shim has left, if it has, else what containerd says.
 func (h *held) explain(err error) error {
 	if err == nil {
 		return nil
 	}
-	told := h.client.Left() // its last word: over the socket it may not know yet that the container is being killed
+	told := h.client.Left()
 	if told == nil && !errors.As(err, &told) {
 		return &daemon.Error{Err: err}
 	}
@@ -180,11 +176,11 @@ func (h *held) release(ctx context.Context, decide func(context.Context) (checkp
 	defer cancel()
 	r, err := decide(ctx)
 	if err != nil {
-		h.silent = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET)
-		h.released = h.silent // nobody is there
+		h.released = errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) // nobody is there
+		h.silent = h.released && h.client.Left() == nil
 		if cause := h.result(5 * time.Second); cause != nil {
 			h.released = true // the shim is done with it
-			if !daemon.Gone(cause) && !isTold(err) {
+			if !daemon.Gone(cause) {
 				err = cause
 			}
 		}

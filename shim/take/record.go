@@ -3,7 +3,6 @@ package take
 import (
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/cryo-project/cryo/runtime/checkpoint"
 	"github.com/cryo-project/cryo/runtime/gpu"
 	"github.com/cryo-project/cryo/runtime/gpu/cdi"
+	"github.com/cryo-project/cryo/runtime/setns"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -53,7 +53,7 @@ func recordLock(c *image.Config, images string) error {
 	if err := json.Unmarshal(c.Spec, &spec); err != nil {
 		return fmt.Errorf("read the runtime specification: %w", err)
 	}
-	if spec.Linux == nil || !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace }) {
+	if _, has := setns.In(&spec, specs.NetworkNamespace); !has {
 		return nil // CRIU leaves the host's network alone
 	}
 	lock, err := pages.ReadNetworkLock(images)

@@ -2,7 +2,6 @@ package take
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	containerd "github.com/containerd/containerd/v2/client"
@@ -20,7 +19,6 @@ import (
 type sender struct {
 	pusher *registry.Pusher // nil: nothing is sent
 	counts registry.Counts
-	disk   atomic.Int32 // goroutines that write to the local store
 }
 
 func newSender(ctx context.Context, s *store.Store, ref string, o registry.Options) (*sender, error) {
@@ -59,22 +57,6 @@ func (n *sender) complete(d ocispec.Descriptor) {
 	if n.pusher != nil && (d.MediaType == image.MediaTypeSegment || d.MediaType == image.MediaTypeRootFS) {
 		n.pusher.Add(d)
 	}
-}
-
-// dumpWaits says what a dump waits for that does not move.
-func (n *sender) dumpWaits() string {
-	if n.disk.Load() > 0 {
-		return "the disk"
-	}
-	return "CRIU"
-}
-
-// devicesWaits says what device memory waits for that does not move.
-func (n *sender) devicesWaits() string {
-	if n.disk.Load() > 0 {
-		return "the disk"
-	}
-	return "the GPUs"
 }
 
 // pushWaits says what a push waits for that does not move.
@@ -127,17 +109,8 @@ type heardBlob struct {
 	by *sender
 }
 
-// Write implements [io.Writer].
-func (h heardBlob) Write(p []byte) (int, error) {
-	h.by.disk.Add(1)
-	defer h.by.disk.Add(-1)
-	return h.BlobWriter.Write(p)
-}
-
 // Commit implements [image.BlobWriter].
 func (h heardBlob) Commit(ctx context.Context, mediaType string) (ocispec.Descriptor, error) {
-	h.by.disk.Add(1)
-	defer h.by.disk.Add(-1)
 	d, err := h.BlobWriter.Commit(ctx, mediaType)
 	if err == nil {
 		h.by.complete(d)

@@ -86,13 +86,7 @@ const maxTag = 128
 // tag makes a tag of names and a time, in UTC.
 func tag(names []string, now time.Time) string {
 	const layout = "20060102t150405.000000"
-	name := strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r) {
-			return r
-		}
-		return '-'
-	}, strings.Join(names, "-"))
-	name = strings.TrimLeft(name, "-.")
+	name := strings.TrimLeft(restore.Plain(strings.Join(names, "-"), '-'), "-.")
 	name = name[:min(len(name), maxTag-len(layout)-1)]
 	return cmp.Or(name, "snapshot") + "-" + now.UTC().Format(layout)
 }

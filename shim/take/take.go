@@ -57,8 +57,8 @@ func Take(ctx context.Context, client *containerd.Client, s *store.Store, o Opti
 		defer t.sender.close()
 		t.WaitsFor("push", t.sender.pushWaits)
 	}
-	t.WaitsFor("dump", t.sender.dumpWaits)
-	t.WaitsFor("devices", t.sender.devicesWaits)
+	t.WaitsFor("dump", func() string { return "CRIU or the disk" })
+	t.WaitsFor("devices", func() string { return "the GPUs or the disk" })
 	desc, r, err := t.take(ctx)
 	if r == nil || err != nil {
 		return r, err

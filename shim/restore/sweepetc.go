@@ -1,4 +1,4 @@
-package bring
+package restore
 
 import (
 	"context"
@@ -8,14 +8,12 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // sweepEtcFiles removes the files of containers that are gone. It leaves fresh files, whose container may just be being made.
-func (b *bringing) sweepEtcFiles(ctx context.Context) error {
+func (m *making) sweepEtcFiles(ctx context.Context) error {
 	const fresh = time.Hour
-	dir := filepath.Dir(restore.EtcDir(b.root, b.o.Address, b.namespace, "any"))
+	dir := filepath.Dir(EtcDir(m.config.Root, m.request.Address, m.request.Namespace, "any"))
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -23,7 +21,7 @@ func (b *bringing) sweepEtcFiles(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("sweep files for /etc: %w", err)
 	}
-	containers, err := b.client.ContainerService().List(ctx)
+	containers, err := m.client.ContainerService().List(ctx)
 	if err != nil {
 		return fmt.Errorf("sweep files for /etc: %w", err)
 	}

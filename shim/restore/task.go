@@ -1,4 +1,4 @@
-package bring
+package restore
 
 import (
 	"cmp"
@@ -19,7 +19,6 @@ import (
 
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/shim/daemon"
-	"github.com/cryo-project/cryo/shim/restore"
 )
 
 // runtimeOptions tell the shim how cgroups are managed, which it would else not know of a container that is restored.
@@ -28,58 +27,56 @@ func runtimeOptions(spec *specs.Spec) *options.Options {
 	return &options.Options{SystemdCgroup: systemd}
 }
 
-// clearTime bounds how long the command waits for containerd to clear away what a dead shim has left, and for a shim to end a container or to let it run.
+// clearTime bounds how long containerd may take to clear away what a dead shim has left, and a shim to let a container run.
 const clearTime = 10 * time.Second
 
-// pollTime is between two looks at what will change soon.
-const pollTime = 50 * time.Millisecond
-
-// start makes the task out of CRIU's images and lets it run.
-func (b *bringing) start(ctx context.Context, container containerd.Container) (containerd.Task, error) {
-	id := container.ID()
-	b.undo.add("remove task "+id, func(ctx context.Context) error { return restore.RemoveTask(ctx, container) })
+// start makes the task out of CRIU's images and lets it run. If ctx ends before, it does not, or is ended.
+func (m *making) start(ctx context.Context, container containerd.Container) error {
+	p, work := m.prepared, m.criu()
 	// Cancelling a call does not end what it is about: the shim is told to.
 	calling := context.WithoutCancel(ctx)
-	var task containerd.Task
 	var err error
 	for deadline := time.Now().Add(clearTime); ; time.Sleep(pollTime) {
-		if err = failure.Expect(b.Work); err != nil {
-			return nil, err
+		if err = failure.Expect(work); err != nil {
+			return err
 		}
-		task, err = container.NewTask(calling, taskIO(b.Spec, b.o.Log), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
-			o := runtimeOptions(b.Spec)
-			o.CriuImagePath, o.CriuWorkPath = b.Images, b.Work
+		m.task, err = container.NewTask(calling, taskIO(p.Spec, m.log), func(_ context.Context, _ *containerd.Client, info *containerd.TaskInfo) error {
+			o := runtimeOptions(p.Spec)
+			o.CriuImagePath, o.CriuWorkPath = p.Images, work
 			info.Options = o
 			return nil
 		})
 		// The container is new: the task is of one of this name whose shim has died, and containerd is clearing it away. It is not if the shim says it.
-		if !errdefs.IsAlreadyExists(err) || failure.Find(b.Work, new(failure.Error)) || ctx.Err() != nil || time.Now().After(deadline) {
+		if !errdefs.IsAlreadyExists(err) || failure.Find(work, new(failure.Error)) || ctx.Err() != nil || time.Now().After(deadline) {
 			break
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create the task: %w", remote(b.Work, err))
+		return fmt.Errorf("create the task: %w", remote(work, err))
 	}
 	if err := context.Cause(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	started := make(chan error, 1)
-	go func() { started <- task.Start(calling) }()
+	go func() { started <- m.task.Start(calling) }()
 	select {
 	case err = <-started:
 	case <-ctx.Done():
-		killing, cancel := context.WithTimeout(calling, undoTime)
-		defer cancel()
-		killed := restore.IgnoreNotFound(task.Kill(killing, unix.SIGKILL))
+		var killed error
+		if !m.isRunning() {
+			killing, cancel := context.WithTimeout(calling, undoTime)
+			defer cancel()
+			killed = IgnoreNotFound(m.task.Kill(killing, unix.SIGKILL))
+		}
 		err = cmp.Or(<-started, killed)
-		if cause := context.Cause(ctx); err == nil || !errors.Is(cause, context.Canceled) { // else the shim has ended the restore, and err says why
-			return nil, cause
+		if cause := context.Cause(ctx); err == nil || !errors.Is(cause, errGone) { // else the shim has ended the restore, and err says why
+			return cause
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("restore the processes: %w", remote(b.Work, err))
+		return fmt.Errorf("restore the processes: %w", remote(work, err))
 	}
-	return task, nil
+	return nil
 }
 
 // remote gives the error of a call of containerd: the one that the shim has left in CRIU's work directory, if it has, else containerd's.
