@@ -97,7 +97,7 @@ func (c *Channel) Send(message any, fds ...int) error {
 	return c.SendBytes(data, fds...)
 }
 
-// SendBytes sends a message of bytes, with descriptors.
+// SendBytes sends a message of bytes, [MaxMessage] at most, that are no JSON.
 func (c *Channel) SendBytes(data []byte, fds ...int) error {
 	var rights []byte
 	if len(fds) > 0 {
