@@ -105,7 +105,6 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 		jobs: newIntakeQueue(o.Workers, intakeJobs), ready: make(chan *frameJob),
 		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
-		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
 	}
 	in.ctx, in.cancel = context.WithCancel(ctx)
 	in.work, in.ctx = errgroup.WithContext(in.ctx)
