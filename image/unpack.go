@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,7 +49,7 @@ type Unpacked struct {
 	s    *Snapshot
 	x    *index.Index
 	dir  string
-	maps []*pages.Pagemap
+	maps []*pages.Pagemap // those with pages
 	undo func() error
 }
 
@@ -63,18 +64,15 @@ func (s *Snapshot) UnpackImages(ctx context.Context, src Fetcher, dir string) (*
 		return nil, full(err)
 	}
 	i := &Unpacked{s: s, x: x, dir: dir, undo: undo}
-	u := unpacker{s: s, src: src, dir: dir, x: x}
-	if err := i.ended(ctx, u.images(ctx)); err != nil {
+	if err := i.ended(ctx, i.images(ctx, src)); err != nil {
 		return nil, err
 	}
-	i.maps = u.maps
 	return i, nil
 }
 
 // Memory adds the pages files. If it fails, nothing is left of the images either.
 func (i *Unpacked) Memory(ctx context.Context, src Fetcher, o UnpackOptions) error {
-	u := unpacker{s: i.s, src: src, dir: i.dir, x: i.x, maps: i.maps, o: o}
-	return i.ended(ctx, u.memory(ctx))
+	return i.ended(ctx, i.memory(ctx, src, o))
 }
 
 // ended empties the directory where an error, or the end of ctx, means that it is not wanted any more.
@@ -136,37 +134,6 @@ func makeEmpty(dir string) (undo func() error, err error) {
 	}, nil
 }
 
-type unpacker struct {
-	s     *Snapshot
-	src   Fetcher
-	dir   string
-	x     *index.Index
-	o     UnpackOptions
-	maps  []*pages.Pagemap // of what was unpacked
-	done  atomic.Int64
-	total int64 // bytes of memory that are written
-}
-
-func (u *unpacker) memory(ctx context.Context) error {
-	for _, f := range u.x.Files {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if f.IsDevice() {
-			continue
-		}
-		if err := u.makePages(f); err != nil {
-			return err
-		}
-	}
-	if u.o.Lazy {
-		if err := addEmptyParent(u.dir, u.maps); err != nil {
-			return err
-		}
-	}
-	return u.pieces(ctx)
-}
-
 // onDevice tells whether a frame is of device memory.
 func onDevice(f index.Frame) bool {
 	_, _, ok := pages.DeviceOf(f.Runs[0].File) // an index has one file in a frame
@@ -174,34 +141,29 @@ func onDevice(f index.Frame) bool {
 }
 
 // images unpacks CRIU's images and compares what they say about memory with the index.
-func (u *unpacker) images(ctx context.Context) error {
-	check := newPagemapCheck(u.x)
-	d := u.s.CRIU()
-	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
-	err := readLayer(ctx, u.src, d, maxContents(d.Size), func(r io.Reader) error {
-		return readCRIU(r, damaged, func(name string, r io.Reader) error {
-			f, err := os.OpenFile(filepath.Join(u.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-			if err != nil {
-				return fmt.Errorf("unpack: %w", err)
-			}
-			h := holes{f: f}
-			if err = check.file(name, io.TeeReader(r, &h)); err == nil {
-				err = f.Truncate(h.at)
-			}
-			if closeErr := f.Close(); err == nil {
-				err = closeErr
-			}
+func (i *Unpacked) images(ctx context.Context, src Fetcher) error {
+	check := newPagemapCheck(i.x)
+	err := i.s.readChecked(ctx, src, check, func(name string, r io.Reader) error {
+		f, err := i.create(name)
+		if err != nil {
 			return err
-		})
+		}
+		h := holes{f: f}
+		if err = check.file(name, io.TeeReader(r, &h)); err == nil {
+			err = f.Truncate(h.at)
+		}
+		return cmp.Or(err, f.Close())
 	})
+	i.maps = check.seen
+	return err
+}
+
+func (i *Unpacked) create(name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(i.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("unpack: %w", err)
 	}
-	if err := check.finish(); err != nil {
-		return damaged(err)
-	}
-	u.maps = check.seen
-	return nil
+	return f, nil
 }
 
 // holes writes a file from its beginning, and leaves out zeros: it must be given its length at the end.
@@ -221,66 +183,44 @@ func (h *holes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// makePages makes a pages file of the right length that holds zeros.
-func (u *unpacker) makePages(file index.File) error {
-	f, err := os.OpenFile(filepath.Join(u.dir, pages.FileName(file.ID)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("unpack: %w", err)
-	}
-	err = f.Truncate(file.Count * u.x.PageSize)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return fmt.Errorf("unpack: %w", err)
-	}
-	return nil
-}
-
-// write writes pages, which raw has one run after the other, to their places.
-func (u *unpacker) write(files *pagesFiles, runs []index.Run, raw []byte) error {
-	id := runs[0].File // an index has one file in a frame
-	f, err := files.take(id)
-	if err != nil {
-		return err
-	}
-	done := int64(len(raw))
-	for _, r := range runs {
-		n := r.Count * u.x.PageSize
-		if _, err := f.WriteAt(raw[:n], r.First*u.x.PageSize); err != nil {
+// memory makes pages files that hold zeros, and writes the pages, but for those that are restored lazily.
+func (i *Unpacked) memory(ctx context.Context, src Fetcher, o UnpackOptions) error {
+	p := newPages(i.x, i.maps)
+	defer p.Close()
+	var parts []Part
+	var total int64 // bytes that are written
+	for _, file := range i.x.Files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if file.IsDevice() {
+			continue
+		}
+		f, err := i.create(pages.FileName(file.ID))
+		if err != nil {
+			return err
+		}
+		if err := cmp.Or(f.Truncate(file.Count*i.x.PageSize), f.Close()); err != nil {
 			return fmt.Errorf("unpack: %w", err)
 		}
-		raw = raw[n:]
-	}
-	if u.o.Progress != nil {
-		u.o.Progress("unpack", u.done.Add(done), u.total)
-	}
-	return files.put(id)
-}
-
-// pieces writes the pages, but for those that are restored lazily.
-func (u *unpacker) pieces(ctx context.Context) error {
-	p := newPages(u.x, u.maps)
-	defer p.Close()
-	if err := p.open(ctx, u.src, u.s); err != nil {
-		return err
-	}
-	var parts []Part
-	uses := make(map[uint64]int)
-	for _, f := range u.x.Files {
-		some := p.parts(f.ID, false)
-		if !u.o.Lazy {
-			some = p.all(f.ID)
+		some := p.parts(file.ID, false)
+		if !o.Lazy {
+			some = p.all(file.ID)
 		}
-		uses[f.ID] = len(some)
 		for _, part := range some {
-			u.total += part.bytes(u.x.PageSize)
+			total += part.bytes(i.x.PageSize)
 		}
 		parts = append(parts, some...)
 	}
-	files := newPagesFiles(u.dir, uses)
-	defer files.close()
-	var next atomic.Int64
+	if o.Lazy {
+		if err := addEmptyParent(i.dir, i.maps); err != nil {
+			return err
+		}
+	}
+	if err := p.open(ctx, src, i.s); err != nil {
+		return err
+	}
+	var next, done atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), len(parts)) {
 		g.Go(func() error {
@@ -289,20 +229,39 @@ func (u *unpacker) pieces(ctx context.Context) error {
 				return err
 			}
 			defer r.Close()
-			for i := next.Add(1) - 1; i < int64(len(parts)); i = next.Add(1) - 1 {
+			for n := next.Add(1) - 1; n < int64(len(parts)); n = next.Add(1) - 1 {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				raw, err := r.Read(parts[i])
+				raw, err := r.Read(parts[n])
 				if err != nil {
 					return err
 				}
-				if err := u.write(files, parts[i].Runs, raw); err != nil {
-					return err
+				if err := i.write(parts[n].Runs, raw); err != nil {
+					return fmt.Errorf("unpack: %w", err)
+				}
+				if o.Progress != nil {
+					o.Progress("unpack", done.Add(int64(len(raw))), total)
 				}
 			}
 			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// write writes pages, which raw has one run after the other, to their places.
+func (i *Unpacked) write(runs []index.Run, raw []byte) error {
+	f, err := os.OpenFile(filepath.Join(i.dir, pages.FileName(runs[0].File)), os.O_WRONLY, 0) // an index has one file in a frame
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		n := r.Count * i.x.PageSize
+		if _, err := f.WriteAt(raw[:n], r.First*i.x.PageSize); err != nil {
+			return errors.Join(err, f.Close())
+		}
+		raw = raw[n:]
+	}
+	return f.Close()
 }
