@@ -213,7 +213,7 @@ func writeJSON(ctx context.Context, dst BlobStore, mediaType string, v any, limi
 		return ocispec.Descriptor{}, fmt.Errorf("%d bytes are more than %d: %w", len(b), limit, errdefs.ErrInvalidArgument)
 	}
 	if mediaType == MediaTypeConfig {
-		if err := checkNumbers(b); err != nil { // no reader would take it
+		if _, err := decodeConfig(b); err != nil { // no reader would take it
 			return ocispec.Descriptor{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}
