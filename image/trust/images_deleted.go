@@ -38,7 +38,7 @@ func Deleted(images fs.FS, files Files) error {
 	}
 	r := imageReviewer{images: images}
 	var gone []*regfile.RegFileEntry
-	if err := each(&r, name, func(f *fdinfo.FileEntry) error {
+	if err := each(r.images, name, func(f *fdinfo.FileEntry) error {
 		if f.GetReg() != nil && deleted[f.GetId()] {
 			gone = append(gone, f.GetReg())
 		}
@@ -79,7 +79,7 @@ func Deleted(images fs.FS, files Files) error {
 // tmpfs gives where those are mounted, by the mount's id.
 func (r *imageReviewer) tmpfs() (map[uint32]string, error) {
 	at := map[uint32]string{}
-	return at, each(r, "mountpoints-*.img", func(e *mnt.MntEntry) error {
+	return at, each(r.images, "mountpoints-*.img", func(e *mnt.MntEntry) error {
 		if e.GetFstype() == uint32(mnt.Fstype_TMPFS) {
 			at[e.GetMntId()] = path.Clean(e.GetMountpoint())
 		}

@@ -3,6 +3,7 @@ package trust
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"sync"
 
@@ -13,7 +14,8 @@ import (
 	remapfile "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
 	skpacket "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-packet"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // opened are the files of files.img that have a path, with what each is to be opened as.
@@ -110,14 +112,14 @@ func (r *imageReviewer) fifos(o opened) error {
 		}
 	}
 	return errors.Join(
-		each(r, "fdinfo-*.img", func(e *fdinfo.FdinfoEntry) error {
+		each(r.images, "fdinfo-*.img", func(e *fdinfo.FdinfoEntry) error {
 			if e.GetType() != fdinfo.FdTypes_REG {
 				return nil
 			}
 			return other(e.GetId())
 		}),
-		each(r, "fs-*.img", func(e *imagefs.FsEntry) error { return other(e.GetCwdId(), e.GetRootId()) }),
-		each(r, "mm-*.img", func(e *criumm.MmEntry) error {
+		each(r.images, "fs-*.img", func(e *imagefs.FsEntry) error { return other(e.GetCwdId(), e.GetRootId()) }),
+		each(r.images, "mm-*.img", func(e *criumm.MmEntry) error {
 			const mapped = 1<<6 | 1<<7 // VMA_FILE_PRIVATE and VMA_FILE_SHARED of CRIU 4.2, criu/include/image.h
 			ids := []uint32{e.GetExeFileId()}
 			for _, v := range e.GetVmas() {
@@ -134,21 +136,16 @@ func (r *imageReviewer) fifos(o opened) error {
 // inFlight calls review with the files that wait in sockets.
 func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 	const name = "sk-queues.img"
-	names, err := r.files(name)
-	if err != nil || len(names) == 0 {
-		return err
-	}
 	data, err := readImage(r.images, name, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err == nil {
-		data, err = records(data)
+		_, data, err = records.Body(data)
 	}
 	for err == nil && len(data) > 0 {
-		var record []byte
-		if record, data, err = next(data); err != nil {
-			break
-		}
 		var e skpacket.SkPacketEntry
-		if err = proto.Unmarshal(record, &e); err != nil {
+		if data, err = nextInto(data, &e); err != nil {
 			break
 		}
 		if int64(e.GetLength()) > int64(len(data)) {

@@ -43,7 +43,7 @@ func inside(p string) error {
 // paths reviews the files that processes have open, and those that are made for them: CRIU opens and makes them as root, and takes
 // their names for paths below the container's root.
 func (r *imageReviewer) paths() error {
-	if err := each(r, "files.img", func(e *fdinfo.FileEntry) error {
+	if err := each(r.images, "files.img", func(e *fdinfo.FileEntry) error {
 		r.privileged(e)
 		return openFile(e)
 	}); err != nil {

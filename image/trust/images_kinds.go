@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/userns"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // kind is one kind of image.
@@ -147,7 +150,7 @@ func Reviewed(name string) int64 {
 	case k.raw:
 		return maxFirst
 	}
-	return maxImage + 1
+	return records.MaxImage + 1
 }
 
 // Unpacked tells whether an image is one of a file system in memory, which is looked through in whole, though not held.
@@ -169,7 +172,7 @@ func (k *kind) check(data []byte) error {
 	if k.review != nil {
 		return k.review(data)
 	}
-	data, err := records(data)
+	_, data, err := records.Body(data)
 	if err != nil {
 		return err
 	}
@@ -182,7 +185,7 @@ func (k *kind) check(data []byte) error {
 			return fmt.Errorf("more than %d records", most)
 		}
 		var record []byte
-		if record, data, err = next(data); err != nil {
+		if record, data, err = records.Next(data); err != nil {
 			return err
 		}
 		message := k.record
@@ -233,7 +236,7 @@ func tracked(data []byte) error {
 		newCT  = 1 << 8
 		newExp = 2 << 8
 	)
-	data, err := records(data)
+	_, data, err := records.Body(data)
 	if err != nil {
 		return err
 	}
@@ -241,7 +244,7 @@ func tracked(data []byte) error {
 		if len(data) < header {
 			return errors.New("ends within a message of netlink")
 		}
-		n, message := le32(data), le16(data[4:])
+		n, message := binary.LittleEndian.Uint32(data), binary.LittleEndian.Uint16(data[4:])
 		if n < header || uint64(n) > uint64(len(data)) {
 			return fmt.Errorf("a message of netlink of %d bytes", n)
 		}

@@ -16,7 +16,7 @@ import (
 
 // credentials: no thread may have a capability that the specification, as it was granted, does not have.
 func (r *imageReviewer) credentials() error {
-	return each(r, "core-*.img", func(e *criucore.CoreEntry) error {
+	return each(r.images, "core-*.img", func(e *criucore.CoreEntry) error {
 		if err := r.compare(e.GetThreadCore().GetCreds()); err != nil {
 			return err
 		}

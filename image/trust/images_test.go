@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
@@ -394,9 +395,10 @@ func FuzzImages(f *testing.F) {
 	f.Add([]byte{0x19, 0x43, 0x56, 0x54, 0, 0, 0, 0, 2, 0, 0, 0, 8, 1})
 	f.Add([]byte{0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		_ = parse(data, func(*inventory.InventoryEntry) error { return nil })
-		_ = parse(data, func(*criucore.CoreEntry) error { return nil })
-		_ = parse(data, func(s *cgroup.CgroupEntry) error {
+		images := fstest.MapFS{"x": {Data: data}}
+		_ = eachIn(images, "x", func(*inventory.InventoryEntry) error { return nil })
+		_ = eachIn(images, "x", func(*criucore.CoreEntry) error { return nil })
+		_ = eachIn(images, "x", func(s *cgroup.CgroupEntry) error {
 			for _, c := range s.GetControllers() {
 				for _, d := range c.GetDirs() {
 					_ = directory(d, 0)
@@ -405,7 +407,7 @@ func FuzzImages(f *testing.F) {
 			return nil
 		})
 		var entries []*mnt.MntEntry
-		if err := parse(data, func(e *mnt.MntEntry) error {
+		if err := eachIn(images, "x", func(e *mnt.MntEntry) error {
 			entries = append(entries, e)
 			return nil
 		}); err != nil {

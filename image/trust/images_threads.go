@@ -176,7 +176,7 @@ func (r *imageReviewer) regions() error {
 		page = 4096
 		top  = 1 << 56 // of five levels of page tables
 	)
-	return each(r, "mm-*.img", func(e *mm.MmEntry) error {
+	return each(r.images, "mm-*.img", func(e *mm.MmEntry) error {
 		end := uint64(0)
 		for _, v := range e.GetVmas() {
 			vsyscall := v.GetStart() == 0xffffffffff600000
@@ -213,10 +213,10 @@ func (r *imageReviewer) externalNamespaces() error {
 		}
 		return fmt.Errorf("a namespace of the name %q", key)
 	}
-	if err := each(r, "netns-[0-9]*.img", func(e *netdev.NetnsEntry) error { return check(e.GetExtKey(), "extRootNetNS") }); err != nil {
+	if err := each(r.images, "netns-[0-9]*.img", func(e *netdev.NetnsEntry) error { return check(e.GetExtKey(), "extRootNetNS") }); err != nil {
 		return err
 	}
-	return each(r, "pidns-*.img", func(e *pidns.PidnsEntry) error { return check(e.GetExtKey(), "extRootPidNS") })
+	return each(r.images, "pidns-*.img", func(e *pidns.PidnsEntry) error { return check(e.GetExtKey(), "extRootPidNS") })
 }
 
 // users reviews which users of the host those of the container are.
@@ -228,7 +228,7 @@ func (r *imageReviewer) users() error {
 	same := func(a *userns.UidGidExtent, b specs.LinuxIDMapping) bool {
 		return a.GetFirst() == b.ContainerID && a.GetLowerFirst() == b.HostID && a.GetCount() == b.Size
 	}
-	return each(r, "userns-*.img", func(e *userns.UsernsEntry) error {
+	return each(r.images, "userns-*.img", func(e *userns.UsernsEntry) error {
 		if !slices.EqualFunc(e.GetUidMap(), l.UIDMappings, same) || !slices.EqualFunc(e.GetGidMap(), l.GIDMappings, same) {
 			r.ask(Namespaces, "users and groups of the host's that the specification does not map")
 		}
