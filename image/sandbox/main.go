@@ -132,9 +132,6 @@ func (c *caller) read(r read) []byte { return c.ask(asked{Read: &r}) }
 
 func (c *caller) exists(path string) bool { return c.answer(asked{Exists: []byte(path)}).Yes }
 
-// Linked implements [trust.Files].
-func (c *caller) Linked(dir string) bool { return c.answer(asked{Linked: []byte(dir)}).Yes }
-
 // Look implements [trust.Files].
 func (c *caller) Look(mount int, within string) (kind uint32, target string, err error) {
 	a := c.answer(asked{Look: &look{Mount: mount, Within: []byte(within)}})

@@ -297,8 +297,6 @@ func (c *conversation) reply(b []byte) error {
 		return send(c.sandbox.socket, toSandbox, piece)
 	case c.files == nil:
 		return errors.New("it asks for files")
-	case len(q.Linked) > 0:
-		a.Yes = c.files.Linked(string(q.Linked))
 	case q.Look != nil:
 		kind, target, err := c.files.Look(q.Look.Mount, string(q.Look.Within))
 		if a.Kind, a.Target = kind, []byte(target); err != nil {

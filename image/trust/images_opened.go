@@ -287,6 +287,9 @@ func (w *walk) inImage(m *mnt.MntEntry, within string) (kind uint32, target stri
 	return unknown, "", nil
 }
 
+// maxTmpfs is how many bytes an image of a tmpfs of some length may unpack to, to be looked through.
+func maxTmpfs(length int64) int64 { return 1<<30 + 100*length }
+
 // entriesOf reads what is in an image of a tmpfs.
 func entriesOf(images fs.FS, name string) (map[string]entry, error) {
 	f, err := images.Open(name)
@@ -294,12 +297,16 @@ func entriesOf(images fs.FS, name string) (map[string]entry, error) {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
 	z, err := gzip.NewReader(f)
 	if err != nil {
 		return nil, err
 	}
 	entries := map[string]entry{}
-	for archive := tar.NewReader(z); ; {
+	for archive := tar.NewReader(io.LimitReader(z, maxTmpfs(info.Size()))); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return entries, nil
