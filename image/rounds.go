@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -62,13 +63,12 @@ func NewRounds(dir string, pageSize int64, o PackOptions) (*Rounds, error) {
 func (r *Rounds) Next(what string) {
 	r.what, r.received, r.ended = what, 0, false
 	r.before, r.now, r.order, r.at = r.now, make(map[string]*roundMap), nil, nil
-	r.store.round++
 }
 
-// Last begins the dump: processes stand still, and what finds a place in memory is not written to the disk.
+// Last begins the dump: processes stand still, and do not wait until all is written to the disk.
 func (r *Rounds) Last() {
 	r.Next("dump")
-	r.last, r.store.last = true, true
+	r.last = true
 }
 
 // Has tells whether the round before has brought this pagemap.
@@ -81,9 +81,6 @@ func (r *Rounds) Begin(pagemap string, file uint32) error {
 	}
 	if r.now[pagemap] != nil {
 		return r.failed(fmt.Errorf("keep memory: %s begins twice: %w", pagemap, errdefs.ErrInvalidArgument))
-	}
-	if err := r.store.cut(); err != nil {
-		return r.failed(err)
 	}
 	r.at = &roundMap{name: pagemap, file: file}
 	r.now[pagemap] = r.at
@@ -182,8 +179,8 @@ func (r *Rounds) End() error {
 		return r.broken
 	}
 	r.ended = true
-	if err := r.store.cut(); err != nil {
-		return r.failed(err)
+	if r.last {
+		return nil
 	}
 	if err := r.store.wait(); err != nil {
 		return r.failed(err)
@@ -211,7 +208,7 @@ func (r *Rounds) Complete(ctx context.Context, dir string, in *Intake) error {
 	if !r.last || !r.ended || in.pageSize != r.pageSize {
 		return fmt.Errorf("put memory together: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
-	if err := r.resolve(dir); err != nil {
+	if err := cmp.Or(r.store.wait(), r.resolve(dir)); err != nil {
 		return full(err)
 	}
 	in.kind.what = "pack"

@@ -155,9 +155,9 @@ func TestRounds(t *testing.T) {
 			all := make(map[string]*simulated)
 			rounds := newRounds(t, 2+int(seed%2))
 			if seed%3 > 0 { // hardly anything finds a place in memory
-				rounds.store.memory.release()
+				rounds.store.slots.release()
 				var err error
-				if rounds.store.memory, err = newSlots(1 + r.IntN(3)); err != nil {
+				if rounds.store.slots, err = newSlots(1 + r.IntN(3)); err != nil {
 					t.Fatal(err)
 				}
 			}

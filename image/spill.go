@@ -73,7 +73,7 @@ func newSpill(dir string, cached bool) (*spill, error) {
 // spillPlace gives the file, by its number, and the offset in it for a place in the spill.
 func spillPlace(at int64) (file int, offset int64) {
 	n := at / index.MaxFrame
-	return int(n % spillFiles), n / spillFiles * index.MaxFrame
+	return int(n % spillFiles), n/spillFiles*index.MaxFrame + at%index.MaxFrame
 }
 
 func (s *spill) writeAt(b []byte, at int64) (int, error) {
@@ -81,7 +81,8 @@ func (s *spill) writeAt(b []byte, at int64) (int, error) {
 	return s.files[file].WriteAt(b, offset)
 }
 
-func (s *spill) readAt(b []byte, at int64) (int, error) {
+// ReadAt reads what is within one place.
+func (s *spill) ReadAt(b []byte, at int64) (int, error) {
 	file, offset := spillPlace(at)
 	return s.files[file].ReadAt(b, offset)
 }
@@ -128,7 +129,7 @@ func (s *spill) drop(at, n int64) {
 
 // takePages reads pages into b and gives their room back.
 func (s *spill) takePages(b []byte, at int64) error {
-	if _, err := s.readAt(b, at); err != nil {
+	if _, err := s.ReadAt(b, at); err != nil {
 		return fmt.Errorf("read kept pages: %w", err)
 	}
 	s.drop(at, int64(len(b)))
@@ -154,7 +155,7 @@ func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
 // takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Lend], and gives their room back.
 func (s *spill) takeFrame(f spilledFrame, buf []byte) ([]byte, error) {
 	// As far as it was written: less only at the end of a file that does not go past the page cache.
-	n, err := s.readAt(buf[:direct.Up(f.frame.Stored)], f.at)
+	n, err := s.ReadAt(buf[:direct.Up(f.frame.Stored)], f.at)
 	if int64(n) < f.frame.Stored {
 		return nil, fmt.Errorf("read a kept frame: %w", err)
 	}
