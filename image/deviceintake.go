@@ -222,7 +222,7 @@ func (d *DeviceIntake) End() error {
 
 // Close waits until nothing is under way any more, and drops what did not become part of a snapshot.
 func (d *DeviceIntake) Close() {
-	d.in.cancel()
+	d.in.cancel(nil)
 	d.takers.Wait()
 	d.in.Close()
 }

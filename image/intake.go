@@ -36,8 +36,8 @@ const (
 // Begin, Pages and End are for one goroutine. They return early with the cause when something else has gone wrong, for instance
 // with a [*FullError].
 type Intake struct {
-	ctx      context.Context // ends with the first error
-	cancel   context.CancelFunc
+	ctx      context.Context // ends with the first error, which is its cause
+	cancel   context.CancelCauseFunc
 	work     *errgroup.Group
 	dst      BlobStore
 	o        PackOptions
@@ -56,12 +56,11 @@ type Intake struct {
 	received atomic.Int64   // bytes
 
 	at     *intakeStream // the last that has begun; nil: none
-	ended  bool
+	ended  bool // by End
 	closed bool
 
-	mu     sync.Mutex
-	open   map[*intakeStream]struct{} // that have begun and not ended; guarded by mu
-	broken error                      // what went wrong first; guarded by mu
+	mu   sync.Mutex
+	open map[*intakeStream]struct{} // that have begun and not ended; guarded by mu
 
 	results intakeResults
 }
@@ -106,7 +105,7 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
 		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
 	}
-	in.ctx, in.cancel = context.WithCancel(ctx)
+	in.ctx, in.cancel = context.WithCancelCause(ctx)
 	in.work, in.ctx = errgroup.WithContext(in.ctx)
 	in.hurry = sync.OnceFunc(func() { close(in.hurried) })
 	in.work.Go(in.feed)
@@ -118,23 +117,18 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
 func (in *Intake) Begin(file uint32) error {
-	if in.failure() == nil && in.at != nil {
+	if in.at != nil {
 		in.failed(in.at.finish())
 	}
-	if err := in.failure(); err != nil {
-		return err
-	}
 	in.at = in.stream(uint64(file))
-	return nil
+	return in.failure()
 }
 
 // Pages takes in count pages from addr on, which it reads from r.
 func (in *Intake) Pages(addr, count uint64, r io.Reader) error {
-	switch {
-	case in.failure() != nil:
-	case in.at == nil:
+	if in.at == nil {
 		in.failed(fmt.Errorf("take in memory: pages of no pagemap: %w", errdefs.ErrInvalidArgument))
-	default:
+	} else {
 		in.failed(in.at.add(addr, count, r))
 	}
 	return in.failure()
@@ -149,16 +143,18 @@ func (in *Intake) Hurry() {
 
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
 func (in *Intake) End() error {
+	if in.ended {
+		return nil
+	}
 	for _, s := range in.streams() {
-		if in.failure() == nil && !in.ended {
-			in.failed(s.finish())
-		}
+		in.failed(s.finish())
 	}
-	if in.failure() == nil && !in.ended {
-		in.ended = true
-		in.jobs.end()
+	if err := in.failure(); err != nil {
+		return err
 	}
-	return in.failure()
+	in.ended = true
+	in.jobs.end()
+	return nil
 }
 
 // Close waits until nothing is under way any more, and drops what did not become part of a snapshot.
@@ -167,9 +163,8 @@ func (in *Intake) Close() {
 		return
 	}
 	in.closed = true
-	in.cancel()
+	in.cancel(nil)
 	if !in.ended {
-		in.ended = true
 		for _, s := range in.streams() {
 			s.drop()
 		}
@@ -185,23 +180,13 @@ func (in *Intake) Close() {
 
 // failed notes an error, unless there is one already, and stops everything.
 func (in *Intake) failed(err error) {
-	if err == nil {
-		return
+	if err != nil {
+		in.cancel(err)
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.broken == nil {
-		in.broken = full(err)
-	}
-	in.cancel()
 }
 
 // failure is what went wrong first.
-func (in *Intake) failure() error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.broken
-}
+func (in *Intake) failure() error { return full(context.Cause(in.ctx)) }
 
 // streams are those that have begun and not ended.
 func (in *Intake) streams() []*intakeStream {

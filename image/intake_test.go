@@ -277,7 +277,7 @@ func takeZeros(t *testing.T, but func(memory []byte)) {
 	const pages = 2 * intakeSlots * index.MaxFrame / testPage
 	memory := make([]byte, pages*testPage)
 	but(memory)
-	held := time.AfterFunc(10*time.Second, in.cancel)
+	held := time.AfterFunc(10*time.Second, func() { in.cancel(nil) })
 	defer held.Stop()
 	if err := in.Pages(1<<32, pages, bytes.NewReader(memory)); err != nil {
 		t.Fatal(err)

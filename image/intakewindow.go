@@ -131,7 +131,7 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 
 // arrived waits until all memory is encoded, and compares its amount with that of its pagemaps.
 func (in *Intake) arrived(maps []*pages.Pagemap) error {
-	if !in.ended || in.failure() != nil {
+	if !in.ended || in.closed {
 		return fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
 	if err := in.work.Wait(); err != nil {
