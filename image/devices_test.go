@@ -388,23 +388,16 @@ func TestDevicesCodec(t *testing.T) {
 	}
 }
 
-// TestDevicesWait: what cannot be encoded at once waits where it is, unless nobody encodes at once or too many windows have to go on.
+// TestDevicesWait: what cannot be encoded at once waits where it is, unless nobody encodes at once.
 func TestDevicesWait(t *testing.T) {
-	for _, test := range []struct {
-		workers, processes int
-		waits              bool
-	}{{1, 1, false}, {2, 1, false}, {3, 1, true}, {16, intakeFiles, true}, {16, intakeFiles + 1, false}} {
-		g := &GPU{Devices: []GPUDevice{{UUID: "GPU-a"}}}
-		for n := range test.processes {
-			g.Processes = append(g.Processes, GPUProcess{PID: n + 1, Pieces: []GPUPiece{{Address: pieceUnit, Size: pieceUnit, Device: "GPU-a"}}})
-		}
-		in, err := NewDeviceIntake(t.Context(), newMemoryStore(), t.TempDir(), g, testPage, PackOptions{Workers: test.workers})
+	for workers, waits := range map[int]bool{1: false, 2: false, 3: true, 16: true} {
+		in, err := NewDeviceIntake(t.Context(), newMemoryStore(), t.TempDir(), nil, testPage, PackOptions{Workers: workers})
 		if err != nil {
 			t.Fatal(err)
 		}
 		in.Close()
-		if in.in.waits != test.waits {
-			t.Errorf("%d processes and %d workers: %v", test.processes, test.workers, in.in.waits)
+		if in.in.waits != waits {
+			t.Errorf("%d workers: %v", workers, in.in.waits)
 		}
 	}
 }

@@ -19,11 +19,6 @@ const (
 	intakeSlots = 160
 	// intakeAside is how many more are on their way to the disk at once.
 	intakeAside = 16
-	// intakeJobs is how many may wait in all: with as many, the dump waits for hashing whatever room there is on the disk.
-	intakeJobs = 1 << 16
-	// intakeFiles is how many segments may be open, more where there are more workers: a disk may take long to make one durable. It is more
-	// than may be begun and wait for pages that come side by side, of as many devices as there can be.
-	intakeFiles = 96
 )
 
 // Intake makes segments of memory while it is dumped, out of pages that come in the order in which CRIU sends them: one
@@ -46,17 +41,15 @@ type Intake struct {
 	spill    *spill
 	waits    bool // for what encodes at once, instead of putting pages into the spill
 	jobs     *intakeQueue
-	ready    chan *frameJob // the same, with slots
-	memory   *slots         // for pages that arrive
-	aside    *slots         // for pages that arrive and are written to the spill
-	reserve  *slots         // for pages that come back from the spill
-	files    chan struct{}  // one for each segment that is open
-	hurried  chan struct{}  // closed when all cores shall encode
-	hurry    func()         // closes it, once
-	received atomic.Int64   // bytes
+	feeding  sync.Mutex    // of who takes a job
+	memory   *slots        // for pages that arrive
+	reserve  *slots        // for pages that come back from the spill
+	hurried  chan struct{} // closed when all cores shall encode
+	hurry    func()        // closes it, once
+	received atomic.Int64  // bytes
 
 	at     *intakeStream // the last that has begun; nil: none
-	ended  bool // by End
+	ended  bool          // by End
 	closed bool
 
 	mu   sync.Mutex
@@ -81,34 +74,24 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 	if err != nil {
 		return nil, full(err)
 	}
-	memory, err := newSlots(intakeSlots)
+	memory, err := newSlots(intakeSlots + intakeAside)
 	if err != nil {
 		s.close()
-		return nil, err
-	}
-	aside, err := newSlots(intakeAside)
-	if err != nil {
-		s.close()
-		memory.release()
 		return nil, err
 	}
 	reserve, err := newSlots(2*o.Workers + 2)
 	if err != nil {
 		s.close()
 		memory.release()
-		aside.release()
 		return nil, err
 	}
 	in := &Intake{
 		dst: dst, o: o, kind: kind, pageSize: pageSize, spill: s, waits: early > 0 && !kind.spills,
-		jobs: newIntakeQueue(o.Workers, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
-		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
+		jobs: newIntakeQueue(o.Workers), memory: memory, reserve: reserve, open: make(map[*intakeStream]struct{}), hurried: make(chan struct{}),
 	}
 	in.ctx, in.cancel = context.WithCancelCause(ctx)
 	in.work, in.ctx = errgroup.WithContext(in.ctx)
 	in.hurry = sync.OnceFunc(func() { close(in.hurried) })
-	in.work.Go(in.feed)
 	for n := range o.Workers {
 		in.work.Go(func() error { return in.encode(n < early) })
 	}
@@ -118,7 +101,7 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
 func (in *Intake) Begin(file uint32) error {
 	if in.at != nil {
-		in.failed(in.at.finish())
+		in.at.finish()
 	}
 	in.at = in.stream(uint64(file))
 	return in.failure()
@@ -147,7 +130,7 @@ func (in *Intake) End() error {
 		return nil
 	}
 	for _, s := range in.streams() {
-		in.failed(s.finish())
+		s.finish()
 	}
 	if err := in.failure(); err != nil {
 		return err
@@ -166,7 +149,7 @@ func (in *Intake) Close() {
 	in.cancel(nil)
 	if !in.ended {
 		for _, s := range in.streams() {
-			s.drop()
+			s.finish()
 		}
 		in.jobs.end()
 	}
@@ -174,7 +157,6 @@ func (in *Intake) Close() {
 	_ = in.work.Wait() // it was told, or nobody wants to know any more
 	in.spill.close()
 	in.memory.release()
-	in.aside.release()
 	in.reserve.release()
 }
 

@@ -1,8 +1,6 @@
 package image
 
 import (
-	"context"
-
 	"github.com/cryo-project/cryo/image/cores"
 	"github.com/cryo-project/cryo/image/segment"
 )
@@ -26,25 +24,22 @@ var (
 	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, atOnce: cores.Half}
 )
 
-// feed gives slots to the jobs that have none, in the order of each window: so the first of a window that is not encoded yet always has
-// one, and whoever holds slots behind it only has to wait.
-func (in *Intake) feed() error {
-	defer close(in.ready)
-	for job := in.jobs.take(); job != nil; job = in.jobs.take() {
-		if job.aside != nil {
-			<-job.aside
-		}
-		if job.slot == nil {
-			job.slot, job.err = in.reserve.take(in.ctx) // the context has ended if there is an error
-		}
-		select {
-		case in.ready <- job:
-		case <-in.ctx.Done():
-			job.err = context.Cause(in.ctx)
-			close(job.done)
-		}
+// next gives a job with a slot; nil: there are no more. Slots are given one after the other, in the order of each window: so the first of a window that is
+// not encoded yet always has one, and whoever holds slots behind it only has to wait.
+func (in *Intake) next() *frameJob {
+	in.feeding.Lock()
+	defer in.feeding.Unlock()
+	job := in.jobs.take()
+	if job == nil {
+		return nil
 	}
-	return nil
+	if job.aside != nil {
+		<-job.aside
+	}
+	if job.slot == nil {
+		job.slot, job.err = in.reserve.take(in.ctx) // the context has ended if there is an error
+	}
+	return job
 }
 
 // encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
@@ -58,7 +53,7 @@ func (in *Intake) encode(atOnce bool) error {
 	if !atOnce {
 		<-in.hurried
 	}
-	for job := range in.ready {
+	for job := in.next(); job != nil; job = in.next() {
 		if job.err == nil {
 			job.err = in.encodeJob(enc, job)
 		}

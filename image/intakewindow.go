@@ -45,12 +45,7 @@ func (in *Intake) beginWindow(key windowKey) *intakeWindow {
 // are kept aside; those of a window that remains small stay there. With a parent, pages count that it does not have.
 func (in *Intake) write(w *intakeWindow) error {
 	s := segmentWriter{dst: in.dst}
-	alone, opened, kept := false, false, []spilledFrame(nil)
-	defer func() {
-		if opened {
-			<-in.files
-		}
-	}()
+	alone, kept := false, []spilledFrame(nil)
 	var unchanged []unchangedFrame
 	var counted int64 // pages, those of zeros included unless there is a parent
 	var err error
@@ -66,12 +61,8 @@ func (in *Intake) write(w *intakeWindow) error {
 			counted += job.frame.Raw / in.pageSize
 		}
 		begins := err == nil && !alone && in.alone(counted)
-		alone = alone || begins
-		if alone && !opened && len(kept)+len(job.stored) > 0 {
-			opened = true // with something to be written: whoever has a place goes on
-			in.files <- struct{}{}
-		}
 		if begins {
+			alone = true
 			err = in.unspill(in.ctx, &s, kept)
 		}
 		switch {
