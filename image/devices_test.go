@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -296,12 +297,12 @@ func TestDevices(t *testing.T) {
 			}
 			files := &fileStore{memoryStore: store, dir: t.TempDir()}
 			m.readBack(t, files, d, r)
-			out := t.TempDir()
+			out := filepath.Join(t.TempDir(), "images")
 			if err := s.Unpack(context.Background(), store, out, UnpackOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			sameDir(t, dir, out)
-			if err := s.Unpack(context.Background(), files, t.TempDir(), UnpackOptions{Lazy: true}); err != nil {
+			if err := s.Unpack(context.Background(), files, filepath.Join(t.TempDir(), "images"), UnpackOptions{Lazy: true}); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -339,7 +340,7 @@ func TestDevicesApart(t *testing.T) {
 			delete(store.blobs, s.Segments()[i].Digest)
 		}
 	}
-	if err := s.Unpack(context.Background(), store, t.TempDir(), UnpackOptions{}); err != nil {
+	if err := s.Unpack(context.Background(), store, filepath.Join(t.TempDir(), "images"), UnpackOptions{}); err != nil {
 		t.Errorf("without the segments of devices: %v", err)
 	}
 }

@@ -115,8 +115,8 @@ func TestUnpackWhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Run("empty directory", func(t *testing.T) {
-		dir := t.TempDir()
+	t.Run("new directory", func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "images")
 		if err := s.Unpack(ctx, store, dir, UnpackOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestUnpackWhere(t *testing.T) {
 	t.Run("in use", func(t *testing.T) {
 		dir := t.TempDir()
 		writeFile(t, filepath.Join(dir, "mine"), nil)
-		if err := s.Unpack(ctx, store, dir, UnpackOptions{}); !errdefs.IsFailedPrecondition(err) {
+		if err := s.Unpack(ctx, store, dir, UnpackOptions{}); !errors.Is(err, os.ErrExist) {
 			t.Errorf("Unpack gives %v", err)
 		}
 		if len(readDir(t, dir)) != 1 {
@@ -152,7 +152,7 @@ func TestUnpackWhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = unix.Unmount(dir, 0) }()
-		err := s.Unpack(ctx, store, dir, UnpackOptions{})
+		err := s.Unpack(ctx, store, filepath.Join(dir, "images"), UnpackOptions{})
 		if !errors.Is(err, syscall.ENOSPC) || !errdefs.IsResourceExhausted(err) || !hinted(err) {
 			t.Errorf("Unpack gives %v", err)
 		}

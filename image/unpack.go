@@ -7,19 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
 
-	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // UnpackOptions are the choices of [Snapshot.Unpack]; the zero value is good.
@@ -31,11 +28,10 @@ type UnpackOptions struct {
 	Lazy bool
 }
 
-// Unpack writes a complete directory of CRIU images to dir, which must be empty or missing: all images, and the pages files as
-// sparse files. Directories get mode 0700, files 0600. On an error nothing is left in dir, nor dir itself if it was missing.
+// Unpack writes a complete directory of CRIU images to dir, which it makes: all images, and the pages files as
+// sparse files. Directories get mode 0700, files 0600. On an error nothing is left of dir.
 //
-// A dir that is not empty gives a FailedPrecondition, damage a [*DamagedError] or an error of a package below of kind DataLoss,
-// a full disk a [*FullError]; errors of src are passed on.
+// Damage gives a [*DamagedError] or an error of a package below of kind DataLoss, a full disk a [*FullError]; errors of src are passed on.
 func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
 	images, err := s.UnpackImages(ctx, src, dir)
 	if err != nil {
@@ -50,7 +46,6 @@ type Unpacked struct {
 	x    *index.Index
 	dir  string
 	maps []*pages.Pagemap // those with pages
-	undo func() error
 }
 
 // UnpackImages is Unpack without pages files, which [Unpacked.Memory] adds. It reads no segments: src may still lack them.
@@ -59,11 +54,10 @@ func (s *Snapshot) UnpackImages(ctx context.Context, src Fetcher, dir string) (*
 	if err != nil {
 		return nil, err
 	}
-	undo, err := makeEmpty(dir)
-	if err != nil {
-		return nil, full(err)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, full(fmt.Errorf("unpack: %w", err))
 	}
-	i := &Unpacked{s: s, x: x, dir: dir, undo: undo}
+	i := &Unpacked{s: s, x: x, dir: dir}
 	if err := i.ended(ctx, i.images(ctx, src)); err != nil {
 		return nil, err
 	}
@@ -75,7 +69,7 @@ func (i *Unpacked) Memory(ctx context.Context, src Fetcher, o UnpackOptions) err
 	return i.ended(ctx, i.memory(ctx, src, o))
 }
 
-// ended empties the directory where an error, or the end of ctx, means that it is not wanted any more.
+// ended removes the directory where an error, or the end of ctx, means that it is not wanted any more.
 func (i *Unpacked) ended(ctx context.Context, err error) error {
 	if err == nil {
 		err = ctx.Err() // cancelled while the last was written: the directory is not taken for wanted
@@ -83,10 +77,7 @@ func (i *Unpacked) ended(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if undoErr := i.undo(); undoErr != nil {
-		err = errors.Join(err, undoErr)
-	}
-	return full(err)
+	return full(errors.Join(err, os.RemoveAll(i.dir)))
 }
 
 // OfProcesses lists the segments that hold memory of processes, of which some may hold device memory too. All others hold nothing but that.
@@ -105,33 +96,6 @@ func (i *Unpacked) OfProcesses() []ocispec.Descriptor {
 		}
 	}
 	return some
-}
-
-// makeEmpty makes sure of an empty directory, and gives what empties or removes it again.
-func makeEmpty(dir string) (undo func() error, err error) {
-	switch err := os.Mkdir(dir, 0o700); {
-	case err == nil:
-		return func() error { return os.RemoveAll(dir) }, nil
-	case !errors.Is(err, fs.ErrExist):
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	if len(entries) > 0 {
-		return nil, failure.New(errdefs.ErrFailedPrecondition, "name an empty or a new directory", "unpack to %s: it is not empty", dir)
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	return func() error {
-		entries, err := os.ReadDir(dir)
-		for _, e := range entries {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-		return err
-	}, nil
 }
 
 // onDevice tells whether a frame is of device memory.
