@@ -4,15 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
-
-// host tells what is on this host; tests have one of their own.
-type host struct {
-	exists func(path string) bool
-}
 
 // Images returns an error, a [*RefusedError], if CRIU's images hold more than spec, which was confined with
 // the same policy, was granted: capabilities, namespaces, mounts, or cgroups. CRIU restores as root whatever
@@ -62,11 +58,11 @@ var rules = []struct {
 
 // ReviewImages lists what CRIU's images ask for beyond spec, as [Review] does for that, up to where they are damaged.
 func ReviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) ([]Request, error) {
-	r := imageReviewer{reviewer: newReviewer(""), images: images, spec: spec, host: host{exists: exists}}
+	r := newImageReviewer(images, spec, exists)
 	var err error
 	for _, rule := range rules {
 		r.rule = rule.name
-		if err = rule.review(&r); err != nil {
+		if err = rule.review(r); err != nil {
 			if damaged := (*DamagedError)(nil); errors.As(err, &damaged) {
 				damaged.Rule = rule.name
 			}
@@ -83,16 +79,26 @@ type imageReviewer struct {
 	reviewer
 	images fs.FS
 	spec   *specs.Spec
-	host   host
-	// What the specification has, made when it is first asked for: images may ask a million times. See granted, specMounts, and specDevices.
-	capabilities map[uint]bool
-	mounted      map[string]specMount
-	nodes        map[string]bool
+	exists func(path string) bool // on this host
+	// What the specification has: images may ask a million times.
+	granted map[uint]bool // capabilities, by number
+	mounted map[string]specMount
+	nodes   map[string]bool // devices
+}
+
+func newImageReviewer(images fs.FS, spec *specs.Spec, exists func(path string) bool) *imageReviewer {
+	r := &imageReviewer{reviewer: newReviewer(""), images: images, spec: spec, exists: exists, granted: grantedBy(spec), mounted: specMounts(spec), nodes: map[string]bool{}}
+	if spec.Linux != nil {
+		for _, d := range spec.Linux.Devices {
+			r.nodes[path.Clean(d.Path)] = true
+		}
+	}
+	return r
 }
 
 // files lists images by a pattern of their names.
-func (r *imageReviewer) files(pattern string) ([]string, error) {
-	names, err := fs.Glob(r.images, pattern)
+func files(images fs.FS, pattern string) ([]string, error) {
+	names, err := fs.Glob(images, pattern)
 	if err != nil {
 		return nil, fmt.Errorf("list CRIU images: %w", err)
 	}

@@ -18,7 +18,7 @@ const deletedRule = "deleted-files"
 // Deleted returns an error, a [*DamagedError], if a file that was deleted while it was open has a name below a symbolic link of the root file system,
 // or of a tmpfs. CRIU makes such files before it enters the container, and would follow the link as the host has it. The kernel told CRIU names without
 // links. Source: CRIU 4.2, criu/files-reg.c, create_ghost.
-func Deleted(images fs.FS, files Files) error {
+func Deleted(images fs.FS, at Files) error {
 	const name = "files.img"
 	if !Reviews {
 		return nil
@@ -40,17 +40,17 @@ func Deleted(images fs.FS, files Files) error {
 	}); err != nil {
 		return err
 	}
-	w, root := walk{files: files, seen: map[mountPlace]entry{}}, mountTree{root: &mnt.MntEntry{}}
+	w, root := walk{files: at, seen: map[mountPlace]entry{}}, mountTree{root: &mnt.MntEntry{}}
 	var within []string // paths in a tmpfs
 	err = each(images, name, func(f *fdinfo.FileEntry) error {
 		if f.GetReg() == nil || !deleted[f.GetId()] {
 			return nil
 		}
-		at := f.GetReg().GetName()
+		name := f.GetReg().GetName()
 		if mount, ok := mounted[uint32(f.GetReg().GetMntId())]; ok {
-			within = append(within, strings.TrimPrefix(at, mount))
+			within = append(within, strings.TrimPrefix(name, mount))
 		}
-		return noLinkAbove(at, func(dir string) (entry, error) { return w.see(root, root.root, dir, true) })
+		return noLinkAbove(name, func(dir string) (entry, error) { return w.see(root, root.root, dir, true) })
 	})
 	if len(within) > 0 && err == nil {
 		err = noLinkIn(images, within)
@@ -63,9 +63,9 @@ func Deleted(images fs.FS, files Files) error {
 
 // noLinkIn wants no path to be below a link in any tmpfs.
 func noLinkIn(images fs.FS, paths []string) error {
-	names, err := fs.Glob(images, "tmpfs-*.img")
+	names, err := files(images, "tmpfs-*.img")
 	if err != nil {
-		return fmt.Errorf("list CRIU images: %w", err)
+		return err
 	}
 	for _, name := range names {
 		entries, err := entriesOf(images, name)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	imagefs "github.com/checkpoint-restore/go-criu/v8/crit/images/fs"
@@ -26,13 +25,13 @@ type opened struct {
 	linked  map[uint32]bool   // it is where CRIU finds a deleted one
 }
 
-// opened reads them. A file that was deleted is of the kind that CRIU makes, or of that of the file by which it is kept.
-func (r *imageReviewer) opened() (o opened, err error) {
-	if o.files, err = read[fdinfo.FileEntry](r.images, "files.img"); err != nil {
+// openedIn reads them. A file that was deleted is of the kind that CRIU makes, or of that of the file by which it is kept.
+func openedIn(images fs.FS) (o opened, err error) {
+	if o.files, err = read[fdinfo.FileEntry](images, "files.img"); err != nil {
 		return o, err
 	}
 	const remapped = "remap-fpath.img"
-	remaps, err := read[remapfile.RemapFilePathEntry](r.images, remapped)
+	remaps, err := read[remapfile.RemapFilePathEntry](images, remapped)
 	if err != nil {
 		return o, err
 	}
@@ -60,7 +59,7 @@ func (r *imageReviewer) opened() (o opened, err error) {
 			}
 		case remapfile.RemapType_GHOST:
 			name := fmt.Sprintf("ghost-file-%x.img", m.GetRemapId())
-			ghost, err := readFirst[ghostfile.GhostFileEntry](r.images, name)
+			ghost, err := readFirst[ghostfile.GhostFileEntry](images, name)
 			if err != nil {
 				return o, err
 			}
@@ -164,4 +163,4 @@ func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 }
 
 // ghost is what CRIU calls a deleted file while it restores; a symbolic link may be one of them. Source: CRIU 4.2, criu/files-reg.c, ghost_path.
-var ghost = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.cr\.[0-9a-f]+\.ghost$`) })
+var ghost = regexp.MustCompile(`\.cr\.[0-9a-f]+\.ghost$`)

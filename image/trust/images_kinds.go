@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io/fs"
 	"regexp"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
@@ -44,7 +43,7 @@ import (
 
 // kind is one kind of image.
 type kind struct {
-	name   name
+	name   *regexp.Regexp
 	record proto.Message // nil: not of messages
 	first  proto.Message // the first record, where it is another
 	most   int           // records that CRIU reads
@@ -53,12 +52,7 @@ type kind struct {
 	review func(data []byte) error
 }
 
-// name gives the pattern of the names of a kind of images. It is compiled when it is first asked for: most processes of cryo review nothing.
-type name func() *regexp.Regexp
-
-func named(pattern string) name {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) })
-}
+func named(pattern string) *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) }
 
 // kinds are the images that a checkpoint of cryo's CRIU writes, with what runc and cryo put beside them. CRIU looks for others as well: for those of
 // its old formats, for policies of AppArmor, for devices and rules of networks, which runc has it leave alone, and for kinds of objects that
@@ -154,13 +148,13 @@ func Reviewed(name string) int64 {
 }
 
 // Unpacked tells whether an image is one of a file system in memory, which is looked through in whole, though not held.
-func Unpacked(name string) bool { return tmpfsImage().MatchString(name) }
+func Unpacked(name string) bool { return tmpfsImage.MatchString(name) }
 
 var tmpfsImage = named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)
 
 func kindOf(name string) *kind {
 	for i := range kinds {
-		if kinds[i].name().MatchString(name) {
+		if kinds[i].name.MatchString(name) {
 			return &kinds[i]
 		}
 	}

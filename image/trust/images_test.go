@@ -413,7 +413,7 @@ func FuzzImages(f *testing.F) {
 		}); err != nil {
 			return
 		}
-		r := imageReviewer{spec: &specs.Spec{}, host: host{exists: here}}
+		r := newImageReviewer(nil, &specs.Spec{}, here)
 		if r.tree(entries) != nil || len(r.requests) > 0 {
 			return
 		}

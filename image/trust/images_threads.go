@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
@@ -60,11 +59,11 @@ func (r *imageReviewer) ids(c *creds.CredsEntry) {
 		return
 	}
 	users, groups := []uint32{c.GetUid(), c.GetEuid(), c.GetSuid(), c.GetFsuid()}, []uint32{c.GetGid(), c.GetEgid(), c.GetSgid(), c.GetFsgid()}
-	if !r.granted()[setUID] && slices.ContainsFunc(users, func(id uint32) bool { return id != p.User.UID }) {
+	if !r.granted[setUID] && slices.ContainsFunc(users, func(id uint32) bool { return id != p.User.UID }) {
 		r.ask(Privileges, "processes of the users %d, and not of the specification's", users)
 	}
 	other := func(id uint32) bool { return id != p.User.GID }
-	if !r.granted()[setGID] && (slices.ContainsFunc(groups, other) ||
+	if !r.granted[setGID] && (slices.ContainsFunc(groups, other) ||
 		slices.ContainsFunc(c.GetGroups(), func(id uint32) bool { return other(id) && !slices.Contains(p.User.AdditionalGids, id) })) {
 		r.ask(Privileges, "processes of the groups %d %d, and not of the specification's", groups, c.GetGroups())
 	}
@@ -137,7 +136,7 @@ func (r *imageReviewer) filters() error {
 // schedule asks for scheduling that needs CAP_SYS_NICE, unless the specification has it.
 func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
 	const sysNice = 23
-	if r.granted()[sysNice] {
+	if r.granted[sysNice] {
 		return
 	}
 	var wanted specs.Scheduler
@@ -154,7 +153,7 @@ func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
 }
 
 // runID is how CRIU names a dump; it is a part of the name of a table of nftables, in a command. Source: CRIU 4.2, criu/netfilter.c.
-var runID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f-]{36})?$`) })
+var runID = regexp.MustCompile(`^([0-9a-f-]{36})?$`)
 
 func (r *imageReviewer) inventory() error {
 	const name = "inventory.img"
@@ -163,7 +162,7 @@ func (r *imageReviewer) inventory() error {
 		return err
 	}
 	for _, e := range entries {
-		if id := e.GetDumpCriuRunId(); !runID().MatchString(id) {
+		if id := e.GetDumpCriuRunId(); !runID.MatchString(id) {
 			return &DamagedError{File: name, Err: fmt.Errorf("a dump of the name %q", id)}
 		}
 	}

@@ -77,9 +77,9 @@ type message[T any] interface {
 
 // each reviews the records of all images whose names match a pattern. What review returns becomes a [*DamagedError] of that image.
 func each[T any, P message[T]](images fs.FS, pattern string, review func(P) error) error {
-	names, err := fs.Glob(images, pattern)
+	names, err := files(images, pattern)
 	if err != nil {
-		return fmt.Errorf("list CRIU images: %w", err)
+		return err
 	}
 	for _, name := range names {
 		if err := eachIn(images, name, review); err != nil {
