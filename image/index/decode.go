@@ -206,20 +206,8 @@ func (d *decoder) frame(f *fields) {
 	fr.Raw = f.number(MaxFrame)
 	f.digest(&fr.Digest)
 	fr.Check = f.check()
-	if d.x.Frames == nil {
-		d.x.Frames = make([]Frame, 0, d.frames())
-	}
 	d.x.Frames = append(d.x.Frames, fr)
 	d.runs = d.runs[len(d.runs):]
-}
-
-// frames guesses how many frames there will be: as few as there can be, and some. Who lies has a few MB made room for.
-func (d *decoder) frames() int64 {
-	var least int64
-	for _, s := range d.x.Segments {
-		least = min(least+s.Raw/MaxFrame+1, 1<<15)
-	}
-	return least + least/8
 }
 
 func (d *decoder) run(f *fields) {
@@ -284,22 +272,7 @@ func (f *fields) word() []byte {
 }
 
 // number reads a decimal number without sign or leading zeros, at most limit.
-func (f *fields) number(limit int64) int64 {
-	// Most are good, and of less digits than an int64 may have.
-	var v int64
-	rest := f.line[min(f.at, len(f.line)):]
-	for i, c := range rest {
-		if c == ' ' && 0 < i && i < 19 && (rest[0] != '0' || i == 1) && v <= limit {
-			f.at += i + 1
-			return v
-		}
-		if c < '0' || c > '9' {
-			break
-		}
-		v = v*10 + int64(c-'0')
-	}
-	return f.parse(f.word(), limit)
-}
+func (f *fields) number(limit int64) int64 { return f.parse(f.word(), limit) }
 
 // fileID reads the number of a pages file, or process and GPU of device memory: d12.0.
 func (f *fields) fileID() uint64 {
