@@ -29,7 +29,7 @@ const (
 // up, and the stream is held up only when there is no room for them either. Pages of zeros are dropped before.
 //
 // Begin, Pages and End are for one goroutine. They return early with the cause when something else has gone wrong, for instance
-// with a [*FullError].
+// the disk is full.
 type Intake struct {
 	ctx      context.Context // ends with the first error, which is its cause
 	cancel   context.CancelCauseFunc

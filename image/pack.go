@@ -77,7 +77,7 @@ func (o PackOptions) policy(p segment.Policy) segment.Policy {
 // and options give the same snapshot, byte for byte, on any number of cores. With a parent, blobs that it lists may be listed
 // again: they must stay in dst.
 //
-// Images that CRIU did not write give errors of package image/pages, a full disk a [*FullError]; what src.RootFS and dst
+// Images that CRIU did not write give errors of package image/pages, a full disk one of kind ResourceExhausted; what src.RootFS and dst
 // return is passed on. Blobs that were committed before an error stay in dst, where no manifest names them.
 func Pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
 	d, err := pack(ctx, dst, src, o)

@@ -20,7 +20,7 @@ import (
 // a page that is to be as it was must have been in the round before.
 //
 // A round is Next (or Last), and then the methods of a page server's sink, for one goroutine. They return early with the cause when something
-// has gone wrong, for instance with a [*FullError].
+// has gone wrong, for instance the disk is full.
 type Rounds struct {
 	pageSize int64
 	what     string // the round, for the progress
@@ -163,7 +163,7 @@ func (r *Rounds) Unchanged(addr, count uint64) error {
 			r.old = r.old[1:]
 		}
 		if len(r.old) == 0 || r.old[0].addr > addr {
-			return r.failed(&RoundError{Pagemap: r.at.name, Addr: addr})
+			return r.failed(roundError(r.at.name, addr))
 		}
 		part := r.old[0].part(addr, count, size)
 		r.at.runs = r.store.join(r.at.runs, part)
@@ -244,7 +244,7 @@ func (r *Rounds) resolve(dir string) error {
 		err := pages.Resolve(dir, m.name, r.pageSize, func(addr uint64, count int64) (parts []pages.Part, err error) {
 			for count > 0 {
 				if runs = after(runs, addr, uint64(r.pageSize)); len(runs) == 0 || runs[0].addr > addr {
-					return nil, &RoundError{Pagemap: m.name, Addr: addr}
+					return nil, roundError(m.name, addr)
 				}
 				part := lazyPart(runs[0].part(addr, uint64(count), uint64(r.pageSize)), &lazy, r.pageSize)
 				parts = joinParts(parts, part, r.pageSize)
