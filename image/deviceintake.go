@@ -211,13 +211,11 @@ func devicePieces(g *GPU) (all []devicePiece) {
 		return nil
 	}
 	sizes := make(map[uint64]int64)
-	for _, p := range g.Processes {
-		for _, piece := range p.Pieces {
-			gpu := slices.IndexFunc(g.Devices, func(d GPUDevice) bool { return d.UUID == piece.Device })
-			file := pages.DeviceFile(p.PID, gpu)
-			all = append(all, devicePiece{GPUPiece: piece, file: file, at: sizes[file]})
-			sizes[file] += piece.Size
-		}
+	for _, p := range g.Pieces() {
+		gpu := slices.IndexFunc(g.Devices, func(d GPUDevice) bool { return d.UUID == p.Device })
+		file := pages.DeviceFile(p.PID, gpu)
+		all = append(all, devicePiece{GPUPiece: p.GPUPiece, file: file, at: sizes[file]})
+		sizes[file] += p.Size
 	}
 	return all
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -121,30 +122,37 @@ func (in *Intake) copyFrames(ctx context.Context, copies []copiedFrame) ([]spill
 
 // copySegment copies frames out of one segment. They are verified: what is damaged must not become part of another segment.
 func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []spilledFrame) error {
-	d := in.o.Parent.segments[copies[0].from.Segment]
-	blob, err := openBlob(ctx, in.dst, "the parent's "+titleSegment(copies[0].from.Segment), d)
+	n := copies[0].from.Segment
+	d := in.o.Parent.segments[n]
+	damaged := func(err error) error {
+		return &DamagedError{Part: "the parent's " + titleSegment(n), Digest: d.Digest, Err: err}
+	}
+	at, err := openSegment(ctx, in.dst, d, true)
 	if err != nil {
 		return err
 	}
-	defer blob.Close()
-	blob.hash = nil // frames are verified
+	defer at.Close()
 	dec, err := segment.NewDecoder()
 	if err != nil {
 		return err
 	}
 	defer dec.Close()
-	buf, last := direct.Lend(), (*index.Frame)(nil)
+	buf := direct.Lend()
 	defer direct.Return(buf)
 	for i, c := range copies {
-		if last == nil || c.from.Offset != last.Offset {
-			if err := blob.readAt(buf[:c.from.Stored], c.from.Offset); err != nil {
-				return err
-			}
-			last = c.from
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 		stored := buf[:c.from.Stored]
+		if i == 0 || c.from.Offset != copies[i-1].from.Offset {
+			if n, err := at.ReadAt(stored, c.from.Offset); n < len(stored) && err == io.EOF {
+				return damaged(errShort)
+			} else if n < len(stored) {
+				return fmt.Errorf("read the parent's %s: %w", titleSegment(c.from.Segment), err)
+			}
+		}
 		if _, err := dec.Decode(c.from, stored); err != nil {
-			return blob.damaged(fmt.Errorf("a frame does not verify; --parent none takes a snapshot without it: %w", err))
+			return damaged(fmt.Errorf("a frame does not verify; --parent none takes a snapshot without it: %w", err))
 		}
 		if to[i], err = in.spill.putFrame(c.frame, stored); err != nil {
 			return err

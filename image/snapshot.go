@@ -184,7 +184,8 @@ func (s *Snapshot) checkIndex(x *index.Index) error {
 
 // totals sums up an index.
 func totals(x *index.Index) Memory {
-	m := Memory{Total: x.MemoryBytes(), Zero: x.MemoryBytes() - x.RawBytes(), Device: x.DeviceBytes()}
+	total, device := x.MemoryBytes()
+	m := Memory{Total: total, Zero: total - x.RawBytes(), Device: device}
 	for i, used := range x.Used() {
 		m.Stored += x.Segments[i].Size
 		m.Unused += x.Segments[i].Size - used
