@@ -206,8 +206,20 @@ func (d *decoder) frame(f *fields) {
 	fr.Raw = f.number(MaxFrame)
 	f.digest(&fr.Digest)
 	fr.Check = f.check()
+	if d.x.Frames == nil {
+		d.x.Frames = make([]Frame, 0, d.frames())
+	}
 	d.x.Frames = append(d.x.Frames, fr)
 	d.runs = d.runs[len(d.runs):]
+}
+
+// frames guesses how many frames there will be: as few as there can be, and some. Who lies has a few MB made room for.
+func (d *decoder) frames() int64 {
+	var least int64
+	for _, s := range d.x.Segments {
+		least = min(least+s.Raw/MaxFrame+1, 1<<15)
+	}
+	return least + least/8
 }
 
 func (d *decoder) run(f *fields) {
