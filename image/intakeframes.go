@@ -2,6 +2,7 @@ package image
 
 import (
 	"github.com/cryo-project/cryo/image/cores"
+	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/segment"
 )
 
@@ -45,24 +46,25 @@ func (in *Intake) next() *frameJob {
 // encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
 // begins when [Pack] waits or the stream cannot go on.
 func (in *Intake) encode(atOnce bool) error {
-	enc, err := newFrameEncoder(in.o.policy(in.kind.policy))
+	enc, err := segment.NewEncoder(in.o.policy(in.kind.policy))
 	if err != nil {
 		return err
 	}
-	defer enc.close()
+	defer enc.Close()
+	out := make([]byte, 0, index.MaxFrame+64<<10) // what does not compress grows a little
 	if !atOnce {
 		<-in.hurried
 	}
 	for job := in.next(); job != nil; job = in.next() {
 		if job.err == nil {
-			job.err = in.encodeJob(enc, job)
+			job.err = in.encodeJob(enc, out, job)
 		}
 		close(job.done)
 	}
 	return nil
 }
 
-func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
+func (in *Intake) encodeJob(enc *segment.Encoder, out []byte, job *frameJob) error {
 	if err := in.ctx.Err(); err != nil {
 		return err
 	}
@@ -77,6 +79,10 @@ func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
 		job.parent = at + 1
 		return nil
 	}
-	enc.finish(job, raw)
+	codec, stored := enc.Encode(out, raw)
+	if codec != index.Raw {
+		stored = raw[:copy(raw, stored)] // it is shorter; what it was made of is not needed any more
+	}
+	job.frame.Codec, job.frame.Stored, job.stored = codec, int64(len(stored)), stored
 	return nil
 }

@@ -76,9 +76,13 @@ func spillPlace(at int64) (file int, offset int64) {
 	return int(n % spillFiles), n/spillFiles*index.MaxFrame + at%index.MaxFrame
 }
 
-func (s *spill) writeAt(b []byte, at int64) (int, error) {
+// fill writes to a place.
+func (s *spill) fill(b []byte, at int64) error {
 	file, offset := spillPlace(at)
-	return s.files[file].WriteAt(b, offset)
+	if _, err := s.files[file].WriteAt(b, offset); err != nil {
+		return fmt.Errorf("keep pages: %w", err)
+	}
+	return nil
 }
 
 // ReadAt reads what is within one place.
@@ -113,14 +117,6 @@ func (s *spill) reserve(n int64) (at int64, err error) {
 	return s.end.Add(index.MaxFrame) - index.MaxFrame, nil
 }
 
-// fill writes pages to the place that was reserved for them.
-func (s *spill) fill(b []byte, at int64) error {
-	if _, err := s.writeAt(b, at); err != nil {
-		return fmt.Errorf("keep pages: %w", err)
-	}
-	return nil
-}
-
 // drop gives the room of pages back.
 func (s *spill) drop(at, n int64) {
 	s.waiting.Add(-n)
@@ -146,10 +142,7 @@ func (s *spill) forget(at, n int64) {
 // putFrame keeps the stored bytes of a frame. What stands behind them in memory may be written with them.
 func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
 	at := s.end.Add(index.MaxFrame) - index.MaxFrame
-	if _, err := s.writeAt(stored[:min(direct.Up(len(stored)), cap(stored))], at); err != nil {
-		return spilledFrame{}, fmt.Errorf("keep a frame: %w", err)
-	}
-	return spilledFrame{frame: f, at: at}, nil
+	return spilledFrame{frame: f, at: at}, s.fill(stored[:min(direct.Up(len(stored)), cap(stored))], at)
 }
 
 // takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Lend], and gives their room back.
