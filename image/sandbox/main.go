@@ -62,7 +62,7 @@ func review(o order, c *caller) error {
 		}
 		return trust.Opened(&c.images, c, o.Spec)
 	}
-	requests, err := trust.ReviewImages(&c.images, o.Spec, trust.Policy{}, c.exists)
+	requests, err := trust.ReviewImages(&c.images, o.Spec, c.exists)
 	for _, r := range requests {
 		c.must(sendJSON(c.socket, request, wanted{Rule: r.Rule, Grant: r.Grant, What: []byte(r.What)}))
 	}

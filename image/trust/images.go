@@ -5,37 +5,9 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"slices"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
-
-// Images returns an error, a [*RefusedError], if CRIU's images hold more than spec, which was confined with
-// the same policy, was granted: capabilities, namespaces, mounts, or cgroups. CRIU restores as root whatever
-// its images say, so a specification that asks for nothing is no promise.
-//
-// exists tells whether a path is on this host: files of /proc that the kernel does not have need no mask.
-// An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
-// names by which CRIU would leave the directory that it works in.
-func Images(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) error {
-	if !Reviews {
-		return nil
-	}
-	requests, err := ReviewImages(images, spec, p, exists)
-	if err != nil {
-		return err
-	}
-	return Refuse(requests)
-}
-
-// Refuse returns an error, a [*RefusedError], if something is asked for that was not allowed.
-func Refuse(requests []Request) error {
-	refused := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Allowed })
-	if len(refused) > 0 {
-		return &RefusedError{Requests: refused}
-	}
-	return nil
-}
 
 // rules are what CRIU's images are reviewed by.
 var rules = []struct {
@@ -56,8 +28,13 @@ var rules = []struct {
 	{"cgroups", (*imageReviewer).cgroups},
 }
 
-// ReviewImages lists what CRIU's images ask for beyond spec, as [Review] does for that, up to where they are damaged.
-func ReviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) ([]Request, error) {
+// ReviewImages lists what CRIU's images hold beyond what spec, as it was granted, has: capabilities, namespaces, mounts, or cgroups. CRIU restores as root
+// whatever its images say, so a specification that asks for nothing is no promise.
+//
+// exists tells whether a path is on this host: files of /proc that the kernel does not have need no mask.
+// An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
+// names by which CRIU would leave the directory that it works in. The list ends there.
+func ReviewImages(images fs.FS, spec *specs.Spec, exists func(path string) bool) ([]Request, error) {
 	r := newImageReviewer(images, spec, exists)
 	var err error
 	for _, rule := range rules {
@@ -68,9 +45,6 @@ func ReviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path str
 			}
 			break
 		}
-	}
-	for i := range r.requests {
-		r.requests[i].Allowed = p.Allows(r.requests[i].Grant)
 	}
 	return r.requests, err
 }

@@ -1,8 +1,10 @@
 package trust
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,9 +165,15 @@ func (d *dump) write(t *testing.T) string {
 // here is a host whose kernel has these of the dangerous files.
 func here(path string) bool { return path == "/proc/sys" || path == "/proc/keys" }
 
+// reviewImages returns an error if images are damaged, or ask for what the policy does not allow.
+func reviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) error {
+	requests, err := ReviewImages(images, spec, exists)
+	return cmp.Or(err, Refuse(p.Judge(requests)))
+}
+
 func TestImagesOfAnOrdinaryContainer(t *testing.T) {
 	d := ordinaryDump(t)
-	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
+	if err := reviewImages(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -176,7 +184,7 @@ func TestImagesOfSlaves(t *testing.T) {
 	for i, master := range map[int]uint32{0: 700, 3: 12, 8: 1} {
 		d.mounts[i].MasterId = &master
 	}
-	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
+	if err := reviewImages(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -261,12 +269,12 @@ func TestImagesThatHoldMore(t *testing.T) {
 			d := ordinaryDump(t)
 			c.change(d)
 			dir := d.write(t)
-			err := Images(os.DirFS(dir), d.spec, Policy{}, here)
+			err := reviewImages(os.DirFS(dir), d.spec, Policy{}, here)
 			var refused *RefusedError
 			if !errors.As(err, &refused) || refused.Requests[0].Grant != c.grant || !strings.Contains(err.Error(), c.names) {
 				t.Fatalf("Images = %v", err)
 			}
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); err != nil {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); err != nil {
 				t.Errorf("with all: %v", err)
 			}
 		})
@@ -281,7 +289,7 @@ func TestImagesHoldWhatWasGranted(t *testing.T) {
 	d.ids.NetNsId = d.inventory.RootIds.NetNsId
 	d.spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}}
 	d.mounts = append(d.mounts, mount(20, 7, mnt.Fstype_DEVTMPFS, 0, "/kvm", "/dev/kvm", "devtmpfs", "/dev/kvm"))
-	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
+	if err := reviewImages(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -309,7 +317,7 @@ func TestDamagedImages(t *testing.T) {
 			dir := d.write(t)
 			change(t, d, dir)
 			var damaged *DamagedError
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !errdefs.IsDataLoss(err) {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !errdefs.IsDataLoss(err) {
 				t.Errorf("Images = %v", err)
 			}
 		})
@@ -383,7 +391,7 @@ func TestForgedImages(t *testing.T) {
 			dir := d.write(t)
 			c.change(t, d, dir)
 			var damaged *DamagedError
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
 				t.Errorf("Images = %v", err)
 			}
 		})
