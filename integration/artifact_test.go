@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/cryo-project/cryo/integration/lab"
 )
@@ -16,21 +17,17 @@ import (
 
 // snapshot is what "cryo inspect --json" says, as far as tests look at it.
 type snapshot struct {
-	Reference string        `json:"reference"`
-	Digest    digest.Digest `json:"digest"`
-	Size      int64         `json:"size"`
-	Layers    []struct {
-		Title  string        `json:"title"`
-		Digest digest.Digest `json:"digest"`
-		Size   int64         `json:"size"`
-	} `json:"layers"`
+	Reference string               `json:"reference"`
+	Digest    digest.Digest        `json:"digest"`
+	Size      int64                `json:"size"`
+	Layers    []ocispec.Descriptor `json:"layers"`
 }
 
 // segments are the layers with memory: digests and sizes.
 func (s snapshot) segments() map[digest.Digest]int64 {
 	found := map[digest.Digest]int64{}
 	for _, l := range s.Layers {
-		if strings.HasPrefix(l.Title, "segment-") {
+		if strings.HasPrefix(l.Annotations[ocispec.AnnotationTitle], "segment-") {
 			found[l.Digest] = l.Size
 		}
 	}

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -34,23 +33,6 @@ func TestCLIHelp(t *testing.T) {
 		if missing := a.Cryo(t.Context(), append(strings.Fields(command), "--no-such-flag")...); missing.Code != codeUsage {
 			t.Errorf("cryo %s --no-such-flag: exit code %d, want %d", command, missing.Code, codeUsage)
 		}
-	}
-}
-
-// TestCLIExitCodes compares the help topic with cmd/cryo/README.md.
-func TestCLIExitCodes(t *testing.T) {
-	a, _ := pair(t)
-	readme, err := os.ReadFile("../cmd/cryo/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var documented []string
-	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \| (\S*) *\| (.*) \|$`).FindAllStringSubmatch(string(readme), -1) {
-		documented = append(documented, strings.ReplaceAll(fmt.Sprintf("  %3s  %-12s  %s\n", row[1], strings.Trim(row[2], "`"), row[3]), "`", ""))
-	}
-	help := must(t, a.Cryo(t.Context(), "help", "exit-codes")).Stdout
-	if table := strings.Join(documented, ""); len(documented) < 10 || !strings.Contains(help, "\n\n"+table+"\n") {
-		t.Errorf("cmd/cryo/README.md has\n%s\nand cryo help exit-codes\n%s", table, help)
 	}
 }
 

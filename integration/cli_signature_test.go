@@ -16,15 +16,15 @@ import (
 	"github.com/cryo-project/cryo/integration/lab"
 )
 
-// trusting runs cryo on a host by a configuration that is the host's own and says so much of trust.
-func trusting(t *testing.T, h *lab.Host, trust string, args ...string) lab.Result {
+// configured runs cryo on a host by a configuration that is the host's own, and more.
+func configured(t *testing.T, h *lab.Host, more string, args ...string) lab.Result {
 	t.Helper()
 	own, err := os.ReadFile(filepath.Join(h.Dir, "cryo.toml"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "cryo.toml")
-	if err := os.WriteFile(path, append(own, "\n"+trust...), 0o600); err != nil {
+	if err := os.WriteFile(path, append(own, "\n"+more...), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return h.Cryo(t.Context(), append(args, "--config", path)...)
@@ -126,7 +126,7 @@ func TestSignature(t *testing.T) {
 					for _, command := range [][]string{{"restore", ref(name), "--name", id}, {"pull", ref(name)}, {"prewarm", ref(name)}} {
 						args := append(append(command, "--plain-http"), policy.flags...)
 						unchanged(t, b, func() {
-							r := trusting(t, b, policy.trust, args...)
+							r := configured(t, b, policy.trust, args...)
 							refusal(t, r, codeDenied, words)
 							if !strings.Contains(r.Stderr, "signature: ") {
 								t.Errorf("the rule is not named:\n%s", r.Stderr)
@@ -135,7 +135,7 @@ func TestSignature(t *testing.T) {
 					}
 					continue
 				}
-				r := must(t, trusting(t, b, policy.trust, append([]string{"restore", ref(name), "--plain-http", "--wait", "--name", id}, policy.flags...)...))
+				r := must(t, configured(t, b, policy.trust, append([]string{"restore", ref(name), "--plain-http", "--wait", "--name", id}, policy.flags...)...))
 				goneOn(t, f.before, await(t, b, id))
 				if warns != strings.Contains(r.Stderr, "warning: signature: ") || !strings.Contains(r.Stderr, warned) || strings.Count(r.Stderr, "\n") > 1 {
 					t.Errorf("%s: want one line of warning (%v, %q), got\n%s", name, warns, warned, r.Stderr)
@@ -169,29 +169,29 @@ func TestSignatureKept(t *testing.T) {
 	renamed := shared.registry.Reference("kept/" + id + ":renamed")
 	away(t, renamed)
 	must(t, a.Run(t.Context(), "oras", "tag", "--plain-http", ref, "renamed"))
-	must(t, trusting(t, b, strict, "pull", renamed, "--plain-http"))
+	must(t, configured(t, b, strict, "pull", renamed, "--plain-http"))
 	digests := map[string]string{ref: inspect(t, b, ref).Digest.String(), plain: inspect(t, b, plain).Digest.String()}
 	cleanup(t, b, id)
 	restored := func(ref string) {
 		t.Helper()
-		must(t, trusting(t, b, strict, "restore", ref, "--plain-http", "--wait", "--name", id))
+		must(t, configured(t, b, strict, "restore", ref, "--plain-http", "--wait", "--name", id))
 		goneOn(t, before, await(t, b, id))
 		remove(t.Context(), b, id)
 	}
 	restored(ref)
 	restored(digests[ref])
 	for _, r := range []string{plain, digests[plain]} {
-		refusal(t, trusting(t, b, strict, "restore", r, "--plain-http", "--name", id), codeDenied, saysUnsigned)
+		refusal(t, configured(t, b, strict, "restore", r, "--plain-http", "--name", id), codeDenied, saysUnsigned)
 	}
-	refusal(t, trusting(t, b, strict, "prewarm", plain, "--plain-http"), codeDenied, saysUnsigned)
+	refusal(t, configured(t, b, strict, "prewarm", plain, "--plain-http"), codeDenied, saysUnsigned)
 	must(t, b.Cryo(t.Context(), "prewarm", plain, "--plain-http"))
-	refusal(t, trusting(t, b, strict, "restore", plain, "--plain-http", "--name", id), codeDenied, saysUnsigned)
+	refusal(t, configured(t, b, strict, "restore", plain, "--plain-http", "--name", id), codeDenied, saysUnsigned)
 	must(t, b.Cryo(t.Context(), "prewarm", "rm", plain))
 	key, err := signature.ReadPublicKey(public)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text := must(t, trusting(t, b, strict, "inspect", ref)).Stdout; !strings.Contains(text, key.Fingerprint()+" ("+public+")") {
+	if text := must(t, configured(t, b, strict, "inspect", ref)).Stdout; !strings.Contains(text, key.Fingerprint()+" ("+public+")") {
 		t.Errorf("inspect does not say who has signed:\n%s", text)
 	}
 	if text := must(t, b.Cryo(t.Context(), "inspect", plain)).Stdout; !strings.Contains(text, "nobody") {
@@ -213,13 +213,13 @@ func TestSignatureKept(t *testing.T) {
 			loose := strict + fmt.Sprintf("[trust.repositories]\n%q = 'unsigned'\n", shared.registry.Address)
 			if r == plain {
 				for _, command := range []string{"pull", "restore"} {
-					refusal(t, trusting(t, b, strict, command, at), codeDenied, saysUnsigned)
-					refusal(t, trusting(t, b, loose, command, at), codeDenied, saysUnsigned)
+					refusal(t, configured(t, b, strict, command, at), codeDenied, saysUnsigned)
+					refusal(t, configured(t, b, loose, command, at), codeDenied, saysUnsigned)
 				}
-				must(t, trusting(t, b, loose, "pull", at+":"+r))
+				must(t, configured(t, b, loose, "pull", at+":"+r))
 				continue
 			}
-			must(t, trusting(t, b, strict, "pull", at))
+			must(t, configured(t, b, strict, "pull", at))
 			restored(r)
 		}
 	}

@@ -422,10 +422,10 @@ func TestGPUPrewarmBudget(t *testing.T) {
 		ref, _ := gpuSnapshot(t, handing, "--blocks", "3,40")
 		refs = append(refs, ref)
 	}
-	refusal(t, b.Cryo(t.Context(), "prewarm", "--gpu", refs[0], "--gpu-budget", "40MiB"), codeFull, "--gpu-budget")
+	refusal(t, configured(t, b, "[prewarm]\ngpu = 40\n", "prewarm", "--gpu", refs[0]), codeFull, "gpu under [prewarm]")
 	wantLoaded(t, b, refs[0], 0)
-	must(t, b.Cryo(t.Context(), "prewarm", "--gpu", refs[0], "--gpu-budget", "60MiB"))
-	removed, _ := decoded(t, b.Cryo(t.Context(), "prewarm", "--gpu", refs[1], "--gpu-budget", "60MiB", "--json"))["removed"].([]any)
+	must(t, configured(t, b, "[prewarm]\ngpu = 60\n", "prewarm", "--gpu", refs[0]))
+	removed, _ := decoded(t, configured(t, b, "[prewarm]\ngpu = 60\n", "prewarm", "--gpu", refs[1], "--json"))["removed"].([]any)
 	if len(removed) != 1 {
 		t.Errorf("removed for it: %v", removed)
 	}
@@ -453,7 +453,7 @@ func TestGPUPrewarmNothing(t *testing.T) {
 	if all := warm(t, b); len(all) != 0 {
 		t.Errorf("prewarmed are %v", all)
 	}
-	for _, flags := range [][]string{{"--gpu", "0=1", ref}, {ref, "--device", "nvidia.com/gpu=0"}, {ref, "--gpu-budget", "1GiB"}, {"--gpu=x", ref}} {
+	for _, flags := range [][]string{{"--gpu", "0=1", ref}, {ref, "--device", "nvidia.com/gpu=0"}, {"--gpu=x", ref}} {
 		refusal(t, b.Cryo(t.Context(), append([]string{"prewarm"}, flags...)...), codeUsage, "")
 	}
 }

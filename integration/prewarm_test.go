@@ -31,7 +31,13 @@ type warmed struct {
 // prewarm prewarms a snapshot.
 func prewarm(t *testing.T, h *lab.Host, ref string, flags ...string) (w warmed) {
 	t.Helper()
-	out := must(t, h.Cryo(t.Context(), append([]string{"prewarm", ref, "--json"}, flags...)...)).Stdout
+	return prewarmIn(t, h, "", ref, flags...)
+}
+
+// prewarmIn prewarms by more configuration than the host has.
+func prewarmIn(t *testing.T, h *lab.Host, more, ref string, flags ...string) (w warmed) {
+	t.Helper()
+	out := must(t, configured(t, h, more, append([]string{"prewarm", ref, "--json"}, flags...)...)).Stdout
 	if err := json.Unmarshal([]byte(out), &w); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -155,7 +161,7 @@ func TestPrewarmLocal(t *testing.T) {
 	var refs []string
 	for range 2 {
 		refs = append(refs, snapshotOf(t, h, "count", "--memory", "24"))
-		if w := prewarm(t, h, refs[len(refs)-1], "--disk", "1MiB"); w.Fetched || len(w.Removed) > 0 {
+		if w := prewarmIn(t, h, diskBudget(1<<20), refs[len(refs)-1]); w.Fetched || len(w.Removed) > 0 {
 			t.Errorf("prewarmed %+v", w)
 		}
 	}
@@ -200,23 +206,25 @@ func TestPrewarmDisk(t *testing.T) {
 		refs = append(refs, f.ref)
 	}
 	size := prewarm(t, b, refs[0], "--plain-http").Size
-	two := fmt.Sprint(size * 5 / 2)
-	prewarm(t, b, refs[1], "--plain-http", "--disk", two)
+	two := diskBudget(size * 5 / 2)
+	prewarmIn(t, b, two, refs[1], "--plain-http")
 	wantWarm(t, b, refs[0], refs[1])
 	id := restoreOnce(t, b, refs[0])
 	await(t, b, id)
 	remove(t.Context(), b, id)
 	wantWarm(t, b, refs[1], refs[0])
-	if w := prewarm(t, b, refs[2], "--plain-http", "--disk", two); len(w.Removed) != 1 || w.Removed[0].Reference != refs[1] {
+	if w := prewarmIn(t, b, two, refs[2], "--plain-http"); len(w.Removed) != 1 || w.Removed[0].Reference != refs[1] {
 		t.Errorf("removed for it: %+v", w.Removed)
 	}
 	wantWarm(t, b, refs[0], refs[2])
 	if r := b.Cryo(t.Context(), "inspect", "--pull", "never", refs[1]); r.Code != codeNotFound {
 		t.Errorf("what was fetched is still there: %v", r)
 	}
-	refused(t, b, codeFull, "--disk", "prewarm", refs[1], "--plain-http", "--disk", fmt.Sprint(size/2))
-	refused(t, b, codeUsage, "--disk", "prewarm", refs[1], "--disk", "much")
+	refusal(t, configured(t, b, diskBudget(size/2), "prewarm", refs[1], "--plain-http"), codeFull, "disk under [prewarm]")
 }
+
+// diskBudget is configuration of so many bytes, in whole MiB.
+func diskBudget(bytes int64) string { return fmt.Sprintf("[prewarm]\ndisk = %d\n", bytes>>20) }
 
 // TestPrewarmBroken breaks off prewarming at random moments: there is a whole one or none.
 func TestPrewarmBroken(t *testing.T) {

@@ -213,13 +213,13 @@ func (s *service) awaitEnd(ctx context.Context, id string) {
 func (s *service) criuOptions(c *container) (criu.Options, error) {
 	o := s.config.CRIUOptions()
 	o.Include = c.bundle.ownCRIUConfig
+	if c.gpus.amd { // CRIU's plugin saves and restores them
+		return o, nil
+	}
 	// CRIU's plugins act on their own where they are installed; an empty directory keeps them out.
 	o.Libdir = filepath.Join(c.bundle.dir, "criu-plugins")
 	if err := os.MkdirAll(o.Libdir, 0o700); err != nil {
 		return o, fmt.Errorf("make an empty plugin directory: %w", err)
-	}
-	if c.gpus.amd {
-		return o, criu.LinkPlugin(criu.AMDPlugin, o.Libdir)
 	}
 	return o, nil
 }

@@ -166,9 +166,6 @@ func (s *service) prepare(ctx context.Context, r *taskAPI.CreateTaskRequest, fai
 	if err := c.giveLibraryAgain(record); err != nil {
 		return c, err
 	}
-	if err := b.addLoopback(); err != nil {
-		return c, err
-	}
 	if err := giveStreams(r, r.Bundle); err != nil {
 		return c, err
 	}

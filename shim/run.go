@@ -21,7 +21,7 @@ import (
 const Name = "io.containerd.cryo.v1"
 
 // Run is the shim's main: it serves one of containerd's invocations (start, delete, -v, -info, or the service itself),
-// is the hook of a container that is restored, reviews CRIU's images, or stands in for CRIU or its tar.
+// reviews CRIU's images, or stands in for CRIU or its tar.
 func Run(ctx context.Context, version, revision string) {
 	switch filepath.Base(os.Args[0]) {
 	case standin.Tar:
@@ -31,13 +31,6 @@ func Run(ctx context.Context, version, revision string) {
 	}
 	if len(os.Args) == 2 && os.Args[1] == sandbox.Command {
 		os.Exit(sandbox.Main())
-	}
-	if len(os.Args) == 2 && os.Args[1] == loopbackCommand {
-		if err := setLoopback(os.Stdin); err != nil {
-			fmt.Fprintf(os.Stderr, "%s: %v\n", Name, err)
-			os.Exit(1)
-		}
-		return
 	}
 	// What pkg/shim prints for -v and Info are the variables of containerd's package.
 	containerd.Version, containerd.Revision = version, revision

@@ -108,7 +108,6 @@ container may then be lost.`,
 	flags.StringVar(&f.GPUEngine, "gpu-engine", "", "how device memory is saved: driver, or keeper (default: as the container was created)")
 	flags.IntVar(&f.PreDump, "pre-dump", 0, fmt.Sprintf("rounds in which memory is read before the freeze, up to %d; 1 without a number", checkpoint.MaxRounds))
 	flags.Lookup("pre-dump").NoOptDefVal = "1"
-	flags.IntVar(&f.Workers, "workers", 0, "goroutines that compress and hash (default: one for each core)")
 	_ = cmd.RegisterFlagCompletionFunc("force", completeRules(gpu.RuleNames())) // fails only for flags that there are not
 	_ = cmd.RegisterFlagCompletionFunc("gpu-engine", cobra.FixedCompletions([]cobra.Completion{image.DriverEngine, image.KeeperEngine}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.completeRefs(math.MaxInt))
@@ -164,9 +163,6 @@ func (f *checkpointFlags) check() error {
 	if f.PreDump < 0 || f.PreDump > checkpoint.MaxRounds {
 		return wrong("--pre-dump %d is not between 0 and %d", f.PreDump, checkpoint.MaxRounds)
 	}
-	if f.Workers < 0 {
-		return wrong("--workers %d is negative", f.Workers)
-	}
 	return nil
 }
 
@@ -206,17 +202,15 @@ func (a *app) checkpoint(cmd *cobra.Command, f checkpointFlags) error {
 	if err == nil && f.Remove {
 		err = result.Remove(ctx, client, a.removal(result))
 	}
-	a.progress.stop()
-	if a.json {
-		return errors.Join(a.printJSON(checkpointResult{result, a.errorReport(ctx, err)}), err)
-	}
-	a.printTaken(f.Ref, result)
-	if err == nil && result.Removed {
-		a.line("%s has ended and is removed", f.Container)
-	} else if err == nil && !result.Running && result.MadeBy != daemon.Kubernetes {
-		a.line("%s has ended; to remove it: %s", f.Container, a.removal(result))
-	}
-	return err
+	return errors.Join(err, a.print(checkpointResult{result, a.errorReport(ctx, err)}, func() error {
+		a.printTaken(f.Ref, result)
+		if err == nil && result.Removed {
+			a.line("%s has ended and is removed", f.Container)
+		} else if err == nil && !result.Running && result.MadeBy != daemon.Kubernetes {
+			a.line("%s has ended; to remove it: %s", f.Container, a.removal(result))
+		}
+		return nil
+	}))
 }
 
 // removal is the command that removes the container of which a snapshot was taken.

@@ -24,10 +24,7 @@ both), and what running commands work on.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(u)
-			}
-			return a.printDiskUsage(u)
+			return a.print(u, func() error { return a.printDiskUsage(u) })
 		}),
 	}
 }

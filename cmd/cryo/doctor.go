@@ -18,7 +18,7 @@ cgroups, disk, GPU, and containerd's handlers for Kubernetes. The exit code is 4
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.config()
 			all := doctor.Examine(cmd.Context(), doctor.Options{Config: c, ConfigErr: err, Address: a.address, Connect: a.connect})
-			if err := a.printExamined(all); err != nil {
+			if err := a.print(all, func() error { return a.printExamined(all) }); err != nil {
 				return err
 			}
 			return doctor.Sick(all)
@@ -27,9 +27,6 @@ cgroups, disk, GPU, and containerd's handlers for Kubernetes. The exit code is 4
 }
 
 func (a *app) printExamined(all []doctor.Diagnosis) error {
-	if a.json {
-		return a.printJSON(all)
-	}
 	rows := [][]string{}
 	for _, x := range all {
 		rows = append(rows, []string{x.Status, x.Name, x.Detail})

@@ -49,12 +49,8 @@ func (a *app) errorReport(ctx context.Context, err error) *errorReport {
 		return nil
 	}
 	err = interrupted(ctx, err)
-	r := &errorReport{Message: err.Error(), Hint: hintOf(err), ExitCode: exitCode(err)}
-	for _, e := range exitTable {
-		if e.code == r.ExitCode {
-			r.Kind = e.kind
-		}
-	}
+	as := exitOf(err)
+	r := &errorReport{Kind: as.kind, Message: err.Error(), Hint: hintOf(err), ExitCode: as.code}
 	var of *job.Error
 	if errors.As(err, &of) {
 		r.Container, r.Left = of.Container, &left{of.Running, of.Snapshot}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -30,32 +31,44 @@ const (
 	exitInterrupted  = 130
 )
 
-// exitTable documents the codes; `cryo help exit-codes` prints it.
-var exitTable = []struct {
+// exit is how the program ends.
+type exit struct {
 	code    int
 	kind    string // in JSON; empty: no error
 	meaning string
-}{
-	{exitOK, "", "done"},
-	{exitOther, "other", "an error of no other kind"},
-	{exitUsage, "usage", "wrong usage, or an invalid argument or configuration"},
-	{exitNotFound, "not-found", "no such container, snapshot, tag or file"},
-	{exitPrecondition, "precondition", "the container is not running or busy, or this host lacks something (cryo doctor tells what)"},
-	{exitExists, "exists", "the name is taken"},
-	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached, or the restore process has died; the message says whether a container was ended"},
-	{exitDenied, "denied", "not root, wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it"},
-	{exitDamaged, "damaged", "the snapshot is damaged, or is no snapshot"},
-	{exitMisfit, "misfit", "the snapshot does not fit this host (cryo inspect --check tells why)"},
-	{exitFull, "full", "no space left"},
-	{exitAborted, "aborted", "the checkpoint or restore failed; the container is as it was before"},
-	{exitLost, "lost", "the container was lost in the checkpoint; the hint says which snapshot of it exists"},
-	{exitUnsupported, "unsupported", "not supported"},
-	{exitDeadline, "deadline", "it took too long"},
-	{exitInterrupted, "interrupted", "interrupted (Ctrl-C); what was done is undone, unless the hint says what is kept"},
+	is      func(error) bool
+}
+
+// exitTable documents the codes; `cryo help exit-codes` prints it. Of an error to which more than one row applies, the first one counts.
+var exitTable = []exit{
+	{exitLost, "lost", "the container was lost in the checkpoint; the hint says which snapshot of it exists", is(failure.ErrLost)},
+	{exitInterrupted, "interrupted", "interrupted (Ctrl-C); what was done is undone, unless the hint says what is kept", is(errInterrupted)},
+	{exitMisfit, "misfit", "the snapshot does not fit this host (cryo inspect --check tells why)", is(failure.ErrMisfit)},
+	{exitFull, "full", "no space left", either(is(unix.ENOSPC), errdefs.IsResourceExhausted)},
+	{exitDamaged, "damaged", "the snapshot is damaged, or is no snapshot", errdefs.IsDataLoss},
+	{exitDenied, "denied", "not root, wrong or missing credentials, the snapshot asks for what --allow has not granted, or no trusted key has signed it", either(errdefs.IsPermissionDenied, errdefs.IsUnauthorized)},
+	{exitUsage, "usage", "wrong usage, or an invalid argument or configuration", errdefs.IsInvalidArgument},
+	{exitExists, "exists", "the name is taken", errdefs.IsAlreadyExists},
+	{exitNotFound, "not-found", "no such container, snapshot, tag or file", errdefs.IsNotFound},
+	{exitPrecondition, "precondition", "the container is not running or busy, or this host lacks something (cryo doctor tells what)", errdefs.IsFailedPrecondition},
+	{exitUnavailable, "unavailable", "the registry or containerd cannot be reached, or the restore process has died; the message says whether a container was ended", errdefs.IsUnavailable},
+	{exitUnsupported, "unsupported", "not supported", errdefs.IsNotImplemented},
+	{exitDeadline, "deadline", "it took too long", errdefs.IsDeadlineExceeded},
+	{exitAborted, "aborted", "the checkpoint or restore failed; the container is as it was before", errdefs.IsAborted},
+	{exitOther, "other", "an error of no other kind", func(err error) bool { return err != nil }},
+	{exitOK, "", "done", is(nil)},
 }
 
 // errInterrupted is the cause of a context that a signal cancelled.
 var errInterrupted = errors.New("interrupted")
+
+func is(target error) func(error) bool {
+	return func(err error) bool { return errors.Is(err, target) }
+}
+
+func either(one, other func(error) bool) func(error) bool {
+	return func(err error) bool { return one(err) || other(err) }
+}
 
 // interrupted gives errInterrupted its place in an error that came about because a signal cancelled ctx.
 func interrupted(ctx context.Context, err error) error {
@@ -66,39 +79,7 @@ func interrupted(ctx context.Context, err error) error {
 	return err
 }
 
-// exitCode maps an error to an exit code, by its type first and then by its errdefs kind.
-func exitCode(err error) int {
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, failure.ErrLost):
-		return exitLost
-	case errors.Is(err, errInterrupted):
-		return exitInterrupted
-	case errors.Is(err, failure.ErrMisfit):
-		return exitMisfit
-	case errors.Is(err, unix.ENOSPC), errdefs.IsResourceExhausted(err):
-		return exitFull
-	}
-	for _, kind := range []struct {
-		is   func(error) bool
-		code int
-	}{
-		{errdefs.IsDataLoss, exitDamaged},
-		{errdefs.IsPermissionDenied, exitDenied},
-		{errdefs.IsUnauthorized, exitDenied},
-		{errdefs.IsInvalidArgument, exitUsage},
-		{errdefs.IsAlreadyExists, exitExists},
-		{errdefs.IsNotFound, exitNotFound},
-		{errdefs.IsFailedPrecondition, exitPrecondition},
-		{errdefs.IsUnavailable, exitUnavailable},
-		{errdefs.IsNotImplemented, exitUnsupported},
-		{errdefs.IsDeadlineExceeded, exitDeadline},
-		{errdefs.IsAborted, exitAborted},
-	} {
-		if kind.is(err) {
-			return kind.code
-		}
-	}
-	return exitOther
+// exitOf finds how the program ends with an error, or without one.
+func exitOf(err error) exit {
+	return exitTable[slices.IndexFunc(exitTable, func(e exit) bool { return e.is(err) })]
 }

@@ -64,7 +64,7 @@ func TestExitCode(t *testing.T) {
 		"interrupted, with a full disk": {&interruptedError{err: unix.ENOSPC}, exitInterrupted},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := exitCode(c.err); got != c.code {
+			if got := exitOf(c.err).code; got != c.code {
 				t.Errorf("exitCode(%v) = %d, want %d", c.err, got, c.code)
 			}
 		})
@@ -87,16 +87,16 @@ func TestEveryExitCodeIsDocumented(t *testing.T) {
 
 func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
-	if err := interrupted(ctx, context.Canceled); exitCode(err) == exitInterrupted {
+	if err := interrupted(ctx, context.Canceled); exitOf(err).code == exitInterrupted {
 		t.Error("interrupted without a signal")
 	}
 	cancel(errInterrupted)
 	for _, err := range []error{context.Canceled, fmt.Errorf("pull: %w", context.Canceled), errgrpc.ToNative(errgrpc.ToGRPC(context.Canceled)), context.Cause(ctx)} {
-		if got := exitCode(interrupted(ctx, &job.Error{Err: err})); got != exitInterrupted {
+		if got := exitOf(interrupted(ctx, &job.Error{Err: err})).code; got != exitInterrupted {
 			t.Errorf("%v: exit code %d", err, got)
 		}
 	}
-	if got := exitCode(interrupted(ctx, errdefs.ErrAlreadyExists)); got != exitExists {
+	if got := exitOf(interrupted(ctx, errdefs.ErrAlreadyExists)).code; got != exitExists {
 		t.Errorf("an error that came first: exit code %d", got)
 	}
 }

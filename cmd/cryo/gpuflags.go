@@ -38,11 +38,6 @@ func (f *gpuFlags) check() error {
 	return nil
 }
 
-// options are what was chosen.
-func (f *gpuFlags) options() restore.GPUOptions {
-	return restore.GPUOptions{Devices: f.devices, Pairs: f.pairs}
-}
-
 // completeDevices completes with the CDI devices of this host.
 func (a *app) completeDevices(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	settings, err := a.config()

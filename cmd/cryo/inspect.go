@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,13 +22,13 @@ import (
 )
 
 type inspected struct {
-	Reference  string  `json:"reference"`
-	Digest     string  `json:"digest"`
-	InRegistry bool    `json:"inRegistry,omitempty"` // alone
-	Size       int64   `json:"size"`                 // bytes of all blobs
-	Shared     int64   `json:"shared,omitempty"`     // bytes of segments that are its parent's too
-	Layers     []layer `json:"layers"`
-	Index      *index  `json:"index,omitempty"` // that the name stands for in the registry
+	Reference  string               `json:"reference"`
+	Digest     string               `json:"digest"`
+	InRegistry bool                 `json:"inRegistry,omitempty"` // alone
+	Size       int64                `json:"size"`                 // bytes of all blobs
+	Shared     int64                `json:"shared,omitempty"`     // bytes of segments that are its parent's too
+	Layers     []ocispec.Descriptor `json:"layers"`
+	Index      *index               `json:"index,omitempty"` // that the name stands for in the registry
 	// Signatures are those that the local store has, or else the registry.
 	Signatures []signature.Signer `json:"signatures"`
 	inspect.Reviewed
@@ -39,40 +38,10 @@ type inspected struct {
 	Error    *errorReport  `json:"error,omitempty"`
 }
 
-type layer struct {
-	Title     string `json:"title"`
-	MediaType string `json:"mediaType"`
-	Digest    string `json:"digest"`
-	Size      int64  `json:"size"`
-}
-
 // index has an image beside the snapshot.
 type index struct {
-	Digest  string  `json:"digest"`
-	Entries []entry `json:"entries"`
-}
-
-type entry struct {
-	Digest   string `json:"digest"`
-	Size     int64  `json:"size"` // of the manifest, bytes
-	Platform string `json:"platform"`
-	Snapshot bool   `json:"snapshot"`
-}
-
-// indexOf describes an index; nothing if there is none.
-func indexOf(d ocispec.Descriptor, entries []ocispec.Descriptor, snapshot string) *index {
-	if d.Digest == "" {
-		return nil
-	}
-	i := &index{Digest: d.Digest.String(), Entries: []entry{}}
-	for _, e := range entries {
-		own := entry{Digest: e.Digest.String(), Size: e.Size, Snapshot: e.Digest.String() == snapshot}
-		if p := e.Platform; p != nil {
-			own.Platform = path.Join(p.OS, p.Architecture, p.Variant)
-		}
-		i.Entries = append(i.Entries, own)
-	}
-	return i
+	ocispec.Descriptor
+	Entries []ocispec.Descriptor `json:"entries"`
 }
 
 func newInspect(a *app) *cobra.Command {
@@ -117,10 +86,13 @@ func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFl
 	if err != nil {
 		return err
 	}
-	i := describe(ref, snapshot)
-	i.Signatures, i.InRegistry = f.Signers, f.InRegistry
-	named, entries := f.Index()
-	i.Index = indexOf(named, entries, i.Digest)
+	i := inspected{
+		Reference: ref, Digest: f.Descriptor.Digest.String(), InRegistry: f.InRegistry, Size: snapshot.Size(), Shared: snapshot.Shared(),
+		Layers: snapshot.Manifest.Layers, Signatures: f.Signers, Config: snapshot.Config,
+	}
+	if named, entries := f.Index(); named.Digest != "" {
+		i.Index = &index{named, entries}
+	}
 	if i.Reviewed, err = f.Review(ctx, snapshot, trust.Policy{}); err != nil {
 		return err
 	}
@@ -136,25 +108,8 @@ func (a *app) inspect(ctx context.Context, ref string, check bool, flags *lookFl
 			misfit = failure.New(failure.ErrMisfit, failure.Hint(err), "%s does not fit this host", ref) // its findings are printed
 		}
 	}
-	a.progress.stop()
-	if a.forPrograms() {
-		i.Error = a.errorReport(ctx, misfit)
-		err = a.printJSON(i)
-	} else {
-		err = a.printInspected(i, check)
-	}
-	if err != nil {
-		return err
-	}
-	return misfit
-}
-
-func describe(ref string, s *image.Snapshot) inspected {
-	i := inspected{Reference: ref, Digest: s.Descriptor.Digest.String(), Size: s.Size(), Shared: s.Shared(), Config: s.Config, Layers: []layer{}}
-	for _, l := range s.Manifest.Layers {
-		i.Layers = append(i.Layers, layer{Title: l.Annotations["org.opencontainers.image.title"], MediaType: l.MediaType, Digest: l.Digest.String(), Size: l.Size})
-	}
-	return i
+	i.Error = a.errorReport(ctx, misfit)
+	return errors.Join(misfit, a.print(i, func() error { return a.printInspected(i, check) }))
 }
 
 func (a *app) printInspected(i inspected, check bool) error {
@@ -162,19 +117,22 @@ func (a *app) printInspected(i inspected, check bool) error {
 		return a.printVerdict(i)
 	}
 	c := i.Config
-	rows := [][]string{
-		{"Reference:", i.Reference + where(i.InRegistry)},
-		{"Digest:", i.Digest},
+	rows := [][]string{{"Reference:", i.Reference}, {"Digest:", i.Digest}}
+	if i.InRegistry {
+		rows[0][1] += " (in the registry alone)"
+	}
+	rows = append(rows, indexRows(i.Index, i.Digest)...)
+	rows = append(rows, signerRows(i.Signatures)...)
+	rows = append(rows, [][]string{
 		{"Created:", c.Created.Local().Format(time.RFC3339) + " (" + age(c.Created) + ")"},
 		{"Container:", c.Container.ID + ", namespace " + c.Container.Namespace + ", runtime " + c.Container.Runtime},
 		{"Image:", c.Container.Image},
 		{"", c.Container.ImageDigest.String()},
 		{"Memory:", fmt.Sprintf("%s, of which %s%s zero; %s stored", size.Of(c.Memory.Total), ofDevices(c.Memory), size.Of(c.Memory.Zero), size.Of(c.Memory.Stored))},
-	}
-	rows = slices.Insert(rows, 2, signerRows(i.Signatures)...)
-	rows = slices.Insert(rows, 2, indexRows(i.Index)...)
+	}...)
 	if c.Parent != nil {
-		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", sharedRow(c, i.Shared, i.segments())})
+		rows = append(rows, []string{"Parent:", c.Parent.Digest.String()}, []string{"", fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s",
+			size.Of(i.Shared), c.Parent.Segments, size.Of(c.Memory.Unused), size.Of(c.Memory.Stored-i.Shared))})
 	}
 	rows = append(rows, [][]string{
 		{"Size:", fmt.Sprintf("%s in %d layers", size.Of(i.Size), len(i.Layers))},
@@ -221,52 +179,27 @@ func (a *app) printInspected(i inspected, check bool) error {
 	a.line("\nLayers:")
 	rows = [][]string{{"  TITLE", "SIZE", "DIGEST"}}
 	for _, l := range i.Layers {
-		rows = append(rows, []string{"  " + l.Title, size.Of(l.Size), l.Digest})
+		rows = append(rows, []string{"  " + l.Annotations[ocispec.AnnotationTitle], size.Of(l.Size), l.Digest.String()})
 	}
 	return a.table(rows...)
 }
 
 // indexRows say what else has the snapshot's name.
-func indexRows(i *index) (rows [][]string) {
+func indexRows(i *index, snapshot string) (rows [][]string) {
 	if i == nil {
 		return nil
 	}
-	rows = append(rows, []string{"Index:", i.Digest})
+	rows = append(rows, []string{"Index:", i.Digest.String()})
 	for _, e := range i.Entries[:min(len(i.Entries), maxShown)] {
-		if !e.Snapshot {
-			rows = append(rows, []string{"Runs as:", e.Digest + ", image for " + e.Platform})
+		if p := e.Platform; p != nil && e.Digest.String() != snapshot {
+			rows = append(rows, []string{"Runs as:", e.Digest.String() + ", image for " + path.Join(p.OS, p.Architecture, p.Variant)})
 		}
 	}
 	return rows
 }
 
-// sharedRow says in words what a snapshot shares with its parent.
-func sharedRow(c image.Config, sharedBytes int64, segments int) string {
-	k := c.Parent.Segments
-	return fmt.Sprintf("shared with it: %s in %d segments (%s not in use); new: %s in %d",
-		size.Of(sharedBytes), k, size.Of(c.Memory.Unused), size.Of(c.Memory.Stored-sharedBytes), segments-k)
-}
-
-// where says that a snapshot is not here.
-func where(inRegistry bool) string {
-	if inRegistry {
-		return " (in the registry alone)"
-	}
-	return ""
-}
-
 // maxShown is how many processes are shown to people.
 const maxShown = 1000
-
-// segments counts the layers that hold memory.
-func (i inspected) segments() (n int) {
-	for _, l := range i.Layers {
-		if l.MediaType == image.MediaTypeSegment {
-			n++
-		}
-	}
-	return n
-}
 
 func (a *app) printVerdict(i inspected) error {
 	rows := [][]string{}

@@ -38,11 +38,11 @@ func gpuRows(g *image.GPU) [][]string {
 	} else {
 		rows = append(rows, []string{"GPUs by:", "device nodes"})
 	}
-	if g.Engine == image.KeeperEngine {
-		rows = append(rows, []string{"GPU engine:", keeperRow(g)})
-	} else {
-		rows = append(rows, []string{"GPU engine:", g.Engine})
+	engine := g.Engine
+	if engine == image.KeeperEngine {
+		engine += fmt.Sprintf(", %s handed over in %d pieces", size.Of(g.HandedOver()), len(g.Pieces()))
 	}
+	rows = append(rows, []string{"GPU engine:", engine})
 	if g.Library != nil {
 		rows = append(rows, []string{"GPU library:", strings.TrimSpace(g.Library.Version + " " + g.Library.Digest.String())})
 	}
@@ -50,24 +50,6 @@ func gpuRows(g *image.GPU) [][]string {
 		rows = append(rows, []string{"Overridden:", strings.Join(g.Forced, ", ") + ": the restore may fail"})
 	}
 	return rows
-}
-
-// keeperRow says what processes had handed over of their device memory.
-func keeperRow(g *image.GPU) string {
-	pieces, processes, fallbacks := len(g.Pieces()), 0, 0
-	for _, p := range g.Processes {
-		if len(p.Pieces) > 0 {
-			processes++
-		}
-		if p.Fallback != "" {
-			fallbacks++
-		}
-	}
-	text := fmt.Sprintf("keeper, %s handed over in %d pieces by %d of %d processes", size.Of(g.HandedOver()), pieces, processes, len(g.Processes))
-	if fallbacks > 0 {
-		text += fmt.Sprintf("; %d by the driver", fallbacks)
-	}
-	return text
 }
 
 // printFallbacks says why processes had not handed their device memory over.

@@ -24,24 +24,23 @@ func newList(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.forPrograms() {
-				return a.printJSON(list)
-			}
-			if quiet {
+			return a.print(list, func() error {
+				rows := [][]string{{"REFERENCE", "DIGEST", "CONTAINER", "CREATED", "MEMORY", "SIZE"}}
 				for _, l := range list {
-					a.line("%s", l.Reference)
+					switch row := []string{store.Familiar(l.Reference), short(l.Digest)}; {
+					case quiet:
+						a.line("%s", l.Reference)
+					case l.Error != "":
+						rows = append(rows, append(row, "damaged: cryo verify tells more", "-", "-", "-"))
+					default:
+						rows = append(rows, append(row, l.Container, age(l.Created), size.Of(l.Memory), size.Of(l.Size)))
+					}
 				}
-				return nil
-			}
-			rows := [][]string{{"REFERENCE", "DIGEST", "CONTAINER", "CREATED", "MEMORY", "SIZE"}}
-			for _, l := range list {
-				if l.Error != "" {
-					rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), "damaged: cryo verify tells more", "-", "-", "-"})
-					continue
+				if quiet {
+					return nil
 				}
-				rows = append(rows, []string{store.Familiar(l.Reference), short(l.Digest), l.Container, age(l.Created), size.Of(l.Memory), size.Of(l.Size)})
-			}
-			return a.table(rows...)
+				return a.table(rows...)
+			})
 		})),
 	}
 	a.formatFlag(cmd)

@@ -82,16 +82,11 @@ func (l *entries) print(e node.Entry) {
 	defer l.mu.Unlock()
 	if l.json {
 		line := struct {
-			Time      time.Time `json:"time"`
-			What      string    `json:"what"`
-			Reference string    `json:"reference,omitempty"`
-			Digest    string    `json:"digest,omitempty"`
-			Container string    `json:"container,omitempty"`
-			Seconds   float64   `json:"seconds,omitempty"`
-			Error     string    `json:"error,omitempty"`
-			Hint      string    `json:"hint,omitempty"`
-			Again     float64   `json:"again,omitempty"` // seconds until it is tried again
-		}{Time: time.Now(), What: e.What, Reference: e.Reference, Digest: e.Digest, Container: e.Container, Seconds: e.Seconds, Again: e.Again}
+			Time time.Time `json:"time"`
+			node.Entry
+			Error string `json:"error,omitempty"`
+			Hint  string `json:"hint,omitempty"`
+		}{Time: time.Now(), Entry: e}
 		if e.Err != nil {
 			line.Error, line.Hint = e.Err.Error(), failure.Hint(e.Err)
 		}

@@ -31,17 +31,16 @@ somebody has restarted it.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(r)
-			}
-			for _, name := range r.Changed {
-				a.line("wrote %s", name)
-			}
-			if r.Restarted {
-				a.line("restarted containerd")
-			}
-			a.line("cryo is installed")
-			return nil
+			return a.print(r, func() error {
+				for _, name := range r.Changed {
+					a.line("wrote %s", name)
+				}
+				if r.Restarted {
+					a.line("restarted containerd")
+				}
+				a.line("cryo is installed")
+				return nil
+			})
 		},
 	}
 	f := cmd.Flags()

@@ -2,16 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/prewarm"
 	"github.com/cryo-project/cryo/shim/restore"
 	"github.com/cryo-project/cryo/shim/size"
@@ -20,17 +20,15 @@ import (
 // prewarmFlags are the choices of cryo prewarm.
 type prewarmFlags struct {
 	prewarm.Options
-	disk      string
-	require   bool // a signature
-	registry  registryFlags
-	gpu       gpuFlags
-	gpuMemory string
+	require  bool // a signature
+	registry registryFlags
+	gpu      gpuFlags
 }
 
 type prewarmResult struct {
 	*prewarm.Result
-	Seconds float64   `json:"seconds"`
-	Pull    *transfer `json:"pull,omitempty"` // where it had to be fetched
+	Seconds float64       `json:"seconds"`
+	Pull    *job.Transfer `json:"pull,omitempty"` // where it had to be fetched
 }
 
 func newPrewarm(a *app) *cobra.Command {
@@ -43,21 +41,20 @@ image. Then a restore needs nothing from the network, any number of times. It al
 so that the kernel has them in memory; it keeps them there while nobody needs that memory more.
 
 What was fetched stays in the store as after cryo pull. cryo prewarm rm removes it. All that was fetched takes
-no more room than --disk says: a later prewarm that needs room removes first what was neither prewarmed nor
-restored for the longest time. Snapshots that were in the store before stay there.
+no more room than disk under [prewarm] in the configuration says: a later prewarm that needs room removes first
+what was neither prewarmed nor restored for the longest time. Snapshots that were in the store before stay there.
 
 With --gpu, device memory that the snapshot's processes have handed over (engine keeper) is loaded onto GPUs
 as well. The next restore that gets these GPUs attaches it instead of loading it ("gpuPrewarmed" in --json).
 That uses it up: later restores load device memory themselves until it is prewarmed again. The GPUs are those
 that cryo restore would take, or those of --device and --gpu=OLD=NEW. On each GPU, all that is kept takes no
-more than is free, or than --gpu-budget says: what was not requested for the longest time is removed first.
+more than is free, or than gpu under [prewarm] says: what was not requested for the longest time is removed first.
 Nobody else can use that memory meanwhile.
 
 If REF later names another snapshot in the store, the first one is no longer prewarmed.`,
 		Example: `  cryo prewarm registry.example.com/snapshots/cache:warm
-  cryo prewarm registry.example.com/snapshots/cache:warm --disk 100GiB
   cryo prewarm --gpu registry.example.com/snapshots/llm:ready
-  cryo prewarm --gpu registry.example.com/snapshots/llm:ready --device nvidia.com/gpu=1 --gpu-budget 40GiB
+  cryo prewarm --gpu registry.example.com/snapshots/llm:ready --device nvidia.com/gpu=1
   cryo prewarm ls
   cryo prewarm rm registry.example.com/snapshots/cache:warm`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -78,7 +75,6 @@ If REF later names another snapshot in the store, the first one is no longer pre
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.disk, "disk", "", "budget for what was fetched for prewarmed snapshots, as 100GiB; 0: no limit (default: disk under [prewarm] in the configuration, else none)")
 	flags.StringVar(&f.Pull, "pull", "missing", "when to fetch the snapshot: missing (if it is not in the local store), or always")
 	flags.StringVar(&f.Snapshotter, "snapshotter", environment("CONTAINERD_SNAPSHOTTER", ""), "containerd's snapshotter (CONTAINERD_SNAPSHOTTER; default: as in the snapshot, if it is here)")
 	requireSignature(cmd, &f.require)
@@ -87,7 +83,6 @@ If REF later names another snapshot in the store, the first one is no longer pre
 	gpu.Usage = "load device memory onto GPUs as well; `OLD=NEW` replaces GPU OLD of the snapshot by NEW of this host, by UUID or number (default: in order)"
 	gpu.NoOptDefVal = inOrder
 	flags.Lookup("device").Usage = "with --gpu: CDI device that restores will be given, such as nvidia.com/gpu=0 (default: those it had)"
-	flags.StringVar(&f.gpuMemory, "gpu-budget", "", "budget of prewarmed device memory on each GPU, as 40GiB (default: gpu under [prewarm] in the configuration, else what is free)")
 	f.registry.register(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("pull", cobra.FixedCompletions([]cobra.Completion{"missing", "always"}, cobra.ShellCompDirectiveNoFileComp)) // fails only for flags that there are not
 	cmd.AddCommand(newPrewarmList(a), newPrewarmRemove(a))
@@ -97,29 +92,13 @@ If REF later names another snapshot in the store, the first one is no longer pre
 // inOrder is the value of --gpu without one.
 const inOrder = "in-order"
 
-// resolveGPU looks at what is said of GPUs.
-func (f *prewarmFlags) resolveGPU() (err error) {
-	if !f.OnGPU {
-		if len(f.gpu.devices) > 0 || f.gpuMemory != "" {
-			return misused("cryo prewarm", "--device and --gpu-budget are for --gpu")
-		}
-		return nil
+// resolve looks at all that can be wrong, and reads the configuration.
+func (f *prewarmFlags) resolve(a *app) error {
+	if !f.OnGPU && len(f.gpu.devices) > 0 {
+		return misused("cryo prewarm", "--device is for --gpu")
 	}
 	f.gpu.gpus = slices.DeleteFunc(f.gpu.gpus, func(text string) bool { return text == inOrder })
-	if f.gpuMemory != "" {
-		if f.GPUBudget, err = size.Parse(f.gpuMemory); err == nil && f.GPUBudget == 0 {
-			err = errors.New("leaves no room for any snapshot")
-		}
-		if err != nil {
-			return misused("cryo prewarm", "--gpu-budget %s: %v", f.gpuMemory, err)
-		}
-	}
-	return f.gpu.check()
-}
-
-// resolve looks at all that can be wrong, and finds the budgets.
-func (f *prewarmFlags) resolve(a *app) error {
-	if err := f.resolveGPU(); err != nil {
+	if err := f.gpu.check(); err != nil {
 		return err
 	}
 	if !slices.Contains([]string{"missing", "always"}, f.Pull) {
@@ -129,17 +108,8 @@ func (f *prewarmFlags) resolve(a *app) error {
 	if err != nil {
 		return err
 	}
-	f.GPU, f.GPUs = c.GPU, f.gpu.options()
-	f.DiskBudget = c.Prewarm.Disk << 20
-	if f.gpuMemory == "" {
-		f.GPUBudget = c.Prewarm.GPU << 20
-	}
-	if f.disk == "" {
-		return nil
-	}
-	if f.DiskBudget, err = size.Parse(f.disk); err != nil {
-		return misused("cryo prewarm", "--disk: %v", err)
-	}
+	f.GPU, f.GPUs = c.GPU, restore.GPUOptions{Devices: f.gpu.devices, Pairs: f.gpu.pairs}
+	f.DiskBudget, f.GPUBudget = c.Prewarm.Disk<<20, c.Prewarm.GPU<<20
 	return nil
 }
 
@@ -168,33 +138,22 @@ func (a *app) prewarm(ctx context.Context, ref string, f prewarmFlags) (err erro
 		return err
 	}
 	r := prewarmResult{Result: done, Seconds: time.Since(start).Seconds()}
-	if done.Fetched {
-		r.Pull = transferred(f.Ref, &counts, start)
+	if done.Fetched && !archive.IsLocation(f.Ref) { // what comes from files is not counted
+		r.Pull = job.Transferred(&counts, start)
 	}
-	a.progress.stop()
-	if a.json {
-		return a.printJSON(r)
-	}
-	for _, w := range r.Removed {
-		what := store.Familiar(w.Reference)
-		if w.Size == 0 {
-			what += ", " + gpuCell(w.GPUs) + ","
+	return a.print(r, func() error {
+		for _, w := range r.Removed {
+			a.line("removed %s, %s, to make room", store.Familiar(w.Reference), prewarmedSizes(w))
 		}
-		a.line("removed %s to make room", what)
-	}
-	loaded := ""
-	if len(r.GPUs) > 0 {
-		loaded = ", " + gpuCell(r.GPUs)
-	}
-	a.line("prewarmed %s, %s%s, in %s", store.Familiar(r.Reference), size.Of(r.Size), loaded, seconds(r.Seconds))
-	return nil
+		a.line("prewarmed %s, %s, in %s", store.Familiar(r.Reference), prewarmedSizes(r.Listed), seconds(r.Seconds))
+		return nil
+	})
 }
 
-// gpuCell says how much is loaded where.
-func gpuCell(all []prewarm.OnGPU) string {
-	var cells []string
+// gpuCells says how much is loaded where.
+func gpuCells(all []prewarm.OnGPU) (cells []string) {
 	for _, g := range all {
 		cells = append(cells, fmt.Sprintf("%s on GPU %d", size.Of(g.Memory), g.Index))
 	}
-	return strings.Join(cells, ", ")
+	return cells
 }

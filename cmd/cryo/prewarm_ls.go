@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -25,14 +26,13 @@ func newPrewarmList(a *app) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(all)
-			}
-			rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
-			for _, w := range all {
-				rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size.Of(w.Size), cmp.Or(gpuCell(w.GPUs), "-"), age(w.Used), prewarmNote(w)})
-			}
-			return a.table(rows...)
+			return a.print(all, func() error {
+				rows := [][]string{{"REFERENCE", "DIGEST", "SIZE", "GPU MEMORY", "USED", ""}}
+				for _, w := range all {
+					rows = append(rows, []string{store.Familiar(w.Reference), short(w.Digest), size.Of(w.Size), cmp.Or(strings.Join(gpuCells(w.GPUs), ", "), "-"), age(w.Used), prewarmNote(w)})
+				}
+				return a.table(rows...)
+			})
 		}),
 	}
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"slices"
+	"math"
+
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -29,22 +31,7 @@ of its memory.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, _ string) (refs []cobra.Completion, _ cobra.ShellCompDirective) {
-			s, err := a.store()
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveError
-			}
-			all, err := prewarm.List(cmd.Context(), s)
-			if err != nil {
-				return nil, cobra.ShellCompDirectiveError
-			}
-			for _, i := range all {
-				if ref := store.Familiar(i.Reference); !slices.Contains(args, ref) {
-					refs = append(refs, ref)
-				}
-			}
-			return refs, cobra.ShellCompDirectiveNoFileComp
-		},
+		ValidArgsFunction: a.completeRefs(math.MaxInt),
 		RunE: a.inStore(func(ctx context.Context, s *store.Store, args []string) error {
 			all, err := prewarm.List(ctx, s)
 			if err != nil {
@@ -75,13 +62,11 @@ of its memory.`,
 	return cmd
 }
 
-// prewarmedSizes says what it has.
+// prewarmedSizes says what it has, in the store and on GPUs.
 func prewarmedSizes(w prewarm.Listed) string {
-	switch {
-	case len(w.GPUs) == 0:
-		return size.Of(w.Size)
-	case w.Size == 0:
-		return gpuCell(w.GPUs)
+	all := gpuCells(w.GPUs)
+	if w.Size > 0 || len(all) == 0 {
+		all = append([]string{size.Of(w.Size)}, all...)
 	}
-	return size.Of(w.Size) + ", " + gpuCell(w.GPUs)
+	return strings.Join(all, ", ")
 }

@@ -80,8 +80,14 @@ func (a *app) formatFlag(cmd *cobra.Command) {
 	})
 }
 
-// forPrograms tells whether the command prints by printJSON.
-func (a *app) forPrograms() bool { return a.json || a.format != nil }
+// print prints a result: v as a document for programs, or what text prints for people.
+func (a *app) print(v any, text func() error) error {
+	a.progress.stop()
+	if a.json || a.format != nil {
+		return a.printJSON(v)
+	}
+	return text()
+}
 
 // printFormat prints v by the template of --format: one line, or one for each element where v is a list.
 func (a *app) printFormat(v any) error {

@@ -37,15 +37,14 @@ needs. Without prune, such blobs are removed when no cryo works on the store, an
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(r)
-			}
-			a.line("%s %s that no snapshot needs, in %d blobs", verb, size.Of(r.Unneeded.Bytes), r.Unneeded.Files)
-			a.line("%s %s of interrupted pulls, in %d blobs", verb, size.Of(r.Partial.Bytes), r.Partial.Files)
-			if r.Busy {
-				a.line("another cryo works on the store: what it may need stays until it has ended")
-			}
-			return nil
+			return a.print(r, func() error {
+				a.line("%s %s that no snapshot needs, in %d blobs", verb, size.Of(r.Unneeded.Bytes), r.Unneeded.Files)
+				a.line("%s %s of interrupted pulls, in %d blobs", verb, size.Of(r.Partial.Bytes), r.Partial.Files)
+				if r.Busy {
+					a.line("another cryo works on the store: what it may need stays until it has ended")
+				}
+				return nil
+			})
 		}),
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "remove nothing, and say what would go")

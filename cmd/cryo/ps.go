@@ -33,16 +33,15 @@ was damaged or did not come is shown as lost, with the reason.`,
 			if err != nil {
 				return err
 			}
-			if a.forPrograms() {
-				return a.printJSON(all)
-			}
-			if quiet {
+			return a.print(all, func() error {
+				if !quiet {
+					return a.printContainers(all)
+				}
 				for _, c := range all {
 					a.line("%s", c.Name)
 				}
 				return nil
-			}
-			return a.printContainers(all)
+			})
 		},
 	}
 	a.formatFlag(cmd)

@@ -1,15 +1,13 @@
 package main
 
 import (
-	"context"
 	"time"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/archive"
 	"github.com/cryo-project/cryo/image/registry"
-	"github.com/cryo-project/cryo/image/store"
+	"github.com/cryo-project/cryo/shim/job"
 )
 
 func newPull(a *app) *cobra.Command {
@@ -51,24 +49,22 @@ snapshot without a trusted one is refused before anything else of it is read.`,
 			options.Counts = &counts
 			a.progress.waitsFor("pull", func() string { return "the registry" })
 			start := time.Now()
-			ref, desc, err := fetch(ctx, s, args[0], options)
+			if archive.IsLocation(args[0]) {
+				ref, desc, err := archive.Import(ctx, s, args[0], options.Judge, options.Repair)
+				if err != nil {
+					return err
+				}
+				return a.moved("pulled", movedResult{Reference: ref, Digest: desc.Digest.String()})
+			}
+			desc, err := registry.Pull(ctx, s, args[0], options)
 			if err != nil {
 				return err
 			}
-			return a.moved("pulled", movedResult{Reference: ref, Digest: desc.Digest.String(), transfer: transferred(args[0], &counts, start)})
+			return a.moved("pulled", movedResult{Reference: args[0], Digest: desc.Digest.String(), Transfer: job.Transferred(&counts, start)})
 		},
 	}
 	cmd.Flags().BoolVar(&repair, "repair", false, "read and verify what is here already, and fetch again what is damaged")
 	requireSignature(cmd, &require)
 	flags.register(cmd)
 	return cmd
-}
-
-// fetch brings a snapshot into the store, from wherever ref says it is. It returns the name it has there.
-func fetch(ctx context.Context, s *store.Store, ref string, o registry.Options) (string, ocispec.Descriptor, error) {
-	if archive.IsLocation(ref) {
-		return archive.Import(ctx, s, ref, o.Judge, o.Repair)
-	}
-	desc, err := registry.Pull(ctx, s, ref, o)
-	return ref, desc, err
 }

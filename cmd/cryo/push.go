@@ -1,12 +1,11 @@
 package main
 
 import (
-	"time"
+	"fmt"
 
 	"github.com/spf13/cobra"
 
 	"github.com/cryo-project/cryo/image/archive"
-	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/shim/daemon"
 	"github.com/cryo-project/cryo/shim/job"
 	"github.com/cryo-project/cryo/shim/size"
@@ -14,10 +13,10 @@ import (
 )
 
 type movedResult struct {
-	Reference   string `json:"reference"`
-	Digest      string `json:"digest"`
-	*transfer          // with a registry
-	*take.Named        // of a push to one
+	Reference     string `json:"reference"`
+	Digest        string `json:"digest"`
+	*job.Transfer        // with a registry; nil: with a file
+	*take.Named          // of a push to a registry
 }
 
 func newPush(a *app) *cobra.Command {
@@ -73,27 +72,14 @@ be had, the snapshot is sent by itself, with a warning. --snapshot-only always d
 	return cmd
 }
 
-// transfer is what moving a snapshot came to.
-type transfer = job.Transfer
-
-// transferred gives nothing where ref is a file: what goes into files is not counted.
-func transferred(ref string, c *registry.Counts, start time.Time) *transfer {
-	if archive.IsLocation(ref) {
-		return nil
-	}
-	return job.Transferred(c, start)
-}
-
 // moved prints where a snapshot is now.
 func (a *app) moved(verb string, r movedResult) error {
-	a.progress.stop()
-	if a.json {
-		return a.printJSON(r)
-	}
-	if t := r.transfer; t == nil {
-		a.line("%s %s %s", verb, r.Reference, r.Digest)
-	} else {
-		a.line("%s %s %s: %s in %s", verb, r.Reference, r.Digest, size.Of(t.Moved), seconds(t.Seconds))
-	}
-	return nil
+	return a.print(r, func() error {
+		how := ""
+		if t := r.Transfer; t != nil {
+			how = fmt.Sprintf(": %s in %s", size.Of(t.Moved), seconds(t.Seconds))
+		}
+		a.line("%s %s %s%s", verb, r.Reference, r.Digest, how)
+		return nil
+	})
 }

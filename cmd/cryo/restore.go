@@ -154,10 +154,8 @@ func (a *app) restore(ctx context.Context, f restoreFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	a.progress.stop()
-	if a.json {
-		return a.printJSON(r)
-	}
-	a.line("%s", r.Container)
-	return nil
+	return a.print(r, func() error {
+		a.line("%s", r.Container)
+		return nil
+	})
 }

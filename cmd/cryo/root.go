@@ -31,7 +31,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 			report(a.stderr, err)
 		}
 	}
-	return exitCode(err)
+	return exitOf(err).code
 }
 
 func newRoot(a *app) *cobra.Command {

@@ -75,17 +75,15 @@ func (a *app) sign(ctx context.Context, ref, keyFile string, flags *registryFlag
 	if err != nil {
 		return err
 	}
-	a.progress.stop()
-	if a.json {
-		return a.printJSON(r)
-	}
-	verb := "signed"
-	if r.Already {
-		verb = "has signed already"
-	}
-	a.line("%s %s %s %s", r.Key, verb, ref, r.Digest)
-	if r.Where == "store" {
-		a.line("the signature is in the local store: cryo push sends it")
-	}
-	return nil
+	return a.print(r, func() error {
+		verb := "signed"
+		if r.Already {
+			verb = "has signed already"
+		}
+		a.line("%s %s %s %s", r.Key, verb, ref, r.Digest)
+		if r.Where == "store" {
+			a.line("the signature is in the local store: cryo push sends it")
+		}
+		return nil
+	})
 }

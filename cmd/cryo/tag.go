@@ -6,11 +6,6 @@ import (
 	"github.com/cryo-project/cryo/image/store"
 )
 
-type tagResult struct {
-	Reference string `json:"reference"`
-	Digest    string `json:"digest"`
-}
-
 func newTag(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "tag REF NEW",
@@ -35,11 +30,10 @@ what only that one needed is removed.`,
 			if err != nil {
 				return err
 			}
-			if a.json {
-				return a.printJSON(tagResult{Reference: full, Digest: desc.Digest.String()})
-			}
-			a.line("%s %s", store.Familiar(full), desc.Digest)
-			return nil
+			return a.print(movedResult{Reference: full, Digest: desc.Digest.String()}, func() error {
+				a.line("%s %s", store.Familiar(full), desc.Digest)
+				return nil
+			})
 		},
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,7 +12,8 @@ import (
 func newExitCodes() *cobra.Command {
 	var b strings.Builder
 	b.WriteString("cryo ends with one of these exit codes:\n\n")
-	for _, e := range exitTable {
+	byCode := slices.SortedFunc(slices.Values(exitTable), func(a, b exit) int { return a.code - b.code })
+	for _, e := range byCode {
 		fmt.Fprintf(&b, "  %3d  %-12s  %s\n", e.code, e.kind, e.meaning)
 	}
 	b.WriteString("\nWhat went wrong is on standard error, as \"cryo: ...\", and what to do about it as \"hint: ...\".\n" +

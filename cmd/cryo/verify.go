@@ -78,16 +78,14 @@ func (a *app) verify(ctx context.Context, ref string, p trust.Policy, flags *loo
 	if v.Reviewed, err = l.Review(ctx, snapshot, p); err != nil {
 		return err
 	}
-	a.progress.stop()
 	refused := v.Err()
-	if a.json {
-		v.Error = a.errorReport(ctx, refused)
-		return errors.Join(refused, a.printJSON(v))
-	}
-	if !l.InRegistry {
-		a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size.Of(v.Size))
-	} else {
-		a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, size.Of(v.Size-v.NotRead), size.Of(v.NotRead))
-	}
-	return refused
+	v.Error = a.errorReport(ctx, refused)
+	return errors.Join(refused, a.print(v, func() error {
+		if !l.InRegistry {
+			a.line("%s %s: all %s are as they should be", v.Reference, v.Digest, size.Of(v.Size))
+		} else {
+			a.line("%s %s: in the registry alone. All but its memory and files, %s, are as they should be. The other %s are there; cryo pull reads them", v.Reference, v.Digest, size.Of(v.Size-v.NotRead), size.Of(v.NotRead))
+		}
+		return nil
+	}))
 }

@@ -28,32 +28,21 @@ func newVersion(a *app) *cobra.Command {
 		Args:    exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			v := versions()
-			if a.json {
-				return a.printJSON(v)
-			}
-			a.line("cryo %s, %s, %s", v.Version, v.Go, v.Platform)
-			if v.Commit != "" {
-				a.line("commit %s", v.Commit)
-			}
-			return nil
+			return a.print(v, func() error {
+				a.line("cryo %s, %s, %s", v.Version, v.Go, v.Platform)
+				if v.Commit != "" {
+					a.line("commit %s", v.Commit)
+				}
+				return nil
+			})
 		},
 	}
 }
 
 func versions() versionResult {
 	v := versionResult{Version: version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH, Commit: revision, Config: image.ConfigVersion}
-	if info, ok := debug.ReadBuildInfo(); ok {
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" && v.Commit == "" {
-				v.Commit = s.Value
-			}
-		}
-		if v.Version == "" {
-			v.Version = info.Main.Version
-		}
-	}
-	if v.Version == "" {
-		v.Version = "unknown"
+	if info, ok := debug.ReadBuildInfo(); ok && version == "" { // by go install
+		v.Version = info.Main.Version
 	}
 	return v
 }

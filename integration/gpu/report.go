@@ -73,34 +73,20 @@ func (p *report) String() string {
 	return fmt.Sprintf("%s, %s, %d cores, %s", p.Began.Format("2006-01-02"), where, m.Cores, m.Store)
 }
 
-// markdown is the table of all cases, with that of the runs they are of, where these are several.
+// markdown is the table of all cases.
 func (p *report) markdown() []byte {
 	var b bytes.Buffer
-	m := p.Machine
-	fmt.Fprintf(&b, "# Containers with GPUs, %s\n\nWritten by `integration/gpu/run`. `results.json` has all rounds, stages, versions and checks. Seconds are medians; frozen is how long a container that is left running stands still. All passed that does not say otherwise.\n", p.Began.Format("2006-01-02"))
-	for i, g := range m.GPUs {
-		fmt.Fprintf(&b, "GPU %d: %s, %d GiB. ", i, g.Name, g.Memory>>30)
+	b.WriteString("# Containers with GPUs\n\nWritten by `integration/gpu/run`. `results.json` says of each case where, when and at which commit it was run, and has all rounds. Seconds are medians; frozen is how long a container that is left running stands still; in brackets, by the engine driver. All passed that does not say otherwise.\n\n")
+	if p.Machine.Warning != "" {
+		fmt.Fprintf(&b, "Warning: %s\n\n", p.Machine.Warning)
 	}
-	fmt.Fprintf(&b, "%s, Linux %s, %d cores, %d GiB.\n\n", m.System, m.Kernel, m.Cores, m.Memory>>30)
-	if m.Warning != "" {
-		fmt.Fprintf(&b, "Warning: %s\n\n", m.Warning)
-	}
-	var runs, timeless []string
-	row(&b, "case", "what", "run", "frozen", "restore", "from the registry", "prewarmed")
-	row(&b, "---", "---", "---:", "---:", "---:", "---:", "---:")
+	var timeless []string
+	row(&b, "case", "what", "frozen", "restore", "from the registry", "prewarmed")
+	row(&b, "---", "---", "---:", "---:", "---:", "---:")
 	for _, r := range p.Results {
 		what := r.About
 		if r.Verdict != passed {
 			what += "; " + r.Verdict + ": " + first(r.Why)
-		}
-		run := ""
-		if r.Run != "" {
-			i := slices.Index(runs, r.Run)
-			if i < 0 {
-				i = len(runs)
-				runs = append(runs, r.Run)
-			}
-			run = fmt.Sprint(i + 1)
 		}
 		cells := r.cells("")
 		if len(r.others()) == 0 && strings.Join(cells, "") == "" {
@@ -111,20 +97,13 @@ func (p *report) markdown() []byte {
 			timeless = append(timeless, name)
 			continue
 		}
-		row(&b, append([]string{r.Case, what, run}, cells...)...)
+		row(&b, append([]string{r.Case, what}, cells...)...)
 		for _, o := range r.others() {
-			row(&b, append([]string{r.Case, o.name, ""}, r.cells(o.prefix)...)...)
+			row(&b, append([]string{r.Case, o.name}, r.cells(o.prefix)...)...)
 		}
 	}
 	if len(timeless) > 0 {
 		fmt.Fprintf(&b, "\nWithout times (`--list` says what they are): %s.\n", strings.Join(timeless, ", "))
-	}
-	if len(runs) == 0 {
-		return b.Bytes()
-	}
-	fmt.Fprint(&b, "\nRuns:\n")
-	for i, run := range runs {
-		fmt.Fprintf(&b, "%d. %s\n", i+1, run)
 	}
 	return b.Bytes()
 }
@@ -132,11 +111,8 @@ func (p *report) markdown() []byte {
 // other is a way that was measured beside a case's own; its times have names that begin with the prefix.
 type other struct{ name, prefix string }
 
-// others are the engine driver, the same calls by hand, and other sizes.
+// others are the same calls by hand, and other sizes.
 func (r *result) others() (all []other) {
-	if len(r.Times["driver.restore"]) > 0 {
-		all = append(all, other{"by the driver", "driver."})
-	}
 	if len(r.Times["hand.dump"]) > 0 {
 		all = append(all, other{"by hand", byHand})
 	}
@@ -162,9 +138,12 @@ func (r *result) cells(prefix string) (all []string) {
 	case strings.HasPrefix(prefix, freezePrefix):
 		live = prefix + "freeze"
 	}
-	all = append(all, cell(r.Times, live))
-	for _, what := range []string{"restore", "registry.restore", "prewarmed.restore"} {
-		all = append(all, cell(r.Times, prefix+what))
+	for _, name := range []string{live, prefix + "restore", prefix + "registry.restore", prefix + "prewarmed.restore"} {
+		text := cell(r.Times, name)
+		if driver := cell(r.Times, "driver."+name); driver != "" {
+			text = strings.TrimSpace(text + " (" + driver + ")")
+		}
+		all = append(all, text)
 	}
 	return all
 }

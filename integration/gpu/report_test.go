@@ -27,7 +27,7 @@ func TestByHand(t *testing.T) {
 		"hand.lock": {0.01}, "hand.checkpoint": {0.79}, "hand.dump": {0.7}, "hand.restore": {0.48}, "hand.unlock": {0.02},
 	}}
 	text := string((&report{Results: []*result{r}}).markdown())
-	want := "| plain-1 | a case |  | 2.04 | 1.00 |  |  |\n| plain-1 | by hand |  | 2.00 |  |  |  |\n"
+	want := "| plain-1 | a case | 2.04 | 1.00 |  |  |\n| plain-1 | by hand | 2.00 |  |  |  |\n"
 	if !strings.Contains(text, want) {
 		t.Errorf("no %q in\n%s", want, text)
 	}
@@ -55,19 +55,18 @@ func TestMerge(t *testing.T) {
 	if err := mergeReports(dir, paths); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "results.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{
-		"| a | a | 1 | 1.00 |",
-		"| b | b | 2 | 1.00 |",
-		": c (skipped: no GPU).",
-		"1. 2026-11-22, a system, 2 cores, tmpfs\n",
-		"2. 2026-11-21, a system, 2 cores, tmpfs\n",
+	for file, wants := range map[string][]string{
+		"results.md":   {"| a | a | 1.00 |", "| b | b | 1.00 |", ": c (skipped: no GPU)."},
+		"results.json": {`"run": "2026-11-22, a system, 2 cores, tmpfs"`, `"run": "2026-11-21, a system, 2 cores, tmpfs"`},
 	} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("no %q in\n%s", want, text)
+		text, err := os.ReadFile(filepath.Join(dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range wants {
+			if !strings.Contains(string(text), want) {
+				t.Errorf("no %q in\n%s", want, text)
+			}
 		}
 	}
 }

@@ -169,7 +169,6 @@ func TraceStore(root string) (found []string, err error) {
 			return nil //nolint:nilerr // not made yet, or gone meanwhile
 		}
 		switch name := strings.TrimPrefix(path, root); {
-		case strings.HasPrefix(name, "/features.json"): // what CRIU said of the machine, kept for the next time
 		case name == "/store/oci-layout", strings.HasPrefix(name, "/store/.index.json-"): // goes with the next change of the index
 		case name == "/store/index.json":
 			tags, err := traceIndex(path)

@@ -77,13 +77,21 @@ func Dial(dir, name string) (_ *Channel, pid int, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	var peer *unix.Ucred
-	var failed error
-	if err = c.raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err == nil {
-		err = failed
-	}
-	if err != nil {
+	if pid, err = c.Peer(); err != nil {
 		return nil, 0, errors.Join(err, c.Close())
 	}
-	return c, int(peer.Pid), nil
+	return c, pid, nil
+}
+
+// Peer gives the process that has made the other end.
+func (c *Channel) Peer() (pid int, err error) {
+	var peer *unix.Ucred
+	var failed error
+	if err := c.raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return 0, err
+	}
+	if failed != nil {
+		return 0, failed
+	}
+	return int(peer.Pid), nil
 }

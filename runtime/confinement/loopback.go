@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loopback sets the loopback device of this thread's network up.
-func Loopback() error {
+// loopback sets the loopback device of this thread's network up.
+func loopback() error {
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open a socket in the network: %w", err)

@@ -85,7 +85,7 @@ func restore(request *rpc.CriuReq) (err error) {
 	if err != nil {
 		return err
 	}
-	defer unix.Close(shim)
+	defer shim.Close()
 	runc, err := unix.GetsockoptUcred(transport, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return fmt.Errorf("find runc: %w", err)
@@ -110,7 +110,7 @@ func restore(request *rpc.CriuReq) (err error) {
 		}
 		_ = unix.Close(log)
 	}()
-	mounts, has, err := specified(filepath.Dir(config))
+	spec, err := specified(filepath.Dir(config))
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func restore(request *rpc.CriuReq) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, m := range mounts {
+	for _, m := range spec.Mounts {
 		if grant.IsPrivate(m.Options) {
 			propagates[filepath.Clean(m.Destination)] = false
 		}
@@ -132,6 +132,10 @@ func restore(request *rpc.CriuReq) (err error) {
 	changed, err := criu.SeparateMasters(images, propagates)
 	if err != nil {
 		return err
+	}
+	has := map[specs.LinuxNamespaceType]bool{}
+	for _, n := range spec.Linux.Namespaces {
+		has[n.Type] = true
 	}
 	opened, err := enter(places{root: o.Root, sources: sources, work: work, images: images, changed: changed, config: config, has: has})
 	if err != nil {
@@ -151,7 +155,7 @@ func restore(request *rpc.CriuReq) (err error) {
 	if err := unix.Send(pair[0], data, 0); err != nil {
 		return fmt.Errorf("write CRIU's request: %w", err)
 	}
-	if err := unix.Sendmsg(shim, []byte{0}, unix.UnixRights(transport, pair[0]), nil, 0); err != nil {
+	if err := shim.SendBytes([]byte{0}, transport, pair[0]); err != nil {
 		return fmt.Errorf("give the shim CRIU's socket: %w", err)
 	}
 	if err := unix.Dup3(pair[1], transport, 0); err != nil {
@@ -179,22 +183,20 @@ func directoryOf(pid int, fd int32) (string, error) {
 	return path, nil
 }
 
-// specified gives the mounts of the container with this bundle, and the kinds of namespaces that it has, by its specification.
-func specified(bundle string) (mounts []specs.Mount, has map[specs.LinuxNamespaceType]bool, err error) {
+// specification is what a container's specification says of mounts and namespaces.
+type specification struct {
+	Mounts []specs.Mount
+	Linux  struct{ Namespaces []specs.LinuxNamespace }
+}
+
+// specified reads the specification of the container with this bundle.
+func specified(bundle string) (spec specification, err error) {
 	data, err := os.ReadFile(filepath.Join(bundle, "config.json"))
+	if err == nil {
+		err = json.Unmarshal(data, &spec)
+	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("read the bundle: %w", err)
+		return spec, fmt.Errorf("read the bundle: %w", err)
 	}
-	var spec struct {
-		Mounts []specs.Mount
-		Linux  struct{ Namespaces []specs.LinuxNamespace }
-	}
-	if err := json.Unmarshal(data, &spec); err != nil {
-		return nil, nil, fmt.Errorf("read the bundle: %w", err)
-	}
-	has = map[specs.LinuxNamespaceType]bool{}
-	for _, n := range spec.Linux.Namespaces {
-		has[n.Type] = true
-	}
-	return spec.Mounts, has, nil
+	return spec, nil
 }

@@ -63,7 +63,7 @@ func enter(p places) (_ opened, err error) {
 		return opened{}, fmt.Errorf("make namespaces: %w", err)
 	}
 	if p.has[specs.NetworkNamespace] {
-		if err := Loopback(); err != nil { // CRIU tries the kernel out by it
+		if err := loopback(); err != nil { // CRIU tries the kernel out by it
 			return opened{}, err
 		}
 	}

@@ -1,19 +1,23 @@
 package confinement
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 
 	"github.com/cryo-project/cryo/runtime/channel"
 	"github.com/cryo-project/cryo/runtime/grant"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // socketName is where the shim listens, in the container's bundle.
@@ -24,31 +28,26 @@ type Check func(init, criu int) error
 
 // Relay is what passes on what runc and CRIU say to each other in a restore.
 type Relay struct {
-	path     string
-	listener *net.UnixListener
+	bundle   string
+	listener *channel.Listener
 	check    Check
 	done     chan struct{}
 	err      error // of check; set before done is closed
 
 	mu   sync.Mutex
-	ends [2]*net.UnixConn // of runc and CRIU, guarded by mu; nil until they are here
+	ends [2]*channel.Channel // of runc and CRIU, guarded by mu; nil until they are here
 }
 
 // Listen waits for the restore of the container with this bundle. The caller closes it.
 func Listen(bundle string, check Check) (*Relay, error) {
-	r := &Relay{path: filepath.Join(bundle, socketName), check: check, done: make(chan struct{})}
-	if err := os.Remove(r.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	r := &Relay{bundle: bundle, check: check, done: make(chan struct{})}
+	if err := os.Remove(filepath.Join(bundle, socketName)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen for CRIU: %w", err)
 	}
-	path, done, err := channel.SocketPath(bundle, socketName)
-	if err != nil {
+	var err error
+	if r.listener, err = channel.Listen(bundle, socketName); err != nil {
 		return nil, fmt.Errorf("listen for CRIU: %w", err)
 	}
-	defer done()
-	if r.listener, err = net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"}); err != nil {
-		return nil, fmt.Errorf("listen for CRIU: %w", err)
-	}
-	r.listener.SetUnlinkOnClose(false)
 	go func() {
 		defer close(r.done)
 		r.err = r.serve()
@@ -57,20 +56,12 @@ func Listen(bundle string, check Check) (*Relay, error) {
 }
 
 // dial connects with the shim that restores the container with this bundle.
-func dial(bundle string) (fd int, err error) {
-	path, done, err := channel.SocketPath(bundle, socketName)
+func dial(bundle string) (*channel.Channel, error) {
+	shim, _, err := channel.Dial(bundle, socketName)
 	if err != nil {
-		return -1, fmt.Errorf("find the shim that restores: %w", err)
+		return nil, fmt.Errorf("find the shim that restores: %w", err)
 	}
-	defer done()
-	fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
-	if err == nil {
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
-	}
-	if err != nil {
-		return -1, fmt.Errorf("find the shim that restores: %w", err)
-	}
-	return fd, nil
+	return shim, nil
 }
 
 // Close ends it, and gives the error of the check, if that was made. What CRIU and runc say then is lost, so both must have ended.
@@ -84,41 +75,47 @@ func (r *Relay) Close() error {
 	}
 	r.mu.Unlock()
 	<-r.done
-	_ = os.Remove(r.path)
+	_ = os.Remove(filepath.Join(r.bundle, socketName))
 	return r.err
 }
 
 func (r *Relay) serve() error {
-	conn, err := r.listener.AcceptUnix()
+	conn, err := r.listener.Accept(context.Background())
 	if err != nil {
 		return nil //nolint:nilerr // closed; runc may have failed before
 	}
 	defer conn.Close()
-	oob := make([]byte, unix.CmsgSpace(2*4))
-	_, n, _, _, err := conn.ReadMsgUnix(make([]byte, 1), oob)
+	_, fds, err := conn.ReceiveBytes()
 	if err != nil {
 		return nil //nolint:nilerr // it has ended before it was CRIU, and has told runc
 	}
-	ends, err := connections(oob[:n])
+	if len(fds) != len(r.ends) {
+		channel.Close(fds)
+		return fmt.Errorf("take CRIU's socket: %d descriptors", len(fds))
+	}
+	runc, err := channel.Open(fds[0])
 	if err != nil {
-		return err
+		channel.Close(fds[1:])
+		return fmt.Errorf("take runc's socket: %w", err)
+	}
+	criu, err := channel.Open(fds[1])
+	if err != nil {
+		return errors.Join(fmt.Errorf("take CRIU's socket: %w", err), runc.Close())
 	}
 	r.mu.Lock()
-	r.ends = ends
+	r.ends = [2]*channel.Channel{runc, criu}
 	r.mu.Unlock()
-	runc, criu := ends[0], ends[1]
 	var both sync.WaitGroup
 	defer both.Wait()
 	defer criu.Close()
 	defer runc.Close()
-	var failed error
 	both.Go(func() { // one half closes when the other does
-		_, _ = pass(criu, runc, nil)
-		_ = criu.CloseWrite()
+		_ = pass(criu, runc, nil)
+		_ = criu.HangUp()
 	})
 	first := 0
 	looked := false
-	failed, _ = pass(runc, criu, func(data []byte) error {
+	failed := pass(runc, criu, func(data []byte) error {
 		var response rpc.CriuResp
 		if err := response.UnmarshalVT(data); err != nil || response.GetType() != rpc.CriuReqType_NOTIFY {
 			if err == nil && response.GetType() == rpc.CriuReqType_RESTORE && response.GetSuccess() && !looked {
@@ -130,35 +127,47 @@ func (r *Relay) serve() error {
 		if pid := notify.GetPid(); pid != 0 {
 			first = int(pid)
 		}
-		if notify.GetScript() != "pre-resume" {
-			return nil
+		switch notify.GetScript() {
+		case "setup-namespaces":
+			return r.network(first)
+		case "pre-resume":
+			looked = true
+			return r.look(first, criu)
 		}
-		looked = true
-		return r.look(first, criu)
+		return nil
 	})
 	if failed != nil {
 		if data, err := (&rpc.CriuResp{Type: new(rpc.CriuReqType_RESTORE), Success: new(false)}).MarshalVT(); err == nil {
-			_, _ = runc.Write(data)
+			_ = runc.SendBytes(data)
 		}
 	}
 	return failed
 }
 
-// look asks whether the container may run, and ends it and CRIU where it may not. CRIU has it stopped, and would let it go, also when it is killed itself: so what it
-// has stopped is killed first, and does not run any more.
-func (r *Relay) look(first int, criu *net.UnixConn) error {
-	raw, err := criu.SyscallConn()
+// network sets the loopback device up where the container has a network of its own, before its sockets are made anew. runc does so when it creates a container, but not when
+// it restores one, and has CRIU leave devices alone.
+func (r *Relay) network(first int) error {
+	spec, err := specified(r.bundle)
 	if err != nil {
 		return err
 	}
-	var peer *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
-		return fmt.Errorf("find CRIU: %w", errors.Join(e, err))
+	if !slices.ContainsFunc(spec.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == specs.NetworkNamespace && n.Path == "" }) {
+		return nil
+	}
+	return setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", first), loopback)
+}
+
+// look asks whether the container may run, and ends it and CRIU where it may not. CRIU has it stopped, and would let it go, also when it is killed itself: so what it
+// has stopped is killed first, and does not run any more.
+func (r *Relay) look(first int, criu *channel.Channel) error {
+	peer, err := criu.Peer()
+	if err != nil {
+		return fmt.Errorf("find CRIU: %w", err)
 	}
 	if first == 0 {
 		return errors.New("CRIU has not said which process is the container's first")
 	}
-	refused := r.check(first, int(peer.Pid))
+	refused := r.check(first, peer)
 	if refused == nil {
 		return nil
 	}
@@ -166,82 +175,31 @@ func (r *Relay) look(first int, criu *net.UnixConn) error {
 	if err != nil {
 		pids, refused = []int{first}, errors.Join(refused, err) // the others die with it
 	}
-	for _, pid := range append(pids, int(peer.Pid)) {
+	for _, pid := range append(pids, peer) {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
 	return refused
 }
 
-// connections takes the sockets of runc and of CRIU from a message.
-func connections(oob []byte) (ends [2]*net.UnixConn, err error) {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil || len(messages) != 1 {
-		return ends, fmt.Errorf("take CRIU's socket: %d messages, %w", len(messages), err)
-	}
-	fds, err := unix.ParseUnixRights(&messages[0])
-	if err != nil || len(fds) != len(ends) {
-		return ends, fmt.Errorf("take CRIU's socket: %d descriptors, %w", len(fds), err)
-	}
-	for i, fd := range fds {
-		unix.CloseOnExec(fd)
-		f := os.NewFile(uintptr(fd), "criu")
-		c, connErr := net.FileConn(f)
-		f.Close()
-		if u, ok := c.(*net.UnixConn); ok {
-			ends[i] = u
-			continue
-		}
-		err = errors.Join(err, fmt.Errorf("take CRIU's socket: %T, %w", c, connErr))
-	}
-	if err != nil {
-		for _, c := range ends {
-			if c != nil {
-				c.Close()
-			}
-		}
-	}
-	return ends, err
-}
-
-// maxMessage is as much as runc takes.
-const maxMessage = 10 * 4096
-
 // pass passes on messages, with descriptors, until one side ends. refused is what see says of one, which is not passed on then.
-func pass(to, from *net.UnixConn, see func(data []byte) error) (refused, err error) {
-	data, oob := make([]byte, maxMessage), make([]byte, 4096)
+func pass(to, from *channel.Channel, see func(data []byte) error) (refused error) {
 	for {
-		n, oobn, flags, _, err := from.ReadMsgUnix(data, oob)
-		if err != nil || n == 0 {
-			return nil, err
+		data, fds, err := from.ReceiveBytes()
+		if errors.Is(err, io.ErrShortBuffer) {
+			return fmt.Errorf("a message between runc and CRIU of more than %d bytes", channel.MaxMessage)
 		}
-		if flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0 {
-			return fmt.Errorf("a message between runc and CRIU of more than %d bytes", maxMessage), nil
+		if err != nil {
+			return nil
 		}
 		if see != nil {
-			if err := see(data[:n]); err != nil {
-				closeRights(oob[:oobn])
-				return err, nil
-			}
+			refused = see(data)
 		}
-		_, _, err = to.WriteMsgUnix(data[:n], oob[:oobn], nil)
-		closeRights(oob[:oobn])
-		if err != nil {
-			return nil, err
+		if refused == nil {
+			err = to.SendBytes(data, fds...)
 		}
-	}
-}
-
-// closeRights closes descriptors that a message has brought.
-func closeRights(oob []byte) {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return
-	}
-	for i := range messages {
-		if fds, err := unix.ParseUnixRights(&messages[i]); err == nil {
-			for _, fd := range fds {
-				_ = unix.Close(fd)
-			}
+		channel.Close(fds)
+		if refused != nil || err != nil {
+			return refused
 		}
 	}
 }

@@ -2,12 +2,19 @@ package confinement
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 
 	"github.com/checkpoint-restore/go-criu/v8/rpc"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/channel"
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // ends are what a relay is given, and the other ends of them.
@@ -19,7 +26,7 @@ func connect(t *testing.T, bundle string) ends {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Close(shim)
+	defer shim.Close()
 	var own, given [2]int
 	for i := range own {
 		pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
@@ -32,7 +39,7 @@ func connect(t *testing.T, bundle string) ends {
 			t.Fatal(err)
 		}
 	}
-	if err := unix.Sendmsg(shim, []byte{0}, unix.UnixRights(given[:]...), nil, 0); err != nil {
+	if err := shim.SendBytes([]byte{0}, given[:]...); err != nil {
 		t.Fatal(err)
 	}
 	for _, fd := range given {
@@ -60,15 +67,57 @@ func exchange(t *testing.T, from, to int, data []byte) {
 	if err := unix.Send(from, data, 0); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, maxMessage)
+	got := make([]byte, channel.MaxMessage)
 	n, _, err := unix.Recvfrom(to, got, 0)
 	if err != nil || string(got[:n]) != string(data) {
 		t.Fatalf("%q arrives as %q (%v)", data, got[:max(n, 0)], err)
 	}
 }
 
+// bundleOf makes a bundle with a specification that has these namespaces.
+func bundleOf(t *testing.T, namespaces string) (bundle string) {
+	t.Helper()
+	bundle = t.TempDir()
+	if err := os.WriteFile(filepath.Join(bundle, "config.json"), []byte(`{"linux": {"namespaces": [`+namespaces+`]}}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return bundle
+}
+
+// TestRelayNetwork has the loopback device set up in a network of the container's own, and in no other.
+func TestRelayNetwork(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may enter namespaces")
+	}
+	for namespaces, want := range map[string]bool{`{"type": "pid"}, {"type": "network"}`: true, `{"type": "network", "path": "/run/netns/x"}`: false, `{"type": "pid"}`: false} {
+		bundle := bundleOf(t, namespaces)
+		r, err := Listen(bundle, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := connect(t, bundle)
+		container := exec.Command("sleep", "infinity")
+		container.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
+		if err := container.Start(); err != nil {
+			t.Fatal(err)
+		}
+		exchange(t, e.criu, e.runc, notification(t, "setup-namespaces", int32(container.Process.Pid)))
+		err = setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/%d/ns/net", container.Process.Pid), func() error {
+			lo, err := net.InterfaceByName("lo")
+			if err == nil && (lo.Flags&net.FlagUp != 0) != want {
+				t.Errorf("with the namespaces %s the loopback device is %s", namespaces, lo.Flags)
+			}
+			return err
+		})
+		if err := errors.Join(err, r.Close(), container.Process.Kill()); err != nil {
+			t.Error(err)
+		}
+		_ = container.Wait() // it was killed
+	}
+}
+
 func TestRelayPasses(t *testing.T) {
-	bundle := t.TempDir()
+	bundle := bundleOf(t, "")
 	var asked int
 	r, err := Listen(bundle, func(init, _ int) error {
 		asked = init
@@ -92,11 +141,14 @@ func TestRelayPasses(t *testing.T) {
 		t.Fatal(err)
 	}
 	oob := make([]byte, 64)
-	_, n, _, _, err := unix.Recvmsg(e.runc, make([]byte, maxMessage), oob, 0)
+	_, n, _, _, err := unix.Recvmsg(e.runc, make([]byte, channel.MaxMessage), oob, 0)
 	if err != nil || n == 0 {
 		t.Fatalf("%d bytes of descriptors arrive (%v)", n, err)
 	}
-	closeRights(oob[:n])
+	if rights, err := unix.ParseSocketControlMessage(oob[:n]); err == nil && len(rights) == 1 {
+		fds, _ := unix.ParseUnixRights(&rights[0])
+		channel.Close(fds)
+	}
 
 	exchange(t, e.criu, e.runc, notification(t, "pre-resume", 0))
 	unix.Shutdown(e.runc, unix.SHUT_WR)
@@ -133,7 +185,7 @@ func TestRelayUnasked(t *testing.T) {
 	if err := unix.Send(e.criu, data, 0); err != nil {
 		t.Fatal(err)
 	}
-	got := make([]byte, maxMessage)
+	got := make([]byte, channel.MaxMessage)
 	n, _, err := unix.Recvfrom(e.runc, got, 0)
 	var response rpc.CriuResp
 	if err == nil {

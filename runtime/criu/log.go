@@ -2,10 +2,12 @@ package criu
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -59,12 +61,7 @@ func Reason(path string) string {
 }
 
 func contains(text string, parts []string) bool {
-	for _, p := range parts {
-		if strings.Contains(text, p) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(text, p) })
 }
 
 // Full tells whether the log at path says that a disk is full, in the words of the C library, or was itself cut short by that.
@@ -99,17 +96,6 @@ func RunID(log string) string {
 
 // Restored tells whether CRIU has said in the log of a restore that it is through.
 func Restored(log string) bool {
-	const tail = 16 << 10
-	f, err := os.Open(filepath.Clean(log))
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > tail {
-		if _, err := f.Seek(-tail, io.SeekEnd); err != nil {
-			return false
-		}
-	}
-	data, err := io.ReadAll(io.LimitReader(f, tail))
-	return err == nil && strings.Contains(string(data), "Restore finished successfully")
+	data, err := os.ReadFile(filepath.Clean(log))
+	return err == nil && bytes.Contains(data, []byte("Restore finished successfully"))
 }

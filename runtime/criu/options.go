@@ -37,27 +37,12 @@ type Options struct {
 // Encode gives the options in the form of CRIU's configuration files (man 8 criu, CONFIGURATION FILES).
 func (o Options) Encode() ([]byte, error) {
 	var b bytes.Buffer
-	option := func(name, value string) error {
-		if strings.ContainsAny(value, "\n\"#") {
-			return fmt.Errorf("encode CRIU option %s: value %q", name, value)
+	for _, v := range []struct{ name, value string }{{"network-lock", o.NetworkLock}, {"libdir", o.Libdir}} {
+		if strings.ContainsAny(v.value, "\n\"#") {
+			return nil, fmt.Errorf("encode CRIU option %s: value %q", v.name, v.value)
 		}
-		if value == "" {
-			fmt.Fprintf(&b, "%s\n", name)
-		} else {
-			fmt.Fprintf(&b, "%s %s\n", name, value)
-		}
-		return nil
-	}
-	values := []struct{ name, value string }{
-		{"network-lock", o.NetworkLock},
-		{"libdir", o.Libdir},
-	}
-	for _, v := range values {
-		if v.value == "" {
-			continue
-		}
-		if err := option(v.name, v.value); err != nil {
-			return nil, err
+		if v.value != "" {
+			fmt.Fprintf(&b, "%s %s\n", v.name, v.value)
 		}
 	}
 	if o.GhostLimit > 0 {
@@ -69,7 +54,7 @@ func (o Options) Encode() ([]byte, error) {
 	if o.PagesDescriptor > 0 {
 		fmt.Fprintf(&b, "page-server\nps-socket %d\n", o.PagesDescriptor)
 	}
-	flags := []struct {
+	for _, f := range []struct {
 		name string
 		set  bool
 	}{
@@ -77,8 +62,7 @@ func (o Options) Encode() ([]byte, error) {
 		{"file-locks", o.FileLocks},
 		{"ext-unix-sk", o.ExternalSockets},
 		{"link-remap", o.LinkRemap},
-	}
-	for _, f := range flags {
+	} {
 		if f.set {
 			fmt.Fprintf(&b, "%s\n", f.name)
 		}

@@ -16,6 +16,7 @@ var remedies = []struct{ words, hint string }{
 	{"Address already in use", "an address that the container listens on is taken on this host, as by another container in the host's network: ss -lntup shows by whom. End that one first"},
 	{"has bad size", "a mounted file is not as it was: copy the mount's files as they were when the snapshot was taken"},
 	{"(rule unpacked-size)", "the snapshot cannot be trusted: get it again from where it was taken"},
+	{"/dev/kfd", "install CRIU with its plugin for AMD GPUs (criu-amdgpu-plugin, or make amdgpu_plugin in CRIU's sources), which containers with /dev/kfd need"},
 	{"has bad mode", "a mounted file is not as it was: copy the mount's files with their permissions"},
 }
 

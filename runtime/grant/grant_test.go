@@ -285,3 +285,40 @@ func TestUser(t *testing.T) {
 		}
 	}
 }
+
+// TestSchedule finds a priority above the specification's and a policy that is not the specification's.
+func TestSchedule(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root may raise priorities")
+	}
+	differences := func(pid int, wanted *specs.Scheduler) []string {
+		k := &check{found: map[string]bool{}}
+		k.Spec = &specs.Spec{Process: &specs.Process{Scheduler: wanted}}
+		if err := k.schedule(fmt.Sprintf("/proc/%d/task/%d", pid, pid)); err != nil {
+			t.Fatal(err)
+		}
+		return k.differences
+	}
+	pid := child(t)
+	if d := differences(pid, nil); len(d) > 0 {
+		t.Errorf("a plain process has %v", d)
+	}
+	if err := unix.Setpriority(unix.PRIO_PROCESS, pid, -5); err != nil {
+		t.Skip("the priority cannot be raised here: ", err)
+	}
+	if d := differences(pid, nil); len(d) != 1 || d[0] != "a process with the nice value -5" {
+		t.Errorf("a process with a higher priority has %v", d)
+	}
+	if d := differences(pid, &specs.Scheduler{Nice: -5}); len(d) > 0 {
+		t.Errorf("one that may have it has %v", d)
+	}
+	if err := unix.SchedSetAttr(pid, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1}, 0); err != nil {
+		t.Skip("there is no real-time scheduling here: ", err)
+	}
+	if d := differences(pid, &specs.Scheduler{Nice: -5}); len(d) != 1 || d[0] != "a process with real-time scheduling (SCHED_FIFO)" {
+		t.Errorf("a real-time process has %v", d)
+	}
+	if d := differences(pid, &specs.Scheduler{Nice: -5, Policy: specs.SchedFIFO}); len(d) > 0 {
+		t.Errorf("one that may be has %v", d)
+	}
+}

@@ -35,7 +35,7 @@ func (k *check) namespaces(pid int) (mounts string, err error) {
 		if n.kind == specs.MountNamespace {
 			mounts = has
 		}
-		own, shared := k.wanted(n.kind)
+		own, shared := k.wanted(n.kind, n.name)
 		switch {
 		case own && has == host && !shared:
 			k.differ(Namespaces, "a process in the host's %s namespace", n.kind)
@@ -46,22 +46,17 @@ func (k *check) namespaces(pid int) (mounts string, err error) {
 	return mounts, nil
 }
 
-// wanted tells whether the specification has a namespace of a kind, and whether that is the host's, by its path.
-func (k *check) wanted(kind specs.LinuxNamespaceType) (own, shared bool) {
+// wanted tells whether the specification has a namespace of a kind, which has a name of the kernel's, and whether that is the host's, by its path.
+func (k *check) wanted(kind specs.LinuxNamespaceType, name string) (own, shared bool) {
 	for _, n := range k.Spec.Linux.Namespaces {
 		if n.Type != kind {
 			continue
 		}
 		own = true
-		if n.Path == "" {
-			continue
-		}
-		for _, known := range kinds {
-			if known.kind == kind {
-				a, errA := os.Stat(n.Path)
-				b, errB := os.Stat("/proc/self/ns/" + known.name)
-				shared = errA == nil && errB == nil && os.SameFile(a, b)
-			}
+		if n.Path != "" {
+			a, errA := os.Stat(n.Path)
+			b, errB := os.Stat("/proc/self/ns/" + name)
+			shared = errA == nil && errB == nil && os.SameFile(a, b)
 		}
 	}
 	return own, shared

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/bits"
 	"os"
 	"path/filepath"
 	"slices"
@@ -115,14 +114,20 @@ func (k *check) ids(s map[string]string) {
 		compare("user", s["Uid"], onHost(p.User.UID, l.UIDMappings))
 	}
 	if k.capabilities&setGID == 0 {
-		first := onHost(p.User.GID, l.GIDMappings)
-		groups := []string{first}
-		for _, id := range p.User.AdditionalGids {
-			groups = append(groups, onHost(id, l.GIDMappings))
-		}
-		compare("group", s["Gid"], first)
+		groups := k.groups()
+		compare("group", s["Gid"], groups[0])
 		compare("group", s["Groups"], groups...)
 	}
+}
+
+// groups are the specification's, as the host's ids, the first one first.
+func (k *check) groups() []string {
+	u, mappings := k.Spec.Process.User, k.Spec.Linux.GIDMappings
+	all := []string{onHost(u.GID, mappings)}
+	for _, id := range u.AdditionalGids {
+		all = append(all, onHost(id, mappings))
+	}
+	return all
 }
 
 // onHost gives the host's id of a container's.
@@ -139,19 +144,8 @@ func onHost(id uint32, mappings []specs.LinuxIDMapping) string {
 // user compares whom a thread belongs to. A program of another user cannot become this one, nor the reverse, but by capabilities or by a file's mode (setuid).
 func (k *check) user(s map[string]string) {
 	u, l := k.Spec.Process.User, k.Spec.Linux
-	id := func(mappings []specs.LinuxIDMapping, id uint32) string {
-		for _, m := range mappings {
-			if id >= m.ContainerID && id-m.ContainerID < m.Size {
-				return fmt.Sprint(m.HostID + id - m.ContainerID)
-			}
-		}
-		return fmt.Sprint(id)
-	}
-	groups := []string{id(l.GIDMappings, u.GID)}
-	for _, g := range u.AdditionalGids {
-		groups = append(groups, id(l.GIDMappings, g))
-	}
-	for key, may := range map[string][]string{"Uid": {id(l.UIDMappings, u.UID)}, "Gid": groups, "Groups": groups} {
+	groups := k.groups()
+	for key, may := range map[string][]string{"Uid": {onHost(u.UID, l.UIDMappings)}, "Gid": groups, "Groups": groups} {
 		for has := range strings.FieldsSeq(s[key]) {
 			if !slices.Contains(may, has) {
 				k.differ(Privileges, "a process with %s %s", strings.ToLower(key), has)
@@ -162,44 +156,36 @@ func (k *check) user(s map[string]string) {
 
 // names lists capabilities.
 func names(set uint64) string {
-	known := cap.Known()
-	var list []string
-	for ; set != 0; set &= set - 1 {
-		if n := bits.TrailingZeros64(set); n < len(known) {
-			list = append(list, known[n])
-		} else {
-			list = append(list, fmt.Sprintf("capability %d", n))
-		}
+	list, unknown := cap.FromBitmap(set)
+	for _, n := range unknown {
+		list = append(list, fmt.Sprintf("capability %d", n))
 	}
 	return strings.Join(list, ", ")
 }
 
 // schedule compares how a thread gets time.
 func (k *check) schedule(thread string) error {
-	data, err := os.ReadFile(filepath.Join(thread, "stat"))
+	id, err := strconv.Atoi(filepath.Base(thread))
 	if err != nil {
 		return fmt.Errorf("look at a restored process: %w", err)
 	}
-	const nice, policy = 19 - 3, 41 - 3 // fields are counted from 1, and the second ends with a bracket. Source: proc_pid_stat(5)
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) <= policy {
-		return fmt.Errorf("look at a restored process: %q", data)
+	priority, err := unix.Getpriority(unix.PRIO_PROCESS, id)
+	if err != nil {
+		return fmt.Errorf("look at the priority of a restored process: %w", err)
+	}
+	attributes, err := unix.SchedGetAttr(id, 0)
+	if err != nil {
+		return fmt.Errorf("look at the scheduling of a restored process: %w", err)
 	}
 	var wanted specs.Scheduler
 	if s := k.Spec.Process.Scheduler; s != nil {
 		wanted = *s
 	}
-	n, err := strconv.Atoi(fields[nice])
-	if err != nil {
-		return fmt.Errorf("look at a restored process: %w", err)
+	if nice := 20 - priority; nice < min(int(wanted.Nice), 0) { // Source: getpriority(2), C library/kernel differences
+		k.differ(Privileges, "a process with the nice value %d", nice)
 	}
-	if n < min(int(wanted.Nice), 0) {
-		k.differ(Privileges, "a process with the nice value %d", n)
-	}
-	policies := map[string]specs.LinuxSchedulerPolicy{
-		strconv.Itoa(unix.SCHED_FIFO): specs.SchedFIFO, strconv.Itoa(unix.SCHED_RR): specs.SchedRR, strconv.Itoa(unix.SCHED_DEADLINE): specs.SchedDeadline,
-	}
-	if name, realtime := policies[fields[policy]]; realtime && wanted.Policy != name {
+	policies := map[uint32]specs.LinuxSchedulerPolicy{unix.SCHED_FIFO: specs.SchedFIFO, unix.SCHED_RR: specs.SchedRR, unix.SCHED_DEADLINE: specs.SchedDeadline}
+	if name, realtime := policies[attributes.Policy]; realtime && wanted.Policy != name {
 		k.differ(Privileges, "a process with real-time scheduling (%s)", name)
 	}
 	return nil

@@ -100,7 +100,7 @@ func TestCollect(t *testing.T) {
 	root := fake(t, map[string]string{
 		"proc/sys/kernel/osrelease": "6.12.1\n", "proc/cpuinfo": intel,
 		"bin/criu": "#!/bin/sh\ncase \"$*\" in --version) echo Version: 4.1.1;; 'check --feature timens') ;; *) exit 1;; esac\n",
-		"bin/runc": "#!/bin/sh\ncase $1 in --version) printf 'runc version 1.5.2\\nspec: 1.3.0\\nlibseccomp: 2.5.4\\n';; *) exit 1;; esac\n",
+		"bin/runc": "#!/bin/sh\necho '{\"linux\": {\"seccomp\": {\"enabled\": true}}, \"annotations\": {\"org.opencontainers.runc.version\": \"1.5.2\"}}'\n",
 	})
 	o := Options{Root: root, CRIU: filepath.Join(root, "bin/criu"), Runc: filepath.Join(root, "bin/runc"),
 		Features: []string{"timens", "uffd", "--exec-cmd", "timens"}}

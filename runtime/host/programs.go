@@ -11,6 +11,10 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/cryo-project/cryo/runtime/criu"
 )
 
 // patience is how long a program may take to tell its version.
@@ -32,15 +36,10 @@ func CRIUVersion(ctx context.Context, path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for line := range strings.Lines(out) {
-		if v, ok := strings.CutPrefix(line, "Version: "); ok {
-			return strings.TrimSpace(v), nil
-		}
-	}
-	return "", fmt.Errorf("find a version in what %s --version prints", path)
+	return criu.ParseVersion(out)
 }
 
-// RuncVersion asks the runc program at path; empty means runc in PATH.
+// RuncVersion asks the runc program at path for its features; empty means runc in PATH.
 func RuncVersion(ctx context.Context, path string) (Runc, error) {
 	if path == "" {
 		path = "runc"
@@ -49,31 +48,18 @@ func RuncVersion(ctx context.Context, path string) (Runc, error) {
 	if err != nil {
 		return Runc{}, fmt.Errorf("find %s: %w", path, err)
 	}
-	out, err := output(ctx, full, "--version")
+	out, err := output(ctx, full, "features")
 	if err != nil {
 		return Runc{}, err
 	}
-	r := Runc{Path: full}
-	for line := range strings.Lines(out) {
-		line = strings.TrimSpace(line)
-		if v, ok := strings.CutPrefix(line, "runc version "); ok {
-			r.Version = v
-		}
-		if strings.HasPrefix(line, "libseccomp:") {
-			r.Seccomp = true
-		}
+	var f struct {
+		Linux       struct{ Seccomp struct{ Enabled bool } }
+		Annotations map[string]string
 	}
-	if r.Version == "" {
-		return Runc{}, fmt.Errorf("find a version in what %s --version prints", full)
-	}
-	// `runc features` came with 1.1 and is exact; the version's libseccomp line is what there was before.
-	if out, err := output(ctx, full, "features"); err == nil {
-		var f struct {
-			Linux struct{ Seccomp struct{ Enabled *bool } }
-		}
-		if json.Unmarshal([]byte(out), &f) == nil && f.Linux.Seccomp.Enabled != nil {
-			r.Seccomp = *f.Linux.Seccomp.Enabled
-		}
+	err = json.Unmarshal([]byte(out), &f)
+	r := Runc{Path: full, Version: f.Annotations["org.opencontainers.runc.version"], Seccomp: f.Linux.Seccomp.Enabled}
+	if err != nil || r.Version == "" {
+		return Runc{}, fmt.Errorf("find a version in what %s features prints: %w", full, errors.Join(err, errdefs.ErrNotFound))
 	}
 	return r, nil
 }

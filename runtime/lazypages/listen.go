@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -81,10 +82,7 @@ func (f *Filler) hear(s *space) error {
 
 // look closes what is complete, and what belongs to processes that have ended.
 func (f *Filler) look() {
-	f.mu.Lock()
-	all := append([]*space(nil), f.spaces...)
-	f.mu.Unlock()
-	for _, s := range all {
+	for _, s := range f.all() {
 		f.mu.Lock()
 		complete := f.restored && s.left == 0
 		f.mu.Unlock()
@@ -112,12 +110,7 @@ func (f *Filler) close(s *space) error {
 	}
 	_ = unix.Close(s.uffd)
 	delete(f.byID, s.id)
-	for i, other := range f.spaces {
-		if other == s {
-			f.spaces = append(f.spaces[:i], f.spaces[i+1:]...)
-			break
-		}
-	}
+	f.spaces = slices.DeleteFunc(f.spaces, func(other *space) bool { return other == s })
 	f.ring()
 	f.mu.Unlock()
 	f.Drop(s.id)
@@ -127,17 +120,14 @@ func (f *Filler) close(s *space) error {
 // Outlive waits until all processes have ended that miss something still, after Run has failed: letting go of them before would
 // have them go on with zeros.
 func (f *Filler) Outlive() {
-	for {
-		f.mu.Lock()
-		all := append([]*space(nil), f.spaces...)
-		f.mu.Unlock()
-		ended := true
-		for _, s := range all {
-			ended = ended && s.gone(f.PageSize)
-		}
-		if ended {
-			return
-		}
+	for slices.ContainsFunc(f.all(), func(s *space) bool { return !s.gone(f.PageSize) }) {
 		time.Sleep(listenTime)
 	}
+}
+
+// all are the spaces there are.
+func (f *Filler) all() []*space {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.spaces)
 }

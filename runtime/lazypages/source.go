@@ -1,6 +1,10 @@
 package lazypages
 
-import "context"
+import (
+	"context"
+	"slices"
+	"sort"
+)
 
 // Source is the memory that was dumped. Its methods may be called by several goroutines at once.
 type Source interface {
@@ -41,21 +45,9 @@ type Region struct {
 
 // find gives the piece that has addr.
 func (l *Layout) find(addr uint64) (int, bool) {
-	low, high := 0, len(l.Pieces) // the first piece that begins behind addr
-	for low < high {
-		if mid := (low + high) / 2; l.Pieces[mid][0].Addr > addr {
-			high = mid
-		} else {
-			low = mid + 1
-		}
-	}
-	if low == 0 {
+	behind := sort.Search(len(l.Pieces), func(i int) bool { return l.Pieces[i][0].Addr > addr }) // the first piece that begins behind addr
+	if behind == 0 {
 		return 0, false
 	}
-	for _, e := range l.Pieces[low-1] {
-		if addr >= e.Addr && addr-e.Addr < e.Length {
-			return low - 1, true
-		}
-	}
-	return 0, false
+	return behind - 1, slices.ContainsFunc(l.Pieces[behind-1], func(e Extent) bool { return addr >= e.Addr && addr-e.Addr < e.Length })
 }

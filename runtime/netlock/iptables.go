@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 
 	gorunc "github.com/containerd/go-runc"
 	"golang.org/x/sys/unix"
+
+	"github.com/cryo-project/cryo/runtime/setns"
 )
 
 // chain is that of CRIU.
@@ -74,35 +74,15 @@ func (n *Network) inside(ctx context.Context, input []byte, path string, args ..
 	cmd := exec.CommandContext(ctx, path, args...)
 	var output, complaints bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &output, &complaints
-	type started struct {
-		exits chan gorunc.Exit
-		err   error
+	var exits chan gorunc.Exit
+	err := setns.Do(unix.CLONE_NEWNET, fmt.Sprintf("/proc/self/fd/%d", n.file.Fd()), func() (err error) {
+		exits, err = gorunc.Monitor.Start(cmd)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("run %s in the container's network: %w", path, err)
 	}
-	done := make(chan started, 1)
-	go func() {
-		// Go does not end a process's first thread, which /proc/self shows: it must not stay in the container's network.
-		runtime.LockOSThread()
-		own, err := os.Open("/proc/thread-self/ns/net")
-		if err != nil {
-			done <- started{err: fmt.Errorf("find this process's network: %w", err)}
-			return
-		}
-		defer own.Close()
-		if err := unix.Setns(int(n.file.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- started{err: fmt.Errorf("enter the container's network: %w", err)}
-			return
-		}
-		exits, err := gorunc.Monitor.Start(cmd)
-		if unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil { // else the thread is not used again, and ends with this goroutine
-			runtime.UnlockOSThread()
-		}
-		done <- started{exits, err}
-	}()
-	s := <-done
-	if s.err != nil {
-		return nil, fmt.Errorf("run %s: %w", path, s.err)
-	}
-	status, err := gorunc.Monitor.Wait(cmd, s.exits)
+	status, err := gorunc.Monitor.Wait(cmd, exits)
 	if err == nil && status != 0 {
 		err = fmt.Errorf("exit status %d: %s", status, bytes.TrimSpace(complaints.Bytes()))
 	}

@@ -17,8 +17,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // Network is the network of a container, which other containers of its pod may share. It outlives the container's processes while it is open.
@@ -29,20 +27,16 @@ type Network struct {
 
 // Open finds the network of the container with the first process pid.
 func Open(pid int) (*Network, error) {
-	own, err := os.Open("/proc/self/ns/net")
-	if err != nil {
-		return nil, fmt.Errorf("find this process's network: %w", err)
-	}
-	defer own.Close()
 	file, err := os.Open(fmt.Sprintf("/proc/%d/ns/net", pid))
 	if err != nil {
 		return nil, fmt.Errorf("find the network of process %d: %w", pid, err)
 	}
-	n := &Network{file: file}
-	if n.shared, err = same(file, own); err != nil {
-		return nil, errors.Join(err, file.Close())
+	own, errOwn := os.Stat("/proc/self/ns/net")
+	its, errIts := file.Stat()
+	if err := errors.Join(errOwn, errIts); err != nil {
+		return nil, errors.Join(fmt.Errorf("compare network namespaces: %w", err), file.Close())
 	}
-	return n, nil
+	return &Network{file: file, shared: os.SameFile(own, its)}, nil
 }
 
 // Shared tells whether this process has the same network, as it has with a container that has the host's.
@@ -50,11 +44,9 @@ func (n *Network) Shared() bool { return n.shared }
 
 // Has tells whether a process is in the network.
 func (n *Network) Has(pid int) bool {
-	var own, its unix.Stat_t
-	if unix.Fstat(int(n.file.Fd()), &own) != nil || unix.Stat(fmt.Sprintf("/proc/%d/ns/net", pid), &its) != nil {
-		return false
-	}
-	return own.Dev == its.Dev && own.Ino == its.Ino
+	own, errOwn := n.file.Stat()
+	its, errIts := os.Stat(fmt.Sprintf("/proc/%d/ns/net", pid))
+	return errOwn == nil && errIts == nil && os.SameFile(own, its)
 }
 
 // Unlock removes the lock that a CRIU has left that dumped the container, and sees that it is gone. CRIU must have ended, with what it has
@@ -69,12 +61,3 @@ func (n *Network) Unlock(ctx context.Context, run string) error {
 
 // Close lets go of the network.
 func (n *Network) Close() error { return n.file.Close() }
-
-// same tells whether two files are one namespace.
-func same(a, b *os.File) (bool, error) {
-	var first, second unix.Stat_t
-	if err := errors.Join(unix.Fstat(int(a.Fd()), &first), unix.Fstat(int(b.Fd()), &second)); err != nil {
-		return false, fmt.Errorf("compare network namespaces: %w", err)
-	}
-	return first.Dev == second.Dev && first.Ino == second.Ino, nil
-}

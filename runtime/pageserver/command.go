@@ -53,11 +53,8 @@ func (c *commands) next() (command, error) {
 			return command{}, err
 		}
 	}
-	b, err := c.r.Peek(c.length)
+	b, err := c.peek(c.length)
 	if err != nil {
-		if len(b) > 0 && errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
 		return command{}, err
 	}
 	order := binary.NativeEndian
@@ -73,14 +70,20 @@ func (c *commands) next() (command, error) {
 	return m, err
 }
 
+// peek gives the next bytes, which it does not pass over.
+func (c *commands) peek(length int) ([]byte, error) {
+	b, err := c.r.Peek(length)
+	if len(b) > 0 && errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return b, err
+}
+
 // measure finds the length of commands from the first, which names a target unless there is no memory at all: in the longer
 // form the target's place in the shorter one has the address, and that is 0.
 func (c *commands) measure() error {
-	b, err := c.r.Peek(narrow)
+	b, err := c.peek(narrow)
 	if err != nil {
-		if len(b) > 0 && errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF
-		}
 		return err
 	}
 	switch code := binary.NativeEndian.Uint32(b); {

@@ -117,24 +117,29 @@ func (g cgroups) thaw(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, thawWait, fmt.Errorf("it is still frozen after %s: %w", thawWait, errdefs.ErrUnavailable))
 	defer cancel()
-	for {
+	err = until(ctx, func() (bool, error) {
 		frozen, err := g.frozen()
-		if err == nil && !frozen {
-			return nil
+		if err != nil || !frozen {
+			return !frozen, err
 		}
-		if err == nil {
-			err = write(path, running)
-		}
-		if err != nil {
-			return fmt.Errorf("thaw the cgroup: %w", err)
-		}
-		if frozen, err := g.frozen(); err == nil && !frozen {
-			return nil
+		return false, write(path, running)
+	})
+	if err != nil {
+		return fmt.Errorf("thaw the cgroup: %w", err)
+	}
+	return nil
+}
+
+// until calls done, in growing intervals, until it says that it is, or fails.
+func until(ctx context.Context, done func() (bool, error)) error {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
+		if yes, err := done(); yes || err != nil {
+			return err
 		}
 		select {
-		case <-time.After(10 * time.Millisecond):
+		case <-time.After(wait):
 		case <-ctx.Done():
-			return fmt.Errorf("thaw the cgroup: %w", context.Cause(ctx))
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -144,34 +149,20 @@ var freezeTime = 10 * time.Second
 
 // freeze freezes a cgroup of version 2; of another the error is of kind NotImplemented.
 func (g cgroups) freeze(ctx context.Context) error {
-	if err := g.order("1"); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, freezeTime, fmt.Errorf("its processes do not stand still after %s: %w", freezeTime, errdefs.ErrUnavailable))
-	defer cancel()
-	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 10*time.Millisecond) {
-		events, err := os.ReadFile(filepath.Join(g[""], "cgroup.events"))
-		if err == nil && slices.Contains(strings.Split(string(events), "\n"), "frozen 1") {
-			return nil
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			err = errors.Join(err, context.Cause(ctx))
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("freeze the cgroup: %w", err), g.thaw(context.WithoutCancel(ctx)))
-		}
-	}
-}
-
-// order asks for a cgroup of version 2 to be frozen.
-func (g cgroups) order(what string) error {
 	if len(g) != 1 || !filepath.IsAbs(g[""]) {
 		return fmt.Errorf("freeze the cgroup: %w", errdefs.ErrNotImplemented)
 	}
-	if err := write(filepath.Join(g[""], "cgroup.freeze"), what); err != nil {
+	if err := write(filepath.Join(g[""], "cgroup.freeze"), "1"); err != nil {
 		return fmt.Errorf("freeze the cgroup: %w", err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, freezeTime, fmt.Errorf("its processes do not stand still after %s: %w", freezeTime, errdefs.ErrUnavailable))
+	defer cancel()
+	err := until(ctx, func() (bool, error) {
+		events, err := os.ReadFile(filepath.Join(g[""], "cgroup.events"))
+		return slices.Contains(strings.Split(string(events), "\n"), "frozen 1"), err
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("freeze the cgroup: %w", err), g.thaw(context.WithoutCancel(ctx)))
 	}
 	return nil
 }

@@ -39,7 +39,9 @@ func EndDump(work string) error {
 	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("find CRIU's work directory: %w", err)
 	}
-	group{work: work, named: named}.end()
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	_ = group{work: work, named: named}.endAll(ctx) // not waited for for ever
 	return nil
 }
 
@@ -61,21 +63,10 @@ func (g group) endUntil(done <-chan struct{}) {
 	}
 }
 
-// end kills all that is left of the group and waits until it is gone, though not for ever.
-func (g group) end() {
-	ctx, cancel := context.WithTimeout(context.Background(), endTime)
-	defer cancel()
-	_ = g.endAll(ctx)
-}
-
 // endAll kills all that is left of the group and waits until it is gone.
 func (g group) endAll(ctx context.Context) error {
-	for g.kill() > 0 {
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("end CRIU: it is still there: %w", ctx.Err())
-		}
+	if err := until(ctx, func() (bool, error) { return g.kill() == 0, nil }); err != nil {
+		return fmt.Errorf("end CRIU: it is still there: %w", err)
 	}
 	return nil
 }
@@ -116,13 +107,18 @@ func (g group) kill() (killed int) {
 	return len(pids)
 }
 
-func (g group) processes() (pids []int) {
-	commands, err := filepath.Glob("/proc/[0-9]*/comm")
+func (g group) processes() []int {
+	return slices.DeleteFunc(processes(), func(pid int) bool { return !g.has(pid) })
+}
+
+// processes lists all of this host.
+func processes() (pids []int) {
+	directories, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
 		return nil
 	}
-	for _, path := range commands {
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil && g.has(pid) {
+	for _, path := range directories {
+		if pid, err := strconv.Atoi(filepath.Base(path)); err == nil {
 			pids = append(pids, pid)
 		}
 	}

@@ -3,10 +3,10 @@ package runc
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -122,11 +122,7 @@ func (r *Restoring) EndStalled(done <-chan struct{}, patience time.Duration, als
 // proc_pid_io(5).
 func (r *Restoring) progress() string {
 	var all strings.Builder
-	children := childrenOf()
-	todo := slices.Clone(children[r.runc()])
-	for len(todo) > 0 {
-		pid := todo[0]
-		todo = append(todo[1:], children[pid]...)
+	for _, pid := range descendants(r.runc()) {
 		fmt.Fprintf(&all, "%d %s", pid, counted(pid))
 	}
 	return all.String()
@@ -166,19 +162,14 @@ func (r *Restoring) alone() int {
 
 // runc gives the runc of this restore, a child of this process; 0 if there is none.
 func (r *Restoring) runc() (runc int) {
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return 0
-	}
-	for _, path := range stats {
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil || command(pid) != r.name || Ended(pid) {
+	for _, pid := range processes() {
+		if command(pid) != r.name || Ended(pid) {
 			continue
 		}
 		if parent, err := Parent(pid); err != nil || parent != os.Getpid() {
 			continue
 		}
-		line, _ := os.ReadFile(filepath.Join(filepath.Dir(path), "cmdline"))
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 		if words := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00"); slices.Contains(words, "restore") && words[len(words)-1] == r.id {
 			runc = pid
 		}
@@ -189,34 +180,28 @@ func (r *Restoring) runc() (runc int) {
 // childrenOf gives the children of all processes.
 func childrenOf() map[int][]int {
 	children := make(map[int][]int)
-	stats, err := filepath.Glob("/proc/[0-9]*/stat")
-	if err != nil {
-		return nil
-	}
-	for _, path := range stats {
-		if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path))); err == nil {
-			if parent, err := Parent(pid); err == nil {
-				children[parent] = append(children[parent], pid)
-			}
+	for _, pid := range processes() {
+		if parent, err := Parent(pid); err == nil {
+			children[parent] = append(children[parent], pid)
 		}
 	}
 	return children
 }
 
+// descendants gives all that come from some processes.
+func descendants(of ...int) (pids []int) {
+	children := childrenOf()
+	for todo := of; len(todo) > 0; todo = todo[1:] {
+		pids = append(pids, children[todo[0]]...)
+		todo = append(todo, children[todo[0]]...)
+	}
+	return pids
+}
+
 // killChildren kills all that come from a runc, and tells how many there were that lived.
 func (r *Restoring) killChildren() (killed int) {
-	children := childrenOf()
-	var todo []int
-	for runc := range r.runcs {
-		if command(runc) != r.name {
-			delete(r.runcs, runc) // it has ended
-			continue
-		}
-		todo = append(todo, children[runc]...)
-	}
-	for len(todo) > 0 {
-		pid := todo[0]
-		todo = append(todo[1:], children[pid]...)
+	maps.DeleteFunc(r.runcs, func(runc int, _ bool) bool { return command(runc) != r.name }) // it has ended
+	for _, pid := range descendants(slices.Collect(maps.Keys(r.runcs))...) {
 		if !Ended(pid) && unix.Kill(pid, unix.SIGKILL) == nil {
 			killed++
 		}

@@ -11,22 +11,29 @@ import (
 )
 
 // names are those of the kinds of namespaces in /proc/PID/ns.
-var names = map[int]string{unix.CLONE_NEWIPC: "ipc", unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWUTS: "uts"}
+var names = map[int]string{unix.CLONE_NEWIPC: "ipc", unix.CLONE_NEWNS: "mnt", unix.CLONE_NEWUTS: "uts", unix.CLONE_NEWNET: "net"}
 
 // visits are made by one thread, one after the other. The thread never ends: the kernel kills a process that was started with Pdeathsig when the thread that started it ends, and containerd
 // starts runc so.
 var visits = sync.OnceValue(func() chan<- func() {
 	c := make(chan func())
-	go func() {
-		runtime.LockOSThread()
-		for visit := range c {
-			visit()
-		}
-	}()
+	go visitor(c)
 	return c
 })
 
-// Do calls do in the namespace at path, whose kind is unix.CLONE_NEWIPC, CLONE_NEWNS or CLONE_NEWUTS. It gives do's error, or that of entering or leaving the namespace. do must not call Do.
+func visitor(c <-chan func()) {
+	runtime.LockOSThread()
+	if unix.Gettid() == os.Getpid() { // the first thread, which /proc/self shows, stays at home
+		go visitor(c)
+		select {}
+	}
+	for visit := range c {
+		visit()
+	}
+}
+
+// Do calls do in the namespace at path, whose kind is unix.CLONE_NEWIPC, CLONE_NEWNS, CLONE_NEWUTS or CLONE_NEWNET. It gives do's error, or that of entering or leaving the namespace. What do starts
+// is in the namespace. do must not call Do.
 func Do(kind int, path string, do func() error) error {
 	there, err := os.Open(path)
 	if err != nil {

@@ -68,20 +68,16 @@ func (c *creator) directory(fd int, name string, st *unix.Stat_t) error {
 	if st.Dev != c.dev { // something is mounted there
 		return nil
 	}
-	for {
-		names, err := f.Readdirnames(1024)
-		for _, base := range names {
-			if err := c.file(fd, base, name+base); err != nil {
-				return err
-			}
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read directory %q: %w", name, err)
+	names, err := f.Readdirnames(-1)
+	if err != nil {
+		return fmt.Errorf("read directory %q: %w", name, err)
+	}
+	for _, base := range names {
+		if err := c.file(fd, base, name+base); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // file writes what a directory has under the name base.
@@ -157,7 +153,7 @@ func (c *creator) regular(dir int, base string, h *tar.Header, size int64) (err 
 	}
 	stored := int64(0)
 	for _, x := range spans {
-		n, err := io.CopyBuffer(onlyWriter{c.out}, io.NewSectionReader(f, x.Offset, x.Length), c.buf)
+		n, err := io.CopyBuffer(c.out, io.NewSectionReader(f, x.Offset, x.Length), c.buf)
 		if err == nil && n < x.Length {
 			err = fmt.Errorf("the file has become shorter: %w", io.ErrUnexpectedEOF)
 		}
@@ -169,9 +165,6 @@ func (c *creator) regular(dir int, base string, h *tar.Header, size int64) (err 
 	_, err = c.out.Write(make([]byte, sparsetar.Padding(stored)))
 	return err
 }
-
-// onlyWriter has nothing but Write, so that a buffer is used.
-type onlyWriter struct{ io.Writer }
 
 func (c *creator) header(h *tar.Header, contents ...sparsetar.Span) error {
 	b, err := sparsetar.Encode(h, contents)

@@ -8,6 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -17,30 +21,36 @@ import (
 // extract makes in dir what an image has. Its errors come before, or together with, the image's end: what an image that is
 // not sound has left is of no use.
 func extract(dir string, r io.Reader) error {
-	root, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	root, err := os.OpenFile(dir, unix.O_DIRECTORY, 0)
 	if err != nil {
 		return fmt.Errorf("open directory: %w", err)
 	}
-	x := extractor{length: new(int64), buf: make([]byte, piece), open: []directory{{fd: root}}}
-	x.in, err = gzip.NewReader(bufio.NewReaderSize(&counted{r, x.length}, piece))
-	if err == nil {
-		err = x.all()
-	} else {
-		err = cut(err)
+	defer root.Close()
+	x := extractor{root: root, parent: root, length: new(int64), buf: make([]byte, piece)}
+	defer func() { _ = x.parent.Close() }() // it may be root
+	if x.in, err = gzip.NewReader(bufio.NewReaderSize(&counted{r, x.length}, piece)); err != nil {
+		return cut(err)
 	}
-	for len(x.open) > 0 {
-		err = errors.Join(err, x.leave())
+	if err := x.all(); err != nil {
+		return err
 	}
-	return err
+	for _, h := range slices.Backward(x.directories) {
+		if err := x.finish(h); err != nil {
+			return fmt.Errorf("directory %.300q: %w", h.Name, err)
+		}
+	}
+	return nil
 }
 
-// extractor makes files. It is in one directory at a time, and never follows a symbolic link.
+// extractor makes files, below root only, and never follows a symbolic link.
 type extractor struct {
-	in     io.Reader
-	length *int64      // of the image, as far as it was read, in bytes
-	buf    []byte      // of the length piece
-	open   []directory // from the root to where it is
-	made   int64       // bytes of memory, see take
+	root        *os.File
+	parent      *os.File // the directory of the last entry, or root
+	in          io.Reader
+	length      *int64            // of the image, as far as it was read, in bytes
+	buf         []byte            // of the length piece
+	directories []*sparsetar.Head // their owner, mode and times are set at the end: the files in them change them
+	made        int64             // bytes of memory, see take
 }
 
 // Bounds of the memory that an image makes: memoryFree bytes, and memoryFactor times the length of the image. Images of this package are not compressed.
@@ -102,31 +112,27 @@ func (x *extractor) end() error {
 
 // entry makes one file.
 func (x *extractor) entry(h *sparsetar.Head) error {
-	path, err := split(h.Name)
+	parent, base, err := split(h.Name)
 	if err != nil {
 		return err
 	}
-	if len(path) == 0 {
-		if h.Typeflag != tar.TypeDir {
-			return errors.New("the directory itself is none")
+	if x.parent.Name() != parent {
+		entered, err := x.directory(parent)
+		if err != nil {
+			return err
 		}
-		x.open[0].set = h
-		return nil
+		if x.parent != x.root {
+			_ = x.parent.Close()
+		}
+		x.parent = entered
 	}
-	dir, err := x.enter(path[:len(path)-1])
-	if err != nil {
-		return err
-	}
-	base := path[len(path)-1]
+	dir := int(x.parent.Fd())
 	switch h.Typeflag {
 	case tar.TypeDir:
+		x.directories = append(x.directories, h)
 		if err := unix.Mkdirat(dir, base, 0o700); err != nil && err != unix.EEXIST {
 			return err
 		}
-		if _, err := x.enter(path); err != nil {
-			return err
-		}
-		x.open[len(x.open)-1].set = h
 		return nil
 	case tar.TypeReg:
 		return x.regular(dir, base, h)
@@ -156,18 +162,19 @@ func (x *extractor) regular(dir int, base string, h *sparsetar.Head) (err error)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	f := os.NewFile(uintptr(fd), h.Name)
+	defer func() { err = errors.Join(err, f.Close()) }()
 	spans := []sparsetar.Span{{Length: h.Size}}
 	if h.Sparse {
 		if spans, err = h.ReadMap(x.in); err != nil {
 			return cut(err)
 		}
 	}
-	if err := unix.Ftruncate(fd, h.Size); err != nil {
+	if err := f.Truncate(h.Size); err != nil {
 		return err
 	}
 	for _, part := range spans {
-		if err := x.contents(fd, part); err != nil {
+		if err := x.contents(f, part); err != nil {
 			return err
 		}
 	}
@@ -181,7 +188,7 @@ func (x *extractor) regular(dir int, base string, h *sparsetar.Head) (err error)
 }
 
 // contents writes one part of a file, but for its pages of zeros.
-func (x *extractor) contents(fd int, part sparsetar.Span) error {
+func (x *extractor) contents(f *os.File, part sparsetar.Span) error {
 	for part.Length > 0 {
 		b := x.buf[:min(part.Length, piece)]
 		if _, err := io.ReadFull(x.in, b); err != nil {
@@ -194,7 +201,7 @@ func (x *extractor) contents(fd int, part sparsetar.Span) error {
 				if err := x.take(int64(n)); err != nil {
 					return err
 				}
-				if err := write(fd, b[:n], part.Offset); err != nil {
+				if _, err := f.WriteAt(b[:n], part.Offset); err != nil {
 					return err
 				}
 			}
@@ -224,41 +231,48 @@ const pageSize = 4096
 
 var zeroPage [pageSize]byte
 
-func write(fd int, b []byte, offset int64) error {
-	for len(b) > 0 {
-		n, err := unix.Pwrite(fd, b, offset)
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		b = b[n:]
-		offset += int64(n)
-	}
-	return nil
-}
-
 // link gives a file that was made before another name.
 func (x *extractor) link(dir int, base string, h *sparsetar.Head) error {
-	path, err := split(h.Linkname)
-	if err != nil || len(path) == 0 {
-		return fmt.Errorf("it is a link to %.300q", h.Linkname)
+	parent, target, err := split(h.Linkname)
+	if err != nil {
+		return fmt.Errorf("it is a link to %.300q: %w", h.Linkname, err)
 	}
-	at, err := unix.FcntlInt(uintptr(x.open[0].fd), unix.F_DUPFD_CLOEXEC, 0)
+	at, err := x.directory(parent)
+	if err != nil {
+		return fmt.Errorf("it is a link to %.300q: %w", h.Linkname, err)
+	}
+	defer at.Close()
+	return unix.Linkat(int(at.Fd()), target, dir, base, 0)
+}
+
+// split gives the directory of a file that the image names, and the file's name in it. The root is "." in itself.
+func split(name string) (dir, base string, err error) {
+	if !filepath.IsLocal(name) || slices.Contains(strings.Split(name, "/"), "..") {
+		return "", "", errors.New("its name is not one in the directory")
+	}
+	return filepath.Dir(filepath.Clean(name)), filepath.Base(name), nil
+}
+
+// directory opens a directory below the root.
+func (x *extractor) directory(name string) (*os.File, error) {
+	fd, err := unix.Openat2(int(x.root.Fd()), name, &unix.OpenHow{Flags: unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// finish sets what is to be set of a directory.
+func (x *extractor) finish(h *sparsetar.Head) error {
+	dir, err := x.directory(h.Name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = unix.Close(at) }()
-	for _, name := range path[:len(path)-1] {
-		next, err := openDirectory(at, name)
-		if err != nil {
-			return fmt.Errorf("it is a link to %.300q: %w", h.Linkname, err)
-		}
-		_ = unix.Close(at)
-		at = next
+	defer dir.Close()
+	if err := setAttributes(int(dir.Fd()), h); err != nil {
+		return err
 	}
-	return unix.Linkat(at, path[len(path)-1], dir, base, 0)
+	return setTimes(int(dir.Fd()), ".", h)
 }
 
 // cut says what an end means where none may be.

@@ -16,7 +16,6 @@ import (
 	"github.com/cryo-project/cryo/image/registry"
 	"github.com/cryo-project/cryo/image/signature"
 	"github.com/cryo-project/cryo/image/store"
-	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/config"
 	"github.com/cryo-project/cryo/shim/restore"
 )
@@ -110,7 +109,7 @@ func (f *Found) Verify(ctx context.Context, p image.Progress) (notRead int64, er
 func (f *Found) Check(ctx context.Context, snapshot *image.Snapshot) (v fit.Verdict, err error) {
 	here := restore.Look(ctx, f.options.Config)
 	defer here.End()
-	target, err := here.Target(ctx, snapshot.Config.Host.Features, host.Features)
+	target, err := here.Target(ctx, snapshot.Config.Host.Features)
 	if err != nil {
 		return v, err
 	}

@@ -31,13 +31,13 @@ type Options struct {
 
 // Entry is something that has happened.
 type Entry struct {
-	What      string
-	Reference string  // of a snapshot; empty: it is not about one
-	Digest    string  // of the snapshot, if it is known
-	Container string  // empty: it is not about one
-	Seconds   float64 // that it took; 0: not said
-	Err       error   // nil: it is good
-	Again     float64 // seconds until it is tried again; 0: not said
+	What      string  `json:"what"`
+	Reference string  `json:"reference,omitempty"` // of a snapshot; empty: it is not about one
+	Digest    string  `json:"digest,omitempty"`    // of the snapshot, if it is known
+	Container string  `json:"container,omitempty"` // empty: it is not about one
+	Seconds   float64 `json:"seconds,omitempty"`   // that it took; 0: not said
+	Err       error   `json:"-"`                   // nil: it is good
+	Again     float64 `json:"again,omitempty"`     // seconds until it is tried again; 0: not said
 }
 
 // service is all of it.

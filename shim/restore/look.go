@@ -39,16 +39,16 @@ func Look(ctx context.Context, c config.Config) *Looking {
 	return l
 }
 
-// Target waits until this host is known as the rules of fit see it, with those of the features that it has, as ask says. A missing CRIU is for
+// Target waits until this host is known as the rules of fit see it, with those of the features that it has. A missing CRIU is for
 // them to find.
-func (l *Looking) Target(ctx context.Context, features []string, ask func(ctx context.Context, criu string, names []string) []string) (fit.Target, error) {
+func (l *Looking) Target(ctx context.Context, features []string) (fit.Target, error) {
 	<-l.done
 	if l.err != nil {
 		return fit.Target{}, l.err
 	}
 	t := fit.Target{Host: image.Host(l.facts), PathExists: exists, Seccomp: l.runc.Seccomp}
 	if t.CRIU != "" {
-		t.Features = ask(ctx, l.criu, features)
+		t.Features = host.Features(ctx, l.criu, features)
 	}
 	return t, context.Cause(ctx)
 }

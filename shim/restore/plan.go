@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,7 +15,6 @@ import (
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/trust"
 	"github.com/cryo-project/cryo/runtime/gpu"
-	"github.com/cryo-project/cryo/runtime/host"
 	"github.com/cryo-project/cryo/shim/restorer"
 )
 
@@ -69,8 +67,7 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 		}
 		policy.Namespaces = append(policy.Namespaces, specs.NetworkNamespace)
 	}
-	root := o.Config.Root
-	etc := EtcDir(root, o.Address, o.Namespace, p.Name)
+	etc := EtcDir(o.Config.Root, o.Address, o.Namespace, p.Name)
 	if provided := ProvideEtcFiles(&spec, etc, policy.Mounts, policy.Allows(trust.Mounts)); len(provided) > 0 {
 		p.Etc = etc
 		policy.Mounts = append(policy.Mounts, provided...)
@@ -78,7 +75,7 @@ func newPlan(ctx context.Context, snapshot *image.Snapshot, ref string, here *Lo
 	if p.GPUs, err = PlanGPUs(ctx, o.Config.GPU, c.GPU, &spec, o.GPUs); err != nil {
 		return nil, err
 	}
-	if err := p.fits(ctx, here, host.Known(filepath.Join(root, knownFeatures)), o.Force); err != nil {
+	if err := p.fits(ctx, here, o.Force); err != nil {
 		return nil, err
 	}
 	p.Policy = policy
@@ -114,15 +111,12 @@ func (p *Plan) adopt(ctx context.Context, was *specs.Spec, here *Looking, o Opti
 	if err != nil {
 		return err
 	}
-	return p.fits(ctx, here, host.Known(filepath.Join(o.Config.Root, knownFeatures)), o.Force)
+	return p.fits(ctx, here, o.Force)
 }
 
-// knownFeatures is the file in cryo's root of what CRIU has said that the host has.
-const knownFeatures = "features.json"
-
 // fits compares the snapshot, with the mounts it is to have, with this host.
-func (p *Plan) fits(ctx context.Context, here *Looking, known host.Known, force []string) error {
-	target, err := here.Target(ctx, p.Snapshot.Config.Host.Features, known.Features)
+func (p *Plan) fits(ctx context.Context, here *Looking, force []string) error {
+	target, err := here.Target(ctx, p.Snapshot.Config.Host.Features)
 	if err != nil {
 		return err
 	}

@@ -24,10 +24,9 @@ type Options struct {
 	TCPEstablished, FileLocks, ExternalUnixSockets bool
 	// Parent is the snapshot to share memory with; empty: the container's last; "none": none.
 	Parent string
-	// Compression, SegmentSize (bytes; 0: by the memory that the container has) and Workers are as in [image.PackOptions].
+	// Compression and SegmentSize (bytes; 0: by the memory that the container has) are as in [image.PackOptions].
 	Compression string
 	SegmentSize int64
-	Workers     int
 	// PreDump is how many rounds memory is read in before the freeze, at most [checkpoint.MaxRounds].
 	PreDump int
 	// GPUTimeout is how long processes may take to end their work on GPUs; 0: as configured.

@@ -151,7 +151,7 @@ func (t *taking) takeInto(ctx context.Context, sub *subject) (desc ocispec.Descr
 
 // packOptions are the choices about segments.
 func (t *taking) packOptions() image.PackOptions {
-	return image.PackOptions{SegmentSize: t.SegmentSize, Compression: t.Compression, Workers: t.Workers, Parent: t.parent, Progress: t.Progress}
+	return image.PackOptions{SegmentSize: t.SegmentSize, Compression: t.Compression, Parent: t.parent, Progress: t.Progress}
 }
 
 // freeze does what happens while the container stands still, and what comes after. With stream, CRIU sends its pages.

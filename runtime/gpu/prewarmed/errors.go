@@ -31,7 +31,7 @@ func roomError(device string, need, rest, free, budget int64, busy int) error {
 	hint := "see with nvidia-smi who uses the GPU's memory, or choose another GPU with --device"
 	text := fmt.Sprintf(" and its processes %d MiB more, and %d MiB are free or can be made so", mib(rest), free>>20)
 	if budget > 0 {
-		hint = fmt.Sprintf("raise it to %d MiB at least: --gpu-budget", mib(need))
+		hint = fmt.Sprintf("raise it to %d MiB at least: gpu under [prewarm] in the configuration", mib(need))
 		text = fmt.Sprintf(", and the budget of all that is kept loaded there is %d MiB", budget>>20)
 	}
 	if busy > 0 {
