@@ -159,10 +159,7 @@ func (r *Rounds) Unchanged(addr, count uint64) error {
 	}
 	size := uint64(r.pageSize)
 	for count > 0 {
-		for len(r.old) > 0 && r.old[0].end(size) <= addr {
-			r.old = r.old[1:]
-		}
-		if len(r.old) == 0 || r.old[0].addr > addr {
+		if r.old = after(r.old, addr, size); len(r.old) == 0 || r.old[0].addr > addr {
 			return r.failed(roundError(r.at.name, addr))
 		}
 		part := r.old[0].part(addr, count, size)

@@ -6,19 +6,22 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // FileName is the name of a pages file.
 func FileName(id uint64) string { return "pages-" + strconv.FormatUint(id, 10) + ".img" }
 
+// Names with a decimal number as printf writes it.
+var (
+	fileName    = regexp.MustCompile(`^pages-(0|[1-9][0-9]{0,19})\.img$`)
+	pagemapName = regexp.MustCompile(`^pagemap-(shmem-)?(0|[1-9][0-9]{0,19})\.img$`)
+)
+
 // IsFileName says whether name is that of a pages file.
-func IsFileName(name string) bool {
-	digits, ok := between(name, "pages-", ".img")
-	return ok && canonical(digits)
-}
+func IsFileName(name string) bool { return fileName.MatchString(name) }
 
 // IsPagemapName says whether name is that of a pagemap image.
 func IsPagemapName(name string) bool {
@@ -36,42 +39,22 @@ func PagemapPID(name string) (int, bool) {
 func ComparePagemapNames(a, b string) int {
 	aShared, aID, _ := parsePagemapName(a)
 	bShared, bID, _ := parsePagemapName(b)
-	if aShared != bShared {
-		if aShared {
-			return 1
-		}
-		return -1
+	switch {
+	case aShared == bShared:
+		return cmp.Compare(aID, bID)
+	case aShared:
+		return 1
 	}
-	return cmp.Compare(aID, bID)
+	return -1
 }
 
 func parsePagemapName(name string) (shared bool, id uint64, ok bool) {
-	digits, ok := between(name, "pagemap-", ".img")
-	if !ok {
+	parts := pagemapName.FindStringSubmatch(name)
+	if parts == nil {
 		return false, 0, false
 	}
-	digits, shared = strings.CutPrefix(digits, "shmem-")
-	if !canonical(digits) {
-		return false, 0, false
-	}
-	id, err := strconv.ParseUint(digits, 10, 64)
-	return shared, id, err == nil
-}
-
-func between(s, prefix, suffix string) (string, bool) {
-	s, ok := strings.CutPrefix(s, prefix)
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(s, suffix)
-}
-
-// canonical says whether s is a decimal number as printf writes it.
-func canonical(s string) bool {
-	if s == "" || len(s) > 20 || s[0] == '0' && s != "0" {
-		return false
-	}
-	return strings.Trim(s, "0123456789") == ""
+	id, err := strconv.ParseUint(parts[2], 10, 64)
+	return parts[1] != "", id, err == nil
 }
 
 // ReadDir reads those pagemap images of a directory that have pages, in the order of [ComparePagemapNames]. Each has a pages file of its own. Whether
