@@ -26,7 +26,7 @@ type blobReader struct {
 	part string
 	desc ocispec.Descriptor
 	rc   io.ReadCloser
-	hash hash.Hash // nil: the length only
+	hash hash.Hash
 	left int64
 
 	mu  sync.Mutex // a decompressor reads ahead in goroutines of its own
@@ -63,9 +63,7 @@ func (b *blobReader) read(p []byte) (int, error) {
 		return 0, b.end()
 	}
 	n, err := b.rc.Read(p[:min(int64(len(p)), b.left)])
-	if b.hash != nil {
-		b.hash.Write(p[:n])
-	}
+	b.hash.Write(p[:n])
 	b.left -= int64(n)
 	switch {
 	case err == nil || b.left == 0:
@@ -86,23 +84,15 @@ func (b *blobReader) end() error {
 	case err != io.EOF:
 		return fmt.Errorf("read %s: %w", b.part, err)
 	}
-	if b.hash != nil && digest.NewDigest(digest.SHA256, b.hash) != b.desc.Digest {
+	if digest.NewDigest(digest.SHA256, b.hash) != b.desc.Digest {
 		return b.damaged(errDigest)
 	}
 	return io.EOF
 }
 
-// readAt reads bytes at an offset that is not before what was read. What lies in between is not read if it need not be hashed.
+// readAt reads bytes at an offset that is not before what was read.
 func (b *blobReader) readAt(p []byte, off int64) error {
-	skip := off - (b.desc.Size - b.left)
-	if s, ok := b.rc.(io.Seeker); ok && b.hash == nil && skip > 0 && skip <= b.left {
-		if _, err := s.Seek(skip, io.SeekCurrent); err != nil {
-			return fmt.Errorf("read %s: %w", b.part, err)
-		}
-		b.left -= skip
-		skip = 0
-	}
-	_, err := io.CopyN(io.Discard, b, skip)
+	_, err := io.CopyN(io.Discard, b, off-(b.desc.Size-b.left))
 	if err == nil {
 		_, err = io.ReadFull(b, p)
 	}

@@ -23,21 +23,8 @@ const (
 	maxText = 4 << 10
 )
 
-// checkNumbers says whether a config lists more than a reader takes. It holds none of it in memory.
-func checkNumbers(b []byte) error {
-	if n := countValues(b); n > maxValues {
-		return fmt.Errorf("its %d values are more than %d", n, maxValues)
-	}
-	var c struct {
-		Spec json.RawMessage
-		GPU  struct {
-			CDI    count
-			Mounts mounts
-		}
-	}
-	if err := json.Unmarshal(b, &c); err != nil {
-		return fmt.Errorf("it is not JSON of the right shape: %w", err)
-	}
+// checkNumbers says whether a config, of which JSON has no more than maxValues, lists more than a reader takes.
+func (c *Config) checkNumbers() error {
 	if n := len(c.Spec); n > maxSpec {
 		return fmt.Errorf("its runtime specification has %d bytes, more than %d", n, maxSpec)
 	}
@@ -45,11 +32,11 @@ func checkNumbers(b []byte) error {
 		return fmt.Errorf("the %d values of its runtime specification are more than %d", n, maxSpecValues)
 	}
 	var spec struct {
-		Mounts mounts
+		Mounts []struct{ Destination string }
 		Linux  struct {
-			Namespaces count
-			Devices    count
-			Resources  struct{ Devices count }
+			Namespaces []struct{}
+			Devices    []struct{}
+			Resources  struct{ Devices []struct{} }
 		}
 	}
 	if len(c.Spec) > 0 {
@@ -57,19 +44,32 @@ func checkNumbers(b []byte) error {
 			return fmt.Errorf("it is not JSON of the right shape: %w", err)
 		}
 	}
-	for _, m := range []mounts{spec.Mounts, c.GPU.Mounts} {
-		if m.number > maxMounts {
-			return fmt.Errorf("its %d mounts are more than %d", m.number, maxMounts)
+	var mounts []string
+	for _, m := range spec.Mounts {
+		mounts = append(mounts, m.Destination)
+	}
+	gpu := &GPU{}
+	if c.GPU != nil {
+		gpu = c.GPU
+	}
+	for _, paths := range [][]string{mounts, gpu.Mounts} {
+		if n := len(paths); n > maxMounts {
+			return fmt.Errorf("its %d mounts are more than %d", n, maxMounts)
 		}
-		if m.parts > maxParts {
-			return fmt.Errorf("the paths of its mounts have %d parts, more than %d", m.parts, maxParts)
+		if n := strings.Count(strings.Join(paths, "/"), "/") + 1; n > maxParts {
+			return fmt.Errorf("the paths of its mounts have %d parts, more than %d", n, maxParts)
 		}
 	}
-	if n := max(spec.Linux.Devices, spec.Linux.Resources.Devices, c.GPU.CDI); n > maxDevices {
+	if n := max(len(spec.Linux.Devices), len(spec.Linux.Resources.Devices), len(gpu.CDI)); n > maxDevices {
 		return fmt.Errorf("its %d devices are more than %d", n, maxDevices)
 	}
-	if n := spec.Linux.Namespaces; n > maxNamespaces {
+	if n := len(spec.Linux.Namespaces); n > maxNamespaces {
 		return fmt.Errorf("its %d namespaces are more than %d", n, maxNamespaces)
+	}
+	for _, text := range []string{c.Container.ID, c.Container.Namespace, c.Container.Runtime, c.Container.Snapshotter, c.Container.Image} {
+		if len(text) > maxText {
+			return fmt.Errorf("the name %.40q has %d bytes, more than %d", text, len(text), maxText)
+		}
 	}
 	return nil
 }
@@ -89,58 +89,3 @@ func countValues(b []byte) (n int) {
 	}
 	return n
 }
-
-// count is the length of a list, or of all of them where a key comes more than once.
-type count int
-
-// UnmarshalJSON counts.
-func (n *count) UnmarshalJSON(b []byte) error {
-	var list []nothing
-	if err := json.Unmarshal(b, &list); err != nil {
-		return err
-	}
-	*n += count(len(list))
-	return nil
-}
-
-// mounts counts mounts, which are paths or have them, and the parts of these.
-type mounts struct{ number, parts count }
-
-// UnmarshalJSON counts.
-func (m *mounts) UnmarshalJSON(b []byte) error {
-	var n count
-	if err := json.Unmarshal(b, &n); err != nil {
-		return err
-	}
-	if m.number += n; m.number > maxMounts {
-		return nil
-	}
-	var list []mount
-	if err := json.Unmarshal(b, &list); err != nil {
-		return err
-	}
-	for _, one := range list {
-		m.parts += count(strings.Count(string(one), "/")) + 1
-	}
-	return nil
-}
-
-// mount is its destination.
-type mount string
-
-// UnmarshalJSON reads a path, or a member that is one.
-func (m *mount) UnmarshalJSON(b []byte) error {
-	if len(b) > 0 && b[0] == '"' {
-		return json.Unmarshal(b, (*string)(m))
-	}
-	var of struct{ Destination string }
-	err := json.Unmarshal(b, &of)
-	*m = mount(of.Destination)
-	return err
-}
-
-// nothing is any value, and takes no memory.
-type nothing struct{}
-
-// UnmarshalJSON keeps nothing.
-func (*nothing) UnmarshalJSON([]byte) error { return nil }

@@ -11,7 +11,7 @@ func TestConfigNumbersAreBounded(t *testing.T) {
 	list := func(one string, n int) string { return "[" + strings.TrimSuffix(strings.Repeat(one+",", n), ",") + "]" }
 	for name, c := range map[string]struct{ rest, want string }{
 		"mounts":       {`"spec":{"mounts":` + list("{}", maxMounts+1) + `}`, "mounts"},
-		"mounts twice": {`"spec":{"mounts":` + list("{}", maxMounts) + `,"Mounts":` + list("{}", 1) + `}`, "mounts"},
+		"mounts twice": {`"spec":{"mounts":` + list("{}", 1) + `,"Mounts":` + list("{}", maxMounts+1) + `}`, "mounts"},
 		"devices":      {`"spec":{"linux":{"devices":` + list("{}", maxDevices+1) + `}}`, "devices"},
 		"device rules": {`"spec":{"linux":{"resources":{"devices":` + list("{}", maxDevices+1) + `}}}`, "devices"},
 		"namespaces":   {`"spec":{"linux":{"namespaces":` + list("{}", maxNamespaces+1) + `}}`, "namespaces"},

@@ -21,34 +21,30 @@ import (
 //
 // Take, Bytes and End are for one goroutine. They return early with the cause when something else has gone wrong.
 type DeviceIntake struct {
-	in     *Intake
-	pieces []devicePiece
-	takers sync.WaitGroup // of windows
-
-	mu      sync.Mutex
-	windows map[windowKey]*deviceWindow // of [deviceSegment] bytes that have not come completely; guarded by mu
+	in      *Intake
+	pieces  []devicePiece
+	windows map[windowKey]*deviceWindow // of [deviceSegment] bytes that have not come completely
+	takers  sync.WaitGroup              // of windows
 }
 
 // deviceSegment is the most that a segment of device memory covers, bytes: who sends it keeps to its order within that (package
 // runtime/gpu/ring), so that several segments can be hashed at once.
 const deviceSegment = segment.DefaultSize
 
-// deviceWindow is memory that comes in order. One core copies no more than some GB/s, so each window has a goroutine while there is
-// something to be copied into it.
+// deviceWindow is memory that comes in order. One core copies no more than some GB/s, so each window has a goroutine from when something has come of it.
 type deviceWindow struct {
-	next   int64         // in the file, bytes
-	left   int64         // bytes
-	stream *intakeStream // nil: nothing has come
-
-	parts []devicePart // that have come and are not copied; guarded by DeviceIntake.mu
-	taken bool         // a goroutine copies them; guarded by DeviceIntake.mu
+	next  int64 // in the file, bytes
+	left  int64 // bytes
+	parts chan devicePart
 }
+
+// deviceParts is how many parts of a window may wait to be copied: more than who sends has room for (package runtime/gpu/ring).
+const deviceParts = 64
 
 // devicePart is memory of one window.
 type devicePart struct {
 	addr    uint64
 	data    []byte
-	last    bool // of the window
 	release func()
 }
 
@@ -77,18 +73,10 @@ func NewDeviceIntake(ctx context.Context, dst BlobStore, dir string, g *GPU, pag
 		}
 	}
 	o.SegmentSize = min(o.SegmentSize, deviceSegment) // 0 stays the default
-	kind := ofDevices
-	// Who sends has a window of each process and GPU under way, at least. Without the spill, all that are under way must have a file.
-	files := make(map[uint64]bool)
-	for _, p := range d.pieces {
-		files[p.file] = true
-	}
-	kind.spills = len(files) > intakeFiles
-	in, err := beginIntake(ctx, dst, dir, pageSize, o, kind)
-	if err != nil {
+	var err error
+	if d.in, err = beginIntake(ctx, dst, dir, pageSize, o, ofDevices); err != nil {
 		return nil, err
 	}
-	d.in = in
 	return d, nil
 }
 
@@ -121,8 +109,6 @@ func (d *DeviceIntake) take(piece int, offset int64, data []byte, release func()
 		return fmt.Errorf("take in device memory: %d bytes from %d on of piece %d: %w", n, offset, piece, errdefs.ErrInvalidArgument)
 	}
 	p := d.pieces[piece]
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	// All of it is looked at before any of it is taken.
 	for at := offset; at < offset+n; at += p.within(at, offset+n-at) {
 		if w := d.windows[p.window(at)]; w == nil || w.next != p.at+at {
@@ -141,55 +127,47 @@ func (d *DeviceIntake) take(piece int, offset int64, data []byte, release func()
 		n := p.within(offset, int64(len(data)))
 		key := p.window(offset)
 		w := d.windows[key]
-		if w.stream == nil {
-			w.stream = d.in.stream(p.file)
-			w.stream.next = w.next / d.in.pageSize
-		}
-		w.next += n
-		if w.left -= n; w.left == 0 {
-			delete(d.windows, key)
+		if w.parts == nil {
+			w.parts = make(chan devicePart, deviceParts)
+			stream := d.in.stream(p.file)
+			stream.next = w.next / d.in.pageSize
+			d.takers.Go(func() { d.copy(stream, w.parts) })
 		}
 		parts.Add(1)
-		w.parts = append(w.parts, devicePart{addr: p.Address + uint64(offset), data: data[:n], last: w.left == 0, release: released})
-		if !w.taken {
-			w.taken = true
-			d.takers.Go(func() { d.copy(w) })
+		w.parts <- devicePart{addr: p.Address + uint64(offset), data: data[:n], release: released}
+		w.next += n
+		if w.left -= n; w.left == 0 {
+			close(w.parts)
+			delete(d.windows, key)
 		}
 		offset, data = offset+n, data[n:]
 	}
 	return nil
 }
 
-// copy copies what has come of a window until there is no more.
-func (d *DeviceIntake) copy(w *deviceWindow) {
-	for {
-		d.mu.Lock()
-		if len(w.parts) == 0 {
-			w.taken = false
-			d.mu.Unlock()
-			return
-		}
-		p := w.parts[0]
-		w.parts = w.parts[1:]
-		d.mu.Unlock()
+// copy copies what comes of a window.
+func (d *DeviceIntake) copy(s *intakeStream, parts <-chan devicePart) {
+	for p := range parts {
 		if d.in.failure() == nil {
-			d.in.failed(d.add(w.stream, p))
+			d.in.failed(s.add(p.addr, uint64(int64(len(p.data))/d.in.pageSize), bytes.NewReader(p.data)))
+		}
+		if s.end%index.MaxFrame == 0 {
+			s.endPiece() // its turn may be long in coming
 		}
 		p.release()
 	}
+	s.finish()
 }
 
-func (d *DeviceIntake) add(s *intakeStream, p devicePart) error {
-	if err := s.add(p.addr, uint64(int64(len(p.data))/d.in.pageSize), bytes.NewReader(p.data)); err != nil {
-		return err
+// ended waits until all that has come is copied. No more may come.
+func (d *DeviceIntake) ended() {
+	for _, w := range d.windows {
+		if w.parts != nil {
+			close(w.parts)
+		}
 	}
-	if p.last {
-		return s.finish()
-	}
-	if s.end%index.MaxFrame == 0 {
-		return s.endPiece() // its turn may be long in coming
-	}
-	return nil
+	clear(d.windows)
+	d.takers.Wait()
 }
 
 // window is the one with what the piece has at offset.
@@ -216,14 +194,14 @@ func (d *DeviceIntake) Hurry() { d.in.hurry() }
 
 // End says that everything has come. It waits until all is copied, not until it is stored; [Pack] does.
 func (d *DeviceIntake) End() error {
-	d.takers.Wait()
+	d.ended()
 	return d.in.End()
 }
 
 // Close waits until nothing is under way any more, and drops what did not become part of a snapshot.
 func (d *DeviceIntake) Close() {
-	d.in.cancel()
-	d.takers.Wait()
+	d.in.cancel(nil)
+	d.ended()
 	d.in.Close()
 }
 
@@ -233,13 +211,11 @@ func devicePieces(g *GPU) (all []devicePiece) {
 		return nil
 	}
 	sizes := make(map[uint64]int64)
-	for _, p := range g.Processes {
-		for _, piece := range p.Pieces {
-			gpu := slices.IndexFunc(g.Devices, func(d GPUDevice) bool { return d.UUID == piece.Device })
-			file := pages.DeviceFile(p.PID, gpu)
-			all = append(all, devicePiece{GPUPiece: piece, file: file, at: sizes[file]})
-			sizes[file] += piece.Size
-		}
+	for _, p := range g.Pieces() {
+		gpu := slices.IndexFunc(g.Devices, func(d GPUDevice) bool { return d.UUID == p.Device })
+		file := pages.DeviceFile(p.PID, gpu)
+		all = append(all, devicePiece{GPUPiece: p.GPUPiece, file: file, at: sizes[file]})
+		sizes[file] += p.Size
 	}
 	return all
 }

@@ -21,11 +21,7 @@ type Devices struct {
 // OpenDevices opens the device memory of the snapshot d, of which there may be none. What src gives must be an io.ReaderAt, as
 // [os.File] is. Errors are those of [Open], [Snapshot.ReadIndex] and of src. The caller must call Close.
 func OpenDevices(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Devices, error) {
-	s, err := Open(ctx, src, d)
-	if err != nil {
-		return nil, err
-	}
-	x, err := s.ReadIndex(ctx, src)
+	s, x, err := openIndex(ctx, src, d)
 	if err != nil {
 		return nil, err
 	}

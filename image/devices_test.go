@@ -8,6 +8,7 @@ import (
 	"maps"
 	"math"
 	"math/rand/v2"
+	"path/filepath"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -273,7 +274,7 @@ func TestDevices(t *testing.T) {
 				if err := stream(t, in, dir, r); err != nil {
 					t.Fatal(err)
 				}
-				src.Images, src.Memory = withoutPages(t, dir), in
+				src.Images, src.Memory = dir, in
 			}
 			d := mustPack(t, store, src, o)
 			again := mustPack(t, newMemoryStore(), m.source(t, dir, newMemoryStore(), r, o), o)
@@ -296,12 +297,12 @@ func TestDevices(t *testing.T) {
 			}
 			files := &fileStore{memoryStore: store, dir: t.TempDir()}
 			m.readBack(t, files, d, r)
-			out := t.TempDir()
+			out := filepath.Join(t.TempDir(), "images")
 			if err := s.Unpack(context.Background(), store, out, UnpackOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			sameDir(t, dir, out)
-			if err := s.Unpack(context.Background(), files, t.TempDir(), UnpackOptions{Lazy: true}); err != nil {
+			if err := s.Unpack(context.Background(), files, filepath.Join(t.TempDir(), "images"), UnpackOptions{Lazy: true}); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -339,7 +340,7 @@ func TestDevicesApart(t *testing.T) {
 			delete(store.blobs, s.Segments()[i].Digest)
 		}
 	}
-	if err := s.Unpack(context.Background(), store, t.TempDir(), UnpackOptions{}); err != nil {
+	if err := s.Unpack(context.Background(), store, filepath.Join(t.TempDir(), "images"), UnpackOptions{}); err != nil {
 		t.Errorf("without the segments of devices: %v", err)
 	}
 }
@@ -388,23 +389,16 @@ func TestDevicesCodec(t *testing.T) {
 	}
 }
 
-// TestDevicesWait: what cannot be encoded at once waits where it is, unless nobody encodes at once or too many windows have to go on.
+// TestDevicesWait: what cannot be encoded at once waits where it is, unless nobody encodes at once.
 func TestDevicesWait(t *testing.T) {
-	for _, test := range []struct {
-		workers, processes int
-		waits              bool
-	}{{1, 1, false}, {2, 1, false}, {3, 1, true}, {16, intakeFiles, true}, {16, intakeFiles + 1, false}} {
-		g := &GPU{Devices: []GPUDevice{{UUID: "GPU-a"}}}
-		for n := range test.processes {
-			g.Processes = append(g.Processes, GPUProcess{PID: n + 1, Pieces: []GPUPiece{{Address: pieceUnit, Size: pieceUnit, Device: "GPU-a"}}})
-		}
-		in, err := NewDeviceIntake(t.Context(), newMemoryStore(), t.TempDir(), g, testPage, PackOptions{Workers: test.workers})
+	for workers, waits := range map[int]bool{1: false, 2: false, 3: true, 16: true} {
+		in, err := NewDeviceIntake(t.Context(), newMemoryStore(), t.TempDir(), nil, testPage, PackOptions{Workers: workers})
 		if err != nil {
 			t.Fatal(err)
 		}
 		in.Close()
-		if in.in.waits != test.waits {
-			t.Errorf("%d processes and %d workers: %v", test.processes, test.workers, in.in.waits)
+		if in.in.waits != waits {
+			t.Errorf("%d workers: %v", workers, in.in.waits)
 		}
 	}
 }

@@ -4,9 +4,9 @@
 // image/index) that says where each page of memory is, CRIU's images, the rootfs difference (package image/rootfs) and the
 // memory itself in segments (package image/segment). FORMAT.md is normative.
 //
-// [Pack] makes a snapshot of a directory of CRIU's images:
+// [Pack] makes a snapshot of a directory of CRIU's images, and of memory that an [Intake] has taken in while CRIU dumped it:
 //
-//	manifest, err := image.Pack(ctx, store, image.PackSource{Images: dir, Config: cfg}, image.PackOptions{})
+//	manifest, err := image.Pack(ctx, store, image.PackSource{Images: dir, Memory: intake, Config: cfg}, image.PackOptions{})
 //
 // With a [Parent], it lists segments of an earlier snapshot and stores only what these do not hold.
 //
@@ -26,12 +26,10 @@
 // means by pagemap (processes by pid, then shared memory by number, device memory last) and address.
 //
 //  1. A window in which CRIU dumped at least a 16th of the segment size (zero pages counted) is a segment. These segments come first, in the order of memory.
-//  2. All other windows are pooled in the order of memory; each pool is a segment. A pool ends before the segment size would be exceeded. Once it holds a
-//     quarter of the segment size (zero pages counted), it also ends before a window whose key has a 64-bit FNV-1a hash that is a multiple of 4. The key is
-//     the name of the pagemap, a space and the hexadecimal number of the window.
+//  2. The frames of all other windows follow in the order of memory, in segments of at most the segment size.
 //  3. A frame is zstd if that saves a 20th or more, else raw. The compressor gives the same bytes whatever the machine and the number of threads.
 //  4. Device memory is cut by the same rules, after all else, with a segment size of at most 256 MiB. The memory of one process on one GPU takes the place of
-//     a pagemap (key: device-PID-GPU).
+//     a pagemap.
 //  5. A frame of device memory is zstd only if that makes it a quarter as long or shorter. If it is longer than 64 KiB, the same must hold for a sample of
 //     four slices of 16 KiB, one after the other. The slices begin at 0, 1, 2 and 3 thirds of (length - 16 KiB), rounded down.
 //
@@ -43,13 +41,11 @@
 //     serves the snapshot's first in the order of memory, and so on. A frame for which none is left is stored again.
 //  2. A segment of the parent is kept if at least half of its bytes are reused.
 //  3. Small segments of the parent, of less than a 16th of the segment size, are not kept if there would be more than 64 + N of them. N is the number of
-//     segments that the snapshot would have without a parent.
+//     segments that all memory would fill.
 //  4. If more than 7,500 segments would still be kept, the first ones are not, so that 7,500 are.
 //  5. Reused frames of segments that are not kept are copied, as they are stored there, and treated like new ones from here on.
-//  6. If the frames of a window that the parent does not have are at least a quarter of the segment size before compression, they are a segment. All other
-//     new frames, and those that are stored again or copied, are put in the order of memory into segments of at most the segment size.
-//  7. The segments of the parent come first, in its order. Then come the segments of windows, in the order of memory, and then the others. Those of device
-//     memory follow, in the same two steps.
+//  6. A window is a segment if its frames that the parent does not have are at least a quarter of the segment size before compression.
+//  7. The segments of the parent come first, in its order. Then come those that are new, as without a parent.
 //
 // The package does not log; long operations report to a [Progress].
 package image

@@ -31,42 +31,18 @@ func (e *DamagedError) Hint() string {
 	return "the snapshot is damaged; repair it with cryo pull --repair, or take a new one"
 }
 
-// FullError says that a file system has no room, or no room for this user. Its kind is ResourceExhausted.
-type FullError struct{ Err error }
-
-func (e *FullError) Error() string { return e.Err.Error() }
-
-// Unwrap gives the kind of the error and its cause, which is syscall.ENOSPC or syscall.EDQUOT.
-func (e *FullError) Unwrap() []error { return []error{errdefs.ErrResourceExhausted, e.Err} }
-
-// Hint says what to do next.
-func (e *FullError) Hint() string {
-	return "make room, for instance with cryo rm, or choose another root; the snapshot needs about as much as its memory"
+// roundError says that CRIU takes memory to be as it was in the round before of a pre-dump, which has not brought it. addr is that of the first page.
+func roundError(pagemap string, addr uint64) error {
+	return failure.New(errdefs.ErrAborted, "take the snapshot without --pre-dump",
+		"put memory together: the round before has no page at %#x of %s, but CRIU takes it to be there", addr, pagemap)
 }
 
-// RoundError says that CRIU takes memory to be as it was in the round before of a pre-dump, which has not brought it. Its kind is Aborted.
-type RoundError struct {
-	Pagemap string
-	Addr    uint64 // of the first page
-}
-
-func (e *RoundError) Error() string {
-	return fmt.Sprintf("put memory together: the round before has no page at %#x of %s, but CRIU takes it to be there", e.Addr, e.Pagemap)
-}
-
-// Unwrap gives the kind of the error.
-func (e *RoundError) Unwrap() error { return errdefs.ErrAborted }
-
-// Hint says what to do next.
-func (e *RoundError) Hint() string { return "take the snapshot without --pre-dump" }
-
-// full gives the error of a full disk its type.
+// full gives the error of a file system that has no room, or no room for this user, its kind.
 func full(err error) error {
-	var typed *FullError
-	if err == nil || errors.As(err, &typed) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
+	if errdefs.IsResourceExhausted(err) || !errors.Is(err, syscall.ENOSPC) && !errors.Is(err, syscall.EDQUOT) {
 		return err
 	}
-	return &FullError{Err: err}
+	return failure.New(errdefs.ErrResourceExhausted, "make room, for instance with cryo rm, or choose another root; the snapshot needs about as much as its memory", "%w", err)
 }
 
 // notSnapshot says that something sound is not a snapshot.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/segment"
 )
 
 // frameJob is one piece on its way into its segment.
@@ -23,31 +22,6 @@ type frameJob struct {
 	err    error
 	done   chan struct{}
 }
-
-// frameEncoder is what one worker needs.
-type frameEncoder struct {
-	enc *segment.Encoder
-	out []byte
-}
-
-func newFrameEncoder(p segment.Policy) (*frameEncoder, error) {
-	enc, err := segment.NewEncoder(p)
-	if err != nil {
-		return nil, err
-	}
-	return &frameEncoder{enc: enc, out: make([]byte, 0, index.MaxFrame+64<<10)}, nil // what does not compress grows a little
-}
-
-// finish encodes the bytes of a frame, which lie in the slot of the job.
-func (e *frameEncoder) finish(job *frameJob, raw []byte) {
-	codec, stored := e.enc.Encode(e.out, raw)
-	if codec != index.Raw {
-		stored = raw[:copy(raw, stored)] // it is shorter; what it was made of is not needed any more
-	}
-	job.frame.Codec, job.frame.Stored, job.stored = codec, int64(len(stored)), stored
-}
-
-func (e *frameEncoder) close() { e.enc.Close() }
 
 // segmentWriter writes one segment, frame by frame. Nothing is stored before there is a frame.
 type segmentWriter struct {

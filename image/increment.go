@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -14,7 +15,7 @@ import (
 )
 
 // maxSmall is how many segments of less than a 16th of the segment size may be taken over from a parent, beyond as many as
-// there are segments in a snapshot without one. So many increments share the price of packing such segments anew.
+// all memory would fill. So many increments share the price of packing such segments anew.
 const maxSmall = 64
 
 // unchangedFrame is a frame whose pages are in the parent.
@@ -31,11 +32,11 @@ type copiedFrame struct {
 
 // takeOver says which segments of the parent a snapshot lists, and which frames have to be copied out of others: those of
 // segments that would mostly be dead, of small ones where there are too many, and those that the parent has less often. The
-// frames are in the order of memory. size is the segment size and few the number of segments that there would be without a parent.
+// frames are in the order of memory. size is the segment size and full how many segments all memory would fill.
 //
 // At least half of what is listed is in use. A byte is copied for this reason only when another has died, so all copies
 // together cost no more than the changes themselves.
-func (p *Parent) takeOver(frames []unchangedFrame, size int64, few int) (kept []packedSegment, copies []copiedFrame) {
+func (p *Parent) takeOver(frames []unchangedFrame, size int64, full int) (kept []packedSegment, copies []copiedFrame) {
 	taken := make(map[int]int) // frames that hold certain pages, by the number of their first
 	lists := make([][]index.Frame, len(p.segments))
 	live := make([]int64, len(p.segments))
@@ -69,7 +70,7 @@ func (p *Parent) takeOver(frames []unchangedFrame, size int64, few int) (kept []
 		}
 	}
 	for n, s := range p.segments {
-		if keep[n] && small > maxSmall+few && s.Size < size/16 {
+		if keep[n] && small > maxSmall+full && s.Size < size/16 {
 			keep[n] = false
 			all--
 		}
@@ -99,87 +100,6 @@ func (p *Parent) takeOver(frames []unchangedFrame, size int64, few int) (kept []
 	return kept, copies
 }
 
-// onParent gives the segments of a snapshot with a parent, whose memory has arrived: the parent's first, then what is new.
-func onParent(ctx context.Context, parts []memoryPart) ([]packedSegment, error) {
-	rank, few := make(map[uint64]int), 0
-	var unchanged []unchangedFrame
-	for _, p := range parts {
-		for _, m := range p.maps {
-			rank[m.Pages] = len(rank)
-		}
-		few += len(p.cut)
-		unchanged = append(unchanged, p.in.results.unchanged...)
-	}
-	byMemory := func(a, b *index.Frame) int {
-		return cmp.Or(cmp.Compare(rank[a.Runs[0].File], rank[b.Runs[0].File]), cmp.Compare(a.Runs[0].Addr, b.Runs[0].Addr))
-	}
-	slices.SortFunc(unchanged, func(a, b unchangedFrame) int { return byMemory(&a.frame, &b.frame) })
-	o := parts[0].in.o
-	out, copies := o.Parent.takeOver(unchanged, o.SegmentSize, few)
-	for _, p := range parts {
-		var own []copiedFrame
-		for _, c := range copies {
-			if onDevice(c.frame) == p.device {
-				own = append(own, c)
-			}
-		}
-		added, err := p.in.added(ctx, own, byMemory)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, added...)
-	}
-	if n := len(out); n > maxSegments {
-		return nil, tooLarge(n)
-	}
-	return out, nil
-}
-
-// added gives the segments with what the parent has not, and with copies of what it has: windows that have changed enough to be segments
-// of their own, then all else in the order of memory.
-func (in *Intake) added(ctx context.Context, copies []copiedFrame, byMemory func(a, b *index.Frame) int) (out []packedSegment, err error) {
-	var alone []packedSegment
-	for _, s := range in.results.alone {
-		alone = append(alone, s)
-	}
-	slices.SortFunc(alone, func(a, b packedSegment) int { return byMemory(&a.frames[0], &b.frames[0]) })
-	out = append(out, alone...)
-
-	rest, err := in.copyFrames(ctx, copies)
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range in.results.pooled {
-		rest = append(rest, f)
-	}
-	slices.SortFunc(rest, func(a, b spilledFrame) int { return byMemory(&a.frame, &b.frame) })
-	pools := pool(rest, in.o.SegmentSize)
-	out = append(out, make([]packedSegment, len(pools))...)
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(in.o.Workers)
-	for i, frames := range pools {
-		g.Go(func() (err error) {
-			s := segmentWriter{dst: in.dst}
-			out[len(out)-len(pools)+i], err = s.end(ctx, in.unspill(ctx, &s, frames))
-			return err
-		})
-	}
-	return out, g.Wait()
-}
-
-// pool cuts frames into segments of at most size bytes.
-func pool(frames []spilledFrame, size int64) (pools [][]spilledFrame) {
-	var sum int64
-	for i, first := 0, 0; i < len(frames); i++ {
-		sum += frames[i].frame.Stored
-		if i+1 == len(frames) || sum+frames[i+1].frame.Stored > size {
-			pools = append(pools, frames[first:i+1])
-			first, sum = i+1, 0
-		}
-	}
-	return pools
-}
-
 // copyFrames moves frames of the parent into the spill.
 func (in *Intake) copyFrames(ctx context.Context, copies []copiedFrame) ([]spilledFrame, error) {
 	slices.SortStableFunc(copies, func(a, b copiedFrame) int {
@@ -202,30 +122,37 @@ func (in *Intake) copyFrames(ctx context.Context, copies []copiedFrame) ([]spill
 
 // copySegment copies frames out of one segment. They are verified: what is damaged must not become part of another segment.
 func (in *Intake) copySegment(ctx context.Context, copies []copiedFrame, to []spilledFrame) error {
-	d := in.o.Parent.segments[copies[0].from.Segment]
-	blob, err := openBlob(ctx, in.dst, "the parent's "+titleSegment(copies[0].from.Segment), d)
+	n := copies[0].from.Segment
+	d := in.o.Parent.segments[n]
+	damaged := func(err error) error {
+		return &DamagedError{Part: "the parent's " + titleSegment(n), Digest: d.Digest, Err: err}
+	}
+	at, err := openSegment(ctx, in.dst, d, true)
 	if err != nil {
 		return err
 	}
-	defer blob.Close()
-	blob.hash = nil // frames are verified
+	defer at.Close()
 	dec, err := segment.NewDecoder()
 	if err != nil {
 		return err
 	}
 	defer dec.Close()
-	buf, last := direct.Lend(), (*index.Frame)(nil)
+	buf := direct.Lend()
 	defer direct.Return(buf)
 	for i, c := range copies {
-		if last == nil || c.from.Offset != last.Offset {
-			if err := blob.readAt(buf[:c.from.Stored], c.from.Offset); err != nil {
-				return err
-			}
-			last = c.from
+		if err := ctx.Err(); err != nil {
+			return err
 		}
 		stored := buf[:c.from.Stored]
+		if i == 0 || c.from.Offset != copies[i-1].from.Offset {
+			if n, err := at.ReadAt(stored, c.from.Offset); n < len(stored) && err == io.EOF {
+				return damaged(errShort)
+			} else if n < len(stored) {
+				return fmt.Errorf("read the parent's %s: %w", titleSegment(c.from.Segment), err)
+			}
+		}
 		if _, err := dec.Decode(c.from, stored); err != nil {
-			return blob.damaged(fmt.Errorf("a frame does not verify; --parent none takes a snapshot without it: %w", err))
+			return damaged(fmt.Errorf("a frame does not verify; --parent none takes a snapshot without it: %w", err))
 		}
 		if to[i], err = in.spill.putFrame(c.frame, stored); err != nil {
 			return err

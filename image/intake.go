@@ -19,11 +19,6 @@ const (
 	intakeSlots = 160
 	// intakeAside is how many more are on their way to the disk at once.
 	intakeAside = 16
-	// intakeJobs is how many may wait in all: with as many, the dump waits for hashing whatever room there is on the disk.
-	intakeJobs = 1 << 16
-	// intakeFiles is how many segments may be open, more where there are more workers: a disk may take long to make one durable. It is more
-	// than may be begun and wait for pages that come side by side, of as many devices as there can be.
-	intakeFiles = 96
 )
 
 // Intake makes segments of memory while it is dumped, out of pages that come in the order in which CRIU sends them: one
@@ -34,10 +29,10 @@ const (
 // up, and the stream is held up only when there is no room for them either. Pages of zeros are dropped before.
 //
 // Begin, Pages and End are for one goroutine. They return early with the cause when something else has gone wrong, for instance
-// with a [*FullError].
+// the disk is full.
 type Intake struct {
-	ctx      context.Context // ends with the first error
-	cancel   context.CancelFunc
+	ctx      context.Context // ends with the first error, which is its cause
+	cancel   context.CancelCauseFunc
 	work     *errgroup.Group
 	dst      BlobStore
 	o        PackOptions
@@ -46,22 +41,19 @@ type Intake struct {
 	spill    *spill
 	waits    bool // for what encodes at once, instead of putting pages into the spill
 	jobs     *intakeQueue
-	ready    chan *frameJob // the same, with slots
-	memory   *slots         // for pages that arrive
-	aside    *slots         // for pages that arrive and are written to the spill
-	reserve  *slots         // for pages that come back from the spill
-	files    chan struct{}  // one for each segment that is open
-	hurried  chan struct{}  // closed when all cores shall encode
-	hurry    func()         // closes it, once
-	received atomic.Int64   // bytes
+	feeding  sync.Mutex    // of who takes a job
+	memory   *slots        // for pages that arrive
+	reserve  *slots        // for pages that come back from the spill
+	hurried  chan struct{} // closed when all cores shall encode
+	hurry    func()        // closes it, once
+	received atomic.Int64  // bytes
 
 	at     *intakeStream // the last that has begun; nil: none
-	ended  bool
+	ended  bool          // by End
 	closed bool
 
-	mu     sync.Mutex
-	open   map[*intakeStream]struct{} // that have begun and not ended; guarded by mu
-	broken error                      // what went wrong first; guarded by mu
+	mu   sync.Mutex
+	open map[*intakeStream]struct{} // that have begun and not ended; guarded by mu
 
 	results intakeResults
 }
@@ -82,35 +74,24 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 	if err != nil {
 		return nil, full(err)
 	}
-	memory, err := newSlots(intakeSlots)
+	memory, err := newSlots(intakeSlots + intakeAside)
 	if err != nil {
 		s.close()
-		return nil, err
-	}
-	aside, err := newSlots(intakeAside)
-	if err != nil {
-		s.close()
-		memory.release()
 		return nil, err
 	}
 	reserve, err := newSlots(2*o.Workers + 2)
 	if err != nil {
 		s.close()
 		memory.release()
-		aside.release()
 		return nil, err
 	}
 	in := &Intake{
 		dst: dst, o: o, kind: kind, pageSize: pageSize, spill: s, waits: early > 0 && !kind.spills,
-		jobs: newIntakeQueue(o.Workers, intakeJobs), ready: make(chan *frameJob),
-		memory: memory, aside: aside, reserve: reserve, open: make(map[*intakeStream]struct{}),
-		files: make(chan struct{}, intakeFiles+o.Workers), hurried: make(chan struct{}),
-		results: intakeResults{alone: make(map[windowKey]packedSegment), pooled: make(map[pieceKey]spilledFrame)},
+		jobs: newIntakeQueue(o.Workers), memory: memory, reserve: reserve, open: make(map[*intakeStream]struct{}), hurried: make(chan struct{}),
 	}
-	in.ctx, in.cancel = context.WithCancel(ctx)
+	in.ctx, in.cancel = context.WithCancelCause(ctx)
 	in.work, in.ctx = errgroup.WithContext(in.ctx)
 	in.hurry = sync.OnceFunc(func() { close(in.hurried) })
-	in.work.Go(in.feed)
 	for n := range o.Workers {
 		in.work.Go(func() error { return in.encode(n < early) })
 	}
@@ -119,23 +100,18 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.
 func (in *Intake) Begin(file uint32) error {
-	if in.failure() == nil && in.at != nil {
-		in.failed(in.at.finish())
-	}
-	if err := in.failure(); err != nil {
-		return err
+	if in.at != nil {
+		in.at.finish()
 	}
 	in.at = in.stream(uint64(file))
-	return nil
+	return in.failure()
 }
 
 // Pages takes in count pages from addr on, which it reads from r.
 func (in *Intake) Pages(addr, count uint64, r io.Reader) error {
-	switch {
-	case in.failure() != nil:
-	case in.at == nil:
+	if in.at == nil {
 		in.failed(fmt.Errorf("take in memory: pages of no pagemap: %w", errdefs.ErrInvalidArgument))
-	default:
+	} else {
 		in.failed(in.at.add(addr, count, r))
 	}
 	return in.failure()
@@ -150,16 +126,18 @@ func (in *Intake) Hurry() {
 
 // End says that all memory has arrived. It does not wait until it is stored; [Pack] does.
 func (in *Intake) End() error {
+	if in.ended {
+		return nil
+	}
 	for _, s := range in.streams() {
-		if in.failure() == nil && !in.ended {
-			in.failed(s.finish())
-		}
+		s.finish()
 	}
-	if in.failure() == nil && !in.ended {
-		in.ended = true
-		in.jobs.end()
+	if err := in.failure(); err != nil {
+		return err
 	}
-	return in.failure()
+	in.ended = true
+	in.jobs.end()
+	return nil
 }
 
 // Close waits until nothing is under way any more, and drops what did not become part of a snapshot.
@@ -168,11 +146,10 @@ func (in *Intake) Close() {
 		return
 	}
 	in.closed = true
-	in.cancel()
+	in.cancel(nil)
 	if !in.ended {
-		in.ended = true
 		for _, s := range in.streams() {
-			s.drop()
+			s.finish()
 		}
 		in.jobs.end()
 	}
@@ -180,29 +157,18 @@ func (in *Intake) Close() {
 	_ = in.work.Wait() // it was told, or nobody wants to know any more
 	in.spill.close()
 	in.memory.release()
-	in.aside.release()
 	in.reserve.release()
 }
 
 // failed notes an error, unless there is one already, and stops everything.
 func (in *Intake) failed(err error) {
-	if err == nil {
-		return
+	if err != nil {
+		in.cancel(err)
 	}
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if in.broken == nil {
-		in.broken = full(err)
-	}
-	in.cancel()
 }
 
 // failure is what went wrong first.
-func (in *Intake) failure() error {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return in.broken
-}
+func (in *Intake) failure() error { return full(context.Cause(in.ctx)) }
 
 // streams are those that have begun and not ended.
 func (in *Intake) streams() []*intakeStream {

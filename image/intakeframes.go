@@ -1,9 +1,8 @@
 package image
 
 import (
-	"context"
-
 	"github.com/cryo-project/cryo/image/cores"
+	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/segment"
 )
 
@@ -26,48 +25,46 @@ var (
 	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, atOnce: cores.Half}
 )
 
-// feed gives slots to the jobs that have none, in the order of each window: so the first of a window that is not encoded yet always has
-// one, and whoever holds slots behind it only has to wait.
-func (in *Intake) feed() error {
-	defer close(in.ready)
-	for job := in.jobs.take(); job != nil; job = in.jobs.take() {
-		if job.aside != nil {
-			<-job.aside
-		}
-		if job.slot == nil {
-			job.slot, job.err = in.reserve.take(in.ctx) // the context has ended if there is an error
-		}
-		select {
-		case in.ready <- job:
-		case <-in.ctx.Done():
-			job.err = context.Cause(in.ctx)
-			close(job.done)
-		}
+// next gives a job with a slot; nil: there are no more. Slots are given one after the other, in the order of each window: so the first of a window that is
+// not encoded yet always has one, and whoever holds slots behind it only has to wait.
+func (in *Intake) next() *frameJob {
+	in.feeding.Lock()
+	defer in.feeding.Unlock()
+	job := in.jobs.take()
+	if job == nil {
+		return nil
 	}
-	return nil
+	if job.aside != nil {
+		<-job.aside
+	}
+	if job.slot == nil {
+		job.slot, job.err = in.reserve.take(in.ctx) // the context has ended if there is an error
+	}
+	return job
 }
 
 // encode encodes pieces until there are no more. It always takes all of them, and so no window waits for ever. Unless at once, it
 // begins when [Pack] waits or the stream cannot go on.
 func (in *Intake) encode(atOnce bool) error {
-	enc, err := newFrameEncoder(in.o.policy(in.kind.policy))
+	enc, err := segment.NewEncoder(in.o.policy(in.kind.policy))
 	if err != nil {
 		return err
 	}
-	defer enc.close()
+	defer enc.Close()
+	out := make([]byte, 0, index.MaxFrame+64<<10) // what does not compress grows a little
 	if !atOnce {
 		<-in.hurried
 	}
-	for job := range in.ready {
+	for job := in.next(); job != nil; job = in.next() {
 		if job.err == nil {
-			job.err = in.encodeJob(enc, job)
+			job.err = in.encodeJob(enc, out, job)
 		}
 		close(job.done)
 	}
 	return nil
 }
 
-func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
+func (in *Intake) encodeJob(enc *segment.Encoder, out []byte, job *frameJob) error {
 	if err := in.ctx.Err(); err != nil {
 		return err
 	}
@@ -82,6 +79,10 @@ func (in *Intake) encodeJob(enc *frameEncoder, job *frameJob) error {
 		job.parent = at + 1
 		return nil
 	}
-	enc.finish(job, raw)
+	codec, stored := enc.Encode(out, raw)
+	if codec != index.Raw {
+		stored = raw[:copy(raw, stored)] // it is shorter; what it was made of is not needed any more
+	}
+	job.frame.Codec, job.frame.Stored, job.stored = codec, int64(len(stored)), stored
 	return nil
 }

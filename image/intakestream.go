@@ -68,37 +68,30 @@ func (s *intakeStream) reach(addr uint64) error {
 	}
 	key := windowKey{file: s.file, number: addr / uint64(in.o.SegmentSize)}
 	if s.window != nil && s.window.key != key {
-		if err := s.endWindow(); err != nil {
-			return err
-		}
+		s.endWindow()
 	}
 	if s.window == nil {
 		s.window = in.beginWindow(key)
 	}
 	if s.job != nil && addr/index.MaxFrame != s.job.number {
-		if err := s.endPiece(); err != nil {
-			return err
-		}
+		s.endPiece()
 	}
 	if s.job != nil {
 		return nil
 	}
-	slot, home, err := in.place()
+	slot, err := in.place()
 	if err != nil {
 		return err
 	}
-	s.job = &frameJob{number: addr / index.MaxFrame, slot: slot, home: home, done: make(chan struct{})}
+	s.job = &frameJob{number: addr / index.MaxFrame, slot: slot, home: in.memory, done: make(chan struct{})}
 	return nil
 }
 
-// place gives a slot for pages that arrive. Where many files are open at once, they may hold all that could be put aside: then pieces
-// must be encoded before there is another.
-func (in *Intake) place() ([]byte, *slots, error) {
+// place gives a slot for pages that arrive. Where many files are open at once, they may hold all that there are: then pieces must be encoded before
+// there is another.
+func (in *Intake) place() ([]byte, error) {
 	if slot := in.memory.try(); slot != nil {
-		return slot, in.memory, nil
-	}
-	if slot := in.aside.try(); slot != nil {
-		return slot, in.aside, nil
+		return slot, nil
 	}
 	in.mu.Lock()
 	many := len(in.open) >= intakeAside
@@ -106,20 +99,13 @@ func (in *Intake) place() ([]byte, *slots, error) {
 	if many && !in.waits {
 		in.hurry()
 	}
-	select {
-	case slot := <-in.memory.free:
-		return slot, in.memory, nil
-	case slot := <-in.aside.free:
-		return slot, in.aside, nil
-	case <-in.ctx.Done():
-		return nil, nil, context.Cause(in.ctx)
-	}
+	return in.memory.take(in.ctx)
 }
 
 // endPiece hands a piece, if there is one, on to be encoded, and to its window, whose queue is long enough for all its pieces.
-func (s *intakeStream) endPiece() error {
+func (s *intakeStream) endPiece() {
 	if s.job == nil {
-		return nil
+		return
 	}
 	in := s.in
 	if s.job.frame.Raw == 0 { // zeros only wait for nothing, and keep no place while those before them wait
@@ -128,20 +114,14 @@ func (s *intakeStream) endPiece() error {
 		close(s.job.done)
 		s.window.queue <- s.job
 		s.job = nil
-		return nil
+		return
 	}
-	if s.job.home == in.aside && !in.waits {
+	if in.memory.left() < intakeAside && !in.waits {
 		in.putAside(s.job)
 	}
-	if !in.jobs.put(s.job, s.window) {
-		in.hurry()
-		if err := in.jobs.wait(in.ctx, s.job, s.window); err != nil {
-			return err
-		}
-	}
+	in.jobs.put(s.job, s.window)
 	s.window.queue <- s.job
 	s.job = nil
-	return nil
 }
 
 // putAside has the pages of a job moved into the spill while the stream goes on. Where that has no room, they stay where they are, and the
@@ -158,37 +138,24 @@ func (in *Intake) putAside(job *frameJob) {
 			in.hurry()
 			return nil
 		}
-		in.aside.put(job.slot)
+		in.memory.put(job.slot)
 		job.slot, job.home, job.kept = nil, in.reserve, at
 		return nil
 	})
 }
 
-func (s *intakeStream) endWindow() error {
-	err := s.endPiece()
-	if err == nil && s.window != nil {
-		close(s.window.queue)
-		s.window = nil
-	}
-	return err
-}
-
-// finish says that all pages of the file have come.
-func (s *intakeStream) finish() error {
-	if err := s.endWindow(); err != nil {
-		return err
-	}
-	s.in.mu.Lock()
-	defer s.in.mu.Unlock()
-	delete(s.in.open, s)
-	return nil
-}
-
-// drop gives up what has come last.
-func (s *intakeStream) drop() {
-	s.job = nil
+func (s *intakeStream) endWindow() {
+	s.endPiece()
 	if s.window != nil {
 		close(s.window.queue)
 		s.window = nil
 	}
+}
+
+// finish says that all pages of the file have come.
+func (s *intakeStream) finish() {
+	s.endWindow()
+	s.in.mu.Lock()
+	defer s.in.mu.Unlock()
+	delete(s.in.open, s)
 }

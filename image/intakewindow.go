@@ -7,21 +7,15 @@ import (
 	"sync"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/direct"
 	"github.com/cryo-project/cryo/image/index"
+	"github.com/cryo-project/cryo/image/pages"
 	"github.com/cryo-project/cryo/image/segment"
 )
 
 // windowKey is a window of memory: its pages file, and its address divided by the segment size.
 type windowKey struct {
-	file   uint64
-	number uint64
-}
-
-// pieceKey is a piece: its pages file, and its address divided by the length of a frame.
-type pieceKey struct {
 	file   uint64
 	number uint64
 }
@@ -35,11 +29,10 @@ type intakeWindow struct {
 
 // intakeResults are the windows that are written.
 type intakeResults struct {
-	mu     sync.Mutex                  // guards what follows
-	alone  map[windowKey]packedSegment // windows that are a segment of their own
-	pooled map[pieceKey]spilledFrame   // frames of the others
-	// unchanged are the frames that the parent has.
-	unchanged []unchangedFrame
+	mu        sync.Mutex       // guards what follows
+	alone     []packedSegment  // windows that are a segment of their own
+	pooled    []spilledFrame   // frames of the others
+	unchanged []unchangedFrame // the parent has
 }
 
 func (in *Intake) beginWindow(key windowKey) *intakeWindow {
@@ -52,12 +45,7 @@ func (in *Intake) beginWindow(key windowKey) *intakeWindow {
 // are kept aside; those of a window that remains small stay there. With a parent, pages count that it does not have.
 func (in *Intake) write(w *intakeWindow) error {
 	s := segmentWriter{dst: in.dst}
-	alone, opened, kept := false, false, []spilledFrame(nil)
-	defer func() {
-		if opened {
-			<-in.files
-		}
-	}()
+	alone, kept := false, []spilledFrame(nil)
 	var unchanged []unchangedFrame
 	var counted int64 // pages, those of zeros included unless there is a parent
 	var err error
@@ -73,12 +61,8 @@ func (in *Intake) write(w *intakeWindow) error {
 			counted += job.frame.Raw / in.pageSize
 		}
 		begins := err == nil && !alone && in.alone(counted)
-		alone = alone || begins
-		if alone && !opened && len(kept)+len(job.stored) > 0 {
-			opened = true // with something to be written: whoever has a place goes on
-			in.files <- struct{}{}
-		}
 		if begins {
+			alone = true
 			err = in.unspill(in.ctx, &s, kept)
 		}
 		switch {
@@ -99,12 +83,11 @@ func (in *Intake) write(w *intakeWindow) error {
 	in.results.mu.Lock()
 	defer in.results.mu.Unlock()
 	in.results.unchanged = append(in.results.unchanged, unchanged...)
-	if alone {
-		in.results.alone[w.key] = out
-		return nil
-	}
-	for _, f := range kept {
-		in.results.pooled[pieceKey{file: w.key.file, number: f.frame.Runs[0].Addr / index.MaxFrame}] = f
+	switch {
+	case !alone:
+		in.results.pooled = append(in.results.pooled, kept...)
+	case len(out.frames) > 0: // else all its pages are zeros
+		in.results.alone = append(in.results.alone, out)
 	}
 	return nil
 }
@@ -137,57 +120,20 @@ func (in *Intake) unspill(ctx context.Context, s *segmentWriter, kept []spilledF
 	return nil
 }
 
-// arrived waits until all memory is encoded, and compares its amount with that of cut.
-func (in *Intake) arrived(cut [][]segment.Piece) error {
-	if !in.ended || in.failure() != nil {
+// arrived waits until all memory is encoded, and compares its amount with that of its pagemaps.
+func (in *Intake) arrived(maps []*pages.Pagemap) error {
+	if !in.ended || in.closed {
 		return fmt.Errorf("pack memory: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
-	in.hurry()
 	if err := in.work.Wait(); err != nil {
 		return err
 	}
 	var want int64
-	for _, pieces := range cut {
-		for _, p := range pieces {
-			want += p.Pages() * in.pageSize
-		}
+	for _, m := range maps {
+		want += m.Count * in.pageSize
 	}
 	if got := in.received.Load(); got != want {
 		return fmt.Errorf("pack memory: %d bytes have arrived instead of %d: %w", got, want, errdefs.ErrInternal)
 	}
 	return nil
-}
-
-// segments waits until all memory is stored, and makes the pools, which need all of it. cut is how it is cut. There is no parent.
-func (in *Intake) segments(ctx context.Context, cut [][]segment.Piece) ([]packedSegment, error) {
-	if err := in.arrived(cut); err != nil {
-		return nil, err
-	}
-	out := make([]packedSegment, len(cut))
-	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(in.o.Workers)
-	for i, pieces := range cut {
-		key := windowKey{file: pieces[0].File, number: pieces[0].Runs[0].Addr / uint64(in.o.SegmentSize)}
-		if s, ok := in.results.alone[key]; ok {
-			out[i] = s
-			continue
-		}
-		g.Go(func() (err error) {
-			out[i], err = in.pool(ctx, pieces)
-			return err
-		})
-	}
-	return out, g.Wait()
-}
-
-// pool makes a segment of small windows.
-func (in *Intake) pool(ctx context.Context, pieces []segment.Piece) (packedSegment, error) {
-	var kept []spilledFrame
-	for _, p := range pieces {
-		if f, ok := in.results.pooled[pieceKey{file: p.File, number: p.Runs[0].Addr / index.MaxFrame}]; ok {
-			kept = append(kept, f)
-		}
-	}
-	s := segmentWriter{dst: in.dst}
-	return s.end(ctx, in.unspill(ctx, &s, kept))
 }

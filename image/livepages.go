@@ -66,11 +66,7 @@ func (p Part) bytes(pageSize int64) (n int64) {
 // OpenPages opens the memory of the snapshot d, whose images, unpacked by [Snapshot.Unpack], are in dir. What src gives must be an
 // io.ReaderAt, as [os.File] is. Errors are those of [Open], [Snapshot.ReadIndex] and of src.
 func OpenPages(ctx context.Context, src Fetcher, d ocispec.Descriptor, dir string) (*Pages, error) {
-	s, err := Open(ctx, src, d)
-	if err != nil {
-		return nil, err
-	}
-	x, err := s.ReadIndex(ctx, src)
+	s, x, err := openIndex(ctx, src, d)
 	if err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -134,47 +135,49 @@ func checkLayers(layers []ocispec.Descriptor) (layout, error) {
 
 // parseConfig reads a config blob.
 func parseConfig(b []byte, d digest.Digest) (Config, error) {
-	damaged := func(format string, args ...any) error {
-		return &DamagedError{Part: "config", Digest: d, Err: fmt.Errorf(format, args...)}
+	c, err := decodeConfig(b)
+	if err != nil && !errdefs.IsNotImplemented(err) {
+		return Config{}, &DamagedError{Part: "config", Digest: d, Err: err}
 	}
+	return c, err
+}
+
+// decodeConfig reads a config, and returns an error that says what cannot be so.
+func decodeConfig(b []byte) (c Config, err error) {
 	var version struct{ Version int }
 	if err := json.Unmarshal(b, &version); err != nil {
-		return Config{}, damaged("it is not JSON of the right shape: %w", err)
+		return c, fmt.Errorf("it is not JSON of the right shape: %w", err)
 	}
 	if version.Version != ConfigVersion {
-		return Config{}, otherVersion("config", fmt.Sprint(version.Version))
+		return c, otherVersion("config", fmt.Sprint(version.Version))
 	}
-	if err := checkNumbers(b); err != nil {
-		return Config{}, damaged("%w", err)
+	if n := countValues(b); n > maxValues { // before they take memory
+		return c, fmt.Errorf("its %d values are more than %d", n, maxValues)
 	}
-	var c Config
 	if err := json.Unmarshal(b, &c); err != nil {
-		return Config{}, damaged("it is not JSON of the right shape: %w", err)
+		return c, fmt.Errorf("it is not JSON of the right shape: %w", err)
 	}
-	for _, text := range []string{c.Container.ID, c.Container.Namespace, c.Container.Runtime, c.Container.Snapshotter, c.Container.Image} {
-		if len(text) > maxText {
-			return Config{}, damaged("the name %.40q has %d bytes, more than %d", text, len(text), maxText)
-		}
+	if err := c.checkNumbers(); err != nil {
+		return c, err
 	}
-	if c.Memory.Total < 0 || c.Memory.Zero < 0 || c.Memory.Stored < 0 || c.Memory.Zero > c.Memory.Total || c.Memory.Device < 0 || c.Memory.Device > c.Memory.Total {
-		return Config{}, damaged("its memory totals are not possible")
+	m := c.Memory
+	if m.Total < 0 || m.Zero < 0 || m.Stored < 0 || m.Zero > m.Total || m.Device < 0 || m.Device > m.Total {
+		return c, errors.New("its memory totals are not possible")
 	}
-	if c.Memory.Unused < 0 || c.Memory.Unused > c.Memory.Stored/2 {
-		return Config{}, damaged("more than half of its memory is not in use")
+	if m.Unused < 0 || m.Unused > m.Stored/2 {
+		return c, errors.New("more than half of its memory is not in use")
 	}
 	if id := c.Container.ChainID; id != "" && !validDigest(id) {
-		return Config{}, damaged("the chain ID %.100q of its base image is not valid", id)
+		return c, fmt.Errorf("the chain ID %.100q of its base image is not valid", id)
 	}
 	if p := c.Parent; p != nil && (!validDigest(p.Digest) || p.Segments < 0 || p.Segments > maxSegments) {
-		return Config{}, damaged("its parent is not possible")
+		return c, errors.New("its parent is not possible")
 	}
 	if c.GPU != nil {
 		if e := c.GPU.Engine; e != DriverEngine && e != KeeperEngine {
-			return Config{}, otherVersion("GPU engine", fmt.Sprintf("%.100s", e))
+			return c, otherVersion("GPU engine", fmt.Sprintf("%.100s", e))
 		}
-		if err := c.GPU.Check(); err != nil {
-			return Config{}, damaged("%w", err)
-		}
+		return c, c.GPU.Check()
 	}
 	return c, nil
 }

@@ -19,9 +19,9 @@ import (
 
 // PackSource is what a snapshot is made of.
 type PackSource struct {
-	// Images is the directory with CRIU's images, pages-*.img included unless there is Memory. It must not change meanwhile.
+	// Images is the directory with CRIU's images. It must not change meanwhile.
 	Images string
-	// Memory, unless nil, has taken in all pages, and its options count for the segments; it is of no use afterwards.
+	// Memory has taken in all pages that these list, and its options count for the segments; nil if there are none. It is of no use afterwards.
 	Memory *Intake
 	// Device has taken in what processes have handed over of their device memory, which the config's GPU must describe; nil if that
 	// says that there was nothing. Its options must be those of the rest, and it is of no use afterwards.
@@ -77,7 +77,7 @@ func (o PackOptions) policy(p segment.Policy) segment.Policy {
 // and options give the same snapshot, byte for byte, on any number of cores. With a parent, blobs that it lists may be listed
 // again: they must stay in dst.
 //
-// Images that CRIU did not write give errors of package image/pages, a full disk a [*FullError]; what src.RootFS and dst
+// Images that CRIU did not write give errors of package image/pages, a full disk one of kind ResourceExhausted; what src.RootFS and dst
 // return is passed on. Blobs that were committed before an error stay in dst, where no manifest names them.
 func Pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (ocispec.Descriptor, error) {
 	d, err := pack(ctx, dst, src, o)
@@ -99,18 +99,12 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	if err != nil {
 		return none, err
 	}
-	maps, err := src.pagemaps(pageSize)
+	maps, err := pages.ReadDir(src.Images, pageSize)
 	if err != nil {
 		return none, err
 	}
 	if cfg.Processes, err = processes(src.Images, maps, pageSize); err != nil {
 		return none, err
-	}
-	if src.Memory == nil {
-		if src.Memory, err = newIntakeOfFiles(ctx, dst, src.Images, maps, pageSize, o); err != nil {
-			return none, err
-		}
-		defer src.Memory.Close()
 	}
 	parts, err := src.parts(cfg, maps, o)
 	if err != nil {
@@ -174,17 +168,6 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	return d, nil
 }
 
-// pagemaps reads CRIU's pagemaps.
-func (s PackSource) pagemaps(pageSize int64) ([]*pages.Pagemap, error) {
-	if s.Memory == nil {
-		return pages.ReadDir(s.Images, pageSize)
-	}
-	if s.Memory.pageSize != pageSize {
-		return nil, fmt.Errorf("pack snapshot: pages of %d bytes, not %d: %w", s.Memory.pageSize, pageSize, errdefs.ErrInvalidArgument)
-	}
-	return pages.ReadPagemaps(s.Images, pageSize)
-}
-
 // processes gives what the config says about processes.
 func processes(dir string, maps []*pages.Pagemap, pageSize int64) ([]Process, error) {
 	tree, err := pages.Processes(dir)
@@ -213,7 +196,7 @@ func writeJSON(ctx context.Context, dst BlobStore, mediaType string, v any, limi
 		return ocispec.Descriptor{}, fmt.Errorf("%d bytes are more than %d: %w", len(b), limit, errdefs.ErrInvalidArgument)
 	}
 	if mediaType == MediaTypeConfig {
-		if err := checkNumbers(b); err != nil { // no reader would take it
+		if _, err := decodeConfig(b); err != nil { // no reader would take it
 			return ocispec.Descriptor{}, fmt.Errorf("%w: %w", err, errdefs.ErrInvalidArgument)
 		}
 	}

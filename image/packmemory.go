@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -8,8 +9,8 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/segment"
 )
 
 // memoryPart is memory of one kind: that of processes and shared memory, or what processes had on devices. Segments that are new hold
@@ -17,16 +18,23 @@ import (
 type memoryPart struct {
 	in   *Intake
 	maps []*pages.Pagemap
-	cut  [][]segment.Piece
 	// device says that it is of devices.
 	device bool
 }
 
-// parts gives the memory of a snapshot, cut: that of processes first, and then, if there is some, what they had on devices.
+// parts gives the memory of a snapshot: that of processes first, and then, if there is some, what they had on devices.
 func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]memoryPart, error) {
 	pageSize := int64(cfg.Host.PageSize)
-	parts := []memoryPart{{in: s.Memory, maps: maps}}
 	devices := deviceMaps(cfg.GPU, pageSize)
+	var parts []memoryPart
+	switch m := s.Memory; {
+	case m == nil && len(maps) > 0:
+		return nil, fmt.Errorf("pack snapshot: there is no memory: %w", errdefs.ErrInvalidArgument)
+	case m != nil && m.pageSize != pageSize:
+		return nil, fmt.Errorf("pack snapshot: pages of %d bytes, not %d: %w", m.pageSize, pageSize, errdefs.ErrInvalidArgument)
+	case m != nil:
+		parts = append(parts, memoryPart{in: m, maps: maps})
+	}
 	switch d := s.Device; {
 	case len(devices) > 0 && d == nil:
 		return nil, fmt.Errorf("pack snapshot: there is no device memory: %w", errdefs.ErrInvalidArgument)
@@ -39,49 +47,88 @@ func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]m
 		}
 		parts = append(parts, memoryPart{in: d.in, maps: devices, device: true})
 	}
-	n := 0
-	for i := range parts {
-		var err error
-		size := o.SegmentSize
-		if parts[i].device {
-			size = min(size, deviceSegment)
-		}
-		if parts[i].cut, err = segment.Cut(parts[i].maps, pageSize, size); err != nil {
-			return nil, err
-		}
-		n += len(parts[i].cut)
-	}
-	if n > maxSegments {
-		return nil, tooLarge(n)
-	}
 	return parts, nil
 }
 
-// packMemory gives the segments of a snapshot, in order, all of which are stored then.
-func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) ([]packedSegment, error) {
+// packMemory gives the segments of a snapshot, in order, all of which are stored then: those of the parent, if there is one, and then what is new.
+func packMemory(ctx context.Context, parts []memoryPart, o PackOptions) (out []packedSegment, err error) {
 	for _, p := range parts {
 		p.in.hurry()
 	}
-	of := make([][]packedSegment, len(parts))
-	g, gctx := errgroup.WithContext(ctx)
-	for i, p := range parts {
-		g.Go(func() (err error) {
-			if o.Parent != nil {
-				return p.in.arrived(p.cut) // which segments there are depends on all of the memory
+	rank, full := make(map[uint64]int), 0
+	var unchanged []unchangedFrame
+	for _, p := range parts {
+		if err := p.in.arrived(p.maps); err != nil {
+			return nil, err
+		}
+		for _, m := range p.maps {
+			rank[m.Pages] = len(rank)
+		}
+		full += int(p.in.received.Load() / p.in.o.SegmentSize)
+		unchanged = append(unchanged, p.in.results.unchanged...)
+	}
+	byMemory := func(a, b *index.Frame) int {
+		return cmp.Or(cmp.Compare(rank[a.Runs[0].File], rank[b.Runs[0].File]), cmp.Compare(a.Runs[0].Addr, b.Runs[0].Addr))
+	}
+	var copies []copiedFrame
+	if o.Parent != nil {
+		slices.SortFunc(unchanged, func(a, b unchangedFrame) int { return byMemory(&a.frame, &b.frame) })
+		out, copies = o.Parent.takeOver(unchanged, o.SegmentSize, full)
+	}
+	for _, p := range parts {
+		var own []copiedFrame
+		for _, c := range copies {
+			if onDevice(c.frame) == p.device {
+				own = append(own, c)
 			}
-			of[i], err = p.in.segments(gctx, p.cut)
+		}
+		added, err := p.in.added(ctx, own, byMemory)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, added...)
+	}
+	if n := len(out); n > maxSegments {
+		return nil, tooLarge(n)
+	}
+	return out, nil
+}
+
+// added gives the segments with what the parent has not, and with copies of what it has: windows that are segments of their own, then all
+// else in the order of memory.
+func (in *Intake) added(ctx context.Context, copies []copiedFrame, byMemory func(a, b *index.Frame) int) ([]packedSegment, error) {
+	alone, rest := in.results.alone, in.results.pooled
+	copied, err := in.copyFrames(ctx, copies)
+	if err != nil {
+		return nil, err
+	}
+	rest = append(rest, copied...)
+	slices.SortFunc(alone, func(a, b packedSegment) int { return byMemory(&a.frames[0], &b.frames[0]) })
+	slices.SortFunc(rest, func(a, b spilledFrame) int { return byMemory(&a.frame, &b.frame) })
+	pools := pool(rest, in.o.SegmentSize)
+	pooled := make([]packedSegment, len(pools))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(in.o.Workers)
+	for i, frames := range pools {
+		g.Go(func() (err error) {
+			s := segmentWriter{dst: in.dst}
+			pooled[i], err = s.end(ctx, in.unspill(ctx, &s, frames))
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	packed := slices.Concat(of...)
-	if o.Parent != nil {
-		var err error
-		if packed, err = onParent(ctx, parts); err != nil {
-			return nil, err
+	err = g.Wait()
+	return append(alone, pooled...), err
+}
+
+// pool cuts frames into segments of at most size bytes.
+func pool(frames []spilledFrame, size int64) (pools [][]spilledFrame) {
+	var sum int64
+	for i, first := 0, 0; i < len(frames); i++ {
+		sum += frames[i].frame.Stored
+		if i+1 == len(frames) || sum+frames[i+1].frame.Stored > size {
+			pools = append(pools, frames[first:i+1])
+			first, sum = i+1, 0
 		}
 	}
-	return slices.DeleteFunc(packed, func(s packedSegment) bool { return s.raw == 0 }), nil
+	return pools
 }

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ import (
 // a page that is to be as it was must have been in the round before.
 //
 // A round is Next (or Last), and then the methods of a page server's sink, for one goroutine. They return early with the cause when something
-// has gone wrong, for instance with a [*FullError].
+// has gone wrong, for instance the disk is full.
 type Rounds struct {
 	pageSize int64
 	what     string // the round, for the progress
@@ -62,13 +63,12 @@ func NewRounds(dir string, pageSize int64, o PackOptions) (*Rounds, error) {
 func (r *Rounds) Next(what string) {
 	r.what, r.received, r.ended = what, 0, false
 	r.before, r.now, r.order, r.at = r.now, make(map[string]*roundMap), nil, nil
-	r.store.round++
 }
 
-// Last begins the dump: processes stand still, and what finds a place in memory is not written to the disk.
+// Last begins the dump: processes stand still, and do not wait until all is written to the disk.
 func (r *Rounds) Last() {
 	r.Next("dump")
-	r.last, r.store.last = true, true
+	r.last = true
 }
 
 // Has tells whether the round before has brought this pagemap.
@@ -81,9 +81,6 @@ func (r *Rounds) Begin(pagemap string, file uint32) error {
 	}
 	if r.now[pagemap] != nil {
 		return r.failed(fmt.Errorf("keep memory: %s begins twice: %w", pagemap, errdefs.ErrInvalidArgument))
-	}
-	if err := r.store.cut(); err != nil {
-		return r.failed(err)
 	}
 	r.at = &roundMap{name: pagemap, file: file}
 	r.now[pagemap] = r.at
@@ -162,11 +159,8 @@ func (r *Rounds) Unchanged(addr, count uint64) error {
 	}
 	size := uint64(r.pageSize)
 	for count > 0 {
-		for len(r.old) > 0 && r.old[0].end(size) <= addr {
-			r.old = r.old[1:]
-		}
-		if len(r.old) == 0 || r.old[0].addr > addr {
-			return r.failed(&RoundError{Pagemap: r.at.name, Addr: addr})
+		if r.old = after(r.old, addr, size); len(r.old) == 0 || r.old[0].addr > addr {
+			return r.failed(roundError(r.at.name, addr))
 		}
 		part := r.old[0].part(addr, count, size)
 		r.at.runs = r.store.join(r.at.runs, part)
@@ -182,8 +176,8 @@ func (r *Rounds) End() error {
 		return r.broken
 	}
 	r.ended = true
-	if err := r.store.cut(); err != nil {
-		return r.failed(err)
+	if r.last {
+		return nil
 	}
 	if err := r.store.wait(); err != nil {
 		return r.failed(err)
@@ -211,7 +205,7 @@ func (r *Rounds) Complete(ctx context.Context, dir string, in *Intake) error {
 	if !r.last || !r.ended || in.pageSize != r.pageSize {
 		return fmt.Errorf("put memory together: it did not arrive completely: %w", errdefs.ErrInternal)
 	}
-	if err := r.resolve(dir); err != nil {
+	if err := cmp.Or(r.store.wait(), r.resolve(dir)); err != nil {
 		return full(err)
 	}
 	in.kind.what = "pack"
@@ -247,7 +241,7 @@ func (r *Rounds) resolve(dir string) error {
 		err := pages.Resolve(dir, m.name, r.pageSize, func(addr uint64, count int64) (parts []pages.Part, err error) {
 			for count > 0 {
 				if runs = after(runs, addr, uint64(r.pageSize)); len(runs) == 0 || runs[0].addr > addr {
-					return nil, &RoundError{Pagemap: m.name, Addr: addr}
+					return nil, roundError(m.name, addr)
 				}
 				part := lazyPart(runs[0].part(addr, uint64(count), uint64(r.pageSize)), &lazy, r.pageSize)
 				parts = joinParts(parts, part, r.pageSize)

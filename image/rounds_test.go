@@ -155,9 +155,9 @@ func TestRounds(t *testing.T) {
 			all := make(map[string]*simulated)
 			rounds := newRounds(t, 2+int(seed%2))
 			if seed%3 > 0 { // hardly anything finds a place in memory
-				rounds.store.memory.release()
+				rounds.store.slots.release()
 				var err error
-				if rounds.store.memory, err = newSlots(1 + r.IntN(3)); err != nil {
+				if rounds.store.slots, err = newSlots(1 + r.IntN(3)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -268,7 +268,7 @@ func TestRoundsRefuse(t *testing.T) {
 	page := func() io.Reader { return bytes.NewReader(bytes.Repeat([]byte{7}, 1<<20)) }
 	for name, test := range map[string]struct {
 		calls func(r *Rounds) error
-		round bool // it is a RoundError
+		round bool // the round before has not brought it
 	}{
 		"no round":    {func(r *Rounds) error { return r.Unchanged(0x8000, 1) }, true},
 		"page before": {func(r *Rounds) error { return cmp.Or(first(r, page()), r.Unchanged(0x7000, 2)) }, true},
@@ -297,8 +297,7 @@ func TestRoundsRefuse(t *testing.T) {
 			_ = r.Begin("pagemap-1.img", 1)
 		}
 		err := test.calls(r)
-		var typed *RoundError
-		if errors.As(err, &typed) != test.round || err == nil || !test.round && !errdefs.IsInvalidArgument(err) {
+		if errdefs.IsAborted(err) != test.round || err == nil || !test.round && !errdefs.IsInvalidArgument(err) {
 			t.Errorf("%s gives %v", name, err)
 		}
 		if err2 := r.End(); name != "after an end" && !errors.Is(err2, err) {
@@ -358,8 +357,7 @@ func TestRoundsFull(t *testing.T) {
 	}
 	r.store.spill.room = 7 << 20
 	r.Next("full")
-	var typed *FullError
-	if err := send(r); !errors.As(err, &typed) {
+	if err := send(r); !errdefs.IsResourceExhausted(err) {
 		t.Errorf("gives %v", err)
 	}
 }

@@ -89,33 +89,3 @@ func TestSharedSegments(t *testing.T) {
 		})
 	}
 }
-
-// TestSharedPools says the same of windows that hold little and share segments: all but one or two pools stay.
-func TestSharedPools(t *testing.T) {
-	r := rand.New(rand.NewPCG(9, 9))
-	f := fakeImages{maps: map[string]memory{}}
-	for p := range 300 {
-		m := make(memory)
-		for page := range 1 + r.IntN(15) {
-			m[uint64(page)*testPage] = randomPage(r, 2)
-		}
-		f.maps[fmt.Sprintf("pagemap-%d.img", p+1)] = m
-	}
-	o := PackOptions{SegmentSize: 1 << 20}
-	before := segmentsOf(t, f, o)
-	for page := range 15 {
-		f.maps["pagemap-40.img"][uint64(page)*testPage] = randomPage(r, 2)
-	}
-	delete(f.maps, "pagemap-200.img")
-	after := segmentsOf(t, f, o)
-	missing := 0
-	for d := range before {
-		if _, ok := after[d]; !ok {
-			missing++
-		}
-	}
-	t.Logf("%d of %d pools changed", missing, len(before))
-	if missing > 6 || len(before) < 10 {
-		t.Errorf("%d of %d pools changed", missing, len(before))
-	}
-}

@@ -45,6 +45,9 @@ func (s *slots) try() []byte {
 	}
 }
 
+// left is how many are not in use.
+func (s *slots) left() int { return len(s.free) + len(s.unused) }
+
 // take waits for a slot.
 func (s *slots) take(ctx context.Context) ([]byte, error) {
 	if slot := s.try(); slot != nil {

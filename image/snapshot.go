@@ -145,21 +145,28 @@ func (s *Snapshot) ReadIndex(ctx context.Context, src Fetcher) (*index.Index, er
 	return x, nil
 }
 
+// openIndex is [Open] and [Snapshot.ReadIndex].
+func openIndex(ctx context.Context, src Fetcher, d ocispec.Descriptor) (*Snapshot, *index.Index, error) {
+	s, err := Open(ctx, src, d)
+	if err != nil {
+		return nil, nil, err
+	}
+	x, err := s.ReadIndex(ctx, src)
+	return s, x, err
+}
+
 // checkIndex says whether the index fits manifest and config.
 func (s *Snapshot) checkIndex(x *index.Index) error {
 	segments := s.Segments()
 	if len(segments) != len(x.Segments) {
 		return fmt.Errorf("it lists %d segments, the manifest %d", len(x.Segments), len(segments))
 	}
-	shared, used := 0, x.Used()
-	if p := s.Config.Parent; p != nil {
-		shared = p.Segments
-	}
+	used := x.Used()
 	for i, d := range segments {
 		if is := x.Segments[i]; d.Size != is.Size || d.Digest.Encoded() != fmt.Sprintf("%x", is.Digest) {
 			return fmt.Errorf("its segment %d is not that of the manifest", i)
 		}
-		if i >= shared && used[i] != d.Size {
+		if i >= s.shared() && used[i] != d.Size {
 			return fmt.Errorf("its frames leave gaps in segment %d, which is not the parent's", i)
 		}
 	}
@@ -177,7 +184,8 @@ func (s *Snapshot) checkIndex(x *index.Index) error {
 
 // totals sums up an index.
 func totals(x *index.Index) Memory {
-	m := Memory{Total: x.MemoryBytes(), Zero: x.MemoryBytes() - x.RawBytes(), Device: x.DeviceBytes()}
+	total, device := x.MemoryBytes()
+	m := Memory{Total: total, Zero: total - x.RawBytes(), Device: device}
 	for i, used := range x.Used() {
 		m.Stored += x.Segments[i].Size
 		m.Unused += x.Segments[i].Size - used
@@ -190,6 +198,20 @@ func (s *Snapshot) ReadImages(ctx context.Context, src Fetcher, take func(name s
 	d := s.CRIU()
 	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
 	return readLayer(ctx, src, d, maxContents(d.Size), func(r io.Reader) error { return readCRIU(r, damaged, take) })
+}
+
+// readChecked is [Snapshot.ReadImages], and compares what the images say about memory with the index. take may be nil; else it must have each image checked.
+func (s *Snapshot) readChecked(ctx context.Context, src Fetcher, check *pagemapCheck, take func(name string, r io.Reader) error) error {
+	if take == nil {
+		take = check.file
+	}
+	if err := s.ReadImages(ctx, src, take); err != nil {
+		return err
+	}
+	if err := check.finish(); err != nil {
+		return &DamagedError{Part: titleCRIU, Digest: s.CRIU().Digest, Err: err}
+	}
+	return nil
 }
 
 // ReadRootFS hands the rootfs difference, an uncompressed tar, to read. It fails, after read returned, if the layer did not

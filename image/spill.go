@@ -73,15 +73,20 @@ func newSpill(dir string, cached bool) (*spill, error) {
 // spillPlace gives the file, by its number, and the offset in it for a place in the spill.
 func spillPlace(at int64) (file int, offset int64) {
 	n := at / index.MaxFrame
-	return int(n % spillFiles), n / spillFiles * index.MaxFrame
+	return int(n % spillFiles), n/spillFiles*index.MaxFrame + at%index.MaxFrame
 }
 
-func (s *spill) writeAt(b []byte, at int64) (int, error) {
+// fill writes to a place.
+func (s *spill) fill(b []byte, at int64) error {
 	file, offset := spillPlace(at)
-	return s.files[file].WriteAt(b, offset)
+	if _, err := s.files[file].WriteAt(b, offset); err != nil {
+		return fmt.Errorf("keep pages: %w", err)
+	}
+	return nil
 }
 
-func (s *spill) readAt(b []byte, at int64) (int, error) {
+// ReadAt reads what is within one place.
+func (s *spill) ReadAt(b []byte, at int64) (int, error) {
 	file, offset := spillPlace(at)
 	return s.files[file].ReadAt(b, offset)
 }
@@ -112,14 +117,6 @@ func (s *spill) reserve(n int64) (at int64, err error) {
 	return s.end.Add(index.MaxFrame) - index.MaxFrame, nil
 }
 
-// fill writes pages to the place that was reserved for them.
-func (s *spill) fill(b []byte, at int64) error {
-	if _, err := s.writeAt(b, at); err != nil {
-		return fmt.Errorf("keep pages: %w", err)
-	}
-	return nil
-}
-
 // drop gives the room of pages back.
 func (s *spill) drop(at, n int64) {
 	s.waiting.Add(-n)
@@ -128,7 +125,7 @@ func (s *spill) drop(at, n int64) {
 
 // takePages reads pages into b and gives their room back.
 func (s *spill) takePages(b []byte, at int64) error {
-	if _, err := s.readAt(b, at); err != nil {
+	if _, err := s.ReadAt(b, at); err != nil {
 		return fmt.Errorf("read kept pages: %w", err)
 	}
 	s.drop(at, int64(len(b)))
@@ -145,16 +142,13 @@ func (s *spill) forget(at, n int64) {
 // putFrame keeps the stored bytes of a frame. What stands behind them in memory may be written with them.
 func (s *spill) putFrame(f index.Frame, stored []byte) (spilledFrame, error) {
 	at := s.end.Add(index.MaxFrame) - index.MaxFrame
-	if _, err := s.writeAt(stored[:min(direct.Up(len(stored)), cap(stored))], at); err != nil {
-		return spilledFrame{}, fmt.Errorf("keep a frame: %w", err)
-	}
-	return spilledFrame{frame: f, at: at}, nil
+	return spilledFrame{frame: f, at: at}, s.fill(stored[:min(direct.Up(len(stored)), cap(stored))], at)
 }
 
 // takeFrame reads the stored bytes of a frame into buf, of [index.MaxFrame] bytes and from [direct.Lend], and gives their room back.
 func (s *spill) takeFrame(f spilledFrame, buf []byte) ([]byte, error) {
 	// As far as it was written: less only at the end of a file that does not go past the page cache.
-	n, err := s.readAt(buf[:direct.Up(f.frame.Stored)], f.at)
+	n, err := s.ReadAt(buf[:direct.Up(f.frame.Stored)], f.at)
 	if int64(n) < f.frame.Stored {
 		return nil, fmt.Errorf("read a kept frame: %w", err)
 	}

@@ -2,23 +2,21 @@ package image
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
 	"sync/atomic"
 
-	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image/index"
 	"github.com/cryo-project/cryo/image/pages"
-	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
 // UnpackOptions are the choices of [Snapshot.Unpack]; the zero value is good.
@@ -30,11 +28,10 @@ type UnpackOptions struct {
 	Lazy bool
 }
 
-// Unpack writes a complete directory of CRIU images to dir, which must be empty or missing: all images, and the pages files as
-// sparse files. Directories get mode 0700, files 0600. On an error nothing is left in dir, nor dir itself if it was missing.
+// Unpack writes a complete directory of CRIU images to dir, which it makes: all images, and the pages files as
+// sparse files. Directories get mode 0700, files 0600. On an error nothing is left of dir.
 //
-// A dir that is not empty gives a FailedPrecondition, damage a [*DamagedError] or an error of a package below of kind DataLoss,
-// a full disk a [*FullError]; errors of src are passed on.
+// Damage gives a [*DamagedError] or an error of a package below of kind DataLoss, a full disk one of kind ResourceExhausted; errors of src are passed on.
 func (s *Snapshot) Unpack(ctx context.Context, src Fetcher, dir string, o UnpackOptions) error {
 	images, err := s.UnpackImages(ctx, src, dir)
 	if err != nil {
@@ -48,8 +45,7 @@ type Unpacked struct {
 	s    *Snapshot
 	x    *index.Index
 	dir  string
-	maps []*pages.Pagemap
-	undo func() error
+	maps []*pages.Pagemap // those with pages
 }
 
 // UnpackImages is Unpack without pages files, which [Unpacked.Memory] adds. It reads no segments: src may still lack them.
@@ -58,26 +54,22 @@ func (s *Snapshot) UnpackImages(ctx context.Context, src Fetcher, dir string) (*
 	if err != nil {
 		return nil, err
 	}
-	undo, err := makeEmpty(dir)
-	if err != nil {
-		return nil, full(err)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, full(fmt.Errorf("unpack: %w", err))
 	}
-	i := &Unpacked{s: s, x: x, dir: dir, undo: undo}
-	u := unpacker{s: s, src: src, dir: dir, x: x}
-	if err := i.ended(ctx, u.images(ctx)); err != nil {
+	i := &Unpacked{s: s, x: x, dir: dir}
+	if err := i.ended(ctx, i.images(ctx, src)); err != nil {
 		return nil, err
 	}
-	i.maps = u.maps
 	return i, nil
 }
 
 // Memory adds the pages files. If it fails, nothing is left of the images either.
 func (i *Unpacked) Memory(ctx context.Context, src Fetcher, o UnpackOptions) error {
-	u := unpacker{s: i.s, src: src, dir: i.dir, x: i.x, maps: i.maps, o: o}
-	return i.ended(ctx, u.memory(ctx))
+	return i.ended(ctx, i.memory(ctx, src, o))
 }
 
-// ended empties the directory where an error, or the end of ctx, means that it is not wanted any more.
+// ended removes the directory where an error, or the end of ctx, means that it is not wanted any more.
 func (i *Unpacked) ended(ctx context.Context, err error) error {
 	if err == nil {
 		err = ctx.Err() // cancelled while the last was written: the directory is not taken for wanted
@@ -85,10 +77,7 @@ func (i *Unpacked) ended(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if undoErr := i.undo(); undoErr != nil {
-		err = errors.Join(err, undoErr)
-	}
-	return full(err)
+	return full(errors.Join(err, os.RemoveAll(i.dir)))
 }
 
 // OfProcesses lists the segments that hold memory of processes, of which some may hold device memory too. All others hold nothing but that.
@@ -109,64 +98,6 @@ func (i *Unpacked) OfProcesses() []ocispec.Descriptor {
 	return some
 }
 
-// makeEmpty makes sure of an empty directory, and gives what empties or removes it again.
-func makeEmpty(dir string) (undo func() error, err error) {
-	switch err := os.Mkdir(dir, 0o700); {
-	case err == nil:
-		return func() error { return os.RemoveAll(dir) }, nil
-	case !errors.Is(err, fs.ErrExist):
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	if len(entries) > 0 {
-		return nil, failure.New(errdefs.ErrFailedPrecondition, "name an empty or a new directory", "unpack to %s: it is not empty", dir)
-	}
-	if err := os.Chmod(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("unpack: %w", err)
-	}
-	return func() error {
-		entries, err := os.ReadDir(dir)
-		for _, e := range entries {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-		return err
-	}, nil
-}
-
-type unpacker struct {
-	s     *Snapshot
-	src   Fetcher
-	dir   string
-	x     *index.Index
-	o     UnpackOptions
-	maps  []*pages.Pagemap // of what was unpacked
-	done  atomic.Int64
-	total int64 // bytes of memory that are written
-}
-
-func (u *unpacker) memory(ctx context.Context) error {
-	for _, f := range u.x.Files {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if f.IsDevice() {
-			continue
-		}
-		if err := u.makePages(f); err != nil {
-			return err
-		}
-	}
-	if u.o.Lazy {
-		if err := addEmptyParent(u.dir, u.maps); err != nil {
-			return err
-		}
-	}
-	return u.pieces(ctx)
-}
-
 // onDevice tells whether a frame is of device memory.
 func onDevice(f index.Frame) bool {
 	_, _, ok := pages.DeviceOf(f.Runs[0].File) // an index has one file in a frame
@@ -174,34 +105,29 @@ func onDevice(f index.Frame) bool {
 }
 
 // images unpacks CRIU's images and compares what they say about memory with the index.
-func (u *unpacker) images(ctx context.Context) error {
-	check := newPagemapCheck(u.x)
-	d := u.s.CRIU()
-	damaged := func(err error) error { return &DamagedError{Part: titleCRIU, Digest: d.Digest, Err: err} }
-	err := readLayer(ctx, u.src, d, maxContents(d.Size), func(r io.Reader) error {
-		return readCRIU(r, damaged, func(name string, r io.Reader) error {
-			f, err := os.OpenFile(filepath.Join(u.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-			if err != nil {
-				return fmt.Errorf("unpack: %w", err)
-			}
-			h := holes{f: f}
-			if err = check.file(name, io.TeeReader(r, &h)); err == nil {
-				err = f.Truncate(h.at)
-			}
-			if closeErr := f.Close(); err == nil {
-				err = closeErr
-			}
+func (i *Unpacked) images(ctx context.Context, src Fetcher) error {
+	check := newPagemapCheck(i.x)
+	err := i.s.readChecked(ctx, src, check, func(name string, r io.Reader) error {
+		f, err := i.create(name)
+		if err != nil {
 			return err
-		})
+		}
+		h := holes{f: f}
+		if err = check.file(name, io.TeeReader(r, &h)); err == nil {
+			err = f.Truncate(h.at)
+		}
+		return cmp.Or(err, f.Close())
 	})
+	i.maps = check.seen
+	return err
+}
+
+func (i *Unpacked) create(name string) (*os.File, error) {
+	f, err := os.OpenFile(filepath.Join(i.dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("unpack: %w", err)
 	}
-	if err := check.finish(); err != nil {
-		return damaged(err)
-	}
-	u.maps = check.seen
-	return nil
+	return f, nil
 }
 
 // holes writes a file from its beginning, and leaves out zeros: it must be given its length at the end.
@@ -221,66 +147,44 @@ func (h *holes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// makePages makes a pages file of the right length that holds zeros.
-func (u *unpacker) makePages(file index.File) error {
-	f, err := os.OpenFile(filepath.Join(u.dir, pages.FileName(file.ID)), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("unpack: %w", err)
-	}
-	err = f.Truncate(file.Count * u.x.PageSize)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err != nil {
-		return fmt.Errorf("unpack: %w", err)
-	}
-	return nil
-}
-
-// write writes pages, which raw has one run after the other, to their places.
-func (u *unpacker) write(files *pagesFiles, runs []index.Run, raw []byte) error {
-	id := runs[0].File // an index has one file in a frame
-	f, err := files.take(id)
-	if err != nil {
-		return err
-	}
-	done := int64(len(raw))
-	for _, r := range runs {
-		n := r.Count * u.x.PageSize
-		if _, err := f.WriteAt(raw[:n], r.First*u.x.PageSize); err != nil {
+// memory makes pages files that hold zeros, and writes the pages, but for those that are restored lazily.
+func (i *Unpacked) memory(ctx context.Context, src Fetcher, o UnpackOptions) error {
+	p := newPages(i.x, i.maps)
+	defer p.Close()
+	var parts []Part
+	var total int64 // bytes that are written
+	for _, file := range i.x.Files {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if file.IsDevice() {
+			continue
+		}
+		f, err := i.create(pages.FileName(file.ID))
+		if err != nil {
+			return err
+		}
+		if err := cmp.Or(f.Truncate(file.Count*i.x.PageSize), f.Close()); err != nil {
 			return fmt.Errorf("unpack: %w", err)
 		}
-		raw = raw[n:]
-	}
-	if u.o.Progress != nil {
-		u.o.Progress("unpack", u.done.Add(done), u.total)
-	}
-	return files.put(id)
-}
-
-// pieces writes the pages, but for those that are restored lazily.
-func (u *unpacker) pieces(ctx context.Context) error {
-	p := newPages(u.x, u.maps)
-	defer p.Close()
-	if err := p.open(ctx, u.src, u.s); err != nil {
-		return err
-	}
-	var parts []Part
-	uses := make(map[uint64]int)
-	for _, f := range u.x.Files {
-		some := p.parts(f.ID, false)
-		if !u.o.Lazy {
-			some = p.all(f.ID)
+		some := p.parts(file.ID, false)
+		if !o.Lazy {
+			some = p.all(file.ID)
 		}
-		uses[f.ID] = len(some)
 		for _, part := range some {
-			u.total += part.bytes(u.x.PageSize)
+			total += part.bytes(i.x.PageSize)
 		}
 		parts = append(parts, some...)
 	}
-	files := newPagesFiles(u.dir, uses)
-	defer files.close()
-	var next atomic.Int64
+	if o.Lazy {
+		if err := addEmptyParent(i.dir, i.maps); err != nil {
+			return err
+		}
+	}
+	if err := p.open(ctx, src, i.s); err != nil {
+		return err
+	}
+	var next, done atomic.Int64
 	g, ctx := errgroup.WithContext(ctx)
 	for range min(runtime.GOMAXPROCS(0), len(parts)) {
 		g.Go(func() error {
@@ -289,20 +193,39 @@ func (u *unpacker) pieces(ctx context.Context) error {
 				return err
 			}
 			defer r.Close()
-			for i := next.Add(1) - 1; i < int64(len(parts)); i = next.Add(1) - 1 {
+			for n := next.Add(1) - 1; n < int64(len(parts)); n = next.Add(1) - 1 {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				raw, err := r.Read(parts[i])
+				raw, err := r.Read(parts[n])
 				if err != nil {
 					return err
 				}
-				if err := u.write(files, parts[i].Runs, raw); err != nil {
-					return err
+				if err := i.write(parts[n].Runs, raw); err != nil {
+					return fmt.Errorf("unpack: %w", err)
+				}
+				if o.Progress != nil {
+					o.Progress("unpack", done.Add(int64(len(raw))), total)
 				}
 			}
 			return nil
 		})
 	}
 	return g.Wait()
+}
+
+// write writes pages, which raw has one run after the other, to their places.
+func (i *Unpacked) write(runs []index.Run, raw []byte) error {
+	f, err := os.OpenFile(filepath.Join(i.dir, pages.FileName(runs[0].File)), os.O_WRONLY, 0) // an index has one file in a frame
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		n := r.Count * i.x.PageSize
+		if _, err := f.WriteAt(raw[:n], r.First*i.x.PageSize); err != nil {
+			return errors.Join(err, f.Close())
+		}
+		raw = raw[n:]
+	}
+	return f.Close()
 }

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -145,10 +146,11 @@ func newFuzzed(t *testing.T, h *lab.Host, workload, canaries string) *fuzzed {
 }
 
 func (f *fuzzed) review(dir string) error {
-	return trust.Images(os.DirFS(dir), &f.spec, trust.Policy{}, func(path string) bool {
+	requests, err := trust.ReviewImages(os.DirFS(dir), &f.spec, func(path string) bool {
 		_, err := os.Stat(path)
 		return err == nil
 	})
+	return cmp.Or(err, trust.Refuse(requests))
 }
 
 // run restores what the forger made last, and has a look at the container where there is one.

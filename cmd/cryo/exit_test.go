@@ -13,7 +13,6 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 	"golang.org/x/sys/unix"
 
-	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
 	"github.com/cryo-project/cryo/image/spec/failure"
 	"github.com/cryo-project/cryo/image/store"
@@ -40,7 +39,7 @@ func TestExitCode(t *testing.T) {
 		"not running":                   {checkpoint.NotRunning("c", ""), exitPrecondition},
 		"busy":                          {&checkpoint.BusyError{}, exitPrecondition},
 		"busy, from the shim":           {&job.Error{Err: overGRPC(&checkpoint.BusyError{})}, exitPrecondition},
-		"round out of order":            {&job.Error{Err: &image.RoundError{}}, exitAborted},
+		"round out of order":            {&job.Error{Err: failure.New(errdefs.ErrAborted, "", "x")}, exitAborted},
 		"no CRIU":                       {&criu.UnusableError{Err: os.ErrNotExist}, exitPrecondition},
 		"sick host":                     {doctor.Sick([]doctor.Diagnosis{{Status: "fail"}}), exitPrecondition},
 		"name taken":                    {&job.Error{Err: errdefs.ErrAlreadyExists}, exitExists},

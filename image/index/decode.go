@@ -284,22 +284,7 @@ func (f *fields) word() []byte {
 }
 
 // number reads a decimal number without sign or leading zeros, at most limit.
-func (f *fields) number(limit int64) int64 {
-	// Most are good, and of less digits than an int64 may have.
-	var v int64
-	rest := f.line[min(f.at, len(f.line)):]
-	for i, c := range rest {
-		if c == ' ' && 0 < i && i < 19 && (rest[0] != '0' || i == 1) && v <= limit {
-			f.at += i + 1
-			return v
-		}
-		if c < '0' || c > '9' {
-			break
-		}
-		v = v*10 + int64(c-'0')
-	}
-	return f.parse(f.word(), limit)
-}
+func (f *fields) number(limit int64) int64 { return f.parse(f.word(), limit) }
 
 // fileID reads the number of a pages file, or process and GPU of device memory: d12.0.
 func (f *fields) fileID() uint64 {

@@ -150,24 +150,15 @@ func (f File) String() string {
 	return fmt.Sprintf("pages file %d", f.ID)
 }
 
-// DeviceBytes is the sum of all device memory, in bytes.
-func (x *Index) DeviceBytes() int64 {
-	var n int64
+// MemoryBytes is the sum of all pages files' lengths and of device memory, in bytes, and what of that is device memory.
+func (x *Index) MemoryBytes() (all, device int64) {
 	for _, f := range x.Files {
+		all = saturate(all, f.Count*x.PageSize)
 		if f.IsDevice() {
-			n = saturate(n, f.Count*x.PageSize)
+			device = saturate(device, f.Count*x.PageSize)
 		}
 	}
-	return n
-}
-
-// MemoryBytes is the sum of all pages files' lengths and of device memory, in bytes.
-func (x *Index) MemoryBytes() int64 {
-	var n int64
-	for _, f := range x.Files {
-		n = saturate(n, f.Count*x.PageSize)
-	}
-	return n
+	return all, device
 }
 
 func saturate(a, b int64) int64 {

@@ -4,22 +4,24 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 )
 
 // FileName is the name of a pages file.
 func FileName(id uint64) string { return "pages-" + strconv.FormatUint(id, 10) + ".img" }
 
+// Names with a decimal number as printf writes it.
+var (
+	fileName    = regexp.MustCompile(`^pages-(0|[1-9][0-9]{0,19})\.img$`)
+	pagemapName = regexp.MustCompile(`^pagemap-(shmem-)?(0|[1-9][0-9]{0,19})\.img$`)
+)
+
 // IsFileName says whether name is that of a pages file.
-func IsFileName(name string) bool {
-	digits, ok := between(name, "pages-", ".img")
-	return ok && canonical(digits)
-}
+func IsFileName(name string) bool { return fileName.MatchString(name) }
 
 // IsPagemapName says whether name is that of a pagemap image.
 func IsPagemapName(name string) bool {
@@ -37,118 +39,50 @@ func PagemapPID(name string) (int, bool) {
 func ComparePagemapNames(a, b string) int {
 	aShared, aID, _ := parsePagemapName(a)
 	bShared, bID, _ := parsePagemapName(b)
-	if aShared != bShared {
-		if aShared {
-			return 1
-		}
-		return -1
+	switch {
+	case aShared == bShared:
+		return cmp.Compare(aID, bID)
+	case aShared:
+		return 1
 	}
-	return cmp.Compare(aID, bID)
+	return -1
 }
 
 func parsePagemapName(name string) (shared bool, id uint64, ok bool) {
-	digits, ok := between(name, "pagemap-", ".img")
-	if !ok {
+	parts := pagemapName.FindStringSubmatch(name)
+	if parts == nil {
 		return false, 0, false
 	}
-	digits, shared = strings.CutPrefix(digits, "shmem-")
-	if !canonical(digits) {
-		return false, 0, false
-	}
-	id, err := strconv.ParseUint(digits, 10, 64)
-	return shared, id, err == nil
+	id, err := strconv.ParseUint(parts[2], 10, 64)
+	return parts[1] != "", id, err == nil
 }
 
-func between(s, prefix, suffix string) (string, bool) {
-	s, ok := strings.CutPrefix(s, prefix)
-	if !ok {
-		return "", false
-	}
-	return strings.CutSuffix(s, suffix)
-}
-
-// canonical says whether s is a decimal number as printf writes it.
-func canonical(s string) bool {
-	if s == "" || len(s) > 20 || s[0] == '0' && s != "0" {
-		return false
-	}
-	return strings.Trim(s, "0123456789") == ""
-}
-
-// ReadDir reads all pagemap images of a directory, in the order of [ComparePagemapNames], and checks them against the
-// pages files: each belongs to exactly one pagemap and has exactly the length the pagemap says. A pagemap that needs no
-// pages and whose pages file CRIU therefore never made is left out.
-func ReadDir(dir string, pageSize int64) ([]*Pagemap, error) {
-	found, files, err := list(dir, pageSize) // pages file -> pagemap that owns it, empty: none yet
+// ReadDir reads those pagemap images of a directory that have pages, in the order of [ComparePagemapNames]. Each has a pages file of its own. Whether
+// that is there, or was sent elsewhere, it does not say.
+func ReadDir(dir string, pageSize int64) (found []*Pagemap, err error) {
+	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("list CRIU images: %w", err)
 	}
-	kept := found[:0]
-	for _, m := range found {
-		file := FileName(m.Pages)
-		owner, exists := files[file]
-		if owner != "" {
-			return nil, Malformed(m.Name, "names %s, which %s names as well", file, owner)
-		}
-		if !exists && m.Count == 0 {
+	owners := make(map[uint64]string) // of pages files
+	for _, e := range entries {
+		if !IsPagemapName(e.Name()) {
 			continue
 		}
-		if err := checkSize(dir, m, pageSize); err != nil {
+		m, err := readFile(dir, e, pageSize)
+		if err != nil {
 			return nil, err
 		}
-		files[file] = m.Name
-		kept = append(kept, m)
-	}
-	for _, file := range slices.Sorted(maps.Keys(files)) {
-		if files[file] == "" {
-			return nil, Malformed(file, "belongs to no pagemap")
-		}
-	}
-	return kept, nil
-}
-
-// ReadPagemaps reads all pagemap images of a directory as [ReadDir] does, of a dump whose pages were sent elsewhere: there
-// must be no pages files.
-func ReadPagemaps(dir string, pageSize int64) ([]*Pagemap, error) {
-	found, files, err := list(dir, pageSize)
-	if err != nil {
-		return nil, err
-	}
-	for file := range files {
-		return nil, Malformed(file, "is there although all pages were sent elsewhere")
-	}
-	owners := make(map[uint64]string)
-	for _, m := range found {
 		if owner, twice := owners[m.Pages]; twice {
 			return nil, Malformed(m.Name, "names %s, which %s names as well", FileName(m.Pages), owner)
 		}
 		owners[m.Pages] = m.Name
-	}
-	return slices.DeleteFunc(found, func(m *Pagemap) bool { return m.Count == 0 }), nil
-}
-
-// list reads the pagemap images of a directory and gives the names of its pages files, as keys.
-func list(dir string, pageSize int64) ([]*Pagemap, map[string]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, nil, fmt.Errorf("list CRIU images: %w", err)
-	}
-	var found []*Pagemap
-	files := make(map[string]string)
-	for _, e := range entries {
-		switch {
-		case IsFileName(e.Name()):
-			files[e.Name()] = ""
-		case IsPagemapName(e.Name()):
-			m, err := readFile(dir, e, pageSize)
-			if err != nil {
-				return nil, nil, err
-			}
+		if m.Count > 0 {
 			found = append(found, m)
 		}
 	}
 	slices.SortFunc(found, func(a, b *Pagemap) int { return ComparePagemapNames(a.Name, b.Name) })
-	return found, files, nil
+	return found, nil
 }
 
 func readFile(dir string, e fs.DirEntry, pageSize int64) (*Pagemap, error) {
@@ -161,21 +95,4 @@ func readFile(dir string, e fs.DirEntry, pageSize int64) (*Pagemap, error) {
 	}
 	defer f.Close()
 	return ReadPagemap(e.Name(), f, pageSize)
-}
-
-func checkSize(dir string, m *Pagemap, pageSize int64) error {
-	file := FileName(m.Pages)
-	fi, err := os.Lstat(filepath.Join(dir, file))
-	switch {
-	case os.IsNotExist(err):
-		return Malformed(m.Name, "needs %d pages of %s, which is missing", m.Count, file)
-	case err != nil:
-		return fmt.Errorf("read CRIU images: %w", err)
-	case !fi.Mode().IsRegular():
-		return Malformed(file, "is not a regular file")
-	case fi.Size() != m.Count*pageSize:
-		return Malformed(file, "has %d bytes where %s describes %d; pages that CRIU compressed are not understood",
-			fi.Size(), m.Name, m.Count*pageSize)
-	}
-	return nil
 }

@@ -12,5 +12,5 @@ import (
 func Malformed(file, format string, args ...any) error {
 	return failure.New(errdefs.ErrDataLoss,
 		"the images are damaged or were written by a CRIU that this version does not know; take the checkpoint again and look at CRIU's log",
-		"read CRIU image %s: %s", file, fmt.Sprintf(format, args...))
+		"read CRIU image %s: %w", file, fmt.Errorf(format, args...))
 }

@@ -1,15 +1,14 @@
 package pages
 
 import (
-	"bytes"
 	"encoding/binary"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // inventoryOf is an inventory.img.
@@ -19,8 +18,7 @@ func inventoryOf(t testing.TB, e *inventory.InventoryEntry) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, magicInventory), uint32(len(raw)))
-	return append(b, raw...)
+	return records.Append(binary.LittleEndian.AppendUint32(nil, magicInventory), raw)
 }
 
 func TestReadNetworkLock(t *testing.T) {
@@ -42,25 +40,9 @@ func TestReadNetworkLock(t *testing.T) {
 		"cut short":    {entry(nil)[:9], 0, true},
 		"other image":  {image(t, magicCore, []byte{}), 0, true},
 	} {
-		dir := t.TempDir()
-		if test.file != nil {
-			if err := os.WriteFile(filepath.Join(dir, "inventory.img"), test.file, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := ReadNetworkLock(dir)
+		got, err := ReadNetworkLock(put(t, t.TempDir(), "inventory.img", test.file))
 		if got != test.want || test.damaged != (err != nil) || err != nil && !errdefs.IsDataLoss(err) {
 			t.Errorf("%s gives %d, %v", name, got, err)
 		}
 	}
-}
-
-func FuzzNetworkLock(f *testing.F) {
-	f.Add(inventoryOf(f, &inventory.InventoryEntry{NetworkLockMethod: proto.Uint32(1)}))
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := readNetworkLock("x", bytes.NewReader(b)); err != nil && !errdefs.IsDataLoss(err) {
-			t.Errorf("gives %v", err)
-		}
-	})
 }

@@ -1,13 +1,14 @@
 package pages
 
 import (
-	"encoding/binary"
 	"io"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
 	"github.com/containerd/errdefs"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/cryo-project/cryo/image/spec/failure"
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // Flags of a pagemap entry, from CRIU's criu/include/pagemap.h.
@@ -40,56 +41,55 @@ type Pagemap struct {
 	Lazy  []Run  // those of Runs that CRIU leaves out when it restores with lazy pages; as Runs are
 }
 
-// openPagemap gives the head of a pagemap image, and what its entries are read from.
-func openPagemap(name string, r io.Reader) (rs *records, head []byte, err error) {
-	if rs, err = newRecords(name, r, magicPagemap); err != nil {
-		return nil, nil, err
-	}
-	if head, err = rs.next(); err == io.EOF {
-		return nil, nil, Malformed(name, "has no head")
-	}
-	return rs, head, err
-}
-
-// ReadPagemap reads the pagemap image called name. pageSize is in bytes.
-func ReadPagemap(name string, r io.Reader, pageSize int64) (*Pagemap, error) {
-	rs, head, err := openPagemap(name, r)
+// readPagemap hands the entries of a pagemap image to take, and gives the number of its pages file.
+func readPagemap(name string, r io.Reader, take func(record []byte, e entry) error) (file uint64, err error) {
+	body, err := read(name, r, magicPagemap)
 	if err != nil {
-		return nil, err
+		return 0, err
 	}
-	m := &Pagemap{Name: name}
-	if m.Pages, err = parseHead(name, head); err != nil {
-		return nil, err
+	if len(body) == 0 {
+		return 0, Malformed(name, "has no head")
 	}
-	var end uint64 // of the entry before
-	for {
-		record, err := rs.next()
-		if err == io.EOF {
-			return m, nil
-		} else if err != nil {
-			return nil, err
+	var head *pagemap.PagemapHead
+	err = each(name, body, func(record []byte) error {
+		if head == nil {
+			head = &pagemap.PagemapHead{}
+			return unmarshal(name, record, head)
 		}
 		e, err := parseEntry(name, record)
 		if err != nil {
-			return nil, err
+			return err
 		}
+		return take(record, e)
+	})
+	if err == nil && head.PagesId == nil {
+		err = Malformed(name, "its head names no pages file")
+	}
+	return uint64(head.GetPagesId()), err
+}
+
+// ReadPagemap reads the pagemap image called name. pageSize is in bytes.
+func ReadPagemap(name string, r io.Reader, pageSize int64) (m *Pagemap, err error) {
+	m = &Pagemap{Name: name}
+	var end uint64 // of the entry before
+	m.Pages, err = readPagemap(name, r, func(_ []byte, e entry) error {
 		switch {
 		case e.addr%uint64(pageSize) != 0:
-			return nil, Malformed(name, "address %#x is not a multiple of the page size %d", e.addr, pageSize)
+			return Malformed(name, "address %#x is not a multiple of the page size %d", e.addr, pageSize)
 		case e.count > MaxPages || e.addr > maxAddress || e.addr+e.count*uint64(pageSize) > maxAddress:
-			return nil, Malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
+			return Malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
 		case e.addr < end:
-			return nil, Malformed(name, "address %#x comes after %#x", e.addr, end)
+			return Malformed(name, "address %#x comes after %#x", e.addr, end)
 		case e.flags&flagParent != 0:
-			return nil, failure.New(errdefs.ErrNotImplemented, "take the checkpoint without a parent (no --parent-path)",
+			return failure.New(errdefs.ErrNotImplemented, "take the checkpoint without a parent (no --parent-path)",
 				"read CRIU image %s: the memory is an increment: pages are in a parent snapshot", name)
 		}
 		end = e.addr + e.count*uint64(pageSize)
 		if e.flags&flagPresent == 0 || e.count == 0 {
-			continue
+			return nil
 		}
 		if m.Count+int64(e.count) > MaxPages {
-			return nil, Malformed(name, "more than %d pages", int64(MaxPages))
+			return Malformed(name, "more than %d pages", int64(MaxPages))
 		}
 		r := Run{Addr: e.addr, First: m.Count, Count: int64(e.count)}
 		m.Runs = join(m.Runs, r, pageSize)
@@ -97,7 +97,12 @@ func ReadPagemap(name string, r io.Reader, pageSize int64) (*Pagemap, error) {
 			m.Lazy = join(m.Lazy, r, pageSize)
 		}
 		m.Count += r.Count
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return m, nil
 }
 
 // join appends pages, joined to the run before where they continue it: CRIU cuts entries at 256 pages in places.
@@ -111,17 +116,6 @@ func join(runs []Run, r Run, pageSize int64) []Run {
 	return append(runs, r)
 }
 
-func parseHead(name string, b []byte) (uint64, error) {
-	var m pagemap.PagemapHead
-	if err := unmarshal(name, b, &m, "its head is none"); err != nil {
-		return 0, err
-	}
-	if m.PagesId == nil {
-		return 0, Malformed(name, "its head names no pages file")
-	}
-	return uint64(m.GetPagesId()), nil
-}
-
 type entry struct {
 	addr, count uint64
 	flags       uint32
@@ -132,7 +126,7 @@ type entry struct {
 // in_parent is set. Where nr_pages was widened to 64 bits the field that it was in before is only for old readers.
 func parseEntry(name string, b []byte) (entry, error) {
 	var m pagemap.PagemapEntry
-	if err := unmarshal(name, b, &m, "a record is no entry"); err != nil {
+	if err := unmarshal(name, b, &m); err != nil {
 		return entry{}, err
 	}
 	e := entry{addr: m.GetVaddr(), count: m.GetNrPages(), flags: m.GetFlags(), wide: m.NrPages != nil}
@@ -152,7 +146,11 @@ func parseEntry(name string, b []byte) (entry, error) {
 
 // EmptyPagemap is a pagemap image that lists nothing, of the pages file with this number.
 func EmptyPagemap(file uint32) ([]byte, error) {
-	b := binary.LittleEndian.AppendUint32(nil, magicCommon)
-	b = binary.LittleEndian.AppendUint32(b, magicPagemap)
-	return appendMessage(b, &pagemap.PagemapHead{PagesId: &file})
+	return appendMessage(records.Head(magicPagemap), &pagemap.PagemapHead{PagesId: &file})
+}
+
+// appendMessage appends a record.
+func appendMessage(b []byte, m proto.Message) ([]byte, error) {
+	record, err := proto.Marshal(m)
+	return records.Append(b, record), err
 }

@@ -2,28 +2,34 @@ package pages
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
 
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/inventory"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/mm"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
+	"github.com/checkpoint-restore/go-criu/v8/crit/images/vma"
 	"github.com/containerd/errdefs"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // image makes an image of CRIU's out of records, which are messages or bytes.
-func image(t testing.TB, magic uint32, records ...any) []byte {
+func image(t testing.TB, magic uint32, all ...any) []byte {
 	t.Helper()
-	b := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, magicCommon), magic)
-	for _, r := range records {
+	b := records.Head(magic)
+	for _, r := range all {
 		raw, ok := r.([]byte)
 		if !ok {
 			var err error
@@ -31,9 +37,20 @@ func image(t testing.TB, magic uint32, records ...any) []byte {
 				t.Fatal(err)
 			}
 		}
-		b = append(binary.LittleEndian.AppendUint32(b, uint32(len(raw))), raw...)
+		b = records.Append(b, raw)
 	}
 	return b
+}
+
+// put writes an image into a directory; nil: none.
+func put(t testing.TB, dir, name string, image []byte) string {
+	t.Helper()
+	if image != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), image, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
 }
 
 func head(id uint32) *pagemap.PagemapHead { return &pagemap.PagemapHead{PagesId: proto.Uint32(id)} }
@@ -104,7 +121,8 @@ func TestReadPagemapRefuses(t *testing.T) {
 		{"cut length", sound[:len(sound)-9], errdefs.IsDataLoss, "ends within"},
 		{"huge record", append(bytes.Clone(sound), 0xff, 0xff, 0xff, 0xff), errdefs.IsDataLoss, "at most"},
 		{"long record", append(bytes.Clone(sound), 0, 0, 0x30, 0), errdefs.IsDataLoss, "ends within"},
-		{"no protobuf", image(t, magicPagemap, head(1), []byte{0xff}), errdefs.IsDataLoss, "no entry"},
+		{"long image", append(bytes.Clone(sound), make([]byte, records.MaxImage)...), errdefs.IsDataLoss, "more than"},
+		{"no protobuf", image(t, magicPagemap, head(1), []byte{0xff}), errdefs.IsDataLoss, "no pagemap_entry"},
 		{"no count", image(t, magicPagemap, head(1), []byte{8, 0}), errdefs.IsDataLoss, "without"},
 		{"odd address", image(t, magicPagemap, head(1), rangeOf(0x1001, 1, 4)), errdefs.IsDataLoss, "multiple"},
 		{"backwards", image(t, magicPagemap, head(1), rangeOf(0x2000, 1, 4), rangeOf(0x1000, 1, 4)), errdefs.IsDataLoss, "after"},
@@ -144,12 +162,8 @@ func TestReadDir(t *testing.T) {
 			"pagemap-x.img": nil, "core-9.img": nil,
 		}, "pagemap-9.img pagemap-10.img pagemap-shmem-3.img", false},
 		{"nothing to store", map[string][]byte{"pagemap-1.img": image(t, magicPagemap, head(1))}, "", false},
-		{"empty file", map[string][]byte{"pagemap-1.img": image(t, magicPagemap, head(1)), "pages-1.img": nil}, "pagemap-1.img", false},
 		{"shared", map[string][]byte{"pagemap-1.img": one(1, 1), "pagemap-2.img": one(1, 1), "pages-1.img": make([]byte, 4096)}, "names as well", true},
-		{"missing", map[string][]byte{"pagemap-1.img": one(1, 1)}, "missing", true},
-		{"short", map[string][]byte{"pagemap-1.img": one(1, 1), "pages-1.img": make([]byte, 4095)}, "4095 bytes", true},
-		{"long", map[string][]byte{"pagemap-1.img": one(1, 1), "pages-1.img": make([]byte, 8192)}, "8192 bytes", true},
-		{"left over", map[string][]byte{"pages-1.img": nil}, "no pagemap", true},
+		{"sent elsewhere", map[string][]byte{"pagemap-1.img": one(1, 1)}, "pagemap-1.img", false},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -201,11 +215,11 @@ func TestProcesses(t *testing.T) {
 	if got, err := Processes(t.TempDir()); got != nil || err != nil {
 		t.Errorf("an empty directory gives %v, %v", got, err)
 	}
-	if _, err := readTree("pstree.img", bytes.NewReader(image(t, magicPSTree, []byte{0xff}))); !errdefs.IsDataLoss(err) {
-		t.Errorf("a bad tree gives %v", err)
-	}
-	if _, err := readCommand("core-1.img", bytes.NewReader(image(t, magicCore))); !errdefs.IsDataLoss(err) {
+	if _, err := Processes(put(t, dir, "core-20.img", image(t, magicCore))); !errdefs.IsDataLoss(err) {
 		t.Errorf("a bad core gives %v", err)
+	}
+	if _, err := Processes(put(t, dir, "pstree.img", image(t, magicPSTree, []byte{0xff}))); !errdefs.IsDataLoss(err) {
+		t.Errorf("a bad tree gives %v", err)
 	}
 }
 
@@ -236,15 +250,41 @@ func FuzzReadPagemap(f *testing.F) {
 	})
 }
 
-func FuzzProcesses(f *testing.F) {
-	f.Add(image(f, magicPSTree, &pstree.PstreeEntry{Pid: proto.Uint32(1), Ppid: proto.Uint32(0), Pgid: proto.Uint32(1), Sid: proto.Uint32(1)}))
+// FuzzImages has all images of one process that have one record of interest.
+func FuzzImages(f *testing.F) {
+	f.Add(image(f, magicPSTree, &pstree.PstreeEntry{Pid: proto.Uint32(7), Ppid: proto.Uint32(0), Pgid: proto.Uint32(7), Sid: proto.Uint32(7)}))
 	f.Add(image(f, magicCore, &criucore.CoreEntry{Tc: &criucore.TaskCoreEntry{Comm: proto.String("x")}}))
+	f.Add(image(f, magicCore, thread(0x7000, 0x6000, 0x5008)))
+	f.Add(image(f, magicMM, &mm.MmEntry{Vmas: []*vma.VmaEntry{mapping(0x2000, 0x9000, 1<<unix.MADV_HUGEPAGE)}}))
+	f.Add(inventoryOf(f, &inventory.InventoryEntry{NetworkLockMethod: proto.Uint32(1)}))
+	f.Add([]byte{})
+	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, err := readTree("x", bytes.NewReader(b)); err != nil && !errdefs.IsDataLoss(err) {
-			t.Errorf("readTree gives %v", err)
+		for _, name := range []string{"core-7.img", "mm-7.img", "inventory.img", "pstree.img"} {
+			put(t, dir, name, b)
 		}
-		if s, err := readCommand("x", bytes.NewReader(b)); err != nil && !errdefs.IsDataLoss(err) || strings.ContainsAny(s, "\x00\x1b\n") {
-			t.Errorf("readCommand gives %q, %v", s, err)
+		tree, treeErr := Processes(dir)
+		registers, registersErr := Registers(dir, 7)
+		regions, regionsErr := Regions(dir, 7)
+		lazy, lazyErr := Lazy(dir, 7, resolvePage)
+		_, lockErr := ReadNetworkLock(dir)
+		for _, err := range []error{treeErr, registersErr, regionsErr, lazyErr, lockErr} {
+			if err != nil && !errdefs.IsDataLoss(err) {
+				t.Errorf("gives %v", err)
+			}
+		}
+		for _, p := range tree {
+			if strings.ContainsAny(p.Command, "\x00\x1b\n") {
+				t.Errorf("gives %q", p.Command)
+			}
+		}
+		for _, r := range regions {
+			if r.Start > r.End || r.End > maxAddress {
+				t.Errorf("gives %+v", r)
+			}
+		}
+		if slices.Contains(registers, 0) || slices.ContainsFunc(lazy, func(r Range) bool { return r.Start >= r.End }) {
+			t.Errorf("gives %x, %+v", registers, lazy)
 		}
 	})
 }

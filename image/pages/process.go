@@ -1,17 +1,11 @@
 package pages
 
 import (
-	"errors"
 	"fmt"
-	"io"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pstree"
-	"google.golang.org/protobuf/proto"
 )
 
 // Process is one process of the dumped tree.
@@ -26,77 +20,67 @@ type Process struct {
 const maxProcesses = 1 << 22
 
 // Processes reads the process tree, init first. A directory without pstree.img gives none.
-func Processes(dir string) ([]Process, error) {
-	f, err := os.Open(filepath.Join(dir, "pstree.img"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read CRIU images: %w", err)
-	}
-	defer f.Close()
-	tree, err := readTree("pstree.img", f)
+func Processes(dir string) (tree []Process, err error) {
+	const name = "pstree.img"
+	body, err := readIn(dir, name, magicPSTree)
 	if err != nil {
 		return nil, err
 	}
-	for i := range tree {
-		if tree[i].Command, err = command(dir, tree[i].PID); err != nil {
-			return nil, err
-		}
-	}
-	return tree, nil
-}
-
-func readTree(name string, r io.Reader) ([]Process, error) {
-	rs, err := newRecords(name, r, magicPSTree)
-	if err != nil {
-		return nil, err
-	}
-	var tree []Process
-	for {
-		record, err := rs.next()
-		if err == io.EOF {
-			return tree, nil
-		} else if err != nil {
-			return nil, err
-		}
+	err = each(name, body, func(record []byte) error {
 		var e pstree.PstreeEntry
-		if err := proto.Unmarshal(record, &e); err != nil {
-			return nil, Malformed(name, "a record is not a process: %v", err)
+		if err := unmarshal(name, record, &e); err != nil {
+			return err
 		}
 		if e.GetPid() > maxProcesses || len(tree) == maxProcesses {
-			return nil, Malformed(name, "pid %d or the number of processes is larger than any kernel allows", e.GetPid())
+			return Malformed(name, "pid %d or the number of processes is larger than any kernel allows", e.GetPid())
 		}
-		p := Process{PID: int(e.GetPid()), Threads: max(1, len(e.GetThreads()))}
+		core, err := readCore(dir, int(e.GetPid()))
+		if err != nil {
+			return err
+		}
+		p := Process{PID: int(e.GetPid()), Threads: max(1, len(e.GetThreads())), Command: printable(core.GetTc().GetComm())}
 		for _, tid := range e.GetThreads() {
 			p.TIDs = append(p.TIDs, int(tid))
 		}
 		tree = append(tree, p)
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
+	return tree, nil
 }
 
-// command reads the name of a process from its core image; a process may have none (a zombie's is kept, a helper's not).
-func command(dir string, pid int) (string, error) {
-	name := fmt.Sprintf("core-%d.img", pid)
-	f, err := os.Open(filepath.Join(dir, name))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	} else if err != nil {
-		return "", fmt.Errorf("read CRIU images: %w", err)
-	}
-	defer f.Close()
-	return readCommand(name, f)
+// readCore reads what the images have of a thread, by its number in them; a process may have nothing (a zombie's is kept, a helper's not).
+func readCore(dir string, tid int) (*criucore.CoreEntry, error) {
+	e := new(criucore.CoreEntry)
+	return e, readFirst(dir, fmt.Sprintf("core-%d.img", tid), magicCore, e)
 }
 
-func readCommand(name string, r io.Reader) (string, error) {
-	var e criucore.CoreEntry
-	if err := readRecord(name, r, magicCore, &e, "its record is not a core entry"); err != nil {
-		return "", err
-	}
-	// A name may hold any bytes (prctl PR_SET_NAME), and it goes to JSON and to terminals.
+// printable is the name of a process, which may hold any bytes (prctl PR_SET_NAME), for JSON and terminals.
+func printable(command string) string {
 	return strings.Map(func(c rune) rune {
 		if c < ' ' || c == 0x7f || c == 0xfffd || c >= 0x80 && c < 0xa0 {
 			return '?'
 		}
 		return c
-	}, e.GetTc().GetComm()), nil
+	}, command)
+}
+
+// Registers gives the addresses that a thread uses as soon as it goes on: its stack, its own data, and where it says that it has
+// ended. tid is its number in the images; a thread that has no image there, or is of another architecture than x86 and arm64, gives none.
+func Registers(dir string, tid int) (all []uint64, err error) {
+	e, err := readCore(dir, tid)
+	if err != nil {
+		return nil, err
+	}
+	for _, addr := range []uint64{
+		e.GetThreadInfo().GetGpregs().GetSp(), e.GetThreadInfo().GetGpregs().GetFsBase(), e.GetThreadInfo().GetClearTidAddr(),
+		e.GetTiAarch64().GetGpregs().GetSp(), e.GetTiAarch64().GetTls(), e.GetTiAarch64().GetClearTidAddr(),
+	} {
+		if addr != 0 {
+			all = append(all, addr)
+		}
+	}
+	return all, nil
 }

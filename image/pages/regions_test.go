@@ -1,7 +1,6 @@
 package pages
 
 import (
-	"bytes"
 	"slices"
 	"testing"
 
@@ -19,7 +18,7 @@ func mapping(start, end, advice uint64) *vma.VmaEntry {
 func TestRegions(t *testing.T) {
 	plain := &vma.VmaEntry{Start: proto.Uint64(0x1000), End: proto.Uint64(0x2000)}
 	img := image(t, magicMM, &mm.MmEntry{Vmas: []*vma.VmaEntry{plain, mapping(0x2000, 0x9000, 1<<unix.MADV_HUGEPAGE|1<<unix.MADV_DONTFORK)}})
-	got, err := readRegions("mm-1.img", bytes.NewReader(img))
+	got, err := Regions(put(t, t.TempDir(), "mm-1.img", img), 1)
 	if err != nil || !slices.Equal(got, []Region{{Start: 0x2000, End: 0x9000, Advice: 1<<14 | 1<<10}}) {
 		t.Fatalf("gives %v, %v", got, err)
 	}
@@ -30,30 +29,15 @@ func TestRegions(t *testing.T) {
 		t.Errorf("a process without memory gives %v, %v", got, err)
 	}
 	for name, img := range map[string][]byte{
-		"nothing":     nil,
+		"nothing":     {},
 		"no record":   image(t, magicMM),
 		"other image": image(t, magicCore, &mm.MmEntry{}),
 		"cut":         img[:len(img)-1],
 		"no protobuf": image(t, magicMM, []byte{0xff}),
 		"backwards":   image(t, magicMM, &mm.MmEntry{Vmas: []*vma.VmaEntry{mapping(2, 1, 4)}}),
 	} {
-		if _, err := readRegions("mm-1.img", bytes.NewReader(img)); !errdefs.IsDataLoss(err) {
+		if _, err := Regions(put(t, t.TempDir(), "mm-1.img", img), 1); !errdefs.IsDataLoss(err) {
 			t.Errorf("%s gives %v", name, err)
 		}
 	}
-}
-
-func FuzzRegions(f *testing.F) {
-	f.Add(image(f, magicMM, &mm.MmEntry{Vmas: []*vma.VmaEntry{mapping(0x2000, 0x9000, 1<<unix.MADV_HUGEPAGE)}}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		regions, err := readRegions("mm-1.img", bytes.NewReader(b))
-		if err != nil && !errdefs.IsDataLoss(err) {
-			t.Errorf("gives %v", err)
-		}
-		for _, r := range regions {
-			if r.Start > r.End || r.End > maxAddress {
-				t.Errorf("gives %+v", r)
-			}
-		}
-	})
 }

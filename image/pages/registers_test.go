@@ -1,9 +1,6 @@
 package pages
 
 import (
-	"bytes"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -33,24 +30,9 @@ func TestRegisters(t *testing.T) {
 		"other":     {image(t, magicMM, thread(1, 2, 3)), nil, errdefs.IsDataLoss},
 		"no record": {image(t, magicCore, []byte{0xff}), nil, errdefs.IsDataLoss},
 	} {
-		dir := t.TempDir()
-		if test.file != nil {
-			if err := os.WriteFile(filepath.Join(dir, "core-7.img"), test.file, 0o600); err != nil {
-				t.Fatal(err)
-			}
-		}
-		got, err := Registers(dir, 7)
+		got, err := Registers(put(t, t.TempDir(), "core-7.img", test.file), 7)
 		if !slices.Equal(got, test.want) || (err == nil) != (test.kind == nil) || err != nil && !test.kind(err) {
 			t.Errorf("%s gives %x, %v", name, got, err)
 		}
 	}
-}
-
-func FuzzRegisters(f *testing.F) {
-	f.Add(image(f, magicCore, thread(0x7000, 0x6000, 0x5008)))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if all, err := readRegisters("x", bytes.NewReader(b)); err != nil && !errdefs.IsDataLoss(err) || slices.Contains(all, 0) {
-			t.Errorf("gives %x, %v", all, err)
-		}
-	})
 }

@@ -3,11 +3,12 @@ package pages
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/pagemap"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // Part is pages that follow each other in memory. Lazy says that a process can be restored before it has them.
@@ -18,7 +19,7 @@ type Part struct {
 }
 
 // Resolve rewrites the pagemap image called name in dir as if no page of it were in a parent snapshot: for each entry that says so, parts
-// gives what it becomes, which must be the same pages. All else stays byte for byte. pageSize is in bytes.
+// gives what it becomes, which must be the same pages. All other entries stay byte for byte. pageSize is in bytes.
 func Resolve(dir, name string, pageSize int64, parts func(addr uint64, count int64) ([]Part, error)) error {
 	path := filepath.Join(dir, name)
 	data, err := os.ReadFile(path)
@@ -37,54 +38,44 @@ func Resolve(dir, name string, pageSize int64, parts func(addr uint64, count int
 }
 
 // resolve gives nil where nothing is in a parent.
-func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, count int64) ([]Part, error)) ([]byte, error) {
-	rs, head, err := openPagemap(name, bytes.NewReader(data))
-	if err != nil {
-		return nil, err
-	}
-	out := appendRecord(bytes.Clone(data[:8]), head)
+func resolve(name string, data []byte, pageSize int64, parts func(addr uint64, count int64) ([]Part, error)) (out []byte, err error) {
 	inParent := false
-	for {
-		record, err := rs.next()
-		if err == io.EOF {
-			break
-		} else if err != nil {
-			return nil, err
-		}
-		e, err := parseEntry(name, record)
-		if err != nil {
-			return nil, err
-		}
+	var entries []byte
+	id, err := readPagemap(name, bytes.NewReader(data), func(record []byte, e entry) error {
 		if e.flags&flagParent == 0 {
-			out = appendRecord(out, record)
-			continue
+			entries = records.Append(entries, record)
+			return nil
 		}
 		inParent = true
 		if e.addr > maxAddress || e.count > MaxPages {
-			return nil, Malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
+			return Malformed(name, "%d pages at %#x are outside of any address space", e.count, e.addr)
 		}
 		list, err := parts(e.addr, int64(e.count))
 		if err != nil {
-			return nil, err
+			return err
 		}
 		addr := e.addr
 		for _, p := range list {
 			if p.Addr != addr || p.Count <= 0 {
-				return nil, Malformed(name, "%d pages of the parent at %#x continue with %d at %#x", e.count, e.addr, p.Count, p.Addr)
+				return Malformed(name, "%d pages of the parent at %#x continue with %d at %#x", e.count, e.addr, p.Count, p.Addr)
 			}
 			addr += uint64(p.Count * pageSize)
-			if out, err = appendMessage(out, present(p, e.wide)); err != nil {
-				return nil, err
+			if entries, err = appendMessage(entries, present(p, e.wide)); err != nil {
+				return err
 			}
 		}
 		if addr != e.addr+e.count*uint64(pageSize) {
-			return nil, Malformed(name, "%d pages of the parent at %#x end at %#x", e.count, e.addr, addr)
+			return Malformed(name, "%d pages of the parent at %#x end at %#x", e.count, e.addr, addr)
 		}
+		return nil
+	})
+	if err != nil || !inParent {
+		return nil, err
 	}
-	if !inParent {
-		return nil, nil
+	if out, err = EmptyPagemap(uint32(id)); err != nil {
+		return nil, err
 	}
-	return out, nil
+	return append(out, entries...), nil
 }
 
 // present makes an entry of pages that are present. wide: the number of pages is in the field of 64 bits, and 0 in the other, which older images require.

@@ -141,7 +141,7 @@ func TestLazy(t *testing.T) {
 		t.Errorf("gives %#x, %v", got, err)
 	}
 	crooked := image(t, magicMM, &mm.MmEntry{Vmas: []*vma.VmaEntry{area(0x10800, anonymous, areaRegular)}})
-	if _, err := readLazy("mm-1.img", bytes.NewReader(crooked), resolvePage); !errdefs.IsDataLoss(err) {
+	if _, err := Lazy(put(t, dir, "mm-1.img", crooked), 1, resolvePage); !errdefs.IsDataLoss(err) {
 		t.Errorf("half a page gives %v", err)
 	}
 	if got, err := Lazy(dir, 9, resolvePage); got != nil || err != nil {

@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,37 +10,25 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
-	"github.com/containerd/errdefs"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
-
-	"github.com/cryo-project/cryo/image/spec/failure"
 )
 
-// Captured counts what [Capture] copied.
-type Captured struct {
-	Files int64 // entries of any kind
-	Bytes int64 // of file contents, holes left out
-}
-
-// Capture copies an overlayfs upper directory to dst, which must be missing or empty, with everything that makes it an upper
+// Capture copies an overlayfs upper directory to dst, which it makes, with everything that makes it an upper
 // directory: whiteouts, opaque marks, hard links, ownership, times, extended attributes. Sockets are left out. Files share
-// their blocks with the original where the file system can do that. Nothing is synced to disk. On an error nothing is
-// left in dst, nor dst itself if it was missing.
+// their blocks with the original where the file system can do that. Nothing is synced to disk. On an error nothing is left of dst.
 //
 // Nothing may change in upper meanwhile: the container must stand still.
-func Capture(ctx context.Context, dst, upper string) (Captured, error) {
-	made, err := makeEmpty(dst)
-	if err != nil {
-		return Captured{}, full(err)
+func Capture(ctx context.Context, dst, upper string) error {
+	if err := os.Mkdir(dst, 0o700); err != nil {
+		return full(fmt.Errorf("capture rootfs: %w", err))
 	}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(2 * runtime.GOMAXPROCS(0))
 	c := capturer{ctx: gctx, files: g, links: make(map[inode]string)}
-	err = c.dir(dst, upper)
+	err := c.dir(dst, upper)
 	if waitErr := g.Wait(); waitErr != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		err = waitErr
 	}
@@ -53,9 +42,9 @@ func Capture(ctx context.Context, dst, upper string) (Captured, error) {
 		err = unsupportedError(at[:min(len(at), shownPath)]+"…", "is a path that is too long for the kernel")
 	}
 	if err != nil {
-		return Captured{}, full(errors.Join(fmt.Errorf("capture rootfs: %w", err), empty(dst, made)))
+		return full(errors.Join(fmt.Errorf("capture rootfs: %w", err), os.RemoveAll(dst)))
 	}
-	return Captured{Files: c.count, Bytes: c.bytes.Load()}, nil
+	return nil
 }
 
 // shownPath is how much of a path that is too long is in an error.
@@ -68,8 +57,6 @@ type capturer struct {
 	files *errgroup.Group  // copies of files' contents
 	links map[inode]string // where an inode with several names is already
 	dirs  []copiedDir      // parents before children
-	count int64
-	bytes atomic.Int64
 }
 
 type copiedDir struct {
@@ -108,7 +95,6 @@ func (c *capturer) entry(dst, src string, fi os.FileInfo) error {
 	if fi.Mode()&os.ModeSocket != 0 {
 		return nil
 	}
-	c.count++
 	if !fi.IsDir() && st.Nlink > 1 {
 		key := inode{uint64(st.Dev), st.Ino}
 		if first, ok := c.links[key]; ok {
@@ -129,12 +115,7 @@ func (c *capturer) entry(dst, src string, fi os.FileInfo) error {
 			return err
 		}
 		c.files.Go(func() error {
-			n, err := copyData(c.ctx, f, src)
-			c.bytes.Add(n)
-			if closeErr := f.Close(); err == nil {
-				err = closeErr
-			}
-			if err != nil {
+			if err := cmp.Or(copyData(c.ctx, f, src), f.Close()); err != nil {
 				return fmt.Errorf("copy %s: %w", src, err)
 			}
 			return copyMeta(dst, src, fi)
@@ -175,34 +156,4 @@ func copyMeta(dst, src string, fi os.FileInfo) error {
 		return &os.PathError{Op: "utimensat", Path: dst, Err: err}
 	}
 	return nil
-}
-
-// makeEmpty makes sure of an empty directory and says whether it had to be made.
-func makeEmpty(dir string) (made bool, err error) {
-	switch err := os.Mkdir(dir, 0o700); {
-	case err == nil:
-		return true, nil
-	case !errors.Is(err, fs.ErrExist):
-		return false, fmt.Errorf("capture rootfs: %w", err)
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return false, fmt.Errorf("capture rootfs: %w", err)
-	}
-	if len(entries) > 0 {
-		return false, failure.New(errdefs.ErrFailedPrecondition, "name an empty or a new directory", "capture to %s: it is not empty", dir)
-	}
-	return false, nil
-}
-
-// empty undoes makeEmpty.
-func empty(dir string, made bool) error {
-	if made {
-		return os.RemoveAll(dir)
-	}
-	entries, err := os.ReadDir(dir)
-	for _, e := range entries {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-	}
-	return err
 }

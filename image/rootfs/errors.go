@@ -16,25 +16,13 @@ func unsupportedError(path, reason string) error {
 		"write rootfs difference: %q %s", path, reason)
 }
 
-// LayerError says that a layer is not one that [Diff] writes. Its kind is DataLoss.
-type LayerError struct {
-	Path   string // of the entry; empty: the layer as a whole
-	Reason string
-}
-
-func (e *LayerError) Error() string {
-	if e.Path == "" {
-		return "apply rootfs difference: " + e.Reason
+// layerError says that a layer is not one that [Diff] writes. path is that of the entry; empty: the layer as a whole.
+func layerError(path, reason string) error {
+	if path != "" {
+		reason = fmt.Sprintf("%q %s", path, reason)
 	}
-	return fmt.Sprintf("apply rootfs difference: %q %s", e.Path, e.Reason)
-}
-
-// Unwrap gives the kind of the error.
-func (e *LayerError) Unwrap() error { return errdefs.ErrDataLoss }
-
-// Hint says what to do next.
-func (e *LayerError) Hint() string {
-	return "the snapshot was not written by cryo or is damaged; repair it with cryo pull --repair, or take a new one"
+	return failure.New(errdefs.ErrDataLoss, "the snapshot was not written by cryo or is damaged; repair it with cryo pull --repair, or take a new one",
+		"apply rootfs difference: %s", reason)
 }
 
 // full gives the error of a full disk its kind.

@@ -177,35 +177,17 @@ func (l *layerWriter) file(h *tar.Header, path string) error {
 	}
 	stored := int64(0)
 	for _, x := range spans {
-		if err := l.contents(f, h.Name, x); err != nil {
-			return err
+		n, err := io.CopyBuffer(l.w, io.NewSectionReader(f, x.Offset, x.Length), l.buf)
+		if n < x.Length && err == nil {
+			err = io.ErrUnexpectedEOF
 		}
-		stored += x.Length
+		if err != nil {
+			return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
+		}
+		stored += n
 	}
 	if _, err := l.w.Write(make([]byte, sparsetar.Padding(stored))); err != nil {
 		return fmt.Errorf("write rootfs difference: %q: %w", h.Name, err)
-	}
-	return nil
-}
-
-// contents writes a part of a file.
-func (l *layerWriter) contents(f *os.File, name string, part sparsetar.Span) error {
-	for part.Length > 0 {
-		if err := l.ctx.Err(); err != nil {
-			return err
-		}
-		b := l.buf[:min(part.Length, int64(len(l.buf)))]
-		if n, err := f.ReadAt(b, part.Offset); n < len(b) {
-			if err == io.EOF {
-				err = io.ErrUnexpectedEOF
-			}
-			return fmt.Errorf("read rootfs: %q: %w", name, err)
-		}
-		if _, err := l.w.Write(b); err != nil {
-			return fmt.Errorf("write rootfs difference: %q: %w", name, err)
-		}
-		part.Offset += int64(len(b))
-		part.Length -= int64(len(b))
 	}
 	return nil
 }

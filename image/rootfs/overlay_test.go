@@ -64,7 +64,7 @@ func transfer(t testing.TB, o overlay) overlay {
 	t.Helper()
 	ctx := context.Background()
 	staging := filepath.Join(t.TempDir(), "staging")
-	if _, err := Capture(ctx, staging, o.upper); err != nil {
+	if err := Capture(ctx, staging, o.upper); err != nil {
 		t.Fatalf("Capture: %v", err)
 	}
 	var layer, again bytes.Buffer

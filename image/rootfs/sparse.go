@@ -61,7 +61,7 @@ func (r *sparseReader) header() error {
 		r.ready, r.ended = make([]byte, sparsetar.Block), true
 		return nil
 	case errors.As(err, &format):
-		return &LayerError{Reason: format.Reason}
+		return layerError("", format.Reason)
 	case err != nil:
 		return err
 	}
@@ -76,10 +76,10 @@ func (r *sparseReader) header() error {
 
 // fill writes the contents of a file that exists already. The file keeps its owner, mode, times and attributes.
 func (r *sparseReader) fill(f *sparsetar.Head) (err error) {
-	refuse := func(reason string) error { return &LayerError{Path: f.Name, Reason: "is a sparse file " + reason} }
+	refuse := func(reason string) error { return layerError(f.Name, "is a sparse file "+reason) }
 	spans, err := f.ReadMap(r.layer)
 	if format := (*sparsetar.TarError)(nil); errors.As(err, &format) {
-		return &LayerError{Reason: format.Reason}
+		return layerError("", format.Reason)
 	} else if err != nil {
 		return err
 	}

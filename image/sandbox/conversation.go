@@ -89,7 +89,6 @@ type file struct {
 // asked is a question.
 type asked struct {
 	Exists []byte `json:",omitempty"` // is there such a file on the host?
-	Linked []byte `json:",omitempty"` // see trust.Files
 	Look   *look  `json:",omitempty"` // see trust.Files
 	Read   *read  `json:",omitempty"` // the answer is bytes, none at the end
 }

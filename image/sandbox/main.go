@@ -62,7 +62,7 @@ func review(o order, c *caller) error {
 		}
 		return trust.Opened(&c.images, c, o.Spec)
 	}
-	requests, err := trust.ReviewImages(&c.images, o.Spec, trust.Policy{}, c.exists)
+	requests, err := trust.ReviewImages(&c.images, o.Spec, c.exists)
 	for _, r := range requests {
 		c.must(sendJSON(c.socket, request, wanted{Rule: r.Rule, Grant: r.Grant, What: []byte(r.What)}))
 	}
@@ -131,9 +131,6 @@ func (c *caller) answer(a asked) (n answer) {
 func (c *caller) read(r read) []byte { return c.ask(asked{Read: &r}) }
 
 func (c *caller) exists(path string) bool { return c.answer(asked{Exists: []byte(path)}).Yes }
-
-// Linked implements [trust.Files].
-func (c *caller) Linked(dir string) bool { return c.answer(asked{Linked: []byte(dir)}).Yes }
 
 // Look implements [trust.Files].
 func (c *caller) Look(mount int, within string) (kind uint32, target string, err error) {

@@ -107,7 +107,7 @@ func (s *Sandbox) end() string {
 	return strings.Join(how, ", ")
 }
 
-// Images is [trust.Images] in the sandbox. Its errors are those, and a [*trust.DamagedError] of the rule "sandbox".
+// Images returns an error if [Sandbox.Review] does, or, a [*trust.RefusedError], if the images ask for what the policy does not allow.
 func (s *Sandbox) Images(ctx context.Context, spec *specs.Spec, p trust.Policy) error {
 	if !trust.Reviews {
 		return nil
@@ -119,13 +119,10 @@ func (s *Sandbox) Images(ctx context.Context, spec *specs.Spec, p trust.Policy) 
 	return trust.Refuse(requests)
 }
 
-// Review is [trust.ReviewImages] in the sandbox.
+// Review is [trust.ReviewImages] in the sandbox. Its errors are those, and a [*trust.DamagedError] of the rule "sandbox".
 func (s *Sandbox) Review(ctx context.Context, spec *specs.Spec, p trust.Policy) ([]trust.Request, error) {
 	requests, err := s.run(ctx, order{Spec: spec}, nil)
-	for i := range requests {
-		requests[i].Allowed = p.Allows(requests[i].Grant)
-	}
-	return requests, err
+	return p.Judge(requests), err
 }
 
 // Files is [trust.Deleted] and [trust.Opened] in the sandbox: what of the images depends on the container's root file system, which is mounted at rootfs.
@@ -297,8 +294,6 @@ func (c *conversation) reply(b []byte) error {
 		return send(c.sandbox.socket, toSandbox, piece)
 	case c.files == nil:
 		return errors.New("it asks for files")
-	case len(q.Linked) > 0:
-		a.Yes = c.files.Linked(string(q.Linked))
 	case q.Look != nil:
 		kind, target, err := c.files.Look(q.Look.Mount, string(q.Look.Within))
 		if a.Kind, a.Target = kind, []byte(target); err != nil {

@@ -327,7 +327,7 @@ func TestSame(t *testing.T) {
 			if err := write(dir); err != nil {
 				t.Fatal(err)
 			}
-			want, wantErr := trust.ReviewImages(os.DirFS(dir), spec, trust.Policy{}, func(path string) bool {
+			want, wantErr := trust.ReviewImages(os.DirFS(dir), spec, func(path string) bool {
 				_, err := os.Stat(path)
 				return err == nil
 			})

@@ -3,7 +3,6 @@ package segment
 import (
 	"bytes"
 	"crypto/sha256"
-	"fmt"
 	"math/rand/v2"
 	"reflect"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/cryo-project/cryo/image/index"
-	"github.com/cryo-project/cryo/image/pages"
 )
 
 const page = 4096
@@ -109,90 +107,15 @@ func TestDecodeRefuses(t *testing.T) {
 	}
 }
 
-func pagemap(name string, id uint64, runs ...[2]int64) *pages.Pagemap {
-	m := &pages.Pagemap{Name: name, Pages: id}
-	for _, r := range runs {
-		m.Runs = append(m.Runs, pages.Run{Addr: uint64(r[0]), First: m.Count, Count: r[1]})
-		m.Count += r[1]
-	}
-	return m
-}
-
-func TestCut(t *testing.T) {
-	const mib = 1 << 20
-	got, err := Cut([]*pages.Pagemap{
-		pagemap("pagemap-1.img", 5, [2]int64{2*mib - 2*page, 300}, [2]int64{9 * mib, 10}, [2]int64{9*mib + 20*page, 10}),
-		pagemap("pagemap-2.img", 6, [2]int64{0, 1}),
-	}, page, 2*mib)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := [][]Piece{
-		{{5, []pages.Run{{Addr: 2 * mib, First: 2, Count: 256}}}, {5, []pages.Run{{Addr: 3 * mib, First: 258, Count: 42}}}},
-		{
-			{5, []pages.Run{{Addr: 2*mib - 2*page, First: 0, Count: 2}}},
-			{5, []pages.Run{{Addr: 9 * mib, First: 300, Count: 10}, {Addr: 9*mib + 20*page, First: 310, Count: 10}}},
-			{6, []pages.Run{{Addr: 0, First: 0, Count: 1}}},
-		},
-	}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v", got)
-	}
+func TestCheckSize(t *testing.T) {
 	for _, size := range []int64{0, -1, 1 << 19, 3 << 20, 16 << 30} {
-		if _, err := Cut(nil, page, size); !errdefs.IsInvalidArgument(err) {
+		if err := CheckSize(size); !errdefs.IsInvalidArgument(err) {
 			t.Errorf("size %d gives %v", size, err)
 		}
 	}
-}
-
-// TestCutProperties: every page is in one piece, pieces keep to their borders, segments to their size.
-func TestCutProperties(t *testing.T) {
-	for seed := range uint64(30) {
-		r := rand.New(rand.NewPCG(seed, 9))
-		var maps []*pages.Pagemap
-		want := make(map[[2]uint64]uint64) // file, page -> address
-		for id := range uint64(1 + r.IntN(30)) {
-			m := &pages.Pagemap{Name: fmt.Sprintf("pagemap-%d.img", id), Pages: id}
-			addr := uint64(r.IntN(1<<30)) * page
-			for range r.IntN(40) {
-				n := 1 + r.Int64N(1<<r.IntN(11))
-				m.Runs = append(m.Runs, pages.Run{Addr: addr, First: m.Count, Count: n})
-				for i := range n {
-					want[[2]uint64{uint64(id), uint64(m.Count + i)}] = addr + uint64(i)*page
-				}
-				m.Count += n
-				addr += uint64(n+1+r.Int64N(1<<r.IntN(16))) * page
-			}
-			maps = append(maps, m)
-		}
-		size := int64(1) << (20 + r.IntN(5))
-		segments, err := Cut(maps, page, size)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, pieces := range segments {
-			var total int64
-			for _, p := range pieces {
-				total += p.Pages()
-				for _, run := range p.Runs {
-					if run.Addr/index.MaxFrame != p.Runs[0].Addr/index.MaxFrame || (run.Addr+uint64(run.Count*page)-1)/index.MaxFrame != run.Addr/index.MaxFrame {
-						t.Fatalf("piece %+v crosses a border", p)
-					}
-					for i := range run.Count {
-						key := [2]uint64{uint64(p.File), uint64(run.First + i)}
-						if want[key] != run.Addr+uint64(i)*page {
-							t.Fatalf("page %v is at %x, not %x", key, run.Addr+uint64(i)*page, want[key])
-						}
-						delete(want, key)
-					}
-				}
-			}
-			if total*page > size {
-				t.Errorf("a segment of %d bytes, more than %d", total*page, size)
-			}
-		}
-		if len(want) > 0 {
-			t.Errorf("%d pages are in no segment", len(want))
+	for _, size := range []int64{MinSize, DefaultSize, MaxSize} {
+		if err := CheckSize(size); err != nil {
+			t.Error(err)
 		}
 	}
 }
@@ -203,12 +126,11 @@ func TestKeep(t *testing.T) {
 	for _, i := range []int{1, 2, 4, 7, 8} {
 		file[i*page+i] = byte(i)
 	}
-	p := Piece{File: 9, Runs: []pages.Run{{Addr: 0x10000, First: 0, Count: 5}, {Addr: 0x20000, First: 5, Count: 5}}}
 	var f index.Frame
 	buf := make([]byte, index.MaxFrame)
-	for _, r := range p.Runs {
+	for _, r := range []index.Run{{File: 9, Addr: 0x10000, First: 0, Count: 5}, {File: 9, Addr: 0x20000, First: 5, Count: 5}} {
 		pages := buf[f.Raw:][:copy(buf[f.Raw:], file[r.First*page:(r.First+r.Count)*page])]
-		Keep(&f, index.Run{File: p.File, First: r.First, Count: r.Count, Addr: r.Addr}, page, pages)
+		Keep(&f, r, page, pages)
 	}
 	raw := buf[:f.Raw]
 	Sum(&f, raw)

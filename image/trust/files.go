@@ -12,8 +12,6 @@ import (
 
 // Files tells what is in the container's file systems that are not in CRIU's images. See [Local].
 type Files interface {
-	// Linked tells whether a path of the root file system, relative to it, leads over a link, or out of it.
-	Linked(dir string) bool
 	// Look tells of which kind a file is, as S_IFMT bits, and the target of a link. within is below the source of a mount of the specification, which is named by its number, or
 	// below the root file system, [Root]. A file that is not there is of kind 0, and one of which nothing can be said of kind 1.
 	Look(mount int, within string) (kind uint32, target string, err error)
@@ -41,15 +39,6 @@ func NewLocal(rootfs string, spec *specs.Spec) (*Local, error) {
 
 // Close lets go of the root file system.
 func (l *Local) Close() error { return unix.Close(l.root) }
-
-// Linked implements [Files].
-func (l *Local) Linked(dir string) bool {
-	fd, err := unix.Openat2(l.root, dir, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS})
-	if err == nil {
-		_ = unix.Close(fd)
-	}
-	return errors.Is(err, unix.ELOOP) || errors.Is(err, unix.EXDEV)
-}
 
 // Look implements [Files].
 func (l *Local) Look(mount int, within string) (kind uint32, target string, err error) {

@@ -4,42 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
+	"path"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
-
-// host tells what is on this host; tests have one of their own.
-type host struct {
-	exists func(path string) bool
-}
-
-// Images returns an error, a [*RefusedError], if CRIU's images hold more than spec, which was confined with
-// the same policy, was granted: capabilities, namespaces, mounts, or cgroups. CRIU restores as root whatever
-// its images say, so a specification that asks for nothing is no promise.
-//
-// exists tells whether a path is on this host: files of /proc that the kernel does not have need no mask.
-// An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
-// names by which CRIU would leave the directory that it works in.
-func Images(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) error {
-	if !Reviews {
-		return nil
-	}
-	requests, err := ReviewImages(images, spec, p, exists)
-	if err != nil {
-		return err
-	}
-	return Refuse(requests)
-}
-
-// Refuse returns an error, a [*RefusedError], if something is asked for that was not allowed.
-func Refuse(requests []Request) error {
-	refused := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Allowed })
-	if len(refused) > 0 {
-		return &RefusedError{Requests: refused}
-	}
-	return nil
-}
 
 // rules are what CRIU's images are reviewed by.
 var rules = []struct {
@@ -60,21 +28,23 @@ var rules = []struct {
 	{"cgroups", (*imageReviewer).cgroups},
 }
 
-// ReviewImages lists what CRIU's images ask for beyond spec, as [Review] does for that, up to where they are damaged.
-func ReviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) ([]Request, error) {
-	r := imageReviewer{reviewer: newReviewer(""), images: images, spec: spec, host: host{exists: exists}}
+// ReviewImages lists what CRIU's images hold beyond what spec, as it was granted, has: capabilities, namespaces, mounts, or cgroups. CRIU restores as root
+// whatever its images say, so a specification that asks for nothing is no promise.
+//
+// exists tells whether a path is on this host: files of /proc that the kernel does not have need no mask.
+// An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
+// names by which CRIU would leave the directory that it works in. The list ends there.
+func ReviewImages(images fs.FS, spec *specs.Spec, exists func(path string) bool) ([]Request, error) {
+	r := newImageReviewer(images, spec, exists)
 	var err error
 	for _, rule := range rules {
 		r.rule = rule.name
-		if err = rule.review(&r); err != nil {
+		if err = rule.review(r); err != nil {
 			if damaged := (*DamagedError)(nil); errors.As(err, &damaged) {
 				damaged.Rule = rule.name
 			}
 			break
 		}
-	}
-	for i := range r.requests {
-		r.requests[i].Allowed = p.Allows(r.requests[i].Grant)
 	}
 	return r.requests, err
 }
@@ -83,16 +53,26 @@ type imageReviewer struct {
 	reviewer
 	images fs.FS
 	spec   *specs.Spec
-	host   host
-	// What the specification has, made when it is first asked for: images may ask a million times. See granted, specMounts, and specDevices.
-	capabilities map[uint]bool
-	mounted      map[string]specMount
-	nodes        map[string]bool
+	exists func(path string) bool // on this host
+	// What the specification has: images may ask a million times.
+	granted map[uint]bool // capabilities, by number
+	mounted map[string]specMount
+	nodes   map[string]bool // devices
+}
+
+func newImageReviewer(images fs.FS, spec *specs.Spec, exists func(path string) bool) *imageReviewer {
+	r := &imageReviewer{reviewer: newReviewer(""), images: images, spec: spec, exists: exists, granted: grantedBy(spec), mounted: specMounts(spec), nodes: map[string]bool{}}
+	if spec.Linux != nil {
+		for _, d := range spec.Linux.Devices {
+			r.nodes[path.Clean(d.Path)] = true
+		}
+	}
+	return r
 }
 
 // files lists images by a pattern of their names.
-func (r *imageReviewer) files(pattern string) ([]string, error) {
-	names, err := fs.Glob(r.images, pattern)
+func files(images fs.FS, pattern string) ([]string, error) {
+	names, err := fs.Glob(images, pattern)
 	if err != nil {
 		return nil, fmt.Errorf("list CRIU images: %w", err)
 	}

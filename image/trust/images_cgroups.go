@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 )
@@ -29,16 +28,14 @@ func (r *imageReviewer) cgroups() error {
 }
 
 // controllerName is that of a controller for which runc tells CRIU a place, or of the hierarchy of version 2, which has none.
-var controllerName = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(cpuset|cpu|cpuacct|blkio|memory|devices|freezer|net_cls|net_prio|perf_event|hugetlb|pids|rdma|misc|name=systemd|)$`)
-})
+var controllerName = regexp.MustCompile(`^(cpuset|cpu|cpuacct|blkio|memory|devices|freezer|net_cls|net_prio|perf_event|hugetlb|pids|rdma|misc|name=systemd|)$`)
 
 func (r *imageReviewer) hierarchies(e *cgroup.CgroupEntry) error {
 	top := map[string]string{} // of a hierarchy, by the name that a member has
 	for _, c := range e.GetControllers() {
 		all := strings.Join(c.GetCnames(), ",")
 		for _, name := range c.GetCnames() {
-			if !controllerName().MatchString(name) {
+			if !controllerName.MatchString(name) {
 				return fmt.Errorf("a cgroup controller %q", name)
 			}
 		}
@@ -108,7 +105,7 @@ const maxCgroupDepth = 64
 const releaseAgent = "release_agent"
 
 // propertyName is that of a file of a cgroup.
-var propertyName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*$`) })
+var propertyName = regexp.MustCompile(`^[A-Za-z0-9_]+(\.[A-Za-z0-9_-]+)*$`)
 
 // directory reviews a cgroup and those below it.
 func directory(d *cgroup.CgroupDirEntry, depth int) error {
@@ -122,7 +119,7 @@ func directory(d *cgroup.CgroupDirEntry, depth int) error {
 		return fmt.Errorf("a cgroup of the name %q", d.GetDirName())
 	}
 	for _, p := range d.GetProperties() {
-		if name := p.GetName(); !propertyName().MatchString(name) || name == releaseAgent {
+		if name := p.GetName(); !propertyName.MatchString(name) || name == releaseAgent {
 			return fmt.Errorf("a property of a cgroup of the name %q", name)
 		}
 	}

@@ -3,7 +3,6 @@ package trust
 import (
 	"bytes"
 	_ "embed"
-	"encoding/binary"
 	"fmt"
 	"strings"
 	"sync"
@@ -137,6 +136,3 @@ func consume(f protoreflect.FieldDescriptor, wire protowire.Type, data []byte) (
 	}
 	return value, n, nil
 }
-
-func le32(b []byte) uint32 { return binary.LittleEndian.Uint32(b) }
-func le16(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }

@@ -150,7 +150,7 @@ func TestForgedFields(t *testing.T) {
 			dir := d.write(t)
 			c.change(t, d, dir)
 			var damaged *DamagedError
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
 				t.Errorf("Images = %v, want %q", err, c.words)
 			}
 		})
@@ -221,10 +221,10 @@ func TestImagesThatAskForMore(t *testing.T) {
 			dir := d.write(t)
 			c.change(t, d, dir)
 			var refused *RefusedError
-			if err := Images(os.DirFS(dir), d.spec, Policy{}, here); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.words) || !strings.Contains(err.Error(), string(c.grant)+": ") {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{}, here); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.words) || !strings.Contains(err.Error(), string(c.grant)+": ") {
 				t.Errorf("Images = %v, want %q", err, c.words)
 			}
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{c.grant}}, here); err != nil {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{c.grant}}, here); err != nil {
 				t.Errorf("granted: %v", err)
 			}
 		})

@@ -3,8 +3,8 @@ package trust
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"regexp"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	imagefs "github.com/checkpoint-restore/go-criu/v8/crit/images/fs"
@@ -13,7 +13,8 @@ import (
 	remapfile "github.com/checkpoint-restore/go-criu/v8/crit/images/remap-file-path"
 	skpacket "github.com/checkpoint-restore/go-criu/v8/crit/images/sk-packet"
 	"golang.org/x/sys/unix"
-	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // opened are the files of files.img that have a path, with what each is to be opened as.
@@ -24,13 +25,13 @@ type opened struct {
 	linked  map[uint32]bool   // it is where CRIU finds a deleted one
 }
 
-// opened reads them. A file that was deleted is of the kind that CRIU makes, or of that of the file by which it is kept.
-func (r *imageReviewer) opened() (o opened, err error) {
-	if o.files, err = read[fdinfo.FileEntry](r.images, "files.img"); err != nil {
+// openedIn reads them. A file that was deleted is of the kind that CRIU makes, or of that of the file by which it is kept.
+func openedIn(images fs.FS) (o opened, err error) {
+	if o.files, err = read[fdinfo.FileEntry](images, "files.img"); err != nil {
 		return o, err
 	}
 	const remapped = "remap-fpath.img"
-	remaps, err := read[remapfile.RemapFilePathEntry](r.images, remapped)
+	remaps, err := read[remapfile.RemapFilePathEntry](images, remapped)
 	if err != nil {
 		return o, err
 	}
@@ -58,7 +59,7 @@ func (r *imageReviewer) opened() (o opened, err error) {
 			}
 		case remapfile.RemapType_GHOST:
 			name := fmt.Sprintf("ghost-file-%x.img", m.GetRemapId())
-			ghost, err := readFirst[ghostfile.GhostFileEntry](r.images, name)
+			ghost, err := readFirst[ghostfile.GhostFileEntry](images, name)
 			if err != nil {
 				return o, err
 			}
@@ -110,14 +111,14 @@ func (r *imageReviewer) fifos(o opened) error {
 		}
 	}
 	return errors.Join(
-		each(r, "fdinfo-*.img", func(e *fdinfo.FdinfoEntry) error {
+		each(r.images, "fdinfo-*.img", func(e *fdinfo.FdinfoEntry) error {
 			if e.GetType() != fdinfo.FdTypes_REG {
 				return nil
 			}
 			return other(e.GetId())
 		}),
-		each(r, "fs-*.img", func(e *imagefs.FsEntry) error { return other(e.GetCwdId(), e.GetRootId()) }),
-		each(r, "mm-*.img", func(e *criumm.MmEntry) error {
+		each(r.images, "fs-*.img", func(e *imagefs.FsEntry) error { return other(e.GetCwdId(), e.GetRootId()) }),
+		each(r.images, "mm-*.img", func(e *criumm.MmEntry) error {
 			const mapped = 1<<6 | 1<<7 // VMA_FILE_PRIVATE and VMA_FILE_SHARED of CRIU 4.2, criu/include/image.h
 			ids := []uint32{e.GetExeFileId()}
 			for _, v := range e.GetVmas() {
@@ -134,21 +135,16 @@ func (r *imageReviewer) fifos(o opened) error {
 // inFlight calls review with the files that wait in sockets.
 func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 	const name = "sk-queues.img"
-	names, err := r.files(name)
-	if err != nil || len(names) == 0 {
-		return err
-	}
 	data, err := readImage(r.images, name, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
 	if err == nil {
-		data, err = records(data)
+		_, data, err = records.Body(data)
 	}
 	for err == nil && len(data) > 0 {
-		var record []byte
-		if record, data, err = next(data); err != nil {
-			break
-		}
 		var e skpacket.SkPacketEntry
-		if err = proto.Unmarshal(record, &e); err != nil {
+		if data, err = nextInto(data, &e); err != nil {
 			break
 		}
 		if int64(e.GetLength()) > int64(len(data)) {
@@ -167,4 +163,4 @@ func (r *imageReviewer) inFlight(review func(ids ...uint32) error) error {
 }
 
 // ghost is what CRIU calls a deleted file while it restores; a symbolic link may be one of them. Source: CRIU 4.2, criu/files-reg.c, ghost_path.
-var ghost = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\.cr\.[0-9a-f]+\.ghost$`) })
+var ghost = regexp.MustCompile(`\.cr\.[0-9a-f]+\.ghost$`)

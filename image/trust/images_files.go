@@ -29,7 +29,7 @@ func inside(p string) error {
 		switch {
 		case part == "..":
 			return fmt.Errorf("the path %q leads out of its directory", p)
-		case ghost().MatchString(part):
+		case ghost.MatchString(part):
 			return fmt.Errorf("the path %q has a name that CRIU gives deleted files", p)
 		case len(part) > maxName:
 			return fmt.Errorf("the path %q has a part of %d bytes", p, len(part))
@@ -43,13 +43,13 @@ func inside(p string) error {
 // paths reviews the files that processes have open, and those that are made for them: CRIU opens and makes them as root, and takes
 // their names for paths below the container's root.
 func (r *imageReviewer) paths() error {
-	if err := each(r, "files.img", func(e *fdinfo.FileEntry) error {
+	if err := each(r.images, "files.img", func(e *fdinfo.FileEntry) error {
 		r.privileged(e)
 		return openFile(e)
 	}); err != nil {
 		return err
 	}
-	ghosts, err := r.files("ghost-file-*.img")
+	ghosts, err := files(r.images, "ghost-file-*.img")
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (r *imageReviewer) paths() error {
 			return &DamagedError{File: name, Err: fmt.Errorf("a deleted file of type %o", kind)}
 		}
 	}
-	o, err := r.opened()
+	o, err := openedIn(r.images)
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,7 @@ func oneKind(e *fdinfo.FileEntry) error {
 func (r *imageReviewer) privileged(e *fdinfo.FileEntry) {
 	const searchDAC, netAdmin, netRaw, sysAdmin = 2, 12, 13, 21 // linux/capability.h
 	need := func(c uint, what string) {
-		if !r.granted()[c] {
+		if !r.granted[c] {
 			r.ask(Capabilities, "%s, open in a process, for which the container was not to have %s", what, cap.Known()[c])
 		}
 	}

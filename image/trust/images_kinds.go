@@ -1,12 +1,12 @@
 package trust
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"regexp"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
@@ -37,11 +37,13 @@ import (
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/userns"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/utsns"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
 // kind is one kind of image.
 type kind struct {
-	name   name
+	name   *regexp.Regexp
 	record proto.Message // nil: not of messages
 	first  proto.Message // the first record, where it is another
 	most   int           // records that CRIU reads
@@ -50,12 +52,7 @@ type kind struct {
 	review func(data []byte) error
 }
 
-// name gives the pattern of the names of a kind of images. It is compiled when it is first asked for: most processes of cryo review nothing.
-type name func() *regexp.Regexp
-
-func named(pattern string) name {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) })
-}
+func named(pattern string) *regexp.Regexp { return regexp.MustCompile(`^` + pattern + `$`) }
 
 // kinds are the images that a checkpoint of cryo's CRIU writes, with what runc and cryo put beside them. CRIU looks for others as well: for those of
 // its old formats, for policies of AppArmor, for devices and rules of networks, which runc has it leave alone, and for kinds of objects that
@@ -147,17 +144,17 @@ func Reviewed(name string) int64 {
 	case k.raw:
 		return maxFirst
 	}
-	return maxImage + 1
+	return records.MaxImage + 1
 }
 
 // Unpacked tells whether an image is one of a file system in memory, which is looked through in whole, though not held.
-func Unpacked(name string) bool { return tmpfsImage().MatchString(name) }
+func Unpacked(name string) bool { return tmpfsImage.MatchString(name) }
 
 var tmpfsImage = named(`tmpfs-(dev-)?[0-9]+\.tar\.gz\.img`)
 
 func kindOf(name string) *kind {
 	for i := range kinds {
-		if kinds[i].name().MatchString(name) {
+		if kinds[i].name.MatchString(name) {
 			return &kinds[i]
 		}
 	}
@@ -169,7 +166,7 @@ func (k *kind) check(data []byte) error {
 	if k.review != nil {
 		return k.review(data)
 	}
-	data, err := records(data)
+	_, data, err := records.Body(data)
 	if err != nil {
 		return err
 	}
@@ -182,7 +179,7 @@ func (k *kind) check(data []byte) error {
 			return fmt.Errorf("more than %d records", most)
 		}
 		var record []byte
-		if record, data, err = next(data); err != nil {
+		if record, data, err = records.Next(data); err != nil {
 			return err
 		}
 		message := k.record
@@ -233,7 +230,7 @@ func tracked(data []byte) error {
 		newCT  = 1 << 8
 		newExp = 2 << 8
 	)
-	data, err := records(data)
+	_, data, err := records.Body(data)
 	if err != nil {
 		return err
 	}
@@ -241,7 +238,7 @@ func tracked(data []byte) error {
 		if len(data) < header {
 			return errors.New("ends within a message of netlink")
 		}
-		n, message := le32(data), le16(data[4:])
+		n, message := binary.LittleEndian.Uint32(data), binary.LittleEndian.Uint16(data[4:])
 		if n < header || uint64(n) > uint64(len(data)) {
 			return fmt.Errorf("a message of netlink of %d bytes", n)
 		}

@@ -9,16 +9,16 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
+	"github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
 )
 
 // mounts: what the images mount must be the rootfs, what the specification mounts from outside, or a file system that the
 // kernel makes anew; and the files of /proc that every container has masked or read-only must be so.
 func (r *imageReviewer) mounts() error {
-	names, err := r.files("mountpoints-*.img")
+	names, err := files(r.images, "mountpoints-*.img")
 	if err != nil {
 		return err
 	}
@@ -62,19 +62,11 @@ func (r *imageReviewer) tree(entries []*mnt.MntEntry) error {
 			return fmt.Errorf("a mount at %q with the flags %#x", at, f|sb)
 		}
 	}
-	var root *mnt.MntEntry // its source is runc's to say
-	for _, e := range entries {
-		switch {
-		case ids[e.GetParentMntId()] && e.GetParentMntId() != e.GetMntId():
-		case root != nil || path.Clean("/"+e.GetMountpoint()) != "/":
-			return errors.New("the mounts are not one tree")
-		default:
-			root = e
-		}
+	roots := rootsOf(entries)
+	if len(roots) != 1 || clean(roots[0].GetMountpoint()) != "/" {
+		return errors.New("the mounts are not one tree")
 	}
-	if root == nil {
-		return errors.New("there is no root mount")
-	}
+	root := roots[0]          // its source is runc's to say
 	var given []*mnt.MntEntry // runc gives their source
 	for _, e := range entries {
 		key, err := r.external(e)
@@ -130,22 +122,20 @@ func (r *imageReviewer) propagation(e *mnt.MntEntry, given bool) {
 
 // optionOf is an option of those file systems that the kernel makes anew: it says whose the files are, how large they may become, or how they
 // are stored.
-var optionOf = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
-})
+var optionOf = regexp.MustCompile(`^(size|nr_blocks|nr_inodes|mode|uid|gid|ptmxmode|max)=[0-9]+[kKmMgG%]?$|^(inode32|inode64|newinstance|noswap|huge=[a-z_]+|hidepid=[a-z0-9]+|subset=pid|xattr|none|nsdelegate|memory_[a-z]+|favordynmods|[a-z_,]*)$`)
 
 // options reviews those of one that the kernel makes anew. One that the specification has may not be larger than there.
 func (r *imageReviewer) options(e *mnt.MntEntry) error {
 	size := int64(-1)
 	for o := range strings.SplitSeq(e.GetOptions(), ",") {
-		if e.GetFstype() == uint32(mnt.Fstype_TMPFS) && !optionOf().MatchString(o) {
+		if e.GetFstype() == uint32(mnt.Fstype_TMPFS) && !optionOf.MatchString(o) {
 			return fmt.Errorf("a mount at %q with the option %q", e.GetMountpoint(), o)
 		}
 		if s, ok := strings.CutPrefix(o, "size="); ok {
 			size = bytesOf(s)
 		}
 	}
-	if m := r.specMounts()[e.GetMountpoint()]; m.bytes > 0 && (size < 0 || size > m.bytes) {
+	if m := r.mounted[e.GetMountpoint()]; m.bytes > 0 && (size < 0 || size > m.bytes) {
 		r.ask(Privileges, "%s of more than the %s that the specification gives it", e.GetMountpoint(), m.size)
 	}
 	return nil
@@ -175,7 +165,7 @@ func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	if _, ok := ordinaryDevices[key]; ok {
 		return true, nil
 	}
-	if m := r.specMounts()[path.Clean(key)]; m.external {
+	if m := r.mounted[path.Clean(key)]; m.external {
 		r.writable(e, m)
 		if e.GetMountpoint() != path.Clean(key) {
 			return false, fmt.Errorf("the mount of %q is at %q", key, e.GetMountpoint())
@@ -184,12 +174,12 @@ func (r *imageReviewer) external(e *mnt.MntEntry) (bool, error) {
 	}
 	// Mounts of cgroup version 1 are one bind mount a hierarchy.
 	for at, depth := path.Dir(path.Clean(key)), 0; at != "/" && at != "." && depth < maxCgroupDepth; at, depth = path.Dir(at), depth+1 {
-		if m := r.specMounts()[at]; m.cgroup {
+		if m := r.mounted[at]; m.cgroup {
 			r.writable(e, m)
 			return true, nil
 		}
 	}
-	return r.specDevices()[path.Clean(key)], nil
+	return r.nodes[path.Clean(key)], nil
 }
 
 // specMount is what the specification has at one destination.
@@ -201,15 +191,12 @@ type specMount struct {
 	size     string // the same as it is there
 }
 
-// specMounts are the mounts of the specification, by their destination.
-func (r *imageReviewer) specMounts() map[string]specMount {
-	if r.mounted != nil {
-		return r.mounted
-	}
-	r.mounted = map[string]specMount{}
-	for _, m := range r.spec.Mounts {
+// specMounts are the mounts of a specification, by their destination.
+func specMounts(spec *specs.Spec) map[string]specMount {
+	all := map[string]specMount{}
+	for _, m := range spec.Mounts {
 		at := path.Clean(m.Destination)
-		s := r.mounted[at]
+		s := all[at]
 		if cgroup := m.Type == "cgroup"; cgroup || bind(m) {
 			s.readonly = s.readonly || readonly(m.Options)
 			s.external, s.cgroup = true, s.cgroup || cgroup
@@ -223,22 +210,9 @@ func (r *imageReviewer) specMounts() map[string]specMount {
 				}
 			}
 		}
-		r.mounted[at] = s
+		all[at] = s
 	}
-	return r.mounted
-}
-
-// specDevices are the paths of the specification's devices.
-func (r *imageReviewer) specDevices() map[string]bool {
-	if r.nodes == nil {
-		r.nodes = map[string]bool{}
-		if r.spec.Linux != nil {
-			for _, d := range r.spec.Linux.Devices {
-				r.nodes[path.Clean(d.Path)] = true
-			}
-		}
-	}
-	return r.nodes
+	return all
 }
 
 // writable asks for a mount that the specification has read-only and the image does not.
@@ -260,7 +234,7 @@ func (r *imageReviewer) made(e *mnt.MntEntry) bool {
 	case uint32(mnt.Fstype_DEVPTS):
 		return strings.Count(within, "/") == 1
 	case uint32(mnt.Fstype_PROC):
-		return at == "/proc" && within == "/" || readonly && at == path.Join("/proc", within) && !perProcess().MatchString(within)
+		return at == "/proc" && within == "/" || readonly && at == path.Join("/proc", within) && !perProcess.MatchString(within)
 	case uint32(mnt.Fstype_SYSFS):
 		return readonly && at == path.Join("/sys", within)
 	case uint32(mnt.Fstype_CGROUP), uint32(mnt.Fstype_CGROUP2):
@@ -282,7 +256,7 @@ func (r *imageReviewer) params(e *mnt.MntEntry, entries []*mnt.MntEntry) bool {
 	if e.GetMountpoint() != paramsFile || e.GetFstype() != tmpfs || within == "/" || strings.Count(within, "/") != 1 {
 		return false
 	}
-	namespaces, err := r.files("mountpoints-*.img")
+	namespaces, err := files(r.images, "mountpoints-*.img")
 	if err != nil || len(namespaces) != 1 || !slices.ContainsFunc(entries, func(o *mnt.MntEntry) bool {
 		return o.GetRootDev() == e.GetRootDev() && o.GetFstype() == tmpfs && clean(o.GetRoot()) == "/"
 	}) {
@@ -293,7 +267,7 @@ func (r *imageReviewer) params(e *mnt.MntEntry, entries []*mnt.MntEntry) bool {
 }
 
 // perProcess are directories of /proc whose links lead anywhere.
-var perProcess = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^/([0-9]+|self|thread-self)(/|$)`) })
+var perProcess = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/|$)`)
 
 // dangerous are the files of /proc that let a container's root reach the host, of those that are masked or read-only.
 var dangerous = []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/kcore", "/proc/keys", "/proc/timer_list"}
@@ -315,7 +289,7 @@ func (r *imageReviewer) masks(root *mnt.MntEntry, entries []*mnt.MntEntry) {
 	}
 	t := newMountTree(root, entries)
 	for _, file := range dangerous {
-		if !r.host.exists(file) {
+		if !r.exists(file) {
 			continue
 		}
 		top := t.at(file)

@@ -19,6 +19,20 @@ type mountPlace struct {
 	path   string
 }
 
+// rootsOf are the mounts that are on no other.
+func rootsOf(entries []*mnt.MntEntry) (roots []*mnt.MntEntry) {
+	ids := map[uint32]bool{}
+	for _, e := range entries {
+		ids[e.GetMntId()] = true
+	}
+	for _, e := range entries {
+		if !ids[e.GetParentMntId()] || e.GetParentMntId() == e.GetMntId() {
+			roots = append(roots, e)
+		}
+	}
+	return roots
+}
+
 // newMountTree takes the last of several mounts at one place, as CRIU mounts them one after the other.
 func newMountTree(root *mnt.MntEntry, entries []*mnt.MntEntry) mountTree {
 	t := mountTree{root: root, on: make(map[mountPlace]*mnt.MntEntry, len(entries))}

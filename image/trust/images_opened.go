@@ -10,7 +10,6 @@ import (
 	"path"
 	"regexp"
 	"strings"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/fdinfo"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/mnt"
@@ -24,18 +23,26 @@ const openedRule = "opened-files"
 // Opened returns an error, a [*DamagedError], if a file that CRIU is to open is of another kind than the images say, is not there, or is reached by a link out of the
 // container, in the root file system as it will be: the images and spec say what is mounted there. Opening a FIFO
 // waits until somebody opens its other end.
-func Opened(images fs.FS, files Files, spec *specs.Spec) error {
-	r := imageReviewer{images: images, spec: spec}
-	o, err := r.opened()
+func Opened(images fs.FS, at Files, spec *specs.Spec) error {
+	o, err := openedIn(images)
 	if err != nil {
 		return err
 	}
-	trees, err := r.trees()
+	namespaces, err := files(images, "mountpoints-*.img")
 	if err != nil {
 		return err
 	}
-	w := walk{images: images, files: files, spec: spec, tmpfs: map[string]map[string]entry{}}
-	for _, t := range trees {
+	w := walk{images: images, files: at, spec: spec, tmpfs: map[string]map[string]entry{}}
+	for _, name := range namespaces {
+		entries, err := read[mnt.MntEntry](images, name)
+		if err != nil {
+			return err
+		}
+		roots := rootsOf(entries)
+		if len(roots) == 0 {
+			continue
+		}
+		t := newMountTree(roots[0], entries)
 		w.seen = map[mountPlace]entry{}
 		for _, f := range o.files {
 			if err := w.review(t, f, o); err != nil {
@@ -90,9 +97,7 @@ func namesOf(f *fdinfo.FileEntry) (names []string) {
 
 // magic are the paths below /proc whose links lead out of any root: to what CRIU itself has open, among others. No file that is open has such a name: the
 // kernel gives names without links.
-var magic = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
-})
+var magic = regexp.MustCompile(`^/([0-9]+|self|thread-self)(/task/[0-9]+)?/((cwd|root|exe)(/|$)|(fd|map_files|ns)/)`)
 
 // Kinds of files beside those of stat(2).
 const (
@@ -117,31 +122,6 @@ func kindName(kind uint32) string {
 		return "a device"
 	}
 	return fmt.Sprintf("of kind %o", kind)
-}
-
-// trees are the mounts of each mount namespace.
-func (r *imageReviewer) trees() (trees []mountTree, err error) {
-	names, err := r.files("mountpoints-*.img")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		entries, err := read[mnt.MntEntry](r.images, name)
-		if err != nil {
-			return nil, err
-		}
-		ids := map[uint32]bool{}
-		for _, e := range entries {
-			ids[e.GetMntId()] = true
-		}
-		for _, e := range entries {
-			if !ids[e.GetParentMntId()] || e.GetParentMntId() == e.GetMntId() {
-				trees = append(trees, newMountTree(e, entries))
-				break
-			}
-		}
-	}
-	return trees, nil
 }
 
 // walk follows paths through the container's mounts as they will be, links included.
@@ -190,7 +170,7 @@ func (w *walk) to(t mountTree, name string) (kind uint32, err error) {
 		if m != t.root {
 			within = path.Join("/", strings.TrimPrefix(next, path.Clean(m.GetMountpoint())))
 		}
-		if m.GetFstype() == uint32(mnt.Fstype_PROC) && magic().MatchString(path.Join(clean(m.GetRoot()), within)+"/") {
+		if m.GetFstype() == uint32(mnt.Fstype_PROC) && magic.MatchString(path.Join(clean(m.GetRoot()), within)+"/") {
 			return missing, errors.New("a link of /proc leads out of the container")
 		}
 		e, err := w.see(t, m, within, len(rest) > 0)
@@ -287,6 +267,9 @@ func (w *walk) inImage(m *mnt.MntEntry, within string) (kind uint32, target stri
 	return unknown, "", nil
 }
 
+// maxTmpfs is how many bytes an image of a tmpfs of some length may unpack to, to be looked through.
+func maxTmpfs(length int64) int64 { return 1<<30 + 100*length }
+
 // entriesOf reads what is in an image of a tmpfs.
 func entriesOf(images fs.FS, name string) (map[string]entry, error) {
 	f, err := images.Open(name)
@@ -294,12 +277,16 @@ func entriesOf(images fs.FS, name string) (map[string]entry, error) {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
 	z, err := gzip.NewReader(f)
 	if err != nil {
 		return nil, err
 	}
 	entries := map[string]entry{}
-	for archive := tar.NewReader(z); ; {
+	for archive := tar.NewReader(io.LimitReader(z, maxTmpfs(info.Size()))); ; {
 		h, err := archive.Next()
 		if errors.Is(err, io.EOF) {
 			return entries, nil

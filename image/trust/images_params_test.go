@@ -55,7 +55,7 @@ func TestParams(t *testing.T) {
 			if c.elsewhere {
 				image(t, dir, "mountpoints-13.img", d.mounts[0])
 			}
-			err := Images(os.DirFS(dir), d.spec, Policy{}, here)
+			err := reviewImages(os.DirFS(dir), d.spec, Policy{}, here)
 			var refused *RefusedError
 			if c.asks == "" {
 				if err != nil {

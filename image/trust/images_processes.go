@@ -16,7 +16,7 @@ import (
 
 // credentials: no thread may have a capability that the specification, as it was granted, does not have.
 func (r *imageReviewer) credentials() error {
-	return each(r, "core-*.img", func(e *criucore.CoreEntry) error {
+	return each(r.images, "core-*.img", func(e *criucore.CoreEntry) error {
 		if err := r.compare(e.GetThreadCore().GetCreds()); err != nil {
 			return err
 		}
@@ -24,17 +24,13 @@ func (r *imageReviewer) credentials() error {
 	})
 }
 
-// granted is the set of capabilities, by number.
-func (r *imageReviewer) granted() map[uint]bool {
-	if r.capabilities != nil {
-		return r.capabilities
-	}
+// grantedBy is the set of capabilities of a specification, by number.
+func grantedBy(spec *specs.Spec) map[uint]bool {
 	set := map[uint]bool{}
-	r.capabilities = set
-	if r.spec.Process == nil || r.spec.Process.Capabilities == nil {
+	if spec.Process == nil || spec.Process.Capabilities == nil {
 		return set
 	}
-	c := r.spec.Process.Capabilities
+	c := spec.Process.Capabilities
 	known := cap.Known()
 	for _, names := range [][]string{c.Bounding, c.Effective, c.Inheritable, c.Permitted, c.Ambient} {
 		for _, name := range names {
@@ -48,7 +44,7 @@ func (r *imageReviewer) granted() map[uint]bool {
 
 func (r *imageReviewer) compare(c *creds.CredsEntry) error {
 	const wordBits, words = 32, 4 // twice what linux/capability.h has
-	known, granted := cap.Known(), r.granted()
+	known, granted := cap.Known(), r.granted
 	for _, set := range [][]uint32{c.GetCapInh(), c.GetCapPrm(), c.GetCapEff(), c.GetCapBnd(), c.GetCapAmb()} {
 		if len(set) > words {
 			return fmt.Errorf("a set of %d capabilities", len(set)*wordBits)
@@ -106,7 +102,7 @@ func (r *imageReviewer) kernelObjects() error {
 		}
 	}
 	for _, pattern := range []string{"core-*.img", "ids-*.img"} {
-		names, err := r.files(pattern)
+		names, err := files(r.images, pattern)
 		if err != nil {
 			return err
 		}
@@ -129,7 +125,7 @@ func (r *imageReviewer) kernelObjects() error {
 
 // processes wants each to be one, and to have an image: CRIU begins all of the tree before it looks. The threads of one that has ended are any numbers.
 func (r *imageReviewer) processes(trees []*pstree.PstreeEntry) error {
-	names, err := r.files("core-*.img")
+	names, err := files(r.images, "core-*.img")
 	if err != nil {
 		return err
 	}

@@ -1,12 +1,15 @@
 package trust
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/cgroup"
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
@@ -162,9 +165,15 @@ func (d *dump) write(t *testing.T) string {
 // here is a host whose kernel has these of the dangerous files.
 func here(path string) bool { return path == "/proc/sys" || path == "/proc/keys" }
 
+// reviewImages returns an error if images are damaged, or ask for what the policy does not allow.
+func reviewImages(images fs.FS, spec *specs.Spec, p Policy, exists func(path string) bool) error {
+	requests, err := ReviewImages(images, spec, exists)
+	return cmp.Or(err, Refuse(p.Judge(requests)))
+}
+
 func TestImagesOfAnOrdinaryContainer(t *testing.T) {
 	d := ordinaryDump(t)
-	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
+	if err := reviewImages(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -175,7 +184,7 @@ func TestImagesOfSlaves(t *testing.T) {
 	for i, master := range map[int]uint32{0: 700, 3: 12, 8: 1} {
 		d.mounts[i].MasterId = &master
 	}
-	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
+	if err := reviewImages(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -260,12 +269,12 @@ func TestImagesThatHoldMore(t *testing.T) {
 			d := ordinaryDump(t)
 			c.change(d)
 			dir := d.write(t)
-			err := Images(os.DirFS(dir), d.spec, Policy{}, here)
+			err := reviewImages(os.DirFS(dir), d.spec, Policy{}, here)
 			var refused *RefusedError
 			if !errors.As(err, &refused) || refused.Requests[0].Grant != c.grant || !strings.Contains(err.Error(), c.names) {
 				t.Fatalf("Images = %v", err)
 			}
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); err != nil {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); err != nil {
 				t.Errorf("with all: %v", err)
 			}
 		})
@@ -280,7 +289,7 @@ func TestImagesHoldWhatWasGranted(t *testing.T) {
 	d.ids.NetNsId = d.inventory.RootIds.NetNsId
 	d.spec.Linux.Devices = []specs.LinuxDevice{{Path: "/dev/kvm"}}
 	d.mounts = append(d.mounts, mount(20, 7, mnt.Fstype_DEVTMPFS, 0, "/kvm", "/dev/kvm", "devtmpfs", "/dev/kvm"))
-	if err := Images(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
+	if err := reviewImages(os.DirFS(d.write(t)), d.spec, Policy{}, here); err != nil {
 		t.Error(err)
 	}
 }
@@ -308,7 +317,7 @@ func TestDamagedImages(t *testing.T) {
 			dir := d.write(t)
 			change(t, d, dir)
 			var damaged *DamagedError
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !errdefs.IsDataLoss(err) {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !errdefs.IsDataLoss(err) {
 				t.Errorf("Images = %v", err)
 			}
 		})
@@ -382,7 +391,7 @@ func TestForgedImages(t *testing.T) {
 			dir := d.write(t)
 			c.change(t, d, dir)
 			var damaged *DamagedError
-			if err := Images(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
+			if err := reviewImages(os.DirFS(dir), d.spec, Policy{Allow: []Grant{All}}, here); !errors.As(err, &damaged) || !strings.Contains(err.Error(), c.words) {
 				t.Errorf("Images = %v", err)
 			}
 		})
@@ -394,9 +403,10 @@ func FuzzImages(f *testing.F) {
 	f.Add([]byte{0x19, 0x43, 0x56, 0x54, 0, 0, 0, 0, 2, 0, 0, 0, 8, 1})
 	f.Add([]byte{0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		_ = parse(data, func(*inventory.InventoryEntry) error { return nil })
-		_ = parse(data, func(*criucore.CoreEntry) error { return nil })
-		_ = parse(data, func(s *cgroup.CgroupEntry) error {
+		images := fstest.MapFS{"x": {Data: data}}
+		_ = eachIn(images, "x", func(*inventory.InventoryEntry) error { return nil })
+		_ = eachIn(images, "x", func(*criucore.CoreEntry) error { return nil })
+		_ = eachIn(images, "x", func(s *cgroup.CgroupEntry) error {
 			for _, c := range s.GetControllers() {
 				for _, d := range c.GetDirs() {
 					_ = directory(d, 0)
@@ -405,13 +415,13 @@ func FuzzImages(f *testing.F) {
 			return nil
 		})
 		var entries []*mnt.MntEntry
-		if err := parse(data, func(e *mnt.MntEntry) error {
+		if err := eachIn(images, "x", func(e *mnt.MntEntry) error {
 			entries = append(entries, e)
 			return nil
 		}); err != nil {
 			return
 		}
-		r := imageReviewer{spec: &specs.Spec{}, host: host{exists: here}}
+		r := newImageReviewer(nil, &specs.Spec{}, here)
 		if r.tree(entries) != nil || len(r.requests) > 0 {
 			return
 		}

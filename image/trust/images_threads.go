@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
-	"sync"
 
 	"github.com/checkpoint-restore/go-criu/v8/crit/images/creds"
 	criucore "github.com/checkpoint-restore/go-criu/v8/crit/images/criu-core"
@@ -60,11 +59,11 @@ func (r *imageReviewer) ids(c *creds.CredsEntry) {
 		return
 	}
 	users, groups := []uint32{c.GetUid(), c.GetEuid(), c.GetSuid(), c.GetFsuid()}, []uint32{c.GetGid(), c.GetEgid(), c.GetSgid(), c.GetFsgid()}
-	if !r.granted()[setUID] && slices.ContainsFunc(users, func(id uint32) bool { return id != p.User.UID }) {
+	if !r.granted[setUID] && slices.ContainsFunc(users, func(id uint32) bool { return id != p.User.UID }) {
 		r.ask(Privileges, "processes of the users %d, and not of the specification's", users)
 	}
 	other := func(id uint32) bool { return id != p.User.GID }
-	if !r.granted()[setGID] && (slices.ContainsFunc(groups, other) ||
+	if !r.granted[setGID] && (slices.ContainsFunc(groups, other) ||
 		slices.ContainsFunc(c.GetGroups(), func(id uint32) bool { return other(id) && !slices.Contains(p.User.AdditionalGids, id) })) {
 		r.ask(Privileges, "processes of the groups %d %d, and not of the specification's", groups, c.GetGroups())
 	}
@@ -137,7 +136,7 @@ func (r *imageReviewer) filters() error {
 // schedule asks for scheduling that needs CAP_SYS_NICE, unless the specification has it.
 func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
 	const sysNice = 23
-	if r.granted()[sysNice] {
+	if r.granted[sysNice] {
 		return
 	}
 	var wanted specs.Scheduler
@@ -154,7 +153,7 @@ func (r *imageReviewer) schedule(t *criucore.ThreadCoreEntry) {
 }
 
 // runID is how CRIU names a dump; it is a part of the name of a table of nftables, in a command. Source: CRIU 4.2, criu/netfilter.c.
-var runID = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([0-9a-f-]{36})?$`) })
+var runID = regexp.MustCompile(`^([0-9a-f-]{36})?$`)
 
 func (r *imageReviewer) inventory() error {
 	const name = "inventory.img"
@@ -163,7 +162,7 @@ func (r *imageReviewer) inventory() error {
 		return err
 	}
 	for _, e := range entries {
-		if id := e.GetDumpCriuRunId(); !runID().MatchString(id) {
+		if id := e.GetDumpCriuRunId(); !runID.MatchString(id) {
 			return &DamagedError{File: name, Err: fmt.Errorf("a dump of the name %q", id)}
 		}
 	}
@@ -176,7 +175,7 @@ func (r *imageReviewer) regions() error {
 		page = 4096
 		top  = 1 << 56 // of five levels of page tables
 	)
-	return each(r, "mm-*.img", func(e *mm.MmEntry) error {
+	return each(r.images, "mm-*.img", func(e *mm.MmEntry) error {
 		end := uint64(0)
 		for _, v := range e.GetVmas() {
 			vsyscall := v.GetStart() == 0xffffffffff600000
@@ -213,10 +212,10 @@ func (r *imageReviewer) externalNamespaces() error {
 		}
 		return fmt.Errorf("a namespace of the name %q", key)
 	}
-	if err := each(r, "netns-[0-9]*.img", func(e *netdev.NetnsEntry) error { return check(e.GetExtKey(), "extRootNetNS") }); err != nil {
+	if err := each(r.images, "netns-[0-9]*.img", func(e *netdev.NetnsEntry) error { return check(e.GetExtKey(), "extRootNetNS") }); err != nil {
 		return err
 	}
-	return each(r, "pidns-*.img", func(e *pidns.PidnsEntry) error { return check(e.GetExtKey(), "extRootPidNS") })
+	return each(r.images, "pidns-*.img", func(e *pidns.PidnsEntry) error { return check(e.GetExtKey(), "extRootPidNS") })
 }
 
 // users reviews which users of the host those of the container are.
@@ -228,7 +227,7 @@ func (r *imageReviewer) users() error {
 	same := func(a *userns.UidGidExtent, b specs.LinuxIDMapping) bool {
 		return a.GetFirst() == b.ContainerID && a.GetLowerFirst() == b.HostID && a.GetCount() == b.Size
 	}
-	return each(r, "userns-*.img", func(e *userns.UsernsEntry) error {
+	return each(r.images, "userns-*.img", func(e *userns.UsernsEntry) error {
 		if !slices.EqualFunc(e.GetUidMap(), l.UIDMappings, same) || !slices.EqualFunc(e.GetGidMap(), l.GIDMappings, same) {
 			r.ask(Namespaces, "users and groups of the host's that the specification does not map")
 		}

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/opencontainers/runtime-spec/specs-go"
 )
@@ -54,16 +53,14 @@ func (r *reviewer) privileges(spec *specs.Spec) {
 		if p.ApparmorProfile == "unconfined" {
 			r.ask(Privileges, "no AppArmor profile (unconfined)")
 		}
-		if !containerLabel().MatchString(p.SelinuxLabel) {
+		if !containerLabel.MatchString(p.SelinuxLabel) {
 			r.ask(Privileges, "the SELinux label %s", p.SelinuxLabel)
 		}
 	}
 }
 
 // containerLabel is an SELinux label of a type that is for containers, or none. Source: container-selinux, container_contexts.
-var containerLabel = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`^$|^[a-z_]+:[a-z_]+:(container_t|container_init_t|container_kvm_t|svirt_lxc_net_t)(:|$)`)
-})
+var containerLabel = regexp.MustCompile(`^$|^[a-z_]+:[a-z_]+:(container_t|container_init_t|container_kvm_t|svirt_lxc_net_t)(:|$)`)
 
 // without gives those of want that have does not hold.
 func without(want, have []string) []string {

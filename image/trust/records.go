@@ -1,22 +1,18 @@
 package trust
 
 import (
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 
 	"github.com/containerd/errdefs"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/cryo-project/cryo/image/spec/records"
 )
 
-// Bounds of what is looked at. CRIU's images of a container with a thousand processes have some MB.
-const (
-	maxImage   = 64 << 20 // bytes of an image
-	maxRecord  = 16 << 20 // bytes of a record
-	maxRecords = 1 << 19  // of an image
-)
+// maxRecords bounds the records of an image that are looked at.
+const maxRecords = 1 << 19
 
 // MaxReviewed bounds how many bytes of all images are looked at. A snapshot with more is refused.
 const MaxReviewed = 256 << 20
@@ -65,143 +61,85 @@ func readImage(images fs.FS, name string, first bool) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > maxImage {
-		return nil, fmt.Errorf("more than %d bytes", maxImage)
+	if info.Size() > records.MaxImage {
+		return nil, fmt.Errorf("more than %d bytes", records.MaxImage)
 	}
 	data := make([]byte, info.Size())
 	_, err = io.ReadFull(f, data)
 	return data, err
 }
 
-// read gives the records of an image: after one or two magic numbers, each is a length and a protobuf message. Source:
-// CRIU, criu/image.c and criu/protobuf.c. A file that is not there has none.
-func read[T any, P interface {
+// message is a protobuf message, by the type that it has without its pointer.
+type message[T any] interface {
 	*T
 	proto.Message
-}](images fs.FS, name string) ([]P, error) {
-	data, err := readImage(images, name, false)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var records []P
-	if err == nil {
-		err = parse(data, func(m P) error {
-			records = append(records, m)
-			return nil
-		})
-	}
-	if err != nil {
-		return nil, &DamagedError{File: name, Err: err}
-	}
-	return records, nil
 }
 
 // each reviews the records of all images whose names match a pattern. What review returns becomes a [*DamagedError] of that image.
-func each[T any, P interface {
-	*T
-	proto.Message
-}](r *imageReviewer, pattern string, review func(P) error) error {
-	names, err := r.files(pattern)
+func each[T any, P message[T]](images fs.FS, pattern string, review func(P) error) error {
+	names, err := files(images, pattern)
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		data, err := readImage(r.images, name, false)
-		if err == nil {
-			err = parse(data, review)
-		}
-		if err != nil {
+		if err := eachIn(images, name, review); err != nil {
 			return &DamagedError{File: name, Err: err}
 		}
 	}
 	return nil
 }
 
+func eachIn[T any, P message[T]](images fs.FS, name string, review func(P) error) error {
+	data, err := readImage(images, name, false)
+	if err != nil {
+		return err
+	}
+	_, body, err := records.Body(data)
+	for n := 0; err == nil && len(body) > 0; n++ {
+		if n == maxRecords {
+			return fmt.Errorf("more than %d records", maxRecords)
+		}
+		m := P(new(T))
+		if body, err = nextInto(body, m); err == nil {
+			err = review(m)
+		}
+	}
+	return err
+}
+
+// nextInto splits the first record off, and reads it into m.
+func nextInto(body []byte, m proto.Message) (rest []byte, err error) {
+	record, rest, err := records.Next(body)
+	if err != nil {
+		return nil, err
+	}
+	return rest, proto.Unmarshal(record, m)
+}
+
+// read gives the records of an image. One that is not there has none.
+func read[T any, P message[T]](images fs.FS, name string) (all []P, err error) {
+	err = each(images, name, func(m P) error {
+		all = append(all, m)
+		return nil
+	})
+	return all, err
+}
+
 // maxFirst bounds the first record of an image of which no more is looked at, bytes.
 const maxFirst = 64 << 10
 
 // readFirst gives the first record of an image; what follows it may be as large as it likes, and no record.
-func readFirst[T any, P interface {
-	*T
-	proto.Message
-}](images fs.FS, name string) (P, error) {
+func readFirst[T any, P message[T]](images fs.FS, name string) (P, error) {
+	record := P(new(T))
 	data, err := readImage(images, name, true)
 	if err == nil {
-		data, err = records(data)
+		_, data, err = records.Body(data)
 	}
 	if err == nil {
-		data, _, err = next(data)
-	}
-	record := P(new(T))
-	if err == nil {
-		err = proto.Unmarshal(data, record)
+		_, err = nextInto(data, record)
 	}
 	if err != nil {
 		return nil, &DamagedError{File: name, Err: err}
 	}
 	return record, nil
-}
-
-// records gives what follows an image's magic numbers.
-func records(data []byte) ([]byte, error) {
-	const (
-		word   = 4
-		common = 0x54564319 // IMG_COMMON_MAGIC, before the type's own
-	)
-	if len(data) < word {
-		return nil, errors.New("no magic number")
-	}
-	skip := word
-	if binary.LittleEndian.Uint32(data) == common {
-		skip = 2 * word
-	}
-	if len(data) < skip {
-		return nil, errors.New("no magic number")
-	}
-	return data[skip:], nil
-}
-
-// next splits the first record off.
-func next(data []byte) (record, rest []byte, err error) {
-	const word = 4
-	if len(data) < word {
-		return nil, nil, errors.New("ends within a length")
-	}
-	n := int64(binary.LittleEndian.Uint32(data))
-	data = data[word:]
-	if n > maxRecord {
-		return nil, nil, fmt.Errorf("a record of %d bytes", n)
-	}
-	if n > int64(len(data)) {
-		return nil, nil, errors.New("ends within a record")
-	}
-	return data[:n], data[n:], nil
-}
-
-// parse takes one record at a time, of maxRecords at most.
-func parse[T any, P interface {
-	*T
-	proto.Message
-}](data []byte, take func(P) error) error {
-	data, err := records(data)
-	if err != nil {
-		return err
-	}
-	for n := 0; len(data) > 0; n++ {
-		if n == maxRecords {
-			return fmt.Errorf("more than %d records", maxRecords)
-		}
-		var record []byte
-		if record, data, err = next(data); err != nil {
-			return err
-		}
-		m := P(new(T))
-		if err := proto.Unmarshal(record, m); err != nil {
-			return err
-		}
-		if err := take(m); err != nil {
-			return err
-		}
-	}
-	return nil
 }

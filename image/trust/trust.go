@@ -5,7 +5,7 @@
 // bind mount, a device, a capability or a namespace of the host, must be allowed by the person who restores. Hooks,
 // which are programs of the host, are dropped in any case, and so are annotations and labels that steer the host.
 //
-// The specification is half of it: CRIU's images hold credentials and mounts too. [Images] compares them with what
+// The specification is half of it: CRIU's images hold credentials and mounts too. [ReviewImages] compares them with what
 // the specification was granted.
 package trust
 
@@ -92,19 +92,32 @@ func Review(spec *specs.Spec, cdi []string, p Policy) []Request {
 	r.capabilities(spec)
 	r.namespaces(spec, p)
 	r.privileges(spec)
-	for i := range r.requests {
-		r.requests[i].Allowed = p.Allows(r.requests[i].Grant)
+	return p.Judge(r.requests)
+}
+
+// Judge says of each request whether the policy allows it.
+func (p Policy) Judge(requests []Request) []Request {
+	for i := range requests {
+		requests[i].Allowed = p.Allows(requests[i].Grant)
 	}
-	return r.requests
+	return requests
+}
+
+// Refuse returns an error, a [*RefusedError], if something is asked for that was not allowed.
+func Refuse(requests []Request) error {
+	refused := slices.DeleteFunc(slices.Clone(requests), func(r Request) bool { return r.Allowed })
+	if len(refused) > 0 {
+		return &RefusedError{Requests: refused}
+	}
+	return nil
 }
 
 // Confine returns an error, a [*RefusedError], if the specification asks for what the policy does not allow. Otherwise
 // it takes out of it, in place, what no snapshot gets, and says what that was. The CDI devices are not in the specification yet:
 // whoever has the answer puts them in, by this host's own files.
 func Confine(spec *specs.Spec, cdi []string, p Policy) (dropped []string, err error) {
-	requests := slices.DeleteFunc(Review(spec, cdi, p), func(r Request) bool { return r.Allowed })
-	if len(requests) > 0 {
-		return nil, &RefusedError{Requests: requests}
+	if err := Refuse(Review(spec, cdi, p)); err != nil {
+		return nil, err
 	}
 	return drop(spec), nil
 }

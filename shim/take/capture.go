@@ -57,7 +57,7 @@ func (c changes) capture(ctx context.Context, work string) (layerWriter, error) 
 		return captureDiff(ctx, c.client, c.snapshots, c.container, work)
 	}
 	copied := filepath.Join(work, "upper")
-	if _, err := rootfs.Capture(ctx, copied, c.upper); err != nil {
+	if err := rootfs.Capture(ctx, copied, c.upper); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context, w io.Writer) error {

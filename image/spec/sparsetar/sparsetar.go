@@ -49,24 +49,15 @@ func Padding(n int64) int64 { return -n & (Block - 1) }
 // Span is a part of a file that is not a hole, in bytes.
 type Span struct{ Offset, Length int64 }
 
-// Spans lists what is not a hole in the first size bytes of a file. Where there would be too many, longer holes count as contents too.
-func Spans(f *os.File, size int64) ([]Span, error) {
-	for hole := int64(minHole); ; hole *= 2 {
-		if spans, err := spansBetween(f, size, hole); err != nil || len(spans) < maxSpans {
-			return spans, err
-		}
-	}
-}
-
-// spansBetween lists what is between holes of the length hole and more. It stops at maxSpans.
-func spansBetween(f *os.File, size, hole int64) (spans []Span, err error) {
-	for at := int64(0); at < size && len(spans) < maxSpans; {
+// Spans lists what is not a hole in the first size bytes of a file. Where there would be too many, the holes of the rest count as contents too.
+func Spans(f *os.File, size int64) (spans []Span, err error) {
+	for at := int64(0); at < size; {
 		from, to, err := NextData(f, at, size)
 		if err != nil {
 			return nil, err
 		}
 		switch last := len(spans) - 1; {
-		case from-at >= hole:
+		case from-at >= minHole && len(spans) < maxSpans-1:
 			spans = append(spans, Span{from, to - from})
 		case last < 0:
 			spans = append(spans, Span{at, to - at})
