@@ -10,13 +10,17 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/index"
 )
 
 // Bounds of an [Intake].
 const (
-	// intakeSlots is how many pieces may wait in memory.
-	intakeSlots = 160
+	// intakeSlots is how many pieces may wait in memory, where a quarter of what the kernel can give has room for them: small containers go
+	// into memory as a whole.
+	intakeSlots = 384
 	// intakeAside is how many more are on their way to the disk at once.
 	intakeAside = 16
 	// intakeJobs is how many may wait in all: with as many, the dump waits for hashing whatever room there is on the disk.
@@ -82,7 +86,7 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 	if err != nil {
 		return nil, full(err)
 	}
-	memory, err := newSlots(intakeSlots)
+	memory, err := newSlots(inMemory())
 	if err != nil {
 		s.close()
 		return nil, err
@@ -114,6 +118,19 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 		in.work.Go(func() error { return in.encode(n < early) })
 	}
 	return in, nil
+}
+
+// inMemory is how many pieces may wait in memory on this host.
+func inMemory() int {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return intakeAside
+	}
+	m, err := proc.Meminfo()
+	if err != nil || m.MemAvailableBytes == nil {
+		return intakeAside
+	}
+	return int(min(max(*m.MemAvailableBytes/4/index.MaxFrame, intakeAside), intakeSlots))
 }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.

@@ -224,7 +224,7 @@ func TestIntakeHoldsTheDumpUp(t *testing.T) {
 		}
 		sent <- in.Pages(1<<30, 1<<20, endless{})
 	}()
-	for in.received.Load() < intakeSlots<<20 {
+	for in.received.Load() < int64(cap(in.memory.free))<<20 {
 		time.Sleep(time.Millisecond)
 	}
 	select {
