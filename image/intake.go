@@ -10,16 +10,14 @@ import (
 	"sync/atomic"
 
 	"github.com/containerd/errdefs"
+	"github.com/prometheus/procfs"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/cryo-project/cryo/image/index"
 )
 
-// Bounds of an [Intake].
-const (
-	// intakeSlots is how many pieces may wait in memory.
-	intakeSlots = 160
-	// intakeAside is how many more are on their way to the disk at once.
-	intakeAside = 16
-)
+// intakeAside is how many pieces are on their way to the disk at once, beside those that wait in memory.
+const intakeAside = 16
 
 // Intake makes segments of memory while it is dumped, out of pages that come in the order in which CRIU sends them: one
 // pagemap after the other, ascending addresses in each. Name it in [PackSource.Memory] to make the snapshot, which is the one
@@ -74,7 +72,7 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 	if err != nil {
 		return nil, full(err)
 	}
-	memory, err := newSlots(intakeSlots + intakeAside)
+	memory, err := newSlots(kind.slots() + intakeAside)
 	if err != nil {
 		s.close()
 		return nil, err
@@ -96,6 +94,19 @@ func beginIntake(ctx context.Context, dst BlobStore, dir string, pageSize int64,
 		in.work.Go(func() error { return in.encode(n < early) })
 	}
 	return in, nil
+}
+
+// slots is how many pieces may wait in memory on this host.
+func (k intakeKind) slots() int {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return intakeAside
+	}
+	m, err := proc.Meminfo()
+	if err != nil || m.MemAvailableBytes == nil {
+		return intakeAside
+	}
+	return int(min(max(*m.MemAvailableBytes/4/index.MaxFrame, intakeAside), k.inMemory))
 }
 
 // Begin ends the pagemap before and begins the one whose pages CRIU would have put into the pages file with this number.

@@ -223,7 +223,7 @@ func TestIntakeHoldsTheDumpUp(t *testing.T) {
 		}
 		sent <- in.Pages(1<<30, 1<<20, endless{})
 	}()
-	for in.received.Load() < intakeSlots<<20 {
+	for in.received.Load() < int64(cap(in.memory.free))<<20 {
 		time.Sleep(time.Millisecond)
 	}
 	select {
@@ -232,7 +232,7 @@ func TestIntakeHoldsTheDumpUp(t *testing.T) {
 	case <-time.After(50 * time.Millisecond):
 	}
 	// In memory, on its way to the spill, there, and back from it; and of each window what is kept before it is a segment.
-	most := int64(intakeSlots + intakeAside + 3 + 2*in.o.Workers + 2)
+	most := int64(int(ofProcesses.inMemory) + intakeAside + 3 + 2*in.o.Workers + 2)
 	most += 4 * (most<<20/in.o.SegmentSize + 1)
 	if got := in.received.Load(); got > most<<20 {
 		t.Errorf("%d bytes were taken in, %d MiB are the most", got, most)
@@ -273,7 +273,7 @@ func takeZeros(t *testing.T, but func(memory []byte)) {
 	if err := in.Begin(1); err != nil {
 		t.Fatal(err)
 	}
-	const pages = 2 * intakeSlots * index.MaxFrame / testPage
+	pages := 2 * ofProcesses.inMemory * index.MaxFrame / testPage
 	memory := make([]byte, pages*testPage)
 	but(memory)
 	held := time.AfterFunc(10*time.Second, func() { in.cancel(nil) })

@@ -10,6 +10,8 @@ import (
 type intakeKind struct {
 	what   string // that is taken in, for the progress
 	policy segment.Policy
+	// inMemory is how many pieces may wait in memory, where a quarter of what the kernel can give has room for them.
+	inMemory uint64
 	// atOnce is how many of so many workers encode while pages come, before [Pack] is called: while processes stand still, taking their pages
 	// goes before hashing them.
 	atOnce func(workers int) int
@@ -19,10 +21,11 @@ type intakeKind struct {
 }
 
 var (
-	ofProcesses = intakeKind{what: "dump", policy: segment.Twentieth, atOnce: cores.Spare, spills: true}
+	// Small containers wait in memory as a whole: with two cores, nobody encodes before they go on.
+	ofProcesses = intakeKind{what: "dump", policy: segment.Twentieth, inMemory: 384, atOnce: cores.Spare, spills: true}
 	// Device memory waits where it is, mostly while its process runs on. Some cores encode as fast as a disk takes what waits, and take
 	// nothing from CRIU, which everybody waits for, as copying into the page cache and back would.
-	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, atOnce: cores.Half}
+	ofDevices = intakeKind{what: "devices", policy: segment.Quarter, inMemory: 160, atOnce: cores.Half}
 )
 
 // next gives a job with a slot; nil: there are no more. Slots are given one after the other, in the order of each window: so the first of a window that is

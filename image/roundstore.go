@@ -10,6 +10,9 @@ import (
 	"github.com/cryo-project/cryo/image/index"
 )
 
+// roundSlots is how many pieces are filled or on their way to the disk at once.
+const roundSlots = 160
+
 // nowhere is the place of pages of zeros.
 const nowhere = -1
 
@@ -55,7 +58,7 @@ func newRoundStore(dir string, pageSize int64, cached bool) (*roundStore, error)
 	if s.spill, err = newSpill(dir, cached); err != nil {
 		return nil, err
 	}
-	if s.slots, err = newSlots(intakeSlots + intakeAside); err != nil {
+	if s.slots, err = newSlots(roundSlots); err != nil {
 		s.spill.close()
 		return nil, err
 	}
