@@ -67,6 +67,8 @@ func (r *repo) classify(ctx context.Context, err error) error {
 		return certificateError(host, err)
 	case isPlain(err):
 		return plainError(host)
+	case errors.Is(err, errNoParts) && !temporary(err):
+		return serverError(host, 0, errNoParts)
 	}
 	if errors.As(err, &uerr) {
 		// The URL of a redirect may hold a signature.
@@ -84,6 +86,8 @@ func (r *repo) authError(denied bool) error {
 
 func (r *repo) classifyAnswer(e *errcode.ErrorResponse) error {
 	switch {
+	case e.StatusCode == http.StatusBadRequest && len(e.Errors) == 0 && e.URL != nil && e.URL.Scheme == "http":
+		return securedError(r.ref.Registry, e)
 	case e.StatusCode == http.StatusUnauthorized:
 		return r.authError(false)
 	case e.StatusCode == http.StatusForbidden, hasCode(e, errcode.ErrorCodeDenied):

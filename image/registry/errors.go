@@ -45,6 +45,11 @@ func plainError(host string) error {
 		"registry %s speaks plain HTTP, not HTTPS", host)
 }
 
+// securedError says that a registry refuses HTTP, as servers do that speak HTTPS.
+func securedError(host string, err error) error {
+	return failure.New(errdefs.ErrUnavailable, "leave out --plain-http", "registry %s refuses plain HTTP, perhaps since it speaks HTTPS: %w", host, err)
+}
+
 // certificateError says that the registry's certificate is not accepted.
 func certificateError(host string, err error) error {
 	return failure.New(errdefs.ErrUnavailable, fmt.Sprintf("give the certificate of its authority with --tlscacert or put it at %s/%s/ca.crt", dockerCerts, host),

@@ -111,7 +111,7 @@ func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descript
 		if !again || ctx.Err() != nil {
 			return d, data, err
 		}
-		if err := r.timing.pause(ctx, n, 0); err != nil {
+		if err := r.timing.pause(ctx, n); err != nil {
 			return d, nil, err
 		}
 	}
@@ -119,9 +119,6 @@ func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descript
 
 func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	var none ocispec.Descriptor
-	ctx, dog := watch(ctx, r.timing.idle)
-	defer dog.stop()
-	dog.pause()
 	resp, err := r.do(ctx, http.MethodGet, r.url("manifests", reference), http.Header{"Accept": {accept}})
 	if err != nil {
 		return none, nil, fmt.Errorf("fetch manifest: %w", err)
@@ -130,12 +127,8 @@ func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Desc
 		return none, nil, fmt.Errorf("fetch manifest: %w", answerError(resp))
 	}
 	defer resp.Body.Close()
-	dog.kick()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, store.MaxManifest+1))
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return none, nil, fmt.Errorf("fetch manifest: %w", &sendError{err, temporary(err)})
 	}
 	what := "manifest of " + r.name

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
@@ -36,11 +35,8 @@ type Puller struct {
 	signed   []signature.Attached
 	sum      *meter
 	early    *early
-	cached   bool                                     // see ThroughCache
-	pace     Pace                                     // see Pace.
-	deferred *deferred                                // see Defer; nil: segments are hashed as they come
-	wanted   *Wanted                                  // see Wanted; nil: segments are fetched whole
-	verified func(ocispec.Descriptor, *os.File) error // see Verified
+	cached   bool  // see ThroughCache
+	lazy     *Lazy // nil: nobody needs segments before all have come
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -182,28 +178,8 @@ func (p *Puller) First(wanted []ocispec.Descriptor) {
 // Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.
 func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: p.o} }
 
-// ThroughCache has segments go through the page cache: somebody reads them as they come. The disk is left alone for a moment, or until the pace lets all go on: a
-// registry on the same machine, containerd's database and the container may want it.
+// ThroughCache has segments go through the page cache: somebody reads them as they come, or soon.
 func (p *Puller) ThroughCache() { p.cached = true }
-
-// Verified has f be told of each segment as soon as it is verified, also of those that were here before: what has it open for reading, which f closes; nil: it is in
-// the store. An error of f ends the pull.
-func (p *Puller) Verified(f func(d ocispec.Descriptor, open *os.File) error) { p.verified = f }
-
-// tell tells of a segment that was verified; nil: it is in the store.
-func (p *Puller) tell(d ocispec.Descriptor, part *store.Partial) error {
-	if p.verified == nil {
-		return nil
-	}
-	var open *os.File
-	if part != nil {
-		var err error
-		if open, err = part.Content(); err != nil {
-			return err
-		}
-	}
-	return p.verified(d, open)
-}
 
 // Finish fetches the segments and gives the snapshot its name in the store, which keeps its signatures with it. After an error it may be called again, and goes on.
 func (p *Puller) Finish(ctx context.Context) error {
@@ -212,7 +188,7 @@ func (p *Puller) Finish(ctx context.Context) error {
 		err = p.bring(p.repo.scoped(ctx, auth.ActionPull))
 	}
 	if err == nil {
-		err = p.pace.opened(ctx)
+		err = p.lazy.running(ctx)
 	}
 	if err == nil {
 		err = p.bringSpare(p.repo.scoped(ctx, auth.ActionPull))
@@ -224,112 +200,6 @@ func (p *Puller) Finish(ctx context.Context) error {
 		err = p.dst.Tag(ctx, p.named.desc, p.repo.name)
 	}
 	return p.failed(ctx, err)
-}
-
-// placedAtOnce bounds how many segments wait for the disk to have them for good, beside those that are deferred.
-const placedAtOnce = 128
-
-// bring fetches the segments. That the disk has one for good is not waited for before another is begun.
-func (p *Puller) bring(ctx context.Context) error {
-	placing, all := errgroup.WithContext(ctx)
-	slots := make(chan struct{}, placedAtOnce)
-	placing.Go(func() error { // an error of either ends both
-		err := p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-			part, release, err := p.fetch(ctx, d, t)
-			if err != nil {
-				return err
-			}
-			if release != nil {
-				placing.Go(func() error {
-					defer release()
-					err := p.settle(all, part, d, t)
-					if err == nil {
-						err = part.Place(all)
-					}
-					return errors.Join(err, part.Close())
-				})
-				return nil
-			}
-			if err := p.tell(d, part); err != nil || part == nil {
-				return errors.Join(err, closed(part))
-			}
-			select {
-			case slots <- struct{}{}:
-			case <-all.Done():
-				return errors.Join(context.Cause(all), part.Close())
-			}
-			placing.Go(func() error {
-				defer func() { <-slots }()
-				err := p.rest(all)
-				if err == nil {
-					err = part.Place(all)
-				}
-				return errors.Join(err, part.Close())
-			})
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		go func() { // until Wait returns: who waits may be done without
-			if p.pace.opened(all) == nil {
-				p.deferred.open(all)
-			}
-		}()
-		return nil
-	})
-	return placing.Wait()
-}
-
-// rest waits, for restTime at most, until the pull may use the disk. A segment that does not go through the page cache does not wait.
-func (p *Puller) rest(ctx context.Context) error {
-	if !p.cached {
-		return nil
-	}
-	moment, cancel := context.WithTimeout(ctx, restTime)
-	defer cancel()
-	if err := p.pace.opened(moment); ctx.Err() != nil {
-		return err
-	}
-	return nil
-}
-
-// fetch brings a segment as the pace allows; nil: the store has it. Where release is given it is still to be verified, and release called then.
-func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker) (part *store.Partial, release func(), err error) {
-	leave, err := p.pace.enter(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer leave()
-	if part, err = resume(ctx, p.dst, d, p.cached, t); err != nil || part == nil {
-		return nil, nil, err
-	}
-	later := false
-	if p.cached { // else it would be read back from the disk
-		release, later = p.deferred.take()
-	}
-	if later {
-		part.Defer()
-		err = p.repo.fill(ctx, part, d, p.wanted, t)
-	} else {
-		err = p.repo.complete(ctx, part, d, p.wanted, t, damageAttempts)
-	}
-	if err != nil {
-		if later {
-			release()
-		}
-		_ = part.Close() // err says more
-		return nil, nil, err
-	}
-	return part, release, nil
-}
-
-// closed closes what was fetched, if anything was.
-func closed(part *store.Partial) error {
-	if part == nil {
-		return nil
-	}
-	return part.Close()
 }
 
 // failed says what came of it to a user. Where the disk is full there is to be room first: what was fetched would only be in the
@@ -389,7 +259,7 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int,
 			if ok {
 				t.there(d.Size)
 				t.seek(d.Size)
-				return p.tell(d, nil)
+				return p.source().Stored(ctx, d)
 			}
 			return fetch(ctx, d, t)
 		})

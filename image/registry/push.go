@@ -40,7 +40,7 @@ func (r *repo) putManifest(ctx context.Context, desc ocispec.Descriptor, data []
 		if listed {
 			break
 		}
-		if err := r.timing.pause(ctx, n, 0); err != nil {
+		if err := r.timing.pause(ctx, n); err != nil {
 			return err
 		}
 	}

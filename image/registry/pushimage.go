@@ -109,7 +109,7 @@ func (p *Pusher) sendLayer(ctx context.Context, d ocispec.Descriptor) error {
 		return nil
 	}
 	var unread atomic.Pointer[error]
-	s := source{d: d, from: p.mountFrom(), slow: true, open: func() (io.ReadCloser, error) {
+	s := source{d: d, from: p.mountFrom(), open: func() (io.ReadCloser, error) {
 		rc, err := p.image.base.Open(ctx, d)
 		if err != nil {
 			unread.Store(&err)

@@ -19,7 +19,6 @@ type source struct {
 	d    ocispec.Descriptor
 	open func() (io.ReadCloser, error)
 	from string // another repository of the same registry that may have it; empty: none
-	slow bool   // it may come from another registry, whose stalls are not this one's
 }
 
 // sendError is an error that came up while the blob itself was under way.
@@ -53,7 +52,7 @@ func (r *repo) upload(ctx context.Context, src source, t *tracker) error {
 		if !errors.As(err, &s) || !s.again || n >= r.timing.attempts || ctx.Err() != nil {
 			return r.blame(src, fmt.Errorf("send blob %s: %w", src.d.Digest, err))
 		}
-		if err := r.timing.pause(ctx, n, 0); err != nil {
+		if err := r.timing.pause(ctx, n); err != nil {
 			return err
 		}
 		t.again()
@@ -74,28 +73,19 @@ func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
 	if err != nil {
 		return err
 	}
-	ctx, dog := watch(once(ctx), r.timing.idle)
-	defer dog.stop()
 	body := func() (io.ReadCloser, error) {
-		if src.slow {
-			dog.pause()
-			defer dog.kick()
-		}
 		rc, err := src.open()
 		if err != nil {
 			return nil, err
 		}
-		if src.slow {
-			rc = &unwatched{rc, dog}
-		}
 		t.seek(0)
-		return &watched{ReadCloser: rc, w: dog, t: t}, nil
+		return &trackedReader{rc, t}, nil
 	}
 	first, err := body()
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, location, first)
+	req, err := http.NewRequestWithContext(once(ctx), http.MethodPut, location, first)
 	if err != nil {
 		first.Close()
 		return err
@@ -105,7 +95,6 @@ func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
 	if src.d.Size == 0 {
 		first.Close()
 		req.Body, req.GetBody = http.NoBody, nil
-		dog.pause()
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
 	if a := start.Request.Header.Get("Authorization"); a != "" {
@@ -114,9 +103,6 @@ func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
 	}
 	resp, err := r.client.Do(req)
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
 		return &sendError{err, temporary(err)}
 	}
 	if resp.StatusCode != http.StatusCreated {
