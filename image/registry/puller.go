@@ -22,21 +22,22 @@ import (
 // snapshot is wanted, and [Puller.Finish] the segments. Fetch gives the small parts at once; they are in the store after
 // [Puller.Settle], which waits for the disk.
 type Puller struct {
-	dst      *store.Store
-	ref      string // as the user wrote it
-	repo     *repo
-	o        Options
-	op       *store.Operation
-	named    named
-	look     bool // only what is small is wanted
-	small    []ocispec.Descriptor
-	segments []ocispec.Descriptor // and, to look, the files
-	spare    *spare               // nil: all is needed
-	signed   []signature.Attached
-	sum      *meter
-	early    *early
-	cached   bool  // see ThroughCache
-	lazy     *Lazy // nil: nobody needs segments before all have come
+	dst       *store.Store
+	ref       string // as the user wrote it
+	repo      *repo
+	o         Options
+	op        *store.Operation
+	named     named
+	look      bool // only what is small is wanted
+	small     []ocispec.Descriptor
+	segments  []ocispec.Descriptor // and, to look, the files
+	spare     []ocispec.Descriptor // nobody needs it
+	elsewhere image.Fetcher        // may have spare
+	signed    []signature.Attached
+	sum       *meter
+	early     *early
+	cached    bool  // see ThroughCache
+	lazy      *Lazy // nil: nobody needs segments before all have come
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -101,7 +102,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if !p.look {
-		if err := p.dst.CheckRoom(ctx, append(p.spare.blobs(), p.segments...), 0); err != nil {
+		if err := p.dst.CheckRoom(ctx, slices.Concat(p.spare, p.segments), 0); err != nil {
 			return err
 		}
 	}
@@ -183,23 +184,27 @@ func (p *Puller) ThroughCache() { p.cached = true }
 
 // Finish fetches the segments and gives the snapshot its name in the store, which keeps its signatures with it. After an error it may be called again, and goes on.
 func (p *Puller) Finish(ctx context.Context) error {
-	err := p.early.settled()
-	if err == nil {
-		err = p.bring(p.repo.scoped(ctx, auth.ActionPull))
+	return p.failed(ctx, p.finish(ctx))
+}
+
+func (p *Puller) finish(ctx context.Context) error {
+	if err := p.early.settled(); err != nil {
+		return err
 	}
-	if err == nil {
-		err = p.lazy.running(ctx)
+	scoped := p.repo.scoped(ctx, auth.ActionPull)
+	if err := p.bring(scoped); err != nil {
+		return err
 	}
-	if err == nil {
-		err = p.bringSpare(p.repo.scoped(ctx, auth.ActionPull))
+	if err := p.lazy.running(ctx); err != nil {
+		return err
 	}
-	if err == nil {
-		err = p.dst.Attach(ctx, p.signed)
+	if err := p.each(scoped, p.spare, 1, p.fetchSpare); err != nil {
+		return err
 	}
-	if err == nil {
-		err = p.dst.Tag(ctx, p.named.desc, p.repo.name)
+	if err := p.dst.Attach(ctx, p.signed); err != nil {
+		return err
 	}
-	return p.failed(ctx, err)
+	return p.dst.Tag(ctx, p.named.desc, p.repo.name)
 }
 
 // failed says what came of it to a user. Where the disk is full there is to be room first: what was fetched would only be in the
@@ -210,11 +215,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 	}
 	var full *store.DiskFullError
 	if errors.As(err, &full) {
-		err = errors.Join(err, p.early.close(true))
-		for _, d := range slices.Concat(p.small, p.segments, p.spare.blobs()) {
-			err = errors.Join(err, p.dst.DropPartial(d))
-		}
-		err = errors.Join(err, p.Abandon())
+		err = errors.Join(err, p.Abandon(), p.drop(p.segments), p.drop(p.spare))
 	}
 	verb := "pull"
 	if p.look {
@@ -225,7 +226,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 
 // Close ends the work. What was fetched and has no name stays for the next attempt.
 func (p *Puller) Close() {
-	_ = p.early.close(false) // what it has is in the store, or kept for the next attempt
+	p.early.close()
 	p.repo.close()
 	if p.op != nil {
 		p.op.Close()
@@ -234,12 +235,20 @@ func (p *Puller) Close() {
 
 // Abandon is Close for a snapshot that is not wanted: what was fetched of it goes.
 func (p *Puller) Abandon() error {
-	err := p.early.close(true)
+	p.early.close()
 	p.repo.close()
 	if p.op == nil {
-		return err
+		return nil
 	}
-	return errors.Join(err, p.op.Abandon())
+	return errors.Join(p.drop(p.small), p.op.Abandon())
+}
+
+// drop removes what has come of blobs that the store does not have.
+func (p *Puller) drop(blobs []ocispec.Descriptor) (err error) {
+	for _, d := range blobs {
+		err = errors.Join(err, p.dst.DropPartial(d))
+	}
+	return err
 }
 
 // each fetches blobs that the store does not have, so many at once.
@@ -273,4 +282,33 @@ func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracke
 		return err
 	}
 	return p.early.add(d, part)
+}
+
+// isSpare notes a rootfs difference that nobody needs, since the caller has it elsewhere.
+func (p *Puller) isSpare(d ocispec.Descriptor) bool {
+	if d.MediaType != image.MediaTypeRootFS || p.o.RootFS == nil {
+		return false
+	}
+	if p.elsewhere = p.o.RootFS(d); p.elsewhere == nil {
+		return false
+	}
+	p.spare = append(p.spare, d)
+	return true
+}
+
+// fetchSpare brings what nobody needs, for the snapshot in the store to be whole: from where the caller has it, or else from the registry.
+func (p *Puller) fetchSpare(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+	if rc, err := p.elsewhere.Fetch(ctx, d); err == nil {
+		err = p.dst.Push(ctx, d, rc)
+		if errors.Join(err, rc.Close()) == nil {
+			t.there(d.Size)
+			t.seek(d.Size)
+			return nil
+		}
+	}
+	part, err := p.repo.verified(ctx, p.dst, d, t)
+	if err != nil || part == nil {
+		return err
+	}
+	return errors.Join(part.Place(ctx), part.Close())
 }
