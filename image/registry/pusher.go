@@ -35,10 +35,6 @@ type Pusher struct {
 	ctx      context.Context // of what is under way; ends with the first error
 	stop     context.CancelCauseFunc
 	work     *errgroup.Group
-	released chan struct{}
-	release  func() // closes released, once
-	whole    chan struct{}
-	hurry    func()        // closes whole, once
 	opened   chan struct{} // closed when repo is set
 	sum      *meter
 
@@ -49,10 +45,11 @@ type Pusher struct {
 	image imaging
 
 	mu    sync.Mutex
-	more  sync.Cond              // of mu: queue or all have changed, or ctx has ended
+	more  sync.Cond              // of mu: something of what follows has changed, or ctx has ended
 	queue []ocispec.Descriptor   // guarded by mu; not under way yet
 	later []ocispec.Descriptor   // guarded by mu; layers of the base image, sent when queue is empty
 	seen  map[digest.Digest]bool // guarded by mu; ever queued
+	whole bool                   // guarded by mu; the snapshot is, and nobody needs the cores
 	all   bool                   // guarded by mu; nothing more comes
 	busy  int                    // guarded by mu; blobs that are under way
 }
@@ -64,9 +61,7 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	if err != nil {
 		return nil, fmt.Errorf("push: %w", err)
 	}
-	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, released: make(chan struct{}), whole: make(chan struct{}), opened: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
-	p.release = sync.OnceFunc(func() { close(p.released) })
-	p.hurry = sync.OnceFunc(func() { close(p.whole) })
+	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, opened: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
 	p.more.L = &p.mu
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	p.work, p.ctx = errgroup.WithContext(p.ctx)
@@ -79,8 +74,8 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 	return p, nil
 }
 
-// run opens the registry and starts the workers. Until the snapshot is whole there are as many as half of the spare cores, and none where no cores are
-// spare: the registry may be on this machine, and what packs goes first. Before the release there are four at most.
+// run opens the registry and starts the workers. Until the snapshot is whole there are as many as half of the spare cores, four at most, and none where no cores are
+// spare: the registry may be on this machine, and CRIU and what packs go first.
 func (p *Pusher) run() error {
 	r, err := open(p.ctx, p.name, p.at, p.o)
 	if err != nil {
@@ -89,31 +84,18 @@ func (p *Pusher) run() error {
 	p.repo = r
 	close(p.opened)
 	p.from = mountable(p.ctx, p.src, r)
-	packing := cores.Half(cores.All())
-	early := min(packing, p.o.concurrency())
+	early := min(cores.Half(cores.All()), p.o.concurrency())
 	for n := range p.o.segments() {
-		p.work.Go(func() error {
-			begin := p.whole
-			if n < packing {
-				begin = p.released
-			}
-			if n >= early {
-				select {
-				case <-begin:
-				case <-p.ctx.Done():
-				}
-			}
-			return p.send()
-		})
+		p.work.Go(func() error { return p.send(n < early) })
 	}
 	return nil
 }
 
-// send sends blobs until there are no more.
-func (p *Pusher) send() error {
+// send sends blobs until there are no more; early: also before all are known.
+func (p *Pusher) send(early bool) error {
 	ctx := p.repo.scoped(p.ctx, auth.ActionPull, auth.ActionPush)
 	for {
-		d, ofBase, ok := p.next()
+		d, ofBase, ok := p.next(early)
 		if !ok {
 			return context.Cause(p.ctx)
 		}
@@ -136,10 +118,13 @@ func (p *Pusher) sendOwn(ctx context.Context, d ocispec.Descriptor) error {
 }
 
 // next waits for a blob, and says whether it is a layer of the base image; there is none any more when all are under way or ctx has ended.
-func (p *Pusher) next() (d ocispec.Descriptor, ofBase, ok bool) {
+func (p *Pusher) next(early bool) (d ocispec.Descriptor, ofBase, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for p.ctx.Err() == nil {
+	for ; p.ctx.Err() == nil; p.more.Wait() {
+		if !early && !p.whole && !p.all {
+			continue
+		}
 		for _, from := range []*[]ocispec.Descriptor{&p.queue, &p.later} {
 			if all := *from; len(all) > 0 {
 				*from = all[1:]
@@ -150,7 +135,6 @@ func (p *Pusher) next() (d ocispec.Descriptor, ofBase, ok bool) {
 		if p.all {
 			break
 		}
-		p.more.Wait()
 	}
 	return ocispec.Descriptor{}, false, false
 }
@@ -181,9 +165,6 @@ func (p *Pusher) Allowed(ctx context.Context) error {
 		return p.failed(ctx, context.Cause(ctx))
 	}
 }
-
-// Release says that the container is dumped: from now on CRIU needs no cores.
-func (p *Pusher) Release() { p.release() }
 
 // Idle says whether everything that was added is sent.
 func (p *Pusher) Idle() bool {
@@ -237,8 +218,7 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 		all += a.Bundle.Descriptor.Size
 	}
 	p.Add(blobs...)
-	p.Release()
-	p.hurry()
+	p.change(&p.whole)
 	p.sum.expect(all + total(p.image.layers(p.ctx)))
 	if err := p.end(nil); err != nil {
 		return err
@@ -260,12 +240,17 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 	return p.repo.tag(ctx, named)
 }
 
+// change sets whole or all.
+func (p *Pusher) change(set *bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	*set = true
+	p.more.Broadcast()
+}
+
 // end waits until all that was added is sent, or, for a reason, until nothing is under way any more, which it gives back.
 func (p *Pusher) end(reason error) error {
-	p.mu.Lock()
-	p.all = true
-	p.more.Broadcast()
-	p.mu.Unlock()
+	p.change(&p.all)
 	if reason != nil {
 		p.stop(reason)
 	}

@@ -48,7 +48,6 @@ func TestSenderHears(t *testing.T) {
 				t.Error("somebody still writes")
 			}
 		}
-		n.release()
 		n.close()
 	}
 }
