@@ -19,13 +19,9 @@ type Image struct {
 
 // NewImage prepares to read the image that ref names. The caller must call Close.
 func NewImage(ctx context.Context, ref string, o Options) (*Image, error) {
-	name, at, err := parse(ref, true)
+	r, err := connect(ctx, "pull image", ref, o)
 	if err != nil {
-		return nil, fmt.Errorf("pull image: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return nil, fmt.Errorf("pull image %s: %w", ref, err)
+		return nil, err
 	}
 	return &Image{ref: ref, repo: r}, nil
 }

@@ -1,7 +1,6 @@
 package registry
 
 import (
-	"io"
 	"sync/atomic"
 
 	"github.com/cryo-project/cryo/image"
@@ -95,16 +94,3 @@ func (t *tracker) there(n int64) { t.m.counts.add(0, n, 0) }
 
 // again says that a request is made once more.
 func (t *tracker) again() { t.m.counts.add(0, 0, 1) }
-
-// trackedReader tells a tracker of what is read.
-type trackedReader struct {
-	io.ReadCloser
-	t *tracker
-}
-
-// Read implements [io.Reader].
-func (r *trackedReader) Read(p []byte) (int, error) {
-	n, err := r.ReadCloser.Read(p)
-	r.t.moved(int64(n))
-	return n, err
-}

@@ -26,16 +26,12 @@ var accept = strings.Join([]string{
 
 // Resolve asks the registry what ref names.
 func Resolve(ctx context.Context, ref string, o Options) (ocispec.Descriptor, error) {
-	name, at, err := parse(ref, true)
+	r, err := connect(ctx, "resolve", ref, o)
 	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("resolve: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("resolve %s: %w", ref, err)
+		return ocispec.Descriptor{}, err
 	}
 	defer r.close()
-	d, err := r.manager.Resolve(ctx, at.Reference)
+	d, err := r.manager.Resolve(ctx, r.ref.Reference)
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("resolve %s: %w", ref, r.classify(ctx, err))
 	}

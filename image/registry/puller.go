@@ -52,13 +52,9 @@ func Look(ctx context.Context, dst *store.Store, ref string, o Options) (*Puller
 }
 
 func newPuller(ctx context.Context, dst *store.Store, ref string, o Options, look bool) (*Puller, error) {
-	name, at, err := parse(ref, true)
+	r, err := connect(ctx, "pull", ref, o)
 	if err != nil {
-		return nil, fmt.Errorf("pull: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return nil, fmt.Errorf("pull %s: %w", ref, err)
+		return nil, err
 	}
 	p := &Puller{dst: dst, ref: ref, repo: r, o: o, look: look, early: newEarly(ctx)}
 	if err := p.begin(ctx); err != nil {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -97,8 +96,8 @@ func mountable(ctx context.Context, src *store.Store, r *repo) map[digest.Digest
 	}
 	from := make(map[digest.Digest]string)
 	for _, t := range tags {
-		named, err := reference.ParseNormalizedNamed(t.Ref)
-		if err != nil || reference.Domain(named) != r.ref.Registry || reference.Path(named) == r.ref.Repository {
+		other := r.elsewhere(t.Ref)
+		if other == "" {
 			continue
 		}
 		data, err := store.ReadAll(ctx, src, t.Descriptor, store.MaxManifest)
@@ -110,7 +109,7 @@ func mountable(ctx context.Context, src *store.Store, r *repo) map[digest.Digest
 			continue
 		}
 		for _, d := range m.Layers {
-			from[d.Digest] = reference.Path(named)
+			from[d.Digest] = other
 		}
 	}
 	return from

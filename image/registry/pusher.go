@@ -32,11 +32,11 @@ type Pusher struct {
 	at   registry.Reference
 	o    Options
 
-	ctx      context.Context // of what is under way; ends with the first error
-	stop     context.CancelCauseFunc
-	work     *errgroup.Group
-	opened   chan struct{} // closed when repo is set
-	sum      *meter
+	ctx    context.Context // of what is under way; ends with the first error
+	stop   context.CancelCauseFunc
+	work   *errgroup.Group
+	opened chan struct{} // closed when repo is set
+	sum    *meter
 
 	// Set by run, for the workers and for whoever has waited for work, or for opened, which is about repo alone.
 	repo *repo
@@ -57,7 +57,7 @@ type Pusher struct {
 // NewPusher prepares to send a snapshot of src and to give it the name ref. The registry is spoken to in the background: the
 // only error now is that of a name, [store.InvalidRef]. The caller keeps an [store.Operation] open and must call Close.
 func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*Pusher, error) {
-	name, at, err := parse(ref, true)
+	name, at, err := parse(ref)
 	if err != nil {
 		return nil, fmt.Errorf("push: %w", err)
 	}

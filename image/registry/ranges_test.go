@@ -106,7 +106,7 @@ var errWrong = errors.New("these are not the bytes")
 // ranges are those of a reference's repository.
 func ranges(t *testing.T, ref string) *Ranges {
 	t.Helper()
-	name, at, err := parse(ref, true)
+	name, at, err := parse(ref)
 	if err != nil {
 		t.Fatal(err)
 	}

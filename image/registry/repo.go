@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry"
@@ -40,8 +40,8 @@ func (r *repo) user() string {
 	return u
 }
 
-// parse splits a reference. latest says whether a name alone means the tag latest.
-func parse(ref string, latest bool) (string, registry.Reference, error) {
+// parse splits a reference.
+func parse(ref string) (string, registry.Reference, error) {
 	full, err := store.Normalize(ref)
 	if err != nil {
 		return "", registry.Reference{}, err
@@ -49,22 +49,33 @@ func parse(ref string, latest bool) (string, registry.Reference, error) {
 	if digest.Digest(full).Validate() == nil {
 		return "", registry.Reference{}, store.InvalidRef(ref, errors.New("a digest alone names no repository"))
 	}
-	named, err := reference.ParseNormalizedNamed(ref)
+	at, err := registry.ParseReference(full)
 	if err != nil {
 		return "", registry.Reference{}, store.InvalidRef(ref, err)
 	}
-	out := registry.Reference{Registry: reference.Domain(named), Repository: reference.Path(named)}
-	switch d, ok := named.(reference.Digested); {
-	case ok:
-		out.Reference = d.Digest().String()
-	case latest || !reference.IsNameOnly(named):
-		tagged, ok := reference.TagNameOnly(named).(reference.Tagged)
-		if !ok {
-			return "", registry.Reference{}, store.InvalidRef(ref, errors.New("neither tag nor digest"))
-		}
-		out.Reference = tagged.Tag()
+	return full, at, nil
+}
+
+// connect is open for a reference as a user writes it, to do something with it.
+func connect(ctx context.Context, what, ref string, o Options) (*repo, error) {
+	name, at, err := parse(ref)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return full, out, nil
+	r, err := open(ctx, name, at, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, ref, err)
+	}
+	return r, nil
+}
+
+// elsewhere gives the repository of a reference to the same registry, unless it is this one; empty: it is of another.
+func (r *repo) elsewhere(ref string) string {
+	_, at, err := parse(ref)
+	if err != nil || at.Registry != r.ref.Registry || at.Repository == r.ref.Repository {
+		return ""
+	}
+	return at.Repository
 }
 
 // open prepares to speak to the registry of ref. Only a loopback address is contacted here.

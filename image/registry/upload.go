@@ -21,6 +21,28 @@ type source struct {
 	from string // another repository of the same registry that may have it; empty: none
 }
 
+// sourceError is an error of reading what is sent.
+type sourceError struct{ error }
+
+// Unwrap gives the error.
+func (e *sourceError) Unwrap() error { return e.error }
+
+// sourceReader reads what is sent, and tells a tracker.
+type sourceReader struct {
+	io.ReadCloser
+	t *tracker
+}
+
+// Read implements [io.Reader].
+func (r *sourceReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	r.t.moved(int64(n))
+	if err != nil && err != io.EOF {
+		err = &sourceError{err}
+	}
+	return n, err
+}
+
 // sendError is an error that came up while the blob itself was under way.
 type sendError struct {
 	err   error
@@ -76,10 +98,10 @@ func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
 	body := func() (io.ReadCloser, error) {
 		rc, err := src.open()
 		if err != nil {
-			return nil, err
+			return nil, &sourceError{err}
 		}
 		t.seek(0)
-		return &trackedReader{rc, t}, nil
+		return &sourceReader{rc, t}, nil
 	}
 	first, err := body()
 	if err != nil {
