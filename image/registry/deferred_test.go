@@ -205,34 +205,15 @@ func TestDeferredForALittle(t *testing.T) {
 	}
 }
 
-// What there is no more room for is hashed as it comes, and so is what goes past the page cache.
-func TestDeferredRoom(t *testing.T) {
-	for name, test := range map[string]struct {
-		limit func(*Puller)
-		left  int // segments that wait
-	}{
-		"places": {func(p *Puller) { p.lazy.places = 2 }, 2},
-		"disk":   {func(p *Puller) { p.cached = false }, 0},
-	} {
-		f := newFake(t)
-		pushed(t, f, "d:1", spec(1, 1, 2, 3, 4))
-		s, filled := storetest.Open(t), make(chan struct{})
-		p := deferring(t, f, s, filled)
-		test.limit(p)
-		done := finish(t.Context(), p)
-		arrived(t, p)
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-			missing, err := p.Missing(t.Context())
-			if err != nil || time.Now().After(deadline) {
-				t.Fatalf("%s: %d are missing, %v", name, len(missing), err)
-			}
-			if len(missing) == test.left {
-				break
-			}
-		}
-		close(filled)
-		if err := <-done; err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+// What goes past the page cache is hashed as it comes.
+func TestDeferredPastCache(t *testing.T) {
+	f := newFake(t)
+	pushed(t, f, "d:1", spec(1, 1, 2, 3, 4))
+	s, filled := storetest.Open(t), make(chan struct{})
+	p := deferring(t, f, s, filled)
+	p.cached = false
+	if err := p.Finish(t.Context()); err != nil {
+		t.Error(err)
 	}
+	wantThere(t, s, true, p.segments...)
 }

@@ -37,8 +37,7 @@ func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *trac
 		return nil, err
 	}
 	if p == nil { // another process was faster
-		t.there(d.Size)
-		t.seek(d.Size)
+		t.have(d.Size)
 		return nil, nil
 	}
 	t.there(p.Offset())

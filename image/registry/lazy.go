@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"os"
 	"runtime"
 	"time"
 
@@ -27,16 +26,16 @@ type Lazy struct {
 	// of a source that has them as wholes are.
 	Filled <-chan struct{}
 
-	head   chan struct{} // has a place for each segment that is pulled before the container runs
-	rest   time.Duration // see restTime
-	places int           // see placesMost
+	head    chan struct{} // has a place for each segment that is pulled before the container runs
+	hashing chan struct{} // likewise for those that are hashed
+	rest    time.Duration // see restTime
 }
 
 const (
 	// restTime is the longest that a segment that has come waits to be hashed and stored: another process may want it, and have one that this process waits for.
 	restTime = 2 * time.Second
-	// placesMost is how many segments may have come that the store does not have yet. Each has its file open.
-	placesMost = 256
+	// storingMost is how many segments may have come that the store does not have yet. Each has its file open.
+	storingMost = 1024
 	// verifiersMost is how many goroutines hash at once. Each has a buffer.
 	verifiersMost = 16
 )
@@ -47,7 +46,7 @@ func (p *Puller) Lazily(l Lazy) {
 		l.head = make(chan struct{}, l.Head)
 	}
 	l.rest = cmp.Or(l.rest, restTime)
-	l.places = cmp.Or(l.places, placesMost)
+	l.hashing = make(chan struct{}, min(runtime.GOMAXPROCS(0), verifiersMost))
 	p.lazy = &l
 }
 
@@ -87,8 +86,12 @@ func (l *Lazy) running(ctx context.Context) error {
 	}
 }
 
-// calm waits, for a moment at most, until something is closed.
-func (l *Lazy) calm(ctx context.Context, until <-chan struct{}) error {
+// calm waits, for a moment at most, until the container needs the disk no more, or, unless it is hashed, the cores.
+func (l *Lazy) calm(ctx context.Context, hashed bool) error {
+	until := l.Filled
+	if hashed {
+		until = l.Running
+	}
 	late := time.NewTimer(l.rest)
 	defer late.Stop()
 	select {
@@ -100,136 +103,95 @@ func (l *Lazy) calm(ctx context.Context, until <-chan struct{}) error {
 	return nil
 }
 
-// coming is a segment that has come.
-type coming struct {
-	d      ocispec.Descriptor
-	t      *tracker
-	part   *store.Partial
-	hashed bool // and verified
-}
-
-// bringing are segments on their way into the store.
-type bringing struct {
-	*Puller
-	places  chan struct{} // of those that have come and wait; each has its file open
-	hashing chan struct{} // of those that are hashed; each has a buffer
-}
-
-// bring pulls the segments. That the store has one is not waited for before another is begun, as long as there is a place for it.
+// bring pulls the segments. That the store has one is not waited for before another is begun.
 func (p *Puller) bring(ctx context.Context) error {
-	places := placesMost
-	if p.lazy != nil {
-		places = p.lazy.places
-	}
-	b := bringing{p, make(chan struct{}, places), make(chan struct{}, min(runtime.GOMAXPROCS(0), verifiersMost))}
 	storing, all := errgroup.WithContext(ctx) // an error of any ends all
+	storing.SetLimit(storingMost)
 	storing.Go(func() error {
 		return p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-			select {
-			case b.places <- struct{}{}:
-			default:
-				c, err := b.fetch(ctx, d, t, false)
-				if err != nil || c == nil {
-					return err
-				}
-				return b.keep(all, c, false)
-			}
-			c, err := b.fetch(ctx, d, t, true)
-			if err != nil || c == nil {
-				<-b.places
+			part, err := p.fetchSegment(ctx, d, t)
+			if err != nil || part == nil {
 				return err
 			}
-			storing.Go(func() error {
-				defer func() { <-b.places }()
-				return b.keep(all, c, true)
-			})
+			storing.Go(func() error { return errors.Join(p.keep(all, d, part, t), part.Close()) })
 			return nil
 		})
 	})
 	return storing.Wait()
 }
 
-// fetch brings a segment; nil: the store has it. It is hashed as it comes, unless it may be later.
-func (b *bringing) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker, later bool) (*coming, error) {
-	leave, err := b.lazy.enter(ctx)
+// hashesLater tells whether segments are hashed when they have come, and not as they come. Those that do not go through the page cache would be read back from the disk.
+func (p *Puller) hashesLater() bool { return p.cached && p.lazy != nil && !p.lazy.Source.Whole }
+
+// fetchSegment brings a segment; nil: the store has it.
+func (p *Puller) fetchSegment(ctx context.Context, d ocispec.Descriptor, t *tracker) (_ *store.Partial, err error) {
+	leave, err := p.lazy.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	part, err := resume(ctx, b.dst, d, t)
+	part, err := resume(ctx, p.dst, d, t)
 	if err != nil {
 		return nil, err
 	}
-	s := b.source()
+	s := p.source()
 	if part == nil {
 		return nil, s.Stored(ctx, d)
 	}
-	c := &coming{d: d, t: t, part: part}
-	if b.cached {
+	defer func() {
+		if err != nil {
+			_ = part.Close() // err says more
+		}
+	}()
+	if p.cached {
 		part.ThroughCache()
 	}
 	if s != nil {
-		var f *os.File
-		if f, err = part.Content(); err == nil {
-			s.Begin(d, f, part.Offset())
+		f, err := part.Content()
+		if err != nil {
+			return nil, err
 		}
+		s.Begin(d, f, part.Offset())
 	}
-	switch {
-	case err != nil:
-	case later && b.cached && s != nil && !s.Whole: // else it would be read back from the disk
+	if p.hashesLater() {
 		part.Defer()
-		err = b.repo.fill(ctx, part, d, s, t)
-	default:
-		c.hashed = true
-		err = b.repo.complete(ctx, part, d, s, t, damageAttempts)
+		return part, p.repo.fill(ctx, part, d, s, t)
 	}
-	if err != nil {
-		_ = part.Close() // err says more
+	if err := p.repo.complete(ctx, part, d, s, t, damageAttempts); err != nil {
 		return nil, err
 	}
-	return c, nil
+	return part, s.Verified(d)
 }
 
-// keep makes a segment a blob of the store when the container is in nobody's way, or at once.
-func (b *bringing) keep(ctx context.Context, c *coming, wait bool) (err error) {
-	defer func() { err = errors.Join(err, c.part.Close()) }()
-	s := b.source()
-	if c.hashed {
-		if err := s.Verified(c.d); err != nil {
+// keep makes a segment a blob of the store.
+func (p *Puller) keep(ctx context.Context, d ocispec.Descriptor, part *store.Partial, t *tracker) error {
+	if p.lazy != nil && p.cached {
+		if err := p.lazy.calm(ctx, !p.hashesLater()); err != nil {
 			return err
 		}
 	}
-	if wait && b.lazy != nil && b.cached {
-		until := b.lazy.Running
-		if !c.hashed {
-			until = b.lazy.Filled
+	if p.hashesLater() {
+		if err := p.hash(ctx, d, part, t); err != nil {
+			return err
 		}
-		if err := b.lazy.calm(ctx, until); err != nil {
+		if err := p.lazy.Source.Verified(d); err != nil {
 			return err
 		}
 	}
-	if !c.hashed {
-		if err := b.hash(ctx, c); err != nil {
-			return err
-		}
-		if err := s.Verified(c.d); err != nil {
-			return err
-		}
-	}
-	return c.part.Place(ctx)
+	return part.Place(ctx)
 }
 
 // hash verifies what has come, and fetches it once more where it is damaged.
-func (b *bringing) hash(ctx context.Context, c *coming) error {
+func (p *Puller) hash(ctx context.Context, d ocispec.Descriptor, part *store.Partial, t *tracker) error {
 	select {
-	case b.hashing <- struct{}{}:
+	case p.lazy.hashing <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	err := c.part.Verify(ctx)
-	<-b.hashing
+	err := part.Verify(ctx)
+	<-p.lazy.hashing
 	if errors.As(err, new(*CorruptError)) {
-		err = b.repo.complete(ctx, c.part, c.d, b.source(), c.t, damageAttempts-1)
+		err = p.repo.complete(ctx, part, d, p.lazy.Source, t, damageAttempts-1)
 	}
 	return err
 }

@@ -262,8 +262,7 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int,
 				return err
 			}
 			if ok {
-				t.there(d.Size)
-				t.seek(d.Size)
+				t.have(d.Size)
 				return p.source().Stored(ctx, d)
 			}
 			return fetch(ctx, d, t)
@@ -297,8 +296,7 @@ func (p *Puller) fetchSpare(ctx context.Context, d ocispec.Descriptor, t *tracke
 	if rc, err := p.elsewhere.Fetch(ctx, d); err == nil {
 		err = p.dst.Push(ctx, d, rc)
 		if errors.Join(err, rc.Close()) == nil {
-			t.there(d.Size)
-			t.seek(d.Size)
+			t.have(d.Size)
 			return nil
 		}
 	}
