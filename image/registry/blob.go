@@ -100,15 +100,29 @@ func sizeThere(resp *http.Response) (size int64, known bool) {
 // Read implements [io.Reader].
 func (b *blobReader) Read(p []byte) (int, error) {
 	for b.off < b.end {
-		n, err := b.some(p[:min(int64(len(p)), b.end-b.off)])
+		if b.body == nil {
+			if err := b.open(); err != nil { // for which requests are repeated elsewhere
+				if errors.Is(err, errNoParts) && b.cut != nil {
+					err = fmt.Errorf("%w, and %w", b.cut, err)
+				}
+				return 0, b.failed(err)
+			}
+		}
+		n, err := b.body.Read(p[:min(int64(len(p)), b.end-b.off)])
+		b.off += int64(n)
+		b.t.moved(int64(n))
+		if moved := b.off - b.began; moved >= leastMoved || moved > b.d.Size/16 {
+			b.fails = 0
+		}
 		if n > 0 || err == nil {
 			return n, nil // an error comes again
 		}
+		b.Close()
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
 		if b.ctx.Err() != nil || !temporary(err) || b.fails >= b.repo.timing.attempts {
-			if errors.Is(err, errNoParts) && b.cut != nil {
-				err = fmt.Errorf("%w, and %w", b.cut, err)
-			}
-			return 0, fmt.Errorf("fetch blob %s: %w", b.d.Digest, err)
+			return 0, b.failed(err)
 		}
 		b.cut = err
 		if err := b.repo.timing.pause(b.ctx, b.fails); err != nil {
@@ -120,28 +134,7 @@ func (b *blobReader) Read(p []byte) (int, error) {
 	return 0, io.EOF
 }
 
-// some reads what comes next, after asking for it where that is necessary.
-func (b *blobReader) some(p []byte) (int, error) {
-	if b.body == nil {
-		if err := b.open(); err != nil {
-			return 0, err
-		}
-	}
-	n, err := b.body.Read(p)
-	b.off += int64(n)
-	b.t.moved(int64(n))
-	if moved := b.off - b.began; moved >= leastMoved || moved > b.d.Size/16 {
-		b.fails = 0
-	}
-	if n > 0 || err == nil {
-		return n, nil
-	}
-	b.Close()
-	if errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return 0, err
-}
+func (b *blobReader) failed(err error) error { return fmt.Errorf("fetch blob %s: %w", b.d.Digest, err) }
 
 // Close implements [io.Closer].
 func (b *blobReader) Close() error {
