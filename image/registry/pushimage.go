@@ -91,7 +91,7 @@ func (p *Pusher) WithImage(find func(context.Context) (*Base, error)) {
 			p.image.fail(err)
 		} else {
 			p.image.base = base
-			p.add(&p.later, base.Layers())
+			p.add(p.sendLayer, base.Layers())
 		}
 		close(p.image.found)
 		return nil // the snapshot is sent all the same
