@@ -78,7 +78,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		// In the store a digest names the snapshot itself.
 		p.repo.name = strings.TrimSuffix(p.repo.name, p.repo.ref.Reference) + desc.Digest.String()
 	}
-	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+	blobs := store.Blobs(m)
 	for _, d := range blobs {
 		switch {
 		case d.MediaType == image.MediaTypeSegment || p.look && d.MediaType == image.MediaTypeRootFS:

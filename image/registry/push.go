@@ -67,19 +67,6 @@ func (r *repo) listed(ctx context.Context, desc, subject ocispec.Descriptor) (fo
 	return found, err
 }
 
-// unique drops repetitions: equal segments are one blob.
-func unique(all []ocispec.Descriptor) []ocispec.Descriptor {
-	seen := make(map[digest.Digest]bool, len(all))
-	var out []ocispec.Descriptor
-	for _, d := range all {
-		if !seen[d.Digest] {
-			seen[d.Digest] = true
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
 func total(blobs []ocispec.Descriptor) (n int64) {
 	for _, d := range blobs {
 		n += d.Size
@@ -100,11 +87,7 @@ func mountable(ctx context.Context, src *store.Store, r *repo) map[digest.Digest
 		if other == "" {
 			continue
 		}
-		data, err := store.ReadAll(ctx, src, t.Descriptor, store.MaxManifest)
-		if err != nil {
-			continue
-		}
-		m, err := store.ParseSnapshot(t.Ref, t.Descriptor, data)
+		m, _, err := store.ReadSnapshot(ctx, src, t.Ref, t.Descriptor)
 		if err != nil {
 			continue
 		}

@@ -160,11 +160,7 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 		return p.end(err)
 	}
 	defer op.Close()
-	data, err := store.ReadAll(ctx, p.src, desc, store.MaxManifest)
-	if err != nil {
-		return p.end(err)
-	}
-	m, err := store.ParseSnapshot(p.name, desc, data)
+	m, data, err := store.ReadSnapshot(ctx, p.src, p.name, desc)
 	if err != nil {
 		return p.end(err)
 	}
@@ -175,7 +171,7 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 	if err != nil {
 		return p.end(err)
 	}
-	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+	blobs := store.Blobs(m)
 	all := total(blobs) + desc.Size
 	for _, a := range signed {
 		all += a.Bundle.Descriptor.Size

@@ -81,7 +81,7 @@ func TestPusher(t *testing.T) {
 		t.Errorf("last comes %s", last)
 	}
 	var size int64
-	for _, l := range unique(append(manifestOf(t, s, d).Layers, manifestOf(t, s, d).Config)) {
+	for _, l := range store.Unique(append(manifestOf(t, s, d).Layers, manifestOf(t, s, d).Config)) {
 		size += l.Size
 	}
 	if o.Counts.Moved() != size || o.Counts.There() != 0 || o.Counts.Repeated() != 0 {

@@ -74,7 +74,7 @@ func (i *imaging) layers(ctx context.Context) []ocispec.Descriptor {
 	if i.base == nil {
 		return nil
 	}
-	return unique(i.base.Layers())
+	return store.Unique(i.base.Layers())
 }
 
 // WithImage has the push make an ordinary image of the snapshot too, and the name stand for an index of both. find finds the base image, in the background; its
