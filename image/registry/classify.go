@@ -49,13 +49,15 @@ func (r *repo) classify(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case strings.Contains(err.Error(), "blob upload Location"): // oras-go refuses that it leads elsewhere; the error has no type
+		return serverError(host, 0, err)
 	case isRealm(err):
 		if errors.As(err, &uerr) {
 			err = uerr.Err
 		}
 		return tokenServiceError(host, err)
 	case errors.As(err, &answer):
-		return r.classifyAnswer(answer)
+		return r.classifyAnswer(withoutQuery(answer))
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return r.authError(false)
 	case errors.Is(err, errdef.ErrNotFound):
@@ -112,9 +114,7 @@ func hasCode(e *errcode.ErrorResponse, code string) bool {
 // answerError makes an error of an answer that was not expected, and closes it.
 func answerError(resp *http.Response) error {
 	defer resp.Body.Close()
-	u := *resp.Request.URL
-	u.RawQuery, u.User = "", nil
-	e := &errcode.ErrorResponse{Method: resp.Request.Method, URL: &u, StatusCode: resp.StatusCode}
+	e := &errcode.ErrorResponse{Method: resp.Request.Method, URL: resp.Request.URL, StatusCode: resp.StatusCode}
 	var body struct {
 		Errors errcode.Errors `json:"errors"`
 	}
@@ -122,6 +122,17 @@ func answerError(resp *http.Response) error {
 		e.Errors = body.Errors
 	}
 	return e
+}
+
+// withoutQuery leaves out what is secret in a URL, and of use to nobody.
+func withoutQuery(e *errcode.ErrorResponse) *errcode.ErrorResponse {
+	if e.URL == nil {
+		return e
+	}
+	shown, u := *e, *e.URL
+	u.RawQuery, u.User = "", nil
+	shown.URL = &u
+	return &shown
 }
 
 func isCertificate(err error) bool {

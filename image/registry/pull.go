@@ -99,12 +99,8 @@ func (r *repo) snapshot(ctx context.Context, judge func(ocispec.Descriptor) erro
 func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	for n := 0; ; n++ {
 		d, data, err := r.manifestOnce(ctx, reference)
-		var (
-			c *CorruptError
-			s *sendError
-		)
-		again := errors.As(err, &c) && n+1 < damageAttempts || errors.As(err, &s) && s.again && n < r.timing.attempts
-		if !again || ctx.Err() != nil {
+		damaged, cut := errors.As(err, new(*CorruptError)), errors.As(err, new(*cutError)) && temporary(err)
+		if again := damaged && n+1 < damageAttempts || cut && n < r.timing.attempts; !again || ctx.Err() != nil {
 			return d, data, err
 		}
 		if err := r.timing.pause(ctx, n); err != nil {
@@ -112,6 +108,12 @@ func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descript
 		}
 	}
 }
+
+// cutError ends an answer that had begun.
+type cutError struct{ error }
+
+// Unwrap gives the error.
+func (e *cutError) Unwrap() error { return e.error }
 
 func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	var none ocispec.Descriptor
@@ -125,7 +127,7 @@ func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Desc
 	defer resp.Body.Close()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, store.MaxManifest+1))
 	if err != nil {
-		return none, nil, fmt.Errorf("fetch manifest: %w", &sendError{err, temporary(err)})
+		return none, nil, fmt.Errorf("fetch manifest: %w", &cutError{err})
 	}
 	what := "manifest of " + r.name
 	if len(data) > store.MaxManifest {

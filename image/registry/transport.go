@@ -71,14 +71,9 @@ func newTransport(base, slow http.RoundTripper, timing timing, o Options) *trans
 	}
 }
 
-type onceKey struct{}
-
-// once marks requests that transport must not repeat.
-func once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, true) }
-
-// RoundTrip implements [http.RoundTripper].
+// RoundTrip implements [http.RoundTripper]. What cannot be read again is the body of an upload; to cancel one is not worth a repetition.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
-	if req.Context().Value(onceKey{}) != nil {
+	if req.Method == http.MethodPut && req.GetBody == nil || req.Method == http.MethodDelete {
 		return t.once.RoundTrip(req)
 	}
 	return t.again.RoundTrip(req)
