@@ -101,7 +101,9 @@ func (s *Source) Came(d ocispec.Descriptor, there int64) {
 		return
 	}
 	s.segment(d).came(there)
-	s.tell()
+	if !s.Whole {
+		s.tell()
+	}
 }
 
 // Verified says that all of a segment is in the file with which it was begun last, and verified. It may be called on nil.

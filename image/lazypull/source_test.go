@@ -154,7 +154,7 @@ func TestSource(t *testing.T) {
 	if trusted(a) {
 		t.Error("it is taken for verified before it is")
 	}
-	if err := errors.Join(p.Commit(t.Context()), r.source.Verified(r.segment)); err != nil {
+	if err := errors.Join(p.Verify(t.Context()), p.Place(t.Context()), r.source.Verified(r.segment)); err != nil {
 		t.Fatal(err)
 	}
 	if root := os.Geteuid() == 0; trusted(a) != root {

@@ -1,14 +1,12 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -157,19 +155,9 @@ func (p *Puller) Missing(ctx context.Context) (missing []ocispec.Descriptor, err
 	return missing, nil
 }
 
-// First has Finish begin with these segments. The others follow in their order.
+// First has Finish begin with these segments of the snapshot. The others follow in their order.
 func (p *Puller) First(wanted []ocispec.Descriptor) {
-	first := make(map[digest.Digest]bool, len(wanted))
-	for _, d := range wanted {
-		first[d.Digest] = true
-	}
-	rank := func(d ocispec.Descriptor) int {
-		if first[d.Digest] {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(p.segments, func(a, b ocispec.Descriptor) int { return cmp.Compare(rank(a), rank(b)) })
+	p.segments = store.Unique(slices.Concat(wanted, p.segments))
 }
 
 // Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.

@@ -72,7 +72,7 @@ func TestPartialThroughCache(t *testing.T) {
 	if got, err := io.ReadAll(f); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("other bytes, or %v", err)
 	}
-	if err := p.Commit(t.Context()); err != nil {
+	if err := commit(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Close(); err != nil {
@@ -233,5 +233,13 @@ func download(ctx context.Context, s *store.Store, d ocispec.Descriptor, cached 
 		}
 	}
 	there()
-	return p.Commit(ctx)
+	return commit(ctx, p)
+}
+
+// commit makes a download a blob of the store, if it is one.
+func commit(ctx context.Context, p *store.Partial) error {
+	if err := p.Verify(ctx); err != nil {
+		return err
+	}
+	return p.Place(ctx)
 }
