@@ -32,18 +32,8 @@ func (g *segment) take(ctx context.Context, q *part, p []byte, off int64) (n int
 	return g.source.file.ReadAt(p[:min(int64(len(p)), q.end-off)], q.at+off-q.off)
 }
 
-// read reads what somebody waits for.
-func (g *segment) read(ctx context.Context, p []byte, off int64) error {
-	return g.readPart(ctx, p, off, false)
-}
-
-// readAhead reads what nobody waits for yet.
-func (g *segment) readAhead(ctx context.Context, p []byte, off int64) error {
-	return g.readPart(ctx, p, off, true)
-}
-
-// readPart reads what is there where the segment grows, and what follows it from a part of its own or another's.
-func (g *segment) readPart(ctx context.Context, p []byte, off int64, ahead bool) error {
+// read reads what is there where the segment grows, and what follows it from a part of its own or another's. ahead: nobody waits for it yet.
+func (g *segment) read(ctx context.Context, p []byte, off int64, ahead bool) error {
 	end := off + int64(len(p))
 	for {
 		q, own, grown := g.claim(off, end)

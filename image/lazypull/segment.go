@@ -102,33 +102,33 @@ func (g *segment) There(end int64) bool {
 }
 
 // ReadAt implements [io.ReaderAt]: from what is there, otherwise it is fetched.
-func (g *segment) ReadAt(p []byte, off int64) (int, error) { return g.again(p, off, g.read) }
+func (g *segment) ReadAt(p []byte, off int64) (int, error) {
+	return g.again(p, off, func(ctx context.Context) error { return g.read(ctx, p, off, false) })
+}
 
 // ReadAhead implements [image.Arriving].
 func (g *segment) ReadAhead(p []byte, off int64) (int, error) {
 	if g.source.Turn == nil || g.There(off+int64(len(p))) {
 		return g.ReadAt(p, off)
 	}
-	return g.again(p, off, func(ctx context.Context, p []byte, off int64) error {
+	return g.again(p, off, func(ctx context.Context) error {
 		end, err := g.source.Turn(ctx, int64(len(p)))
 		if err != nil {
 			return err
 		}
 		defer end()
-		return g.readAhead(ctx, p, off)
+		return g.read(ctx, p, off, true)
 	})
 }
 
 // ReadAgain implements [image.Arriving].
 func (g *segment) ReadAgain(p []byte, off int64) (int, error) {
 	g.drop(off, off+int64(len(p)))
-	return g.again(p, off, func(ctx context.Context, p []byte, off int64) error {
-		return g.source.fetch(ctx, g.d, off, p, false)
-	})
+	return g.again(p, off, func(ctx context.Context) error { return g.source.fetch(ctx, g.d, off, p, false) })
 }
 
 // again reads by read, as often as [Source.Away] says.
-func (g *segment) again(p []byte, off int64, read func(ctx context.Context, p []byte, off int64) error) (int, error) {
+func (g *segment) again(p []byte, off int64, read func(ctx context.Context) error) (int, error) {
 	if off < 0 || off > g.d.Size-int64(len(p)) {
 		return 0, io.EOF
 	}
@@ -137,7 +137,7 @@ func (g *segment) again(p []byte, off int64, read func(ctx context.Context, p []
 		if f := g.whole.Load(); f != nil {
 			return (*f).ReadAt(p, off)
 		}
-		err := read(ctx, p, off)
+		err := read(ctx)
 		if err == nil {
 			return len(p), nil
 		}

@@ -108,7 +108,7 @@ func (p *Puller) bring(ctx context.Context) error {
 	storing, all := errgroup.WithContext(ctx) // an error of any ends all
 	storing.SetLimit(storingMost)
 	storing.Go(func() error {
-		return p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+		return p.each(all, p.segments, p.o.concurrency(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
 			part, err := p.fetchSegment(ctx, d, t)
 			if err != nil || part == nil {
 				return err

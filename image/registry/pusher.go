@@ -59,16 +59,16 @@ func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*P
 		return nil, fmt.Errorf("push: %w", err)
 	}
 	p := &Pusher{
-		src: src, ref: ref, name: name, at: at, o: o, slots: make(chan struct{}, o.segments()), opened: make(chan struct{}),
+		src: src, ref: ref, name: name, at: at, o: o, slots: make(chan struct{}, o.concurrency()), opened: make(chan struct{}),
 		seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o),
 	}
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	p.work, p.ctx = errgroup.WithContext(p.ctx)
 	// Until the snapshot is whole as many are sent at once as half of the spare cores, four at most, and none where no cores are spare: the registry may be on this
 	// machine, and CRIU and what packs go first.
-	early := min(cores.Half(cores.All()), o.concurrency())
+	early := min(cores.Half(cores.All()), 4, o.concurrency())
 	p.give(early)
-	p.hurry = sync.OnceFunc(func() { p.give(o.segments() - early) })
+	p.hurry = sync.OnceFunc(func() { p.give(o.concurrency() - early) })
 	p.work.Go(p.open)
 	return p, nil
 }

@@ -88,7 +88,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &line{streams: int64(o.segments())}, asUser: new(atomic.Value)}
+	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &line{streams: int64(o.concurrency())}, asUser: new(atomic.Value)}
 	credential, err := r.credentials(o)
 	if err != nil {
 		return nil, err
@@ -160,7 +160,7 @@ func connections(conf *tls.Config, o Options, answer, idle time.Duration, near *
 		TLSClientConfig:     conf.Clone(),
 		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
 		TLSHandshakeTimeout: 15 * time.Second,
-		MaxIdleConnsPerHost: o.segments(),
+		MaxIdleConnsPerHost: o.concurrency(),
 		IdleConnTimeout:     30 * time.Second,
 		DisableCompression:  true,
 		WriteBufferSize:     64 << 10,
