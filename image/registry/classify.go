@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -136,15 +135,7 @@ func withoutQuery(e *errcode.ErrorResponse) *errcode.ErrorResponse {
 }
 
 func isCertificate(err error) bool {
-	var (
-		verify    *tls.CertificateVerificationError
-		authority x509.UnknownAuthorityError
-		hostname  x509.HostnameError
-		invalid   x509.CertificateInvalidError
-		alert     tls.AlertError
-	)
-	return errors.As(err, &verify) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) ||
-		errors.As(err, &alert)
+	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.AlertError))
 }
 
 // isPlain says whether TLS met plain HTTP. The second form is net/http's and has no type.
