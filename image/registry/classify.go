@@ -60,7 +60,7 @@ func (r *repo) classify(ctx context.Context, err error) error {
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return r.authError(false)
 	case errors.Is(err, errdef.ErrNotFound):
-		return &UnknownRefError{Ref: r.name, Err: err}
+		return unknownError(r.name)
 	case isCertificate(err):
 		if errors.As(err, &uerr) {
 			err = uerr.Err
@@ -96,7 +96,7 @@ func (r *repo) classifyAnswer(e *errcode.ErrorResponse) error {
 	case hasCode(e, errcode.ErrorCodeDigestInvalid), hasCode(e, errcode.ErrorCodeSizeInvalid):
 		return &CorruptError{What: "what the registry received", Err: e}
 	case e.StatusCode == http.StatusNotFound && !hasCode(e, errcode.ErrorCodeManifestBlobUnknown):
-		return &UnknownRefError{Ref: r.name, Err: e}
+		return unknownError(r.name)
 	}
 	return serverError(r.ref.Registry, e.StatusCode, e)
 }

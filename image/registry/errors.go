@@ -15,18 +15,9 @@ import (
 // CorruptError says that bytes, received or to be sent, are not what their digest says.
 type CorruptError = store.CorruptError
 
-// UnknownRefError says that the registry has no such repository, tag or digest. It is an errdefs.ErrNotFound.
-type UnknownRefError struct {
-	Ref string
-	Err error
-}
-
-func (e *UnknownRefError) Error() string   { return fmt.Sprintf("the registry has no %s", e.Ref) }
-func (e *UnknownRefError) Unwrap() []error { return []error{errdefs.ErrNotFound, e.Err} }
-
-// Hint says what to check.
-func (e *UnknownRefError) Hint() string {
-	return "check the name and the tag; a reference without host means docker.io"
+// unknownError says that the registry has no such repository, tag or digest.
+func unknownError(ref string) error {
+	return failure.New(errdefs.ErrNotFound, "check the name and the tag; a reference without host means docker.io", "the registry has no %s", ref)
 }
 
 // unreachableError says that no registry answers at a host. A timeout of the network is not told apart from a deadline of ours by errors.Is, so it is only shown.
