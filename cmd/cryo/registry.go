@@ -30,7 +30,7 @@ func (r *registryFlags) register(cmd *cobra.Command) {
 	f.StringVar(&r.options.CAFile, "tlscacert", "", "PEM file with certificate authorities to trust for the registry")
 	f.StringVarP(&r.user, "user", "u", "", "USER[:PASSWORD] for the registry; a password that is left out is asked for (default: Docker's credential store)")
 	f.BoolVar(&r.password, "password-stdin", false, "read the registry's password from standard input")
-	f.IntVar(&r.options.Concurrency, "concurrency", 0, "blobs transferred at once (default 4; for memory half the number of cores, 4 to 8)")
+	f.IntVar(&r.options.Concurrency, "concurrency", 0, "blobs transferred at once (default half the number of cores, 4 to 8)")
 }
 
 // resolve gives the options. It reads the password from standard input, or asks for it.

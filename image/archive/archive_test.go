@@ -345,7 +345,7 @@ func FuzzImport(f *testing.F) {
 	f.Add(exported(f))
 	f.Add([]byte("hello"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		files, err := scanTar(t.Context(), bytes.NewReader(data), int64(len(data)))
+		files, err := scanTar(t.Context(), location{}, bytes.NewReader(data), int64(len(data)))
 		if err != nil {
 			return
 		}
@@ -355,7 +355,7 @@ func FuzzImport(f *testing.F) {
 			}
 		}
 		lay := &tarLayout{r: bytes.NewReader(data), close: func() error { return nil }, files: files}
-		index, err := readIndex(lay)
+		index, err := readIndex(location{}, lay)
 		if err != nil {
 			return
 		}
@@ -363,7 +363,7 @@ func FuzzImport(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if got, err := store.ReadAll(t.Context(), fetcher{lay}, entry, store.MaxManifest); err == nil {
+		if got, err := store.ReadAll(t.Context(), fetcher{lay, location{}}, entry, store.MaxManifest); err == nil {
 			_, _ = store.ParseSnapshot("x", entry, got)
 		}
 	})

@@ -63,11 +63,7 @@ func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, r
 		}
 		name = full
 	}
-	data, err := store.ReadAll(ctx, src, desc, store.MaxManifest)
-	if err != nil {
-		return nil, err
-	}
-	m, err := store.ParseSnapshot(ref, desc, data)
+	m, _, err := store.ReadSnapshot(ctx, src, ref, desc)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +77,7 @@ func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, r
 	if full, ok := fullName(name); ok {
 		entry.Annotations[store.AnnotationName] = full
 	}
-	blobs := append([]ocispec.Descriptor{desc, m.Config}, m.Layers...)
+	blobs := append(store.Blobs(m), desc)
 	all, err := src.Signatures(ctx, desc.Digest)
 	if err != nil {
 		return nil, err
@@ -96,8 +92,8 @@ func newExport(ctx context.Context, src *store.Store, desc ocispec.Descriptor, r
 			blobs = append(blobs, b.Descriptor)
 		}
 	}
+	blobs = store.Unique(blobs)
 	slices.SortFunc(blobs, func(a, b ocispec.Descriptor) int { return strings.Compare(string(a.Digest), string(b.Digest)) })
-	blobs = slices.CompactFunc(blobs, func(a, b ocispec.Descriptor) bool { return a.Digest == b.Digest })
 	return &export{src: src, l: l, entry: entry, signed: signed, blobs: blobs}, nil
 }
 

@@ -45,17 +45,12 @@ func Import(ctx context.Context, dst *store.Store, location string, judge signat
 
 // classify makes an error for users.
 func (l location) classify(ctx context.Context, err error) error {
-	var (
-		broken *damagedTar
-		hint   interface{ Hint() string }
-	)
+	var hint interface{ Hint() string }
 	switch {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.As(err, &hint):
 		return err
-	case errors.As(err, &broken):
-		return damaged(l, broken.err)
 	case errors.Is(err, fs.ErrNotExist):
 		return unknown(l, err)
 	}
@@ -69,7 +64,7 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 		return "", none, err
 	}
 	defer lay.Close()
-	index, err := readIndex(lay)
+	index, err := readIndex(l, lay)
 	if err != nil {
 		return "", none, err
 	}
@@ -81,7 +76,7 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 	if err != nil {
 		return "", none, err
 	}
-	src := fetcher{lay}
+	src := fetcher{lay, l}
 	if store.IsIndex(entry.MediaType) { // as registries have it, with an image beside the snapshot
 		entry = ocispec.Descriptor{MediaType: entry.MediaType, Digest: entry.Digest, Size: entry.Size}
 		data, err := store.ReadAll(ctx, src, entry, store.MaxManifest)
@@ -103,7 +98,7 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 		if !sameName(ref, l.tag) {
 			refs = append(refs, "")
 		}
-		if signed, err = src.signatures(ctx, index, entry.Digest); err != nil {
+		if signed, err = store.SignaturesIn(ctx, index, entry.Digest, src); err != nil {
 			return "", none, err
 		}
 		if err := judge(refs, entry.Digest, signed, nil); err != nil {
@@ -123,27 +118,19 @@ func importFrom(ctx context.Context, dst *store.Store, l location, judge signatu
 
 func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.Descriptor, signed []signature.Attached, ref string, repair bool) (ocispec.Descriptor, error) {
 	desc := ocispec.Descriptor{MediaType: entry.MediaType, Digest: entry.Digest, Size: entry.Size}
-	data, err := store.ReadAll(ctx, src, desc, store.MaxManifest)
+	m, data, err := store.ReadSnapshot(ctx, src, ref, desc)
 	if err != nil {
 		return desc, err
 	}
-	m, err := store.ParseSnapshot(ref, desc, data)
-	if err != nil {
-		return desc, err
-	}
-	if all := append([]ocispec.Descriptor{desc, m.Config}, m.Layers...); repair || dst.Suspects(all) {
+	blobs := store.Blobs(m)
+	if all := append(blobs, desc); repair || dst.Suspects(all) {
 		if err := dst.SuspectBlobs(all); err != nil {
 			return desc, err
 		}
 	}
 	group, gctx := errgroup.WithContext(ctx)
 	group.SetLimit(4)
-	seen := make(map[digest.Digest]bool)
-	for _, d := range append([]ocispec.Descriptor{m.Config}, m.Layers...) {
-		if seen[d.Digest] {
-			continue
-		}
-		seen[d.Digest] = true
+	for _, d := range blobs {
 		group.Go(func() error {
 			rc, err := src.Fetch(gctx, d)
 			if err != nil {
@@ -167,36 +154,36 @@ func copyIn(ctx context.Context, dst *store.Store, src fetcher, entry ocispec.De
 }
 
 // readIndex reads oci-layout and index.json.
-func readIndex(lay layout) (ocispec.Index, error) {
-	data, err := readSmall(lay, ocispec.ImageLayoutFile, 64<<10)
+func readIndex(l location, lay layout) (ocispec.Index, error) {
+	data, err := readSmall(l, lay, ocispec.ImageLayoutFile, 64<<10)
 	if err != nil {
 		return ocispec.Index{}, err
 	}
 	var v ocispec.ImageLayout
 	if err := json.Unmarshal(data, &v); err != nil {
-		return ocispec.Index{}, &damagedTar{fmt.Errorf("oci-layout: %w", err)}
+		return ocispec.Index{}, damaged(l, fmt.Errorf("oci-layout: %w", err))
 	}
 	if v.Version != ocispec.ImageLayoutVersion {
-		return ocispec.Index{}, &damagedTar{fmt.Errorf("oci-layout: version %.40q, want %q", v.Version, ocispec.ImageLayoutVersion)}
+		return ocispec.Index{}, damaged(l, fmt.Errorf("oci-layout: version %.40q, want %q", v.Version, ocispec.ImageLayoutVersion))
 	}
-	if data, err = readSmall(lay, ocispec.ImageIndexFile, maxIndex); err != nil {
+	if data, err = readSmall(l, lay, ocispec.ImageIndexFile, maxIndex); err != nil {
 		return ocispec.Index{}, err
 	}
 	i, err := store.ParseIndex(data)
 	if err != nil {
-		return i, &damagedTar{fmt.Errorf("index.json: %w", err)}
+		return i, damaged(l, fmt.Errorf("index.json: %w", err))
 	}
 	return i, nil
 }
 
-func readSmall(lay layout, name string, limit int64) ([]byte, error) {
+func readSmall(l location, lay layout, name string, limit int64) ([]byte, error) {
 	rc, size, err := lay.open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer rc.Close()
 	if size > limit {
-		return nil, &damagedTar{fmt.Errorf("%s has %d bytes, at most %d are allowed", name, size, limit)}
+		return nil, damaged(l, fmt.Errorf("%s has %d bytes, at most %d are allowed", name, size, limit))
 	}
 	data, err := io.ReadAll(io.LimitReader(rc, limit))
 	if err != nil {

@@ -13,9 +13,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/cryo-project/cryo/image/signature"
-	"github.com/cryo-project/cryo/image/store"
 )
 
 const (
@@ -49,7 +46,7 @@ func openLayout(ctx context.Context, l location) (layout, error) {
 	if err != nil {
 		return nil, err
 	}
-	t, err := scanTar(ctx, f, i.Size())
+	t, err := scanTar(ctx, l, f, i.Size())
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -97,14 +94,8 @@ func (t *tarLayout) open(name string) (io.ReadCloser, int64, error) {
 	return io.NopCloser(io.NewSectionReader(t.r, s.off, s.size)), s.size, nil
 }
 
-// damagedTar is what scanTar returns for an archive that is not one, is cut or holds what it may not.
-type damagedTar struct{ err error }
-
-func (e *damagedTar) Error() string { return e.err.Error() }
-func (e *damagedTar) Unwrap() error { return e.err }
-
-// scanTar finds the files of an archive. Of each entry only the header is read.
-func scanTar(ctx context.Context, f io.ReaderAt, size int64) (map[string]span, error) {
+// scanTar finds the files of an archive. Of each entry only the header is read. One that is not one, is cut or holds what it may not is damaged.
+func scanTar(ctx context.Context, l location, f io.ReaderAt, size int64) (map[string]span, error) {
 	r := io.NewSectionReader(f, 0, size)
 	t := tar.NewReader(r)
 	files := make(map[string]span)
@@ -117,14 +108,14 @@ func scanTar(ctx context.Context, f io.ReaderAt, size int64) (map[string]span, e
 			return files, nil
 		}
 		if err != nil {
-			return nil, &damagedTar{scanError(f, err)}
+			return nil, damaged(l, scanError(f, err))
 		}
 		if n == maxEntries {
-			return nil, &damagedTar{fmt.Errorf("more than %d entries", maxEntries)}
+			return nil, damaged(l, fmt.Errorf("more than %d entries", maxEntries))
 		}
 		name, err := entryName(h)
 		if err != nil {
-			return nil, &damagedTar{err}
+			return nil, damaged(l, err)
 		}
 		if h.Typeflag == tar.TypeDir {
 			continue
@@ -134,10 +125,10 @@ func scanTar(ctx context.Context, f io.ReaderAt, size int64) (map[string]span, e
 			return nil, err
 		}
 		if h.Size < 0 || h.Size > size-off {
-			return nil, &damagedTar{fmt.Errorf("entry %q: %w", name, io.ErrUnexpectedEOF)}
+			return nil, damaged(l, fmt.Errorf("entry %q: %w", name, io.ErrUnexpectedEOF))
 		}
 		if _, ok := files[name]; ok {
-			return nil, &damagedTar{fmt.Errorf("entry %q is there twice", name)}
+			return nil, damaged(l, fmt.Errorf("entry %q is there twice", name))
 		}
 		files[name] = span{off, h.Size}
 	}
@@ -181,34 +172,26 @@ func entryName(h *tar.Header) (string, error) {
 }
 
 // fetcher is a layout as oras-go sees it.
-type fetcher struct{ layout }
+type fetcher struct {
+	layout
+	l location
+}
 
 // Fetch implements content.Fetcher. What is not there is damage: the manifest says that it should be.
 func (f fetcher) Fetch(_ context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
 	if d.Digest.Validate() != nil || d.Digest.Algorithm() != digest.SHA256 {
-		return nil, &damagedTar{fmt.Errorf("digest %.80q: not sha256", string(d.Digest))}
+		return nil, damaged(f.l, fmt.Errorf("digest %.80q: not sha256", string(d.Digest)))
 	}
 	rc, size, err := f.open(blobName(d.Digest))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, &damagedTar{fmt.Errorf("blob %s is missing", d.Digest)}
+		return nil, damaged(f.l, fmt.Errorf("blob %s is missing", d.Digest))
 	}
 	if err != nil {
 		return nil, err
 	}
 	if size != d.Size {
 		rc.Close()
-		return nil, &damagedTar{fmt.Errorf("blob %s has %d bytes, not %d", d.Digest, size, d.Size)}
+		return nil, damaged(f.l, fmt.Errorf("blob %s has %d bytes, not %d", d.Digest, size, d.Size))
 	}
 	return rc, nil
-}
-
-// signatures are those of a manifest that the layout's index lists.
-func (f fetcher) signatures(ctx context.Context, index ocispec.Index, subject digest.Digest) ([]signature.Attached, error) {
-	return store.SignaturesIn(ctx, index, subject, func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-		data, err := store.ReadAll(ctx, f, d, limit)
-		if broken := (*damagedTar)(nil); errors.As(err, &broken) {
-			err = &store.CorruptError{What: "blob " + d.Digest.String(), Err: broken.err}
-		}
-		return data, err
-	})
 }

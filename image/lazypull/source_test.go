@@ -3,6 +3,7 @@ package lazypull
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"sync"
@@ -36,7 +37,8 @@ func newRig(t *testing.T) *rig {
 	data := storetest.Bytes(1, 3<<20)
 	r := &rig{store: storetest.Open(t), data: data,
 		segment: ocispec.Descriptor{MediaType: image.MediaTypeSegment, Digest: digest.FromBytes(data), Size: int64(len(data))}}
-	r.source = NewSource(t.Context(), r.store, func(_ context.Context, d ocispec.Descriptor, off int64, p []byte, _ Why) error {
+	var err error
+	r.source, err = NewSource(t.Context(), r.store, func(_ context.Context, d ocispec.Descriptor, off int64, p []byte, _ bool) error {
 		r.fetched.Add(1)
 		if r.held != nil {
 			<-r.held
@@ -51,6 +53,9 @@ func newRig(t *testing.T) *rig {
 		}
 		return nil
 	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(r.source.Close)
 	return r
 }
@@ -79,26 +84,60 @@ func (r *rig) reads(t *testing.T, a image.Arriving, off, n int) {
 	}
 }
 
+// write has the pull bring bytes, and the source know.
+func (r *rig) write(t *testing.T, p *store.Partial, b []byte) {
+	t.Helper()
+	if _, err := p.Write(b); err != nil {
+		t.Fatal(err)
+	}
+	r.source.Came(r.segment, p.Offset())
+}
+
+// trusted tells whether the frames of a segment need no digests.
+func trusted(a image.Arriving) bool {
+	_, ok := a.(interface {
+		Verified() (segments.Verified, bool)
+	}).Verified()
+	return ok
+}
+
 // TestSource reads a segment before it is there, while it grows, when it is whole and when it is gone again.
 func TestSource(t *testing.T) {
 	r := newRig(t)
 	a := r.open(t)
 	r.reads(t, a, 2<<20, 4096)
 	r.reads(t, a, 0, 1<<20)
+	r.reads(t, a, 0, 1<<20)
 	if n := r.fetched.Load(); n != 2 || a.There(1) {
 		t.Errorf("fetched %d times; there: %v", n, a.There(1))
 	}
 	var arrivals atomic.Int64
-	following := make(chan struct{})
+	following, stop := context.WithCancel(t.Context())
+	followed := make(chan struct{})
 	go func() {
-		r.source.Follow(t.Context(), func() { arrivals.Add(1) })
-		close(following)
+		r.source.Follow(following, func() { arrivals.Add(1) })
+		close(followed)
 	}()
+	eventually(t, func() bool { return arrivals.Load() == 1 })
 	p := r.partial(t)
-	if _, err := p.Write(r.data[:1<<20]); err != nil {
-		t.Fatal(err)
+	ahead := make([]byte, 1<<20)
+	if n, err := r.source.Ahead(t.Context(), r.segment, 4096, ahead); n != 1<<20-4096 || err != nil || !bytes.Equal(ahead[:n], r.data[4096:1<<20]) {
+		t.Errorf("%d bytes have come ahead, %v", n, err)
 	}
-	eventually(t, func() bool { return a.There(1<<20) && arrivals.Load() > 0 })
+	if n, err := r.source.Ahead(t.Context(), r.segment, 1<<20, ahead); n != 0 || err != nil {
+		t.Errorf("%d bytes have come ahead, %v", n, err)
+	}
+	if end := r.source.Gap(r.segment, 1<<20, 3<<20); end != 2<<20 {
+		t.Errorf("the gap ends at %d", end)
+	}
+	if end := r.source.Gap(r.segment, 2<<20+4096, 3<<20); end != 3<<20 {
+		t.Errorf("the last gap ends at %d", end)
+	}
+	r.write(t, p, r.data[:1<<20])
+	if !a.There(1 << 20) {
+		t.Error("what has come is not there")
+	}
+	eventually(t, func() bool { return arrivals.Load() > 1 })
 	r.reads(t, a, 4096, 1<<20-4096)
 	if n := r.fetched.Load(); n != 2 {
 		t.Errorf("fetched what is there: %d", n)
@@ -111,34 +150,106 @@ func TestSource(t *testing.T) {
 	if _, err := a.ReadAgain(again, 0); err != nil || r.fetched.Load() != 4 || !bytes.Equal(again, r.data[:4096]) {
 		t.Errorf("read again: %v, fetched %d times", err, r.fetched.Load())
 	}
-	if _, err := p.Write(r.data[1<<20:]); err != nil {
+	r.write(t, p, r.data[1<<20:])
+	if trusted(a) {
+		t.Error("it is taken for verified before it is")
+	}
+	if err := errors.Join(p.Verify(t.Context()), p.Place(t.Context()), r.source.Verified(r.segment)); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Commit(t.Context()); err != nil {
-		t.Fatal(err)
+	if root := os.Geteuid() == 0; trusted(a) != root {
+		t.Errorf("it is verified: %v, root: %v", !root, root)
 	}
-	<-following
-	verified := func() bool {
-		_, ok := a.(interface {
-			Verified() (segments.Verified, bool)
-		}).Verified()
-		return ok
-	}
-	if verified() {
-		t.Error("it is taken for verified before it is held")
-	}
-	if err := r.source.Hold(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if root := os.Geteuid() == 0; verified() != root {
-		t.Errorf("held, it is verified: %v, root: %v", !root, root)
-	}
+	stop()
+	<-followed
 	if err := os.Remove(filepath.Join(r.store.Layout(), "blobs", "sha256", r.segment.Digest.Encoded())); err != nil {
 		t.Fatal(err)
 	}
 	r.reads(t, a, 100, 3<<20-100)
 	if n := r.fetched.Load(); n != 4 {
 		t.Errorf("fetched what is held: %d", n)
+	}
+}
+
+// TestDamaged has damaged bytes come, and then the right ones.
+func TestDamaged(t *testing.T) {
+	r := newRig(t)
+	p := r.partial(t)
+	a := r.open(t)
+	r.write(t, p, make([]byte, len(r.data)))
+	if err := p.Verify(t.Context()); !errdefs.IsDataLoss(err) {
+		t.Fatal(err)
+	}
+	r.reads(t, a, 0, 4096) // the file has them no more, which the source does not know yet
+	r.source.Came(r.segment, 0)
+	r.reads(t, a, 0, 4096)
+	if n := r.fetched.Load(); n != 2 {
+		t.Errorf("fetched %d times", n)
+	}
+	r.write(t, p, r.data[:1<<20])
+	r.reads(t, a, 0, 1<<20)
+	if n := r.fetched.Load(); n != 2 {
+		t.Errorf("fetched %d times", n)
+	}
+}
+
+// TestWhole has a segment there when it is verified, and not before, though all of its bytes are. What is there is the very file that was pulled, whatever has its name.
+func TestWhole(t *testing.T) {
+	for name, late := range map[string]bool{"opened before": false, "opened after": true} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			r.source.Whole = true
+			p := r.partial(t)
+			r.write(t, p, r.data)
+			var a image.Arriving
+			if !late {
+				a = r.open(t)
+				r.reads(t, a, 0, 4096)
+				if a.There(1) || trusted(a) {
+					t.Error("it is there, and nobody has verified it")
+				}
+			}
+			path := filepath.Join(r.store.Root(), "partial", r.segment.Digest.Encoded())
+			if err := os.Rename(path, path+"-"); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, make([]byte, len(r.data)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.source.Verified(r.segment); err != nil {
+				t.Fatal(err)
+			}
+			if late {
+				a = r.open(t)
+			}
+			if !a.There(r.segment.Size) {
+				t.Error("it is verified, and not there")
+			}
+			r.reads(t, a, 0, len(r.data))
+			if root := os.Geteuid() == 0; trusted(a) != root {
+				t.Errorf("it is verified: %v, root: %v", !root, root)
+			}
+		})
+	}
+}
+
+// TestStored has a segment come into the store by other hands, and refuses one that is not all there.
+func TestStored(t *testing.T) {
+	r := newRig(t)
+	a := r.open(t)
+	r.bring(t)
+	if err := r.source.Stored(t.Context(), r.segment); err != nil || !a.There(r.segment.Size) {
+		t.Errorf("it is in the store, and not there: %v", err)
+	}
+	r.reads(t, a, 0, len(r.data))
+	if n := r.fetched.Load(); n != 0 {
+		t.Errorf("fetched %d times", n)
+	}
+
+	r = newRig(t)
+	r.write(t, r.partial(t), r.data[:4096])
+	if err := r.source.Verified(r.segment); err == nil {
+		t.Error("a segment that is not all there is taken")
 	}
 }
 
@@ -155,17 +266,18 @@ func (r *rig) partial(t *testing.T) *store.Partial {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
+	f, err := p.Content()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.source.Begin(r.segment, f, p.Offset())
 	return p
 }
 
 // bring brings the segment into the store, by other hands.
 func (r *rig) bring(t *testing.T) {
 	t.Helper()
-	p := r.partial(t)
-	if _, err := p.Write(r.data); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Commit(t.Context()); err != nil {
+	if err := r.store.Push(t.Context(), r.segment, bytes.NewReader(r.data)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -182,7 +294,7 @@ func TestLate(t *testing.T) {
 	}()
 	eventually(t, func() bool { return r.fetched.Load() == 1 })
 	r.bring(t)
-	if err := r.source.Hold(t.Context()); err != nil {
+	if err := r.source.Stored(t.Context(), r.segment); err != nil {
 		t.Error(err)
 	}
 	close(r.held)
@@ -220,7 +332,7 @@ func TestAway(t *testing.T) {
 		return true
 	}
 	before := r.fetched.Load()
-	r.reads(t, a, 0, 10)
+	r.reads(t, a, 100, 10)
 	if n := r.fetched.Load() - before; n != 1 {
 		t.Errorf("asked %d times for what another process has brought", n)
 	}

@@ -3,7 +3,6 @@ package registry
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"io"
@@ -49,17 +48,19 @@ func (r *repo) classify(ctx context.Context, err error) error {
 		return err
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case strings.Contains(err.Error(), "blob upload Location"): // oras-go refuses that it leads elsewhere; the error has no type
+		return serverError(host, 0, err)
 	case isRealm(err):
 		if errors.As(err, &uerr) {
 			err = uerr.Err
 		}
 		return tokenServiceError(host, err)
 	case errors.As(err, &answer):
-		return r.classifyAnswer(answer)
+		return r.classifyAnswer(withoutQuery(answer))
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return r.authError(false)
 	case errors.Is(err, errdef.ErrNotFound):
-		return &UnknownRefError{Ref: r.name, Err: err}
+		return unknownError(r.name)
 	case isCertificate(err):
 		if errors.As(err, &uerr) {
 			err = uerr.Err
@@ -67,6 +68,8 @@ func (r *repo) classify(ctx context.Context, err error) error {
 		return certificateError(host, err)
 	case isPlain(err):
 		return plainError(host)
+	case errors.Is(err, errNoParts) && !temporary(err):
+		return serverError(host, 0, errNoParts)
 	}
 	if errors.As(err, &uerr) {
 		// The URL of a redirect may hold a signature.
@@ -84,6 +87,8 @@ func (r *repo) authError(denied bool) error {
 
 func (r *repo) classifyAnswer(e *errcode.ErrorResponse) error {
 	switch {
+	case e.StatusCode == http.StatusBadRequest && len(e.Errors) == 0 && e.URL != nil && e.URL.Scheme == "http":
+		return securedError(r.ref.Registry, e)
 	case e.StatusCode == http.StatusUnauthorized:
 		return r.authError(false)
 	case e.StatusCode == http.StatusForbidden, hasCode(e, errcode.ErrorCodeDenied):
@@ -91,7 +96,7 @@ func (r *repo) classifyAnswer(e *errcode.ErrorResponse) error {
 	case hasCode(e, errcode.ErrorCodeDigestInvalid), hasCode(e, errcode.ErrorCodeSizeInvalid):
 		return &CorruptError{What: "what the registry received", Err: e}
 	case e.StatusCode == http.StatusNotFound && !hasCode(e, errcode.ErrorCodeManifestBlobUnknown):
-		return &UnknownRefError{Ref: r.name, Err: e}
+		return unknownError(r.name)
 	}
 	return serverError(r.ref.Registry, e.StatusCode, e)
 }
@@ -108,9 +113,7 @@ func hasCode(e *errcode.ErrorResponse, code string) bool {
 // answerError makes an error of an answer that was not expected, and closes it.
 func answerError(resp *http.Response) error {
 	defer resp.Body.Close()
-	u := *resp.Request.URL
-	u.RawQuery, u.User = "", nil
-	e := &errcode.ErrorResponse{Method: resp.Request.Method, URL: &u, StatusCode: resp.StatusCode}
+	e := &errcode.ErrorResponse{Method: resp.Request.Method, URL: resp.Request.URL, StatusCode: resp.StatusCode}
 	var body struct {
 		Errors errcode.Errors `json:"errors"`
 	}
@@ -120,16 +123,19 @@ func answerError(resp *http.Response) error {
 	return e
 }
 
+// withoutQuery leaves out what is secret in a URL, and of use to nobody.
+func withoutQuery(e *errcode.ErrorResponse) *errcode.ErrorResponse {
+	if e.URL == nil {
+		return e
+	}
+	shown, u := *e, *e.URL
+	u.RawQuery, u.User = "", nil
+	shown.URL = &u
+	return &shown
+}
+
 func isCertificate(err error) bool {
-	var (
-		verify    *tls.CertificateVerificationError
-		authority x509.UnknownAuthorityError
-		hostname  x509.HostnameError
-		invalid   x509.CertificateInvalidError
-		alert     tls.AlertError
-	)
-	return errors.As(err, &verify) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) ||
-		errors.As(err, &alert)
+	return errors.As(err, new(*tls.CertificateVerificationError)) || errors.As(err, new(tls.AlertError))
 }
 
 // isPlain says whether TLS met plain HTTP. The second form is net/http's and has no type.

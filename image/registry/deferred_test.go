@@ -13,6 +13,8 @@ import (
 	"github.com/containerd/errdefs"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image"
+	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -30,13 +32,9 @@ func deferring(t *testing.T, f *fake, s *store.Store, filled <-chan struct{}) *P
 	}
 	f.forget()
 	p.ThroughCache()
-	p.Defer(func(ctx context.Context) {
-		select {
-		case <-filled:
-		case <-ctx.Done():
-		}
-	})
-	p.deferred.time = time.Hour
+	running := make(chan struct{})
+	close(running)
+	p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: -1, Running: running, Filled: filled, rest: time.Hour})
 	return p
 }
 
@@ -46,19 +44,38 @@ func finish(ctx context.Context, p *Puller) <-chan error {
 	return done
 }
 
-// arrived waits until all bytes of segments can be read where they grow.
-func arrived(t *testing.T, s *store.Store, segments ...ocispec.Descriptor) {
+// sourceOf gives a source that reads by a puller.
+func sourceOf(t *testing.T, s *store.Store, p *Puller) *lazypull.Source {
 	t.Helper()
-	for _, d := range segments {
-		g, err := s.Growing(d)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer g.Close()
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-		defer cancel()
-		if err := g.Wait(ctx, d.Size); err != nil {
-			t.Fatal(err)
+	ranges := p.Ranges()
+	source, err := lazypull.NewSource(t.Context(), s, ranges.Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(source.Close)
+	source.Turn = ranges.Turn
+	return source
+}
+
+// opened opens a segment of the puller's source.
+func opened(t *testing.T, p *Puller, d ocispec.Descriptor) image.Arriving {
+	t.Helper()
+	rc, err := p.lazy.Source.Fetch(t.Context(), d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rc.(image.Arriving)
+}
+
+// arrived waits until all bytes of segments can be read.
+func arrived(t *testing.T, p *Puller) {
+	t.Helper()
+	for _, d := range p.segments {
+		a := opened(t, p, d)
+		for deadline := time.Now().Add(10 * time.Second); !a.There(d.Size); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("it does not come")
+			}
 		}
 	}
 }
@@ -86,7 +103,7 @@ func TestDeferred(t *testing.T) {
 	s, filled := storetest.Open(t), make(chan struct{})
 	p := deferring(t, f, s, filled)
 	done := finish(t.Context(), p)
-	arrived(t, s, p.segments...)
+	arrived(t, p)
 	time.Sleep(50 * time.Millisecond)
 	wantThere(t, s, false, p.segments...)
 	close(filled)
@@ -113,7 +130,7 @@ func TestDeferredDamage(t *testing.T) {
 		bad := p.segments[1]
 		damaging(f, bad, times)
 		done := finish(t.Context(), p)
-		arrived(t, s, p.segments...)
+		arrived(t, p)
 		close(filled)
 		err := <-done
 		if n := f.count("GET /v2/d/blobs/" + bad.Digest.String()); n != 2 {
@@ -140,7 +157,7 @@ func TestDeferredInterrupted(t *testing.T) {
 	damaging(f, bad, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := finish(ctx, p)
-	arrived(t, s, p.segments...)
+	arrived(t, p)
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("it ends with %v", err)
@@ -165,7 +182,7 @@ func TestDeferredForALittle(t *testing.T) {
 	pushed(t, f, "d:1", spec(1, 1, 2, 3))
 	s := storetest.Open(t)
 	p := deferring(t, f, s, nil)
-	p.deferred.time = 10 * time.Millisecond
+	p.lazy.rest = 10 * time.Millisecond
 	let := make(chan struct{})
 	late := p.segments[2]
 	f.fault = func(_ http.ResponseWriter, r *http.Request) bool {
@@ -188,37 +205,15 @@ func TestDeferredForALittle(t *testing.T) {
 	}
 }
 
-// What there is no more room for is hashed as it comes, and so is what goes past the page cache.
-func TestDeferredRoom(t *testing.T) {
-	for name, test := range map[string]struct {
-		limit func(*Puller)
-		left  int // segments that wait
-	}{
-		"places": {func(p *Puller) { p.deferred.places = make(chan struct{}, 2) }, 2},
-		"disk":   {func(p *Puller) { p.cached = false }, 0},
-	} {
-		f := newFake(t)
-		pushed(t, f, "d:1", spec(1, 1, 2, 3, 4))
-		s, filled := storetest.Open(t), make(chan struct{})
-		p := deferring(t, f, s, filled)
-		test.limit(p)
-		done := finish(t.Context(), p)
-		arrived(t, s, p.segments...)
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
-			missing, err := p.Missing(t.Context())
-			if err != nil || time.Now().After(deadline) {
-				t.Fatalf("%s: %d are missing, %v", name, len(missing), err)
-			}
-			if len(missing) == test.left {
-				break
-			}
-		}
-		close(filled)
-		if err := <-done; err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if n := len(p.deferred.places); n != 0 {
-			t.Errorf("%s: %d places have not been given back", name, n)
-		}
+// What goes past the page cache is hashed as it comes.
+func TestDeferredPastCache(t *testing.T) {
+	f := newFake(t)
+	pushed(t, f, "d:1", spec(1, 1, 2, 3, 4))
+	s, filled := storetest.Open(t), make(chan struct{})
+	p := deferring(t, f, s, filled)
+	p.cached = false
+	if err := p.Finish(t.Context()); err != nil {
+		t.Error(err)
 	}
+	wantThere(t, s, true, p.segments...)
 }

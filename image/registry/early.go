@@ -10,6 +10,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/store"
@@ -18,29 +19,22 @@ import (
 // early are the small parts of a snapshot: verified, and on their way into the store. Each waits for the disk there, which on a busy
 // host takes longer than all that is decided by what they say.
 type early struct {
-	manifest digest.Digest
+	ctx     context.Context // of placing
+	cancel  context.CancelFunc
+	placing errgroup.Group
+	settled func() error // waits until all parts are in the store, and then the manifest; nil: there is no manifest yet
+
+	manifest ocispec.Descriptor
 	data     []byte // of the manifest
 
-	ctx    context.Context // of placing
-	cancel context.CancelFunc
-	placed sync.WaitGroup
-	done   chan struct{} // closed when all is in the store, or will not be; nil: settle was not called
-
 	mu    sync.Mutex
-	parts map[digest.Digest]*earlyPart // guarded by mu until settle
-	err   error                        // guarded by mu until done is closed
+	parts map[digest.Digest]*os.File // guarded by mu until settle
 }
 
 func newEarly(ctx context.Context) *early {
-	e := &early{parts: make(map[digest.Digest]*earlyPart)}
+	e := &early{parts: make(map[digest.Digest]*os.File)}
 	e.ctx, e.cancel = context.WithCancel(ctx)
 	return e
-}
-
-// earlyPart is one of them.
-type earlyPart struct {
-	content *os.File
-	partial *store.Partial // nil: it is in the store. Until then others who want the blob wait
 }
 
 // add takes in a part, and begins to bring it into the store: another process may have what this one waits for, and wait for this part.
@@ -49,65 +43,36 @@ func (e *early) add(d ocispec.Descriptor, p *store.Partial) error {
 	if err != nil {
 		return errors.Join(err, p.Close())
 	}
-	part := &earlyPart{content, p}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.parts[d.Digest] = part
-	e.placed.Go(func() {
-		if err := part.place(e.ctx); err != nil {
-			e.mu.Lock()
-			e.err = errors.Join(e.err, err)
-			e.mu.Unlock()
-		}
-	})
+	e.parts[d.Digest] = content
+	e.placing.Go(func() error { return errors.Join(p.Place(e.ctx), p.Close()) })
 	return nil
-}
-
-// place brings a part into the store.
-func (p *earlyPart) place(ctx context.Context) error {
-	if err := p.partial.Place(ctx); err != nil {
-		return err
-	}
-	done := p.partial
-	p.partial = nil
-	return done.Close()
 }
 
 // settle begins to bring the manifest into the store, after all parts.
 func (e *early) settle(dst *store.Store, manifest ocispec.Descriptor, data []byte) {
-	e.manifest, e.data, e.done = manifest.Digest, data, make(chan struct{})
-	go func() {
-		defer close(e.done)
-		if e.placed.Wait(); e.err == nil {
-			e.err = dst.Push(e.ctx, manifest, bytes.NewReader(data))
+	e.manifest, e.data = manifest, data
+	e.settled = sync.OnceValue(func() error {
+		if err := e.placing.Wait(); err != nil {
+			return err
 		}
-	}()
+		return dst.Push(e.ctx, manifest, bytes.NewReader(data))
+	})
+	go e.settled()
 }
 
-// settled waits until all is in the store.
-func (e *early) settled() error {
-	<-e.done
-	return e.err
-}
-
-// close breaks off what is not in the store yet, and waits for that. It is kept for the next attempt, unless it is to be dropped.
-func (e *early) close(drop bool) (err error) {
+// close breaks off what is not in the store yet, and waits for that. It is kept for the next attempt.
+func (e *early) close() {
 	e.cancel()
-	e.placed.Wait()
-	if e.done != nil {
-		<-e.done
+	_ = e.placing.Wait() // what it has is in the store, or kept
+	if e.settled != nil {
+		_ = e.settled()
 	}
-	for d, p := range e.parts {
-		if p.partial != nil && drop {
-			err = errors.Join(err, p.partial.Drop())
-		}
-		if p.partial != nil {
-			err = errors.Join(err, p.partial.Close())
-		}
-		err = errors.Join(err, p.content.Close())
+	for d, content := range e.parts {
+		content.Close()
 		delete(e.parts, d)
 	}
-	return err
 }
 
 // Settle waits until the small parts are in the store.
@@ -115,11 +80,11 @@ func (p *Puller) Settle(ctx context.Context) error { return p.failed(ctx, p.earl
 
 // Fetch implements [image.Fetcher]: the small parts as soon as they are here, and what the store has.
 func (p *Puller) Fetch(ctx context.Context, d ocispec.Descriptor) (io.ReadCloser, error) {
-	if d.Digest == p.early.manifest {
+	if d.Digest == p.early.manifest.Digest {
 		return io.NopCloser(bytes.NewReader(p.early.data)), nil
 	}
-	if part := p.early.parts[d.Digest]; part != nil {
-		return io.NopCloser(io.NewSectionReader(part.content, 0, d.Size)), nil
+	if content := p.early.parts[d.Digest]; content != nil {
+		return io.NopCloser(io.NewSectionReader(content, 0, d.Size)), nil
 	}
 	return p.dst.Fetch(ctx, d)
 }

@@ -15,18 +15,9 @@ import (
 // CorruptError says that bytes, received or to be sent, are not what their digest says.
 type CorruptError = store.CorruptError
 
-// UnknownRefError says that the registry has no such repository, tag or digest. It is an errdefs.ErrNotFound.
-type UnknownRefError struct {
-	Ref string
-	Err error
-}
-
-func (e *UnknownRefError) Error() string   { return fmt.Sprintf("the registry has no %s", e.Ref) }
-func (e *UnknownRefError) Unwrap() []error { return []error{errdefs.ErrNotFound, e.Err} }
-
-// Hint says what to check.
-func (e *UnknownRefError) Hint() string {
-	return "check the name and the tag; a reference without host means docker.io"
+// unknownError says that the registry has no such repository, tag or digest.
+func unknownError(ref string) error {
+	return failure.New(errdefs.ErrNotFound, "check the name and the tag; a reference without host means docker.io", "the registry has no %s", ref)
 }
 
 // unreachableError says that no registry answers at a host. A timeout of the network is not told apart from a deadline of ours by errors.Is, so it is only shown.
@@ -43,6 +34,11 @@ func unreachableError(host string, err error) error {
 func plainError(host string) error {
 	return failure.New(errdefs.ErrUnavailable, "use --plain-http if the network between here and the registry is trusted: memory of processes goes over it unencrypted",
 		"registry %s speaks plain HTTP, not HTTPS", host)
+}
+
+// securedError says that a registry refuses HTTP, as servers do that speak HTTPS.
+func securedError(host string, err error) error {
+	return failure.New(errdefs.ErrUnavailable, "leave out --plain-http", "registry %s refuses plain HTTP, perhaps since it speaks HTTPS: %w", host, err)
 }
 
 // certificateError says that the registry's certificate is not accepted.

@@ -15,6 +15,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/cryo-project/cryo/image/lazypull"
 	"github.com/cryo-project/cryo/image/store"
 	"github.com/cryo-project/cryo/image/store/storetest"
 )
@@ -48,7 +49,14 @@ func transfer(what, root, ref string) error {
 		}
 		defer p.Close()
 		p.ThroughCache()
-		p.Defer(func(context.Context) { time.Sleep(20 * time.Millisecond) })
+		source, err := lazypull.NewSource(ctx, s, p.Ranges().Read)
+		if err != nil {
+			return err
+		}
+		defer source.Close()
+		running := make(chan struct{})
+		close(running)
+		p.Lazily(Lazy{Source: source, Head: -1, Running: running, rest: 20 * time.Millisecond})
 		return p.Finish(ctx)
 	}
 	d, err := s.Resolve(ctx, ref)

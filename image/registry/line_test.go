@@ -2,61 +2,59 @@ package registry
 
 import (
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
-// TestLineRecovers has the first bytes come late, as from a disk, and all others at 1 GB/s after a millisecond: parts become large, though the first ones are here
-// sooner than a rate is measured.
-func TestLineRecovers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &line{streams: 4}
-		part := func(late time.Duration) int64 {
-			turn, err := l.begin(t.Context(), 64<<20, rest)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer turn.end()
-			time.Sleep(time.Millisecond)
-			turn.answered()
-			turn.moved(4 << 10)
-			time.Sleep(late)
-			for left := turn.most - 4<<10; left > 0; left -= partLeast {
-				time.Sleep(partLeast * time.Second / 1e9)
-				turn.moved(min(left, partLeast))
-			}
-			return turn.most
+// parts makes requests one after the other, each of which takes as long as take says, and gives what the last asked for.
+func parts(t *testing.T, l *line, n int, take func(n int64) (latency, took time.Duration)) (last int64) {
+	t.Helper()
+	for range n {
+		most, end, err := l.rest(t.Context())
+		if err != nil {
+			t.Fatal(err)
 		}
-		part(100 * time.Millisecond)
-		last := int64(0)
-		for range 200 {
-			last = part(0)
-		}
-		if last < 8<<20 {
-			t.Errorf("at 1 GB/s, parts of %d bytes are asked for", last)
-		}
-	})
+		latency, took := take(most)
+		l.measure(most, latency, took)
+		end()
+		last = most
+	}
+	return last
 }
 
-// TestLineSlow has parts come at 2 MB/s, with round trips of 50 ms: no more is asked for than comes in 100 ms, or in two round trips.
+// TestLineRecovers has the first bytes come late, as from a disk, and all others at 1 GB/s after a millisecond: parts become large.
+func TestLineRecovers(t *testing.T) {
+	l := &line{streams: 4}
+	parts(t, l, 1, func(int64) (time.Duration, time.Duration) { return time.Millisecond, 10 * time.Second })
+	if most := parts(t, l, 1, func(int64) (time.Duration, time.Duration) { return time.Millisecond, 10 * time.Second }); most != partLeast {
+		t.Errorf("on a slow line, parts of %d bytes are asked for", most)
+	}
+	last := parts(t, l, 50, func(n int64) (time.Duration, time.Duration) { return time.Millisecond, time.Duration(n) })
+	if last < 8<<20 {
+		t.Errorf("at 1 GB/s, parts of %d bytes are asked for", last)
+	}
+}
+
+// TestLineSlow has parts come at 2 MB/s, with latencies of 50 ms: no more is asked for than comes in 100 ms.
 func TestLineSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := &line{streams: 1}
-		for n := range 50 {
-			turn, err := l.begin(t.Context(), 64<<20, rest)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if n > 5 && turn.most > 400<<10 {
-				t.Errorf("part %d: %d bytes are asked for", n, turn.most)
-			}
-			time.Sleep(50 * time.Millisecond)
-			turn.answered()
-			for left := turn.most; left > 0; left -= 16 << 10 {
-				time.Sleep(16 << 10 * time.Second / 2e6)
-				turn.moved(min(left, 16<<10))
-			}
-			turn.end()
-		}
-	})
+	l := &line{streams: 1}
+	at := func(n int64) (time.Duration, time.Duration) {
+		return 50 * time.Millisecond, time.Duration(n) * time.Second / 2e6
+	}
+	parts(t, l, 10, at)
+	if most := parts(t, l, 1, at); most > 200<<10 || most < 128<<10 {
+		t.Errorf("%d bytes are asked for", most)
+	}
+	if l.soon(400<<10) || !l.soon(64<<10) {
+		t.Error("it is taken for quicker or slower than it is")
+	}
+	end := l.urgent()
+	if l.may() != 0 {
+		t.Error("something is asked for while somebody waits")
+	}
+	end()
+	if _, ended, err := l.rest(t.Context()); err != nil {
+		t.Error(err)
+	} else {
+		ended()
+	}
 }

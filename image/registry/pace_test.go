@@ -38,7 +38,7 @@ func TestPace(t *testing.T) {
 			<-let
 			return false
 		}
-		p.Pace(Pace{All: all, Slots: make(chan struct{}, few)})
+		p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: few, Running: all})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(t.Context()) }()
 		time.Sleep(100 * time.Millisecond)
@@ -87,7 +87,7 @@ func TestPaceFirst(t *testing.T) {
 		t.Errorf("they come as %v", p.segments)
 	}
 	all := make(chan struct{})
-	p.Pace(Pace{All: all})
+	p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: -1, Running: all})
 	done := make(chan error, 1)
 	go func() { done <- p.Finish(t.Context()) }()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -114,7 +114,8 @@ func TestPaceEnds(t *testing.T) {
 	for _, few := range []int{0, 1} {
 		f := newFake(t)
 		pushed(t, f, "p:1", spec(1, 1, 2, 3))
-		p, err := NewPuller(t.Context(), storetest.Open(t), f.ref("p:1"), fast())
+		s := storetest.Open(t)
+		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,7 +125,7 @@ func TestPaceEnds(t *testing.T) {
 			<-r.Context().Done()
 			return true
 		}
-		p.Pace(Pace{All: make(chan struct{}), Slots: make(chan struct{}, few)})
+		p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: few, Running: make(chan struct{})})
 		done := make(chan error, 1)
 		go func() { done <- p.Finish(ctx) }()
 		time.Sleep(20 * time.Millisecond)

@@ -15,13 +15,12 @@ func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { retur
 func TestPatient(t *testing.T) {
 	for _, patient := range []bool{false, true} {
 		refused := 0
-		r := &transport{timing: timing{wait: time.Microsecond}.withDefaults(), counts: &Counts{}, base: roundTripper(func(*http.Request) (*http.Response, error) {
+		r := newTransport(roundTripper(func(*http.Request) (*http.Response, error) {
 			if refused++; refused <= 4 {
 				return nil, syscall.ECONNREFUSED
 			}
 			return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody}, nil
-		})}
-		r.spoken.Store(patient)
+		}), nil, timing{wait: time.Microsecond}.withDefaults(), Options{Patient: patient})
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://registry.invalid/v2/", nil)
 		if err != nil {
 			t.Fatal(err)

@@ -92,5 +92,11 @@ func (t *tracker) seek(pos int64) {
 // there says that bytes need not go over the line.
 func (t *tracker) there(n int64) { t.m.counts.add(0, n, 0) }
 
+// have says that all of a blob need not go over the line.
+func (t *tracker) have(size int64) {
+	t.there(size)
+	t.seek(size)
+}
+
 // again says that a request is made once more.
 func (t *tracker) again() { t.m.counts.add(0, 0, 1) }

@@ -26,16 +26,12 @@ var accept = strings.Join([]string{
 
 // Resolve asks the registry what ref names.
 func Resolve(ctx context.Context, ref string, o Options) (ocispec.Descriptor, error) {
-	name, at, err := parse(ref, true)
+	r, err := connect(ctx, "resolve", ref, o)
 	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("resolve: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return ocispec.Descriptor{}, fmt.Errorf("resolve %s: %w", ref, err)
+		return ocispec.Descriptor{}, err
 	}
 	defer r.close()
-	d, err := r.manager.Resolve(ctx, at.Reference)
+	d, err := r.manager.Resolve(ctx, r.ref.Reference)
 	if err != nil {
 		return ocispec.Descriptor{}, fmt.Errorf("resolve %s: %w", ref, r.classify(ctx, err))
 	}
@@ -103,25 +99,24 @@ func (r *repo) snapshot(ctx context.Context, judge func(ocispec.Descriptor) erro
 func (r *repo) manifest(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	for n := 0; ; n++ {
 		d, data, err := r.manifestOnce(ctx, reference)
-		var (
-			c *CorruptError
-			s *sendError
-		)
-		again := errors.As(err, &c) && n+1 < damageAttempts || errors.As(err, &s) && s.again && n < r.timing.attempts
-		if !again || ctx.Err() != nil {
+		damaged, cut := errors.As(err, new(*CorruptError)), errors.As(err, new(*cutError)) && temporary(err)
+		if again := damaged && n+1 < damageAttempts || cut && n < r.timing.attempts; !again || ctx.Err() != nil {
 			return d, data, err
 		}
-		if err := r.timing.pause(ctx, n, 0); err != nil {
+		if err := r.timing.pause(ctx, n); err != nil {
 			return d, nil, err
 		}
 	}
 }
 
+// cutError ends an answer that had begun.
+type cutError struct{ error }
+
+// Unwrap gives the error.
+func (e *cutError) Unwrap() error { return e.error }
+
 func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Descriptor, []byte, error) {
 	var none ocispec.Descriptor
-	ctx, dog := watch(ctx, r.timing.idle)
-	defer dog.stop()
-	dog.pause()
 	resp, err := r.do(ctx, http.MethodGet, r.url("manifests", reference), http.Header{"Accept": {accept}})
 	if err != nil {
 		return none, nil, fmt.Errorf("fetch manifest: %w", err)
@@ -130,13 +125,9 @@ func (r *repo) manifestOnce(ctx context.Context, reference string) (ocispec.Desc
 		return none, nil, fmt.Errorf("fetch manifest: %w", answerError(resp))
 	}
 	defer resp.Body.Close()
-	dog.kick()
 	data, err := io.ReadAll(io.LimitReader(resp.Body, store.MaxManifest+1))
 	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		return none, nil, fmt.Errorf("fetch manifest: %w", &sendError{err, temporary(err)})
+		return none, nil, fmt.Errorf("fetch manifest: %w", &cutError{err})
 	}
 	what := "manifest of " + r.name
 	if len(data) > store.MaxManifest {

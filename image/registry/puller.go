@@ -1,15 +1,12 @@
 package registry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 	"oras.land/oras-go/v2/registry/remote/auth"
@@ -23,24 +20,22 @@ import (
 // snapshot is wanted, and [Puller.Finish] the segments. Fetch gives the small parts at once; they are in the store after
 // [Puller.Settle], which waits for the disk.
 type Puller struct {
-	dst      *store.Store
-	ref      string // as the user wrote it
-	repo     *repo
-	o        Options
-	op       *store.Operation
-	named    named
-	look     bool // only what is small is wanted
-	small    []ocispec.Descriptor
-	segments []ocispec.Descriptor // and, to look, the files
-	spare    *spare               // nil: all is needed
-	signed   []signature.Attached
-	sum      *meter
-	early    *early
-	cached   bool                                     // see ThroughCache
-	pace     Pace                                     // see Pace.
-	deferred *deferred                                // see Defer; nil: segments are hashed as they come
-	wanted   *Wanted                                  // see Wanted; nil: segments are fetched whole
-	verified func(ocispec.Descriptor, *os.File) error // see Verified
+	dst       *store.Store
+	ref       string // as the user wrote it
+	repo      *repo
+	o         Options
+	op        *store.Operation
+	named     named
+	look      bool // only what is small is wanted
+	small     []ocispec.Descriptor
+	segments  []ocispec.Descriptor // and, to look, the files
+	spare     []ocispec.Descriptor // nobody needs it
+	elsewhere image.Fetcher        // may have spare
+	signed    []signature.Attached
+	sum       *meter
+	early     *early
+	cached    bool  // see ThroughCache
+	lazy      *Lazy // nil: nobody needs segments before all have come
 }
 
 // NewPuller fetches manifest, config and all layers but the segments of the snapshot that ref names. They are on their way into the
@@ -55,13 +50,9 @@ func Look(ctx context.Context, dst *store.Store, ref string, o Options) (*Puller
 }
 
 func newPuller(ctx context.Context, dst *store.Store, ref string, o Options, look bool) (*Puller, error) {
-	name, at, err := parse(ref, true)
+	r, err := connect(ctx, "pull", ref, o)
 	if err != nil {
-		return nil, fmt.Errorf("pull: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return nil, fmt.Errorf("pull %s: %w", ref, err)
+		return nil, err
 	}
 	p := &Puller{dst: dst, ref: ref, repo: r, o: o, look: look, early: newEarly(ctx)}
 	if err := p.begin(ctx); err != nil {
@@ -85,7 +76,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		// In the store a digest names the snapshot itself.
 		p.repo.name = strings.TrimSuffix(p.repo.name, p.repo.ref.Reference) + desc.Digest.String()
 	}
-	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+	blobs := store.Blobs(m)
 	for _, d := range blobs {
 		switch {
 		case d.MediaType == image.MediaTypeSegment || p.look && d.MediaType == image.MediaTypeRootFS:
@@ -105,7 +96,7 @@ func (p *Puller) begin(ctx context.Context) (err error) {
 		return err
 	}
 	if !p.look {
-		if err := p.dst.CheckRoom(ctx, append(p.spare.blobs(), p.segments...), 0); err != nil {
+		if err := p.dst.CheckRoom(ctx, slices.Concat(p.spare, p.segments), 0); err != nil {
 			return err
 		}
 	}
@@ -164,172 +155,40 @@ func (p *Puller) Missing(ctx context.Context) (missing []ocispec.Descriptor, err
 	return missing, nil
 }
 
-// First has Finish begin with these segments. The others follow in their order.
+// First has Finish begin with these segments of the snapshot. The others follow in their order.
 func (p *Puller) First(wanted []ocispec.Descriptor) {
-	first := make(map[digest.Digest]bool, len(wanted))
-	for _, d := range wanted {
-		first[d.Digest] = true
-	}
-	rank := func(d ocispec.Descriptor) int {
-		if first[d.Digest] {
-			return 0
-		}
-		return 1
-	}
-	slices.SortStableFunc(p.segments, func(a, b ocispec.Descriptor) int { return cmp.Compare(rank(a), rank(b)) })
+	p.segments = store.Unique(slices.Concat(wanted, p.segments))
 }
 
 // Ranges reads parts of the segments, also while Finish fetches them. Close of the puller ends it.
 func (p *Puller) Ranges() *Ranges { return &Ranges{ref: p.ref, repo: p.repo, o: p.o} }
 
-// ThroughCache has segments go through the page cache: somebody reads them as they come. The disk is left alone for a moment, or until the pace lets all go on: a
-// registry on the same machine, containerd's database and the container may want it.
+// ThroughCache has segments go through the page cache: somebody reads them as they come, or soon.
 func (p *Puller) ThroughCache() { p.cached = true }
-
-// Verified has f be told of each segment as soon as it is verified, also of those that were here before: what has it open for reading, which f closes; nil: it is in
-// the store. An error of f ends the pull.
-func (p *Puller) Verified(f func(d ocispec.Descriptor, open *os.File) error) { p.verified = f }
-
-// tell tells of a segment that was verified; nil: it is in the store.
-func (p *Puller) tell(d ocispec.Descriptor, part *store.Partial) error {
-	if p.verified == nil {
-		return nil
-	}
-	var open *os.File
-	if part != nil {
-		var err error
-		if open, err = part.Content(); err != nil {
-			return err
-		}
-	}
-	return p.verified(d, open)
-}
 
 // Finish fetches the segments and gives the snapshot its name in the store, which keeps its signatures with it. After an error it may be called again, and goes on.
 func (p *Puller) Finish(ctx context.Context) error {
-	err := p.early.settled()
-	if err == nil {
-		err = p.bring(p.repo.scoped(ctx, auth.ActionPull))
-	}
-	if err == nil {
-		err = p.pace.opened(ctx)
-	}
-	if err == nil {
-		err = p.bringSpare(p.repo.scoped(ctx, auth.ActionPull))
-	}
-	if err == nil {
-		err = p.dst.Attach(ctx, p.signed)
-	}
-	if err == nil {
-		err = p.dst.Tag(ctx, p.named.desc, p.repo.name)
-	}
-	return p.failed(ctx, err)
+	return p.failed(ctx, p.finish(ctx))
 }
 
-// placedAtOnce bounds how many segments wait for the disk to have them for good, beside those that are deferred.
-const placedAtOnce = 128
-
-// bring fetches the segments. That the disk has one for good is not waited for before another is begun.
-func (p *Puller) bring(ctx context.Context) error {
-	placing, all := errgroup.WithContext(ctx)
-	slots := make(chan struct{}, placedAtOnce)
-	placing.Go(func() error { // an error of either ends both
-		err := p.each(all, p.segments, p.o.segments(), func(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
-			part, release, err := p.fetch(ctx, d, t)
-			if err != nil {
-				return err
-			}
-			if release != nil {
-				placing.Go(func() error {
-					defer release()
-					err := p.settle(all, part, d, t)
-					if err == nil {
-						err = part.Place(all)
-					}
-					return errors.Join(err, part.Close())
-				})
-				return nil
-			}
-			if err := p.tell(d, part); err != nil || part == nil {
-				return errors.Join(err, closed(part))
-			}
-			select {
-			case slots <- struct{}{}:
-			case <-all.Done():
-				return errors.Join(context.Cause(all), part.Close())
-			}
-			placing.Go(func() error {
-				defer func() { <-slots }()
-				err := p.rest(all)
-				if err == nil {
-					err = part.Place(all)
-				}
-				return errors.Join(err, part.Close())
-			})
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		go func() { // until Wait returns: who waits may be done without
-			if p.pace.opened(all) == nil {
-				p.deferred.open(all)
-			}
-		}()
-		return nil
-	})
-	return placing.Wait()
-}
-
-// rest waits, for restTime at most, until the pull may use the disk. A segment that does not go through the page cache does not wait.
-func (p *Puller) rest(ctx context.Context) error {
-	if !p.cached {
-		return nil
-	}
-	moment, cancel := context.WithTimeout(ctx, restTime)
-	defer cancel()
-	if err := p.pace.opened(moment); ctx.Err() != nil {
+func (p *Puller) finish(ctx context.Context) error {
+	if err := p.early.settled(); err != nil {
 		return err
 	}
-	return nil
-}
-
-// fetch brings a segment as the pace allows; nil: the store has it. Where release is given it is still to be verified, and release called then.
-func (p *Puller) fetch(ctx context.Context, d ocispec.Descriptor, t *tracker) (part *store.Partial, release func(), err error) {
-	leave, err := p.pace.enter(ctx)
-	if err != nil {
-		return nil, nil, err
+	scoped := p.repo.scoped(ctx, auth.ActionPull)
+	if err := p.bring(scoped); err != nil {
+		return err
 	}
-	defer leave()
-	if part, err = resume(ctx, p.dst, d, p.cached, t); err != nil || part == nil {
-		return nil, nil, err
+	if err := p.lazy.running(ctx); err != nil {
+		return err
 	}
-	later := false
-	if p.cached { // else it would be read back from the disk
-		release, later = p.deferred.take()
+	if err := p.each(scoped, p.spare, 1, p.fetchSpare); err != nil {
+		return err
 	}
-	if later {
-		part.Defer()
-		err = p.repo.fill(ctx, part, d, p.wanted, t)
-	} else {
-		err = p.repo.complete(ctx, part, d, p.wanted, t, damageAttempts)
+	if err := p.dst.Attach(ctx, p.signed); err != nil {
+		return err
 	}
-	if err != nil {
-		if later {
-			release()
-		}
-		_ = part.Close() // err says more
-		return nil, nil, err
-	}
-	return part, release, nil
-}
-
-// closed closes what was fetched, if anything was.
-func closed(part *store.Partial) error {
-	if part == nil {
-		return nil
-	}
-	return part.Close()
+	return p.dst.Tag(ctx, p.named.desc, p.repo.name)
 }
 
 // failed says what came of it to a user. Where the disk is full there is to be room first: what was fetched would only be in the
@@ -340,11 +199,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 	}
 	var full *store.DiskFullError
 	if errors.As(err, &full) {
-		err = errors.Join(err, p.early.close(true))
-		for _, d := range slices.Concat(p.small, p.segments, p.spare.blobs()) {
-			err = errors.Join(err, p.dst.DropPartial(d))
-		}
-		err = errors.Join(err, p.Abandon())
+		err = errors.Join(err, p.Abandon(), p.drop(p.segments), p.drop(p.spare))
 	}
 	verb := "pull"
 	if p.look {
@@ -355,7 +210,7 @@ func (p *Puller) failed(ctx context.Context, err error) error {
 
 // Close ends the work. What was fetched and has no name stays for the next attempt.
 func (p *Puller) Close() {
-	_ = p.early.close(false) // what it has is in the store, or kept for the next attempt
+	p.early.close()
 	p.repo.close()
 	if p.op != nil {
 		p.op.Close()
@@ -364,12 +219,20 @@ func (p *Puller) Close() {
 
 // Abandon is Close for a snapshot that is not wanted: what was fetched of it goes.
 func (p *Puller) Abandon() error {
-	err := p.early.close(true)
+	p.early.close()
 	p.repo.close()
 	if p.op == nil {
-		return err
+		return nil
 	}
-	return errors.Join(err, p.op.Abandon())
+	return errors.Join(p.drop(p.small), p.op.Abandon())
+}
+
+// drop removes what has come of blobs that the store does not have.
+func (p *Puller) drop(blobs []ocispec.Descriptor) (err error) {
+	for _, d := range blobs {
+		err = errors.Join(err, p.dst.DropPartial(d))
+	}
+	return err
 }
 
 // each fetches blobs that the store does not have, so many at once.
@@ -387,9 +250,8 @@ func (p *Puller) each(ctx context.Context, blobs []ocispec.Descriptor, most int,
 				return err
 			}
 			if ok {
-				t.there(d.Size)
-				t.seek(d.Size)
-				return p.tell(d, nil)
+				t.have(d.Size)
+				return p.source().Stored(ctx, d)
 			}
 			return fetch(ctx, d, t)
 		})
@@ -403,4 +265,32 @@ func (p *Puller) fetchEarly(ctx context.Context, d ocispec.Descriptor, t *tracke
 		return err
 	}
 	return p.early.add(d, part)
+}
+
+// isSpare notes a rootfs difference that nobody needs, since the caller has it elsewhere.
+func (p *Puller) isSpare(d ocispec.Descriptor) bool {
+	if d.MediaType != image.MediaTypeRootFS || p.o.RootFS == nil {
+		return false
+	}
+	if p.elsewhere = p.o.RootFS(d); p.elsewhere == nil {
+		return false
+	}
+	p.spare = append(p.spare, d)
+	return true
+}
+
+// fetchSpare brings what nobody needs, for the snapshot in the store to be whole: from where the caller has it, or else from the registry.
+func (p *Puller) fetchSpare(ctx context.Context, d ocispec.Descriptor, t *tracker) error {
+	if rc, err := p.elsewhere.Fetch(ctx, d); err == nil {
+		err = p.dst.Push(ctx, d, rc)
+		if errors.Join(err, rc.Close()) == nil {
+			t.have(d.Size)
+			return nil
+		}
+	}
+	part, err := p.repo.verified(ctx, p.dst, d, t)
+	if err != nil || part == nil {
+		return err
+	}
+	return errors.Join(part.Place(ctx), part.Close())
 }

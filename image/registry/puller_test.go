@@ -1,11 +1,10 @@
 package registry
 
 import (
-	"io"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/containerd/errdefs"
@@ -88,45 +87,34 @@ func TestPuller(t *testing.T) {
 	}
 }
 
-// TestPullerVerified: each segment is told of once, by the file that it is or as one that is there, and only with its digest.
-func TestPullerVerified(t *testing.T) {
+// TestPullerWhole: segments of a source that has them as wholes are there when they have their digest, before the snapshot has its name, and can be read when the store is gone.
+func TestPullerWhole(t *testing.T) {
 	f := newFake(t)
-	_, d := pushed(t, f, "p:1", spec(1, 1, 2, 3))
-	for _, s := range []*store.Store{storetest.Open(t), pulled(t, f, "p:1", d)} {
-		there := storetest.Count(t, s) > 0
-		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
-		var mu sync.Mutex
-		told := make(map[digest.Digest]int)
-		p.Verified(func(d ocispec.Descriptor, open *os.File) error {
-			mu.Lock()
-			defer mu.Unlock()
-			told[d.Digest]++
-			if (open == nil) != there {
-				t.Errorf("%s comes with %v", d.Digest, open)
-			}
-			if open == nil {
-				return nil
-			}
-			defer open.Close()
-			if data, err := io.ReadAll(open); err != nil || digest.FromBytes(data) != d.Digest {
-				t.Errorf("%s is %d bytes of another, %v", d.Digest, len(data), err)
-			}
-			return nil
-		})
-		if err := p.Finish(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if len(told) == 0 || len(told) != len(p.segments) {
-			t.Errorf("%d of %d segments are told of", len(told), len(p.segments))
-		}
-		for d, n := range told {
-			if n != 1 {
-				t.Errorf("%s is told of %d times", d, n)
-			}
+	pushed(t, f, "p:1", spec(1, 1, 2, 3))
+	s := storetest.Open(t)
+	p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	running := make(chan struct{})
+	p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: -1, Running: running})
+	p.lazy.Source.Whole = true
+	done := finish(t.Context(), p)
+	arrived(t, p)
+	select {
+	case err := <-done:
+		t.Fatalf("it has ended: %v", err)
+	default:
+	}
+	close(running)
+	if err := errors.Join(<-done, os.RemoveAll(s.Layout())); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range p.segments {
+		data := make([]byte, d.Size)
+		if n, err := opened(t, p, d).ReadAt(data, 0); n != len(data) || err != nil || digest.FromBytes(data) != d.Digest {
+			t.Errorf("%s is %d bytes of another, %v", d.Digest, n, err)
 		}
 	}
 }

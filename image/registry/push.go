@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -40,7 +39,7 @@ func (r *repo) putManifest(ctx context.Context, desc ocispec.Descriptor, data []
 		if listed {
 			break
 		}
-		if err := r.timing.pause(ctx, n, 0); err != nil {
+		if err := r.timing.pause(ctx, n); err != nil {
 			return err
 		}
 	}
@@ -68,19 +67,6 @@ func (r *repo) listed(ctx context.Context, desc, subject ocispec.Descriptor) (fo
 	return found, err
 }
 
-// unique drops repetitions: equal segments are one blob.
-func unique(all []ocispec.Descriptor) []ocispec.Descriptor {
-	seen := make(map[digest.Digest]bool, len(all))
-	var out []ocispec.Descriptor
-	for _, d := range all {
-		if !seen[d.Digest] {
-			seen[d.Digest] = true
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
 func total(blobs []ocispec.Descriptor) (n int64) {
 	for _, d := range blobs {
 		n += d.Size
@@ -97,20 +83,16 @@ func mountable(ctx context.Context, src *store.Store, r *repo) map[digest.Digest
 	}
 	from := make(map[digest.Digest]string)
 	for _, t := range tags {
-		named, err := reference.ParseNormalizedNamed(t.Ref)
-		if err != nil || reference.Domain(named) != r.ref.Registry || reference.Path(named) == r.ref.Repository {
+		other := r.elsewhere(t.Ref)
+		if other == "" {
 			continue
 		}
-		data, err := store.ReadAll(ctx, src, t.Descriptor, store.MaxManifest)
-		if err != nil {
-			continue
-		}
-		m, err := store.ParseSnapshot(t.Ref, t.Descriptor, data)
+		m, _, err := store.ReadSnapshot(ctx, src, t.Ref, t.Descriptor)
 		if err != nil {
 			continue
 		}
 		for _, d := range m.Layers {
-			from[d.Digest] = reference.Path(named)
+			from[d.Digest] = other
 		}
 	}
 	return from

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -32,102 +33,60 @@ type Pusher struct {
 	at   registry.Reference
 	o    Options
 
-	ctx      context.Context // of what is under way; ends with the first error
-	stop     context.CancelCauseFunc
-	work     *errgroup.Group
-	released chan struct{}
-	release  func() // closes released, once
-	whole    chan struct{}
-	hurry    func()        // closes whole, once
-	opened   chan struct{} // closed when repo is set
-	sum      *meter
+	ctx    context.Context // of what is under way; ends with the first error
+	stop   context.CancelCauseFunc
+	work   *errgroup.Group
+	slots  chan struct{} // each blob that is sent takes one
+	hurry  func()        // gives slots for all that may be sent at once, once
+	opened chan struct{} // closed when repo and from are set
+	sum    *meter
 
-	// Set by run, for the workers and for whoever has waited for work, or for opened, which is about repo alone.
 	repo *repo
 	from map[digest.Digest]string
 
 	image imaging
 
-	mu    sync.Mutex
-	more  sync.Cond              // of mu: queue or all have changed, or ctx has ended
-	queue []ocispec.Descriptor   // guarded by mu; not under way yet
-	later []ocispec.Descriptor   // guarded by mu; layers of the base image, sent when queue is empty
-	seen  map[digest.Digest]bool // guarded by mu; ever queued
-	all   bool                   // guarded by mu; nothing more comes
-	busy  int                    // guarded by mu; blobs that are under way
+	mu      sync.Mutex
+	seen    map[digest.Digest]bool // ever added; guarded by mu
+	pending atomic.Int64           // blobs that were added and are not sent
 }
 
 // NewPusher prepares to send a snapshot of src and to give it the name ref. The registry is spoken to in the background: the
 // only error now is that of a name, [store.InvalidRef]. The caller keeps an [store.Operation] open and must call Close.
 func NewPusher(ctx context.Context, src *store.Store, ref string, o Options) (*Pusher, error) {
-	name, at, err := parse(ref, true)
+	name, at, err := parse(ref)
 	if err != nil {
 		return nil, fmt.Errorf("push: %w", err)
 	}
-	p := &Pusher{src: src, ref: ref, name: name, at: at, o: o, released: make(chan struct{}), whole: make(chan struct{}), opened: make(chan struct{}), seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o)}
-	p.release = sync.OnceFunc(func() { close(p.released) })
-	p.hurry = sync.OnceFunc(func() { close(p.whole) })
-	p.more.L = &p.mu
+	p := &Pusher{
+		src: src, ref: ref, name: name, at: at, o: o, slots: make(chan struct{}, o.concurrency()), opened: make(chan struct{}),
+		seen: make(map[digest.Digest]bool), sum: newMeter("push", 0, o),
+	}
 	p.ctx, p.stop = context.WithCancelCause(ctx)
 	p.work, p.ctx = errgroup.WithContext(p.ctx)
-	context.AfterFunc(p.ctx, func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.more.Broadcast()
-	})
-	p.work.Go(p.run)
+	// Until the snapshot is whole as many are sent at once as half of the spare cores, four at most, and none where no cores are spare: the registry may be on this
+	// machine, and CRIU and what packs go first.
+	early := min(cores.Half(cores.All()), 4, o.concurrency())
+	p.give(early)
+	p.hurry = sync.OnceFunc(func() { p.give(o.concurrency() - early) })
+	p.work.Go(p.open)
 	return p, nil
 }
 
-// run opens the registry and starts the workers. Until the snapshot is whole there are as many as half of the spare cores, and none where no cores are
-// spare: the registry may be on this machine, and what packs goes first. Before the release there are four at most.
-func (p *Pusher) run() error {
+func (p *Pusher) give(slots int) {
+	for range slots {
+		p.slots <- struct{}{}
+	}
+}
+
+func (p *Pusher) open() error {
 	r, err := open(p.ctx, p.name, p.at, p.o)
 	if err != nil {
 		return err
 	}
-	p.repo = r
+	p.repo, p.from = r, mountable(p.ctx, p.src, r)
 	close(p.opened)
-	p.from = mountable(p.ctx, p.src, r)
-	packing := cores.Half(cores.All())
-	early := min(packing, p.o.concurrency())
-	for n := range p.o.segments() {
-		p.work.Go(func() error {
-			begin := p.whole
-			if n < packing {
-				begin = p.released
-			}
-			if n >= early {
-				select {
-				case <-begin:
-				case <-p.ctx.Done():
-				}
-			}
-			return p.send()
-		})
-	}
 	return nil
-}
-
-// send sends blobs until there are no more.
-func (p *Pusher) send() error {
-	ctx := p.repo.scoped(p.ctx, auth.ActionPull, auth.ActionPush)
-	for {
-		d, ofBase, ok := p.next()
-		if !ok {
-			return context.Cause(p.ctx)
-		}
-		send := p.sendOwn
-		if ofBase {
-			send = p.sendLayer
-		}
-		if err := send(ctx, d); err != nil {
-			return err
-		}
-		p.mu.Lock()
-		p.busy--
-		p.mu.Unlock()
-	}
 }
 
 // sendOwn sends a blob of the snapshot.
@@ -135,39 +94,31 @@ func (p *Pusher) sendOwn(ctx context.Context, d ocispec.Descriptor) error {
 	return p.repo.upload(ctx, source{d: d, from: p.from[d.Digest], open: func() (io.ReadCloser, error) { return p.src.Fetch(ctx, d) }}, &tracker{m: p.sum})
 }
 
-// next waits for a blob, and says whether it is a layer of the base image; there is none any more when all are under way or ctx has ended.
-func (p *Pusher) next() (d ocispec.Descriptor, ofBase, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for p.ctx.Err() == nil {
-		for _, from := range []*[]ocispec.Descriptor{&p.queue, &p.later} {
-			if all := *from; len(all) > 0 {
-				*from = all[1:]
-				p.busy++
-				return all[0], from == &p.later, true
-			}
-		}
-		if p.all {
-			break
-		}
-		p.more.Wait()
-	}
-	return ocispec.Descriptor{}, false, false
-}
-
 // Add has blobs sent that are complete in the store. It does not wait; a blob that was added before is not sent again.
-func (p *Pusher) Add(blobs ...ocispec.Descriptor) { p.add(&p.queue, blobs) }
+func (p *Pusher) Add(blobs ...ocispec.Descriptor) { p.add(p.sendOwn, blobs) }
 
-func (p *Pusher) add(queue *[]ocispec.Descriptor, blobs []ocispec.Descriptor) {
+func (p *Pusher) add(send func(context.Context, ocispec.Descriptor) error, blobs []ocispec.Descriptor) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, d := range blobs {
-		if !p.seen[d.Digest] {
-			p.seen[d.Digest] = true
-			*queue = append(*queue, d)
+		if p.seen[d.Digest] {
+			continue
 		}
+		p.seen[d.Digest] = true
+		p.pending.Add(1)
+		p.work.Go(func() error {
+			defer p.pending.Add(-1)
+			for _, c := range []chan struct{}{p.opened, p.slots} {
+				select {
+				case <-c:
+				case <-p.ctx.Done():
+					return context.Cause(p.ctx)
+				}
+			}
+			defer p.give(1)
+			return send(p.repo.scoped(p.ctx, auth.ActionPull, auth.ActionPush), d)
+		})
 	}
-	p.more.Broadcast()
 }
 
 // Allowed asks the registry whether we may push: it begins an upload and cancels it.
@@ -182,15 +133,8 @@ func (p *Pusher) Allowed(ctx context.Context) error {
 	}
 }
 
-// Release says that the container is dumped: from now on CRIU needs no cores.
-func (p *Pusher) Release() { p.release() }
-
 // Idle says whether everything that was added is sent.
-func (p *Pusher) Idle() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.queue) == 0 && len(p.later) == 0 && p.busy == 0
-}
+func (p *Pusher) Idle() bool { return p.pending.Load() == 0 }
 
 // Finish sends what is missing of the snapshot desc, its manifest, its signatures, and its name. With [Pusher.WithImage] the name stands for an index of an
 // image and the snapshot.
@@ -216,11 +160,7 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 		return p.end(err)
 	}
 	defer op.Close()
-	data, err := store.ReadAll(ctx, p.src, desc, store.MaxManifest)
-	if err != nil {
-		return p.end(err)
-	}
-	m, err := store.ParseSnapshot(p.name, desc, data)
+	m, data, err := store.ReadSnapshot(ctx, p.src, p.name, desc)
 	if err != nil {
 		return p.end(err)
 	}
@@ -231,13 +171,12 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 	if err != nil {
 		return p.end(err)
 	}
-	blobs := unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+	blobs := store.Blobs(m)
 	all := total(blobs) + desc.Size
 	for _, a := range signed {
 		all += a.Bundle.Descriptor.Size
 	}
 	p.Add(blobs...)
-	p.Release()
 	p.hurry()
 	p.sum.expect(all + total(p.image.layers(p.ctx)))
 	if err := p.end(nil); err != nil {
@@ -262,10 +201,6 @@ func (p *Pusher) finish(ctx context.Context, desc ocispec.Descriptor) error {
 
 // end waits until all that was added is sent, or, for a reason, until nothing is under way any more, which it gives back.
 func (p *Pusher) end(reason error) error {
-	p.mu.Lock()
-	p.all = true
-	p.more.Broadcast()
-	p.mu.Unlock()
 	if reason != nil {
 		p.stop(reason)
 	}

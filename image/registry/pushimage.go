@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -76,7 +74,7 @@ func (i *imaging) layers(ctx context.Context) []ocispec.Descriptor {
 	if i.base == nil {
 		return nil
 	}
-	return unique(i.base.Layers())
+	return store.Unique(i.base.Layers())
 }
 
 // WithImage has the push make an ordinary image of the snapshot too, and the name stand for an index of both. find finds the base image, in the background; its
@@ -93,7 +91,7 @@ func (p *Pusher) WithImage(find func(context.Context) (*Base, error)) {
 			p.image.fail(err)
 		} else {
 			p.image.base = base
-			p.add(&p.later, base.Layers())
+			p.add(p.sendLayer, base.Layers())
 		}
 		close(p.image.found)
 		return nil // the snapshot is sent all the same
@@ -108,50 +106,18 @@ func (p *Pusher) sendLayer(ctx context.Context, d ocispec.Descriptor) error {
 	if p.image.failed() != nil {
 		return nil
 	}
-	var unread atomic.Pointer[error]
-	s := source{d: d, from: p.mountFrom(), slow: true, open: func() (io.ReadCloser, error) {
-		rc, err := p.image.base.Open(ctx, d)
-		if err != nil {
-			unread.Store(&err)
-			return nil, err
-		}
-		return &notedReader{rc, &unread}, nil
-	}}
-	err := p.repo.upload(ctx, s, &tracker{m: p.sum})
+	open := func() (io.ReadCloser, error) { return p.image.base.Open(ctx, d) }
+	err := p.repo.upload(ctx, source{d: d, from: p.repo.elsewhere(p.image.base.Ref), open: open}, &tracker{m: p.sum})
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	if why := unread.Load(); why != nil {
-		err = *why
+	if unread := (*sourceError)(nil); errors.As(err, &unread) {
+		err = unread.error
 	} else if !errors.As(err, new(*CorruptError)) {
 		return err
 	}
 	p.image.fail(fmt.Errorf("read layer %s of the base image: %w", d.Digest, err))
 	return nil
-}
-
-// mountFrom is the repository of the base image, where it is another one of the same registry.
-func (p *Pusher) mountFrom() string {
-	named, err := reference.ParseNormalizedNamed(p.image.base.Ref)
-	if err != nil || reference.Domain(named) != p.at.Registry || reference.Path(named) == p.at.Repository {
-		return ""
-	}
-	return reference.Path(named)
-}
-
-// notedReader notes why it could not be read.
-type notedReader struct {
-	io.ReadCloser
-	failed *atomic.Pointer[error]
-}
-
-// Read implements [io.Reader].
-func (r *notedReader) Read(b []byte) (int, error) {
-	n, err := r.ReadCloser.Read(b)
-	if err != nil && err != io.EOF {
-		r.failed.Store(&err)
-	}
-	return n, err
 }
 
 // putImage sends the image of the snapshot desc, and the index of both, which has no name yet. It gives what is to be named; nothing: the name stands for that

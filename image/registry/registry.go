@@ -34,7 +34,7 @@ type Options struct {
 	Username, Password string
 	// DockerConfig is a file in the form of Docker's config.json that takes the place of Docker's own; empty: none does.
 	DockerConfig string
-	// Concurrency is how many blobs are under way at once; 0 is 4, and of segments half as many as there are cores, 4 to 8.
+	// Concurrency is how many blobs are under way at once; 0 is half as many as there are cores, 4 to 8.
 	Concurrency int
 	// Progress is told "push" or "pull" and bytes, those included that were there already.
 	Progress image.Progress
@@ -66,17 +66,10 @@ type Request struct {
 	Err         error // why none came
 }
 
+// concurrency is how many blobs are under way at once: what comes, or is sent, keeps a core busy with each, here or in the registry.
 func (o Options) concurrency() int {
 	if o.Concurrency > 0 {
 		return o.Concurrency
 	}
-	return 4
-}
-
-// segments is how many segments are sent or pulled at once, no fewer than others: what comes keeps a core busy with each, here or in the registry.
-func (o Options) segments() int {
-	if o.Concurrency > 0 {
-		return o.Concurrency
-	}
-	return min(max(o.concurrency(), cores.Half(cores.All())), 8)
+	return min(max(4, cores.Half(cores.All())), 8)
 }

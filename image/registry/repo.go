@@ -4,12 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
 
-	"github.com/distribution/reference"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry"
@@ -26,8 +26,10 @@ type repo struct {
 	ref     registry.Reference // host, repository, and tag, digest or nothing
 	scheme  string
 	client  *auth.Client
+	base    *http.Transport // gives up on an answer after a minute
+	slow    *http.Transport // for uploads: a registry may have to hash for minutes before it answers
 	timing  timing
-	line    *line
+	line    *line              // between what somebody waits for and the rest
 	manager *remote.Repository // manifests and referrers
 	asUser  *atomic.Value      // string
 }
@@ -38,8 +40,8 @@ func (r *repo) user() string {
 	return u
 }
 
-// parse splits a reference. latest says whether a name alone means the tag latest.
-func parse(ref string, latest bool) (string, registry.Reference, error) {
+// parse splits a reference.
+func parse(ref string) (string, registry.Reference, error) {
 	full, err := store.Normalize(ref)
 	if err != nil {
 		return "", registry.Reference{}, err
@@ -47,22 +49,33 @@ func parse(ref string, latest bool) (string, registry.Reference, error) {
 	if digest.Digest(full).Validate() == nil {
 		return "", registry.Reference{}, store.InvalidRef(ref, errors.New("a digest alone names no repository"))
 	}
-	named, err := reference.ParseNormalizedNamed(ref)
+	at, err := registry.ParseReference(full)
 	if err != nil {
 		return "", registry.Reference{}, store.InvalidRef(ref, err)
 	}
-	out := registry.Reference{Registry: reference.Domain(named), Repository: reference.Path(named)}
-	switch d, ok := named.(reference.Digested); {
-	case ok:
-		out.Reference = d.Digest().String()
-	case latest || !reference.IsNameOnly(named):
-		tagged, ok := reference.TagNameOnly(named).(reference.Tagged)
-		if !ok {
-			return "", registry.Reference{}, store.InvalidRef(ref, errors.New("neither tag nor digest"))
-		}
-		out.Reference = tagged.Tag()
+	return full, at, nil
+}
+
+// connect is open for a reference as a user writes it, to do something with it.
+func connect(ctx context.Context, what, ref string, o Options) (*repo, error) {
+	name, at, err := parse(ref)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return full, out, nil
+	r, err := open(ctx, name, at, o)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", what, ref, err)
+	}
+	return r, nil
+}
+
+// elsewhere gives the repository of a reference to the same registry, unless it is this one; empty: it is of another.
+func (r *repo) elsewhere(ref string) string {
+	_, at, err := parse(ref)
+	if err != nil || at.Registry != r.ref.Registry || at.Repository == r.ref.Repository {
+		return ""
+	}
+	return at.Repository
 }
 
 // open prepares to speak to the registry of ref. Only a loopback address is contacted here.
@@ -75,7 +88,7 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	if err != nil {
 		return nil, err
 	}
-	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &line{streams: int64(o.segments())}, asUser: new(atomic.Value)}
+	r := &repo{name: name, ref: ref, timing: o.timing.withDefaults(), line: &line{streams: int64(o.concurrency())}, asUser: new(atomic.Value)}
 	credential, err := r.credentials(o)
 	if err != nil {
 		return nil, err
@@ -88,11 +101,10 @@ func open(ctx context.Context, name string, ref registry.Reference, o Options) (
 	if plain {
 		r.scheme = "http"
 	}
-	base := newTransport(conf, o.segments(), newReach(ref.Host(), r.scheme))
-	repeating := &transport{base: base(time.Minute), slow: base(15 * time.Minute), timing: r.timing, counts: o.Counts, trace: o.Trace}
-	repeating.spoken.Store(o.Patient)
+	near := newReach(ref.Host(), r.scheme)
+	r.base, r.slow = connections(conf, o, r.timing.idle, r.timing.idle, near), connections(conf, o, 15*r.timing.idle, r.timing.idle, near)
 	r.client = &auth.Client{
-		Client:     &http.Client{Transport: repeating},
+		Client:     &http.Client{Transport: newTransport(r.base, r.slow, r.timing, o)},
 		Credential: credential,
 		Cache:      auth.NewCache(),
 		ClientID:   "cryo",
@@ -133,40 +145,33 @@ func dockerStore(file string) (credentials.Store, error) {
 	return credentials.NewStoreFromDocker(credentials.StoreOptions{})
 }
 
-// newTransport returns transports that differ in how long they wait for an answer. HTTP/1.1 only: many connections move many
-// large blobs faster than one.
-func newTransport(conf *tls.Config, connections int, near *reach) func(answer time.Duration) http.RoundTripper {
-	return func(answer time.Duration) http.RoundTripper {
-		return &http.Transport{
-			Proxy: http.ProxyFromEnvironment,
-			DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-				dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second, Control: near.control(address)}
-				return dialer.DialContext(ctx, network, address)
-			},
-			TLSClientConfig:       conf.Clone(),
-			TLSNextProto:          map[string]func(string, *tls.Conn) http.RoundTripper{},
-			TLSHandshakeTimeout:   15 * time.Second,
-			ResponseHeaderTimeout: answer,
-			MaxIdleConnsPerHost:   connections,
-			IdleConnTimeout:       30 * time.Second,
-			DisableCompression:    true,
-			WriteBufferSize:       64 << 10,
-			ReadBufferSize:        64 << 10,
-		}
+// connections are those to a registry, and to where it sends us; see [conn]. HTTP/1.1 only: many connections move many large blobs faster than one.
+func connections(conf *tls.Config, o Options, answer, idle time.Duration, near *reach) *http.Transport {
+	return &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			dialer := &net.Dialer{Timeout: 15 * time.Second, KeepAlive: 15 * time.Second, Control: near.control(address)}
+			c, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &conn{Conn: c, answer: answer, idle: idle}, nil
+		},
+		TLSClientConfig:     conf.Clone(),
+		TLSNextProto:        map[string]func(string, *tls.Conn) http.RoundTripper{},
+		TLSHandshakeTimeout: 15 * time.Second,
+		MaxIdleConnsPerHost: o.concurrency(),
+		IdleConnTimeout:     30 * time.Second,
+		DisableCompression:  true,
+		WriteBufferSize:     64 << 10,
+		ReadBufferSize:      64 << 10,
 	}
 }
 
 // close drops idle connections.
 func (r *repo) close() {
-	t, ok := r.client.Client.Transport.(*transport)
-	if !ok {
-		return
-	}
-	for _, base := range []http.RoundTripper{t.base, t.slow} {
-		if c, ok := base.(*http.Transport); ok {
-			c.CloseIdleConnections()
-		}
-	}
+	r.base.CloseIdleConnections()
+	r.slow.CloseIdleConnections()
 }
 
 // isLoopback follows Docker, which takes registries on loopback addresses without TLS.
@@ -207,9 +212,6 @@ func (r *repo) url(kind, name string) string {
 func (r *repo) scoped(ctx context.Context, actions ...string) context.Context {
 	return auth.AppendRepositoryScope(ctx, r.ref, actions...)
 }
-
-// lastPriority is that of requests for what nobody waits for. Source: RFC 9218, sections 4.1 and 5.
-const lastPriority = "u=7"
 
 // do sends a request without a body.
 func (r *repo) do(ctx context.Context, method, url string, header http.Header) (*http.Response, error) {

@@ -109,13 +109,9 @@ type Signer func(subject ocispec.Descriptor, have []signature.Attached) ([]signa
 
 // Sign attaches a signature to the snapshot that ref names in a registry, and gives the digest that was signed.
 func Sign(ctx context.Context, ref string, o Options, sign Signer) (digest.Digest, error) {
-	name, at, err := parse(ref, true)
+	r, err := connect(ctx, "sign", ref, o)
 	if err != nil {
-		return "", fmt.Errorf("sign: %w", err)
-	}
-	r, err := open(ctx, name, at, o)
-	if err != nil {
-		return "", fmt.Errorf("sign %s: %w", ref, err)
+		return "", err
 	}
 	defer r.close()
 	d, err := r.sign(r.scoped(ctx, auth.ActionPull, auth.ActionPush), sign, o)

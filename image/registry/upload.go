@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
+	"sync/atomic"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"oras.land/oras-go/v2/registry/remote/auth"
 	"oras.land/oras-go/v2/registry/remote/errcode"
 )
 
@@ -19,17 +17,47 @@ type source struct {
 	d    ocispec.Descriptor
 	open func() (io.ReadCloser, error)
 	from string // another repository of the same registry that may have it; empty: none
-	slow bool   // it may come from another registry, whose stalls are not this one's
 }
 
-// sendError is an error that came up while the blob itself was under way.
-type sendError struct {
-	err   error
-	again bool
+// sourceError is an error of reading what is sent.
+type sourceError struct{ error }
+
+// Unwrap gives the error.
+func (e *sourceError) Unwrap() error { return e.error }
+
+// sourceReader opens a source when it is read, and tells a tracker.
+type sourceReader struct {
+	source
+	t     *tracker
+	begun atomic.Bool // net/http has the request of which this is the body
+	rc    io.ReadCloser
 }
 
-func (e *sendError) Error() string { return e.err.Error() }
-func (e *sendError) Unwrap() error { return e.err }
+// Read implements [io.Reader].
+func (r *sourceReader) Read(p []byte) (n int, err error) {
+	r.begun.Store(true)
+	if r.rc == nil {
+		r.t.seek(0)
+		if r.rc, err = r.open(); err != nil {
+			return 0, &sourceError{err}
+		}
+	}
+	n, err = r.rc.Read(p)
+	r.t.moved(int64(n))
+	if err != nil && err != io.EOF {
+		err = &sourceError{err}
+	}
+	return n, err
+}
+
+// Close implements [io.Closer].
+func (r *sourceReader) Close() error {
+	r.begun.Store(true)
+	if r.rc == nil {
+		return nil
+	}
+	return r.rc.Close()
+}
 
 // upload makes sure that the registry has a blob: it asks, mounts, or sends it as a whole, again if need be.
 func (r *repo) upload(ctx context.Context, src source, t *tracker) error {
@@ -40,170 +68,77 @@ func (r *repo) upload(ctx context.Context, src source, t *tracker) error {
 			return fmt.Errorf("look for blob %s: %w", src.d.Digest, err)
 		}
 		if ok {
-			t.there(src.d.Size)
-		} else {
-			t.seek(0)
-			err = r.uploadOnce(ctx, src, t)
+			t.have(src.d.Size)
+			return nil
 		}
-		if err == nil {
+		body := &sourceReader{source: src, t: t}
+		if err = r.send(ctx, src, body); err == nil {
+			if !body.begun.Load() { // it was mounted
+				t.there(src.d.Size)
+			}
 			t.seek(src.d.Size)
 			return nil
 		}
-		var s *sendError
-		if !errors.As(err, &s) || !s.again || n >= r.timing.attempts || ctx.Err() != nil {
+		// Requests before the blob's own have been repeated.
+		if !body.begun.Load() || !sendAgain(err) || n >= r.timing.attempts || ctx.Err() != nil {
 			return r.blame(src, fmt.Errorf("send blob %s: %w", src.d.Digest, err))
 		}
-		if err := r.timing.pause(ctx, n, 0); err != nil {
+		if err := r.timing.pause(ctx, n); err != nil {
 			return err
 		}
 		t.again()
 	}
 }
 
-// uploadOnce starts an upload and sends the blob: POST and PUT of the distribution specification,
-// https://github.com/opencontainers/distribution-spec/blob/v1.1.1/spec.md#post-then-put.
-func (r *repo) uploadOnce(ctx context.Context, src source, t *tracker) error {
-	start, err := r.startUpload(ctx, src)
-	if err == nil && start == nil {
-		t.there(src.d.Size)
-	}
-	if err != nil || start == nil {
-		return err
-	}
-	location, err := r.location(start, src.d.Digest)
-	if err != nil {
-		return err
-	}
-	ctx, dog := watch(once(ctx), r.timing.idle)
-	defer dog.stop()
-	body := func() (io.ReadCloser, error) {
-		if src.slow {
-			dog.pause()
-			defer dog.kick()
-		}
-		rc, err := src.open()
-		if err != nil {
-			return nil, err
-		}
-		if src.slow {
-			rc = &unwatched{rc, dog}
-		}
-		t.seek(0)
-		return &watched{ReadCloser: rc, w: dog, t: t}, nil
-	}
-	first, err := body()
-	if err != nil {
-		return err
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPut, location, first)
-	if err != nil {
-		first.Close()
-		return err
-	}
-	req.GetBody = body
-	req.ContentLength = src.d.Size
-	if src.d.Size == 0 {
-		first.Close()
-		req.Body, req.GetBody = http.NoBody, nil
-		dog.pause()
-	}
-	req.Header.Set("Content-Type", "application/octet-stream")
-	if a := start.Request.Header.Get("Authorization"); a != "" {
-		// So that the blob is not sent just to be told to log in.
-		req.Header.Set("Authorization", a)
-	}
-	resp, err := r.client.Do(req)
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			err = cause
-		}
-		return &sendError{err, temporary(err)}
-	}
-	if resp.StatusCode != http.StatusCreated {
-		// 401: the token ran out on the way. 404, 416: the upload did, or another node has it.
-		again := temporaryStatus(resp.StatusCode) || resp.StatusCode == http.StatusUnauthorized ||
-			resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusRequestedRangeNotSatisfiable
-		return &sendError{answerError(resp), again}
-	}
-	defer resp.Body.Close()
-	if got := resp.Header.Get("Docker-Content-Digest"); got != "" && got != src.d.Digest.String() {
-		return &CorruptError{What: "blob " + src.d.Digest.String(), Err: fmt.Errorf("the registry stored it as %.80q", got)}
-	}
-	return nil
-}
-
-// startUpload returns no answer where the blob could be mounted.
-func (r *repo) startUpload(ctx context.Context, src source) (*http.Response, error) {
-	uploads := r.url("blobs", "uploads/")
+// send mounts a blob, or sends it.
+func (r *repo) send(ctx context.Context, src source, body *sourceReader) error {
 	if src.from != "" {
-		from := r.ref
-		from.Repository = src.from
-		query := url.Values{"mount": {src.d.Digest.String()}, "from": {src.from}}
-		resp, err := r.do(auth.AppendRepositoryScope(ctx, from, auth.ActionPull), http.MethodPost, uploads+"?"+query.Encode(), nil)
-		if err == nil {
-			resp.Body.Close()
-			switch resp.StatusCode {
-			case http.StatusCreated:
-				return nil, nil
-			case http.StatusAccepted:
-				return resp, nil
-			}
+		err := r.manager.Mount(ctx, src.d, src.from, func() (io.ReadCloser, error) { return body, nil })
+		if err == nil || body.begun.Load() {
+			return err
 		}
 		// No right to the other repository, or no such thing as mounting: send it.
 	}
-	resp, err := r.do(ctx, http.MethodPost, uploads, nil)
-	if err != nil {
-		return nil, err
+	if src.d.Size == 0 {
+		return r.manager.Blobs().Push(ctx, src.d, http.NoBody)
 	}
-	if resp.StatusCode != http.StatusAccepted {
-		return nil, answerError(resp)
+	return r.manager.Blobs().Push(ctx, src.d, body)
+}
+
+// sendAgain says whether sending a blob again may mend the error.
+func sendAgain(err error) bool {
+	var answer *errcode.ErrorResponse
+	if !errors.As(err, &answer) {
+		return temporary(err)
 	}
-	resp.Body.Close()
-	return resp, nil
+	switch answer.StatusCode {
+	case http.StatusUnauthorized: // the token ran out on the way
+		return true
+	case http.StatusNotFound, http.StatusRequestedRangeNotSatisfiable: // the upload did, or another node has it
+		return true
+	}
+	return temporaryStatus(answer.StatusCode)
 }
 
 // askUpload begins an upload and cancels it. A registry refuses to begin one for users who may not push.
 func (r *repo) askUpload(ctx context.Context) error {
-	start, err := r.startUpload(ctx, source{})
+	start, err := r.do(ctx, http.MethodPost, r.url("blobs", "uploads/"), nil)
+	if err == nil && start.StatusCode != http.StatusAccepted {
+		err = answerError(start)
+	}
 	if err != nil {
 		return fmt.Errorf("begin an upload: %w", err)
 	}
+	start.Body.Close()
 	at, err := start.Location()
 	if err != nil || at.Hostname() != start.Request.URL.Hostname() {
 		return nil // where it leads to another host, sending a blob says so
 	}
 	// Not every registry can cancel an upload. What is not cancelled expires there.
-	if resp, err := r.do(once(ctx), http.MethodDelete, at.String(), nil); err == nil {
+	if resp, err := r.do(ctx, http.MethodDelete, at.String(), nil); err == nil {
 		resp.Body.Close()
 	}
 	return nil
-}
-
-// location is where the blob is to be sent: on the registry's own host, or our credentials and the memory of processes could be
-// led elsewhere (GHSA-jxpm-75mh-9fp7 in oras-go).
-func (r *repo) location(resp *http.Response, d digest.Digest) (string, error) {
-	u, err := resp.Location()
-	if err != nil {
-		return "", fmt.Errorf("start upload: %w", err)
-	}
-	if u.Hostname() != resp.Request.URL.Hostname() || port(u) != port(resp.Request.URL) {
-		return "", serverError(r.ref.Registry, 0, fmt.Errorf("it wants the blob sent to another host, %s", u.Host))
-	}
-	if u.Scheme != resp.Request.URL.Scheme && u.Scheme != "https" {
-		return "", serverError(r.ref.Registry, 0, fmt.Errorf("it wants the blob sent over %s", u.Scheme))
-	}
-	q := u.Query()
-	q.Set("digest", d.String())
-	u.RawQuery = q.Encode()
-	return u.String(), nil
-}
-
-func port(u *url.URL) string {
-	if p := u.Port(); p != "" {
-		return p
-	}
-	// Some registries leave the port out behind a proxy that ends TLS, so both schemes' default is one.
-	return "443"
 }
 
 // blame finds out who damaged a blob that the registry found to have another digest.

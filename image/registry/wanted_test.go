@@ -2,7 +2,6 @@ package registry
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -22,7 +21,6 @@ import (
 // slowly is a puller of a snapshot with these segments, at a registry that answers no request for a part before the test lets it.
 type slowly struct {
 	*Puller
-	wanted   *Wanted
 	store    *store.Store
 	segments []ocispec.Descriptor
 	data     [][]byte
@@ -57,11 +55,10 @@ func newSlowly(t *testing.T, seeds ...uint64) *slowly {
 	if err := s.Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if s.wanted, err = s.Wanted(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(s.wanted.Close)
-	s.repo.line.rate, s.repo.line.latency, s.repo.line.given = 2<<20, time.Millisecond, true // on a quick line some is asked for twice
+	running := make(chan struct{})
+	close(running)
+	s.Lazily(Lazy{Source: sourceOf(t, s.store, s.Puller), Head: -1, Running: running, Filled: running})
+	s.repo.line.room, s.repo.line.given = 200<<10, true
 	f.fault = func(_ http.ResponseWriter, r *http.Request) bool {
 		i := slices.IndexFunc(s.segments, func(d ocispec.Descriptor) bool { return strings.HasSuffix(r.URL.Path, d.Digest.String()) })
 		let := make(chan struct{})
@@ -78,31 +75,41 @@ func newSlowly(t *testing.T, seeds ...uint64) *slowly {
 }
 
 // read reads some of a segment.
-func (s *slowly) read(ctx context.Context, segment int, from, to int64, ahead bool) error {
+func (s *slowly) read(t *testing.T, segment int, from, to int64, ahead bool) error {
+	a := opened(t, s.Puller, s.segments[segment])
+	read := a.ReadAt
+	if ahead {
+		read = a.ReadAhead
+	}
 	p := make([]byte, to-from)
-	err := s.wanted.Read(ctx, s.segments[segment], from, p, ahead)
+	_, err := read(p, from)
 	if err == nil && !bytes.Equal(p, s.data[segment][from:to]) {
 		err = errWrong
 	}
 	return err
 }
 
-// once sees that each byte of each segment was asked for once.
-func (s *slowly) once(t *testing.T, all []asked) {
+// once sees that each byte of each segment was asked for, and so many at most were twice.
+func (s *slowly) once(t *testing.T, all []asked, twice int64) {
 	t.Helper()
+	var sum int64
 	for i := range s.segments {
 		var end int64
 		of := slices.DeleteFunc(slices.Clone(all), func(a asked) bool { return a.segment != i })
 		slices.SortFunc(of, func(a, b asked) int { return int(a.from - b.from) })
 		for _, a := range of {
-			if a.from != end {
+			if a.from > end {
 				t.Errorf("segment %d was asked for up to %d, and from %d", i, end, a.from)
 			}
-			end = a.to
+			end = max(end, a.to)
+			sum += a.to - a.from
 		}
 		if end != slowSize {
 			t.Errorf("segment %d was asked for up to %d", i, end)
 		}
+	}
+	if most := int64(len(s.segments))*slowSize + twice; sum > most {
+		t.Errorf("%d bytes were asked for, want %d at most", sum, most)
 	}
 }
 
@@ -152,7 +159,7 @@ func TestWantedFirst(t *testing.T) {
 	s.quiet(t, "with two under way")
 	const from, to = 2<<20 + 77, 3<<20 + 77
 	read := make(chan error, 1)
-	go func() { read <- s.read(t.Context(), 1, from, to, false) }()
+	go func() { read <- s.read(t, 1, from, to, false) }()
 	wanted := <-s.asked
 	all = append(all, wanted)
 	if wanted.segment != 1 || wanted.from != from || wanted.to != to {
@@ -165,82 +172,63 @@ func TestWantedFirst(t *testing.T) {
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
-	s.once(t, append(all, s.rest(t, done)...))
+	s.once(t, append(all, s.rest(t, done)...), 0)
 }
 
-// Of what the pull has under way, somebody who wants it waits for that, and asks for the rest of it only. The pull does not get there first.
-func TestWantedUnderWay(t *testing.T) {
-	s := newSlowly(t, 1)
-	done := finish(t.Context(), s.Puller)
-	under := []asked{<-s.asked}
-	end := under[0].to
-	read := make(chan error, 2)
-	for range 2 { // who wants the same waits for it, too
-		go func() { read <- s.read(t.Context(), 0, end-10, end+1<<20, false) }()
-	}
-	wanted := <-s.asked
-	if wanted.from != end || wanted.to != end+1<<20 {
-		t.Errorf("asked for %v at %d, with %d under way", wanted, wanted.from, end)
-	}
-	close(under[0].let)
-	s.quiet(t, "while somebody waits")
-	close(wanted.let)
-	for range 2 {
-		if err := <-read; err != nil {
-			t.Error(err)
-		}
-	}
-	if err := s.read(t.Context(), 0, 0, end+1<<20, false); err != nil { // it is here
-		t.Error(err)
-	}
-	s.once(t, append(append(under, wanted), s.rest(t, done)...))
-}
-
-// Where what the pull has under way does not come, who waits for it asks for it.
-func TestWantedStuck(t *testing.T) {
+// What several wait for is asked for once. The pull does not get there first, and takes it. Who wants what the pull has under way does not wait for that, which may not come.
+func TestWantedTogether(t *testing.T) {
 	s := newSlowly(t, 1)
 	done := finish(t.Context(), s.Puller)
 	under := <-s.asked
-	read := make(chan error, 1)
-	go func() { read <- s.read(t.Context(), 0, 0, under.to, false) }()
-	wanted := <-s.asked
-	if wanted.from != 0 || wanted.to != under.to {
-		t.Errorf("asked for %v at %d", wanted, wanted.from)
+	read := make(chan error, 2)
+	for range 2 {
+		go func() { read <- s.read(t, 0, under.to, 1<<20, false) }()
 	}
-	close(wanted.let)
-	if err := <-read; err != nil {
+	wanted := <-s.asked
+	if wanted.from != under.to || wanted.to != 1<<20 {
+		t.Errorf("asked for %v at %d, with %d under way", wanted, wanted.from, under.to)
+	}
+	early := make(chan error, 1)
+	go func() { early <- s.read(t, 0, 0, under.to, false) }()
+	again := <-s.asked
+	if again.from != 0 || again.to != under.to {
+		t.Errorf("asked for %v at %d", again, again.from)
+	}
+	close(again.let)
+	if err := <-early; err != nil {
 		t.Error(err)
 	}
 	close(under.let)
-	s.once(t, append(s.rest(t, done), under))
-}
-
-// What is fetched ahead comes in small parts, between which somebody may wait for something else, or for the same.
-func TestWantedAhead(t *testing.T) {
-	s := newSlowly(t, 1)
-	ahead, read := make(chan error, 1), make(chan error, 1)
-	go func() { ahead <- s.read(t.Context(), 0, 1<<20, 2<<20, true) }()
-	first := <-s.asked
-	all := []asked{first}
-	if first.from != 1<<20 || first.to > first.from+256<<10 {
-		t.Errorf("ahead it asks for %v at %d", first, first.from)
-	}
-	go func() { read <- s.read(t.Context(), 0, 1<<20, 2<<20, false) }()
-	wanted := <-s.asked
-	all = append(all, wanted)
-	if wanted.from != first.to || wanted.to != 2<<20 {
-		t.Errorf("asked for %v at %d, with %v under way", wanted, wanted.from, first)
-	}
-	close(first.let)
+	s.quiet(t, "while somebody waits")
 	close(wanted.let)
-	if err := errors.Join(<-read, <-ahead); err != nil {
+	if err := errors.Join(<-read, <-read, s.read(t, 0, 0, 1<<20, false)); err != nil { // the last is here
 		t.Error(err)
 	}
-	s.once(t, append(all, s.rest(t, finish(t.Context(), s.Puller))...))
+	s.once(t, append([]asked{under, wanted}, s.rest(t, done)...), 0)
 }
 
-// Whatever is wanted by whom and when, all get the right bytes, and each comes once.
+// What is fetched ahead waits while somebody waits for something else. Who wants the same waits for it, and asks no more.
+func TestWantedAhead(t *testing.T) {
+	s := newSlowly(t, 1)
+	urgent, ahead, read := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	go func() { urgent <- s.read(t, 0, 0, 1<<20, false) }()
+	first := <-s.asked
+	go func() { ahead <- s.read(t, 0, 1<<20, 2<<20, true) }()
+	s.quiet(t, "while somebody waits")
+	close(first.let)
+	second := <-s.asked
+	go func() { read <- s.read(t, 0, 1<<20, 2<<20, false) }()
+	s.quiet(t, "with the same under way")
+	close(second.let)
+	if err := errors.Join(<-urgent, <-ahead, <-read); err != nil {
+		t.Error(err)
+	}
+	s.once(t, append([]asked{first, second}, s.rest(t, finish(t.Context(), s.Puller))...), 0)
+}
+
+// Whatever is wanted by whom and when, all get the right bytes, and next to nothing comes twice.
 func TestWantedAnyhow(t *testing.T) {
+	const frame = 256 << 10
 	for seed := range uint64(4) {
 		s := newSlowly(t, 1, 2, 3)
 		done := finish(t.Context(), s.Puller)
@@ -249,8 +237,8 @@ func TestWantedAnyhow(t *testing.T) {
 			reading.Go(func() {
 				r := rand.New(rand.NewPCG(seed, reader))
 				for range 30 {
-					from := r.Int64N(slowSize)
-					if err := s.read(t.Context(), r.IntN(3), from, from+1+r.Int64N(min(slowSize-from, 1<<20)), r.IntN(4) == 0); err != nil {
+					from := r.Int64N(slowSize/frame) * frame
+					if err := s.read(t, r.IntN(3), from, min(from+frame, slowSize), r.IntN(4) == 0); err != nil {
 						t.Error(err)
 					}
 				}
@@ -262,18 +250,34 @@ func TestWantedAnyhow(t *testing.T) {
 			reading.Wait()
 			read <- nil
 		}()
-		s.once(t, append(all, s.rest(t, read)...))
+		s.once(t, append(all, s.rest(t, read)...), slowSize/4)
 	}
+}
+
+// Parts that overlap, as no frames do, are read all the same.
+func TestWantedOverlapping(t *testing.T) {
+	s := newSlowly(t, 1)
+	read := make(chan error, 2)
+	for n := range 2 {
+		go func() { read <- s.read(t, 0, int64(n)<<19, 1<<20+int64(n)<<19, false) }()
+	}
+	for range 2 {
+		close((<-s.asked).let)
+	}
+	if err := errors.Join(<-read, <-read); err != nil {
+		t.Error(err)
+	}
+	s.rest(t, finish(t.Context(), s.Puller))
 }
 
 // What turns out to be damaged comes again, and the pull does not take the damaged bytes.
 func TestWantedDamaged(t *testing.T) {
 	s := newSlowly(t, 1)
 	const from, to = 1 << 20, 2 << 20
-	p := make([]byte, to-from)
+	p, a := make([]byte, to-from), opened(t, s.Puller, s.segments[0])
 	for n, read := range []func() error{
-		func() error { return s.wanted.Read(t.Context(), s.segments[0], from, p, false) },
-		func() error { return s.wanted.ReadAgain(t.Context(), s.segments[0], from, p) },
+		func() error { _, err := a.ReadAt(p, from); return err },
+		func() error { _, err := a.ReadAgain(p, from); return err },
 	} {
 		done := make(chan error, 1)
 		go func() { done <- read() }()
@@ -286,5 +290,5 @@ func TestWantedDamaged(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s.once(t, s.rest(t, finish(t.Context(), s.Puller)))
+	s.once(t, s.rest(t, finish(t.Context(), s.Puller)), 0)
 }

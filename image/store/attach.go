@@ -10,6 +10,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
 
 	"github.com/cryo-project/cryo/image/signature"
 )
@@ -74,13 +75,14 @@ func (s *Store) Signatures(ctx context.Context, subject digest.Digest) ([]signat
 	if err != nil {
 		return nil, err
 	}
-	return SignaturesIn(ctx, i, subject, func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-		return ReadAll(ctx, s, d, limit)
-	})
+	return SignaturesIn(ctx, i, subject, s)
 }
 
 // SignaturesIn finds the signatures of a manifest that the index of a layout lists.
-func SignaturesIn(ctx context.Context, i ocispec.Index, subject digest.Digest, fetch signature.Fetch) (found []signature.Attached, err error) {
+func SignaturesIn(ctx context.Context, i ocispec.Index, subject digest.Digest, src content.Fetcher) (found []signature.Attached, err error) {
+	fetch := func(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+		return ReadAll(ctx, src, d, limit)
+	}
 	seen := make(map[digest.Digest]bool) // a hostile index has one many times
 	for _, d := range i.Manifests {
 		if !attached(d) || seen[d.Digest] || len(found) == signature.MaxAttached {

@@ -97,6 +97,9 @@ func (s *Store) Push(ctx context.Context, d ocispec.Descriptor, r io.Reader) err
 	}
 	defer w.Close()
 	n, err := io.Copy(w, io.LimitReader(contextReader{ctx, r}, d.Size+1))
+	if err == nil {
+		err = w.w.Flush()
+	}
 	if err != nil {
 		return fmt.Errorf("store blob %s: %w", d.Digest, mapError(s.root, err))
 	}

@@ -206,7 +206,7 @@ func TestPartial(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Write(data[:4000])
-	if err := p.Commit(ctx); !errdefs.IsDataLoss(err) || p.Offset() != 4000 {
+	if err := commit(ctx, p); !errdefs.IsDataLoss(err) || p.Offset() != 4000 {
 		t.Errorf("commit of a part: %v", err)
 	}
 	p.Close()
@@ -218,11 +218,11 @@ func TestPartial(t *testing.T) {
 		t.Errorf("too much: %v", err)
 	}
 	p.Write(make([]byte, 6000)) // as many as it should be, but others
-	if err := p.Commit(ctx); !errdefs.IsDataLoss(err) || p.Offset() != 0 {
+	if err := commit(ctx, p); !errdefs.IsDataLoss(err) || p.Offset() != 0 {
 		t.Errorf("commit of damage: %v, offset %d", err, p.Offset())
 	}
 	p.Write(data)
-	if err := p.Commit(ctx); err != nil {
+	if err := commit(ctx, p); err != nil {
 		t.Fatal(err)
 	}
 	p.Close()

@@ -103,6 +103,32 @@ func ParseSnapshot(ref string, d ocispec.Descriptor, data []byte) (ocispec.Manif
 	return m, image.CheckContents(m.Layers)
 }
 
+// ReadSnapshot fetches the manifest of a snapshot, and checks it as [ParseSnapshot] does.
+func ReadSnapshot(ctx context.Context, src content.Fetcher, ref string, d ocispec.Descriptor) (m ocispec.Manifest, data []byte, err error) {
+	if data, err = ReadAll(ctx, src, d, MaxManifest); err != nil {
+		return m, nil, err
+	}
+	m, err = ParseSnapshot(ref, d, data)
+	return m, data, err
+}
+
+// Blobs lists what a manifest needs, each blob once: equal segments are one.
+func Blobs(m ocispec.Manifest) []ocispec.Descriptor {
+	return Unique(append([]ocispec.Descriptor{m.Config}, m.Layers...))
+}
+
+// Unique drops repetitions.
+func Unique(all []ocispec.Descriptor) (once []ocispec.Descriptor) {
+	seen := make(map[digest.Digest]bool, len(all))
+	for _, d := range all {
+		if !seen[d.Digest] {
+			seen[d.Digest] = true
+			once = append(once, d)
+		}
+	}
+	return once
+}
+
 // ParseRunnable finds the snapshot in an index of two entries, an ordinary image and the snapshot that it belongs to. It also gives all entries. An
 // index without a snapshot is of kind DataLoss, one with several, or with nonsense, a [*CorruptError]. ref names it in errors.
 func ParseRunnable(ref string, d ocispec.Descriptor, data []byte) (snapshot ocispec.Descriptor, entries []ocispec.Descriptor, err error) {

@@ -123,7 +123,7 @@ func (p *Partial) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// write writes and hashes side by side what is worth it.
+// write writes, and hashes side by side.
 func (p *Partial) write(b []byte) (n int, err error) {
 	write := func(b []byte) (int, error) { return p.file.WriteAt(b, p.off) }
 	if p.cached {
@@ -132,12 +132,6 @@ func (p *Partial) write(b []byte) (n int, err error) {
 	if p.defers {
 		return write(b)
 	}
-	defer func() { p.hashed += int64(n) }()
-	if len(b) < 256<<10 {
-		n, err = write(b)
-		p.h.Write(b[:n])
-		return n, err
-	}
 	hashed := make(chan struct{})
 	go func() {
 		p.h.Write(b)
@@ -145,6 +139,7 @@ func (p *Partial) write(b []byte) (n int, err error) {
 	}()
 	n, err = write(b)
 	<-hashed
+	p.hashed += int64(n)
 	return n, err
 }
 
@@ -156,14 +151,6 @@ func (p *Partial) Reset() error {
 	p.h.Reset()
 	p.off, p.hashed, p.defers = 0, 0, false
 	return nil
-}
-
-// Commit verifies what is there and makes it a blob of the store: [Partial.Verify] and [Partial.Place].
-func (p *Partial) Commit(ctx context.Context) error {
-	if err := p.Verify(ctx); err != nil {
-		return err
-	}
-	return p.Place(ctx)
 }
 
 // Verify says whether the blob is there. Where it is another all of it is dropped and the error is a [*CorruptError].

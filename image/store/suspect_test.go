@@ -59,14 +59,6 @@ func TestSuspect(t *testing.T) {
 	if _, err := s.Fetch(ctx, blobs[2]); !errdefs.IsNotFound(err) {
 		t.Errorf("a blob that is not there: %v", err)
 	}
-	g, err := s.Growing(blobs[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	if n, err := g.There(); n != 0 || err != nil {
-		t.Errorf("of a damaged blob %d bytes have come, %v", n, err)
-	}
 	exist(true, false, false)
 	if s.Suspects(blobs[:1]) || !s.Suspects(blobs[1:2]) {
 		t.Error("what was found whole is still suspected, or what was found damaged is not")

@@ -18,8 +18,7 @@ type lazyPull struct {
 	puller   *registry.Puller
 	counts   *registry.Counts
 	source   *lazypull.Source
-	parts    *registry.Wanted // nil: the container waits for all segments
-	ctx      context.Context  // of the pull, and of all reading of what it brings; its cause says why it has failed
+	ctx      context.Context // of the pull, and of all reading of what it brings; its cause says why it has failed
 	cancel   context.CancelCauseFunc
 	pulled   chan struct{} // closed when err is there
 	err      error         // what has come of the pull
@@ -71,14 +70,11 @@ func tryParts(ctx context.Context, p *registry.Puller, o Options) (string, error
 		return "--eager", nil
 	}
 	one := make([]byte, 1)
-	if err := p.Ranges().Read(ctx, missing[0], 0, one, unchecked); err != nil {
+	if err := p.Ranges().Read(ctx, missing[0], 0, one, false); err != nil {
 		return err.Error(), context.Cause(ctx)
 	}
 	return "", nil
 }
-
-// unchecked is for bytes that their reader verifies.
-func unchecked([]byte) error { return nil }
 
 // newLazyPull makes ready to serve segments that the puller has not finished.
 func newLazyPull(ctx context.Context, s *store.Store, p *registry.Puller, whole bool, o Options) (*lazyPull, error) {
@@ -88,52 +84,32 @@ func newLazyPull(ctx context.Context, s *store.Store, p *registry.Puller, whole 
 	}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	ranges := p.Ranges()
-	c.source = lazypull.NewSource(c.ctx, s, func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, why lazypull.Why) error {
+	var err error
+	c.source, err = lazypull.NewSource(c.ctx, s, func(ctx context.Context, d ocispec.Descriptor, off int64, part []byte, ahead bool) error {
 		c.asking.Add(1)
 		defer c.asking.Add(-1)
 		defer func() { c.wanted.Store(time.Now().UnixNano()) }()
-		switch {
-		case whole:
-			return ranges.Read(ctx, d, off, part, unchecked)
-		case why == lazypull.Damaged:
-			return c.parts.ReadAgain(ctx, d, off, part)
-		}
-		return c.parts.Read(ctx, d, off, part, why == lazypull.Ahead)
+		return ranges.Read(ctx, d, off, part, ahead)
 	})
-	c.source.Whole, c.source.Away = whole, c.wait
-	if !whole {
-		var err error
-		if c.parts, err = p.Wanted(); err != nil {
-			c.cancel(err)
-			return nil, err
-		}
+	if err != nil {
+		c.cancel(err)
+		return nil, err
 	}
+	c.source.Whole, c.source.Away, c.source.Turn = whole, c.wait, ranges.Turn
 	return c, nil
 }
 
 // headStart begins to pull while what makes the container run is at work: so many segments at once. 0: none before begin. Where the
 // container runs when all is here, nothing else is waited for, and all are pulled at once.
 func (c *lazyPull) headStart(parallel int) {
-	pace := registry.Pace{All: c.all, Slots: make(chan struct{}, parallel)}
 	if c.whole {
-		pace.Slots = nil
-		c.puller.Verified(c.source.Verified)
-	} else {
-		c.puller.Defer(func(ctx context.Context) {
-			select {
-			case <-c.inPlace:
-			case <-ctx.Done():
-			}
-		})
+		parallel = -1
 	}
-	c.puller.Pace(pace)
+	c.puller.Lazily(registry.Lazy{Source: c.source, Head: parallel, Running: c.all, Filled: c.inPlace})
 	go func() {
 		err := c.puller.Finish(c.ctx)
 		for err != nil && c.wait(c.ctx, err) {
 			err = c.puller.Finish(c.ctx)
-		}
-		if err == nil {
-			err = c.source.Hold(c.ctx) // what becomes of the store from now on does no harm
 		}
 		if err != nil && c.ctx.Err() != nil {
 			err = context.Cause(c.ctx)
@@ -245,5 +221,4 @@ func (c *lazyPull) close() {
 	c.cancel(nil)
 	<-c.pulled // it writes into the store
 	c.source.Close()
-	c.parts.Close()
 }

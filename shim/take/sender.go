@@ -67,13 +67,6 @@ func (n *sender) pushWaits() string {
 	return "the registry"
 }
 
-// release says that the container is dumped: CRIU needs no cores any more.
-func (n *sender) release() {
-	if n.pusher != nil {
-		n.pusher.Release()
-	}
-}
-
 // finish sends what is missing and waits for all of it.
 func (n *sender) finish(ctx context.Context, desc ocispec.Descriptor) (*job.Transfer, error) {
 	start := time.Now()

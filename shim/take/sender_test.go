@@ -45,7 +45,6 @@ func TestSenderHears(t *testing.T) {
 				t.Errorf("%s: idle %v", c.mediaType, !c.idle)
 			}
 		}
-		n.release()
 		n.close()
 	}
 }

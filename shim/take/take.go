@@ -235,7 +235,6 @@ func (t *taking) freeze(ctx context.Context, sub *subject, work string, stream b
 	if times.Freeze = released.FreezeSeconds; !t.LeaveRunning || lost != nil {
 		times.Freeze = time.Since(dumped.Frozen).Seconds()
 	}
-	t.sender.release()
 	intake.Hurry()
 	d.hurry()
 	if err := recordLock(&sub.config, images); err != nil {

@@ -139,13 +139,9 @@ func Check(ctx context.Context, s *store.Store) error {
 		return err
 	}
 	for _, t := range tags {
-		data, err := store.ReadAll(ctx, s, t.Descriptor, store.MaxManifest)
+		m, _, err := store.ReadSnapshot(ctx, s, t.Ref, t.Descriptor)
 		if err != nil {
 			return fmt.Errorf("%s: %w", t.Ref, err)
-		}
-		m, err := store.ParseSnapshot(t.Ref, t.Descriptor, data)
-		if err != nil {
-			return err
 		}
 		for _, d := range append(m.Layers, m.Config) {
 			if _, err := store.ReadAll(ctx, s, d, store.MaxBlob); err != nil {

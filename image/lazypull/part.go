@@ -1,0 +1,171 @@
+package lazypull
+
+import (
+	"context"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// part is some bytes of a segment that were fetched ahead of the pull, or are being fetched.
+type part struct {
+	off, end int64
+	at       int64         // in the source's file
+	done     chan struct{} // closed when they are there, or the segment has the part no more
+}
+
+// has tells whether a part has, or will have, the bytes from one on to before another.
+func (q *part) has(from, to int64) bool { return q.off <= from && to <= q.end }
+
+// take reads from off on, after waiting for the part: n is 0 where the segment has it no more.
+func (g *segment) take(ctx context.Context, q *part, p []byte, off int64) (n int, err error) {
+	select {
+	case <-q.done:
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !slices.Contains(g.parts, q) {
+		return 0, nil
+	}
+	return g.source.file.ReadAt(p[:min(int64(len(p)), q.end-off)], q.at+off-q.off)
+}
+
+// read reads what is there where the segment grows, and what follows it from a part of its own or another's. ahead: nobody waits for it yet.
+func (g *segment) read(ctx context.Context, p []byte, off int64, ahead bool) error {
+	end := off + int64(len(p))
+	for {
+		q, own, grown := g.claim(off, end)
+		switch head := p[:grown-off]; {
+		case q == nil && grown < end: // it overlaps another part, and is no frame then
+			return g.source.fetch(ctx, g.d, off, p, ahead)
+		case own:
+			err := g.source.fetch(ctx, g.d, q.off, p[len(head):], ahead)
+			g.put(q, p[len(head):], err)
+			if err != nil {
+				return err
+			}
+		case q != nil:
+			n, err := g.take(ctx, q, p[len(head):], grown)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				continue // it was not fetched, or the pull has it by now
+			}
+		}
+		return g.readGrown(ctx, p[:grown-off], off, ahead)
+	}
+}
+
+// claim says that bytes before grown are there where the segment grows, and gives the part that has those after it, before end. own: it is new, and to be fetched. It is
+// nil where there are none, and where it would overlap another.
+func (g *segment) claim(off, end int64) (q *part, own bool, grown int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	grown = min(max(off, g.there.Load()), end)
+	if grown == end {
+		return nil, false, grown
+	}
+	for i, q := range g.parts {
+		switch {
+		case q.has(grown, end):
+			return q, false, grown
+		case q.end > grown && q.off < end:
+			return nil, false, grown
+		case q.off >= end:
+			return g.insert(i, grown, end), true, grown
+		}
+	}
+	return g.insert(len(g.parts), grown, end), true, grown
+}
+
+// insert adds a part. g.mu is held.
+func (g *segment) insert(i int, off, end int64) *part {
+	s := g.source
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	q := &part{off: off, end: end, at: s.end, done: make(chan struct{})}
+	s.end += end - off
+	g.parts = slices.Insert(g.parts, i, q)
+	return q
+}
+
+// put keeps the bytes of a part that were fetched, unless that has failed. Where the disk does not take them, the pull fetches them again.
+func (g *segment) put(q *part, p []byte, err error) {
+	if err == nil {
+		_, err = g.source.file.WriteAt(p, q.at)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err != nil {
+		g.parts = slices.DeleteFunc(g.parts, func(p *part) bool { return p == q })
+	}
+	close(q.done)
+}
+
+// readGrown reads what has come by the pull.
+func (g *segment) readGrown(ctx context.Context, p []byte, off int64, ahead bool) error {
+	if len(p) == 0 {
+		return nil
+	}
+	g.mu.Lock()
+	grows := g.grows
+	g.mu.Unlock()
+	if grows != nil {
+		if n, _ := grows.ReadAt(p, off); n == len(p) {
+			return nil
+		}
+	}
+	return g.source.fetch(ctx, g.d, off, p, ahead) // it was damaged, and comes again
+}
+
+// partAt gives the part with a byte, or nil.
+func (g *segment) partAt(off int64) *part {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, q := range g.parts {
+		if q.has(off, off+1) {
+			return q
+		}
+	}
+	return nil
+}
+
+// gap gives where the first part behind off begins, at most end.
+func (g *segment) gap(off, end int64) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, q := range g.parts {
+		if q.end > off {
+			return max(off, min(q.off, end))
+		}
+	}
+	return end
+}
+
+// forget drops parts whose bytes the pull has. g.mu is held.
+func (g *segment) forget(there int64) {
+	for len(g.parts) > 0 && g.parts[0].end <= there && closed(g.parts[0].done) {
+		q := g.parts[0]
+		g.parts = g.parts[1:]
+		_ = unix.Fallocate(int(g.source.file.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, q.at, q.end-q.off) // where that cannot be, it takes room until the end
+	}
+}
+
+// drop has the pull fetch again what turned out to be damaged.
+func (g *segment) drop(from, to int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.parts = slices.DeleteFunc(g.parts, func(q *part) bool { return closed(q.done) && q.off < to && from < q.end })
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,158 @@
+package lazypull
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/direct"
+	frames "github.com/cryo-project/cryo/image/segment"
+)
+
+// segment is one that was not in the store when it was opened, or when the pull came to it.
+type segment struct {
+	source *Source
+	d      ocispec.Descriptor
+	there  atomic.Int64         // bytes from the begin that can be read in grows; changed with mu held
+	whole  atomic.Pointer[held] // all of it, verified; nil: not yet
+
+	mu    sync.Mutex
+	file  *os.File         // into which it is pulled; nil: it is not; guarded by mu
+	grows *direct.Reader   // of file; guarded by mu
+	old   []*direct.Reader // what grows was before, which somebody may still read; guarded by mu
+	parts []*part          // by offset, without overlap; guarded by mu
+}
+
+// held is what the store gives for a whole segment.
+type held interface {
+	io.ReaderAt
+	io.Closer
+}
+
+func (g *segment) begin(f *os.File, there int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.grows != nil { // of an attempt that has failed
+		g.old = append(g.old, g.grows)
+	}
+	g.file, g.grows = f, direct.NewReader(f)
+	g.there.Store(there)
+}
+
+func (g *segment) came(there int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.there.Store(there)
+	g.forget(there)
+}
+
+// passed takes the file into which the segment was pulled for all of it.
+func (g *segment) passed() error {
+	g.mu.Lock()
+	f := g.file
+	g.mu.Unlock()
+	return g.have(g.source.store.Passed(g.d, f))
+}
+
+// stored takes what the store has.
+func (g *segment) stored(ctx context.Context) error { return g.have(g.source.store.Fetch(ctx, g.d)) }
+
+// have takes rc for all of the segment.
+func (g *segment) have(rc io.ReadCloser, err error) error {
+	if err != nil {
+		return err
+	}
+	f, ok := rc.(held)
+	if !ok || !g.whole.CompareAndSwap(nil, &f) {
+		return rc.Close() // somebody else was faster; the store gives files
+	}
+	g.came(g.d.Size)
+	return nil
+}
+
+func (g *segment) close() {
+	if f := g.whole.Load(); f != nil {
+		(*f).Close()
+	}
+	for _, f := range append(g.old, g.grows) {
+		if f != nil {
+			f.Close() // once more, where that is the whole
+		}
+	}
+}
+
+// Verified gives the segment where all of it was verified here, and nobody but root can have written it: it is as good as one that was in the store before.
+func (g *segment) Verified() (frames.Verified, bool) {
+	f := g.whole.Load()
+	if f == nil {
+		return frames.Verified{}, false
+	}
+	v, ok := (*f).(frames.Verified)
+	return v, ok
+}
+
+// There implements [image.Arriving].
+func (g *segment) There(end int64) bool {
+	return g.whole.Load() != nil || !g.source.Whole && g.there.Load() >= end
+}
+
+// ReadAt implements [io.ReaderAt]: from what is there, otherwise it is fetched.
+func (g *segment) ReadAt(p []byte, off int64) (int, error) {
+	return g.again(p, off, func(ctx context.Context) error { return g.read(ctx, p, off, false) })
+}
+
+// ReadAhead implements [image.Arriving].
+func (g *segment) ReadAhead(p []byte, off int64) (int, error) {
+	if g.source.Turn == nil || g.There(off+int64(len(p))) {
+		return g.ReadAt(p, off)
+	}
+	return g.again(p, off, func(ctx context.Context) error {
+		end, err := g.source.Turn(ctx, int64(len(p)))
+		if err != nil {
+			return err
+		}
+		defer end()
+		return g.read(ctx, p, off, true)
+	})
+}
+
+// ReadAgain implements [image.Arriving].
+func (g *segment) ReadAgain(p []byte, off int64) (int, error) {
+	g.drop(off, off+int64(len(p)))
+	return g.again(p, off, func(ctx context.Context) error { return g.source.fetch(ctx, g.d, off, p, false) })
+}
+
+// again reads by read, as often as [Source.Away] says.
+func (g *segment) again(p []byte, off int64, read func(ctx context.Context) error) (int, error) {
+	if off < 0 || off > g.d.Size-int64(len(p)) {
+		return 0, io.EOF
+	}
+	ctx := g.source.ctx
+	for {
+		if f := g.whole.Load(); f != nil {
+			return (*f).ReadAt(p, off)
+		}
+		err := read(ctx)
+		if err == nil {
+			return len(p), nil
+		}
+		again := ctx.Err() == nil && g.source.Away != nil && g.source.Away(ctx, err)
+		if again {
+			_ = g.stored(ctx) // another process may have brought it
+		}
+		if g.whole.Load() == nil && !again { // else who was asked may have ended since it came another way
+			return 0, err
+		}
+	}
+}
+
+// Read implements [io.Reader]; segments are read by [image.Pages] only, which does not call it.
+func (g *segment) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
+
+// Close implements [io.Closer]. Others may read the same segment, which the source closes.
+func (g *segment) Close() error { return nil }

@@ -1,0 +1,136 @@
+package registry
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/cryo-project/cryo/image/direct"
+	"github.com/cryo-project/cryo/image/lazypull"
+	"github.com/cryo-project/cryo/image/store"
+)
+
+// damageAttempts is how often a blob is fetched that arrives with another digest.
+const damageAttempts = 2
+
+// verified brings a blob, which is still to be placed into the store, going on where an earlier attempt of any process stopped; nil: the
+// store has it. What comes goes past the page cache.
+func (r *repo) verified(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
+	p, err := resume(ctx, dst, d, t)
+	if err != nil || p == nil {
+		return nil, err
+	}
+	if err := r.complete(ctx, p, d, nil, t, damageAttempts); err != nil {
+		_ = p.Close() // err says more
+		return nil, err
+	}
+	return p, nil
+}
+
+// resume opens what an earlier attempt has left of a blob; nil: the store has it.
+func resume(ctx context.Context, dst *store.Store, d ocispec.Descriptor, t *tracker) (*store.Partial, error) {
+	p, err := dst.Partial(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if p == nil { // another process was faster
+		t.have(d.Size)
+		return nil, nil
+	}
+	t.there(p.Offset())
+	t.seek(p.Offset())
+	return p, nil
+}
+
+// complete brings what is missing of a blob, and verifies it. Where it is damaged all of it comes again.
+func (r *repo) complete(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, t *tracker, attempts int) (err error) {
+	for range attempts {
+		if err = r.fill(ctx, p, d, s, t); err != nil {
+			return err
+		}
+		if err = p.Verify(ctx); !errors.As(err, new(*CorruptError)) {
+			return err
+		}
+	}
+	return err
+}
+
+// fill fetches what is missing: all of it at once, or with a source in parts, and without those that have come otherwise.
+func (r *repo) fill(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, t *tracker) error {
+	buf := direct.Lend()
+	defer direct.Return(buf)
+	inParts := s != nil
+	for n := 0; p.Offset() < d.Size; {
+		next := r.rest
+		if inParts {
+			next = r.part
+		}
+		err := next(ctx, p, d, s, buf, t)
+		if errors.Is(err, errNoParts) && n < r.timing.attempts { // then as a whole, from its begin
+			n, inParts = n+1, false
+			err = p.Reset()
+			s.Came(d, 0)
+			t.seek(0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// part takes what has come ahead of the rest, or makes one request for what follows, which is no more than comes in a moment.
+func (r *repo) part(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
+	off := p.Offset()
+	if n, err := s.Ahead(ctx, d, off, buf[:pieceAt(off, d.Size)]); n > 0 || err != nil {
+		if err == nil {
+			_, err = p.Write(buf[:n])
+		}
+		s.Came(d, p.Offset())
+		t.seek(p.Offset())
+		return err
+	}
+	most, end, err := r.line.rest(ctx)
+	if err != nil {
+		return err
+	}
+	defer end()
+	b := &blobReader{ctx: ctx, repo: r, d: d, off: off, end: s.Gap(d, off, min(off+most, d.Size)), t: t, priority: lastPriority}
+	if b.end == off {
+		return nil // somebody has asked for it meanwhile
+	}
+	if err := appendAll(p, b, d, s, buf); err != nil {
+		return err
+	}
+	r.line.measure(b.end-b.began, b.latency, time.Since(b.since))
+	return nil
+}
+
+// rest makes a request for all that is missing.
+func (r *repo) rest(ctx context.Context, p *store.Partial, d ocispec.Descriptor, s *lazypull.Source, buf []byte, t *tracker) error {
+	return appendAll(p, &blobReader{ctx: ctx, repo: r, d: d, off: p.Offset(), end: d.Size, t: t}, d, s, buf)
+}
+
+// appendAll appends what b reads, and closes it. What has come before an error is kept.
+func appendAll(p *store.Partial, b *blobReader, d ocispec.Descriptor, s *lazypull.Source, buf []byte) error {
+	defer b.Close()
+	for p.Offset() < b.end {
+		n, err := io.ReadFull(b, buf[:pieceAt(p.Offset(), b.end)])
+		if n > 0 {
+			if _, err := p.Write(buf[:n]); err != nil {
+				return err
+			}
+			s.Came(d, p.Offset())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pieceAt is how much is written at once at an offset, before end: up to where what is aligned goes past the page cache.
+func pieceAt(off, end int64) int64 { return min(direct.Piece-off%direct.Piece, end-off) }
