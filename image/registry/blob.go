@@ -22,6 +22,7 @@ type blobReader struct {
 	repo     *repo
 	d        ocispec.Descriptor
 	off, end int64 // what is read next, and up to where
+	part     bool  // it is asked for as a part, also where it is all of the blob
 	t        *tracker
 	priority string // of RFC 9218; empty: as usual
 
@@ -39,7 +40,7 @@ const lastPriority = "u=7"
 // open asks for what follows.
 func (b *blobReader) open() error {
 	header := http.Header{}
-	if b.off > 0 || b.end < b.d.Size {
+	if b.isPart() {
 		header.Set("Range", fmt.Sprintf("bytes=%d-%d", b.off, b.end-1))
 	}
 	if b.priority != "" {
@@ -59,22 +60,23 @@ func (b *blobReader) open() error {
 	return nil
 }
 
+func (b *blobReader) isPart() bool { return b.part || b.off > 0 || b.end < b.d.Size }
+
 // check says whether an answer brings what was asked for.
 func (b *blobReader) check(resp *http.Response) error {
 	if has, known := sizeThere(resp); known && has != b.d.Size {
 		return &CorruptError{What: "blob " + b.d.Digest.String(), Err: fmt.Errorf("the registry has %d bytes, not %d", has, b.d.Size)}
 	}
-	part := b.off > 0 || b.end < b.d.Size
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
-		if part && strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", b.off)) {
+		if b.isPart() && strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", b.off)) {
 			return nil
 		}
 		return errNoParts
 	case http.StatusRequestedRangeNotSatisfiable:
 		return errNoParts
 	case http.StatusOK:
-		if part {
+		if b.isPart() {
 			return errNoParts
 		}
 		return nil

@@ -98,7 +98,7 @@ func (r *repo) part(ctx context.Context, p *store.Partial, d ocispec.Descriptor,
 		return err
 	}
 	defer end()
-	b := &blobReader{ctx: ctx, repo: r, d: d, off: off, end: s.Gap(d, off, min(off+most, d.Size)), t: t, priority: lastPriority}
+	b := &blobReader{ctx: ctx, repo: r, d: d, off: off, end: s.Gap(d, off, min(off+most, d.Size)), part: true, t: t, priority: lastPriority}
 	if b.end == off {
 		return nil // somebody has asked for it meanwhile
 	}

@@ -27,7 +27,7 @@ func (g *Ranges) Read(ctx context.Context, d ocispec.Descriptor, off int64, p []
 		defer g.repo.line.urgent()()
 	}
 	ctx = g.repo.scoped(ctx, auth.ActionPull)
-	b := &blobReader{ctx: ctx, repo: g.repo, d: d, off: off, end: off + int64(len(p)), t: &tracker{m: &meter{counts: g.o.Counts}}}
+	b := &blobReader{ctx: ctx, repo: g.repo, d: d, off: off, end: off + int64(len(p)), part: true, t: &tracker{m: &meter{counts: g.o.Counts}}}
 	defer b.Close()
 	if _, err := io.ReadFull(b, p); err != nil {
 		return fmt.Errorf("read from %s: %w", g.ref, g.repo.classify(ctx, err))

@@ -79,6 +79,9 @@ func TestRanges(t *testing.T) {
 			if err == nil {
 				err = same(p, c.off)
 			}
+			if last := f.log[len(f.log)-1]; c.kind == nil && c.n > 0 && !strings.Contains(last, " bytes=") {
+				t.Errorf("it asks for no part: %s", last)
+			}
 			if c.kind == nil && err != nil || c.kind != nil && !c.kind(err) {
 				t.Error(err)
 			}
