@@ -3,6 +3,8 @@ package restore
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 
 	"github.com/cryo-project/cryo/image"
 	"github.com/cryo-project/cryo/image/fit"
@@ -20,7 +22,8 @@ type Looking struct {
 	criu  string // path
 	facts host.Facts
 	runc  host.Runc
-	err   error // all four to be read when done is closed
+	locks []string // [fit.NFTablesLock], if CRIU has it: most snapshots need it
+	err   error    // all five to be read when done is closed
 }
 
 // Look begins to look. The caller must call End.
@@ -34,7 +37,10 @@ func Look(ctx context.Context, c config.Config) *Looking {
 		if missing := (*criu.UnusableError)(nil); errors.As(err, &missing) {
 			l.criu = missing.Path
 		}
+		var asking sync.WaitGroup
+		asking.Go(func() { l.locks = host.Features(ctx, l.criu, []string{fit.NFTablesLock}) })
 		l.facts, l.runc, l.err = host.Collect(ctx, host.Options{CRIU: l.criu})
+		asking.Wait()
 	}()
 	return l
 }
@@ -48,7 +54,8 @@ func (l *Looking) Target(ctx context.Context, features []string) (fit.Target, er
 	}
 	t := fit.Target{Host: image.Host(l.facts), PathExists: exists, Seccomp: l.runc.Seccomp}
 	if t.CRIU != "" {
-		t.Features = host.Features(ctx, l.criu, features)
+		others := slices.DeleteFunc(slices.Clone(features), func(name string) bool { return name == fit.NFTablesLock })
+		t.Features = append(host.Features(ctx, l.criu, others), l.locks...)
 	}
 	return t, context.Cause(ctx)
 }
