@@ -384,6 +384,14 @@ func TestGPUArrivingFails(t *testing.T) {
 		{"killed restore process, processes", both, codeUnavailable, "the restore process has died", victim(called("cryo-restore"))},
 		{"killed shim", some(device), codeAborted, "", victim(called(commands["shim"]))},
 		{"killed container", some(device), codeAborted, "", victim(called("fakeapp"))},
+		{"killed when restored", some(device), codeAborted, "", func(t *testing.T, g *gate, c *underway) {
+			eventually(t, "memory of the processes", 30*time.Second, func() bool {
+				return slices.ContainsFunc(strings.Split(read(t, b.Log()), "\n"), func(line string) bool {
+					return strings.Contains(line, "the memory of a restored container is there") && strings.Contains(line, "killed-when-restored")
+				})
+			})
+			victim(called("fakeapp"))(t, g, c)
+		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			g := newGate(t, shared.registry, path)

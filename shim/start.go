@@ -136,6 +136,8 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	if err != nil {
 		return nil, err
 	}
+	ctx, stop := whileRuns(ctx, int(answer.Pid))
+	defer stop()
 	// The driver touches what it moves page by page, and waits each time.
 	loading, stop := gpus.Loading(ctx)
 	err = s.awaitFilled(loading, c, nil)
@@ -148,6 +150,26 @@ func (s *service) restoreWithGPUs(ctx context.Context, c *container, r *taskAPI.
 	}
 	loaded = true
 	return answer, nil
+}
+
+// whileRuns gives a context that ends when a process has ended: memory of GPUs may be waited for as long as a registry is away.
+func whileRuns(ctx context.Context, pid int) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if runc.Ended(pid) {
+				cancel(fmt.Errorf("process %d has ended meanwhile: %w", pid, errdefs.ErrAborted))
+				return
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartRequest) (*taskAPI.StartResponse, error) {
