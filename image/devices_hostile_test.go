@@ -144,7 +144,7 @@ func TestDevicesRefused(t *testing.T) {
 				test.source(&src)
 			}
 			if err == nil {
-				_, err = packFiles(ctx, store, src, test.options)
+				_, err = Pack(ctx, store, src, test.options)
 			}
 			if !test.is(err) {
 				t.Errorf("gives %v", err)

@@ -274,7 +274,7 @@ func TestDevices(t *testing.T) {
 				if err := stream(t, in, dir, r); err != nil {
 					t.Fatal(err)
 				}
-				src.Images, src.Memory = dir, in
+				src.Images, src.Memory = withoutPages(t, dir), in
 			}
 			d := mustPack(t, store, src, o)
 			again := mustPack(t, newMemoryStore(), m.source(t, dir, newMemoryStore(), r, o), o)

@@ -4,9 +4,9 @@
 // image/index) that says where each page of memory is, CRIU's images, the rootfs difference (package image/rootfs) and the
 // memory itself in segments (package image/segment). FORMAT.md is normative.
 //
-// [Pack] makes a snapshot of a directory of CRIU's images, and of memory that an [Intake] has taken in while CRIU dumped it:
+// [Pack] makes a snapshot of a directory of CRIU's images:
 //
-//	manifest, err := image.Pack(ctx, store, image.PackSource{Images: dir, Memory: intake, Config: cfg}, image.PackOptions{})
+//	manifest, err := image.Pack(ctx, store, image.PackSource{Images: dir, Config: cfg}, image.PackOptions{})
 //
 // With a [Parent], it lists segments of an earlier snapshot and stores only what these do not hold.
 //

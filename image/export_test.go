@@ -8,9 +8,6 @@ import (
 // SampleConfig is a config for tests outside of the package.
 var SampleConfig = testConfig
 
-// PackFiles is Pack of images with pages files.
-var PackFiles = packFiles
-
 // SampleImages makes a directory of CRIU images of some 3 MiB.
 func SampleImages(t testing.TB) string {
 	r := rand.New(rand.NewPCG(11, 11))

@@ -22,6 +22,10 @@ func TestPackErrors(t *testing.T) {
 	boom := errors.New("boom")
 	r := rand.New(rand.NewPCG(6, 6))
 	dir := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 900)}}.write(t)
+	broken := fakeImages{maps: map[string]memory{"pagemap-1.img": randomMemory(r, 1<<30, 9)}}.write(t)
+	if err := os.Truncate(filepath.Join(broken, "pages-1.img"), 5*testPage); err != nil {
+		t.Fatal(err)
+	}
 	odd := fakeImages{other: map[string][]byte{"a name": nil}}.write(t)
 	full := func(int) error { return &os.PathError{Op: "write", Path: "blob", Err: syscall.ENOSPC} }
 	tests := []struct {
@@ -32,6 +36,7 @@ func TestPackErrors(t *testing.T) {
 		is    func(error) bool
 	}{
 		{"no directory", testSource(dir + "/none"), PackOptions{}, nil, func(err error) bool { return errors.Is(err, os.ErrNotExist) }},
+		{"pages cut short", testSource(broken), PackOptions{}, nil, errdefs.IsDataLoss},
 		{"odd name", testSource(odd), PackOptions{}, nil, errdefs.IsDataLoss},
 		{"bad size", testSource(dir), PackOptions{SegmentSize: 3 << 20}, nil, errdefs.IsInvalidArgument},
 		{"bad compression", testSource(dir), PackOptions{Compression: "lz4"}, nil, errdefs.IsInvalidArgument},
@@ -44,7 +49,7 @@ func TestPackErrors(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			store := newMemoryStore()
 			store.write = test.write
-			if _, err := packFiles(context.Background(), store, test.src, test.o); err == nil || !test.is(err) {
+			if _, err := Pack(context.Background(), store, test.src, test.o); err == nil || !test.is(err) {
 				t.Errorf("Pack gives %v", err)
 			}
 			if store.open != 0 {
@@ -68,7 +73,7 @@ func TestPackCancelled(t *testing.T) {
 			}
 			return nil
 		}
-		if _, err := packFiles(ctx, store, testSource(dir), PackOptions{SegmentSize: 1 << 20, Workers: 3}); !errors.Is(err, context.Canceled) {
+		if _, err := Pack(ctx, store, testSource(dir), PackOptions{SegmentSize: 1 << 20, Workers: 3}); !errors.Is(err, context.Canceled) {
 			t.Errorf("Pack cancelled after %d writes gives %v", limit, err)
 		}
 		if store.open != 0 {

@@ -51,6 +51,18 @@ func stream(t testing.TB, in *Intake, dir string, r *rand.Rand) error {
 	return in.End()
 }
 
+// withoutPages copies a directory of images but for its pages files.
+func withoutPages(t testing.TB, dir string) string {
+	t.Helper()
+	out := t.TempDir()
+	for name, b := range readDir(t, dir) {
+		if !pages.IsFileName(name) {
+			writeFile(t, filepath.Join(out, name), b)
+		}
+	}
+	return out
+}
+
 func newIntake(t testing.TB, dst BlobStore, o PackOptions) *Intake {
 	t.Helper()
 	in, err := NewIntake(context.Background(), dst, t.TempDir(), testPage, o)
@@ -91,7 +103,7 @@ func TestIntakeEqualsFiles(t *testing.T) {
 			if err := stream(t, in, dir, r); err != nil {
 				t.Fatal(err)
 			}
-			src := testSource(dir)
+			src := testSource(withoutPages(t, dir))
 			src.Memory = in
 			got := mustPack(t, store, src, PackOptions{})
 			if got.Digest != want.Digest {
@@ -139,7 +151,7 @@ func TestIntakeRefuses(t *testing.T) {
 	if err := errors.Join(in.Begin(1), in.Pages(0x8000, 3, bytes.NewReader(make([]byte, 5000)))); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("a cut stream gives %v", err)
 	}
-	src := testSource(SampleImages(t))
+	src := testSource(withoutPages(t, SampleImages(t)))
 	src.Memory = in
 	in.Close()
 	if _, err := Pack(context.Background(), newMemoryStore(), src, PackOptions{}); err == nil {
@@ -155,7 +167,7 @@ func TestIntakeMissing(t *testing.T) {
 	if err := in.End(); err != nil {
 		t.Fatal(err)
 	}
-	src := testSource(dir)
+	src := testSource(withoutPages(t, dir))
 	src.Memory = in
 	if d, err := Pack(context.Background(), store, src, PackOptions{}); !errdefs.IsInternal(err) {
 		t.Errorf("got %s, %v", d.Digest, err)
@@ -177,7 +189,7 @@ func TestIntakeFullDisk(t *testing.T) {
 	in := newIntake(t, store, PackOptions{SegmentSize: 64 << 20, Workers: 2})
 	err := stream(t, in, dir, r)
 	if err == nil {
-		src := testSource(dir)
+		src := testSource(withoutPages(t, dir))
 		src.Memory = in
 		_, err = Pack(context.Background(), store, src, PackOptions{})
 	}

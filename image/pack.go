@@ -19,9 +19,9 @@ import (
 
 // PackSource is what a snapshot is made of.
 type PackSource struct {
-	// Images is the directory with CRIU's images. It must not change meanwhile.
+	// Images is the directory with CRIU's images, pages-*.img included unless there is Memory. It must not change meanwhile.
 	Images string
-	// Memory has taken in all pages that these list, and its options count for the segments; nil if there are none. It is of no use afterwards.
+	// Memory, unless nil, has taken in all pages, and its options count for the segments; it is of no use afterwards.
 	Memory *Intake
 	// Device has taken in what processes have handed over of their device memory, which the config's GPU must describe; nil if that
 	// says that there was nothing. Its options must be those of the rest, and it is of no use afterwards.
@@ -99,12 +99,18 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	if err != nil {
 		return none, err
 	}
-	maps, err := pages.ReadDir(src.Images, pageSize)
+	maps, err := src.pagemaps(pageSize)
 	if err != nil {
 		return none, err
 	}
 	if cfg.Processes, err = processes(src.Images, maps, pageSize); err != nil {
 		return none, err
+	}
+	if src.Memory == nil {
+		if src.Memory, err = newIntakeOfFiles(ctx, dst, src.Images, maps, pageSize, o); err != nil {
+			return none, err
+		}
+		defer src.Memory.Close()
 	}
 	parts, err := src.parts(cfg, maps, o)
 	if err != nil {
@@ -166,6 +172,17 @@ func pack(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (oc
 	}
 	d.ArtifactType = ArtifactType
 	return d, nil
+}
+
+// pagemaps reads CRIU's pagemaps.
+func (s PackSource) pagemaps(pageSize int64) ([]*pages.Pagemap, error) {
+	if s.Memory == nil {
+		return pages.ReadDir(s.Images, pageSize)
+	}
+	if s.Memory.pageSize != pageSize {
+		return nil, fmt.Errorf("pack snapshot: pages of %d bytes, not %d: %w", s.Memory.pageSize, pageSize, errdefs.ErrInvalidArgument)
+	}
+	return pages.ReadPagemaps(s.Images, pageSize)
 }
 
 // processes gives what the config says about processes.

@@ -13,8 +13,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-
-	"github.com/cryo-project/cryo/image/pages"
 )
 
 var testConfig = Config{
@@ -28,46 +26,9 @@ func testSource(dir string) PackSource {
 	return PackSource{Images: dir, Config: testConfig}
 }
 
-// packFiles is Pack of images with pages files, unless there is Memory.
-func packFiles(ctx context.Context, dst BlobStore, src PackSource, o PackOptions) (none ocispec.Descriptor, err error) {
-	if src.Memory != nil {
-		return Pack(ctx, dst, src, o)
-	}
-	maps, err := pages.ReadDir(src.Images, testPage)
-	if err != nil {
-		return none, err
-	}
-	in, err := NewIntake(ctx, dst, os.TempDir(), testPage, o)
-	if err != nil {
-		return none, err
-	}
-	defer in.Close()
-	in.Hurry()
-	for _, m := range maps {
-		f, err := os.Open(filepath.Join(src.Images, pages.FileName(m.Pages)))
-		if err != nil {
-			return none, err
-		}
-		defer f.Close()
-		if err := in.Begin(uint32(m.Pages)); err != nil {
-			return none, err
-		}
-		for _, r := range m.Runs {
-			if err := in.Pages(r.Addr, uint64(r.Count), io.NewSectionReader(f, r.First*testPage, r.Count*testPage)); err != nil {
-				return none, err
-			}
-		}
-	}
-	if err := in.End(); err != nil {
-		return none, err
-	}
-	src.Memory = in
-	return Pack(ctx, dst, src, o)
-}
-
 func mustPack(t testing.TB, dst BlobStore, src PackSource, o PackOptions) ocispec.Descriptor {
 	t.Helper()
-	d, err := packFiles(context.Background(), dst, src, o)
+	d, err := Pack(context.Background(), dst, src, o)
 	if err != nil {
 		t.Fatalf("Pack: %v", err)
 	}

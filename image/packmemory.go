@@ -25,16 +25,8 @@ type memoryPart struct {
 // parts gives the memory of a snapshot: that of processes first, and then, if there is some, what they had on devices.
 func (s PackSource) parts(cfg Config, maps []*pages.Pagemap, o PackOptions) ([]memoryPart, error) {
 	pageSize := int64(cfg.Host.PageSize)
+	parts := []memoryPart{{in: s.Memory, maps: maps}}
 	devices := deviceMaps(cfg.GPU, pageSize)
-	var parts []memoryPart
-	switch m := s.Memory; {
-	case m == nil && len(maps) > 0:
-		return nil, fmt.Errorf("pack snapshot: there is no memory: %w", errdefs.ErrInvalidArgument)
-	case m != nil && m.pageSize != pageSize:
-		return nil, fmt.Errorf("pack snapshot: pages of %d bytes, not %d: %w", m.pageSize, pageSize, errdefs.ErrInvalidArgument)
-	case m != nil:
-		parts = append(parts, memoryPart{in: m, maps: maps})
-	}
 	switch d := s.Device; {
 	case len(devices) > 0 && d == nil:
 		return nil, fmt.Errorf("pack snapshot: there is no device memory: %w", errdefs.ErrInvalidArgument)

@@ -47,7 +47,7 @@ func TestRecipe(t *testing.T) {
 		_, err := w.Write(bytes.Repeat([]byte("a tar"), 5000))
 		return err
 	}}
-	d, err := image.PackFiles(ctx, s, src, image.PackOptions{})
+	d, err := image.Pack(ctx, s, src, image.PackOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestRecipe(t *testing.T) {
 	if err := flip(filepath.Join(src.Images, "pages-1.img")); err != nil {
 		t.Fatal(err)
 	}
-	if d, err = image.PackFiles(ctx, s, src, image.PackOptions{Parent: parent}); err != nil {
+	if d, err = image.Pack(ctx, s, src, image.PackOptions{Parent: parent}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Tag(ctx, d, "example.com/by-hand:1"); err != nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -57,32 +58,80 @@ func parsePagemapName(name string) (shared bool, id uint64, ok bool) {
 	return parts[1] != "", id, err == nil
 }
 
-// ReadDir reads those pagemap images of a directory that have pages, in the order of [ComparePagemapNames]. Each has a pages file of its own. Whether
-// that is there, or was sent elsewhere, it does not say.
-func ReadDir(dir string, pageSize int64) (found []*Pagemap, err error) {
-	entries, err := os.ReadDir(dir)
+// ReadDir reads all pagemap images of a directory, in the order of [ComparePagemapNames], and checks them against the
+// pages files: each belongs to exactly one pagemap and has exactly the length the pagemap says. A pagemap that needs no
+// pages and whose pages file CRIU therefore never made is left out.
+func ReadDir(dir string, pageSize int64) ([]*Pagemap, error) {
+	found, files, err := list(dir, pageSize) // pages file -> pagemap that owns it, empty: none yet
 	if err != nil {
-		return nil, fmt.Errorf("list CRIU images: %w", err)
+		return nil, err
 	}
-	owners := make(map[uint64]string) // of pages files
-	for _, e := range entries {
-		if !IsPagemapName(e.Name()) {
+	kept := found[:0]
+	for _, m := range found {
+		file := FileName(m.Pages)
+		owner, exists := files[file]
+		if owner != "" {
+			return nil, Malformed(m.Name, "names %s, which %s names as well", file, owner)
+		}
+		if !exists && m.Count == 0 {
 			continue
 		}
-		m, err := readFile(dir, e, pageSize)
-		if err != nil {
+		if err := checkSize(dir, m, pageSize); err != nil {
 			return nil, err
 		}
+		files[file] = m.Name
+		kept = append(kept, m)
+	}
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if files[file] == "" {
+			return nil, Malformed(file, "belongs to no pagemap")
+		}
+	}
+	return kept, nil
+}
+
+// ReadPagemaps reads all pagemap images of a directory as [ReadDir] does, of a dump whose pages were sent elsewhere: there
+// must be no pages files.
+func ReadPagemaps(dir string, pageSize int64) ([]*Pagemap, error) {
+	found, files, err := list(dir, pageSize)
+	if err != nil {
+		return nil, err
+	}
+	for file := range files {
+		return nil, Malformed(file, "is there although all pages were sent elsewhere")
+	}
+	owners := make(map[uint64]string)
+	for _, m := range found {
 		if owner, twice := owners[m.Pages]; twice {
 			return nil, Malformed(m.Name, "names %s, which %s names as well", FileName(m.Pages), owner)
 		}
 		owners[m.Pages] = m.Name
-		if m.Count > 0 {
+	}
+	return slices.DeleteFunc(found, func(m *Pagemap) bool { return m.Count == 0 }), nil
+}
+
+// list reads the pagemap images of a directory and gives the names of its pages files, as keys.
+func list(dir string, pageSize int64) ([]*Pagemap, map[string]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, nil, fmt.Errorf("list CRIU images: %w", err)
+	}
+	var found []*Pagemap
+	files := make(map[string]string)
+	for _, e := range entries {
+		switch {
+		case IsFileName(e.Name()):
+			files[e.Name()] = ""
+		case IsPagemapName(e.Name()):
+			m, err := readFile(dir, e, pageSize)
+			if err != nil {
+				return nil, nil, err
+			}
 			found = append(found, m)
 		}
 	}
 	slices.SortFunc(found, func(a, b *Pagemap) int { return ComparePagemapNames(a.Name, b.Name) })
-	return found, nil
+	return found, files, nil
 }
 
 func readFile(dir string, e fs.DirEntry, pageSize int64) (*Pagemap, error) {
@@ -95,4 +144,21 @@ func readFile(dir string, e fs.DirEntry, pageSize int64) (*Pagemap, error) {
 	}
 	defer f.Close()
 	return ReadPagemap(e.Name(), f, pageSize)
+}
+
+func checkSize(dir string, m *Pagemap, pageSize int64) error {
+	file := FileName(m.Pages)
+	fi, err := os.Lstat(filepath.Join(dir, file))
+	switch {
+	case os.IsNotExist(err):
+		return Malformed(m.Name, "needs %d pages of %s, which is missing", m.Count, file)
+	case err != nil:
+		return fmt.Errorf("read CRIU images: %w", err)
+	case !fi.Mode().IsRegular():
+		return Malformed(file, "is not a regular file")
+	case fi.Size() != m.Count*pageSize:
+		return Malformed(file, "has %d bytes where %s describes %d; pages that CRIU compressed are not understood",
+			fi.Size(), m.Name, m.Count*pageSize)
+	}
+	return nil
 }

@@ -162,8 +162,12 @@ func TestReadDir(t *testing.T) {
 			"pagemap-x.img": nil, "core-9.img": nil,
 		}, "pagemap-9.img pagemap-10.img pagemap-shmem-3.img", false},
 		{"nothing to store", map[string][]byte{"pagemap-1.img": image(t, magicPagemap, head(1))}, "", false},
+		{"empty file", map[string][]byte{"pagemap-1.img": image(t, magicPagemap, head(1)), "pages-1.img": nil}, "pagemap-1.img", false},
 		{"shared", map[string][]byte{"pagemap-1.img": one(1, 1), "pagemap-2.img": one(1, 1), "pages-1.img": make([]byte, 4096)}, "names as well", true},
-		{"sent elsewhere", map[string][]byte{"pagemap-1.img": one(1, 1)}, "pagemap-1.img", false},
+		{"missing", map[string][]byte{"pagemap-1.img": one(1, 1)}, "missing", true},
+		{"short", map[string][]byte{"pagemap-1.img": one(1, 1), "pages-1.img": make([]byte, 4095)}, "4095 bytes", true},
+		{"long", map[string][]byte{"pagemap-1.img": one(1, 1), "pages-1.img": make([]byte, 8192)}, "8192 bytes", true},
+		{"left over", map[string][]byte{"pages-1.img": nil}, "no pagemap", true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
