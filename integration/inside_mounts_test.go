@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/cryo-project/cryo/integration/lab"
 )
 
 // TestInsideMounts has files open in a directory of the host's, and a single file of the host's. On the other host they
@@ -86,5 +88,39 @@ func settings(t *testing.T, dir, content string) {
 	})
 	if err := os.WriteFile(filepath.Join(dir, "settings"), []byte(content+"\n"), 0o644); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestInsideMountsStay has a directory of the host's, below which the host has mounted something, in a container. The host keeps that, whatever becomes of the
+// container's mounts: it has a shared /, as systemd makes it.
+func TestInsideMountsStay(t *testing.T) {
+	a, b := pair(t)
+	for _, options := range []string{"bind:ro", "bind:rw"} {
+		t.Run(strings.ReplaceAll(options, ":", "-"), func(t *testing.T) {
+			id := name(t)
+			source := filepath.Join(a.Dir, "volumes", id) // as on a shared file system
+			within := filepath.Join(source, "data/within")
+			settings(t, source, "")
+			stay := func(when string) {
+				t.Helper()
+				for _, h := range []*lab.Host{a, b} {
+					if r := h.Run(t.Context(), "mountpoint", within); r.Code != 0 {
+						t.Errorf("%s: %s has lost %s", when, h.Name, within)
+					}
+				}
+			}
+			for _, h := range []*lab.Host{a, b} {
+				must(t, h.Run(t.Context(), "sh", "-c", "mkdir -p $0 && mount -t tmpfs within $0", within))
+				t.Cleanup(func() { h.Run(cleanupContext(t), "umount", within) })
+			}
+			j := journey{
+				id: id, run: []string{"--mount", "type=bind,src=" + source + "/data,dst=/data,options=" + options},
+				between: func() { stay("after the checkpoint") }, restore: []string{"--allow", "mounts"},
+			}
+			travel(t, j, "count")
+			stay("after the restore")
+			remove(t.Context(), b, id)
+			stay("after the end")
+		})
 	}
 }

@@ -221,7 +221,13 @@ func (s *service) restore(ctx context.Context, c *container, r *taskAPI.StartReq
 	go c.runtime.Restoring(c.work).EndOrphans(over, func() bool { return criu.Restored(filepath.Join(c.work, restoreLog)) })
 	stalled := s.endStalled(c, filling, over)
 	// A restore that is broken off leaves half of a process tree. It takes seconds: let it end, then do as was asked.
-	answer, err := s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
+	// runc mounts sources in the root file system for a moment, with all below them, and unmounts them: where the host's / is shared, as systemd makes it, the host would lose
+	// what it has mounted below a source.
+	var answer *taskAPI.StartResponse
+	err = setns.Apart(func() (err error) {
+		answer, err = s.TTRPCTaskService.Start(context.WithoutCancel(ctx), r)
+		return err
+	})
 	close(over)
 	hung := stalled()
 	if err != nil {
