@@ -166,6 +166,22 @@ func TestServe(t *testing.T) {
 	if code, body := get("/metrics"); code != http.StatusOK || !strings.Contains(body, `cryo_prewarm_snapshots{state="pending"}`) {
 		t.Errorf("%d %s", code, body)
 	}
+	port, err := listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	also := make(chan struct{})
+	go func() { v.serve(ctx, port); close(also) }()
+	r, err := http.Get("http://" + port.Addr().String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(r.Body)
+	_ = r.Body.Close()
+	if text := string(body); r.StatusCode != http.StatusServiceUnavailable || strings.Contains(text, "reference") || strings.Contains(text, "no such file") {
+		t.Errorf("everybody hears %d %s", r.StatusCode, text)
+	}
 	cancel()
 	<-served
+	<-also
 }

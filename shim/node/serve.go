@@ -37,22 +37,27 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 
 // health is what /healthz says.
 type health struct {
-	Containerd bool    `json:"containerd"` // it is connected
-	File       string  `json:"file,omitempty"`
-	Snapshots  []State `json:"snapshots"`
+	Containerd bool    `json:"containerd"`          // it is connected
+	File       string  `json:"file,omitempty"`      // what is wrong with it
+	Snapshots  []State `json:"snapshots,omitempty"` // over a socket of this host only: every pod reaches the port, without a login
 }
 
 // serve answers /metrics and /healthz until ctx ends. /healthz is 200, or 503 where containerd is away or the file is wrong; what cannot be prewarmed is no fault of the service.
 func (v *service) serve(ctx context.Context, l net.Listener) {
-	mux := http.NewServeMux()
+	mux, public := http.NewServeMux(), l.Addr().Network() != "unix"
 	mux.Handle("GET /metrics", promhttp.HandlerFor(v.metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		h := health{Containerd: v.connected.Load(), Snapshots: []State{}}
+		h := health{Containerd: v.connected.Load()}
 		if v.keeper != nil {
 			list, err := v.keeper.all()
-			h.Snapshots = list
-			if err != nil {
+			switch {
+			case err != nil && public:
+				h.File = "cannot be used, see the log"
+			case err != nil:
 				h.File = err.Error()
+			}
+			if !public {
+				h.Snapshots = list
 			}
 		}
 		w.Header().Set("Content-Type", "application/json")
