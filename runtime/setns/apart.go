@@ -16,7 +16,8 @@ func Apart(do func() error) error {
 }
 
 func apart(done chan<- error, do func() error) {
-	runtime.LockOSThread()            // for good: the thread ends with the goroutine
+	// For good: the thread ends with the goroutine.
+	runtime.LockOSThread()
 	if unix.Gettid() == os.Getpid() { // the first thread, which /proc/self shows, stays at home
 		over := make(chan error)
 		go apart(over, do)
