@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+
+	"github.com/prometheus/procfs"
 )
 
 // Facts are what a snapshot records of its host and what a restore compares with it. Fields are those of image.Host,
@@ -107,15 +109,16 @@ func lsm(root string) string {
 
 // AvailableMemory is what the kernel can give without swapping or ending anybody, in bytes. root is of /proc. Source: proc_meminfo(5).
 func AvailableMemory(root string) (int64, error) {
-	data, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
+	proc, err := procfs.NewFS(filepath.Join(root, "proc"))
 	if err != nil {
 		return 0, fmt.Errorf("look at available memory: %w", err)
 	}
-	for line := range strings.Lines(string(data)) {
-		var kib int64
-		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
-			return kib << 10, nil
-		}
+	m, err := proc.Meminfo()
+	if err != nil {
+		return 0, fmt.Errorf("look at available memory: %w", err)
 	}
-	return 0, fmt.Errorf("look at available memory: no MemAvailable: %w", os.ErrNotExist)
+	if m.MemAvailableBytes == nil {
+		return 0, fmt.Errorf("look at available memory: no MemAvailable: %w", os.ErrNotExist)
+	}
+	return int64(*m.MemAvailableBytes), nil
 }
