@@ -22,11 +22,7 @@ import (
 // deferring gives a puller of d:1 of the fake that hashes segments when filled is closed, and has settled.
 func deferring(t *testing.T, f *fake, s *store.Store, filled <-chan struct{}) *Puller {
 	t.Helper()
-	p, err := NewPuller(t.Context(), s, f.ref("d:1"), fast())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
+	p := puller(t, s, f.ref("d:1"), fast())
 	if err := p.Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}

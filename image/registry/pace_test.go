@@ -21,11 +21,7 @@ func TestPace(t *testing.T) {
 		f := newFake(t)
 		pushed(t, f, "p:1", spec(1, 1, 2, 3))
 		s := storetest.Open(t)
-		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		p := puller(t, s, f.ref("p:1"), fast())
 		if err := p.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -76,11 +72,7 @@ func TestPaceFirst(t *testing.T) {
 	s := storetest.Open(t)
 	o := fast()
 	o.Concurrency = 1
-	p, err := NewPuller(t.Context(), s, f.ref("p:1"), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	p := puller(t, s, f.ref("p:1"), o)
 	segments := slices.Clone(p.segments)
 	p.First([]ocispec.Descriptor{segments[2]})
 	if want := []ocispec.Descriptor{segments[2], segments[0], segments[1]}; !reflect.DeepEqual(p.segments, want) {
@@ -115,11 +107,7 @@ func TestPaceEnds(t *testing.T) {
 		f := newFake(t)
 		pushed(t, f, "p:1", spec(1, 1, 2, 3))
 		s := storetest.Open(t)
-		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		p := puller(t, s, f.ref("p:1"), fast())
 		ctx, cancel := context.WithCancel(t.Context())
 		f.fault = func(_ http.ResponseWriter, r *http.Request) bool {
 			<-r.Context().Done()

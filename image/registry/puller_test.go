@@ -26,6 +26,17 @@ func wantThere(t *testing.T, s *store.Store, want bool, blobs ...ocispec.Descrip
 	}
 }
 
+// puller begins a pull, and closes it when the test ends.
+func puller(t *testing.T, s *store.Store, ref string, o Options) *Puller {
+	t.Helper()
+	p, err := NewPuller(t.Context(), s, ref, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
+
 // A snapshot can be looked at before its segments are fetched, and has no name until all of it is there.
 func TestPuller(t *testing.T) {
 	f := newFake(t)
@@ -35,11 +46,7 @@ func TestPuller(t *testing.T) {
 	for _, wanted := range []bool{false, true} {
 		s := storetest.Open(t)
 		f.forget()
-		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		p := puller(t, s, f.ref("p:1"), fast())
 		for _, l := range f.log {
 			for _, d := range segments {
 				if strings.Contains(l, d.Digest.String()) {
@@ -92,11 +99,7 @@ func TestPullerWhole(t *testing.T) {
 	f := newFake(t)
 	pushed(t, f, "p:1", spec(1, 1, 2, 3))
 	s := storetest.Open(t)
-	p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
+	p := puller(t, s, f.ref("p:1"), fast())
 	running := make(chan struct{})
 	p.Lazily(Lazy{Source: sourceOf(t, s, p), Head: -1, Running: running})
 	p.lazy.Source.Whole = true
@@ -145,11 +148,7 @@ func TestPullerTwice(t *testing.T) {
 	pushed(t, f, "p:1", spec(1, 1, 2, 3))
 	s := storetest.Open(t)
 	for range 2 {
-		p, err := NewPuller(t.Context(), s, f.ref("p:1"), fast())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		puller(t, s, f.ref("p:1"), fast())
 	}
 	pullers := make(chan error, 8)
 	other := storetest.Open(t)

@@ -30,11 +30,7 @@ func TestSpare(t *testing.T) {
 			}
 			return test.from
 		}
-		p, err := NewPuller(t.Context(), s, f.ref("p:1"), o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer p.Close()
+		p := puller(t, s, f.ref("p:1"), o)
 		if err := p.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
