@@ -6,7 +6,7 @@ import (
 	"github.com/containerd/log"
 )
 
-// warn logs that something could not be done that no caller depends on; nil is no error.
+// warn logs err, unless it is nil. doing is what failed; the caller goes on without it.
 func warn(ctx context.Context, doing string, err error) {
 	if err != nil {
 		log.G(ctx).WithError(err).Warn(doing)

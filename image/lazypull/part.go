@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// part is some bytes of a segment that were fetched ahead of the pull, or are being fetched.
+// part is a range of a segment that is fetched before the pull comes to it.
 type part struct {
 	off, end int64
 	at       int64         // in the source's file
-	done     chan struct{} // closed when they are there, or the segment has the part no more
+	done     chan struct{} // closed when its bytes are in the file, or when it was removed from the segment
 }
 
-// has tells whether a part has, or will have, the bytes from one on to before another.
+// has tells whether the part covers the bytes from from up to to.
 func (q *part) has(from, to int64) bool { return q.off <= from && to <= q.end }
 
-// take reads from off on, after waiting for the part: n is 0 where the segment has it no more.
+// take waits for a part, and reads its bytes from off on. n is 0 if the part was removed from the segment.
 func (g *segment) take(ctx context.Context, q *part, p []byte, off int64) (n int, err error) {
 	select {
 	case <-q.done:
@@ -32,7 +32,8 @@ func (g *segment) take(ctx context.Context, q *part, p []byte, off int64) (n int
 	return g.source.file.ReadAt(p[:min(int64(len(p)), q.end-off)], q.at+off-q.off)
 }
 
-// read reads what is there where the segment grows, and what follows it from a part of its own or another's. ahead: nobody waits for it yet.
+// read reads the bytes that have come by the pull, and those behind them from a part: it waits for a part of another reader, or fetches one itself. ahead says that nobody
+// waits for the bytes yet.
 func (g *segment) read(ctx context.Context, p []byte, off int64, ahead bool) error {
 	end := off + int64(len(p))
 	for {
@@ -59,8 +60,8 @@ func (g *segment) read(ctx context.Context, p []byte, off int64, ahead bool) err
 	}
 }
 
-// claim says that bytes before grown are there where the segment grows, and gives the part that has those after it, before end. own: it is new, and to be fetched. It is
-// nil where there are none, and where it would overlap another.
+// claim finds who brings the bytes from off up to end. Those before grown have come by the pull. For the others it gives a part: an older one that covers them, or a new one,
+// which is own and which the caller fetches. q is nil if there are no others, or if a new part would overlap an older one.
 func (g *segment) claim(off, end int64) (q *part, own bool, grown int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -92,7 +93,7 @@ func (g *segment) insert(i int, off, end int64) *part {
 	return q
 }
 
-// put keeps the bytes of a part that were fetched, unless that has failed. Where the disk does not take them, the pull fetches them again.
+// put writes the bytes of a part to the file. err is why they could not be fetched; then, and if the write fails, the part is removed, and the pull fetches the bytes.
 func (g *segment) put(q *part, p []byte, err error) {
 	if err == nil {
 		_, err = g.source.file.WriteAt(p, q.at)
@@ -105,7 +106,7 @@ func (g *segment) put(q *part, p []byte, err error) {
 	close(q.done)
 }
 
-// readGrown reads what has come by the pull.
+// readGrown reads bytes that have come by the pull, and fetches them if they cannot be read any more.
 func (g *segment) readGrown(ctx context.Context, p []byte, off int64, ahead bool) error {
 	if len(p) == 0 {
 		return nil
@@ -133,7 +134,7 @@ func (g *segment) partAt(off int64) *part {
 	return nil
 }
 
-// gap gives where the first part behind off begins, at most end.
+// gap gives where the next part after off begins, or end if that comes first.
 func (g *segment) gap(off, end int64) int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -145,7 +146,7 @@ func (g *segment) gap(off, end int64) int64 {
 	return end
 }
 
-// forget drops parts whose bytes the pull has. g.mu is held.
+// forget removes parts whose bytes have come by the pull, too. g.mu is held.
 func (g *segment) forget(there int64) {
 	for len(g.parts) > 0 && g.parts[0].end <= there && closed(g.parts[0].done) {
 		q := g.parts[0]
@@ -154,7 +155,7 @@ func (g *segment) forget(there int64) {
 	}
 }
 
-// drop has the pull fetch again what turned out to be damaged.
+// drop removes parts that turned out to be damaged; the pull fetches their bytes again.
 func (g *segment) drop(from, to int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,17 +14,17 @@ import (
 	frames "github.com/cryo-project/cryo/image/segment"
 )
 
-// segment is one that was not in the store when it was opened, or when the pull came to it.
+// segment is a segment of a snapshot that was not in the store when somebody opened it, or when the pull came to it.
 type segment struct {
 	source *Source
 	d      ocispec.Descriptor
-	there  atomic.Int64         // bytes from the begin that can be read in grows; changed with mu held
+	there  atomic.Int64         // how many bytes, from the first on, can be read from grows; changed with mu held
 	whole  atomic.Pointer[held] // all of it, verified; nil: not yet
 
 	mu    sync.Mutex
 	file  *os.File         // into which it is pulled; nil: it is not; guarded by mu
 	grows *direct.Reader   // of file; guarded by mu
-	old   []*direct.Reader // what grows was before, which somebody may still read; guarded by mu
+	old   []*direct.Reader // earlier values of grows, from which somebody may still read; guarded by mu
 	parts []*part          // by offset, without overlap; guarded by mu
 }
 
@@ -51,7 +51,7 @@ func (g *segment) came(there int64) {
 	g.forget(there)
 }
 
-// passed takes the file into which the segment was pulled for all of it.
+// passed says that the file has all of the segment, verified.
 func (g *segment) passed() error {
 	g.mu.Lock()
 	f := g.file
@@ -59,10 +59,10 @@ func (g *segment) passed() error {
 	return g.have(g.source.store.Passed(g.d, f))
 }
 
-// stored takes what the store has.
+// stored opens the segment in the store, which has all of it.
 func (g *segment) stored(ctx context.Context) error { return g.have(g.source.store.Fetch(ctx, g.d)) }
 
-// have takes rc for all of the segment.
+// have reads the segment from rc from now on.
 func (g *segment) have(rc io.ReadCloser, err error) error {
 	if err != nil {
 		return err
@@ -86,7 +86,7 @@ func (g *segment) close() {
 	}
 }
 
-// Verified gives the segment where all of it was verified here, and nobody but root can have written it: it is as good as one that was in the store before.
+// Verified gives the segment if all of it was verified here and only root can have written to it. It is then as good as one that was in the store before.
 func (g *segment) Verified() (frames.Verified, bool) {
 	f := g.whole.Load()
 	if f == nil {
@@ -101,7 +101,7 @@ func (g *segment) There(end int64) bool {
 	return g.whole.Load() != nil || !g.source.Whole && g.there.Load() >= end
 }
 
-// ReadAt implements [io.ReaderAt]: from what is there, otherwise it is fetched.
+// ReadAt implements [io.ReaderAt]. It fetches what has not come.
 func (g *segment) ReadAt(p []byte, off int64) (int, error) {
 	return g.again(p, off, func(ctx context.Context) error { return g.read(ctx, p, off, false) })
 }
@@ -127,7 +127,7 @@ func (g *segment) ReadAgain(p []byte, off int64) (int, error) {
 	return g.again(p, off, func(ctx context.Context) error { return g.source.fetch(ctx, g.d, off, p, false) })
 }
 
-// again reads by read, as often as [Source.Away] says.
+// again calls read until it succeeds, as often as [Source.Away] allows.
 func (g *segment) again(p []byte, off int64, read func(ctx context.Context) error) (int, error) {
 	if off < 0 || off > g.d.Size-int64(len(p)) {
 		return 0, io.EOF

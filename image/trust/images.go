@@ -32,8 +32,8 @@ var rules = []struct {
 // whatever its images say, so a specification that asks for nothing is no promise.
 //
 // exists tells whether a path is on this host: files of /proc that the kernel does not have need no mask.
-// An image that is damaged, or says what no checkpoint writes, gives a [*DamagedError], whatever was granted: one that is not known, and paths and
-// names by which CRIU would leave the directory that it works in. The list ends there.
+// The review ends with a [*DamagedError], whatever was granted, at an image that is damaged, that it does not know, or that says what no checkpoint writes. So
+// it does at a path or a name that would lead CRIU out of its directory.
 func ReviewImages(images fs.FS, spec *specs.Spec, exists func(path string) bool) ([]Request, error) {
 	r := newImageReviewer(images, spec, exists)
 	var err error

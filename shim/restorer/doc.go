@@ -9,6 +9,6 @@
 // the kubelet, asks for a checkpoint. That is the cryo program too, which takes a snapshot and sends it to a registry; see package shim/take. It gets one request and gives
 // one answer. Without the shim, or a client that waits, it undoes what it did.
 //
-// Until the shim says that the container runs ([Process.Running]), the end of the command calls the restore off, and the process undoes it. Ahead of the container's
-// first instruction the shim asks whether that has happened ([Process.Commit]).
+// Until the shim says that the container runs ([Process.Running]), the end of the command calls the restore off, and the process undoes it. Before the
+// container's first instruction, the shim asks the process whether the restore has been called off ([Process.Commit]).
 package restorer
